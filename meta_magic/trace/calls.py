@@ -23,8 +23,8 @@ class TensorMetadata:
     count elements, not bytes.
 
     Attributes:
-        tensor_id: Number given to the tensor object, in order of first sight.
-        storage_id: Number given to its untyped storage. Two tensors with the same
+        tensor_id: Number of the tensor object, in order of first sight.
+        storage_id: Number of its untyped storage. Two tensors with the same
             ``storage_id`` alias each other, as a view does its base.
         shape: Size of each dimension, outermost first.
         stride: Elements to skip to reach the next entry of each dimension; None for
@@ -37,8 +37,7 @@ class TensorMetadata:
             tensors of an operator, which runs below autograd.
         is_conj: Whether a conjugation is still to be done.
         is_neg: Whether a negation is still to be done.
-        place: Device on which the code wants it, while it is on ``meta``; None where
-            the code names none.
+        place: Device that the code names for it, while it is on ``meta``; or None.
 
     Example:
         >>> with record() as trace:
@@ -67,7 +66,7 @@ class TensorMetadata:
 
     @property
     def geometry(self) -> Geometry:
-        """What it shares with tensors that are like it."""
+        """The metadata without identity: equal for tensors that are alike."""
         return Geometry(
             shape=self.shape,
             stride=self.stride,
@@ -82,12 +81,12 @@ class TensorMetadata:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the elements would take if each had its own place."""
+        """Bytes of its elements, an expanded element counted each time."""
         return self.numel * self.dtype.itemsize
 
     @property
     def is_real(self) -> bool:
-        """Whether the tensor has data, and so takes memory."""
+        """Whether the tensor has data."""
         return self.device.type != "meta"
 
     def __repr__(self) -> str:
@@ -100,11 +99,11 @@ class OpCall:
 
     Attributes:
         index: Position in the trace, from 0.
-        op: Name as torch has it, with its overload, such as ``aten.addmm.default``.
+        op: torch's name with the overload, such as ``aten.addmm.default``.
         inputs: Tensor arguments in schema order, with those inside lists.
         outputs: Tensors returned.
-        arguments: (name, value) pairs as given, a tensor standing as
-            :class:`TensorMetadata`; arguments left at their default are absent.
+        arguments: (name, value) pairs as given, tensors as :class:`TensorMetadata`;
+            arguments left at their default are absent.
         writes: Indices into ``inputs`` of the tensors that the operator writes.
         views: For each output, the index of the input whose storage it shares, or None.
         module: Name of the module within its root, as ``state_dict`` keys it (the root
@@ -119,20 +118,19 @@ class OpCall:
         function: The Python-level torch call that this came from, or None.
         forward: For a backward operator, the index of the forward operator that it
             differentiates; None for other operators and for gradient accumulation.
-        flops: Floating-point operations of products and their like, 2 for each
-            multiply-add; None for what has no such formula. See ``Trace.cost``.
-        nbytes_read: Bytes that it reads: each element once, what is expanded as well,
-            and of a table the rows that are looked up; none for a view.
-        nbytes_written: Bytes that it makes or writes; none for a view.
-        evaluation: What it took to answer it with real values, because it reads data;
-            None for all others, which ran on meta.
-        kernel: For attention, which kernel the device would choose, and why not a fused
-            one; else None.
-        assumed: What was assumed for its sizes, or for those of what it reads; None
-            where nothing was.
-        raised: The error that it raised and that ended the block, its type and the
-            first line of its text; None for all others. It is the last call, returned
-            and wrote nothing, and may be of a function: then ``op`` is its name.
+        flops: Floating-point operations of products and the like, 2 for each
+            multiply-add; None for an operator without a formula. See ``Trace.cost``.
+        nbytes_read: Bytes that it reads: each element once, an expanded one too, and of
+            a table the rows that are looked up; 0 for a view.
+        nbytes_written: Bytes that it makes or writes; 0 for a view.
+        evaluation: The cost of answering it with real values, because it reads data;
+            None for all other calls, which ran on meta.
+        kernel: For attention, the kernel that the device would choose, and why not a
+            fused one; else None.
+        assumed: The assumption on its sizes or on those of its inputs; None for none.
+        raised: The error that ended the block: type and first line of its text; None
+            for all other calls. It is the last call and returned and wrote nothing. It
+            may be a call of a function: then ``op`` is the name of the function.
 
     Example:
         >>> with record() as trace:
@@ -166,20 +164,20 @@ class OpCall:
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs for each byte that it moves; None without FLOPs or bytes."""
+        """FLOPs for each byte read or written; None without FLOPs or bytes."""
         nbytes = self.nbytes_read + self.nbytes_written
         return self.flops / nbytes if self.flops and nbytes else None
 
     @property
     def place(self) -> str | None:
-        """Device that the code names for what it makes or writes, in words."""
+        """Devices that the code names for the tensors that it makes or writes."""
         made = (*self.outputs, *(self.inputs[i] for i in self.writes))
         named = [str(tensor.place) for tensor in made if tensor.place is not None]
         return ", ".join(dict.fromkeys(named)) or None
 
     @property
     def is_view(self) -> bool:
-        """Whether all it returns shares the storage of an argument, unwritten."""
+        """Whether all returned tensors share storage with an argument, unwritten."""
         return bool(self.outputs) and not self.writes and None not in self.views
 
     def __repr__(self) -> str:
@@ -199,13 +197,13 @@ class ModuleCall:
         root: Index into ``Trace.modules``, or None.
         class_name: Qualified name of the module's class.
         parent: Index of the module call inside which this one ran, or None.
-        line: Line of the cell from which it was called, or None.
+        line: Line of the cell that called it, or None.
         position: The frame that called it, or None.
         first_op: Index of its first operator.
         end_op: Index after its last operator; equal to ``first_op`` if it made none.
         inputs: (path, tensor) pairs of its arguments, such as ``("0", ...)`` for the
             first positional one or ``("past.1", ...)`` inside the keyword ``past``.
-        outputs: (path, tensor) pairs of what it returned; empty when it raised.
+        outputs: (path, tensor) pairs of its results; empty when it raised.
 
     Example:
         >>> with record() as trace:
@@ -236,13 +234,13 @@ class ModuleCall:
 def describe_flow(
     inputs: Sequence[TensorMetadata], outputs: Sequence[TensorMetadata]
 ) -> str:
-    """Return in words what a call read and returned."""
+    """Return the tensors that a call read and returned, as text."""
     taken, made = (", ".join(map(describe_tensor, side)) for side in (inputs, outputs))
     return (f" {taken}" if taken else "") + (f" -> {made}" if made else "")
 
 
 def describe_tensor(tensor: TensorMetadata) -> str:
-    """Return dtype, shape, and where a tensor is that is not on meta, or is to be."""
+    """Return dtype, shape, and a device that is real or named by the code."""
     place = tensor.device if tensor.is_real else tensor.place
     dtype = str(tensor.dtype).removeprefix("torch.")
     where = "" if place is None else f" {place}"

@@ -2,19 +2,18 @@
 
 Which calls rest on an assumption (``find_assumed``), which storages lie on meta because
 the code asked for it (``find_on_meta``), which operators one call of a torch function
-made (``first_operators``), and the texts that tables show for a stretch of operators
+made (``first_operators``), and the texts that tables show for a span of operators
 (``find_evaluations`` and its neighbours).
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meta_magic.trace.program import GOES_ON, HEADER, Program
-from meta_magic.trace.program_facts import Evaluation
 from meta_magic.trace.signature import NAN, NEGATIVE_NAN, Argument, Signature
 from meta_magic.trace.units import format_bytes, format_flops
 
@@ -23,12 +22,7 @@ if TYPE_CHECKING:
 
 
 def find_firsts(numbers: NDArray[np.integer[Any]], n: int) -> NDArray[np.int64]:
-    """Return for each number below ``n`` the first index at which it stands, or -1.
-
-    Args:
-        numbers: From 0 to below ``n``.
-        n: How many there can be.
-    """
+    """Return for each number from 0 to ``n`` - 1 its first index in an array, or -1."""
     firsts = np.full(n, -1, np.int64)
     # Of several indices written to one place the last one stays.
     firsts[numbers[::-1]] = np.arange(len(numbers))[::-1]
@@ -38,7 +32,7 @@ def find_firsts(numbers: NDArray[np.integer[Any]], n: int) -> NDArray[np.int64]:
 def first_operators(program: Program) -> NDArray[np.int64]:
     """Return, for each operator call, the first one of the same call of a function.
 
-    What no function called, as autograd does, stands alone.
+    An operator that no function called, as in the autograd engine, stands alone.
     """
     words = np.frombuffer(program.words, np.uint32)
     starts = np.frombuffer(program.offsets, np.uint32)[:-1].astype(np.int64)
@@ -50,9 +44,11 @@ def first_operators(program: Program) -> NDArray[np.int64]:
 
 
 def find_on_meta(program: Program) -> set[int]:
-    """Return the storages that lie on meta by name, or are computed from such ones.
+    """Return the storages on meta by name, and those computed from them.
 
-    None does where the kernels of meta are recorded: there all lies on it.
+    ``with torch.device("meta"): model = build()`` takes no memory on the CPU either,
+    nor do its results, until ``to_empty`` or a move puts them on a device. The set is
+    empty where the kernels of meta are recorded: there everything is on meta.
     """
     found = {*program.facts.on_meta}
     if not found or program.as_device == "meta":
@@ -72,12 +68,10 @@ def find_on_meta(program: Program) -> set[int]:
 
 
 class AssumedNumbers:
-    """The numbers that were assumed, and that Python went on with from there.
+    """The numbers that ``--assume values=...`` gave to Python code.
 
-    Where they went is only known of nan: whatever is made of it is nan again.
-
-    Args:
-        program: The program.
+    Which later calls depend on such a number is only known of nan, because whatever is
+    computed from nan is nan again; for other numbers all later calls may.
 
     Attributes:
         first: The first call that gave one; None if there is none.
@@ -88,12 +82,7 @@ class AssumedNumbers:
         self.first: Assumption | None = next(found, None)
 
     def may_be_in(self, call: int, signature: Signature) -> bool:
-        """Whether the arguments of a call may come from one.
-
-        Args:
-            call: Its number.
-            signature: Its signature.
-        """
+        """Whether the arguments of a call may come from an assumed number."""
         if self.first is None or self.first.value is None or call <= self.first.call:
             return False
         is_nan = math.isnan(self.first.value)
@@ -101,7 +90,7 @@ class AssumedNumbers:
 
 
 def has_nan(value: Argument) -> bool:
-    """Whether an argument is nan, or has it within."""
+    """Whether an argument is nan, or contains it."""
     if isinstance(value, tuple):
         return any(map(has_nan, value))
     return value in (NAN, NEGATIVE_NAN)
@@ -136,22 +125,20 @@ def find_assumed(program: Program) -> dict[int, str]:
 
 
 Span: TypeAlias = tuple[int, int, str]
-"""First operator, operator after the last, and what is said of them."""
+"""First operator, operator after the last, and the text that tables show for them."""
 
 
 def find_evaluations(program: Program) -> list[Span]:
     """Return what it took to compute values."""
-    return [(e.call, e.call + 1, format_evaluation(e)) for e in program.evaluations]
+    return [
+        (call, call + 1, f"{n:,} calls, {format_bytes(nbytes)}, {format_flops(flops)}")
+        for call, n, nbytes, flops in program.evaluations
+    ]
 
 
 def find_kernels(program: Program) -> list[Span]:
     """Return which kernels the device would choose."""
     return [(k.first_op, k.end_op, k.text) for k in program.kernels]
-
-
-def find_assumptions(program: Program) -> list[Span]:
-    """Return what was assumed for sizes."""
-    return [*join(sorted(find_assumed(program).items()))]
 
 
 def find_raised(program: Program) -> list[Span]:
@@ -160,10 +147,14 @@ def find_raised(program: Program) -> list[Span]:
     return [] if raised is None else [(index, index + 1, raised.error)]
 
 
-def join(texts: Iterable[tuple[int, str]]) -> Iterator[Span]:
-    """Yield the stretches of operators that stand in a row and have the same text."""
+def find_assumptions(program: Program) -> list[Span]:
+    """Return what was assumed for sizes, equal texts in a row joined to one span."""
+    return [*_join_spans(find_assumed(program))]
+
+
+def _join_spans(text_by_call: dict[int, str]) -> Iterator[Span]:
     first, end, current = 0, 0, ""
-    for index, text in texts:
+    for index, text in sorted(text_by_call.items()):
         if (index, text) != (end, current):
             if end > first:
                 yield first, end, current
@@ -171,9 +162,3 @@ def join(texts: Iterable[tuple[int, str]]) -> Iterator[Span]:
         end = index + 1
     if end > first:
         yield first, end, current
-
-
-def format_evaluation(evaluation: Evaluation) -> str:
-    """Return what it took to compute a value."""
-    _, n_calls, nbytes, flops = evaluation
-    return f"{n_calls:,} calls, {format_bytes(nbytes)}, {format_flops(flops)}"

@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 
 
 class Quantity(NamedTuple):
-    """What of a recording can be limited.
-
-    Attributes:
-        help: What it is, with its unit.
-        count: Measures a trace.
-        format: Writes what was measured.
-    """
+    """A number of a recording that a budget can limit."""
 
     help: str
     count: "Callable[[Trace], int]"
@@ -70,7 +64,7 @@ QUANTITIES: Final[Mapping[str, Quantity]] = MappingProxyType(
         "ops": Quantity("operator calls", lambda trace: len(trace.ops), format_count),
     }
 )
-"""By the name that a budget has for it."""
+"""The quantities by the names that a budget uses."""
 
 DECIMAL: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 UNITS: Final = {
@@ -79,7 +73,7 @@ UNITS: Final = {
     **{f"{unit}B": size for unit, size in DECIMAL.items() if unit},
     **{f"{unit}IB": 2 ** (10 * power) for power, unit in enumerate("KMGTP", 1)},
 }
-"""What may stand behind a number, in upper case."""
+"""Factors of the units that may follow a number, in upper case."""
 
 AMOUNT: Final = re.compile(
     r"\s*(?P<number>[\d_]*\.?[\d_]+(?:e[+-]?\d+)?)\s*(?P<unit>[a-z]*)\s*",
@@ -94,8 +88,8 @@ class Limit:
 
     Attributes:
         quantity: Its name in ``QUANTITIES``.
-        most: What it may be.
-        is_below: Whether it must stay below that, instead of at most reach it.
+        most: The largest value allowed.
+        is_below: Whether the value must be below ``most``, not equal to it.
     """
 
     quantity: str
@@ -109,12 +103,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrun:
-    """A limit that a recording does not keep.
-
-    Attributes:
-        limit: The limit.
-        value: What was measured.
-    """
+    """A limit that a recording exceeds, and the measured value."""
 
     limit: Limit
     value: int
@@ -128,43 +117,32 @@ class Overrun:
 def parse_budget(text: str) -> tuple[Limit, ...]:
     """Return the limits that a text such as ``params<7e9, peak_nbytes<=80GB`` names.
 
-    A number may have one of ``UNITS`` behind it, in upper or lower case.
-
     Raises:
-        BudgetError: A limit is none, or of nothing that is known.
+        BudgetError: A part is no limit, or limits an unknown quantity.
     """
-    return tuple(map(parse_limit, text.split(",")))
+    return tuple(map(_parse_limit, text.split(",")))
 
 
-def parse_limit(text: str) -> Limit:
-    """Return one limit.
-
-    Raises:
-        BudgetError: It is none.
-    """
+def _parse_limit(text: str) -> Limit:
     found = LIMIT.fullmatch(text)
     most = None if found is None else parse_amount(found["most"])
     if found is None or most is None:
         raise BudgetError(
-            f"{text.strip()!r} is no limit; one is written as params<7e9, or as "
+            f"{text.strip()!r} is no limit; write one as params<7e9, or as "
             "peak_nbytes<=80GB"
         )
     return make_limit(found["name"], most, is_below=found["sign"] == "<")
 
 
 def parse_amount(text: str) -> float | None:
-    """Return a number that may have one of ``UNITS`` behind it; None if it is none."""
+    """Return the number in a text such as ``80GB``; None if there is none."""
     found = AMOUNT.fullmatch(text)
     unit = None if found is None else UNITS.get(found["unit"].upper())
     return None if found is None or unit is None else float(found["number"]) * unit
 
 
 def make_limit(quantity: str, most: float, *, is_below: bool = False) -> Limit:
-    """Return a limit.
-
-    Raises:
-        BudgetError: There is no such quantity.
-    """
+    """Return a limit; raise a ``BudgetError`` if there is no such quantity."""
     if quantity not in QUANTITIES:
         known = ", ".join(QUANTITIES)
         raise BudgetError(
@@ -174,12 +152,12 @@ def make_limit(quantity: str, most: float, *, is_below: bool = False) -> Limit:
 
 
 def measure(trace: "Trace") -> dict[str, int]:
-    """Return what a recording takes, by the names of ``QUANTITIES``."""
+    """Return all quantities of a recording, by their names."""
     return {name: quantity.count(trace) for name, quantity in QUANTITIES.items()}
 
 
 def find_overruns(trace: "Trace", limits: Iterable[Limit]) -> tuple[Overrun, ...]:
-    """Return the limits that a recording does not keep, in their order."""
+    """Return the limits that a recording exceeds, in their order."""
     counted = ((limit, QUANTITIES[limit.quantity].count(trace)) for limit in limits)
     return tuple(
         Overrun(limit=limit, value=value)
@@ -192,29 +170,28 @@ Expected: TypeAlias = Sequence[int | EllipsisType | None]
 """A size for each dimension: None for any, ``...`` for any number of dimensions."""
 
 WILD: Final = {"**": ".*", "*": "[^.]*"}
-"""What stands for a part of a name: of one level, or of any number of them."""
+"""Regular expressions of wildcards: ``*`` is one level of a name, ``**`` any number."""
 
 
 def find_misshapen(
     calls: Mapping[str, Sequence["ModuleCall"]], expected: Mapping[str, Expected]
 ) -> Iterator[str]:
-    """Yield in words what modules returned otherwise than expected.
+    """Yield a message for each module that returned another shape than expected.
 
     Args:
         calls: The calls of each module, by its name.
-        expected: The shape of the first tensor that is returned, by patterns of names:
-            ``*`` stands for one part of a name, ``**`` for any number of them.
+        expected: The shape of the first tensor that is returned, by patterns of names.
     """
     for pattern, shape in expected.items():
         found = [name for name in calls if matches_name(pattern, name)]
         if not found:
-            yield describe_missing(pattern, list(calls))
+            yield _describe_missing(pattern, list(calls))
         for name in found:
-            yield from check_calls(name, calls[name], shape)
+            yield from _check_calls(name, calls[name], shape)
 
 
 def matches_name(pattern: str, name: str) -> bool:
-    """Whether a pattern stands for the name of a module."""
+    """Whether a pattern matches the name of a module."""
     parts = re.split(r"(\*+)", pattern)
     return bool(re.fullmatch("".join(WILD.get(p) or re.escape(p) for p in parts), name))
 
@@ -231,10 +208,9 @@ def matches_shape(expected: Expected, shape: Sequence[int]) -> bool:
     )
 
 
-def check_calls(
+def _check_calls(
     name: str, calls: Sequence["ModuleCall"], expected: Expected
 ) -> Iterator[str]:
-    """Yield in words which calls of a module returned another shape."""
     for call in calls:
         shapes = [tensor.shape for _, tensor in call.outputs[:1]]
         if not any(matches_shape(expected, shape) for shape in shapes):
@@ -242,18 +218,16 @@ def check_calls(
             where = "" if call.line is None else f" in line {call.line}"
             yield (
                 f"{name or 'the model'} ({call.class_name}) returned {made}{where}, "
-                f"not {write_expected(expected)}"
+                f"not {_write_expected(expected)}"
             )
 
 
-def write_expected(expected: Expected) -> str:
-    """Return a shape as it is expected, in words."""
+def _write_expected(expected: Expected) -> str:
     sizes = ("any" if s is None else "..." if s is ... else str(s) for s in expected)
     return f"({', '.join(sizes)}{',' if len(expected) == 1 else ''})"
 
 
-def describe_missing(pattern: str, names: Sequence[str]) -> str:
-    """Return in words that no module was called that is so named."""
+def _describe_missing(pattern: str, names: Sequence[str]) -> str:
     near = get_close_matches(pattern, names, n=3, cutoff=0.3) or names[:3]
     words = ", ".join(repr(name) if name else "'' (the model)" for name in near)
     words += ", ..." if len(near) < len(names) else ""

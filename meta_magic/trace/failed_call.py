@@ -7,24 +7,23 @@ from typing import Any, Final
 from meta_magic.trace.signature import Geometry, SourcePosition
 
 ENDS: Final = ("start", "stop", "step")
-"""What a slice is made of."""
+"""The attributes of a slice."""
 
 UNNAMED: Final = "a tensor"
-"""The name of an operand that no code and no call stands for."""
+"""The name of an operand that the user's code does not name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:
-    """A tensor that a failed call was given.
+    """A tensor argument of a failed call.
 
     Attributes:
-        name: How the user's code writes it: the expression, such as ``x``, or a path
-            to it, such as ``self.fc.weight``; "" where nothing there stands for it.
-        aliases: What callers of that code call it.
+        name: The user's expression for it, such as ``self.fc.weight``; "" for none.
+        aliases: Its names in the callers of that code.
         tensor: Its number in the trace.
         geometry: Its metadata.
-        requires_grad: Whether autograd follows it.
-        is_leaf: Whether nothing made it that autograd follows.
+        requires_grad: As torch has it.
+        is_leaf: As torch has it.
     """
 
     name: str
@@ -40,13 +39,13 @@ class Loading:
     """A state dictionary that did not fit a module.
 
     Attributes:
-        owner: How the user's code writes the module, or its class.
-        given: How it writes the dictionary.
-        pairs: Names of what both have, in other sizes, each with the numbers among the
+        owner: The user's expression for the module, or its class.
+        given: The user's expression for the dictionary.
+        pairs: Names that both have in different sizes, each with two indices among the
             operands: of the module's tensor, and of the given one.
         missing: Names that the dictionary lacks.
         unexpected: Names that the module lacks.
-        holders: Keys of it whose values are dictionaries that have all names.
+        holders: Keys of the dictionary whose values are dictionaries with all names.
     """
 
     owner: str
@@ -59,22 +58,22 @@ class Loading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCall:
-    """What raised, with what it was given, as far as torch has a part in it.
+    """The call of torch that raised, with its arguments.
 
-    It keeps nothing of the user's alive: of tensors there is the metadata alone.
+    It keeps no object of the user alive: of tensors it has the metadata alone.
 
     Attributes:
-        function: What was called of torch: a function, a class, or a function that
-            makes a module anew and calls it; None for a module that cannot be made
-            anew, and for code that calls neither.
-        args: Positional arguments; a tensor stands as its number among ``operands``.
-        kwargs: Keyword arguments, as well.
+        function: The function or class of torch, or a function that builds an equal
+            module and calls it; None for a module that cannot be built again, and for
+            code that calls neither.
+        args: Positional arguments; a tensor is its index among ``operands``.
+        kwargs: Keyword arguments, with tensors as in ``args``.
         operands: The tensors.
-        is_whole: Whether all arguments are there: those that are no plain data are not.
-        frames: The user's own lines on the way to it, outermost first.
-        receiver: How the user's code writes the module that was called; "" for none.
-        remarks: What Python's or torch's own checks found, in sentences.
-        loading: The state dictionary that did not fit, if that was it.
+        is_whole: Whether no argument is missing; one that is no plain data is missing.
+        frames: The user's lines on the way to the call, outermost first.
+        receiver: The user's expression for the module that was called; "" for none.
+        remarks: Sentences of Python's or torch's own checks.
+        loading: The state dictionary that did not fit, if that was the error.
     """
 
     function: Callable[..., Any] | None
@@ -91,7 +90,7 @@ class FailedCall:
 def walk_arguments(
     value: Any, path: tuple[int | str, ...] = ()
 ) -> Iterator[tuple[tuple[int | str, ...], Any]]:
-    """Yield what nested arguments hold, each with its path."""
+    """Yield the values in nested arguments, each with its path."""
     if isinstance(value, (tuple, list)):
         for i, item in enumerate(value):
             yield from walk_arguments(item, (*path, i))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 OUTSIDE: Final = (-1, 0)
+"""Source and output of a tensor that no operator made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +28,11 @@ class Edge:
     """A tensor on its way from one operator to another.
 
     Attributes:
-        source: Index of the operator that made it, or that last wrote its storage; None
-            if it came from outside of the recording.
-        output: Which of :func:`list_made` of the source it is; 0 from outside.
+        source: Index of the operator that made the tensor or last wrote its storage;
+            None if the tensor came from outside of the recording.
+        output: Its index in :func:`list_made` of the source; 0 from outside.
         target: Index of the operator that reads it.
-        input: Which of the target's inputs it is.
+        input: Its index in the inputs of the target.
         tensor: Its metadata when it was read.
     """
 
@@ -43,17 +44,14 @@ class Edge:
 
 
 def list_made(call: OpCall) -> list[TensorMetadata]:
-    """Return what a call returned, and then what it wrote without returning it."""
+    """Return the tensors that a call returned, then those that it wrote only."""
     returned = {tensor.tensor_id for tensor in call.outputs}
     written = (call.inputs[i] for i in call.writes)
     return [*call.outputs, *(t for t in written if t.tensor_id not in returned)]
 
 
 def find_edges(calls: Iterable[OpCall]) -> Iterator[Edge]:
-    """Yield an edge for each tensor that each call reads, in order.
-
-    Written in place, a tensor is a new value, and so are all that share its storage.
-    """
+    """Yield an edge for each tensor that each call reads, in order."""
     makers: dict[int, tuple[int, int]] = {}
     writers: dict[int, tuple[int, int]] = {}
     for call in calls:
@@ -80,7 +78,7 @@ FIELDS: Final = (
     *("op", "function", "module", "root", "module_call", "phase", "line", "forward"),
     *("flops", "nbytes_read", "nbytes_written", "raised"),
 )
-"""What the node of an operator tells of its call, unless that is None."""
+"""Fields of a call that its node has, where they are not None."""
 
 
 def build_network(calls: Sequence[OpCall]) -> "MultiDiGraph":
@@ -90,10 +88,10 @@ def build_network(calls: Sequence[OpCall]) -> "MultiDiGraph":
     graph = MultiDiGraph()
     for call in calls:
         values = {name: getattr(call, name) for name in FIELDS}
-        told = {name: value for name, value in values.items() if value is not None}
-        graph.add_node(call.index, kind="op", **told)
+        known = {name: value for name, value in values.items() if value is not None}
+        graph.add_node(call.index, kind="op", **known)
     for edge in find_edges(calls):
-        tensor = describe_tensor(edge.tensor)
+        tensor = _describe_tensor(edge.tensor)
         outside = f"tensor {edge.tensor.tensor_id}"
         if edge.source is None:
             graph.add_node(outside, kind="tensor", **tensor)
@@ -103,8 +101,8 @@ def build_network(calls: Sequence[OpCall]) -> "MultiDiGraph":
     return graph
 
 
-def describe_tensor(tensor: TensorMetadata) -> dict[str, Any]:
-    """Return what an edge, or a tensor from outside, tells."""
+def _describe_tensor(tensor: TensorMetadata) -> dict[str, Any]:
+    """Return the fields of an edge, or of a tensor from outside."""
     return {
         "tensor_id": tensor.tensor_id,
         "storage_id": tensor.storage_id,
@@ -115,15 +113,15 @@ def describe_tensor(tensor: TensorMetadata) -> dict[str, Any]:
 
 
 Step: TypeAlias = tuple[str, ModuleNode | None]
-"""A name in a path, and the module that it names; None where that is gone."""
+"""A name in a path, and its module; None where that is gone."""
 
 
 class Namespaces:
     """The paths of a trace's operators, such as ``forward/model/layers/0``.
 
-    They begin with the phase, where there are several; what is of none is forward's.
-    What the same caller calls again has the number of the call behind its name; modules
-    that are called alike have one of their own.
+    A path begins with the phase, where there are several; operators of no phase count
+    as forward. A module that the same caller calls again gets the number of the call in
+    its name; so do different modules with one name.
 
     Attributes:
         node_by_place: The modules, by root and fqn.
@@ -156,7 +154,7 @@ class Namespaces:
         return "/".join(filter(None, [phase if self._has_phases else "", path]))
 
     def find_module(self, path: str) -> ModuleNode | None:
-        """Return the module that a path means; None if it means none."""
+        """Return the module of a path; None if there is none."""
         inside = path.partition("/")[2] if self._has_phases else path
         return self._module_by_path.get(inside)
 
@@ -187,16 +185,16 @@ class Namespaces:
         return [*zip([first, *names], nodes, strict=True)]
 
     def _join(self, start: str, steps: Sequence[Step]) -> str:
-        """Return the path, and note what each part of it means."""
+        """Return the path, and remember the module of each part of it."""
         path = start
         for name, node in steps:
             path = "/".join(filter(None, [path, name.replace("/", "_")]))
             if node is not None:
-                path = self._tell_apart(path, node)
+                path = self._make_unique(path, node)
         return path
 
-    def _tell_apart(self, path: str, node: ModuleNode) -> str:
-        """Return the path of a module, with a number if it is another's already."""
+    def _make_unique(self, path: str, node: ModuleNode) -> str:
+        """Return the path of a module, with a number if another module has it."""
         numbered = (f"{path} ({number})" for number in count(2))
         tried = chain([path], numbered)
         return next(

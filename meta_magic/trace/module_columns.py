@@ -19,13 +19,13 @@ from meta_magic.trace.units import format_bytes, format_count, format_shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A module, or identical siblings that are shown as one.
+    """A module, or identical siblings that are shown as one line.
 
     Attributes:
         nodes: The modules.
         calls: The module calls of the same trace.
-        places_above: Where the tensors of the module around them lie; None if the code
-            names no device.
+        places_above: Devices that the code names for the tensors of the parent; None if
+            it names none.
     """
 
     nodes: Sequence[ModuleNode]
@@ -38,26 +38,26 @@ class ModuleColumn(Column):
     """A column of the module trees.
 
     Attributes:
-        read: Gives the value of a module, which the report is sent; None if it has
-            that already. What is absent is None.
-        add_up: What stands for a run: the ``sum`` of its values, or the ``first``.
+        read: Gives the value of a module, which is sent to the report; None if the
+            report has it already. An absent value is None.
+        add_up: The value of a run: the ``sum`` of its values, or the ``first``.
         is_in_tree: Whether the text summary and the HTML tree have it, too.
-        tell: What those two show of a run, where it is not what ``read`` adds up to.
-        heading: Above it in the HTML tree; None for the name.
+        read_run: Gives their value of a run, where ``read`` and ``add_up`` do not.
+        heading: Its heading in the HTML tree; None for the name.
         track: Its width there, as CSS writes it; None for ``width``.
     """
 
     read: Callable[[ModuleNode], Any] | None = None
     add_up: Literal["sum", "first"] = "first"
     is_in_tree: bool = True
-    tell: Callable[[Run], object] | None = None
+    read_run: Callable[[Run], object] | None = None
     heading: str | None = None
     track: str | None = None
 
-    def tell_run(self, run: Run) -> object:
-        """Return what text and HTML show of a run, before it is formatted."""
-        if self.tell is not None:
-            return self.tell(run)
+    def value_of(self, run: Run) -> object:
+        """Return the value of a run for text and HTML, before it is formatted."""
+        if self.read_run is not None:
+            return self.read_run(run)
         if self.read is None:
             return None
         nodes = run.nodes if self.add_up == "sum" else run.nodes[:1]
@@ -111,7 +111,7 @@ def format_shapes(shapes: Sequence[tuple[int, ...]]) -> str:
 
 
 def list_marks(run: Run) -> tuple[str, ...]:
-    """Return what is special about a module, or about each of a run."""
+    """Return the marks of a module, or those of each module of a run."""
     marks = tuple(describe_marks(run.nodes))
     places = () if run.places_above is None else run.nodes[0].places
     if not places or places == run.places_above:
@@ -125,7 +125,7 @@ def list_places(run: Run) -> str:
 
 
 def describe_marks(nodes: Sequence[ModuleNode]) -> Iterator[str]:
-    """Yield what is special about a module, or about each of a run, and its tensors."""
+    """Yield the marks of a module, or of each module of a run, and of its tensors."""
     node = nodes[0]
     if len(nodes) > 1 and node.n_parameters:
         nbytes = format_bytes(node.parameter_nbytes + node.buffer_nbytes)
@@ -139,7 +139,7 @@ def describe_marks(nodes: Sequence[ModuleNode]) -> Iterator[str]:
 
 
 def describe_tensor_marks(tensor: ModuleTensor) -> Iterator[str]:
-    """Yield what is special about one tensor of a module."""
+    """Yield the marks of one tensor of a module."""
     if tensor.tied_to is not None:
         yield f"{tensor.name} tied to {tensor.tied_to}"
     if tensor.is_lazy:
@@ -159,7 +159,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         help="Name within its parent, or first and last of a run of identical ones.",
         width=160,
         is_pinned=True,
-        tell=label_run,
+        read_run=label_run,
         heading="module",
         track="minmax(170px, 2.2fr)",
     ),
@@ -182,7 +182,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         format="count",
         width=104,
         align="right",
-        tell=count_parameters,
+        read_run=count_parameters,
         track="84px",
     ),
     ModuleColumn(
@@ -191,7 +191,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         format="bytes",
         width=82,
         align="right",
-        tell=count_nbytes,
+        read_run=count_nbytes,
         track="76px",
     ),
     ModuleColumn(
@@ -232,14 +232,14 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         width=124,
         is_in_tree=False,
         is_optional=True,
-        tell=list_places,
+        read_run=list_places,
     ),
     ModuleColumn(
         name="input",
         help="Tensors that its first call took.",
         format="flow",
         width=140,
-        tell=find_flow,
+        read_run=find_flow,
         heading="in → out",
         track="minmax(180px, 1.8fr)",
     ),
@@ -254,7 +254,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         help="What is special about it: ties, buffers, calls, tensors that are real.",
         format="marks",
         width=100,
-        tell=list_marks,
+        read_run=list_marks,
         heading="",
         track="minmax(110px, 2fr)",
     ),
@@ -264,11 +264,11 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeLine:
-    """One shown line: a module, or a run of identical siblings.
+    """One line of the tree: a module, or a run of identical siblings.
 
     Attributes:
-        values: Of the columns of the tree, in their order, not yet formatted.
-        children: The lines below it; those of a run stand once.
+        values: The values of the columns of the tree, not yet formatted.
+        children: The lines below it; those of a run are listed once.
     """
 
     values: tuple[object, ...]
@@ -276,37 +276,25 @@ class TreeLine:
 
 
 def build_tree(root: ModuleNode, calls: ModuleCalls) -> TreeLine:
-    """Return the folded lines of a module tree.
-
-    Args:
-        root: The tree.
-        calls: The module calls of the same trace, for the shapes in and out.
-    """
+    """Return the folded lines of a module tree, given the module calls of its trace."""
     return build_line([root], calls, () if root.places else None)
 
 
 def build_line(
     nodes: Sequence[ModuleNode], calls: ModuleCalls, above: tuple[str, ...] | None
 ) -> TreeLine:
-    """Return the line of a module, or of a run of identical ones.
-
-    Args:
-        nodes: The modules.
-        calls: The module calls of the same trace.
-        above: Where the tensors of the module around them lie; None if the code names
-            no device.
-    """
+    """Return the line of a module, or of a run; arguments as in :class:`Run`."""
     run = Run(nodes=nodes, calls=calls, places_above=above)
     places = None if above is None else nodes[0].places
     runs = split_runs(nodes[0].children)
     return TreeLine(
-        values=tuple(column.tell_run(run) for column in tree_columns()),
+        values=tuple(column.value_of(run) for column in tree_columns()),
         children=tuple(build_line(below, calls, places) for below in runs),
     )
 
 
 def split_runs(nodes: Sequence[ModuleNode]) -> Iterator[list[ModuleNode]]:
-    """Group neighbours that are numbered and alike in all but their names."""
+    """Group numbered neighbours that differ in nothing but their names."""
     for key, run in groupby(nodes, key=likeness):
         if isinstance(key, str):
             yield from ([node] for node in run)
@@ -315,7 +303,7 @@ def split_runs(nodes: Sequence[ModuleNode]) -> Iterator[list[ModuleNode]]:
 
 
 def likeness(node: ModuleNode) -> object:
-    """Return what two numbered siblings share when they are built alike."""
+    """Return a key that numbered siblings share if they are built alike."""
     return structure(node) if node.name.isdecimal() else node.fqn
 
 

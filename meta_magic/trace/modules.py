@@ -16,12 +16,12 @@ from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 import torch
 
 CONTAINERS: Final = frozenset({"ModuleList", "ModuleDict", "Sequential"})
-"""Classes of torch that say nothing of what they hold."""
+"""Classes of torch whose name says nothing of their content."""
 
 PARAMETER_CONTAINERS: Final = frozenset({"ParameterList", "ParameterDict"})
 
 MAX_KINDS: Final = 4
-"""Runs of children that are named; of more, all but one are, and the rest counted."""
+"""Runs of equal children that ``kind`` names; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,18 +30,17 @@ class ModuleTensor:
 
     Attributes:
         name: Name within its module.
-        kind: ``parameter``, ``buffer``, or ``attribute`` for a tensor that is neither
-            and so neither moves with the module nor stands in its ``state_dict``.
-        is_persistent: Whether it stands in the ``state_dict``.
-        is_lazy: Whether its shape is decided by the first call; ``shape`` is then ().
+        kind: ``parameter``, ``buffer``, or ``attribute`` for a tensor that is neither:
+            it does not move with the module and is not in its ``state_dict``.
+        is_persistent: Whether it is in the ``state_dict``.
+        is_lazy: Whether the first call decides its shape; ``shape`` is then ().
         shape: Size of each dimension.
         dtype: Element type.
         device: Device that it is on.
         requires_grad: Whether autograd records operations on it.
-        tied_to: Name within the root of the parameter that it is the same tensor as,
-            when that one came first; else None.
-        place: Device on which the code wants it, while it is on ``meta``; None where
-            the code names none.
+        tied_to: Name within the root of an earlier parameter that is the same tensor;
+            None if there is none.
+        place: Device that the code names for it, while it is on ``meta``; or None.
 
     Example:
         >>> with record() as trace:
@@ -74,17 +73,17 @@ class ModuleTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleClass:
-    """Where the class of a module stands.
+    """The class of a module, and where it is defined.
 
     Attributes:
         name: Qualified name, without the function that defines it.
         path: Qualified name with that of its Python module.
-        docs: Name under which torch's documentation has a page of it, else None.
+        docs: Name of its page in torch's documentation, else None.
         file: File of its ``forward``; None where it has none in Python.
         line: First line of its ``forward`` there.
-        has_words: Whether it tells the settings of its modules itself.
-        defaults: Names and values, as Python writes them, that its modules are made
-            with where none are given; those of a base come after its own.
+        has_words: Whether it has an ``extra_repr`` of its own.
+        defaults: Default arguments of its ``__init__``, by name, written as Python
+            does; those of a base class come after its own.
     """
 
     name: str
@@ -101,21 +100,20 @@ class ModuleNode:
     """One module in a tree, as it was when the recording ended.
 
     Attributes:
-        name: Name within the parent; for a root the variable that held it, or how
-            it is written, such as ``layers[0]``, or "".
+        name: Name within the parent; for a root its variable or an expression such as
+            ``layers[0]``, or "".
         fqn: Name within the root, as ``state_dict`` keys it; "" for the root.
         class_name: Qualified name of the class.
         tensors: Its own parameters, buffers and tensor attributes.
-        children: Its direct submodules. One that is registered twice stands twice,
+        children: Its direct submodules. One that is registered twice is listed twice,
             the second time with ``shared_with`` and no content.
-        n_calls: How often it was called.
+        n_calls: Number of its calls.
         first_call: Index into ``Trace.module_calls`` of its first call, or None.
-        shared_with: fqn of the place where the same module stood first, else None.
-        settings: What it says of itself by ``extra_repr``, else its plain attributes,
-            those of its configuration among them; not compared, for there may be
-            anything in it.
+        shared_with: fqn under which the same module is listed first, else None.
+        settings: Its ``extra_repr``, else its plain attributes and those of its
+            configuration; not compared, as it may be any text.
         storages: Number of the storage of each of ``tensors``; -1 while it is lazy.
-        definition: Where its class stands; None for one that was not looked at.
+        definition: Its class; None where that was not looked at.
 
     Example:
         >>> with record() as trace:
@@ -146,9 +144,9 @@ class ModuleNode:
 
     @property
     def kind(self) -> str:
-        """The class, or what a container holds, such as ``12 x Block, LayerNorm``.
+        """The class, or the content of a container: ``12 x Block, LayerNorm``.
 
-        A class of its own whose children are all numbered is named before that.
+        A user's class whose children are all numbered: ``Stack of 12 x Block``.
         """
         if self.class_name in PARAMETER_CONTAINERS and self.tensors:
             return f"{len(self.tensors)} x Parameter"
@@ -162,9 +160,9 @@ class ModuleNode:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where the tree's tensors lie as the code wants it; () if it names no device.
+        """The devices that the code names for the tree's tensors; () if it names none.
 
-        Where it names some, what it names none for lies on the CPU.
+        Where it names one for some tensors, the others are on the CPU.
         """
         tensors = [tensor for node in self.walk() for tensor in node.tensors]
         if all(tensor.place is None for tensor in tensors):
@@ -207,11 +205,11 @@ def list_classes(nodes: Sequence[ModuleNode]) -> str:
 
 
 class HasTrees(Protocol):
-    """What has module trees: a trace."""
+    """A trace."""
 
     @property
     def modules(self) -> tuple[ModuleNode, ...]:
-        """Their roots."""
+        """The roots of its module trees."""
 
 
 P = ParamSpec("P")
@@ -220,13 +218,13 @@ Trees = TypeVar("Trees", bound=HasTrees)
 
 CALLS_BY_LEVEL: Final = 8
 SHALLOW: Final = 30
-"""Levels for which there is room already."""
+"""Levels that Python's recursion limit allows anyway."""
 
 
 def at_any_depth(
     function: Callable[Concatenate[Trees, P], T],
 ) -> Callable[Concatenate[Trees, P], T]:
-    """Let a function of a trace call itself as often as its module trees are deep."""
+    """Raise Python's recursion limit while a function walks deep module trees."""
 
     @wraps(function)
     def run(trace: Trees, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,10 +1,10 @@
-"""What is told of a recording besides its calls: notes, and the cell as written."""
+"""What a trace has besides its calls: notes for the user, and the cell's source."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 FAILS: Final = "fails"
-"""The kind of notes on what would raise an error on the device that the code names."""
+"""The kind of notes on calls that would raise on the device that the code names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,10 +12,10 @@ class CellSource:
     """A cell as it was written.
 
     Attributes:
-        text: What stands below the magic's line; "" outside of IPython.
+        text: The cell below the line of the magic; "" outside of IPython.
         file: File name under which it ran; not compared.
         first_line: Line of the whole cell at which the text begins, from 1.
-        head: What stands before it: the line of the magic; not compared.
+        head: The text before it, the line of the magic; not compared.
     """
 
     text: str = ""

@@ -25,21 +25,21 @@ Format: TypeAlias = Literal[
 ]
 """How a value is written: in the browser by ``static/dom.js``, in texts by ``summary``.
 
-What the browser does not know by name it shows as it is.
+The browser shows values of an unknown format as they are.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """What all tables need to know of a column.
+    """A column of the operators, or of the modules.
 
     Attributes:
         name: In the header, and in ``to_pandas()``.
-        help: What it tells, in a sentence; the header's tooltip and the docs show it.
+        help: One sentence for the header's tooltip and the docs.
         format: How the report writes its values.
-        width: Pixels that it takes at least; columns share more room in proportion.
+        width: Minimum in pixels; columns share the rest in proportion.
         align: The side at which its texts begin.
-        is_pinned: Whether it stays in sight when the table is scrolled sideways.
+        is_pinned: Whether it stays visible when the table is scrolled sideways.
         is_optional: Whether the report has it only where some row has a value.
         is_extra: Whether the report hides it until a person chooses it.
     """
@@ -64,18 +64,19 @@ class OpColumn(Column):
     """A column of the operators table.
 
     Attributes:
-        type: Of its values in ``to_pandas()``, in words. Whole numbers that can be
+        type: Type of its values in ``to_pandas()``, as text. Whole numbers that can be
             absent have pandas' nullable ``Int64`` type.
-        unit: Of its values; "" for none.
-        read: Gives the value of a call; None if it is the call's field of that name.
-        wire: How the report gets its values. ``call``: it is sent one for each call; a
-            tuple of numbers is shown without its absent ones. ``signature``: it is sent
-            one for each signature, read of the first call that has it, which is right
-            only if the value follows from shapes, dtypes and arguments alone.
-            ``held``: it has them, for other views need them, too. A function: yields
-            the stretches of operators that have a value.
-        is_in_table: Whether ``to_pandas()`` has it, too, and not the report alone.
-        decided_by: Calls of the same one have the same value: it is read of the first.
+        unit: Unit of its values; "" for none.
+        read: Gives the value of a call; None for the call's field of that name.
+        wire: How the report gets its values. ``call``: one is sent for each call; of a
+            tuple of numbers absent ones are not shown. ``signature``: one is sent for
+            each signature, read of its first call, which is right only if the value
+            follows from shapes, dtypes and arguments alone. ``held``: nothing is sent,
+            as the report has the values for other views. A function: returns the spans
+            of operators that have a value.
+        is_in_table: Whether ``to_pandas()`` has it, and not the report alone.
+        decided_by: All calls of one signature (call site, module) have the same value,
+            so it is read of the first of them.
     """
 
     type: str
@@ -87,7 +88,7 @@ class OpColumn(Column):
 
     @property
     def reader(self) -> Callable[[OpCall], object]:
-        """What gives the value of a call."""
+        """The function that gives the value of a call."""
         return self.read or attrgetter(self.name)
 
 

@@ -1,4 +1,7 @@
-"""What the user chooses for a recording."""
+"""The options of a recording: ``mm.record(as_device=..., limits=..., ...)``.
+
+:class:`Options` has all of them; the ``read_*`` functions check what users write.
+"""
 
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -7,18 +10,18 @@ import torch
 
 LITTLE_NBYTES: Final = 64 * 2**20
 LITTLE_FLOPS: Final = 10**10
-"""What a value may take on any machine that nobody waits for."""
+"""Limits of a value that the user did not ask for, on any machine."""
 
 
 class ValueLimits(NamedTuple):
-    """What the value of a tensor may take that a block asks for.
+    """Limits of computing a value that a block asks for, as by ``loss.item()``.
 
     Attributes:
-        nbytes: Bytes held at any moment, with what is kept for later values; None for
-            a quarter of the memory that is free.
-        flops: Floating-point operations; None for what ``seconds`` allow.
-        seconds: About how long it takes on this machine; all values of a recording
-            take at most six times as long.
+        nbytes: Bytes held at any moment, with those kept for later values; None for a
+            quarter of the free memory.
+        flops: Floating-point operations; None for as many as ``seconds`` allow.
+        seconds: Estimated time on this machine; all values of a recording together take
+            at most six times as long.
 
     Example:
         >>> with record(limits=ValueLimits(seconds=120)):
@@ -30,10 +33,10 @@ class ValueLimits(NamedTuple):
     seconds: float = 10.0
 
     def little(self, share: int = 1) -> "ValueLimits":
-        """Return what a value may take that nobody waits for.
+        """Return the limits of a value that the user did not ask for.
 
         Args:
-            share: What part of it, where several are computed at once.
+            share: How many values share the limits.
         """
         nbytes = LITTLE_NBYTES if self.nbytes is None else self.nbytes
         flops = LITTLE_FLOPS if self.flops is None else self.flops
@@ -43,7 +46,7 @@ class ValueLimits(NamedTuple):
 LIMITS: Final = ValueLimits()
 
 N_VALUES: Final = 6
-"""All values of a recording may take as long as so many that take the most."""
+"""All values of a recording may take as long as six of the most expensive ones."""
 
 
 DeviceName: TypeAlias = Literal["cpu", "cuda", "meta"]
@@ -58,12 +61,12 @@ KNOWN: Final = (
 
 
 class Assumed(NamedTuple):
-    """What is assumed of values that cannot be computed.
+    """Assumptions on values that cannot be computed.
 
     Attributes:
-        nonzero: Which part of a mask is true, of 0 to 1; None if that is not assumed.
-        is_uniform: Whether routing sends as many tokens to each expert.
-        value: What numbers are; None if that is not assumed.
+        nonzero: The share of a mask that is true, from 0 to 1; None for no assumption.
+        is_uniform: Whether routing sends equally many tokens to each expert.
+        value: The value of all numbers; None for no assumption.
     """
 
     nonzero: float | None = None
@@ -75,16 +78,16 @@ class Options(NamedTuple):
     """How to record.
 
     Attributes:
-        cache: Whether calls seen before are answered without running their kernel.
-        limits: What the value of a tensor may take that the block asks for.
-        device: Whose kernels are recorded.
-        n_devices: How many of it there are; None for as many as the code names.
-        assumed: What holds for values that take more.
-        named: What a device means that the code names: ``plan``, while all stays on
-            meta, or ``real``, as torch means it.
-        check_values: Whether indices and classes are evaluated that nobody knows.
-        is_patient: Whether the CPU is asked whether it refuses a call however long that
-            takes, so that the answer does not depend on how busy the machine is.
+        cache: Whether calls seen before need no kernel (the operator cache).
+        limits: Limits of the values that the block asks for.
+        device: The device whose kernels are recorded.
+        n_devices: Number of such devices; None for as many as the code names.
+        assumed: Assumptions on values beyond the limits.
+        named: Meaning of a device in the code: ``plan`` keeps all tensors on meta,
+            ``real`` is torch's own meaning.
+        check_values: Whether unknown indices and classes are computed to check them.
+        is_patient: Whether the oracle waits for the CPU's answer as long as it takes,
+            so that the answer does not depend on how busy the machine is.
     """
 
     cache: bool = True
@@ -98,14 +101,14 @@ class Options(NamedTuple):
 
 
 def read_device(name: str | None) -> tuple[DeviceName, int | None]:
-    """Return the device whose kernels are recorded, and how many there are to be.
+    """Return the device whose kernels are recorded, and the number of such devices.
 
     Args:
         name: One of ``DEVICES``, ``cuda:8`` for eight; None for CUDA where torch sees
             it, else the CPU.
 
     Raises:
-        ValueError: There are no rules for it.
+        ValueError: Another name.
     """
     if name is None:
         return ("cuda" if torch.cuda.is_available() else "cpu"), None
@@ -121,11 +124,7 @@ def read_device(name: str | None) -> tuple[DeviceName, int | None]:
 
 
 def read_meaning(name: str) -> NamedMeaning:
-    """Return what a device means that the code names.
-
-    Raises:
-        ValueError: It is neither ``plan`` nor ``real``.
-    """
+    """Return the ``named`` option; raise a ``ValueError`` if it is unknown."""
     for meaning in MEANINGS:
         if name == meaning:
             return meaning
@@ -133,10 +132,10 @@ def read_meaning(name: str) -> NamedMeaning:
 
 
 def read_assumptions(texts: str | Iterable[str]) -> Assumed:
-    """Return what is assumed, as ``nonzero=all`` and the like say it.
+    """Return the assumptions in texts such as ``nonzero=all``.
 
     Raises:
-        ValueError: One of them is not known; the message lists those that are.
+        ValueError: One of them is unknown; the message lists the known ones.
     """
     assumed = Assumed()
     for text in [texts] if isinstance(texts, str) else texts:
@@ -150,12 +149,12 @@ def read_assumptions(texts: str | Iterable[str]) -> Assumed:
         elif text == "routing=uniform":
             assumed = assumed._replace(is_uniform=True)
         else:
-            raise ValueError(f"{text!r} is no assumption known; these are: {KNOWN}")
+            raise ValueError(f"{text!r} is no known assumption; these are: {KNOWN}")
     return assumed
 
 
 def read_fraction(text: str) -> float | None:
-    """Return a number of 0 to 1, ``all`` being 1; None if it is none."""
+    """Return a number from 0 to 1, or 1 for ``all``; None for another text."""
     if text == "all":
         return 1.0
     part = read_number(text)
@@ -163,7 +162,7 @@ def read_fraction(text: str) -> float | None:
 
 
 def read_number(text: str) -> float | None:
-    """Return a number; None if it is none."""
+    """Return the number in a text; None if it is no number."""
     try:
         return float(text)
     except ValueError:

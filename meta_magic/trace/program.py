@@ -25,47 +25,47 @@ from meta_magic.trace.program_facts import (
 )
 from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
 
-ROOM: Final = 2**8
-"""For how many there is room at first: small cells have few, and are kept for long."""
+FIRST_SIZE: Final = 2**8
+"""Integers allocated at first: small cells have few calls, and are kept for long."""
 
 
 class Growing:
-    """Integers of 32 bits, of which more and more are added at the end."""
+    """An array of 32-bit integers that grows at its end; its views are no copies."""
 
     def __init__(self) -> None:
-        self._room = np.empty(ROOM, np.uint32)
+        self._room = np.empty(FIRST_SIZE, np.uint32)
         self._n = 0
 
     def __len__(self) -> int:
         return self._n
 
     def extend(self, numbers: Sequence[int]) -> None:
-        """Add some at the end."""
+        """Append integers."""
         end = self._n + len(numbers)
         if end > len(self._room):
-            room = np.empty(2 * end, np.uint32)  # memory is taken as it is written
+            room = np.empty(2 * end, np.uint32)  # pages are taken when written
             room[: self._n] = self._room[: self._n]
             self._room = room
-        self._room[self._n : end] = array("I", numbers)  # quicker than of a list
+        self._room[self._n : end] = array("I", numbers)  # faster than a list
         self._n = end
 
     def follow(self, column: Sequence[int]) -> memoryview:
-        """Add what a longer column has more, and return a view of all."""
+        """Append the rest of a longer column, and return a view of all."""
         self.extend(column[self._n :])
         return self.view()
 
     def view(self) -> memoryview:
-        """Return all that are there now, which stays as it is."""
+        """Return a view of the present integers; later ones are not in it."""
         return self._room.data[: self._n]
 
 
 HEADER: Final = 4
 """Words before the tensors of a call: signature, place + 1, module word, and a last.
 
-The module word is 0 for none, twice the module call + 2 inside one, or twice the
-module + 1 while that module is being constructed. The last is ``GOES_ON`` where the
-same call of a torch function made the operator before, the forward operator + ``TIED``
-for a backward one, else 0.
+The module word is 0 for none, 2 * module call + 2 inside a module call, or 2 * module
++ 1 while that module is being constructed. The last word is ``GOES_ON`` where the same
+call of a torch function made the operator before, forward operator + ``TIED`` for a
+backward operator, else 0.
 """
 
 GOES_ON: Final = 1
@@ -78,18 +78,18 @@ operator, operator after the last, start of its tensors in ``module_values``."""
 DRAW: Final = 3
 """Words of a random operator in ``Randomness.draws``: operator, generator, source.
 
-The source is where the generator stood: 0 where nobody knows, twice the draw + 2 after
-an earlier one, or twice the state + 1 in one of ``Randomness.states``.
+The source is the state of the generator before the draw: 0 where it is unknown, 2 *
+draw + 2 after an earlier draw, or 2 * index + 1 for one of ``Randomness.states``.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierEnd:
-    """Where an earlier recording would have left a generator, had it drawn.
+    """The state of a generator after an earlier recording, had that drawn.
 
     Attributes:
-        program: The recording.
-        source: Where it left it, as the source of a draw there.
+        program: The earlier recording.
+        source: The state, as the source of a draw in that recording.
     """
 
     program: "Program" = field(repr=False)
@@ -98,19 +98,19 @@ class EarlierEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Randomness:
-    """What the random operators of a recording would have drawn from.
+    """The states of generators that random operators would have drawn from.
 
-    On the meta device nothing is drawn, and no generator moves. What is recorded is
-    where each draw would have begun, so that it can be made up for.
+    On the meta device nothing is drawn, and no generator moves. The recorded state
+    before each draw lets a replay draw the same numbers as the CPU.
 
     Attributes:
         draws: ``DRAW`` words for each random operator.
-        states: Generator states that were not reached by drawing: those at the start,
-            after ``manual_seed`` and ``set_state``. Where an earlier recording left
-            the generator, and nothing drew from it since, the end of that one.
+        states: Generator states that no draw led to: at the start, after
+            ``manual_seed`` and ``set_state``; or the end of an earlier recording, where
+            nothing drew from the generator since.
         known: (draw, state after it) of draws that were made for real.
-        generators: Device of each generator; that at 0 is torch's default on the CPU.
-        ends: For each generator, where the block left it, as the source of a draw.
+        generators: Device of each generator; index 0 is torch's default on the CPU.
+        ends: State of each generator at the end of the block, as the source of a draw.
         accelerator: (device, state) of the default generators of CUDA devices at the
             first draw, where CUDA was in use.
     """
@@ -124,14 +124,14 @@ class Randomness:
 
 
 class Import(NamedTuple):
-    """A meta storage that an earlier recording made: made for each weight that is met.
+    """A meta storage that an earlier recording made, and this one reads.
 
     Attributes:
         storage: Number of the storage here.
         program: The recording that made it.
         origin: Number of the storage there.
-        nbytes: Its bytes, when it was met.
-        version: How often it had been written in place, as torch counts it.
+        nbytes: Its bytes at first sight.
+        version: torch's count of its in-place writes then.
         is_stale: Whether it had been written since, outside of any recording.
     """
 
@@ -143,7 +143,7 @@ class Import(NamedTuple):
     is_stale: bool
 
     def __repr__(self) -> str:
-        """Without the program, which holds imports of its own."""
+        """Leave out the program, which has imports of its own."""
         known = (f"{n}={v}" for n, v in self._asdict().items() if n != "program")
         return f"Import({', '.join(known)})"
 
@@ -156,42 +156,42 @@ Structure: TypeAlias = tuple[
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """The columns of one recording; :mod:`meta_magic.trace.calls` reads them.
+    """The columns of one recording; ``sequences.py`` reads them.
 
-    All integers are 32 bits wide, in the byte order of the machine. Those of calls and
-    tensors are views while the recording goes on.
+    All integers are 32 bits wide, in the byte order of the machine. Columns of calls
+    and tensors are views while the recording goes on.
 
     Attributes:
         words: One row after another: ``HEADER`` words, then the number of each tensor
             read and of each returned.
-        signatures: What the first word of a row points to.
-        places: What the second word of a row points to, from 1.
-        positions: What the position of a module call points to, from 1.
+        signatures: The first word of a row is an index into them.
+        places: Call sites; the second word of a row is an index into them, from 1.
+        positions: The position of a module call is an index into them, from 1.
         storage_by_tensor: For each tensor number the number of its storage.
         deaths: Pairs (operator calls made before, storage), one per freed storage.
-        nbytes_by_storage: (storage, bytes) of storages that are not just as large as
-            the tensor through which they were first met needs.
+        nbytes_by_storage: (storage, bytes) of storages that are larger than the tensor
+            through which they were first seen needs.
         module_rows: ``MODULE_HEADER`` words for each module call.
         module_values: For each module call its structure, then for each tensor taken
-            and returned its number doubled, plus one if it required grad.
-        structures: What the first of those words points to.
+            and returned 2 * its number, plus one if it required grad.
+        structures: The first of those words is an index into them.
         calls_while_built: The module calls that the construction of a module made.
         modules: (root, fqn, class name) by module number; root and fqn are None for a
             module that was gone before it could be found in a tree.
         owner_by_storage: (storage, module number) for each parameter and buffer.
-        facts: What else is known of storages.
-        randomness: What random operators would have drawn from.
+        facts: Other facts of storages.
+        randomness: The generator states that random operators would have drawn from.
         constants: Storages whose content no operator made.
         imports: Storages that earlier recordings made.
-        torn: Real storages that something wrote that torch does not see, as numpy.
-        doubts: (what, line of the cell or None) of all that may make a replay differ
-            from the same block on a real device.
+        torn: Real storages that were written behind torch's back, as by numpy.
+        doubts: (caveat, line of the cell or None): why a replay may differ from the
+            same block on a real device.
         evaluations: The calls that were answered with real values.
         assumptions: The calls whose sizes were assumed.
-        kernels: Which kernels were chosen.
-        flags: (call from which on, name, value) of the flags of torch's backends that
-            are not torch's defaults.
-        as_device: The device whose kernels these are; ``meta`` for torch's own there.
+        kernels: The kernels that the device would choose.
+        flags: (first call, name, value) of the flags of torch's backends that are not
+            torch's defaults.
+        as_device: The device whose kernels are recorded; ``meta`` for torch's own.
         raised: The call that ended the recording by an error; None if none did.
     """
 
@@ -222,7 +222,7 @@ class Program:
     calls_while_built: tuple[int, ...] = ()
 
     def __getstate__(self) -> dict[str, object]:
-        # Without what is cached: it can be built again.
+        # Cached properties are left out: they can be computed again.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     @property
@@ -232,7 +232,7 @@ class Program:
 
     @cached_property
     def with_raised(self) -> "Program":
-        """The program with the call that raised, if one did, as one more row."""
+        """The program, with the call that raised as one more row."""
         if self.raised is None:
             return self
         raised, number = self.raised, len(self.signatures)
@@ -247,7 +247,7 @@ class Program:
 
     @cached_property
     def offsets(self) -> memoryview:
-        """Where each row begins in ``words``, and where the last one ends."""
+        """The index in ``words`` of each row, and the end of the last one."""
         return self._find_offsets(self._offsets)
 
     @cached_property
@@ -257,15 +257,15 @@ class Program:
         return offsets
 
     def go_on_from(self, earlier: "Program") -> None:
-        """Take over what is known of an earlier state of the same recording."""
-        if earlier.offsets:  # which are found by that
+        """Take over the offsets of an earlier state of the same recording."""
+        if earlier.offsets:  # computes them
             self.__dict__["_offsets"] = earlier._offsets
 
     def _find_offsets(self, known: Growing) -> memoryview:
-        """Return where rows begin, given where the first ones do."""
+        """Return the offsets of all rows, given those of the first ones."""
         words = memoryview(self.words).cast("I")
         offsets = array("I", known.view()[-1:])
-        widths: dict[int, int] = {}  # of those met: there may be many others
+        widths: dict[int, int] = {}  # only of used signatures: there may be many others
         offset, end = offsets[-1], len(words)
         while offset < end:
             number = words[offset]
@@ -280,11 +280,11 @@ class Program:
 
     @cached_property
     def n_writes_by_storage(self) -> Counter[int]:
-        """How many operators wrote each storage, besides those that made it."""
+        """How many operators wrote each storage, without the one that made it."""
         return self.count_writes(lambda _op: True)
 
     def count_writes(self, is_meant: Callable[[str], bool]) -> Counter[int]:
-        """Return how many calls wrote each storage, of the operators that are meant."""
+        """Return how many calls of the chosen operators wrote each storage."""
         writes = [
             s.writes if s.writes and is_meant(s.op) else () for s in self.signatures
         ]

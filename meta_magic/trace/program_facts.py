@@ -14,16 +14,16 @@ from meta_magic.trace.signature import Signature
 
 
 class Evaluation(NamedTuple):
-    """An operator call that was answered with real values: a replay of what it reads.
+    """An operator call that was answered with real values, by a replay of its inputs.
 
     From there on the trace depends on data, not just on metadata.
 
     Attributes:
         call: Its number.
-        n_calls: Calls that were run for it.
-        nbytes: Most bytes that they held at any moment.
-        flops: Floating-point operations that they took; one for each element of an
-            output where torch has no formula.
+        n_calls: Calls that the replay ran.
+        nbytes: Most bytes that the replay held at any moment.
+        flops: Floating-point operations of the replay; one for each element of an
+            output where there is no formula.
     """
 
     call: int
@@ -33,15 +33,15 @@ class Evaluation(NamedTuple):
 
 
 class Assumption(NamedTuple):
-    """An operator call whose size or value was assumed: it depends on what is unknown.
+    """An operator call whose size or value was assumed, as it depends on unknown data.
 
     Attributes:
         call: Its number.
-        n_true: How many elements are taken to be true, spread evenly; or what numbers
-            add up to, as evenly.
-        numel: Of how many.
-        text: What the user assumed, such as ``nonzero=all``.
-        value: What each number is taken to be; None if ``n_true`` says it.
+        n_true: The assumed number of true elements, spread evenly; or the assumed sum
+            of numbers.
+        numel: The number of all elements.
+        text: The user's assumption, such as ``nonzero=all``.
+        value: The assumed value of each number; None if ``n_true`` is the assumption.
     """
 
     call: int
@@ -67,17 +67,17 @@ class KernelChoice(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """A storage whose content no recorded operator made, as it was when first met.
+    """A storage whose content no recorded operator made, as at its first sight.
 
     Attributes:
         storage: Number of the storage.
         data: Its bytes; None if they are too many to be copied.
-        checksum: CRC-32 of its bytes; 0 where ``data`` is there.
-        tensor: The storage itself where ``data`` is None, as bytes: the one thing of
-            the user's that a trace keeps alive.
-        name: How the block calls it; None where it has no name, or was not asked.
-        sparse: A copy of the sparse tensor whose values the storage has; None if it
-            is that of a dense one.
+        checksum: CRC-32 of its bytes; 0 where there is ``data``.
+        tensor: The storage itself where ``data`` is None, as bytes: the one object of
+            the user that a trace keeps alive.
+        name: Its name in the block; None where it has none, or it was not looked up.
+        sparse: A copy of the sparse tensor whose values the storage has; None for the
+            storage of a dense tensor.
     """
 
     storage: int
@@ -97,19 +97,19 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaisedCall:
-    """A call that returned nothing: no row of the program, which replays have to run.
+    """The call that raised. It is no row of the program, as replays run all rows.
 
     Attributes:
-        signature: What it was called with. Of a function that raised before any
-            operator, ``op`` is the function's name, and arguments that were given by
-            position alone are named by that where torch tells no names.
-        place: Where it came from: an index into ``Program.places``, from 1.
-        module_word: In what it was called; see ``program.HEADER``.
+        signature: Operator and arguments. For a function that raised before any
+            operator, ``op`` is the name of the function, and positional arguments whose
+            names torch does not say are named by their index.
+        place: Its call site: an index into ``Program.places``, from 1.
+        module_word: Its module call; see ``program.HEADER``.
         goes_on: Whether the same call of a function made the operator before it.
-        tensors: The number of each tensor that it was given.
+        tensors: The number of each tensor argument.
         error: Type of the error, and the first line of its text.
-        sizes: What the module that was called takes and gives, where it says so as
-            ``in_features`` and ``out_features`` do; else None.
+        sizes: Input and output size of the module that was called, as its
+            ``in_features`` and ``out_features`` say; else None.
     """
 
     signature: Signature
@@ -123,7 +123,7 @@ class RaisedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageFacts:
-    """What a recording knows of storages, besides the calls that read and made them.
+    """Facts of storages that no row of the program says.
 
     Attributes:
         sizes: (operator calls made before, storage, bytes from then on) of storages
@@ -131,15 +131,15 @@ class StorageFacts:
         on_meta: Storages that the code put on meta by name.
         parameters: Storages that became parameters of a module.
         buffers: Storages that became buffers of a module.
-        states: Storages that an optimizer held as its state after a step.
-        optimized: Storages of what an optimizer steps.
-        accumulated: (operator call, storage of the tensor) for each call by which
-            autograd put the gradient of a tensor in its place.
+        states: Storages of an optimizer's state after a step.
+        optimized: Storages of the parameters that an optimizer steps.
+        accumulated: (operator call, storage of the leaf) for each call by which
+            autograd accumulated a gradient.
         assigned: Storages that were a gradient when an optimizer stepped.
         differentiated: The operator calls that autograd can go back through, as
             32-bit integers.
-        repeated: The module calls that began inside of a backward pass, as those do
-            that checkpointing computes again.
+        repeated: The module calls that began inside of a backward pass: checkpointing
+            computes them again.
     """
 
     sizes: tuple[tuple[int, int, int], ...] = ()

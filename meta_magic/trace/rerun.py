@@ -1,4 +1,9 @@
-"""What it takes to record a block again: its text, and its variables as they were."""
+"""The text of a block and its variables at its start, to record it again.
+
+``trace.fit()``, ``trace.why()`` and ``trace.advice`` record a block again in a child
+process. By then the user may have changed the variables: so ``make_rerun`` keeps them
+before the block runs, plain data as copies, everything else as weak references.
+"""
 
 import gc
 import sys
@@ -19,28 +24,24 @@ PLAIN: Final = (
 """Types whose instances cannot change and hold nothing."""
 
 MAX_ITEMS: Final = 300
-"""How many values a container may hold in all that is copied."""
+"""Values in a container, nested ones included, up to which it is copied."""
 
 CONTAINERS: Final = (list, tuple, set, dict)
 
 
 class Former(NamedTuple):
-    """A variable as it was.
+    """A variable before the block ran.
 
     Attributes:
         kept: Its value where that is plain data, else a weak reference to it, or None.
-        is_plain: Which of them.
+        is_plain: Whether ``kept`` is the value.
     """
 
     kept: Any
     is_plain: bool
 
     def read(self) -> Any:
-        """Return the value.
-
-        Raises:
-            LookupError: It is gone.
-        """
+        """Return the value; raise a ``LookupError`` if it is gone."""
         value = self.kept if self.is_plain or self.kept is None else self.kept()
         if value is None and not self.is_plain:
             raise LookupError
@@ -48,13 +49,13 @@ class Former(NamedTuple):
 
 
 class Modes(NamedTuple):
-    """What torch was told to do by whatever is around a block.
+    """The modes of torch around a block.
 
     Attributes:
-        is_grad_enabled: Whether it kept what a backward pass needs.
-        is_inference: Whether it was in inference mode.
-        dtype: Of numbers for which none is named.
-        autocast: Of each type of device whether it cast, and to what.
+        is_grad_enabled: Whether gradients were enabled.
+        is_inference: Whether inference mode was on.
+        dtype: torch's default dtype.
+        autocast: (device type, whether autocast was on, its dtype).
     """
 
     is_grad_enabled: bool
@@ -65,22 +66,22 @@ class Modes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
-    """What it takes to record a block again.
+    """All that is needed to record a block again.
 
-    It keeps nothing of the user's alive but plain data.
+    It keeps no object of the user alive but plain data.
 
     Attributes:
         text: The block as Python, at the lines of its file; None where it is a ``with``
             statement of that file.
         file: File name under which it ran.
-        line: Line at which the statement was entered; 0 for a whole text.
-        module: Name of the module whose variables are the block's.
-        names: The names that its code knows.
-        before: Those of them that stood for something, and what that was.
-        function: The code of the function that it is in, whose variables are others
-            than its module's; None outside of functions.
-        options: What the user chose.
-        modes: What torch was told to do.
+        line: Line of the ``with`` statement; 0 for a whole text.
+        module: Name of the module whose variables the block uses.
+        names: The names in its code.
+        before: The variables of these names, before the block ran.
+        function: The code of the function around it, which has variables of its own;
+            None outside of functions.
+        options: The options of the recording.
+        modes: The modes of torch.
     """
 
     text: str | None
@@ -95,7 +96,7 @@ class Rerun:
 
     @property
     def local(self) -> frozenset[str]:
-        """The names that stand for variables of a function."""
+        """The names of the function's own variables."""
         code = self.function
         if code is None:
             return frozenset()
@@ -113,23 +114,24 @@ def make_rerun(
     function: CodeType | None = None,
     options: Options,
 ) -> Rerun | None:
-    """Return what it takes to record a block again, while nothing of it has run.
+    """Return a :class:`Rerun` of a block that has not run yet.
 
     Args:
-        text: As in :class:`Rerun`, like those that are not named here.
+        text: As in :class:`Rerun`, as all arguments that are not listed here.
         file: The same.
         line: The same.
         of_module: The variables of its module.
-        variables: All that it knows.
+        variables: All variables that the block can see.
         names: As in :class:`Rerun`.
         function: The same.
         options: The same.
 
     Returns:
-        None where its variables are no module's: they may be gone any time.
+        None where ``of_module`` is no imported module's: it may be gone any time.
     """
     module = of_module.get("__name__")
-    if not isinstance(module, str) or not is_of(of_module, module):
+    known = sys.modules.get(module) if isinstance(module, str) else None
+    if not isinstance(module, str) or known is None or vars(known) is not of_module:
         return None
     return Rerun(
         text=text,
@@ -144,14 +146,8 @@ def make_rerun(
     )
 
 
-def is_of(variables: Mapping[str, object], module: str) -> bool:
-    """Whether variables are those of a module that is there."""
-    known = sys.modules.get(module)
-    return known is not None and vars(known) is variables
-
-
 def read_modes() -> Modes:
-    """Return what torch is told to do, in this thread."""
+    """Return the modes of torch in this thread."""
     return Modes(
         is_grad_enabled=torch.is_grad_enabled(),
         is_inference=torch.is_inference_mode_enabled(),
@@ -168,7 +164,7 @@ def read_modes() -> Modes:
 
 
 def list_names(code: CodeType) -> frozenset[str]:
-    """Return all names that code, and the code in it, knows."""
+    """Return all names in a code object and in those nested in it."""
     return frozenset(name for one in walk_codes(code) for name in one.co_names) | {
         *code.co_varnames,
         *code.co_cellvars,
@@ -177,7 +173,7 @@ def list_names(code: CodeType) -> frozenset[str]:
 
 
 def walk_codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield code, and the code in it."""
+    """Yield a code object, and those nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -185,29 +181,32 @@ def walk_codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def keep(value: object) -> Former:
-    """Return a variable's value as it is to be kept."""
+    """Return a variable's value as a copy or a weak reference."""
     try:
         return Former(copy_plain(value), is_plain=True)
     except ValueError:
         pass
     try:
         return Former(weakref.ref(value), is_plain=False)
-    except TypeError:  # of a container, or a class with slots
+    except TypeError:  # a container, or an object of a class with slots
         is_plain = holds_only_data(value)
         return Former(value if is_plain else None, is_plain=is_plain)
 
 
 def holds_only_data(value: object) -> bool:
-    """Whether all that an object refers to is small, and nobody would miss it."""
-    met, todo = {id(value)}, [value]
+    """Whether an object refers to few objects, none of which can be weakly referenced.
+
+    Such objects are plain data: to keep them alive costs little and changes nothing.
+    """
+    seen, todo = {id(value)}, [value]
     while todo:
         for item in gc.get_referents(todo.pop()):
             if type(item).__weakrefoffset__ and not isinstance(item, type):
                 return False
-            if id(item) not in met and not isinstance(item, type):
-                met.add(id(item))
+            if id(item) not in seen and not isinstance(item, type):
+                seen.add(id(item))
                 todo.append(item)
-            if len(met) > MAX_ITEMS:
+            if len(seen) > MAX_ITEMS:
                 return False
     return True
 

@@ -1,4 +1,8 @@
-"""Read operator and module calls out of the columns of a program."""
+"""The operator and module calls of a program, as lazy sequences of records.
+
+``trace.ops[3]`` builds one :class:`OpCall` from its row; a trace of a million calls
+holds no records. Read ``OpCalls._build`` beside ``HEADER`` of ``program.py``.
+"""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +19,7 @@ Record = TypeVar("Record")
 
 
 class Rows(Sequence[Record], Generic[Record]):
-    """The rows of a program as records, each built when it is asked for."""
+    """The rows of a program as records, each built when it is read."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -71,15 +75,13 @@ class Rows(Sequence[Record], Generic[Record]):
 
 
 class OpCalls(Rows[OpCall]):
-    """The operator calls of a program, in the order in which torch made them.
-
-    With the one that raised, if one did, as the last.
+    """The operator calls in the order of dispatch, the one that raised as the last.
 
     Attributes:
-        raised_by_call: What ``OpCall.raised`` is of the calls that have it.
-        evaluation_by_call: The same of ``OpCall.evaluation``.
-        kernel_by_call: The same of ``OpCall.kernel``.
-        assumed_by_call: The same of ``OpCall.assumed``.
+        raised_by_call: ``OpCall.raised`` of the calls that have it.
+        evaluation_by_call: ``OpCall.evaluation``, likewise.
+        kernel_by_call: ``OpCall.kernel``, likewise.
+        assumed_by_call: ``OpCall.assumed``, likewise.
     """
 
     def __init__(self, program: Program) -> None:
@@ -141,7 +143,7 @@ class OpCalls(Rows[OpCall]):
         )
 
     def phase(self, index: int) -> Phase:
-        """Return what the program was doing at a call, without building its record."""
+        """Return the phase of a call, without building its record."""
         offset = self._program.offsets[index]
         return self._program.places[self._words[offset + 1] - 1].phase
 
@@ -155,8 +157,8 @@ class OpCalls(Rows[OpCall]):
         call = call_of(word)
         if call is not None:
             return self._module_rows[call * MODULE_HEADER]
-        # Outside of module calls: what is made or written for a parameter belongs to
-        # the module that holds the parameter, whoever initializes it.
+        # Outside of module calls an operator that makes or writes a parameter belongs
+        # to the module that holds the parameter, whoever initializes it.
         for storage in written:
             owner = self._owner_by_storage.get(storage)
             if owner is not None:
@@ -200,18 +202,18 @@ class ModuleCalls(Rows[ModuleCall]):
 
 
 def call_of(module_word: int) -> int | None:
-    """Return the module call that a module word of ``program.py`` names."""
+    """Return the module call in a module word (see ``program.HEADER``), or None."""
     is_call = module_word and not module_word % 2
     return module_word // 2 - 1 if is_call else None
 
 
 def forward_of(last_word: int) -> int | None:
-    """Return the forward operator that the last word of a header names."""
+    """Return the forward operator in the last word of a header, or None."""
     return last_word - TIED if last_word >= TIED else None
 
 
 def fill(value: Argument, tensors: Sequence[TensorMetadata]) -> Argument:
-    """Return ``value`` with each tensor's stand-in replaced by the tensor."""
+    """Return ``value`` with a tensor in place of each :class:`TensorArgument`."""
     if isinstance(value, TensorArgument):
         return tensors[value.index]
     if isinstance(value, tuple):

@@ -1,4 +1,7 @@
-"""What operator calls have in common: metadata, arguments, and where they came from."""
+"""What equal operator calls share: metadata, arguments, and call sites.
+
+A program stores each of these records once. Read :class:`Signature` first.
+"""
 
 from dataclasses import dataclass
 from math import prod
@@ -44,7 +47,7 @@ class Geometry:
 
 
 def span_nbytes(geometry: Geometry) -> int:
-    """Return the bytes from a storage's start to the last element of a tensor."""
+    """Return the bytes from the start of a storage to the end of a tensor in it."""
     if geometry.values_shape is not None:
         return prod(geometry.values_shape) * geometry.dtype.itemsize
     if geometry.stride is None or geometry.storage_offset is None:
@@ -59,21 +62,21 @@ def span_nbytes(geometry: Geometry) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TensorArgument:
-    """Stands for the tensor at ``index`` of a call's inputs (or outputs)."""
+    """The tensor at ``index`` of a call's inputs (or outputs)."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class OpaqueArgument:
-    """Stands for an argument that is no plain value, such as a ``torch.Generator``."""
+    """An argument that is no plain value, such as a ``torch.Generator``, as text."""
 
     text: str
 
 
 NAN: Final = OpaqueArgument("float nan")
 NEGATIVE_NAN: Final = OpaqueArgument("float -nan")
-"""Stand for the floats that equal nothing, so that equal records are equal."""
+"""The floats that are not equal to themselves, as values that are."""
 
 Argument: TypeAlias = object
 """A plain value, a :class:`TensorArgument`, an :class:`OpaqueArgument`, or a tuple."""
@@ -105,12 +108,12 @@ class Signature:
 
     @property
     def is_view(self) -> bool:
-        """Whether it only looks at the memory of its arguments."""
+        """Whether all outputs share the storage of an input, and nothing is written."""
         return bool(self.views) and None not in self.views and not self.writes
 
     @property
     def accelerator(self) -> torch.device | None:
-        """Device other than the CPU that the code names for what is made or written."""
+        """Device other than the CPU that the code names for an output or a write."""
         for made in (*self.outputs, *[self.inputs[i] for i in self.writes]):
             if made.place is not None and made.place.type != "cpu":
                 return made.place
@@ -119,7 +122,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePosition:
-    """A stretch of source text, as tracebacks count it.
+    """A span of source text, as tracebacks count it.
 
     Attributes:
         file: File name of the code; for a notebook cell the name IPython gave it.
@@ -149,11 +152,11 @@ class SourcePosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a call came from.
+    """A call site, with the phase of the program.
 
     Attributes:
         function: Python-level torch call, such as ``torch.nn.functional.linear``;
-            None when the operator was reached by none (by the autograd engine).
+            None for an operator that no such call made (the autograd engine).
         position: The innermost frame that is not torch's; None when there is none.
         line: Line of the cell; None when no frame of the cell was running.
         phase: What the program was doing.

@@ -29,7 +29,7 @@ COLUMN_GAP: Final = 2
 
 
 def format_number(number: float) -> str:
-    """Return a number with three digits that tell, such as ``7.94`` or ``12,300``."""
+    """Return a number with three significant digits, such as ``7.94`` or ``12,300``."""
     return f"{float(f'{number:.3g}'):,.15g}"
 
 
@@ -48,7 +48,7 @@ FORMATS: Final[Formats] = MappingProxyType(
         "function": str,
     }
 )
-"""How texts write the values of a column, by the name of its format."""
+"""How texts write the values of a column, by its format."""
 
 
 @at_any_depth
@@ -69,7 +69,7 @@ def format_summary(trace: "Trace", depth: int | None = None) -> str:
 
 
 def format_headline(trace: "Trace") -> str:
-    """Return the one line that says what was run and what it takes."""
+    """Return the one line with parameters, operators, FLOPs, peak and time."""
     parts = []
     if trace.modules:
         parameters = sum(root.n_parameters for root in trace.modules)
@@ -92,7 +92,7 @@ def format_headline(trace: "Trace") -> str:
 
 
 def format_raised(call: "OpCall") -> str:
-    """Return on one line which call ended the block, and by what."""
+    """Return one line with the call that ended the block, and its error."""
     where = f"line {call.line}: " if call.line else ""
     return f"raised: {where}{call.op}{describe_flow(call.inputs, ())}: {call.raised}"
 
@@ -106,7 +106,7 @@ def format_note(note: "Note") -> str:
 def format_lines(
     line: TreeLine, depth: int | None, indent: str = ""
 ) -> Iterator[Sequence[str]]:
-    """Yield the cells of a tree line and of those below it, so many levels or all."""
+    """Yield the cells of a tree line and of ``depth`` levels below it; None for all."""
     name, *others = format_cells(line)
     yield indent + name, *others
     if depth == 0:
@@ -126,7 +126,7 @@ def format_cells(line: TreeLine, formats: Formats = FORMATS) -> list[str]:
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of cells as lines whose columns stand below each other."""
+    """Return rows of cells as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     pads = [
         str.rjust if column.align == "right" else str.ljust for column in tree_columns()
@@ -141,35 +141,34 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 MAX_SHAPES: Final = 3
-VALUES: Final = "MissingValueError: ", "ValueLimitError: "
+OWN_ERRORS: Final = "MissingValueError: ", "ValueLimitError: "
+"""Beginnings of the errors that meta_magic raises, not torch."""
 
 
 def describe_failure(trace: "Trace") -> str:
     """Return ``h.0.proj: Linear(2304 -> 768) got (4, 512, 3072) at line 25``.
 
-    Where the code of a module called what failed, that stands for the module's class.
-    "" where no call of torch raised.
+    If a module's own code made the failed call, that call is named, not the class. ""
+    where no call of torch raised.
     """
-    for call in trace.ops[-1:]:
+    call = trace.ops[-1] if len(trace.ops) else None
+    if call is None or not call.raised:
+        return ""
+    if (trace.error or "").startswith(OWN_ERRORS):
         line = trace.error_line or call.line
-        if call.raised and (trace.error or "").startswith(
-            VALUES
-        ):  # of ours, not torch's
-            return f"line {line} needs a value that is not computed" if line else ""
-        if call.raised:
-            return "".join(walk_words(trace, call))
-    return ""
+        return f"line {line} needs a value that is not computed" if line else ""
+    return "".join(describe_raised(trace, call))
 
 
-def walk_words(trace: "Trace", call: OpCall) -> Iterator[str]:
-    """Yield the words for a call that raised, in their order."""
+def describe_raised(trace: "Trace", call: OpCall) -> Iterator[str]:
+    """Yield the parts of the line about a call that raised."""
     number = call.module_call
     within = None if number is None else trace.module_calls[number]
     if within is not None:
         root = None if within.root is None else trace.modules[within.root]
         name = within.module or (root.name if root else "")
         yield f"{name}: " if name else ""
-    # Where the module was called, there is no other line between it and torch.
+    # The module itself made the call: no other line of Python is between them.
     if within is not None and within.position == call.position:
         yield describe_module(trace, within)
         given = [tensor for _, tensor in within.inputs]
@@ -182,13 +181,13 @@ def walk_words(trace: "Trace", call: OpCall) -> Iterator[str]:
 
 
 def shorten_op(name: str) -> str:
-    """Return an operator without namespace and overload, a function of torch alone."""
+    """Return an operator without namespace and overload, a function without module."""
     first, *others = name.split(".")
     return others[0] if others and first != "torch" else name.rpartition(".")[2]
 
 
 def describe_module(trace: "Trace", call: ModuleCall) -> str:
-    """Return the class of a called module, and its sizes or those of its parameters."""
+    """Return the class of a module with its sizes, or with its parameters' shapes."""
     raised = trace.program.raised
     if raised is not None and raised.sizes is not None:
         taken, given = raised.sizes

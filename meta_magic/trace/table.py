@@ -34,14 +34,11 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., object])
 
 NULLABLE = "int or None"
-"""The type of a column that pandas would turn into floats where a value is absent."""
+"""The type of columns that pandas would turn into floats where a value is absent."""
 
 
 def build_table(trace: "Trace") -> "pd.DataFrame":
-    """Return one row per call: the fields of :class:`OpCall`, then what they tell.
-
-    Whole numbers that can be absent have pandas' nullable ``Int64`` type.
-    """
+    """Return one row per call: the fields of :class:`OpCall`, then other columns."""
     import pandas as pd  # noqa: PLC0415  0.3 s, on first use
 
     with paused_collector(ages=True):
@@ -60,26 +57,26 @@ def build_table(trace: "Trace") -> "pd.DataFrame":
 
 
 class Samples:
-    """The first call of each number, of all calls that have a number in common.
+    """The first call of each group; all calls of a group have equal values.
 
     Args:
-        numbers: Of each call, from 0.
+        numbers: The group of each call, from 0.
         calls: The calls.
     """
 
-    def __init__(self, numbers: "NDArray[np.int64]", calls: Sequence[OpCall]) -> None:
+    def __init__(self, numbers: NDArray[np.int64], calls: Sequence[OpCall]) -> None:
         firsts = find_firsts(numbers, numbers.max(initial=-1) + 1)
-        is_met = firsts >= 0
-        self.calls = [calls[index] for index in firsts[is_met].tolist()]
-        self._ranks = (np.cumsum(is_met) - 1)[numbers]
+        is_used = firsts >= 0
+        self.calls = [calls[index] for index in firsts[is_used].tolist()]
+        self._ranks = (np.cumsum(is_used) - 1)[numbers]
 
     def spread(self, column: "OpColumn") -> Any:
-        """Return the values of a column, each read of the first call alone."""
+        """Return the values of a column for all calls, read of the first ones alone."""
         return as_array(map(column.reader, self.calls), column).take(self._ranks)
 
 
 def find_samples(trace: "Trace") -> "dict[Decider, Samples]":
-    """Return the calls of which the values of others are read, too."""
+    """Return the groups of calls by ``OpColumn.decided_by``."""
     calls, columns = trace.ops, trace.columns
     holders = columns.find_holders(trace.program)
     return {
@@ -90,10 +87,7 @@ def find_samples(trace: "Trace") -> "dict[Decider, Samples]":
 
 
 def read_at_once(trace: "Trace") -> "dict[str, Any]":
-    """Return the fields of all calls that each call decides by itself, by their name.
-
-    Arrays of numpy or pandas.
-    """
+    """Return the columns whose values differ from call to call, as arrays."""
     calls, columns = trace.ops, trace.columns
     flows = build_flows(trace)
     return {
@@ -111,7 +105,7 @@ def read_at_once(trace: "Trace") -> "dict[str, Any]":
 
 
 def as_array(values: Iterable[object], column: "OpColumn | None" = None) -> Any:
-    """Return values as pandas holds them, of the type that they or the column tell."""
+    """Return values as a pandas array, of the column's type or a type that fits."""
     import pandas as pd  # noqa: PLC0415  as above
 
     found: list[Any] = [*values]
@@ -120,22 +114,22 @@ def as_array(values: Iterable[object], column: "OpColumn | None" = None) -> Any:
     return pd.Series(found).array
 
 
-def as_nullable(numbers: "NDArray[np.int64]") -> "pd.arrays.IntegerArray":
-    """Return whole numbers as pandas holds them, those below 0 as absent."""
+def as_nullable(numbers: NDArray[np.int64]) -> "pd.arrays.IntegerArray":
+    """Return numbers as a nullable pandas array, those below 0 as absent."""
     import pandas as pd  # noqa: PLC0415  as above
 
     return pd.arrays.IntegerArray(numbers.copy(), numbers < 0)
 
 
 def spread_some(value_by_call: Mapping[int, object], n_calls: int) -> Any:
-    """Return the values of all calls, of which some have one and the others None."""
+    """Return the values of all calls, None for calls without one."""
     ranks = np.zeros(n_calls, np.int64)
     ranks[[*value_by_call]] = np.arange(1, len(value_by_call) + 1)
     return as_array([None, *value_by_call.values()]).take(ranks)
 
 
 def order_columns() -> "list[OpColumn]":
-    """Return the columns in the order of OpCall's fields, those that are none last."""
+    """Return the columns in the order of OpCall's fields, other columns last."""
     names = [field.name for field in fields(OpCall)]
     rank_by_name = {name: rank for rank, name in enumerate(names)}
     return sorted(
@@ -159,13 +153,7 @@ Objects: TypeAlias = NDArray[np.object_]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Flows:
-    """What went into each call and what came out, as the fields of ``OpCall``.
-
-    Attributes:
-        inputs: Of each call the tensors that it reads.
-        outputs: Of each call those that it returns.
-        arguments: Of each call its arguments.
-    """
+    """``inputs``, ``outputs`` and ``arguments`` of each ``OpCall``, as columns."""
 
     inputs: Objects
     outputs: Objects
@@ -184,27 +172,31 @@ def build_flows(trace: "Trace") -> Flows:
         slots = range(n_inputs + len(signature.outputs))
         starts = columns.first[calls]
         found = [tensors[starts + slot].tolist() for slot in slots]
-        inputs[calls] = as_objects(join(found[:n_inputs], n), n)
-        outputs[calls] = as_objects(join(found[n_inputs:], n), n)
-        arguments[calls] = as_objects(fill_all(signature.arguments, found, n), n)
+        # ``fromiter``: a tuple is one value, not a row of an array.
+        inputs[calls] = np.fromiter(zip_slots(found[:n_inputs], n), object, n)
+        outputs[calls] = np.fromiter(zip_slots(found[n_inputs:], n), object, n)
+        filled = fill_all(signature.arguments, found, n)
+        arguments[calls] = np.fromiter(filled, object, n)
     return Flows(inputs=inputs, outputs=outputs, arguments=arguments)
 
 
 def group_calls(numbers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Return the calls of each signature, up to the last one that has any."""
+    """Return the calls of each signature, up to the last signature with calls."""
     order = np.argsort(numbers, kind="stable")
     return np.split(order, np.cumsum(np.bincount(numbers))[:-1])
 
 
-def join(found: Sequence[Sequence[object]], n: int) -> Iterable[tuple[object, ...]]:
-    """Return for each of so many calls the tuple of what it has in each column."""
+def zip_slots(
+    found: Sequence[Sequence[object]], n: int
+) -> Iterable[tuple[object, ...]]:
+    """Return for each of ``n`` calls the tuple of its tensors in each slot."""
     return zip(*found, strict=True) if found else repeat((), n)
 
 
 def fill_all(
     value: Argument, found: Sequence[Sequence[TensorMetadata]], n: int
 ) -> Iterable[Argument]:
-    """Return ``value`` of each call, each tensor's stand-in replaced by the tensor.
+    """Return ``value`` for each of ``n`` calls, with tensors filled in.
 
     Args:
         value: An argument of a signature, or all of them.
@@ -219,19 +211,14 @@ def fill_all(
 
 
 def has_tensor(value: Argument) -> bool:
-    """Whether an argument is a tensor, or has one within."""
+    """Whether an argument is a tensor, or contains one."""
     if isinstance(value, tuple):
         return any(map(has_tensor, value))
     return isinstance(value, TensorArgument)
 
 
-def as_objects(values: Iterable[object], n: int) -> Objects:
-    """Return values as an array, where a tuple is one of them."""
-    return np.fromiter(values, object, n)
-
-
 def build_tensors(trace: "Trace") -> Objects:
-    """Return the metadata of each tensor of the columns, equal ones as one object."""
+    """Return the metadata of each tensor of the columns; equal ones are one object."""
     import pandas as pd  # noqa: PLC0415  0.3 s, on first use
 
     program, columns = trace.program.with_raised, trace.columns
@@ -250,11 +237,11 @@ def build_tensors(trace: "Trace") -> Objects:
     for field in fields(Geometry):
         values = [getattr(geometry, field.name) for geometry in geometries]
         known[field.name] = map(values.__getitem__, kind)
-    return as_objects(build_records(known, len(kind)), len(kind))[place]
+    return np.fromiter(build_records(known, len(kind)), object, len(kind))[place]
 
 
 def list_geometries(program: Program) -> tuple[list[Geometry], NDArray[np.int64]]:
-    """Return the geometries of all signatures, and of each slot the index of its."""
+    """Return the geometries of all signatures, and the index of each slot's."""
     sides = [side for s in program.signatures for side in (s.inputs, s.outputs)]
     slots = [geometry for side in sides for geometry in side]
     by_id = {id(geometry): geometry for geometry in slots}
@@ -266,10 +253,10 @@ def list_geometries(program: Program) -> tuple[list[Geometry], NDArray[np.int64]
 def build_records(
     values: "dict[str, Iterable[object]]", n: int
 ) -> Iterator[TensorMetadata]:
-    """Return records, given the values of each field.
+    """Return ``n`` records, given the values of each field.
 
-    Each slot is set for all of them by one call that stays in C, as ``__init__`` of a
-    frozen record does one by one.
+    Each field is set for all records by one loop in C; ``__init__`` of a frozen record
+    would be called a million times.
     """
     records: list[Any] = [*map(object.__new__, repeat(TensorMetadata, n))]
     for field in fields(TensorMetadata):
@@ -280,13 +267,13 @@ def build_records(
 
 @contextmanager
 def paused_collector(*, ages: bool = False) -> Iterator[None]:
-    """Have no garbage looked for within, if it was before.
+    """Pause Python's garbage collector while many objects are built that all stay.
 
-    Each look takes time for all objects that were made so far; of millions, as much as
-    they took to build.
+    Each collection walks all objects; with millions this takes as long as to build
+    them.
 
     Args:
-        ages: Whether all count as old afterwards, which are looked at most rarely.
+        ages: Whether all objects move to the oldest generation afterwards.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -294,7 +281,7 @@ def paused_collector(*, ages: bool = False) -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            if ages and not gc.get_freeze_count():  # what the user froze is to stay so
+            if ages and not gc.get_freeze_count():  # else the user's own freeze ends
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

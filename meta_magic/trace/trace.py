@@ -40,24 +40,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What one cell, or one ``with record()`` block, did.
+    """The recording of one cell, or of one ``with record()`` block.
 
     A trace is plain data: it can be compared, pickled and kept, and holds no tensor.
 
     Attributes:
         program: The operator and module calls in compact form.
         modules: The module trees that were built or called, in order of appearance.
-        notes: What the user should know, in order of line.
-        error: ``ExceptionName: message`` if the block raised, else None. Where a call
-            of torch raised it, that is the last of the trace, and marked as such.
-        error_line: Line of the cell at which it was raised, or None.
+        notes: Notes for the user, in order of line.
+        error: ``ExceptionName: message`` if the block raised, else None. If a call of
+            torch raised it, the last of ``ops`` is that call and has ``raised``.
+        error_line: Line of the cell that raised, or None.
         nbytes_real: Bytes of the real storages that operators of the block made.
         seconds: Wall time of the block; not compared.
         cell: The cell as written.
         roots: A weak reference to each of ``modules``; neither compared nor pickled.
-        rerun: What it takes to record the block again, in this process. Neither
-            compared nor pickled; None for a block that was run by ``exec``.
-        failed: The call that raised, as the user's code made it; as ``rerun``.
+        rerun: The block's text and variables, to record it again in this process.
+            Neither compared nor pickled; None for a block that was run by ``exec``.
+        failed: The call of the user's code that raised; neither compared nor pickled.
 
     Example:
         >>> with record() as trace:
@@ -81,7 +81,7 @@ class Trace:
     failed: FailedCall | None = field(default=None, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        # Without what is cached: it can be built again. And without what is alive.
+        # Without cached properties, and without references to live objects.
         state = {field.name: getattr(self, field.name) for field in fields(self)}
         return state | {"roots": (), "rerun": None, "failed": None}
 
@@ -92,7 +92,7 @@ class Trace:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was recorded, and there is nothing to say of it."""
+        """Whether there are no operators, modules, notes or error."""
         return not (len(self.ops) or self.modules or self.notes or self.error)
 
     @cached_property
@@ -115,7 +115,7 @@ class Trace:
 
     @cached_property
     def columns(self) -> "Columns":
-        """The program as numpy columns, which cost and memory are counted from."""
+        """The program as numpy columns, from which cost and memory are computed."""
         from meta_magic.cost.program_columns import read_columns  # noqa: PLC0415
 
         return read_columns(self.program.with_raised)
@@ -124,7 +124,7 @@ class Trace:
     def cost(self) -> "Cost":
         """FLOPs and bytes by phase, module and operator, and a roofline's time.
 
-        Counted when it is asked for: keep it for several questions.
+        Each access counts again: keep the result for several questions.
         """
         from meta_magic.cost.costs import build_cost  # noqa: PLC0415
 
@@ -132,9 +132,9 @@ class Trace:
 
     @cached_property
     def peak_by_place(self) -> "Mapping[str, int]":
-        """The most bytes at once on each device that the code names; {} for none.
+        """The most bytes at once on each device that the code names; {} if none.
 
-        What it names no device for counts on the CPU.
+        Tensors for which it names no device count on the CPU.
         """
         tensors = [(*s.inputs, *s.outputs) for s in self.program.signatures]
         is_named = any(g.place is not None for pair in tensors for g in pair)
@@ -142,16 +142,17 @@ class Trace:
 
     @cached_property
     def memory(self) -> "Memory":
-        """The bytes that live after each operator call, by device and by purpose."""
+        """The bytes alive after each operator call, by device and by use."""
         from meta_magic.cost.memory_timeline import measure_memory  # noqa: PLC0415
 
         return measure_memory(self)
 
     @cached_property
     def advice(self) -> "tuple[Advice, ...]":
-        """What the block wastes, each with its lines and bytes, the most first.
+        """What the block wastes, with lines and bytes, the largest first.
 
-        Where a choice mends it, the block is recorded again in a child to prove it.
+        Where a change of the block would help, the block is recorded again with it in a
+        child process, to prove the saving.
         """
         from meta_magic.trials.proofs import prove_advice  # noqa: PLC0415
 
@@ -161,7 +162,8 @@ class Trace:
     def explanation(self) -> "Explanation | None":
         """Why the block failed: the call, its operands, the rule that it broke.
 
-        The rule is found by calls with other sizes and dtypes, in a child process.
+        The rule is found by probes: the call with other sizes and dtypes, in a child
+        process. None if no call of torch failed.
         """
         if self.failed is None:
             return None
@@ -170,15 +172,15 @@ class Trace:
         return explain(self)
 
     def why(self, tensor: "Tensor | TensorMetadata", dim: int) -> "Lineage":
-        """Return where a size of a tensor comes from, back to the numbers written.
+        """Return where a size of a tensor comes from, back to the numbers in the code.
 
-        The block is run again in a child, with numbers that know where they come from;
-        each step is found by making its call with others.
+        The block is run again in a child process, with numbers that remember where they
+        come from; each step is found by calls with other numbers.
 
         Args:
             tensor: A tensor that the block made or read, or its metadata from the
                 trace.
-            dim: Its dimension; from the last one if negative.
+            dim: Its dimension; counted from the last one if negative.
 
         Raises:
             IndexError: It has no such dimension.
@@ -205,24 +207,25 @@ class Trace:
     ) -> "Fit":
         """Return whether the block fits a device, and up to which sizes it would.
 
-        The block is recorded again, in a child process that may touch nothing outside
-        of it, at a few sizes and at the answer.
+        The block is recorded again at a few sizes and at the answer, in a child process
+        that may change nothing outside of itself.
 
         Args:
             device: An accelerator, by its name in ``devices.toml``, such as
-                ``h100-sxm``; only what the block places on one counts, if any is.
-            vary: Names of sizes, as the block or what is outside of it calls them, and
-                what each may be: integers, or ``...`` for all. One varies at a time.
-            choices: What is done otherwise: ``bfloat16``, ``autocast``, ``fused``,
+                ``h100-sxm``. If the block places tensors on accelerators, only those
+                count.
+            vary: Names of variables with sizes, in the block or outside of it, and the
+                values of each: integers, or ``...`` for all. One varies at a time.
+            choices: Changes of the block: ``bfloat16``, ``autocast``, ``fused``,
                 ``sgd``, ``8-bit``, ``paged 8-bit``, ``zeroed gradients``,
-                ``checkpointing`` of blocks, or ``checkpointing:h.*`` of modules so
-                named or of such a class, ``accumulation:batch/4`` in four parts.
-            suggest: Whether to try what would make it fit, where nothing does.
+                ``checkpointing`` of blocks, or ``checkpointing:h.*`` of modules by name
+                or class, ``accumulation:batch/4`` in four parts.
+            suggest: Whether to try further changes if nothing fits.
 
         Raises:
             UnknownDeviceError: There is no such device; the error lists all.
             TrialError: The block cannot be run again: it writes files, uses the
-                network, needs what is gone by now, or was run by ``exec``.
+                network, needs an object that is gone, or was run by ``exec``.
 
         Example:
             >>> import meta_magic, torch
@@ -246,7 +249,7 @@ class Trace:
 
         Args:
             depth: Levels of modules that are open at first, a run of modules being one;
-                None for as many as can be read at once, and all of the text.
+                None for as many as can be read at once, and for the whole text.
             height: Height of its views, in pixels.
         """
         from meta_magic.magic.reports import show  # noqa: PLC0415
@@ -257,10 +260,10 @@ class Trace:
         """Show a chart by plotly.
 
         Args:
-            of: ``"parameters"``: a treemap of their bytes by module, a picture where
-                plotly is not; ``"memory"``: bytes alive after each operator; or
-                ``"roofline"``: how fast operators are at best, by their intensity.
-            device: Of the roofline, by its name in ``devices.toml``.
+            of: ``"parameters"``: a treemap of their bytes by module, a plain picture
+                without plotly; ``"memory"``: bytes alive after each operator; or
+                ``"roofline"``: the best speed of operators, by their intensity.
+            device: The device of the roofline, by its name in ``devices.toml``.
 
         Raises:
             ValueError: There is no such chart.
@@ -274,29 +277,30 @@ class Trace:
         """Write the report as one HTML file that needs no kernel and no network.
 
         Args:
-            path: The file; overwritten if it is there.
+            path: The file; overwritten if it exists.
         """
         from meta_magic.view.page import render_page  # noqa: PLC0415
 
         Path(path).write_text(render_page(self), encoding="utf-8")
 
     def to_networkx(self) -> "MultiDiGraph":
-        """Return operators as the nodes of a graph, and as edges what they read.
+        """Return a graph: operators are its nodes, tensors that they read its edges.
 
-        All values are plain; what is absent is left out.
+        All values are plain; absent ones are left out.
 
         Returns:
-            A directed graph without circles; where an operator reads several tensors of
-            another, several edges lead there.
+            A directed graph without cycles. If an operator reads several tensors of
+            another one, several edges connect them.
 
             A node is the index of an operator, with ``kind="op"`` and fields of its
             :class:`OpCall`: ``op``, ``function``, ``module``, ``root``,
             ``module_call``, ``phase``, ``line``, ``forward``, ``flops``,
-            ``nbytes_read``, ``nbytes_written``, ``raised``; or, for a tensor that no
-            operator made, ``"tensor <tensor_id>"``, with ``kind="tensor"`` and what
-            edges have: ``tensor_id``, ``storage_id``, ``shape`` (a tuple), ``dtype``
-            (such as ``"float32"``), ``nbytes`` (bytes). An edge leads from what made or
-            last wrote a tensor to what reads it; ``output`` and ``input`` say as which.
+            ``nbytes_read``, ``nbytes_written``, ``raised``. For a tensor that no
+            operator made it is ``"tensor <tensor_id>"``, with ``kind="tensor"`` and the
+            fields of edges: ``tensor_id``, ``storage_id``, ``shape`` (a tuple),
+            ``dtype`` (such as ``"float32"``), ``nbytes`` (bytes). An edge leads from
+            the operator that made or last wrote a tensor to the one that reads it;
+            ``output`` and ``input`` are the indices of the tensor there.
         """
         from meta_magic.trace.graphs import build_network  # noqa: PLC0415
 
@@ -306,15 +310,15 @@ class Trace:
         """Write the operators for Google's model-explorer, which draws large graphs.
 
         Open the file with ``pip install ai-edge-model-explorer`` and
-        ``model-explorer graph.json``. Its layers are phases, where there are several,
-        and modules; its nodes operators, with what they read, return and cost.
+        ``model-explorer graph.json``. Its layers are modules, and phases if there are
+        several; its nodes are operators with inputs, outputs and cost.
 
         Args:
-            path: The file; overwritten if it is there. Its name ends with ``.json``, by
-                which model-explorer knows how to read it.
+            path: The file; overwritten if it exists. Its name must end with ``.json``,
+                by which model-explorer knows the format.
 
         Raises:
-            ValueError: The name does not.
+            ValueError: The name ends otherwise.
             OSError: The file cannot be written.
         """
         file = Path(path)
@@ -327,7 +331,7 @@ class Trace:
         file.write_text(render_graphs(self), encoding="utf-8")
 
     def _repr_html_(self) -> str:
-        # For front ends without IPython, such as marimo, which puts it into a frame.
+        # For front ends without IPython, such as marimo, which shows it in a frame.
         from meta_magic.view.page import render_snapshot  # noqa: PLC0415
         from meta_magic.view.payload import pack  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Numbers as people read them: GiB are 2**30 bytes, billions 10**9."""
+"""Numbers as text: ``1.5 GiB`` are 1.5 * 2**30 bytes, ``70.6 B`` are 70.6 * 10**9."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -29,9 +29,9 @@ def format_shape(shape: Sequence[int]) -> str:
 
 
 def scale(number: int, base: int, units: Sequence[str]) -> str:
-    """Return ``number`` in the largest unit that leaves at least one of it."""
+    """Return ``number`` in the largest unit that is not larger than it."""
     value, unit = float(number), 0
-    # What would be rounded to a whole next unit is shown in that unit.
+    # 1023.96 KiB would be rounded to 1024.0 KiB: it is shown as 1.0 MiB.
     while value >= base - (0.05 if unit else 0) and unit < len(units) - 1:
         value /= base
         unit += 1

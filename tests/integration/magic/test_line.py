@@ -74,7 +74,7 @@ def test_braces_and_dollars_on_the_line_are_not_expanded(shell, capsys):
 
 def test_an_assumption_that_is_not_known_is_answered_with_the_list(shell, capsys):
     shell.run_cell("%%meta --assume routing=random\n1")
-    assert "'routing=random' is no assumption known; these are: nonzero=all, " in (
+    assert "'routing=random' is no known assumption; these are: nonzero=all, " in (
         capsys.readouterr().err
     )
 
