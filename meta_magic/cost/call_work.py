@@ -1,4 +1,4 @@
-"""What calls compute and move, added up."""
+"""FLOPs and bytes of one call (``count_one``), and of many calls (``add_up``)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from meta_magic.trace.formulas.call_costs import Kind, count_operations, count_t
 from meta_magic.trace.signature import Signature
 
 Calls: TypeAlias = Sequence[tuple[int, int]]
-"""Which signatures, and how many calls of each."""
+"""Pairs (index of a signature, number of its calls)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What some calls compute and move.
+    """The work of some calls: what they compute, read and write.
 
     Attributes:
-        n_calls: How many there are.
-        flops: Floating-point operations of products and their like, 2 for each
-            multiply-add; what is masked counts.
-        flops_needed: Without the products that a causal mask or a window of a fused
-            attention leaves out, which a kernel may skip.
+        n_calls: Number of calls.
+        flops: Floating-point operations of products and the like, 2 for each
+            multiply-add, masked products too.
+        flops_needed: FLOPs without the products that a causal mask or a window of a
+            fused attention leaves out, which a kernel may skip.
         n_elementwise: Operations and functions element by element, by the weights of
             ``trace/formulas/elementwise_flops.py``; not among the FLOPs.
         nbytes_read: Bytes read, each element once.
@@ -52,19 +52,19 @@ class Work:
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs for each byte that is moved; None without bytes."""
+        """FLOPs for each byte read or written; None without bytes."""
         return self.flops / self.nbytes if self.nbytes else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneCall(Work):
-    """What one call of a signature computes and moves.
+    """The work of one call of a signature.
 
     Attributes:
         op: The operator.
-        kind: What it does; ``unknown`` where nobody told what it computes.
-        dtype: Of the first tensor that it reads, or else makes, which decides how
-            fast products are; None without tensors.
+        kind: What it does; ``unknown`` without a formula.
+        dtype: Dtype of the first input, or else output, which decides how fast
+            products are; None without tensors.
     """
 
     op: str
@@ -74,7 +74,7 @@ class OneCall(Work):
 
 
 def count_one(signature: Signature) -> OneCall:
-    """Return what one call computes and moves, by the formulas."""
+    """Return the work of one call, by the formulas."""
     operations, traffic = count_operations(signature), count_traffic(signature)
     tensors = (*signature.inputs, *signature.outputs)
     return OneCall(
@@ -90,7 +90,7 @@ def count_one(signature: Signature) -> OneCall:
 
 
 def add_up(calls: Calls, each: Sequence[Work]) -> Work:
-    """Return what so many calls of each signature compute and move."""
+    """Return the work of calls, given the work of one call of each signature."""
     pairs = [(each[number], n) for number, n in calls]
     return Work(
         n_calls=sum(n for _, n in pairs),
@@ -103,11 +103,11 @@ def add_up(calls: Calls, each: Sequence[Work]) -> Work:
 
 
 def count_calls(keys: Integers, signatures: Integers) -> Mapping[int, Calls]:
-    """Return for each key the signatures of its calls, and how many of each.
+    """Return the calls of each key.
 
     Args:
-        keys: Of each call, such as its phase; calls with -1 are left out.
-        signatures: Of each call.
+        keys: The key of each call, such as its phase; calls with -1 are left out.
+        signatures: The signature of each call.
     """
     n = int(signatures.max(initial=0)) + 1
     pairs, counts = np.unique(keys * n + signatures, return_counts=True)

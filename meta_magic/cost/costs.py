@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 Lineage = tuple[str, ...]
-"""The names of a module and of those around it, the outermost last; () if unknown."""
+"""The name of a module, then those of its parents up to the root; () if unknown."""
 
 
 def build_lineages(
@@ -43,9 +43,8 @@ def build_lineages(
 ) -> tuple[Lineage, ...]:
     """Return the lineage of each of a program's modules.
 
-    A module's name is that of its root, as it is written, and its own within, such as
-    ``model.layers.0``. A root without a name is called by its class, and the second
-    of a name has a number.
+    A name is that of the root and the module's own, such as ``model.layers.0``. A root
+    without a name has that of its class; a second root of the same name gets a number.
     """
     roots = [*name_roots(modules)]
     return tuple(
@@ -55,7 +54,7 @@ def build_lineages(
 
 
 def name_roots(modules: Sequence[ModuleNode]) -> Iterator[str]:
-    """Yield a name for each root that no other has."""
+    """Yield a unique name for each root."""
     seen = Counter[str]()
     for root in modules:
         name = root.name or root.class_name
@@ -64,7 +63,7 @@ def name_roots(modules: Sequence[ModuleNode]) -> Iterator[str]:
 
 
 def name_upwards(root: str, fqn: str) -> Iterator[str]:
-    """Yield the names of a module and of all around it."""
+    """Yield the names of a module and of its parents."""
     parts = fqn.split(".") if fqn else []
     for n in range(len(parts), 0, -1):
         yield f"{root}.{'.'.join(parts[:n])}"
@@ -73,13 +72,13 @@ def name_upwards(root: str, fqn: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownOperator:
-    """An operator that has no formula.
+    """An operator without a formula.
 
     Attributes:
         op: Its name.
-        n_calls: How often it was called.
+        n_calls: Number of its calls.
         nbytes: Bytes that its calls read and wrote.
-        share: Of the bytes of all calls, from 0 to 1.
+        share: Their share of the bytes of all calls, from 0 to 1.
 
     Example:
         >>> with record() as trace:
@@ -96,18 +95,17 @@ class UnknownOperator:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What the operators of a recording compute and move; ``print`` shows it.
+    """What the operators of a recording compute, read and write; ``print`` shows it.
 
-    FLOPs are those of products and their like, 2 for each multiply-add; what computes
-    element by element is counted apart. A call that raised counts nothing.
+    FLOPs are those of products and the like, 2 for each multiply-add; operations
+    element by element are counted apart. A call that raised counts nothing.
 
     Attributes:
-        each: What one call of each signature computes and moves.
-        signature: Of each call its signature.
-        phase: Of each call the index of its phase in ``PHASES``.
-        module: Of each call the number of its module, as ``OpCall.module`` has it; -1
-            for none.
-        lineages: Of each module that a call can belong to.
+        each: The work of one call of each signature.
+        signature: The signature of each call.
+        phase: The index in ``PHASES`` of each call's phase.
+        module: The number of each call's module, as in ``OpCall.module``; -1 for none.
+        lineages: The names of each module and its parents.
 
     Example:
         >>> with record() as trace:
@@ -124,38 +122,38 @@ class Cost:
 
     @property
     def flops(self) -> int:
-        """FLOPs of all calls, of masked products too."""
+        """FLOPs of all calls, masked products too."""
         return self.total.flops
 
     @cached_property
     def total(self) -> Work:
-        """What all calls compute and move."""
+        """The work of all calls."""
         return add_up(self.calls, self.each)
 
     @cached_property
     def by_phase(self) -> Mapping[Phase, Work]:
-        """What each phase computes and moves: init, forward, backward and so on."""
+        """The work of each phase: init, forward, backward and so on."""
         return {p: add_up(c, self.each) for p, c in self.calls_by_phase.items()}
 
     @cached_property
     def by_module(self) -> Mapping[str, Work]:
-        """What each module computes and moves, with all in it, and with its backward.
+        """The work of each module with its submodules, forward and backward.
 
-        By its name: that of its root as it is written, and its own in there, such as
-        ``model.layers.0``. Calls outside of modules are in ``total`` alone.
+        By name: that of the root and the module's own, such as ``model.layers.0``.
+        Calls outside of modules are in ``total`` alone.
         """
         return {m: add_up(c, self.each) for m, c in self.calls_by_module.items()}
 
     @cached_property
     def by_op(self) -> Mapping[str, Work]:
-        """What the calls of each operator compute and move, most FLOPs first."""
+        """The work of each operator, most FLOPs first."""
         works = {op: add_up(c, self.each) for op, c in self.calls_by_op.items()}
         ranked = sorted(works, key=lambda op: (-works[op].flops, -works[op].nbytes))
         return {op: works[op] for op in ranked}
 
     @cached_property
     def unknown(self) -> tuple[UnknownOperator, ...]:
-        """The operators that have no formula, most bytes first.
+        """The operators without a formula, most bytes first.
 
         ``meta_magic.flop_formula`` gives them one.
         """
@@ -174,17 +172,17 @@ class Cost:
     def seconds(
         self, device: "str | Device" = "h100-sxm", *, tf32: bool = False
     ) -> float:
-        """Return an estimate of how long a device would take; see :meth:`roofline`."""
+        """Return the estimated time on a device; see :meth:`roofline`."""
         return self.roofline(device, tf32=tf32).seconds
 
     def roofline(
         self, device: "str | Device" = "h100-sxm", *, tf32: bool = False
     ) -> Roofline:
-        """Return how long a device would take, by phase, module and operator.
+        """Return the estimated time on a device, by phase, module and operator.
 
-        A call takes as long as its FLOPs at the peak of their dtype, or as its bytes at
-        the memory's, whichever is longer. That is an estimate, from data sheets: good
-        for totals and shares, and for single calls as a rank.
+        The time of a call is that of its FLOPs at the peak for their dtype, or of its
+        bytes at the memory's bandwidth, whichever is longer. The peaks are from data
+        sheets: good for totals and shares, and to rank single calls.
 
         Args:
             device: A name in ``devices.toml``, or a :class:`Device`.
@@ -201,7 +199,7 @@ class Cost:
         """Return one row per operator call, with the index of ``trace.to_pandas()``.
 
         Columns:
-            op, phase (str), module (str or None, as in ``by_module``).
+            op, phase (str), module (str or None, named as in ``by_module``).
             kind (str): product, elementwise, moves (no arithmetic) or unknown.
             flops, flops_needed, n_elementwise (int): As in ``total``.
             nbytes_read, nbytes_written (int, bytes).
@@ -214,19 +212,19 @@ class Cost:
 
     @cached_property
     def calls(self) -> Calls:
-        """How many calls there are of each signature."""
+        """The number of calls of each signature."""
         counts = np.bincount(self.signature).tolist()
         return [(number, n) for number, n in enumerate(counts) if n]
 
     @cached_property
     def calls_by_phase(self) -> Mapping[Phase, Calls]:
-        """The same for each phase."""
+        """The calls of each phase."""
         counted = count_calls(self.phase, self.signature)
         return {PHASES[number]: calls for number, calls in counted.items()}
 
     @cached_property
     def calls_by_module(self) -> Mapping[str, Calls]:
-        """The same for each module, with those of all modules in it."""
+        """The calls of each module, with those of its submodules."""
         within: dict[str, list[tuple[int, int]]] = {}
         counted = count_calls(self.module, self.signature)
         for number, calls in counted.items():
@@ -236,7 +234,7 @@ class Cost:
 
     @cached_property
     def calls_by_op(self) -> Mapping[str, Calls]:
-        """The same for each operator."""
+        """The calls of each operator."""
         by_op: dict[str, list[tuple[int, int]]] = {}
         for number, n in self.calls:
             by_op.setdefault(self.each[number].op, []).append((number, n))
@@ -244,7 +242,7 @@ class Cost:
 
 
 def build_cost(trace: "Trace") -> Cost:
-    """Return what the operators of a trace compute and move."""
+    """Return the cost of a trace."""
     program = trace.program
     columns, n_calls = trace.columns, program.n_calls  # without one that raised
     return Cost(
@@ -282,22 +280,18 @@ def build_cost_table(cost: "Cost") -> "pd.DataFrame":
 
 
 def format_cost(cost: "Cost") -> str:
-    """Return what ``print(trace.cost)`` shows: the total, phases, what is not known."""
-    return "\n".join(list_lines(cost))
-
-
-def list_lines(cost: "Cost") -> Iterator[str]:
-    """Yield the lines of the text."""
-    yield format_work(cost.total)
-    for phase, work in cost.by_phase.items():
-        yield f"{phase}: {format_work(work)}"
+    """Return what ``print(trace.cost)`` shows."""
+    lines = [format_work(cost.total)]
+    lines += [f"{p}: {format_work(work)}" for p, work in cost.by_phase.items()]
     for unknown in cost.unknown:
         times = f"{unknown.n_calls:,} call{'' if unknown.n_calls == 1 else 's'}"
-        yield f"no formula: {unknown.op}, {times}, {unknown.share:.1%} of the bytes"
+        share = f"{unknown.share:.1%} of the bytes"
+        lines.append(f"no formula: {unknown.op}, {times}, {share}")
+    return "\n".join(lines)
 
 
 def format_work(work: "Work") -> str:
-    """Return on one line what calls compute and move."""
+    """Return the work of calls on one line."""
     skipped = work.flops - work.flops_needed
     masked = f" ({format_flops(skipped)} of them masked)" if skipped else ""
     return " · ".join(

@@ -1,4 +1,8 @@
-"""Accelerators: what they compute and move in a second at most, by data sheets."""
+"""Accelerators: their peak FLOPs and memory bandwidth, by data sheets.
+
+``devices.toml`` is the table; ``mm.add_devices(path)`` adds a user's own devices.
+Read ``find_device`` first.
+"""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -23,18 +27,17 @@ WIDER: Final[Mapping[str, tuple[str, ...]]] = {
     "float16": ("float32",),
     "float32": ("float64",),
 }
-"""In what a device computes a dtype that it lacks, without losing numbers."""
+"""Dtypes in which a device computes a dtype that it lacks, without losing digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """How fast a device computes in a dtype.
+    """The speed of a device in a dtype.
 
     Attributes:
-        name: Whose peak it is, as in ``Device.peaks``.
+        name: The dtype of the peak, as in ``Device.peaks``.
         flops: Operations in a second.
-        note: What was taken for what, where the sheet has no peak for the dtype;
-            else None.
+        note: A sentence, if the data sheet has no peak for the wanted dtype; else None.
     """
 
     name: str
@@ -47,17 +50,16 @@ class Device:
     """An accelerator, or a processor.
 
     Attributes:
-        name: By which it is asked for, such as ``h100-sxm``.
-        title: As its vendor calls it.
-        peaks: (dtype, operations in a second) at most, dense: those with structured
-            sparsity, which sheets print in large, are twice that. ``tfloat32`` is
+        name: Its name in the table, such as ``h100-sxm``.
+        title: The vendor's name.
+        peaks: (dtype, operations in a second), dense: the numbers with structured
+            sparsity, which data sheets print large, are twice that. ``tfloat32`` is
             float32 in tensor cores, ``float32`` without.
-        bandwidth: Bytes in a second that its memory gives and takes at most.
+        bandwidth: Peak bytes in a second of its memory.
         nbytes: Bytes of its memory, as the vendor counts them; 0 if that varies.
-        source: The vendor's sheet.
-        basis: Whether the numbers were read on the vendor's page (``published``), as
-            others quote its sheet (``quoted``), or follow from clock, cores and width
-            of a vector (``derived``).
+        source: The vendor's data sheet.
+        basis: ``published`` on the vendor's page, ``quoted`` by others from its data
+            sheet, or ``derived`` from clock, cores and vector width.
 
     Example:
         >>> add_devices("my-devices.toml")
@@ -76,10 +78,10 @@ class Device:
     basis: str = ""
 
     def find_peak(self, dtype: "torch.dtype", *, uses_tf32: bool = False) -> Peak:
-        """Return how fast it computes in a dtype: its own peak, or the next wider's.
+        """Return the peak for products in a dtype, or for the next wider dtype.
 
         Args:
-            dtype: Of what is multiplied.
+            dtype: The dtype of the operands.
             uses_tf32: Whether float32 may be computed in tensor cores.
         """
         wanted = name_peak(dtype)
@@ -98,7 +100,7 @@ class Device:
 
 
 def name_peak(dtype: "torch.dtype") -> str:
-    """Return the name under which devices have the peak of a dtype."""
+    """Return the name of a dtype in ``Device.peaks``."""
     name = str(dtype).removeprefix("torch.")
     if name.startswith("float8"):
         return "float8"
@@ -115,18 +117,18 @@ REAL_PARTS: Final[Mapping[str, str]] = {
 
 @cache
 def known_devices() -> dict[str, Device]:
-    """Return the devices by name, to which users may add."""
+    """Return the devices by name; ``add_devices`` adds to this dictionary."""
     text = (files("meta_magic.cost") / "devices.toml").read_text("utf-8")
     return {device.name: device for device in read_devices(text, "devices.toml")}
 
 
 def list_devices() -> tuple[Device, ...]:
-    """Return all that are known, in the order of the table."""
+    """Return all devices, in the order of the table."""
     return tuple(known_devices().values())
 
 
 def add_devices(path: "str | os.PathLike[str]") -> tuple[str, ...]:
-    """Add accelerators of your own, or other numbers for known ones.
+    """Add devices, or replace the numbers of known ones.
 
     The file is TOML, a table for each device::
 
@@ -141,10 +143,10 @@ def add_devices(path: "str | os.PathLike[str]") -> tuple[str, ...]:
         path: The file.
 
     Returns:
-        The names that can be asked for from now on.
+        The names of the devices in the file.
 
     Raises:
-        DeviceTableError: Something is missing, or no number.
+        DeviceTableError: A field is missing, or is no number.
         OSError: The file cannot be read.
 
     Example:
@@ -158,10 +160,10 @@ def add_devices(path: "str | os.PathLike[str]") -> tuple[str, ...]:
 
 
 def find_device(device: str | Device) -> Device:
-    """Return the device of a name; one that is given as it is.
+    """Return the device of a name; a :class:`Device` is returned as it is.
 
     Raises:
-        UnknownDeviceError: There is none of that name; the error lists all.
+        UnknownDeviceError: There is no such device; the error lists all.
     """
     if isinstance(device, Device):
         return device
@@ -181,13 +183,13 @@ def find_device(device: str | Device) -> Device:
 
 
 def is_called(device: Device, name: str) -> bool:
-    """Whether each word of a name stands in the title, as of ``a100-80gb``."""
+    """Whether the title has each word of a name, such as ``a100-80gb``."""
     title = device.title.lower().replace(" ", "")
     return all(word in title for word in name.split("-"))
 
 
 def write_name(name: str) -> str:
-    """Return a name as the table has it, such as ``h100-sxm`` of ``H100 SXM``."""
+    """Return a name as in the table: ``H100 SXM`` is ``h100-sxm``."""
     return name.strip().lower().replace(" ", "-").replace("_", "-")
 
 
@@ -202,7 +204,7 @@ def read_devices(text: str, file: str) -> Iterator[Device]:
 
 
 def read_flops(entry: Any) -> list[tuple[str, Any]]:
-    """Return the peaks of an entry, of which there has to be one."""
+    """Return the peaks of an entry; raise a ``ValueError`` if there is none."""
     peaks = [*entry["flops"].items()]
     if not peaks:
         raise ValueError("flops are of no dtype")
@@ -210,7 +212,7 @@ def read_flops(entry: Any) -> list[tuple[str, Any]]:
 
 
 def read_rate(value: Any) -> float:
-    """Return a rate, which has to be above 0."""
+    """Return a rate; raise a ``ValueError`` if it is not above 0."""
     rate = float(value)
     if rate <= 0:
         raise ValueError(f"{value} is not above 0")

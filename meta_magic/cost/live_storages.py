@@ -27,14 +27,14 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Account:
-    """What is known of the storages of a program.
+    """The storages of a program: when each is alive, where, and what for.
 
     Attributes:
         program: The program, with the call that raised.
         modules: Its module trees.
         columns: Its columns.
-        lives: When its storages live.
-        place: Of each storage the index into ``places`` of where it lies.
+        lives: When its storages are alive.
+        place: The index into ``places`` of each storage's device.
         places: Names of devices.
     """
 
@@ -47,7 +47,7 @@ class Account:
 
     @cached_property
     def category(self) -> "Integers":
-        """Of each storage the index of its category."""
+        """The index of each storage's category."""
         return find_categories(self.program, self.modules, self.columns, self.lives)
 
 
@@ -59,12 +59,11 @@ class LiveStorage:
         storage_id: Its number, as in ``TensorMetadata.storage_id``.
         nbytes: Its bytes at that moment.
         category: What it is for.
-        place: The device that it lies on.
-        index: The operator call that made it, or first met one that is older; None
-            where none did.
-        op: What that call ran; None where there is none.
+        place: Its device.
+        index: The operator call that made it, or read an older one first; or None.
+        op: The operator of that call, or None.
         root: Index into ``Trace.modules`` of the tree of its module, or None.
-        module: fqn of the module that holds it, or that it was made in; None outside
+        module: fqn of the module that owns it, or in which it was made; None outside
             of modules.
         line: Line of the cell that made it, or None.
     """
@@ -85,8 +84,8 @@ class LiveStorages:
     """All storages that are alive right after one operator call.
 
     Attributes:
-        index: The call; None of a program without any.
-        storages: They, the largest first.
+        index: The call; None for a program without calls.
+        storages: The storages, the largest first.
     """
 
     index: int | None
@@ -94,22 +93,22 @@ class LiveStorages:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all."""
+        """Bytes of all storages."""
         return sum(storage.nbytes for storage in self.storages)
 
     @property
     def by_category(self) -> Mapping[Category, int]:
-        """Bytes of each category that has some, the most first."""
+        """Bytes of each category, the largest first."""
         return self._sum_by(lambda storage: storage.category)
 
     @property
     def by_place(self) -> Mapping[str, int]:
-        """Bytes on each device, the most first."""
+        """Bytes on each device, the largest first."""
         return self._sum_by(lambda storage: storage.place)
 
     @property
     def by_module(self) -> Mapping[tuple[int, str] | None, int]:
-        """Bytes of each module by (root, fqn), the most first; None outside of all."""
+        """Bytes by module: (root, fqn), or None; the largest first."""
         return self._sum_by(
             lambda storage: (
                 None
@@ -120,7 +119,7 @@ class LiveStorages:
 
     @property
     def by_line(self) -> Mapping[int | None, int]:
-        """Bytes that each line of the cell made, the most first; None of no line."""
+        """Bytes made by each line of the cell, the largest first; None for no line."""
         return self._sum_by(lambda storage: storage.line)
 
     def _sum_by(self, find_key: Callable[[LiveStorage], Key]) -> dict[Key, int]:
@@ -145,7 +144,7 @@ class LiveStorages:
 
 
 def describe_live(account: Account, index: int | None) -> LiveStorages:
-    """Return what is alive right after a call; nothing where there is none."""
+    """Return the storages that are alive right after a call; none for None."""
     if index is None:
         return LiveStorages(index=None, storages=())
     lives = account.lives
@@ -166,14 +165,7 @@ def describe_live(account: Account, index: int | None) -> LiveStorages:
 def describe_storage(
     account: Account, storage: int, nbytes: int, owner: int | None
 ) -> LiveStorage:
-    """Return the record of one storage.
-
-    Args:
-        account: What is known of it.
-        storage: Its number.
-        nbytes: Its bytes.
-        owner: The module that holds it, if one does.
-    """
+    """Return the record of one storage, given its owner: a module number or None."""
     program, columns = account.program, account.columns
     first = int(account.lives.first_tensor[storage])
     call = None if first < 0 else int(columns.call[first])

@@ -26,17 +26,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The memory of one recording, on the device where most is needed.
+    """The memory of one recording, on the device that needs most.
 
     Attributes:
-        program: A hash of the device, of which operators were called in which order,
-            and of which storages lived from when to when; it is the same where sizes
-            alone differ.
-        live_nbytes: The bytes that lived after each call.
-        place: The device: an accelerator that the code names, else the one that all
-            lies on.
-        stretches: The bytes of each stretch of calls through which a storage has so
-            many, in order of storage and start.
+        program: A hash of the device, the operators in their order, and the calls
+            between which each storage is alive. Recordings that differ in sizes alone
+            have the same hash.
+        live_nbytes: The bytes alive after each call.
+        place: The device: an accelerator that the code names, else the only device.
+        stretches: The bytes of each stretch of ``Lives``, in order of storage and
+            start.
     """
 
     program: bytes
@@ -46,7 +45,7 @@ class Sample:
 
     @property
     def peak_nbytes(self) -> int:
-        """Most bytes that lived after any call."""
+        """Most bytes alive after any call."""
         return max(self.live_nbytes, default=0)
 
 
@@ -63,14 +62,14 @@ def take_sample(trace: "Trace") -> Sample:
 
 
 def find_accelerator(memory: Memory) -> str:
-    """Return the device that is to hold most: an accelerator, if any is named."""
+    """Return the device that needs most bytes: an accelerator, if one is named."""
     peaks = memory.peak_by_place  # most first
     accelerators = [place for place in peaks if place.partition(":")[0] != "cpu"]
     return next(iter(accelerators or peaks), "cpu")
 
 
 def hash_program(memory: Memory, place: str) -> bytes:
-    """Return what two recordings have in common that differ in sizes alone."""
+    """Return the hash of a recording without its sizes; see :class:`Sample`."""
     account = memory.account
     ops = [signature.op for signature in account.program.signatures]
     names = "\n".join(ops[number] for number in account.columns.signature)
@@ -83,32 +82,31 @@ def hash_program(memory: Memory, place: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Interpolation:
-    """A polynomial for each call, by what it is at some sizes.
+    """A polynomial in the size for each call, by its values at the recorded sizes.
 
     Attributes:
-        sizes: Those recorded; one more than the degree.
-        live: For each of them the bytes that live after each call, as integers of any
-            length.
+        sizes: The recorded sizes; one more than the degree.
+        live: For each size the bytes alive after each call, as Python integers.
     """
 
     sizes: tuple[int, ...]
     live: tuple[NDArray[np.object_], ...]
 
     def live_nbytes(self, size: int) -> list[Fraction]:
-        """Return the bytes that live after each call; exact, if the program is one."""
+        """Return the bytes alive after each call at a size."""
         total, scale = self._add_up(size)
         return [Fraction(nbytes, scale) for nbytes in total]
 
     def peak_nbytes(self, size: int) -> int:
-        """Return the most bytes that live after a call, rounded up; 0 for no calls."""
+        """Return the most bytes alive after a call, rounded up; 0 for no calls."""
         total, scale = self._add_up(size)
         return int(-(-max(total, default=0) // scale))
 
     def list_highest(self, least: int) -> list[int]:
-        """Return calls of which one is the highest, at each size from one on.
+        """Return calls that include the peak at each size from ``least`` on.
 
-        They are few: a call is left out if another has as many bytes at the first
-        size, and grows by as many from each to the next.
+        They are few: a call is left out if another one has at least as many bytes at
+        the first size, and grows at least as much at each step.
         """
         found = [self._add_up(least + step) for step in range(len(self.sizes))]
         scale = lcm(*(scale for _, scale in found))
@@ -126,7 +124,7 @@ class Interpolation:
         return sorted(highest)
 
     def _add_up(self, size: int) -> tuple[NDArray[np.object_], int]:
-        """Return the bytes after each call, times an integer, and that."""
+        """Return the bytes after each call times an integer, and that integer."""
         weights = list(weigh(self.sizes, size))
         scale = lcm(*(weight.denominator for weight in weights))
         total = sum(
@@ -137,10 +135,10 @@ class Interpolation:
 
 
 def weigh(sizes: Sequence[int], size: int) -> Iterator[Fraction]:
-    """Yield what each recorded size weighs at another one.
+    """Yield the weight of each recorded size at another size.
 
     Source:
-        Lagrange's formula, in fractions: a floor would look like another program.
+        Lagrange's formula, in exact fractions.
     """
     for one in sizes:
         others = [other for other in sizes if other != one]
@@ -148,11 +146,6 @@ def weigh(sizes: Sequence[int], size: int) -> Iterator[Fraction]:
 
 
 def interpolate(sizes: Sequence[int], live: Sequence[Sequence[int]]) -> Interpolation:
-    """Return the polynomials through the bytes that were recorded.
-
-    Args:
-        sizes: Those recorded, each once.
-        live: For each of them the bytes that live after each call.
-    """
+    """Return the polynomials through the recorded bytes; see :class:`Interpolation`."""
     columns = tuple(np.array(row, object) for row in live)
     return Interpolation(sizes=tuple(sizes), live=columns)

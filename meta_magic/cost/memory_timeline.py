@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 BLOCK_NBYTES: Final = 512
-"""Bytes of which a storage takes a whole number.
+"""The allocator rounds each storage up to a multiple of these bytes.
 
 Source: ``kMinBlockSize`` in ``CUDACachingAllocator.h`` of torch 2.13.
 """
@@ -32,8 +32,8 @@ Source: ``kMinBlockSize`` in ``CUDACachingAllocator.h`` of torch 2.13.
 WORKSPACE_NBYTES: Final = 2 * 4096 * 1024 + 8 * 16 * 1024
 LARGE_WORKSPACE_NBYTES: Final = 32 * 1024 * 1024
 LARGE_WORKSPACES: Final = frozenset({9, 10, 12})
-"""What cuBLAS is given for good where a thread first multiplies matrices, and the major
-compute capabilities of the GPUs on which it is the larger one.
+"""Bytes that cuBLAS gets for good when a thread first multiplies matrices, and the
+major compute capabilities of the GPUs with the larger workspace.
 
 Source: ``parseChosenWorkspaceSize`` and ``setWorkspaceForHandle`` in
 ``CublasHandlePool.cpp`` of torch 2.13, without ``CUBLAS_WORKSPACE_CONFIG``.
@@ -43,18 +43,18 @@ PRODUCTS: Final = frozenset(
     {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"}
     | {"int_mm", "scaled_mm"}
 )
-"""Operators that cuBLAS runs, without underscores around their names."""
+"""Operators that run by cuBLAS, without underscores around their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated:
-    """What the allocator of one GPU would have handed out, as an estimate.
+    """The estimated bytes of torch's allocator on one GPU.
 
     Attributes:
         place: The GPU.
-        live_nbytes: For each operator call the bytes right after it.
-        workspace_nbytes: Of those at the end, the bytes of cuBLAS: once for the thread
-            of the program, and once for that of its backward passes.
+        live_nbytes: The allocated bytes right after each operator call.
+        workspace_nbytes: The part of cuBLAS at the end: once for the thread of the
+            program, and once for the thread of its backward passes.
     """
 
     place: str
@@ -75,22 +75,13 @@ class Allocated:
 
 
 def allocate_on_cuda(account: Account, place: str | None, major: int) -> Allocated:
-    """Return what the allocator of a GPU would count.
-
-    Args:
-        account: What is known of the storages of a program.
-        place: The GPU, such as ``cuda:0``; None for the first one there is.
-        major: Major compute capability of the GPU.
-
-    Raises:
-        ValueError: Nothing lies there.
-    """
+    """Return the estimated bytes of the allocator; see :meth:`Memory.as_allocated`."""
     gpus = [name for name in account.places if name.startswith("cuda")]
     place = place or min(gpus, default="cuda")
     if place not in gpus:
         places = ", ".join(account.places)
         raise ValueError(
-            f"nothing lies on {place}, but on {places}: name a device in the code, or "
+            f"no tensor is on {place}, only on {places}: name a device in the code, or "
             'record it with as_device="cuda"'
         )
     columns, lives = account.columns, account.lives
@@ -108,11 +99,11 @@ def allocate_on_cuda(account: Account, place: str | None, major: int) -> Allocat
 
 
 def count_workspaces(account: Account, is_there: Flags) -> Integers:
-    """Return how many workspaces there are after each call.
+    """Return the number of workspaces after each call.
 
     Args:
-        account: What is known of the storages of a program.
-        is_there: Of each storage whether it lies on the GPU.
+        account: The storages of the program.
+        is_there: Whether each storage is on the GPU.
     """
     columns = account.columns
     names = [signature.op.split(".")[1] for signature in account.program.signatures]
@@ -128,27 +119,26 @@ def count_workspaces(account: Account, is_there: Flags) -> Integers:
 
 
 HOMES: Final = {"cpu": "cpu", "cuda": "cuda:0", "meta": "meta"}
-"""Where all lies of code that names no device, by whose kernels are recorded."""
+"""The device of all storages if the code names none, by ``Program.as_device``."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Memory:
-    """The storages that a program's tensors share, from birth to death.
+    """The storages of a program over time.
 
-    Bytes are those of storages, each counted once, on whatever device the code wants
-    them: what kernels need while they run, and what an allocator rounds, is not in
-    them. A storage that is older than the recording counts from the first call that
-    meets it.
+    Bytes are those of storages, each counted once, on the device that the code names.
+    Temporary memory of kernels and the rounding of an allocator are not included. A
+    storage that is older than the recording counts from the first call that reads it.
 
     Attributes:
-        account: What is known of each storage.
+        account: The storages.
     """
 
     account: Account = field(repr=False)
 
     @cached_property
     def live_nbytes(self) -> tuple[int, ...]:
-        """For each operator call the bytes that are alive right after it."""
+        """The bytes that are alive right after each operator call."""
         return tuple(self._live.tolist())
 
     @cached_property
@@ -157,7 +147,7 @@ class Memory:
 
     @property
     def peak_index(self) -> int | None:
-        """The first call after which most bytes are alive; None where there is none."""
+        """The first call after which most bytes are alive; None without calls."""
         return int(self._live.argmax()) if len(self._live) else None
 
     @property
@@ -167,14 +157,14 @@ class Memory:
 
     @cached_property
     def peak(self) -> LiveStorages:
-        """What is alive at the peak."""
+        """The storages that are alive at the peak."""
         return self.at(self.peak_index)
 
     def at(self, index: int | None) -> LiveStorages:
-        """Return what is alive right after an operator call.
+        """Return the storages that are alive right after an operator call.
 
         Args:
-            index: The call, counted from the end where it is negative.
+            index: The call, counted from the end if negative.
 
         Raises:
             IndexError: There is no such call.
@@ -186,32 +176,32 @@ class Memory:
 
     @cached_property
     def live_by_category(self) -> Mapping[Category, tuple[int, ...]]:
-        """As ``live_nbytes``, of each category."""
+        """``live_nbytes`` of each category."""
         return {name: tuple(live.tolist()) for name, live in self._categories()}
 
     @cached_property
     def live_by_place(self) -> Mapping[str, tuple[int, ...]]:
-        """As ``live_nbytes``, of each device on which something lies."""
+        """``live_nbytes`` of each device that has storages."""
         return {name: tuple(live.tolist()) for name, live in self._places()}
 
     @cached_property
     def peak_by_place(self) -> Mapping[str, int]:
-        """Most bytes that are alive on each device, at whatever time; most first."""
+        """Most bytes alive on each device, each at its own time; the largest first."""
         peaks = {name: int(live.max(initial=0)) for name, live in self._places()}
         return dict(sorted(peaks.items(), key=lambda item: -item[1]))
 
     def as_allocated(self, place: str | None = None, *, major: int = 8) -> Allocated:
-        """Return what torch's allocator would count on a GPU, as an estimate.
+        """Return the estimated bytes of torch's allocator on a GPU.
 
-        Storages take whole blocks, and cuBLAS workspaces. Those of cuDNN are not
-        counted, as no document has their size, nor what other kernels take.
+        Storages take whole blocks, and cuBLAS has workspaces. Workspaces of cuDNN are
+        not counted, as no document has their size, nor temporary memory of kernels.
 
         Args:
-            place: The GPU, such as ``cuda:0``; None for the first one there is.
+            place: The GPU, such as ``cuda:0``; None for the first one in the program.
             major: Its major compute capability, such as 9 for an H100.
 
         Raises:
-            ValueError: Nothing lies there.
+            ValueError: No storage is there.
         """
         return allocate_on_cuda(self.account, place, major)
 
@@ -219,12 +209,12 @@ class Memory:
         """Return one row per operator call.
 
         Columns:
-            op (str): What it ran.
-            phase (str): What the program was doing.
-            live_nbytes (int, bytes): Alive right after it.
+            op (str): The operator.
+            phase (str): The phase of the program.
+            live_nbytes (int, bytes): Bytes alive right after the call.
             parameter, buffer, gradient, optimizer_state, saved, temporary, input,
-                output (int, bytes): Of these, those of one category.
-            cpu, cuda:0, ... (int, bytes): Of these, those on one device.
+                output (int, bytes): The part of one category.
+            cpu, cuda:0, ... (int, bytes): The part on one device.
         """
         import pandas as pd  # noqa: PLC0415  0.3 s, on first use
 
@@ -279,9 +269,10 @@ def measure_memory(trace: "Trace") -> Memory:
 def find_places(
     columns: Columns, lives: Lives, home: str
 ) -> tuple[tuple[str, ...], Integers]:
-    """Return the names of devices, and for each storage the index of its own.
+    """Return the names of devices, and the index of each storage's device.
 
-    What the code names no device for lies on the CPU, if it names another for anything.
+    Storages without a named device are on the CPU, if the code names another device
+    for any of them.
     """
     has_others = not {*columns.locations} <= {None, "cpu"}
     unnamed = "cpu" if has_others else home

@@ -26,32 +26,32 @@ PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Columns:
-    """The words of a program.
+    """Columns with an entry for each call, then columns with one for each tensor.
 
     Attributes:
-        n_calls: Operator calls.
-        n_storages: Storages.
-        signature: Of each call its signature.
-        place: Of each call its place in the source; -1 for none.
-        phase: Of each call the index of its phase in ``PHASES``.
-        forward: Of each backward call its forward call; -1 for others.
-        goes_on: Of each call whether the same call of a torch function made the one
-            before.
-        module: Of each call the number of the module that it ran in; -1 for none. A
-            backward call outside of modules belongs to that of its forward call.
-        module_call: Of each call the module call that it ran in; -1 for none, as
-            while a module is built.
-        first: Of each call where its tensors begin in the columns below, and at last
-            how many there are.
-        call: Of each tensor the call.
-        slot: Of each tensor its slot, counted over all signatures.
-        tensor: Of each tensor its number.
-        storage: Of each tensor its storage.
-        nbytes: Of each tensor the bytes that its storage has, if it is first met so.
-        is_made: Of each tensor whether it is returned, and not read.
-        is_written: Of each tensor whether it is read, and written.
-        location: Of each tensor the index into ``locations`` of where it lies.
-        locations: Devices that the code names; None first, for those that it does not.
+        n_calls: Number of operator calls.
+        n_storages: Number of storages.
+        signature: For each call its signature.
+        place: For each call its call site; -1 for none.
+        phase: For each call the index of its phase in ``PHASES``.
+        forward: For each backward call its forward call; -1 for others.
+        goes_on: For each call whether the same call of a torch function made the
+            operator before.
+        module: For each call the number of its module; -1 for none. A backward call
+            outside of modules has the module of its forward call.
+        module_call: For each call its module call; -1 for none, as while a module is
+            built.
+        first: For each call the start of its tensors in the columns below; at the end
+            the number of all tensors.
+        call: For each tensor the call that reads or returns it.
+        slot: For each tensor its slot, counted over all signatures.
+        tensor: For each tensor its number.
+        storage: For each tensor its storage.
+        nbytes: For each tensor the bytes of a storage that just holds it.
+        is_made: For each tensor whether it is returned.
+        is_written: For each tensor whether it is an input that is written.
+        location: For each tensor the index into ``locations`` of its device.
+        locations: Devices that the code names; None first, for no named device.
     """
 
     n_calls: int
@@ -75,10 +75,10 @@ class Columns:
     locations: tuple[str | None, ...]
 
     def find_holders(self, program: Program) -> Integers:
-        """Return the module that each call belongs to, as ``OpCall.module``; or -1.
+        """Return the module of each call, as in ``OpCall.module``; -1 for none.
 
-        That which it ran in; outside of module calls, that which holds the first of
-        what it makes, or else of what it writes, if one does.
+        It is the module in which the call ran. Outside of module calls it is the owner
+        of the first tensor that the call makes, or else writes.
         """
         module = self.module.copy()
         holder_by_storage = np.full(self.n_storages, -1)
@@ -86,7 +86,7 @@ class Columns:
             holder_by_storage[storage] = number
         holder = holder_by_storage[self.storage]
         is_held = (holder >= 0) & (self.module_call < 0)[self.call]
-        for is_meant in (self.is_written, self.is_made):  # what is made comes last
+        for is_meant in (self.is_written, self.is_made):  # later entries win
             # Of several numbers written to one place the last one stays.
             tensors = np.flatnonzero(is_held & is_meant)[::-1]
             module[self.call[tensors]] = holder[tensors]
@@ -133,26 +133,17 @@ def read_columns(program: Program) -> Columns:
 
 
 def count_storages(program: Program) -> int:
-    """Return how many storages were numbered, of those that anything is known of."""
+    """Return the largest number of a storage in a program, plus one."""
     deaths = np.frombuffer(program.deaths, np.uint32)[1::2]
-    met = np.frombuffer(program.storage_by_tensor, np.uint32)
+    seen = np.frombuffer(program.storage_by_tensor, np.uint32)
     sized = [storage for _, storage, _ in program.facts.sizes]
     sized += [storage for storage, _ in program.nbytes_by_storage]
-    last = (deaths.max(initial=0), met.max(initial=0), max(sized, default=0))
+    last = (deaths.max(initial=0), seen.max(initial=0), max(sized, default=0))
     return int(max(last)) + 1
 
 
 class SlotTable:
-    """The slots of all signatures, one after the other.
-
-    Attributes:
-        first: Of each signature its first slot.
-        nbytes: Of each slot the bytes of a storage that is just as large as needed.
-        is_made: Of each slot whether its tensor is returned.
-        is_written: Of each slot whether its tensor is read, and written.
-        location: Of each slot the index of where its tensor lies.
-        locations: What these point to.
-    """
+    """The slots of all signatures, one after the other; fields as in ``Columns``."""
 
     def __init__(self, signatures: tuple[Signature, ...]) -> None:
         self.locations: dict[str | None, int] = {None: 0}
@@ -175,7 +166,7 @@ class SlotTable:
         self.is_written[written] = True
 
     def _describe(self, signature: Signature) -> Iterator[tuple[int, int]]:
-        """Yield bytes and location of each slot of a signature."""
+        """Yield (bytes, location) of each slot of a signature."""
         keep = KEPT.get(signature.op)
         kept = () if keep is None else keep(signature)
         yield from map(self._describe_geometry, signature.inputs)
@@ -196,9 +187,9 @@ class SlotTable:
 
 
 def hold_nbytes(geometry: Geometry) -> int:
-    """Return the bytes of a storage on which a tensor just fits.
+    """Return the bytes of a storage that just holds a tensor.
 
-    None for a layout without strides: what it consists of are tensors themselves.
+    0 for a layout without strides: its parts are tensors themselves.
     """
     if geometry.stride is None or geometry.storage_offset is None:
         return 0
@@ -210,40 +201,52 @@ def hold_nbytes(geometry: Geometry) -> int:
 
 
 def find_phases(program: Program) -> Integers:
-    """Return the phase of each place, and at last that of no place."""
+    """Return the phase of each call site, and at the end that of no call site."""
     phases = [PHASES.index(place.phase) for place in program.places]
     return np.asarray([*phases, PHASES.index("other")], np.int64)
 
 
 def find_module_words(words: Integers, forward: Integers) -> Integers:
-    """Return the module word of each call, for a backward one that of its forward."""
+    """Return the module word of each call; a backward call has its forward call's."""
     is_tied = (words == 0) & (forward >= 0)
     return np.where(is_tied, words[forward], words)
 
 
 def find_modules(program: Program, words: Integers) -> Integers:
-    """Return the module that each call ran in, by its module word."""
+    """Return the module in each module word; -1 for none."""
     rows = np.frombuffer(program.module_rows, np.uint32).astype(np.int64)
-    called = np.append(rows[::MODULE_HEADER], -1)  # the last for calls in none
+    called = np.append(rows[::MODULE_HEADER], -1)  # the last is for no module call
     is_built = words & 1 == 1
     return np.where(is_built, words >> 1, called[np.where(is_built, 0, words >> 1) - 1])
 
 
 Keep: TypeAlias = Callable[[Signature], Sequence[int]]
-"""Returns the bytes of the storages of what a signature returns."""
+"""Returns the bytes of the storage of each output of a signature."""
 
 
 def keep_elements(signature: Signature) -> Sequence[int]:
-    """Return the bytes of one result for each element of both operands."""
+    """Return the bytes of a loss before it is reduced.
+
+    The kernel computes the loss of each element in the storage of the result and then
+    makes the result smaller: the storage keeps its size.
+
+    Source:
+        ``BinaryOps.cpp`` and ``Loss.cpp`` of torch 2.13: ``resize_`` of the output. Of
+        torch's operator database no others differ
+        (``tests/conformance/kept_storages.py``).
+    """
     first, second = signature.inputs[:2]
     shape = torch.broadcast_shapes(first.shape, second.shape)
     return [prod(shape) * made.dtype.itemsize for made in signature.outputs]
 
 
 def keep_ends(signature: Signature) -> Sequence[int]:
-    """Return the bytes of a bag of embeddings: of each element its bag, and an end.
+    """Return the bytes of a bag of embeddings: the bag of each element, and an end.
 
     On CUDA there is no end: eight bytes less.
+
+    Source:
+        ``EmbeddingBag.cpp`` of torch 2.13.
     """
     made = signature.outputs
     nbytes = [prod(g.shape) * g.dtype.itemsize for g in made[:2]]
@@ -259,4 +262,4 @@ KEPT: Final[Mapping[str, Keep]] = MappingProxyType(
         "aten._embedding_bag.default": keep_ends,
     }
 )
-"""By operator."""
+"""Operators whose CPU kernel returns a result on a larger storage than on meta."""

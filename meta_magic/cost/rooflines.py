@@ -1,4 +1,6 @@
-"""How long a device would take at least: the longer of computing and moving.
+"""The estimated time on a device: the longer of computing and moving bytes.
+
+``trace.cost.roofline("h100-sxm")`` is ``build_roofline``.
 
 Source:
     Williams, Waterman and Patterson, Roofline: an insightful visual performance model,
@@ -24,22 +26,22 @@ if TYPE_CHECKING:
 
 
 IN_TENSOR_CORES: Final = ("convolution", "rnn")
-"""In the names of operators whose float32 torch lets cuDNN compute as TF32."""
+"""Parts of the names of operators whose float32 torch lets cuDNN compute as TF32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """About how long a device would take for what a recording did; ``print`` shows it.
+    """The estimated time of a recording on a device; ``print`` shows it.
 
-    An estimate from data sheets: what torch and the launches of kernels take is not in
-    it, nor what a kernel fails to reach. Good for totals and shares.
+    It assumes that kernels reach the peaks of the data sheet, and leaves out the time
+    of torch itself and of kernel launches. Good for totals and shares.
 
     Attributes:
         device: The device.
-        cost: What is to be computed and moved.
-        seconds_each: Of one call of each signature.
+        cost: The work.
+        seconds_each: Seconds of one call of each signature.
         is_bound_by_memory: Whether its bytes take longer than its FLOPs.
-        notes: What was taken for a peak that the sheet does not have.
+        notes: Which peak was used for a dtype that the data sheet lacks.
 
     Example:
         >>> with record() as trace:
@@ -57,12 +59,12 @@ class Roofline:
 
     @cached_property
     def seconds(self) -> float:
-        """Of all calls."""
+        """Seconds of all calls."""
         return self._add_up(self.cost.calls)
 
     @cached_property
     def memory_share(self) -> float:
-        """Which part of the time, from 0 to 1, the memory is what is waited for."""
+        """The share of the time, from 0 to 1, that calls bound by memory take."""
         bound = [(i, n) for i, n in self.cost.calls if self.is_bound_by_memory[i]]
         return self._add_up(bound) / self.seconds if self.seconds else 0.0
 
@@ -73,7 +75,7 @@ class Roofline:
 
     @cached_property
     def by_module(self) -> Mapping[str, float]:
-        """Seconds of each module with all in it, named as in ``Cost.by_module``."""
+        """Seconds of each module with its submodules, named as in ``Cost``."""
         return {m: self._add_up(c) for m, c in self.cost.calls_by_module.items()}
 
     @cached_property
@@ -86,7 +88,7 @@ class Roofline:
         """Return the table of the cost, with the seconds of each call, and its bound.
 
         Columns:
-            seconds (float): Of the call.
+            seconds (float): Time of the call.
             bound (str): memory or compute, whichever takes longer.
         """
         numbers = self.cost.signature
@@ -104,10 +106,10 @@ class Roofline:
 
 
 def build_roofline(cost: "Cost", device: Device, *, tf32: bool) -> Roofline:
-    """Return how long a device takes for each call, by its peaks.
+    """Return the time of each call on a device.
 
-    Products a causal mask leaves out are not computed; elements are computed at the
-    peak of float32 without tensor cores, where the device has one.
+    Masked products do not count. Operations element by element run at the peak of
+    float32 without tensor cores, if the device has one.
     """
     kinds = map(classify_products, cost.each)
     peaks = [find_peak(products, device, tf32=tf32) for products in kinds]
@@ -130,35 +132,30 @@ def build_roofline(cost: "Cost", device: Device, *, tf32: bool) -> Roofline:
 
 
 class Products(NamedTuple):
-    """What decides how fast a device computes the products of a call.
-
-    Attributes:
-        dtype: Of what is multiplied.
-        is_cudnns: Whether torch lets cuDNN compute float32 as TF32.
-    """
+    """The dtype of products, and whether torch lets cuDNN compute float32 as TF32."""
 
     dtype: torch.dtype
     is_cudnns: bool
 
 
 def classify_products(one: OneCall) -> Products:
-    """Return what decides how fast the products of a call are computed."""
+    """Return the kind of products of a call, which decides their speed."""
     is_cudnns = any(word in one.op for word in IN_TENSOR_CORES)
     return Products(one.dtype or torch.float32, is_cudnns)
 
 
 def find_peak(products: Products, device: Device, *, tf32: bool) -> Peak:
-    """Return how fast a device computes some products."""
+    """Return the peak of a device for a kind of products."""
     return device.find_peak(products.dtype, uses_tf32=tf32 or products.is_cudnns)
 
 
 def find_vector_peak(device: Device) -> float | None:
-    """Return how many operations on elements a device does in a second, if known."""
+    """Return operations element by element in a second on a device, or None."""
     return dict(device.peaks).get("float32")
 
 
 def format_roofline(roofline: Roofline) -> str:
-    """Return what ``print`` shows of a roofline: total, phases, what was assumed."""
+    """Return what ``print`` shows of a roofline: total, phases, notes."""
     device, waited = roofline.device, roofline.memory_share
     phases = roofline.by_phase.items()
     return "\n".join(

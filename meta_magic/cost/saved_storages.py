@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from meta_magic.trace.signature import Signature
 
 SEED: Final = "aten.ones_like.default"
-"""The gradient that a backward pass begins with."""
+"""The operator that makes the first gradient of a backward pass."""
 
 
 def find_saved(
@@ -43,16 +43,16 @@ def find_saved(
     Args:
         program: The program.
         columns: Its columns.
-        lives: When its storages live.
-        trained: Storages of the leaves whose gradients are wanted.
+        lives: When its storages are alive.
+        trained: Storages of the leaves that require gradients.
     """
     is_saved = np.zeros(columns.n_storages, np.bool_)
     is_saved[find_read_in_backward(program, columns, lives)] = True
     is_saved[find_read_again(program, columns, lives)] = True
     is_trained = np.zeros(columns.n_storages, np.bool_)
     is_trained[trained] = True
-    chosen = find_doubtful(program, columns, lives, is_saved | is_trained)
-    is_saved[ask(program, columns, chosen, is_trained)] = True
+    chosen = find_undecided(program, columns, lives, is_saved | is_trained)
+    is_saved[ask_autograd(program, columns, chosen, is_trained)] = True
     return np.flatnonzero(is_saved)
 
 
@@ -61,9 +61,8 @@ def find_read_in_backward(
 ) -> Integers:
     """Return the storages of forward calls that backward calls read.
 
-    A backward call reads what its forward call had read or made. What checkpointing
-    computes again, and what a function of the user's own saves, is of other calls:
-    that is what else a backward call reads of forward ones.
+    A backward call reads inputs and outputs of its forward call. It also reads storages
+    of other forward calls, where a user's own autograd function saved them.
     """
     is_backward = columns.phase == PHASES.index("backward")
     reads = np.flatnonzero(is_backward[columns.call] & ~columns.is_made)
@@ -77,21 +76,24 @@ def find_read_in_backward(
 
 
 def find_touched(columns: Columns, calls: Integers, storages: Integers) -> Flags:
-    """Return for each pair of a call, or -1, and a storage whether it has met that."""
+    """Return for each pair (call or -1, storage) whether the call has the storage.
+
+    Step n compares the n-th tensor of all remaining calls.
+    """
     is_touched = np.zeros(len(calls), np.bool_)
-    left = np.flatnonzero(calls >= 0)
-    at, end = columns.first[calls[left]], columns.first[calls[left] + 1]
-    while len(left):  # as often as the call with most tensors has some
+    rest = np.flatnonzero(calls >= 0)
+    at, end = columns.first[calls[rest]], columns.first[calls[rest] + 1]
+    while len(rest):
         within = at < end
-        left, at, end = left[within], at[within], end[within]
-        is_same = columns.storage[at] == storages[left]
-        is_touched[left[is_same]] = True
-        left, at, end = left[~is_same], at[~is_same] + 1, end[~is_same]
+        rest, at, end = rest[within], at[within], end[within]
+        is_same = columns.storage[at] == storages[rest]
+        is_touched[rest[is_same]] = True
+        rest, at, end = rest[~is_same], at[~is_same] + 1, end[~is_same]
     return is_touched
 
 
 def find_read_again(program: "Program", columns: Columns, lives: "Lives") -> Integers:
-    """Return the storages from which checkpointing computes others again."""
+    """Return the forward storages that calls repeated by checkpointing read."""
     rows = np.frombuffer(program.module_rows, np.uint32).reshape(-1, MODULE_HEADER)
     is_again = np.zeros(columns.n_calls, np.bool_)
     for first, end in rows[list(program.facts.repeated), 4:6]:
@@ -103,18 +105,18 @@ def find_read_again(program: "Program", columns: Columns, lives: "Lives") -> Int
     return saved
 
 
-def find_doubtful(
+def find_undecided(
     program: "Program", columns: Columns, lives: "Lives", is_known: Flags
 ) -> Integers:
-    """Return the calls that autograd may have saved something of that nothing read.
+    """Return the calls of which autograd may have saved something that nothing read.
 
-    No backward pass may have come, or it may have wanted to know the sizes alone.
+    There may be no backward pass, or it may have needed sizes alone.
 
     Args:
         program: The program.
         columns: Its columns.
-        lives: When its storages live.
-        is_known: Of each storage whether it is known what it is for.
+        lives: When its storages are alive.
+        is_known: Whether the use of each storage is known.
     """
     calls = np.frombuffer(program.facts.differentiated, np.uint32)
     is_differentiated = np.zeros(columns.n_calls, np.bool_)
@@ -124,21 +126,21 @@ def find_doubtful(
     back[columns.forward[tied]] = tied
     end = np.zeros(columns.n_storages, np.int64)
     np.maximum.at(end, lives.storage, lives.stop)
-    is_left = is_differentiated[columns.call] & ~is_known[columns.storage]
-    is_left &= end[columns.storage] > back[columns.call]
-    return np.flatnonzero(np.bincount(columns.call[is_left]))
+    is_open = is_differentiated[columns.call] & ~is_known[columns.storage]
+    is_open &= end[columns.storage] > back[columns.call]
+    return np.flatnonzero(np.bincount(columns.call[is_open]))
 
 
-def ask(
+def ask_autograd(
     program: "Program", columns: Columns, calls: Integers, is_trained: Flags
 ) -> Integers:
-    """Return the storages that autograd saves of some calls, as it says itself.
+    """Return the storages that autograd saves of some calls, by making them again.
 
     Args:
         program: The program.
         columns: Its columns.
         calls: The calls.
-        is_trained: Of each storage whether it is of a leaf whose gradient is wanted.
+        is_trained: Whether each storage is of a leaf that requires gradients.
     """
     first, is_needed = columns.first, is_trained.copy()
     differentiated = np.zeros(columns.n_calls, np.bool_)
@@ -160,18 +162,18 @@ def ask(
 
 
 ADDMM: Final = "aten.addmm.default"
-"""Known: torch's kernel on meta imports sympy, and a recording never runs it."""
+"""Its answer is known: its meta kernel would import sympy, only for this question."""
 
 
 def find_saved_slots(signature: "Signature", needed: Sequence[bool]) -> list[int]:
-    """Return which tensors autograd saves of a call, by calling it on meta.
+    """Return which tensors autograd saves of a call, by making it on meta.
 
     Args:
-        signature: What is called.
-        needed: Of each input whether its gradient is.
+        signature: The call.
+        needed: Whether each input requires a gradient.
 
     Returns:
-        Numbers of inputs, and of outputs after them; none of what cannot be called.
+        Indices of inputs, and of outputs after them; [] if the call cannot be made.
     """
     if signature.op == ADDMM:
         return [slot for slot, other in ((1, 2), (2, 1)) if needed[other]]
@@ -188,15 +190,17 @@ def find_saved_slots(signature: "Signature", needed: Sequence[bool]) -> list[int
             AttributeError,
             NotImplementedError,
         ):
-            return []  # it is of a library that is gone, or has no kernel for meta
+            return []  # an operator of a library that is gone, or without meta kernel
         outputs = tensors_in(returned)
         kept = {address_of_storage(t.untyped_storage()) for t in saved}
-        met = [address_of_storage(t.untyped_storage()) for t in (*inputs, *outputs)]
-    return [slot for slot, address in enumerate(met) if address in kept]
+        addresses = [
+            address_of_storage(t.untyped_storage()) for t in (*inputs, *outputs)
+        ]
+    return [slot for slot, address in enumerate(addresses) if address in kept]
 
 
 def drop(_: object) -> Tensor:
-    """Return what is never asked for: nothing goes back through the call."""
+    """Unpack a saved tensor: never called, as there is no backward pass."""
     raise NotImplementedError
 
 
@@ -207,14 +211,14 @@ def tensors_in(returned: object) -> list[Tensor]:
 
 
 def make_input(geometry: Geometry, is_needed: bool) -> Tensor:  # noqa: FBT001  of a map
-    """Return a tensor on meta that is as an input was, on a storage of its own."""
+    """Return a meta tensor like an input, on a storage of its own."""
     if geometry.stride is None:
         raise TypeError(f"a tensor of {geometry.layout} is made of others")
     leaf = torch.empty_strided(
         geometry.shape, geometry.stride, dtype=geometry.dtype, device="meta"
     )
     can_have = geometry.dtype.is_floating_point or geometry.dtype.is_complex
-    # Not itself: a leaf is not to be written.
+    # A view: an operator that writes its input would refuse a leaf.
     return leaf.requires_grad_().view_as(leaf) if is_needed and can_have else leaf
 
 

@@ -1,7 +1,7 @@
-"""What each storage of a program is for.
+"""What each storage of a program is for: parameter, gradient, saved and so on.
 
-Parameters, gradients and states of optimizers are those that torch itself named while
-it was recorded. What autograd saved is found in what its backward calls read.
+Parameters, gradients and optimizer states were noted while the block was recorded;
+``saved_storages`` finds what autograd saved. Read ``find_categories`` first.
 """
 
 from collections.abc import Iterable
@@ -42,14 +42,13 @@ def find_categories(
 ) -> Integers:
     """Return for each storage the index of its category.
 
-    Where several fit: a parameter, a buffer, the state of an optimizer, a gradient,
-    data of the block, saved for backward, what outlives the block, and else temporary.
+    If several fit, the last one in the loop below wins.
 
     Args:
         program: The program.
         modules: Its module trees.
         columns: The columns of the program.
-        lives: When its storages live.
+        lives: When its storages are alive.
     """
     facts = program.facts
     owned, died = find_owned(facts, modules), read_deaths(program)[:, 1]
@@ -70,12 +69,12 @@ def find_categories(
 
 
 class Owned(NamedTuple):
-    """The storages of modules, and of whatever else is trained.
+    """Storages of modules and optimizers.
 
     Attributes:
-        parameters: Those of parameters, and of what an optimizer steps.
-        buffers: Those of buffers.
-        trained: Those of leaves whose gradients are wanted.
+        parameters: Of parameters, and of other tensors that an optimizer steps.
+        buffers: Of buffers.
+        trained: Of leaves that require gradients.
     """
 
     parameters: Integers
@@ -84,7 +83,7 @@ class Owned(NamedTuple):
 
 
 def find_owned(facts: "StorageFacts", modules: Iterable["ModuleNode"]) -> Owned:
-    """Return the storages of modules, those that are there and those that were."""
+    """Return the storages of modules, also of those that are gone."""
     held = [
         (tensor, storage)
         for root in modules
@@ -103,17 +102,17 @@ def find_owned(facts: "StorageFacts", modules: Iterable["ModuleNode"]) -> Owned:
 
 
 def find_data(columns: Columns, lives: Lives) -> Integers:
-    """Return the storages that the block was given, or made of nothing.
+    """Return the storages of data: made by no call, or by a factory outside of modules.
 
-    That is: no call made it, or one outside of modules that read no tensor.
+    A factory is a call that reads no tensor.
     """
     n_read = np.bincount(columns.call[~columns.is_made], minlength=columns.n_calls)
     is_factory = (columns.phase == PHASES.index("other")) & (n_read == 0)
-    met = np.flatnonzero(lives.first_tensor >= 0)
-    first = lives.first_tensor[met]
+    used = np.flatnonzero(lives.first_tensor >= 0)
+    first = lives.first_tensor[used]
     is_data = ~columns.is_made[first] | is_factory[columns.call[first]]
-    unmet = np.flatnonzero(lives.first_tensor < 0)
-    return np.concatenate((unmet, met[is_data]))
+    unused = np.flatnonzero(lives.first_tensor < 0)
+    return np.concatenate((unused, used[is_data]))
 
 
 def find_made(columns: Columns, calls: Iterable[int]) -> Integers:

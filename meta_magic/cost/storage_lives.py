@@ -1,4 +1,7 @@
-"""From when to when each storage of a program lives, and with how many bytes."""
+"""Between which calls each storage of a program is alive, and with how many bytes.
+
+Read ``find_lives`` first.
+"""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -12,23 +15,23 @@ from meta_magic.trace.program import Program
 
 SETITEM: Final = "torch.Tensor.__setitem__"
 MAX_NUMBER_NBYTES: Final = 16
-"""Those of a complex number."""
+"""Bytes of a complex number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lives:
-    """Stretches of calls through which a storage has so many bytes.
+    """Stretches: calls between which a storage has a constant number of bytes.
 
-    One for most storages; one that is resized has several.
+    Most storages have one stretch; one that is resized has several.
 
     Attributes:
-        storage: Of each stretch the storage.
-        nbytes: Its bytes.
-        start: The first call after which it has them.
-        stop: The first call after which it has not; the number of all calls if it
-            outlived them.
-        first_tensor: Of each storage the tensor by which a call first met it, as an
-            index into the columns; -1 if none did.
+        storage: For each stretch its storage.
+        nbytes: For each stretch its bytes.
+        start: For each stretch the first call after which they are alive.
+        stop: For each stretch the first call after which they are not; the number of
+            all calls if the storage outlived them.
+        first_tensor: For each storage the first tensor on it, as an index into the
+            columns; -1 if no call read or made one.
     """
 
     storage: Integers
@@ -41,7 +44,7 @@ class Lives:
 def find_lives(program: Program, columns: Columns) -> Lives:
     """Return the stretches of all storages of a program.
 
-    A storage that is older than the program is counted from the first call that meets
+    A storage that is older than the program is counted from the first call that reads
     it.
     """
     first = find_firsts(columns.storage, columns.n_storages)
@@ -67,18 +70,18 @@ def find_lives(program: Program, columns: Columns) -> Lives:
 
 
 def order_stretches(lives: Lives) -> Integers:
-    """Return the order of stretches by storage, and then by start."""
+    """Return the order of stretches by storage, then by start."""
     order: Integers = np.lexsort((lives.start, lives.storage))
     return order
 
 
 def find_plain(program: Program, columns: Columns, first: Integers) -> Integers:
-    """Return (storage, bytes, start, stop) of each storage, as if it never changed."""
+    """Return (storage, bytes, start, stop) of each storage, resizing ignored."""
     nbytes = np.zeros(columns.n_storages, np.int64)
     start = np.full(columns.n_storages, columns.n_calls)
-    is_met = first >= 0
-    nbytes[is_met] = columns.nbytes[first[is_met]]
-    start[is_met] = columns.call[first[is_met]]
+    is_used = first >= 0
+    nbytes[is_used] = columns.nbytes[first[is_used]]
+    start[is_used] = columns.call[first[is_used]]
     for storage in find_assigned_numbers(program, columns, first):
         while columns.goes_on[start[storage]]:
             start[storage] -= 1
@@ -91,7 +94,7 @@ def find_plain(program: Program, columns: Columns, first: Integers) -> Integers:
 
 
 def read_deaths(program: Program) -> Integers:
-    """Return pairs of the calls made before a storage was freed, and the storage."""
+    """Return pairs (number of calls before a storage was freed, storage)."""
     words = np.frombuffer(program.deaths, np.uint32)
     return words.astype(np.int64).reshape(-1, 2)
 
@@ -99,28 +102,28 @@ def read_deaths(program: Program) -> Integers:
 def find_assigned_numbers(
     program: Program, columns: Columns, first: Integers
 ) -> Integers:
-    """Return the storages of numbers that are assigned to a part of a tensor.
+    """Return the storages of numbers in ``x[i] = 7.0``.
 
-    The number is a tensor before the part is taken; an operator meets it later.
+    torch makes a tensor of the number before it takes the part ``x[i]``; the operator
+    that reads the number comes later.
     """
     functions = [place.function == SETITEM for place in program.places]
     is_assigning = np.asarray([*functions, False], np.bool_)[columns.place]
-    met = np.flatnonzero(first >= 0)
-    tensors = first[met]
+    used = np.flatnonzero(first >= 0)
+    tensors = first[used]
     is_number = ~columns.is_made[tensors] & is_assigning[columns.call[tensors]]
     is_number &= columns.nbytes[tensors] <= MAX_NUMBER_NBYTES
-    numbers: Integers = met[is_number]
+    numbers: Integers = used[is_number]
     return numbers
 
 
 def find_changes(
     program: Program, columns: Columns, nbytes: Integers
 ) -> dict[int, list[tuple[int, int, bool]]]:
-    """Return by storage when it gets other bytes: by no operator, or by growing.
+    """Return by storage the changes of its bytes: by no operator, or by growing.
 
     Returns:
-        (call, bytes from it on, whether they are no more than it already has) in
-        order of call.
+        (call, bytes from then on, whether they are a lower bound) in order of call.
     """
     changes: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
     for call, storage, size in program.facts.sizes:
@@ -140,7 +143,7 @@ def list_stretches(
     """Return (bytes, first call, call after the last) of one storage.
 
     Args:
-        row: Storage, bytes, start and stop, as if it never changed.
+        row: Storage, bytes, start and stop, resizing ignored.
         changes: As :func:`find_changes` returns them.
     """
     _, nbytes, start, stop = row.tolist()
@@ -162,9 +165,9 @@ def add_up(
 
     Args:
         lives: The stretches.
-        n_calls: Calls.
-        is_chosen: Of each stretch whether it counts.
-        nbytes: Of each stretch what it counts; None for its bytes.
+        n_calls: Number of calls.
+        is_chosen: Whether each stretch counts.
+        nbytes: The bytes of each stretch; None for ``lives.nbytes``.
     """
     nbytes = (lives.nbytes if nbytes is None else nbytes)[is_chosen]
     change = np.zeros(n_calls + 1, np.int64)

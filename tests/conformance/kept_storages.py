@@ -1,8 +1,8 @@
 """List the operators whose results lie on larger storages on the CPU than on meta.
 
 ``python -m tests.conformance.kept_storages`` runs the first samples of each operator of
-torch's database, and their gradients (a minute). ``KEPT`` in ``cost/kept_bytes.py``
-knows them.
+torch's database, and their gradients (a minute). ``KEPT`` in
+``cost/program_columns.py`` knows them.
 """
 
 import warnings

@@ -1,4 +1,4 @@
-"""What is advised, and what proves it."""
+"""The records of ``trace.advice``: an advice, and its proof."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from meta_magic.trace.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """The block was recorded again, as it is and with a choice made otherwise.
+    """The peaks of the block recorded again, as it is and with one change.
 
     Attributes:
-        choice: What was chosen, such as ``fused``.
-        before_nbytes: Bytes at the peak as the block is, on the device that holds most.
-        after_nbytes: Bytes at the peak with the choice.
+        choice: The change, such as ``fused``.
+        before_nbytes: Bytes at the peak without it, on the device that needs most.
+        after_nbytes: Bytes at the peak with it.
     """
 
     choice: str
@@ -21,7 +21,7 @@ class Proof:
 
     @property
     def saved_nbytes(self) -> int:
-        """By how much the peak is lower."""
+        """Bytes by which the peak is lower."""
         return self.before_nbytes - self.after_nbytes
 
     def __str__(self) -> str:
@@ -31,22 +31,22 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Something that a program does in vain, or could do for less.
+    """Work or memory of a program that is wasted, or could be less.
 
     Attributes:
-        kind: Short name of what was looked for, such as ``copy``.
-        text: One line: what happens, and what would mend it.
-        lines: Lines of the cell where it happens, rising.
-        nbytes: Bytes of the storages that need not be.
-        peak_nbytes: By how much lower the peak would be without them, on the device
-            that holds most.
-        flops: FLOPs that need not be; those that it costs where they are negative.
-        choice: What mends it when the block is recorded again, in a word; None where
-            only other code would.
-        places: Indexes into the program's places: of the calls that the choice changes.
-        proof: What was recorded again, and what that saved; None where nothing was.
-        unproven: Why there is no proof, so that what is saved is only computed; None
-            where it was not asked for, or is there.
+        kind: Short name of the rule, such as ``copy``.
+        text: One line: what happens, and what would prevent it.
+        lines: Lines of the cell where it happens, in order.
+        nbytes: Bytes of the storages that are not needed.
+        peak_nbytes: Bytes by which the peak would be lower without them, on the device
+            that needs most.
+        flops: FLOPs that are not needed; negative if the advice costs FLOPs.
+        choice: The change with which the block can be recorded again; None if only
+            other code would help.
+        places: Indices into ``Program.places``: the calls that the choice changes.
+        proof: The peaks with and without the choice; None if nothing was recorded.
+        unproven: Why there is no proof, so that the saving is only computed; None if
+            there is one, or none was asked for.
     """
 
     kind: str

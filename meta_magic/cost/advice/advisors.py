@@ -1,4 +1,4 @@
-"""All that is looked for in a program, and what was found."""
+"""The rules of ``trace.advice``, and ``find_advice``, which runs them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -41,13 +41,13 @@ ADVISORS: Final[Mapping[str, Callable[[Evidence], Iterator[Advice]]]] = (
         }
     )
 )
-"""What finds each kind of advice."""
+"""The rule of each kind of advice."""
 
 
 def find_advice(trace: "Trace") -> tuple[Advice, ...]:
-    """Return what a recorded program wastes, the most bytes of its peak first.
+    """Return the advice on a trace, the largest saving of the peak first.
 
-    It follows from the program alone: nothing is recorded again for it.
+    It follows from the program alone: nothing is recorded again.
     """
     program = trace.program.with_raised
     if not program.storage_by_tensor:

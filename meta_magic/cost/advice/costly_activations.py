@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 HOLDERS: Final = frozenset({"ModuleList", "Sequential"})
 
 LEAST_SHARE: Final = 1 / 3
-"""Of the peak, that is worth to compute a forward again."""
+"""Share of the peak from which it is worth to compute a forward again."""
 
 LEAST_NBYTES: Final = 1 << 30
-"""Of the peak; less than that fits everywhere."""
+"""Peak below which there is no advice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Row:
-    """Blocks that stand beside each other.
+    """Blocks in one list or sequence.
 
     Attributes:
-        name: That of what holds them.
+        name: Name of the list.
         calls: (first operator call, the one after the last) of each of their calls.
-        storages: What autograd saves in them, besides what they return.
-        start: For each of these the call after which its block has returned.
-        stop: For each of these the first backward call of its block.
+        storages: Storages that autograd saves in them, without their results.
+        start: For each storage the call after which its block has returned.
+        stop: For each storage the first backward call of its block.
     """
 
     name: str
@@ -91,13 +91,13 @@ def describe(evidence: "Evidence", rows: Sequence[Row], saved: int) -> Advice:
 
 
 def weigh(evidence: "Evidence", row: Row) -> tuple[int, int]:
-    """Return bytes that blocks save, and FLOPs that it takes to compute them again."""
+    """Return the bytes that blocks save, and the FLOPs to compute them again."""
     flops = sum(int(evidence.flops[first:end].sum()) for first, end in row.calls)
     return int(evidence.nbytes[row.storages].sum()), flops
 
 
 def find_rows(evidence: "Evidence") -> Iterator[Row]:
-    """Yield the rows of blocks that save anything."""
+    """Yield the rows of blocks that save tensors for backward."""
     program, inside = evidence.program, Inside(evidence)
     rows = np.frombuffer(program.module_rows, np.uint32).reshape(-1, MODULE_HEADER)
     calls_by_module = defaultdict(list)
@@ -114,7 +114,7 @@ def find_rows(evidence: "Evidence") -> Iterator[Row]:
 
 
 class Inside:
-    """What is inside of calls of blocks."""
+    """Finds the storages that are saved and read inside of a block's call only."""
 
     def __init__(self, evidence: "Evidence") -> None:
         self._evidence, columns = evidence, evidence.columns
@@ -126,18 +126,18 @@ class Inside:
         np.minimum.at(self._back, columns.forward[backward], backward)
 
     def find_saved(self, call: tuple[int, int]) -> "Integers":
-        """Return the storages that a block's call saves, besides what it returns."""
+        """Return the storages that a block's call saves, without its results."""
         first, end = call
         columns, maker = self._evidence.columns, self._evidence.maker
-        met = np.unique(columns.storage[columns.first[first] : columns.first[end]])
-        is_inner = self._is_saved[met] & (maker[met] >= first) & (maker[met] < end)
-        inner: Integers = met[is_inner & (self._last_read[met] < end)]
+        own = np.unique(columns.storage[columns.first[first] : columns.first[end]])
+        is_inner = self._is_saved[own] & (maker[own] >= first) & (maker[own] < end)
+        inner: Integers = own[is_inner & (self._last_read[own] < end)]
         return inner
 
     def build_row(
         self, name: str, found: "Sequence[tuple[tuple[int, int], Integers]]"
     ) -> Row:
-        """Return a row, by its calls and what each of them saves."""
+        """Return a row, given its calls with the storages that each saves."""
         counts = [len(saved) for _, saved in found]
         start = np.repeat([end for (_, end), _ in found], counts)
         back = [self._back[first:end].min() for (first, end), _ in found]
@@ -154,10 +154,10 @@ class Inside:
 def list_blocks(
     root: "ModuleNode",
 ) -> "Iterator[tuple[ModuleNode, list[ModuleNode]]]":
-    """Yield what holds blocks, and them: as the choice finds them.
+    """Yield lists of blocks, each with its blocks, as ``checkpointing`` finds them.
 
-    These are modules of one class, with modules in them, beside each other in a list
-    or a sequence; none within another.
+    Blocks are modules of one class, with submodules, in a ``ModuleList`` or
+    ``Sequential``; blocks inside of blocks are left out.
     """
     for child in root.children:
         kinds = [one.class_name for one in child.children]
@@ -175,21 +175,21 @@ def list_blocks(
 
 
 LEAST_SCORES_SHARE: Final = 0.1
-"""Of the peak: few tokens make few scores, and math is as good as any kernel."""
+"""Share of the peak from which a fused kernel helps."""
 
 CHOICES: Final = (
     ("dropout_p is", "dropout_p=0"),
     ("switched off", "all kernels"),
     ("elements of a head are apart", ".contiguous()"),
 )
-"""Parts of reasons, and what a fused kernel takes instead."""
+"""Parts of reasons, and the choice with which a fused kernel runs."""
 
 MUCH_NBYTES: Final = 1 << 30
-"""Worth a word beside any peak."""
+"""Bytes that are worth an advice, however large the peak is."""
 
 
 def find_math_attention(evidence: "Evidence") -> Iterator[Advice]:
-    """Yield an advice for each reason for which no fused kernel is chosen."""
+    """Yield an advice for each reason why no fused kernel is chosen."""
     choices_by_text: dict[str, list[KernelChoice]] = defaultdict(list)
     for choice in evidence.program.kernels:
         if ": " in choice.text:
@@ -216,7 +216,7 @@ def find_math_attention(evidence: "Evidence") -> Iterator[Advice]:
 
 
 def spread_scores(evidence: "Evidence", choices: "list[KernelChoice]") -> "Integers":
-    """Return for each call the elements of the scores of its attention; 0 of others.
+    """Return for each call the number of scores of its attention; 0 for other calls.
 
     A backward call belongs to the attention of its forward call.
     """
@@ -232,7 +232,7 @@ def spread_scores(evidence: "Evidence", choices: "list[KernelChoice]") -> "Integ
 
 
 def find_scores(evidence: "Evidence", numel: "Integers") -> "Integers":
-    """Return the storages that calls made of as many elements as scores have."""
+    """Return the storages with as many elements as scores, made in attention."""
     columns = evidence.columns
     of_slot = evidence.of_slots(count_elements)
     is_score = columns.is_made & (of_slot == numel[columns.call]) & (of_slot > 0)

@@ -1,4 +1,8 @@
-"""What advice rests on: a program's columns, and its memory without some of it."""
+"""The evidence for advice: a program's columns, and peaks without some storages.
+
+A rule selects storages, and ``save_without`` and its neighbours say by how much lower
+the peak would be.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,18 +27,12 @@ if TYPE_CHECKING:
 
 
 LIBRARIES: Final = frozenset({"site-packages", "dist-packages"})
-"""Folders of code that is not the user's to change."""
+"""Folders of code that the user does not change."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
-    """A program, its module trees, and its memory.
-
-    Attributes:
-        program: The program, with the call that raised.
-        modules: Its module trees.
-        memory: Its memory over time.
-    """
+    """A program with the call that raised, its module trees, its memory over time."""
 
     program: "Program"
     modules: "tuple[ModuleNode, ...]"
@@ -47,28 +45,28 @@ class Evidence:
 
     @property
     def lives(self) -> "Lives":
-        """When its storages live."""
+        """When its storages are alive."""
         return self.memory.account.lives
 
     def is_of(self, category: Category) -> Flags:
-        """Return for each storage whether it is of a category."""
+        """Return for each storage whether it has a category."""
         of_category: Flags = self.memory.account.category == CATEGORIES.index(category)
         return of_category
 
     def is_in(self, *phases: Phase) -> Flags:
-        """Return for each call whether it is in one of some phases."""
+        """Return for each call whether it is in one of the phases."""
         numbers = [PHASES.index(phase) for phase in phases]
         within: Flags = np.isin(self.columns.phase, numbers)
         return within
 
     def calls_of(self, is_meant: Callable[[Signature], bool]) -> Flags:
-        """Return for each call whether its signature is meant."""
+        """Return for each call whether ``is_meant`` holds for its signature."""
         flags = [is_meant(signature) for signature in self.program.signatures]
         meant: Flags = np.asarray([*flags, False], np.bool_)[self.columns.signature]
         return meant
 
     def of_slots(self, read: Callable[[Signature], Iterable[int]]) -> Integers:
-        """Return for each tensor of a call a number that its signature says.
+        """Return a number for each tensor of each call.
 
         Args:
             read: Gives one number for each input, then for each output.
@@ -78,7 +76,7 @@ class Evidence:
 
     @cached_property
     def flops(self) -> Integers:
-        """For each call its FLOPs; 0 where there is no formula."""
+        """For each call its FLOPs; 0 without a formula."""
         each = [count_flops(signature) or 0 for signature in self.program.signatures]
         return np.asarray([*each, 0], np.int64)[self.columns.signature]
 
@@ -105,7 +103,7 @@ class Evidence:
 
     @cached_property
     def is_left(self) -> Flags:
-        """For each storage whether it outlives the block, and not just its calls."""
+        """For each storage whether it outlives the block."""
         left = np.ones(self.columns.n_storages, np.bool_)
         left[np.frombuffer(self.program.deaths, np.uint32)[1::2]] = False
         return left
@@ -117,24 +115,24 @@ class Evidence:
         return last
 
     def last_call(self, tensors: Flags) -> Integers:
-        """Return for each storage the last call that has it among some tensors; -1."""
+        """Return for each storage the last call that has one of ``tensors``, or -1."""
         last = np.full(self.columns.n_storages, -1)
         storages, calls = self.columns.storage[tensors], self.columns.call[tensors]
-        last[storages] = calls  # calls rise: the last one stays
+        last[storages] = calls  # calls are in order: the last one stays
         return last
 
     def tensors_of(self, call: int) -> slice:
-        """Return where the tensors of a call stand in the columns."""
+        """Return the slice of the columns with the tensors of a call."""
         return slice(int(self.columns.first[call]), int(self.columns.first[call + 1]))
 
     def lines_of(self, calls: Iterable[int]) -> tuple[int, ...]:
-        """Return the lines of the cell that made calls, or their forward calls."""
+        """Return the lines of the cell of calls, or of their forward calls."""
         places = {int(self.columns.place[call]) for call in self._forward(calls)}
         lines = {self.program.places[place].line for place in places if place >= 0}
         return tuple(sorted(line for line in lines if line is not None))
 
     def places_of(self, calls: Iterable[int]) -> tuple[int, ...]:
-        """Return the places of calls of torch's functions whose code is known."""
+        """Return the call sites of torch's functions whose position is known."""
         found = {int(self.columns.place[call]) for call in calls} - {-1}
         places = self.program.places
         return tuple(
@@ -151,7 +149,7 @@ class Evidence:
 
     @cached_property
     def is_own(self) -> Flags:
-        """For each call whether code made it that is no library's."""
+        """For each call whether code outside of libraries made it."""
         files = [
             None if place.position is None else PurePath(place.position.file)
             for place in self.program.places
@@ -161,7 +159,7 @@ class Evidence:
 
     @cached_property
     def place(self) -> str:
-        """The device that holds most."""
+        """The device that needs most bytes."""
         return find_accelerator(self.memory)
 
     @cached_property
@@ -170,7 +168,7 @@ class Evidence:
         return self._peak(self.lives.start, self.lives.stop, self.lives.nbytes)
 
     def save_without(self, storages: Iterable[int]) -> int:
-        """Return by how much lower the peak would be without some storages."""
+        """Return the bytes by which the peak would be lower without some storages."""
         shares = np.ones(self.columns.n_storages)
         shares[np.asarray([*storages], np.int64)] = 0
         return self.save_by(shares)
@@ -178,10 +176,10 @@ class Evidence:
     def save_by(
         self, shares: "np.typing.NDArray[np.float64]", stop: Integers | None = None
     ) -> int:
-        """Return by how much lower the peak would be with less of storages.
+        """Return the bytes by which the peak would be lower with smaller storages.
 
         Args:
-            shares: For each storage which part of its bytes there would be.
+            shares: For each storage the remaining share of its bytes.
             stop: For each storage the call before which it would be freed.
         """
         lives = self.lives
@@ -192,12 +190,12 @@ class Evidence:
         return self.peak_nbytes - self._peak(lives.start, stops, nbytes)
 
     def save_between(self, storages: Integers, start: Integers, stop: Integers) -> int:
-        """Return by how much lower the peak would be were storages gone for a while.
+        """Return the bytes by which the peak would be lower if storages were freed.
 
         Args:
-            storages: Them.
-            start: For each of them the first call after which it is gone.
-            stop: For each of them the first call after which it is there again.
+            storages: The storages.
+            start: For each of them the first call after which it is freed.
+            stop: For each of them the first call after which it is alive again.
         """
         lives, gone = self.lives, self.nbytes[storages]
         starts = np.concatenate((lives.start, start))
@@ -213,7 +211,7 @@ class Evidence:
         nbytes: Integers,
         storages: Integers | None = None,
     ) -> int:
-        """Return the most bytes of stretches on the device that holds most."""
+        """Return the most bytes of stretches on the device ``place``."""
         account = self.memory.account
         if self.place not in account.places:
             return 0

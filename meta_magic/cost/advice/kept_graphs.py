@@ -1,8 +1,9 @@
-"""Graphs that a list of results keeps alive to the end: a leak.
+"""Advice on autograd graphs that are kept alive to the end: a leak.
 
-What a name of its own holds is used. But where the same place of the code has made
-several graphs that have nothing in common but their leaves, and all live, then no name
-holds them: it would stand for the last one.
+``losses.append(loss)`` in a loop keeps every graph. A single graph that is alive may be
+used later. But if the same line has made several graphs that share only leaves, and all
+are alive, no variable holds them: it would hold the last one. Read ``find_kept_graphs``
+first.
 """
 
 from collections import defaultdict
@@ -29,16 +30,16 @@ SAVED: Final = CATEGORIES.index("saved")
 INPUT: Final = CATEGORIES.index("input")
 
 MIN_GRAPHS: Final = 3
-"""Two may be a pair that is compared later."""
+"""Two graphs may be a pair that is compared later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """Calls that depend on each other, to be differentiated.
+    """Connected calls that autograd recorded.
 
     Attributes:
-        calls: They, rising.
-        saved: The storages that are alive at the end because of it.
+        calls: The calls, in order.
+        saved: The storages that the graph keeps alive at the end.
     """
 
     calls: tuple[int, ...]
@@ -46,7 +47,7 @@ class Graph:
 
 
 def find_kept_graphs(evidence: "Evidence") -> Iterator[Advice]:
-    """Yield an advice for each place whose graphs are all alive at the end."""
+    """Yield an advice for each call site whose graphs are all alive at the end."""
     graphs_by_place = defaultdict(list)
     for graph in find_graphs(evidence):
         graphs_by_place[find_key(evidence, graph)].append(graph)
@@ -56,7 +57,7 @@ def find_kept_graphs(evidence: "Evidence") -> Iterator[Advice]:
 
 
 def describe(evidence: "Evidence", graphs: Sequence[Graph]) -> Advice:
-    """Return the advice on graphs of one place; the last one may have a name."""
+    """Return the advice on graphs of one call site; a variable may hold the last."""
     stop = evidence.stop.copy()
     freed: list[int] = []
     for graph, following in pairwise(graphs):
@@ -79,10 +80,9 @@ def describe(evidence: "Evidence", graphs: Sequence[Graph]) -> Advice:
 
 
 def find_key(evidence: "Evidence", graph: Graph) -> tuple[object, ...]:
-    """Return what graphs of one loop have in common.
+    """Return the key that graphs of one loop share.
 
-    That is the operators, the place that made the last call, and from where the
-    outermost module was called.
+    The operators, the site of the last call, and the caller of the outermost module.
     """
     columns = evidence.columns
     calls = np.asarray(graph.calls)
@@ -110,19 +110,19 @@ def find_caller(evidence: "Evidence", call: int) -> tuple[int, int] | None:
 def find_graphs(evidence: "Evidence") -> Iterator[Graph]:
     """Yield the graphs of forward calls that keep something alive.
 
-    Not those that backward went through: it freed what they saved.
+    Graphs that backward went through are left out: it freed their saved tensors.
     """
     columns = evidence.columns
     calls_by_graph = sorted(join_calls(evidence), key=lambda calls: calls[-1])
-    met = [find_met(evidence, calls) for calls in calls_by_graph]
-    if len(met) < MIN_GRAPHS:
+    touched = [find_touched_storages(evidence, calls) for calls in calls_by_graph]
+    if len(touched) < MIN_GRAPHS:
         return
-    n_graphs = np.bincount(np.concatenate(met), minlength=columns.n_storages)
+    n_graphs = np.bincount(np.concatenate(touched), minlength=columns.n_storages)
     went_back = np.zeros(columns.n_calls, np.bool_)
     went_back[columns.forward[columns.forward >= 0]] = True
     kept_by = Keeping(evidence)
     begin = -1
-    for calls, storages in zip(calls_by_graph, met, strict=True):
+    for calls, storages in zip(calls_by_graph, touched, strict=True):
         if not went_back[calls].any():
             own = storages[n_graphs[storages] == 1]
             saved = kept_by.list_kept(own, begin, calls[-1])
@@ -131,15 +131,15 @@ def find_graphs(evidence: "Evidence") -> Iterator[Graph]:
         begin = calls[-1]
 
 
-def find_met(evidence: "Evidence", calls: Sequence[int]) -> "Integers":
+def find_touched_storages(evidence: "Evidence", calls: Sequence[int]) -> "Integers":
     """Return the storages that calls read and make."""
     spans = [np.arange(*evidence.columns.first[c : c + 2].tolist()) for c in calls]
-    met: Integers = np.unique(evidence.columns.storage[np.concatenate(spans)])
-    return met
+    touched: Integers = np.unique(evidence.columns.storage[np.concatenate(spans)])
+    return touched
 
 
 class Keeping:
-    """Tells what graphs keep alive."""
+    """Finds the storages that graphs keep alive."""
 
     def __init__(self, evidence: "Evidence") -> None:
         self._evidence = evidence
@@ -148,14 +148,14 @@ class Keeping:
         self._last_detached = evidence.last_call(reads)
 
     def list_kept(self, storages: "Integers", begin: int, end: int) -> tuple[int, ...]:
-        """Return what a graph keeps alive, besides its result.
+        """Return the storages that a graph keeps alive, without its result.
 
-        It is there as long as its result is, which nobody has detached; or else if all
-        is there that autograd saved. Where some is gone, so is the graph: what is left
-        has a name, or stands in a list of its own.
+        A graph is alive if its result is, and was not detached; or if all tensors are
+        that autograd saved. If some of those are freed, the graph is freed too, and
+        the user holds the others.
 
         Args:
-            storages: What no other graph has met.
+            storages: The storages that no other graph touches.
             begin: The last call of the graph before.
             end: The last call of this one.
         """
@@ -174,7 +174,10 @@ class Keeping:
 
 
 def join_calls(evidence: "Evidence") -> list[list[int]]:
-    """Return the differentiated forward calls, those that are connected together."""
+    """Return the differentiated forward calls, grouped by connected graphs.
+
+    Calls are connected if they share a storage that a graph made (union-find).
+    """
     columns, is_inner = evidence.columns, find_inner(evidence)
     above = list(range(columns.n_storages))
 
@@ -211,7 +214,7 @@ def find_inner(evidence: "Evidence") -> "Flags":
     n_read = np.bincount(columns.call[~columns.is_made], minlength=columns.n_calls)
     is_chosen = np.zeros(columns.n_calls + 1, np.bool_)
     is_chosen[list_differentiated(evidence)] = True
-    is_chosen[:-1] &= n_read > 0  # what reads nothing makes leaves
+    is_chosen[:-1] &= n_read > 0  # a call that reads nothing makes leaves
     is_inner = is_chosen[evidence.maker]
     written = columns.is_written & is_chosen[columns.call]
     is_inner[columns.storage[written]] = True

@@ -17,36 +17,27 @@ from meta_magic.trace.units import format_bytes, format_flops
 if TYPE_CHECKING:
     from meta_magic.cost.advice.evidence import Evidence
     from meta_magic.cost.program_columns import Flags, Integers
-    from meta_magic.trace.modules import ModuleNode, ModuleTensor
+    from meta_magic.trace.modules import ModuleNode
 
 MAX_NAMED: Final = 3
-"""Names that are written out."""
-
-
-def list_parameters(root: "ModuleNode") -> "Iterator[tuple[str, int, ModuleTensor]]":
-    """Yield name, storage and record of each parameter of a tree that wants gradients.
-
-    One that stands in two places comes twice.
-    """
-    for node in root.walk():
-        for tensor, storage in zip(node.tensors, node.storages, strict=False):
-            is_meant = tensor.kind == "parameter" and tensor.requires_grad
-            if is_meant and storage >= 0 and not tensor.is_lazy:
-                name = ".".join(filter(None, (root.name, node.fqn, tensor.name)))
-                yield name, storage, tensor
+"""Names that a sentence lists before it counts the others."""
 
 
 def name_by_storage(roots: "Iterable[ModuleNode]") -> dict[int, str]:
-    """Return the first name of the parameters on each storage."""
+    """Return the first name of each parameter that requires gradients, by storage."""
     names: dict[int, str] = {}
     for root in roots:
-        for name, storage, _ in list_parameters(root):
-            names.setdefault(storage, name)
+        for node in root.walk():
+            for tensor, storage in zip(node.tensors, node.storages, strict=False):
+                is_trained = tensor.kind == "parameter" and tensor.requires_grad
+                if is_trained and storage >= 0 and not tensor.is_lazy:
+                    name = ".".join(filter(None, (root.name, node.fqn, tensor.name)))
+                    names.setdefault(storage, name)
     return names
 
 
 def shorten(names: Sequence[str]) -> str:
-    """Return names as they stand in a sentence, the first ones of many."""
+    """Return names as part of a sentence, of many only the first ones."""
     n_more = len(names) - MAX_NAMED
     if n_more <= 1:
         return ", ".join(names[:-1]) + (" and " if names[1:] else "") + names[-1]
@@ -54,11 +45,10 @@ def shorten(names: Sequence[str]) -> str:
 
 
 def find_missing_gradients(evidence: "Evidence") -> Iterator[Advice]:
-    """Yield an advice for each model that was differentiated in part.
+    """Yield an advice for each model of which only some parameters got a gradient.
 
-    What an optimizer wrote had a gradient, whoever put it there. What is used and gets
-    none is a mistake where an optimizer is to train it; what is not used, where a
-    module was called that holds it.
+    A parameter that an optimizer wrote had one. A parameter that is read and gets none
+    is a mistake if an optimizer has it; one that is not read, if its module was called.
     """
     columns, facts = evidence.columns, evidence.program.facts
     have = {storage for _, storage in facts.accumulated}
@@ -86,7 +76,7 @@ def find_missing_gradients(evidence: "Evidence") -> Iterator[Advice]:
 
 
 def find_called(root: "ModuleNode") -> set[int]:
-    """Return the storages of what is in modules that were called."""
+    """Return the storages of modules that were called, and of their submodules."""
     called = set[int]()
     nodes = [(root, False)]
     while nodes:
@@ -101,7 +91,7 @@ def find_called(root: "ModuleNode") -> set[int]:
 def describe_unused(
     evidence: "Evidence", unused: list[int], names: dict[int, str]
 ) -> Advice:
-    """Return the advice on parameters that nothing reads."""
+    """Return the advice on parameters that no call reads."""
     nbytes = int(evidence.nbytes[unused].sum())
     makers = makers_of(evidence, unused)
     places = evidence.places_of(makers)
@@ -118,21 +108,21 @@ def describe_unused(
 
 
 def makers_of(evidence: "Evidence", storages: list[int]) -> list[int]:
-    """Return the calls that made storages, of those that any made."""
+    """Return the calls that made storages, where there is one."""
     makers = evidence.maker[np.asarray(storages, np.int64)]
     made: list[int] = makers[makers >= 0].tolist()
     return made
 
 
 CLEARING: Final = ("zero_", "fill_", "detach", "alias")
-"""Ends of the names of operators that look at no number of a gradient."""
+"""Ends of the names of operators that do not read the numbers of a gradient."""
 
 
 def find_unread_gradients(evidence: "Evidence") -> Iterator[Advice]:
-    """Yield an advice if an optimizer steps some parameters, and others have gradients.
+    """Yield an advice if gradients are computed of parameters that no optimizer steps.
 
-    Gradients after which nothing was stepped yet, and those that anything else than
-    autograd reads, are used.
+    Gradients count as read if no step has come since, or if a call that is not
+    autograd's reads them.
     """
     facts = evidence.program.facts
     steps = np.flatnonzero(evidence.is_in("optimizer"))
@@ -180,10 +170,10 @@ def describe(
 
 
 def find_needed(evidence: "Evidence", is_dead: "Flags") -> "Integers":
-    """Return for each storage when it would be freed without dead calls.
+    """Return for each storage the call before which it is freed without dead calls.
 
-    What backward has no use for is freed when the code lets go of it: what a module is
-    given, when that returns.
+    A storage that backward does not need is freed when the code drops it: the input of
+    a module when the module returns.
     """
     columns = evidence.columns
     needed = evidence.last_call(~is_dead[columns.call]) + 1
@@ -195,7 +185,7 @@ def find_needed(evidence: "Evidence", is_dead: "Flags") -> "Integers":
 
 
 def list_made(evidence: "Evidence", call: int) -> list[int]:
-    """Return the storages of what a call returned."""
+    """Return the storages that a call returned."""
     tensors = evidence.tensors_of(call)
     made: list[int] = evidence.columns.storage[tensors][
         evidence.columns.is_made[tensors]
@@ -204,7 +194,7 @@ def list_made(evidence: "Evidence", call: int) -> list[int]:
 
 
 def find_looking(evidence: "Evidence") -> "Flags":
-    """Return for each call whether it is not autograd's, and looks at numbers."""
+    """Return for each call whether it reads numbers, and is not autograd's."""
     is_clearing = evidence.calls_of(lambda s: s.op.split(".")[1].endswith(CLEARING))
     looking: Flags = ~is_clearing & ~evidence.is_in("backward")
     return looking
@@ -239,9 +229,9 @@ def find_dead(evidence: "Evidence", gradients: "Integers") -> "Flags":
 
 
 def find_lost_initializations(evidence: "Evidence") -> Iterator[Advice]:
-    """Yield an advice for each line that makes parameters which tying throws away.
+    """Yield an advice for each line that fills parameters which weight tying drops.
 
-    Only for the user's own modules: those of a library are not to be changed.
+    Only for the user's own modules, not for those of a library.
     """
     tied = find_tied(evidence)
     if not tied:
@@ -275,7 +265,7 @@ def find_lost_initializations(evidence: "Evidence") -> Iterator[Advice]:
 
 
 def find_tied(evidence: "Evidence") -> dict[int, tuple[str, ...]]:
-    """Return by module number the names of its parameters that stand elsewhere too."""
+    """Return by module number the names of its parameters that other names share."""
     places: Counter[int] = Counter()
     named: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
     for number, root in enumerate(evidence.modules):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FOREACH: Final = "aten._foreach_"
 
 LEAST_SHARE: Final = 0.01
-"""Of the peak, that is worth a word."""
+"""Share of the peak from which there is an advice."""
 
 
 def find_foreach_temporaries(evidence: "Evidence") -> Iterator[Advice]:
@@ -49,18 +49,18 @@ def find_foreach_temporaries(evidence: "Evidence") -> Iterator[Advice]:
 
 
 HELD: Final = [*map(CATEGORIES.index, ("parameter", "buffer", "optimizer_state"))]
-"""What modules and optimizers hold is theirs to write later."""
+"""Categories of storages that modules and optimizers may write later."""
 
 SPARED: Final = frozenset({"torch.Tensor.clone", "torch.clone", "torch.Tensor.to"})
-"""Functions that copy what they are given first, and nothing else."""
+"""Functions whose first argument could be used in place of the copy."""
 
 COPIES: Final = frozenset({"aten.clone.default", "aten._to_copy.default"})
 
 
 def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
-    """Yield an advice for each place that copies in vain.
+    """Yield an advice for each call site with copies that are not needed.
 
-    What no call reads was copied for somebody else.
+    A copy that no call reads was made for other code: it is left out.
     """
     chosen = evidence.calls_of(is_plain_copy) & evidence.is_own
     chosen &= evidence.is_in("forward", "other")
@@ -77,13 +77,13 @@ def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
     for copying in calls_by_place.values():
         copies = evidence.columns.first[np.asarray(copying) + 1] - 1
         storages = evidence.columns.storage[copies]
-        # What was copied lives as long as both: what is spared is both at once.
+        # The source would live as long as both: the saving is while both are alive.
         both = np.minimum(
             *evidence.stop[evidence.columns.storage[[copies - 1, copies]]]
         )
         nbytes = int(evidence.nbytes[storages].sum())
         if nbytes:
-            spared = spare(evidence, copying)
+            spared = find_spared(evidence, copying)
             times = f"{len(copying):,} copies" if len(copying) > 1 else "a copy"
             yield Advice(
                 kind="copy",
@@ -97,15 +97,15 @@ def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
             )
 
 
-def spare(evidence: "Evidence", calls: Sequence[int]) -> tuple[int, ...]:
-    """Return the place of calls, if they could return what they are given."""
+def find_spared(evidence: "Evidence", calls: Sequence[int]) -> tuple[int, ...]:
+    """Return the call sites of copies whose function could return its argument."""
     found = evidence.places_of(calls)
     functions = {evidence.program.places[place].function for place in found}
     return found if functions <= SPARED else ()
 
 
 def is_plain_copy(signature: "Signature") -> bool:
-    """Whether calls of a signature copy a tensor as it is, to where it is."""
+    """Whether a call copies a tensor with the same layout, dtype and device."""
     n_tensors = len(signature.inputs), len(signature.outputs)
     if signature.op not in COPIES or n_tensors != (1, 1):  # none returned: it raised
         return False
@@ -118,10 +118,10 @@ def is_plain_copy(signature: "Signature") -> bool:
 
 
 def is_idle(evidence: "Evidence", call: int, last_write: "Integers") -> bool:
-    """Whether nobody could tell a copy from what was copied.
+    """Whether the source could be used in place of its copy.
 
-    A part of something larger may be copied so that the rest is freed, and what is
-    alive beside its copy at the end may be written later.
+    Not if one of them is written, or may be written after the block as both are alive;
+    and not if a part of a larger storage is copied so that the rest can be freed.
     """
     source, copy = evidence.columns.storage[evidence.tensors_of(call)].tolist()
     signature = evidence.program.signatures[evidence.columns.signature[call]]
@@ -132,10 +132,10 @@ def is_idle(evidence: "Evidence", call: int, last_write: "Integers") -> bool:
     is_part = evidence.nbytes[source] > span_nbytes(signature.outputs[0])
     is_leaf = any(copy == storage for _, storage in evidence.program.facts.accumulated)
     is_held = evidence.memory.account.category[copy] in HELD
-    both_left = source_end[1] and copy_end[1]
+    both_outlive = source_end[1] and copy_end[1]
     return (
         max(last_write[source], last_write[copy]) <= call
-        and not (both_left or is_leaf or is_held)
+        and not (both_outlive or is_leaf or is_held)
         and not (is_part and copy_end > source_end)
     )
 
@@ -147,7 +147,11 @@ MIXING: Final = ("norm", "to_copy", "embedding", "index_put", "scatter", "autoca
 
 
 def find_wide_dtypes(evidence: "Evidence") -> Iterator[Advice]:
-    """Yield an advice for each place that makes numbers wider than the program's."""
+    """Yield an advice for each call site where promotion makes wider numbers.
+
+    Where float32 and float64 are combined, the result and all that is computed from it
+    are float64. A cast, or a reduction to one number, is intended.
+    """
     chosen = evidence.calls_of(is_promoting) & evidence.is_own
     chosen &= evidence.is_in("forward", "other")
     calls_by_place: dict[tuple[int, torch.dtype, torch.dtype], list[int]]
@@ -166,7 +170,7 @@ def find_wide_dtypes(evidence: "Evidence") -> Iterator[Advice]:
 def describe(
     evidence: "Evidence", calls: Sequence[int], wide: torch.dtype, narrow: torch.dtype
 ) -> Advice:
-    """Return the advice on calls of one place."""
+    """Return the advice on calls of one call site."""
     columns = evidence.columns
     widened = find_widened(evidence, calls, wide)
     shares = np.ones(columns.n_storages)
@@ -175,7 +179,7 @@ def describe(
     for source, copy in find_casts(evidence, {*widened}, narrow):
         if evidence.stop[source] > evidence.stop[copy]:
             shares[copy] = 0
-        else:  # what was wide is itself what it was cast to, and lives on
+        else:  # the source is narrow already, and is alive in place of its cast
             stop[source] = evidence.maker[copy]
     nbytes = int((evidence.nbytes * (1 - shares)).sum())
     makers = list_factories(evidence, widened, min(calls))
@@ -195,7 +199,7 @@ def describe(
 def list_factories(
     evidence: "Evidence", widened: Sequence[int], end: int
 ) -> Sequence[int]:
-    """Return the calls before one that made what would be narrower, of nothing."""
+    """Return the factory calls before ``end`` that made a widened storage."""
     columns = evidence.columns
     n_read = np.bincount(columns.call[~columns.is_made], minlength=columns.n_calls)
     makers = evidence.maker[np.asarray(widened, np.int64)]
@@ -219,14 +223,14 @@ def is_promoting(signature: "Signature") -> bool:
 
 
 def find_dtypes(evidence: "Evidence", call: int) -> tuple[torch.dtype, torch.dtype]:
-    """Return the dtype that a call makes, and the narrowest that it reads."""
+    """Return the dtype of the output, and the narrowest of the inputs."""
     signature = evidence.program.signatures[evidence.columns.signature[call]]
     floats = list_floats(signature)
     return signature.outputs[0].dtype, min(floats, key=lambda dtype: dtype.itemsize)
 
 
 def list_floats(signature: "Signature") -> list[torch.dtype]:
-    """Return the floating dtypes of what calls of a signature read, numbers aside."""
+    """Return the floating dtypes of the inputs that have dimensions."""
     return [
         geometry.dtype
         for geometry in signature.inputs
@@ -235,7 +239,7 @@ def list_floats(signature: "Signature") -> list[torch.dtype]:
 
 
 def find_usual(evidence: "Evidence") -> torch.dtype:
-    """Return the dtype of most parameters, or else of most numbers that calls make."""
+    """Return the dtype of most parameter elements, or else of most output elements."""
     numel = count_floats(
         (tensor.dtype, tensor.numel)
         for root in evidence.modules
@@ -263,9 +267,10 @@ def count_floats(pairs: Iterable[tuple[torch.dtype, int]]) -> Counter[torch.dtyp
 def find_widened(
     evidence: "Evidence", calls: Sequence[int], wide: torch.dtype
 ) -> Sequence[int]:
-    """Return the storages that would be narrower: what calls make, and what follows.
+    """Return the storages that would be narrower.
 
-    And what they read that is wide, if a call made it of nothing.
+    The outputs of the calls and all wide tensors computed from them, and wide inputs
+    that a factory made.
     """
     columns, signatures = evidence.columns, evidence.program.signatures
     n_read = np.bincount(columns.call[~columns.is_made], minlength=columns.n_calls)
@@ -293,7 +298,7 @@ def find_widened(
 def find_casts(
     evidence: "Evidence", widened: set[int], narrow: torch.dtype
 ) -> Iterator[tuple[int, int]]:
-    """Yield what would be narrow, and what it is cast to, of each cast back."""
+    """Yield (source, copy) of each cast of a widened storage back to ``narrow``."""
     is_cast = evidence.calls_of(
         lambda s: s.op == CAST and [t.dtype for t in s.outputs] == [narrow]
     )

@@ -20,13 +20,7 @@ from meta_magic.trace.formulas.operands import Formula, Operands, of_all
 
 
 class Matrices(NamedTuple):
-    """A batch of matrices.
-
-    Attributes:
-        n: How many.
-        long: Rows or columns, whichever are more.
-        short: The other.
-    """
+    """A batch of ``n`` matrices, with the larger and the smaller of their two sizes."""
 
     n: int
     long: int
@@ -34,13 +28,13 @@ class Matrices(NamedTuple):
 
 
 def read_matrices(call: Operands) -> Matrices:
-    """Return the matrices that are taken apart."""
+    """Return the matrices that are factorized."""
     *batch, rows, columns = call.shape("A", "self", "input", "LU", "LD")
     return Matrices(prod(batch), max(rows, columns), min(rows, columns))
 
 
 def of_matrix(leading: Callable[[int, int], float]) -> Formula:
-    """Return the formula whose leading terms follow from the two sizes of a matrix."""
+    """Return a formula from the leading terms in the two sizes of a matrix."""
 
     def count(call: Operands) -> int:
         n, long, short = read_matrices(call)
@@ -50,9 +44,9 @@ def of_matrix(leading: Callable[[int, int], float]) -> Formula:
 
 
 def of_sides(each: int, factor: float = 0.0) -> Formula:
-    """Return the formula of a system: ``factor`` n³, and ``each`` n² for a right side.
+    """Return the formula of a linear system with a matrix of n rows.
 
-    The factorization is of the square matrix, once for all right sides.
+    ``factor`` n³ to factorize the matrix, and ``each`` n² for each right side.
     """
 
     def count(call: Operands) -> int:
@@ -81,7 +75,7 @@ def reduce_columns(long: int, short: int) -> float:
 
 
 def count_qr(call: Operands) -> int:
-    """Count the reflections, and those again that make Q of them, where wanted."""
+    """Count the reflections, and to form Q from them unless ``mode`` is "r"."""
     n, long, short = read_matrices(call)
     rows, mode = call.shape("A")[-2], call.value("mode", "reduced")
     made = 0.0 if mode == "r" else form_q(rows, call.made[-1], short)
@@ -89,13 +83,13 @@ def count_qr(call: Operands) -> int:
 
 
 def count_formed(call: Operands) -> int:
-    """Count the Q that is made of its reflections."""
+    """Count to form Q from its reflections."""
     *batch, rows, columns = call.made
     return prod(batch) * round(form_q(rows, columns, call.shape("tau")[-1]))
 
 
 def form_q(rows: int, columns: int, n: int) -> float:
-    """Return the FLOPs that make so many columns of a Q of n reflections."""
+    """Return the FLOPs to form columns of a Q of n reflections."""
     return 4 * rows * columns * n - 2 * (rows + columns) * n**2 + 4 / 3 * n**3
 
 
@@ -119,7 +113,7 @@ def count_singular(call: Operands) -> int:
 
 
 def count_symmetric(call: Operands) -> int:
-    """Count the eigenvalues of a symmetric matrix, and vectors where wanted."""
+    """Count the eigenvalues of a symmetric matrix, and its vectors if computed."""
     n, size, _ = read_matrices(call)
     with_vectors = call.value("compute_v", default=True)
     return n * (9 * size**3 if with_vectors else round(4 / 3 * size**3))
@@ -155,11 +149,11 @@ FACTORIZATION_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
 )
 
 MANY: Final = 25
-"""Rows over which distances are computed by a product of matrices."""
+"""Rows above which distances are computed by a product of matrices."""
 
 
 def count_fourier(call: Operands, each: float) -> int:
-    """Count transforms along some dimensions, as long as the real side is."""
+    """Count transforms along some dimensions, by the size of the real side."""
     shape = call.shape("self") if "last_dim_size" not in call else call.made
     dims = call.value("dim")
     n_points = prod(shape[d] for d in dims)
@@ -169,7 +163,7 @@ def count_fourier(call: Operands, each: float) -> int:
 def count_distances(call: Operands) -> int:
     """Count subtraction, power and sum for each pair of rows and coordinate.
 
-    Euclidean ones of many rows are a product of matrices two columns wider.
+    Euclidean distances of many rows are a product of matrices with two more columns.
     """
     first, second = call.shape("x1"), call.shape("x2")
     n_pairs, width = prod(call.made), first[-1]

@@ -1,9 +1,9 @@
-"""Fused attention: its products, over all pairs of positions or over those it needs.
+"""FLOPs of fused attention: over all pairs of positions, or without masked pairs.
 
-Forward has two products, Q Kᵀ and P V. Backward has five: Q Kᵀ again, for a fused
-kernel keeps no scores, dV = Pᵀ dO, dP = dO Vᵀ, dQ = dS K and dK = dSᵀ Q; the backward
-of attention by math has the last four. Several query heads may share a key head: what
-counts is query heads. Softmax, dropout and scaling are not counted.
+Forward has two products, Q Kᵀ and P V. Backward has five: Q Kᵀ again, as a fused kernel
+keeps no scores, dV = Pᵀ dO, dP = dO Vᵀ, dQ = dS K and dK = dSᵀ Q. Query heads are
+counted, also where several share a key head. Softmax, dropout and scaling are not
+counted.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,13 +15,7 @@ from meta_magic.trace.formulas.operands import Formula, Operands
 
 
 class Lengths(NamedTuple):
-    """How many positions there are.
-
-    Attributes:
-        n_heads: Query heads of all sequences together.
-        n_queries: Positions of queries in a sequence.
-        n_keys: Positions of keys in a sequence.
-    """
+    """Query heads of all sequences together, and positions in one sequence."""
 
     n_heads: int
     n_queries: int
@@ -34,12 +28,7 @@ class Lengths(NamedTuple):
 
 
 class Products(NamedTuple):
-    """How many products there are.
-
-    Attributes:
-        of_keys: As wide as queries and keys.
-        of_values: As wide as values.
-    """
+    """Number of products as wide as keys, and as wide as values."""
 
     of_keys: int
     of_values: int
@@ -64,9 +53,9 @@ def read_positions_first(call: Operands) -> Lengths:
 
 
 def read_row(call: Operands, dense: Reader) -> Lengths:
-    """Read sequences that stand in one row, or else those of a dense tensor.
+    """Read packed sequences, or else those of a dense tensor.
 
-    In a row they may differ in length, which is data: all count as the longest.
+    The lengths of packed sequences are data: all count as the longest one.
     """
     if "cum_seq_q" not in call and "cu_seqlens_q" not in call:
         return dense(call)
@@ -79,14 +68,14 @@ def read_row(call: Operands, dense: Reader) -> Lengths:
 def count_pairs(call: Operands, lengths: Lengths) -> int:
     """Count the pairs that neither a causal mask nor a window leaves out.
 
-    Query i sees the keys from i - left to i + right. Where there are not as many
-    queries as keys, a mask of flash attention by itself is drawn from the last of both,
-    and one of ``scaled_dot_product_attention`` from the first.
+    Query i sees the keys from i - left to i + right. If there are more keys than
+    queries, a mask of flash attention itself is aligned to the last key and query, a
+    mask of ``scaled_dot_product_attention`` to the first.
     """
     _, n_queries, n_keys = lengths
     mask = call.value("custom_mask_type", 0)
-    is_in_row = call.signature.op.startswith("aten._flash_attention")
-    shift = n_keys - n_queries if is_in_row or mask == FROM_LAST else 0
+    is_flash = call.signature.op.startswith("aten._flash_attention")
+    shift = n_keys - n_queries if is_flash or mask == FROM_LAST else 0
     own = call.value("window_size")  # the efficient kernel's, with the query's position
     left = call.value("window_size_left", own - 1 if own else None)
     right = 0 if call.value("is_causal") or mask else call.value("window_size_right")
@@ -98,11 +87,11 @@ def count_pairs(call: Operands, lengths: Lengths) -> int:
 
 
 FROM_LAST: Final = 2
-"""``custom_mask_type`` of a causal mask that is drawn from the last positions."""
+"""``custom_mask_type`` of a causal mask that is aligned to the last positions."""
 
 
 def add_limited(first: int, n: int, limit: int) -> int:
-    """Add up n numbers in a row, those below 0 as 0 and those over the limit as it."""
+    """Sum n consecutive numbers, each clamped to 0 and the limit."""
 
     def below(end: int) -> int:
         within = min(max(end, 0), limit + 1)
@@ -112,17 +101,17 @@ def add_limited(first: int, n: int, limit: int) -> int:
 
 
 def count_all(call: Operands, read: Reader, products: Products) -> int:
-    """Count the products over all pairs, whatever is masked."""
+    """Count the products over all pairs, masked ones too."""
     return multiply(call, read(call).n_pairs, products)
 
 
 def count_needed(call: Operands, read: Reader, products: Products) -> int:
-    """Count the products over the pairs that no mask leaves out."""
+    """Count the products over pairs that are not masked."""
     return multiply(call, count_pairs(call, read(call)), products)
 
 
 def multiply(call: Operands, n_pairs: int, products: Products) -> int:
-    """Return the FLOPs of so many pairs."""
+    """Return the FLOPs of the products of ``n_pairs`` pairs."""
     n_keys = products.of_keys * call.shape("query")[-1]
     return 2 * n_pairs * (n_keys + products.of_values * call.shape("value")[-1])
 
@@ -148,12 +137,12 @@ def count_encoder(call: Operands) -> int:
 
 
 def read_cudnn(call: Operands) -> Lengths:
-    """Read what cuDNN's kernel takes: heads first, or sequences in a row."""
+    """Read the shapes of cuDNN's kernel: heads first, or packed sequences."""
     return read_row(call, dense=read_heads_first)
 
 
 def read_flash(call: Operands) -> Lengths:
-    """Read what flash attention by itself takes: positions first, or in a row."""
+    """Read the shapes of flash attention: positions first, or packed sequences."""
     return read_row(call, dense=read_positions_first)
 
 
@@ -184,7 +173,7 @@ READER_BY_BACKWARD: Final[Mapping[str, Reader]] = MappingProxyType(
         "aten._efficient_attention_backward": read_flash,
     }
 )
-"""How each kernel's shapes are read."""
+"""How the shapes of each kernel are read."""
 
 Count: TypeAlias = Callable[[Operands, Reader, Products], int]
 
@@ -213,4 +202,4 @@ ATTENTION_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
 NEEDED_ATTENTION_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
     build_formulas(count_needed)
 )
-"""Without the pairs that a causal mask or a window leaves out."""
+"""Without masked pairs."""

@@ -31,8 +31,8 @@ from meta_magic.trace.formulas.torch_formulas import count_by_torch, count_own
 from meta_magic.trace.signature import Geometry, Signature, TensorArgument
 
 Kind: TypeAlias = Literal["product", "elementwise", "moves", "unknown"]
-"""What a call does: products and the like, which have FLOPs; something element by
-element; no arithmetic, as views and copies; or nobody told us."""
+"""What a call does: products and the like, which have FLOPs; operations element by
+element; no arithmetic, as views and copies; or unknown."""
 
 FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
     {
@@ -46,7 +46,7 @@ FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
 )
 
 IN_COMPLEX: Final = 4
-"""Real multiply-adds in a complex one: 4 products and 4 sums."""
+"""Real multiply-adds in a complex multiply-add: 4 products and 4 sums."""
 
 
 class Operations(NamedTuple):
@@ -55,7 +55,7 @@ class Operations(NamedTuple):
     Attributes:
         kind: What it does.
         flops: 2 for each multiply-add of its products; 0 for other kinds.
-        flops_needed: Without the products that a causal mask or a window leaves out.
+        flops_needed: FLOPs without those of masked pairs of attention.
         n_elementwise: Operations and functions element by element, by their weights.
     """
 
@@ -70,7 +70,7 @@ UNKNOWN: Final = Operations("unknown")
 
 
 def count_operations(signature: Signature) -> Operations:
-    """Return what one call computes; it depends on nothing but its signature.
+    """Return what one call computes.
 
     A call that returned and wrote nothing, as one that raised, computes nothing.
     """
@@ -98,7 +98,7 @@ def find_formula(name: str) -> Formula | None:
 
 
 def count_products(name: str, formula: Formula, signature: Signature) -> Operations:
-    """Return what a formula gives; unknown where it lacks what it needs."""
+    """Return the result of a formula; unknown where an argument is missing."""
     call = Operands(signature)
     needed = NEEDED_ATTENTION_FLOPS.get(name, formula)
     try:
@@ -115,20 +115,15 @@ def count_flops(signature: Signature) -> int | None:
     """Return the FLOPs of one call, 2 for each multiply-add.
 
     Returns:
-        All of its products, masked ones too; None for what has no formula, and for what
-        computes element by element, which is counted apart.
+        FLOPs of all products, masked ones too; None for operators without a formula,
+        and for those that compute element by element.
     """
     counted = count_operations(signature)
     return counted.flops if counted.kind == "product" else None
 
 
 class Traffic(NamedTuple):
-    """Bytes that one call moves.
-
-    Attributes:
-        nbytes_read: Of what it reads.
-        nbytes_written: Of what it makes or writes.
-    """
+    """Bytes that one call reads, and bytes that it makes or writes."""
 
     nbytes_read: int
     nbytes_written: int
@@ -143,7 +138,7 @@ UNTOUCHED: Final = frozenset(
     squeeze_ unsqueeze_ as_strided_ swapaxes_ swapdims_ record_stream lift_fresh
     """)
 )
-"""Make or change a tensor, and touch no element."""
+"""Operators that make or change a tensor and touch no element."""
 
 OVERWRITES: Final = {INITIALIZERS} | frozenset(
     name_all("""
@@ -151,7 +146,7 @@ OVERWRITES: Final = {INITIALIZERS} | frozenset(
     geometric_ cauchy_ log_normal_ trunc_normal_ _foreach_zero_ _foreach_copy_
     """)
 )
-"""Write without a look at what was there."""
+"""Operators that write without reading the old values."""
 
 LOOKS_UP: Final = frozenset(
     name_all("""
@@ -159,7 +154,8 @@ LOOKS_UP: Final = frozenset(
     nll_loss2d_forward
     """)
 )
-"""Read of their first tensor as many elements as they return, or as the others have."""
+"""Operators that read only some elements of their first tensor: as many as they
+return, or as the other tensors have."""
 
 SETS_PART: Final = frozenset(
     name_all("""
@@ -167,18 +163,14 @@ SETS_PART: Final = frozenset(
     scatter_ scatter_add_ scatter_reduce_ index_add_
     """)
 )
-"""Write of their first tensor as many elements as they are given."""
+"""Operators that write only some elements of their first tensor: as many as given."""
 
-ADDS: Final = frozenset(
-    name_all("""
-    scatter_add_ scatter_reduce_ index_add_
-    """)
-)
+ADDS: Final = frozenset(name_all("scatter_add_ scatter_reduce_ index_add_"))
 """Of those, the ones that read what they write."""
 
 
 def count_traffic(signature: Signature) -> Traffic:
-    """Return the bytes of one call; they depend on nothing but its signature."""
+    """Return the bytes that one call reads and writes."""
     name = name_of(signature)
     if signature.is_view or name in UNTOUCHED:
         return NOTHING
@@ -199,17 +191,23 @@ def count_traffic(signature: Signature) -> Traffic:
 
 
 def find_written(name: str, signature: Signature) -> list[int]:
-    """Return the inputs that a call writes; a fused optimizer only scaled gradients."""
+    """Return the inputs that a call writes.
+
+    A fused optimizer declares its gradients as written, and writes them only to scale
+    them.
+    """
     arguments = dict(signature.arguments)
     gradients = arguments.get("grads", ())
-    if not name.startswith("aten._fused_") or arguments.get("grad_scale") is not None:
-        gradients = ()
-    left = {g.index for g in as_tuple(gradients) if isinstance(g, TensorArgument)}
-    return [i for i in signature.writes if i not in left]
+    is_unscaled = arguments.get("grad_scale") is None
+    if not (name.startswith("aten._fused_") and is_unscaled):
+        return [*signature.writes]
+    listed = gradients if isinstance(gradients, tuple) else (gradients,)
+    unwritten = {g.index for g in listed if isinstance(g, TensorArgument)}
+    return [i for i in signature.writes if i not in unwritten]
 
 
 def count_part(signature: Signature, *, is_added: bool) -> Traffic:
-    """Return the bytes of a call that writes some elements of its first tensor."""
+    """Return the bytes of a call that writes only some elements of its first tensor."""
     target, *others = signature.inputs
     n_elements = max([prod(g.shape) for g in others], default=0)
     part = min(measure(target), n_elements * target.dtype.itemsize)
@@ -218,26 +216,15 @@ def count_part(signature: Signature, *, is_added: bool) -> Traffic:
 
 
 def measure(geometry: Geometry) -> int:
-    """Return the bytes of the elements that differ; 0 for a layout without strides."""
+    """Return the bytes of distinct elements; 0 for a layout without strides."""
     if geometry.stride is None:
         return 0
     pairs = zip(geometry.shape, geometry.stride, strict=True)
     return prod(n for n, step in pairs if step or not n) * geometry.dtype.itemsize
 
 
-def as_tuple(value: object) -> tuple[object, ...]:
-    """Return a value as a tuple."""
-    return value if isinstance(value, tuple) else (value,)
-
-
 class CallCosts(TypedDict):
-    """The fields of an ``OpCall`` that follow from its signature by formulas.
-
-    Attributes:
-        flops: FLOPs of products, or None.
-        nbytes_read: Bytes that it reads.
-        nbytes_written: Bytes that it makes or writes.
-    """
+    """The fields of an ``OpCall`` that follow from its signature by formulas."""
 
     flops: int | None
     nbytes_read: int
@@ -245,7 +232,7 @@ class CallCosts(TypedDict):
 
 
 def count_costs(signature: Signature) -> CallCosts:
-    """Return what one call of a signature costs."""
+    """Return these fields for a signature."""
     read, written = count_traffic(signature)
     return {
         "flops": count_flops(signature),

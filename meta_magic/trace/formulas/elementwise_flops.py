@@ -15,10 +15,10 @@ from meta_magic.trace.formulas.operands import Formula, Operands, of_all
 
 
 def count_elementwise(name: str, call: Operands) -> int | None:
-    """Return the operations of a call that is no product; None if they are not known.
+    """Return the operations of a call that is no product; None if they are unknown.
 
     Args:
-        name: The operator's, without its overload.
+        name: The operator without its overload.
         call: Its arguments.
     """
     base = name.replace("._foreach_", ".")
@@ -29,18 +29,18 @@ def count_elementwise(name: str, call: Operands) -> int | None:
     weight = WEIGHT_BY_OP.get(base)
     if not weight:
         return weight
-    if isinstance(call.value("self"), tuple):  # of _foreach_ and fused optimizers
+    if isinstance(call.value("self"), tuple):  # _foreach_ and fused optimizers
         return weight * sum(map(prod, call.shapes("self")))
     return weight * call.largest
 
 
 def each_of(argument: str, weight: int = 1) -> Formula:
-    """Return the formula of what computes for each element of one argument."""
+    """Return a formula: ``weight`` operations for each element of one argument."""
     return lambda call: weight * prod(call.shape(argument))
 
 
 def each_made(weight: int = 1) -> Formula:
-    """Return the formula of what computes for each element of its result."""
+    """Return a formula: ``weight`` operations for each element of the result."""
     return lambda call: weight * prod(call.made)
 
 
@@ -61,7 +61,7 @@ def count_comparisons(call: Operands) -> int:
 
 
 def count_accumulated(call: Operands) -> int:
-    """Count one addition for each value that is added; none where they replace."""
+    """Count one addition for each value that is added; none where values replace."""
     return prod(call.shape("values")) if call.value("accumulate") else 0
 
 
@@ -95,7 +95,7 @@ SPECIAL: Final[Mapping[str, Formula]] = MappingProxyType(
     | of_all("upsample_bicubic2d_backward", each_of("grad_output", 40))
     | of_all("grid_sampler_2d_backward", each_of("grad_output", 22))
 )
-"""Those whose work is not that of their largest tensor."""
+"""Operators whose work does not follow from their largest tensor."""
 
 MADE: Final = """
 hann_window hamming_window blackman_window bartlett_window kaiser_window empty
@@ -106,7 +106,7 @@ randint randint_like randperm normal normal_functional uniform random bernoulli
 exponential geometric cauchy log_normal multinomial poisson binomial _standard_gamma
 tril_indices triu_indices complex polar _philox_uniform _philox_normal from_file
 """
-"""Makes values of none; a random number costs, but not what formulas say."""
+"""Operators that make values from none. No formula says what a random number costs."""
 
 MOVED: Final = """
 _to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc to_padded_tensor
@@ -137,7 +137,7 @@ _nested_tensor_from_mask_left_aligned _nested_tensor_from_mask
 _convert_indices_from_coo_to_csr quantize_per_tensor dequantize
 _cudnn_rnn_flatten_weight _cudnn_init_dropout_state
 """
-"""Moves values, or only looks at them differently; so do all views."""
+"""Operators that move values, or return a view."""
 
 ONE: Final = """
 frexp histogram adaptive_avg_pool3d adaptive_avg_pool3d_backward
@@ -174,7 +174,7 @@ _unsafe_masked_index_put_accumulate _embedding_bag_dense_backward _amp_update_sc
 renorm segment_reduce linalg__powsum
 
 """
-"""One function, or one operation of a sum."""
+"""Operators with one function, or one operation of a sum, for each element."""
 
 WEIGHTS: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -246,10 +246,10 @@ WEIGHTS: Final[Mapping[int, str]] = MappingProxyType(
 )
 
 INITIALIZERS: Final = "nn.init"
-"""What stands for functions of ``torch.nn.init`` that are recorded as one call."""
+"""The name of a function of ``torch.nn.init`` that is recorded as one call."""
 
 WEIGHT_BY_OP: Final[Mapping[str, int]] = MappingProxyType(
     {f"aten.{n}": weight for weight, names in WEIGHTS.items() for n in names.split()}
     | {INITIALIZERS: 0}
 )
-"""A view that is not named here weighs nothing, either."""
+"""Operations for each element. A view that is not listed has none either."""

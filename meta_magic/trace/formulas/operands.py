@@ -1,4 +1,4 @@
-"""The arguments of a call by name, as formulas take them: shapes, not tensors."""
+"""The arguments of a call by name, as formulas read them: shapes, not tensors."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -10,11 +10,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 class Operands:
-    """The arguments of a signature by their names in the operator's schema.
-
-    Attributes:
-        signature: The call.
-    """
+    """The arguments of a signature by their names in the operator's schema."""
 
     __slots__ = ("_arguments", "signature")
 
@@ -26,14 +22,14 @@ class Operands:
         return self._arguments.get(name) is not None
 
     def value(self, name: str, default: Any = None) -> Any:
-        """Return an argument as given; the default where it is left at its own."""
+        """Return an argument; ``default`` if the call does not give it."""
         return self._arguments.get(name, default)
 
     def shape(self, *names: str) -> Shape:
-        """Return the shape of the tensor that is given under the first of some names.
+        """Return the shape of the tensor argument with the first of some names.
 
         Raises:
-            LookupError: Under none of them.
+            LookupError: There is none of them.
         """
         for name in names:
             value = self._arguments.get(name)
@@ -42,7 +38,7 @@ class Operands:
         raise LookupError(f"{self.signature.op} has no tensor {' or '.join(names)}")
 
     def shapes(self, name: str) -> list[Shape]:
-        """Return the shapes of the tensors of a list; that of one tensor as a list."""
+        """Return the shapes of an argument that is a list of tensors, or a tensor."""
         value = self._arguments.get(name)
         items = value if isinstance(value, tuple) else (value,)
         inputs = self.signature.inputs
@@ -50,12 +46,12 @@ class Operands:
 
     @property
     def made(self) -> Shape:
-        """Shape of the first tensor that it returns."""
+        """Shape of the first output."""
         return self.signature.outputs[0].shape
 
     @property
     def largest(self) -> int:
-        """Elements of the largest tensor that it reads or returns."""
+        """Elements of the largest input or output."""
         tensors = (*self.signature.inputs, *self.signature.outputs)
         return max([prod(g.shape) for g in tensors], default=0)
 
@@ -71,17 +67,17 @@ def name_of(signature: Signature) -> str:
 
 
 def name_all(names: str) -> tuple[str, ...]:
-    """Return the names of torch's operators, given without ``aten``."""
+    """Return the names of torch's operators from a text without ``aten``."""
     return tuple(f"aten.{name}" for name in names.split())
 
 
 def of_all(names: str, formula: Formula) -> dict[str, Formula]:
-    """Return one formula for several of torch's operators, named without ``aten``."""
+    """Return a table with one formula for several operators; see ``name_all``."""
     return dict.fromkeys(name_all(names), formula)
 
 
 def shape_of(value: Argument, tensors: Sequence[Geometry]) -> Any:
-    """Return a value with shapes in place of tensors, in lists, too."""
+    """Return an argument with shapes in place of tensors, also in lists."""
     if isinstance(value, TensorArgument):
         return tensors[value.index].shape
     if isinstance(value, tuple):

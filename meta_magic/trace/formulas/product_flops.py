@@ -15,9 +15,10 @@ from meta_magic.trace.formulas.operands import Formula, Operands, Shape, of_all
 
 
 def product_of(left: str) -> Formula:
-    """Return the formula of a product whose left side is the argument of that name.
+    """Return the formula of a product with that argument as its left side.
 
-    Each element of the left side meets a row of the right side, as long as the result.
+    Each element of the left side is multiplied with a row of the right side, which is
+    as long as a row of the result.
     """
     return lambda call: 2 * prod(call.shape(left)) * call.made[-1]
 
@@ -28,12 +29,12 @@ def once_for_each(name: str) -> Formula:
 
 
 def count_grouped(call: Operands) -> int:
-    """Count a product for each group; a side without groups is cut into them.
+    """Count a product for each group; a side without groups is split into them.
 
     Shape:
-        (rows, k) by (groups, k, n): each row meets the matrix of its group.
-        (m, rows) by (rows, n), the gradient of weights: each element a row of n.
-        (groups, m, k) by (k, columns): each column meets the matrix of its group.
+        (rows, k) by (groups, k, n): each row by the matrix of its group.
+        (m, rows) by (rows, n), the gradient of weights: each element by a row of n.
+        (groups, m, k) by (k, columns): each column by the matrix of its group.
         (groups, m, k) by (groups, k, n): a product each.
     """
     left, right = call.shape("self"), call.shape("mat2")
@@ -79,7 +80,7 @@ def pair_positions(plane: Shape, weight: Shape) -> int:
     """Count the multiply-adds of all positions of a plane with all weights.
 
     Shape:
-        plane: (sequences, channels, positions...), of whichever channels.
+        plane: (sequences, channels, positions...); the channels do not count.
         weight: (filters, channels of a group, size...), each used at each position.
     """
     return 2 * plane[0] * prod(plane[2:]) * prod(weight)
@@ -97,10 +98,10 @@ def count_transposed(call: Operands) -> int:
 
 
 def count_backward(call: Operands) -> int:
-    """Count the gradients that are asked for.
+    """Count the gradients in ``output_mask``.
 
-    That of the input, and that of the weight, pair the same positions with the same
-    weights as forward did; that of the bias is a sum.
+    The gradients of input and weight pair the same positions with the same weights as
+    forward; the gradient of the bias is a sum.
     """
     wanted: Sequence[bool] = call.value("output_mask", (True, True, True))
     source = "input" if "input" in call else "self"
@@ -157,7 +158,7 @@ def count_layers(call: Operands) -> int:
 
 
 def count_layers_backward(call: Operands) -> int:
-    """Count the gradients of what went in, and of weights where they are asked for."""
+    """Count the gradients of the inputs, and of the weights if ``output_mask`` says."""
     *_, of_weights = call.value("output_mask", (True,))
     return count_layers(call) * (2 if of_weights else 1)
 

@@ -1,7 +1,7 @@
-"""Formulas of users and libraries: those given to us, and those given to torch.
+"""Formulas of users and libraries: by ``mm.flop_formula``, or registered with torch.
 
-Both are called as the operator is, with shapes in place of tensors and the shape of
-what it returns as ``out_shape``; a formula of torch's that wants tensors is not used.
+Both are called like the operator, with shapes in place of tensors and the shape of the
+result as ``out_shape``. A formula of torch that needs tensors is not used.
 """
 
 import sys
@@ -20,14 +20,14 @@ Function = TypeVar("Function", bound=Callable[..., int])
 Packet: Final = type(torch.ops.aten.mm)
 
 OWN: dict[str, Callable[..., int]] = {}
-"""Formulas that were given by ``flop_formula``, by the operator's name."""
+"""Formulas given by ``flop_formula``, by operator."""
 
 
 def flop_formula(op: object) -> Callable[[Function], Function]:
-    """Tell what a call of an operator computes, in FLOPs, 2 for each multiply-add.
+    """Register a formula for the FLOPs of an operator, 2 for each multiply-add.
 
-    It counts before any other formula, for all overloads, in ``trace.cost`` from then
-    on, and in the records of traces whose ``ops`` were not read before::
+    It goes before any other formula and holds for all overloads, in ``trace.cost`` from
+    then on, and in ``trace.ops`` of traces whose ``ops`` were not read before::
 
         @mm.flop_formula(torch.ops.mylib.attend)
         def attend_flops(query_shape, key_shape, *, out_shape, **_):
@@ -38,8 +38,8 @@ def flop_formula(op: object) -> Callable[[Function], Function]:
             its name, such as ``"mylib.attend"``.
 
     Returns:
-        A decorator. The function is called as the operator is, with shapes (tuples of
-        sizes) in place of tensors, and ``out_shape=`` that of its result.
+        A decorator. The function is called like the operator, with shapes (tuples of
+        sizes) in place of tensors, and ``out_shape=``, the shape of the result.
 
     Raises:
         TypeError: ``op`` is neither.
@@ -70,7 +70,7 @@ def name_operator(op: object) -> str:
 
 
 def count_own(name: str, signature: Signature) -> int | None:
-    """Return what a user's formula gives for a call; None where there is none."""
+    """Return the FLOPs of a call by a user's formula; None if there is none."""
     formula = OWN.get(name)
     if formula is None:
         return None
@@ -79,13 +79,13 @@ def count_own(name: str, signature: Signature) -> int | None:
 
 
 def count_by_torch(name: str, signature: Signature) -> int | None:
-    """Return what a formula that is registered with torch gives for a call.
+    """Return the FLOPs of a call by a formula that is registered with torch.
 
-    Torch's own are for operators that have one of ours; others are a library's, which
-    imports what it registers with.
+    torch's own formulas are for operators that have one of ours, so only a library's
+    are used. A library has imported ``flop_counter`` to register them.
 
     Returns:
-        FLOPs; None where there is no formula, or one that wants tensors.
+        FLOPs; None where there is no formula, or one that needs tensors.
 
     Source:
         ``torch.utils.flop_counter.register_flop_formula``.

@@ -45,7 +45,7 @@ def test_what_runs_on_the_cpu_needs_no_workspace():
 def test_without_a_gpu_it_is_said_how_to_have_one():
     with record(as_device="cpu") as trace:
         torch.ones(1)
-    with pytest.raises(ValueError, match="nothing lies on cuda, but on cpu: name a"):
+    with pytest.raises(ValueError, match="no tensor is on cuda, only on cpu: name a"):
         trace.memory.as_allocated()
 
 
