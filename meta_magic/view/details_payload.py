@@ -144,7 +144,7 @@ def columns_payload(trace: "Trace") -> dict[str, list[dict[str, Any]]]:
             for c in op_columns.OP_COLUMNS
         ],
         "modules": [
-            write_module_column(c, nodes) | hide(c, map(c.tell_run, runs))
+            write_module_column(c, nodes) | hide(c, map(c.value_of, runs))
             for c in module_columns.MODULE_COLUMNS
         ],
     }
