@@ -46,7 +46,13 @@ class CallRunner:
 
     def read_inputs(self, call: Call) -> list[Tensor]:
         """Return the tensor arguments of a call, out of memory."""
-        return [*map(self.memory.tensor, call.inputs, call.signature.inputs)]
+        tensors = [*map(self.memory.tensor, call.inputs, call.signature.inputs)]
+        if call.operator.out:  # resized, an argument changes if it is the same object
+            owners: dict[int, int] = {}
+            for i, number in enumerate(self._recorded.input_numbers(call)):
+                if owners.setdefault(id(tensors[i]), number) != number:
+                    tensors[i] = tensors[i].detach()
+        return tensors
 
     def make(
         self, call: Call, draw: Draw | None, tensors: Sequence[Tensor]

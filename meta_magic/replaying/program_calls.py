@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import torch
 
+from meta_magic.errors import ReplayError
 from meta_magic.replaying.assumed_operator import AssumedOperator
 from meta_magic.replaying.choosy_operators import make_operator
 from meta_magic.replaying.operators import Operator
@@ -187,15 +188,28 @@ class ProgramCalls:
             self._rows[index] = row
         return row
 
+    def input_numbers(self, call: Call) -> list[int]:
+        """Return the number of each tensor argument: the same object has the same."""
+        start = self.program.offsets[call.number] + HEADER
+        return [*self._words[start : start + len(call.inputs)]]
+
     def call(self, index: int) -> Call:
         """Return a call.
 
         Raises:
-            ReplayError: Its operator cannot be called.
+            ReplayError: Its operator cannot be called, or gives garbage.
         """
         signature, storages = self.tensors(index)
         n_inputs = len(signature.inputs)
         usage = self._find_usage(index, signature)
+        read = {storages[i] for i in usage.read} if usage.garbled else NONE
+        if any(storages[i] in read for i in usage.garbled):
+            line = self.line(index)
+            raise ReplayError(
+                f"{signature.op}{'' if line is None else f' in line {line}'} resizes "
+                "its out= over its own argument, which torch computes garbage from: "
+                "give it another out="
+            )
         return Call(
             index,
             signature,

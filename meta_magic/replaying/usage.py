@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from meta_magic.replaying.call_arguments import CallArguments
-from meta_magic.replaying.operators import KEEPING, Operator
+from meta_magic.replaying.operators import GARBLING, KEEPING, Operator
 from meta_magic.replaying.work import count_work
 from meta_magic.trace.signature import (
     Geometry,
@@ -28,6 +28,8 @@ class Usage:
         operator: What they call.
         overwritten: Indices of the arguments whose elements are all written, none read.
         read: Indices of the arguments whose content is read.
+        garbled: Indices of the ``out=`` arguments that are resized, of an operator that
+            computes garbage from memory that it resizes.
     """
 
     def __init__(self, signature: Signature, operator: Operator) -> None:
@@ -37,6 +39,12 @@ class Usage:
         skipped = self.overwritten | operator.unread
         n_read = 0 if operator.reads_metadata else len(signature.inputs)
         self.read = tuple(index for index in range(n_read) if index not in skipped)
+        self.garbled = frozenset(
+            index
+            for index in self.overwritten
+            if operator.name in GARBLING
+            if signature.outputs[0].shape != signature.inputs[index].shape
+        )
         self._nbytes_by_dense = {
             index: span_nbytes(geometry)
             for index in self.overwritten

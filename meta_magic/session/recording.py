@@ -123,7 +123,9 @@ class Recording:
             write.registry, write.constants, write.findings, write.places
         )
         self._lending = Lending(self._lifting, self._plan)
-        self._composites = CompositesOf(self._plan, write.constants.note_values)
+        self._composites = CompositesOf(
+            self._plan, write.constants.note_values, write.registry.count_write
+        )
         self._autocast = AutocastOf(self._plan, self._composites)
         self._values = ValuesOnDemand(write, self._programs.snapshot, options, show)
         self._shared = SharedMemory(
@@ -348,6 +350,7 @@ def keep_origin(
         versions=versions,
         aliased=aliased,
         counters=counters,
+        n_unrecorded=write.registry.n_unrecorded,
         places={r.number: r.place for r in refs if r.place is not None},
         checksums=write.constants.sum_made(ref for ref in refs if ref.number in owned),
     )

@@ -9,7 +9,8 @@ import warnings
 import pytest
 import torch
 
-from meta_magic import record
+from meta_magic import record, replay
+from meta_magic.errors import MissingValueError, ReplayError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -99,3 +100,43 @@ def test_what_values_size_is_written_into_memory_without_content():
     wanted = write()
     with record():
         assert write() == wanted
+
+
+def test_out_on_the_memory_of_an_argument_is_another_tensor():
+    def write():
+        a = torch.tensor(0.5)
+        b = a[...]
+        torch.le(torch.tensor([0.0, 1.0]), a, out=b)
+        return b
+
+    wanted = write()
+    with record() as trace:
+        made = write()
+    assert torch.equal(replay(trace, made), wanted)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda a: torch.matmul(a, a.t(), out=a),
+        lambda a: torch.addmm(torch.zeros(2, 2), a, a.t(), out=a),
+        lambda a: torch.std(a, 0, out=a),
+        lambda a: torch.histc(a, 9, out=a),
+    ],
+)
+def test_what_torch_makes_of_an_argument_that_it_resizes_is_refused(write):
+    with record() as trace:
+        a = torch.ones(2, 4)
+        write(a)
+        with pytest.raises(MissingValueError, match="over its own argument"):
+            a.sum().item()
+    with pytest.raises(ReplayError, match="over its own argument, which torch"):
+        replay(trace, a)
+
+
+def test_what_a_value_is_where_an_argument_is_not_resized():
+    with record():
+        a = torch.full((2, 2), 2.0)
+        torch.matmul(a, a.t(), out=torch.empty(7))
+        torch.histc(torch.ones(4), 4, out=a)
+        assert a.tolist() == [0, 0, 4, 0]

@@ -93,6 +93,18 @@ def copy_storage(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
     return enlarge_storage(returned, a.untyped_storage().nbytes())
 
 
+def keep_last_of_window(returned: Tensor, n: int, *rest: Any, **given: Any) -> Tensor:
+    """Return a window on a storage with one element more, if it is periodic.
+
+    Source:
+        ``kaiser_window`` in ``TensorFactories.cpp`` of torch 2.13.
+    """
+    is_periodic = given.get("periodic", rest[0] if rest else True)
+    if n <= 1 or not is_periodic:
+        return returned
+    return enlarge_storage(returned, (n + 1) * returned.itemsize)
+
+
 def make_workspace(returned: tuple[Tensor | None, ...], *args: Any) -> Any:
     """Return what oneDNN does, with the workspace that its backward reads.
 
@@ -204,6 +216,10 @@ SCATTERS: Final = (
     "aten.diagonal_scatter.default",
 )
 
+KAISER: Final = tuple(
+    f"aten.kaiser_window.{n}" for n in ("default", "periodic", "beta")
+)
+
 ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "aten.convolution.default": lay_out_image,
@@ -224,6 +240,7 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "aten.native_batch_norm_backward.default": lay_out_batch_gradient,
         "aten.batch_norm_backward.default": lay_out_batch_gradient,
         "aten.roll.default": lay_out_channels,
+        **dict.fromkeys(KAISER, keep_last_of_window),
         "aten._native_multi_head_attention.default": attend,
         "aten._transformer_encoder_layer_fwd.default": encode,
     }

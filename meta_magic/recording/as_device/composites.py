@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.cpu_answers import find_refusal_of_pooling
@@ -137,8 +136,6 @@ def one_hot(_: Keep, a: Tensor, num_classes: int = -1) -> Any:
         raise RuntimeError("Class values must be smaller than num_classes.")
     shape = [*a.shape, num_classes if num_classes > 0 else int(most) + 1]
     made = aten.zeros(shape, dtype=a.dtype, device=a.device)
-    if not made.is_inference():
-        increment_version(made)  # C++ writes the zeros as an operator of its own
     return aten.scatter_.value(made, -1, aten.unsqueeze(a, -1), 1)
 
 
@@ -226,6 +223,9 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
 """By the operator's name; each returns ``NotImplemented`` where torch does it."""
 
 
+COUNTED: Final = frozenset({"one_hot"})
+"""Those that write zeros by an operator of its own in C++, which a cell cannot see."""
+
 WHOLE: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
     {"mish_backward": aten.mul.Tensor}
 )
@@ -248,11 +248,15 @@ class CompositesOf:
     Args:
         plan: Knows whose kernels run where: of the CPU's, not left to torch.
         keep: Notes the values of what is made of numbers.
+        count_write: Counts a write of a tensor for which there is no row.
     """
 
-    def __init__(self, plan: DevicePlan, keep: Keep) -> None:
+    def __init__(
+        self, plan: DevicePlan, keep: Keep, count_write: Callable[[Tensor], None]
+    ) -> None:
         self._plan = plan
         self._keep = keep
+        self._count_write = count_write
         self._thread = threading.get_ident()
         self._library: torch.library.Library | None = None
 
@@ -289,6 +293,8 @@ class CompositesOf:
         returned: Any = NotImplemented
         if make is not None and all(t.is_meta or t is sizes for t in tensors_in(args)):
             returned = make(self._keep, *args, **kwargs)
+            if name in COUNTED and returned is not NotImplemented and returned.numel():
+                self._count_write(returned)
         if returned is NotImplemented:  # or some are real, which torch refuses
             # Not its own decompose(), which prefers what is for torch.compile.
             return run_kernel(operator, COMPOSITE, args, kwargs)

@@ -20,6 +20,7 @@ from meta_magic.torch_private.tensor_internals import (
     build_sparse,
     has_coalesced,
     is_view,
+    negate_lazily,
     parts_of,
 )
 from meta_magic.trace.signature import Geometry
@@ -135,8 +136,7 @@ def put_on_cpu(record: Geometry, *, has_ones: bool = False) -> Tensor:
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether a stand-in can be made of a tensor."""
-    is_lazy = tensor.is_conj() or tensor.is_neg()
-    return tensor.is_meta and tensor.layout in LAYOUTS and not is_lazy
+    return tensor.is_meta and tensor.layout in LAYOUTS
 
 
 def count_nbytes(tensor: Tensor) -> int:
@@ -161,7 +161,9 @@ def make_stand_in(tensor: Tensor, *, has_ones: bool = False) -> Tensor:
     is_number = has_ones or tensor.is_floating_point() or tensor.is_complex()
     flat = torch.empty([numel], dtype=tensor.dtype, device="cpu")
     made = flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-    return made.fill_(int(is_number))  # few elements of a large storage take little
+    made.fill_(int(is_number))  # few elements of a large storage take little
+    made = made.conj() if tensor.is_conj() else made
+    return negate_lazily(made) if tensor.is_neg() else made
 
 
 def make_sparse(like: Tensor, device: str) -> Tensor:
@@ -199,7 +201,9 @@ def take_over(returned: Any, met: Mapping[int, Tensor]) -> Any:
     tensors = tensors_in(returned)
     new = [tensor for tensor in tensors if id(tensor) not in met]
     is_new = all(
-        t.layout in LAYOUTS and not (is_view(t) or t.is_quantized or t.is_nested)
+        t.layout in LAYOUTS
+        and not (is_view(t) or t.is_quantized or t.is_nested)
+        and not (t.is_conj() or t.is_neg())
         for t in new
     )
     if not is_new or is_value(returned):

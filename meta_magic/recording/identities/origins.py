@@ -82,6 +82,7 @@ class Origin:
         aliased: Storages with tensors each of which counts its own writes.
         counters: What counts with each of the tensors on storages of which some count
             apart, and their versions when the block ended.
+        n_unrecorded: How many counted writes of a storage have no row.
         owners: Address of each storage, and how many tensors lay on it.
         checksums: Of those that are real and that the block made.
         places: Devices that the code names for storages, for the device plan.
@@ -101,6 +102,7 @@ class Origin:
     versions: Mapping[tuple[int, int], int] = field(default_factory=dict)
     aliased: AbstractSet[int] = frozenset()
     counters: Mapping[int, Sequence[tuple[Tensor, int]]] = field(default_factory=dict)
+    n_unrecorded: Mapping[int, int] = field(default_factory=dict)
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
     places: dict[int, torch.device] = field(default_factory=dict)
@@ -200,6 +202,7 @@ class Origin:
         counted = self.program.count_writes(is_counted)
         for imported in self.program.imports:
             counted[imported.storage] += imported.version
+        counted.update(self.n_unrecorded)
         return counted
 
 

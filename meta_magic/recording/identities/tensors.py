@@ -5,11 +5,13 @@ only while storage and geometry agree. Tensors themselves are never weakly refer
 ``torch.utils.swap_tensors`` would then refuse them.
 """
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor, UntypedStorage
+from torch.autograd.graph import increment_version
 
 from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.geometries import (
@@ -37,6 +39,7 @@ class TensorRegistry(StorageRegistry):
 
     Attributes:
         seen_by_id: What was last seen at each address; perhaps another is there now.
+        n_unrecorded: How many counted writes of a storage have no row.
         forget: Takes the ``id()`` of a tensor that was just made, and None: it is new,
             whatever was there before.
 
@@ -59,6 +62,7 @@ class TensorRegistry(StorageRegistry):
         # Only one that was met is told from the rest, which its strides do not do.
         self._has_negatives = False
         self.seen_by_id: dict[int, Seen] = {}
+        self.n_unrecorded = Counter[int]()
         self.forget = self.seen_by_id.pop
 
     def read(self, tensor: Tensor) -> Seen:
@@ -228,6 +232,13 @@ class TensorRegistry(StorageRegistry):
         renewed = (seen[0], storage, geometry)
         self.seen_by_id[id(tensor)] = renewed
         return renewed
+
+    def count_write(self, tensor: Tensor) -> None:
+        """Count a write of a tensor for which there is no row."""
+        storage = self.read_again(tensor)[1]
+        if storage is not None and not tensor.is_inference():
+            increment_version(tensor)
+            self.n_unrecorded[storage.number] += 1
 
     def list_tensors(self, storages: Container[int]) -> frozenset[tuple[int, int]]:
         """Return storage and ``id()`` of the tensors last seen on some storages."""

@@ -51,6 +51,11 @@ FAMILIES = {
     }.items()
 }
 
+OUT_THEME = {
+    "factories": 8, "draws": 8, "views": 3, "pointwise": 3, "writes": 2, "all out": 12,
+}  # fmt: skip
+"""Of programs that write into ``out=`` of every size."""
+
 THEMES: list[dict[str, int]] = [
     {
         "factories": 8, "draws": 8, "views": 9, "pointwise": 9, "reductions": 5,
@@ -80,14 +85,10 @@ THEMES: list[dict[str, int]] = [
         "construction": 8, "learning": 10, "autograd": 3, "optimizers": 5,
         "module utilities": 16, "tensor utilities": 2,
     },
+    OUT_THEME,
 ]  # fmt: skip
 """How often each family is drawn from in a program: on tensors, training, draws,
-gradients, utilities of tensors, utilities of modules."""
-
-OUT_THEME = {
-    "factories": 8, "draws": 8, "views": 3, "pointwise": 3, "writes": 2, "all out": 12,
-}  # fmt: skip
-"""Of programs that write into ``out=`` of every size; drawn from where one asks."""
+gradients, utilities of tensors, utilities of modules, ``out=``."""
 
 SIMPLE = ("draws", "views", "pointwise", "reductions", "products", "shaping", "writes")
 """Families whose statements may stand below another, such as ``with``."""
