@@ -20,7 +20,14 @@ from meta_magic.torch_private.dispatcher import (
     wait_for,
 )
 
-__all__ = ["GARBLING", "KEEPING", "Operator", "find_function", "find_operator"]
+__all__ = [
+    "GARBLING",
+    "GARBLING_IF_GROWN",
+    "KEEPING",
+    "Operator",
+    "find_function",
+    "find_operator",
+]
 
 FILL_NAMES: Final = """
 normal_.default uniform_.default random_.default random_.from random_.to
@@ -82,10 +89,13 @@ KEEPING: Final = frozenset(f"aten.{name}" for name in KEEPING_NAMES.split())
 """Operators that may leave what is in ``out=``."""
 
 GARBLING_NAMES: Final = """
-addmm.out histc.out mm.out std.correction_out std.out var.correction_out var.out
+addmm.out mm.out std.correction_out std.out var.correction_out var.out
 """
 GARBLING: Final = frozenset(f"aten.{name}" for name in GARBLING_NAMES.split())
-"""Operators that read past an argument's memory if they resize it as their ``out=``."""
+"""Operators that compute garbage of an argument that they resize as their ``out=``."""
+
+GARBLING_IF_GROWN: Final = frozenset({"aten.histc.out"})
+"""Operators that do so if the argument grows: they then read what nothing wrote."""
 
 READING: Final = frozenset({"aten.from_file.default"})
 """Operators whose result lies outside of the recording."""

@@ -2,9 +2,15 @@
 
 from collections.abc import Iterator
 from functools import cached_property
+from math import prod
 
 from meta_magic.replaying.call_arguments import CallArguments
-from meta_magic.replaying.operators import GARBLING, KEEPING, Operator
+from meta_magic.replaying.operators import (
+    GARBLING,
+    GARBLING_IF_GROWN,
+    KEEPING,
+    Operator,
+)
 from meta_magic.replaying.work import count_work
 from meta_magic.trace.signature import (
     Geometry,
@@ -42,8 +48,7 @@ class Usage:
         self.garbled = frozenset(
             index
             for index in self.overwritten
-            if operator.name in GARBLING
-            if signature.outputs[0].shape != signature.inputs[index].shape
+            if is_garbled(operator.name, signature, index)
         )
         self._nbytes_by_dense = {
             index: span_nbytes(geometry)
@@ -74,6 +79,14 @@ def find_overwritten(signature: Signature, operator: Operator) -> frozenset[int]
         return frozenset()
     out = [value for name, value in signature.arguments if name in operator.out]
     return frozenset({*list_indices(out)} & {*signature.writes})
+
+
+def is_garbled(name: str, signature: Signature, index: int) -> bool:
+    """Whether an operator computes garbage of an ``out=`` that it reads as well."""
+    before, after = signature.inputs[index].shape, signature.outputs[:1]
+    if name in GARBLING_IF_GROWN:
+        return prod(after[0].shape) > prod(before)
+    return name in GARBLING and after[0].shape != before
 
 
 def list_indices(value: object) -> Iterator[int]:

@@ -140,3 +140,5 @@ def test_what_a_value_is_where_an_argument_is_not_resized():
         torch.matmul(a, a.t(), out=torch.empty(7))
         torch.histc(torch.ones(4), 4, out=a)
         assert a.tolist() == [0, 0, 4, 0]
+        torch.histc(a, 2, out=a)  # shrunk
+        assert a.tolist() == [0, 0]
