@@ -32,7 +32,6 @@ from meta_magic.recording.intercept.data_sources import DataSources
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
-from meta_magic.recording.intercept.leaf_modules import LeafModules
 from meta_magic.recording.intercept.lifted.lending import Lending
 from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.loading import Loader
@@ -41,8 +40,6 @@ from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.planned.planned_devices import stand_in_for
 from meta_magic.recording.intercept.read_storages import ReadStorages
 from meta_magic.recording.intercept.saving import Saver
-from meta_magic.recording.intercept.served_functions import ServedFunctions
-from meta_magic.recording.intercept.served_makers import ServedMakers
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.shown_tensors import ShownTensors
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
@@ -170,15 +167,12 @@ class Recording:
             attention=attention,
             plan=plan,
             dispatch=dispatch,
-            served=ServedFunctions(registry, rows, cache, attention, kernels.checks),
             lifting=self._lifting,
             refusals=refusals,
             shared=self._shared,
-            makers=ServedMakers(registry, rows, cache.entry_by_maker, plan),
         )
         self._modes = functions, dispatch
-        leaves = LeafModules(functions, write.calls, rows)
-        self._connect(leaves)
+        self._connect()
         saver = Saver(registry, self._values, note)
         loader = Loader(note, plan, self._lending)
         compute = partial(saver.compute, can_wait=False)
@@ -207,15 +201,14 @@ class Recording:
             BackwardPasses(*self._modes),
             *self._modes,
             self._shared,
-            leaves,
         )
 
-    def _connect(self, leaves: LeafModules) -> None:
+    def _connect(self) -> None:
         """Close the circles: each of these parts calls one that is made after it."""
         # A call of a real module borrows it, and borrowing reads what calls wrote.
         self._written.calls.meet = self._lending.meet
         # The modes share arrays with tensors, and look at those arrays once one exists.
-        self._shared.modes = *self._modes, leaves
+        self._shared.modes = self._modes
 
     @property
     def n_operators(self) -> int:

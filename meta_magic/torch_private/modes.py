@@ -6,14 +6,12 @@ names below it.
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from operator import attrgetter
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch._C import _functorch
 from torch._C._dynamo import guards
-from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
 from torch.utils import _device, _python_dispatch
 
@@ -90,9 +88,6 @@ fake_tensor_mode = partial(
     torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 )
 
-# Forward-mode differentiation is not noticed; negative outside of it.
-forward_mode_level = partial(attrgetter("_current_level"), forward_ad)
-
 
 @cache
 def device_constructors() -> frozenset[Any]:
@@ -101,19 +96,6 @@ def device_constructors() -> frozenset[Any]:
     Torch's own set lacks ``normal``, which then draws for real.
     """
     return frozenset(_device._device_constructors()) | {torch.normal}
-
-
-def is_innermost(mode: object) -> bool:
-    """Whether a function mode is enabled and the first to see each function.
-
-    Without it a function takes the fast path although another mode wants to see it.
-    """
-    n_modes = torch._C._len_torch_function_stack()
-    return bool(
-        n_modes
-        and torch._C._get_function_stack_at(n_modes - 1) is mode
-        and torch._C._is_torch_function_mode_enabled()
-    )
 
 
 def is_real_below() -> bool:

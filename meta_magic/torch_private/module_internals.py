@@ -6,7 +6,6 @@ Each comment says what breaks without the names below it.
 from collections.abc import Iterator
 from functools import lru_cache
 from operator import attrgetter
-from types import BuiltinFunctionType
 from typing import Any, Final
 
 import torch
@@ -116,79 +115,3 @@ def list_used_classes() -> frozenset[type[Optimizer]]:
             known.add(kind)
             to_see += kind.__subclasses__()
     return frozenset(k for k in known if getattr(k.step, "hooked", False))
-
-
-# Functions and layers take the fast path after somebody has replaced a part of them.
-native_functions: Final = torch._C._nn
-replaced_natives: Final[dict[str, Any]] = vars(torch._VF)
-NN_FILES: Final = nn.__file__.removesuffix("__init__.py")
-CALL: Final = nn.Module.__call__
-GETATTR: Final = nn.Module.__getattr__
-CALL_IMPL: Final = nn.Module._call_impl
-METHODS: Final = ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__")
-CONVOLVING: Final[dict[Any, Any]] = {
-    kind: kind._conv_forward for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-}
-PARAMETERS: Final = ("weight", "bias")
-CALLED: Final = ("forward", "_conv_forward")
-
-# Names that a layer itself, and its class, do not hold unless somebody put them there.
-STANDING_FOR: Final = (*CALLED, "_call_impl", "_compiled_call_impl", *PARAMETERS)
-OVERRIDING: Final = frozenset({*METHODS[1:], "__getattribute__", *STANDING_FOR[2:]})
-
-
-def is_changed(module: nn.Module) -> bool:
-    """Whether a layer has hooks, or a method or parameter of its own."""
-    own = vars(module)
-    try:
-        return bool(
-            own["_forward_hooks"]
-            or own["_forward_pre_hooks"]
-            or own["_backward_hooks"]
-            or own["_backward_pre_hooks"]
-            or not own.keys().isdisjoint(STANDING_FOR)
-        )
-    except KeyError:  # torch's own ``__init__`` has not run
-        return True
-
-
-def are_hooks_ours() -> bool:
-    """Whether the only global hooks are one recording's, and torch calls modules."""
-    return (
-        len(hooks_of_all._global_forward_hooks) == 1
-        and len(hooks_of_all._global_forward_pre_hooks) == 1
-        and not hooks_of_all._global_backward_hooks
-        and not hooks_of_all._global_backward_pre_hooks
-        and nn.Module.__call__ is CALL
-        and nn.Module._call_impl is CALL_IMPL
-        and nn.Module.__getattr__ is GETATTR
-    )
-
-
-def is_torch_calling() -> bool:
-    """Whether torch's own code calls modules, and reads their parts."""
-    there = vars(nn.Module)
-    return all(is_of_torch(there.get(name)) for name in METHODS) and not any(
-        name in there for name in PARAMETERS
-    )
-
-
-def is_as_made(kind: type[nn.Module]) -> bool:
-    """Whether nobody put anything into the class of a layer."""
-    there = vars(kind)
-    return there.keys().isdisjoint(OVERRIDING) and all(
-        is_of_torch(there[name]) for name in CALLED if name in there
-    )
-
-
-def is_torch_convolving(kind: Any) -> bool:
-    """Whether a convolution's ``forward`` calls torch's own method."""
-    return kind._conv_forward is CONVOLVING[kind]
-
-
-def is_of_torch(function: Any) -> bool:
-    """Whether a function was written in C, or in a file of ``torch.nn``."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return isinstance(function, BuiltinFunctionType)
-    return bool(code.co_filename.startswith(NN_FILES))

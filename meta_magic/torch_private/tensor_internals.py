@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import torch
 from torch import Generator, Tensor, TypedStorage, UntypedStorage, _tensor_str
-from torch._C._dynamo.guards import TensorGuards
 from torch._prims_common import suggest_memory_format as memory_format
 from torch._subclasses import meta_utils
 from torch.utils import checkpoint
@@ -50,9 +49,6 @@ is_on_meta: Final[Callable[[Tensor], bool]] = vars(torch._C.TensorBase)[
 
 # Device, dtype, ``non_blocking`` and memory format from the arguments of ``.to``.
 parse_to: Final[Callable[..., Any]] = torch._C._nn._parse_to
-
-# The tensor that autograd takes a tensor for a view of, or None.
-base_of: Final = attrgetter("_base")
 
 
 def address_of_generator(generator: Generator) -> int:
@@ -112,25 +108,6 @@ def is_view(tensor: Tensor) -> bool:
 def is_zero_tensor(tensor: Tensor) -> bool:
     """Whether a tensor represents zeros without memory; such calls are not cached."""
     return tensor._is_zerotensor()
-
-
-def make_guard(tensors: Sequence[Tensor]) -> Callable[..., bool]:
-    """Return a function that says whether tensors have the type and metadata of these.
-
-    Dtype, device, sizes, strides, ``requires_grad`` and dispatch keys are compared. The
-    guard holds none of the tensors. A tensor that comes twice is compared once.
-    """
-    ids = [*map(id, tensors)]
-    firsts = [index for index, one in enumerate(ids) if ids.index(one) == index]
-    guards = TensorGuards(
-        *[tensors[index] for index in firsts],
-        dynamic_dims_sizes=None,
-        dynamic_dims_strides=None,
-    )
-    check: Callable[..., bool] = guards.check
-    if len(firsts) == len(ids):
-        return check
-    return lambda *others: check(*[others[index] for index in firsts])  # else it fails
 
 
 def untyped_of(storage: UntypedStorage | TypedStorage) -> UntypedStorage:

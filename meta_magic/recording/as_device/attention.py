@@ -280,18 +280,3 @@ class AttentionOf:
             if name == ATTENTION and self.device != "meta" and args[0].is_meta:
                 return self.attend(*args, **kwargs)
             return self._composites.run(operator, args, kwargs)
-
-    def note(self, text: str, n_calls: int) -> None:
-        """Note what was chosen for calls that come next."""
-        first = self._clock.now
-        self._kernels.append(KernelChoice(first, first + n_calls, text))
-
-    @property
-    def n_chosen(self) -> int:
-        """How many kernels were chosen so far."""
-        return len(self._kernels)
-
-    def last_chosen(self, since: int) -> str:
-        """Return what was chosen last after the first ``since``; "" if nothing was."""
-        chosen = self._kernels[since:]
-        return chosen[-1].text if chosen else ""

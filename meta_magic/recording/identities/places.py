@@ -138,22 +138,6 @@ class Places:
             located, running[2] = known
         return located
 
-    def locate_alone(self) -> tuple[int, int]:
-        """Return place and owner of what is all that a function runs, in no module."""
-        function, frame, _, _ = self.running or (None, None, None, ())
-        position, line, flags, owner = self.walk(frame, None, (0, 0))
-        key = function, position, line, flags
-        return self._place_by_key.get(key) or self._intern(PlaceKey(*key)), owner
-
-    def locate_leaf(self, function: object, site: Site) -> Located:
-        """Return the place of what a layer of torch calls that is called at a site."""
-        known = self._located_by_calls.get((function, site))
-        if known is None:
-            place = self._intern(PlaceKey(function, *site, FORWARD))
-            known = (place, 0, 0), (place, 0, GOES_ON)
-            self._located_by_calls[function, site] = known
-        return known[0]
-
     def locate_backward(self) -> int:
         """Return the place of a backward operator without a forward one."""
         frame = self.frame or sys._getframe(2)

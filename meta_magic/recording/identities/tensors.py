@@ -7,7 +7,7 @@ only while storage and geometry agree. Tensors themselves are never weakly refer
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -19,16 +19,11 @@ from meta_magic.recording.identities.geometries import (
     LiveGeometry,
 )
 from meta_magic.recording.identities.storages import (
-    NamedPlaces,
     StorageRef,
     StorageRegistry,
 )
-from meta_magic.torch_private.tensor_internals import address_of_storage
 
-__all__ = ["UNSEEN", "Seen", "TensorRegistry"]
-
-UNSEEN: Final = -1
-"""Stands for the number of a tensor that has none yet."""
+__all__ = ["Seen", "TensorRegistry"]
 
 Seen: TypeAlias = tuple[int, StorageRef | None, LiveGeometry]
 """A tensor as last seen: its number, its storage (None: it has none), its geometry."""
@@ -111,17 +106,6 @@ class TensorRegistry(StorageRegistry):
             return seen
         return self._rename(tensor, seen, ref, geometry)
 
-    def see_again(self, tensor: Tensor) -> Seen:
-        """Return what is known of a tensor at an address where another may have been.
-
-        Its geometry alone, and ``UNSEEN``, if it has no number yet.
-        """
-        seen = self.find(tensor)
-        if seen is not None:
-            return seen
-        self.forget(id(tensor), None)
-        return UNSEEN, None, self.geometry_of(tensor)
-
     def verify(self, tensors: Iterable[Tensor]) -> None:
         """Forget what was seen at the addresses of others than are there now.
 
@@ -145,11 +129,6 @@ class TensorRegistry(StorageRegistry):
         renamed = self.seen_by_id[id(tensor)] = (seen[0], storage, geometry)
         return renamed
 
-    def geometry_of(self, tensor: Tensor) -> LiveGeometry:
-        """Return the geometry of ``tensor`` without numbering it."""
-        place = self.place_of(tensor) if NamedPlaces.are_there else None
-        return self._geometries.of(tensor, place)
-
     def _read_anew(self, tensor: Tensor, seen: Seen | None) -> Seen:
         storage = self.storage_of(tensor)
         geometry = self._geometries.of(
@@ -160,14 +139,6 @@ class TensorRegistry(StorageRegistry):
         renamed = seen and self._rename(tensor, seen, storage, geometry)
         return renamed or self._add(tensor, storage, geometry)
 
-    def add_seen(self, tensor: Tensor, geometry: LiveGeometry) -> int:
-        """Number a tensor that has none yet, and whose geometry is known."""
-        storage = tensor.untyped_storage()
-        ref = self._storage_by_address.get(address_of_storage(storage))
-        if ref is None:
-            ref = self._meet(storage, tensor, geometry.nbytes_spanned)
-        return self._add(tensor, ref, geometry)[0]
-
     def add_fresh(self, tensor: Tensor, geometry: LiveGeometry) -> int:
         """Number a tensor just made on a new storage of its own."""
         ref = self._add_storage(tensor.untyped_storage(), geometry.place)
@@ -176,28 +147,6 @@ class TensorRegistry(StorageRegistry):
         storages.append(ref.number)
         self.seen_by_id[id(tensor)] = (number, ref, geometry)
         return number
-
-    def add_served(
-        self, tensor: Tensor, number: int, storage: int, geometry: LiveGeometry
-    ) -> None:
-        """Note a tensor that was given its numbers before it was made."""
-        made = tensor.untyped_storage()
-        ref = StorageRef(made, self._on_death)
-        ref.number, ref.place = storage, geometry.place
-        ref.address = address = address_of_storage(made)
-        self._storage_by_address[address] = ref
-        self.seen_by_id[id(tensor)] = (number, ref, geometry)
-
-    def add_known(
-        self,
-        tensor: Tensor,
-        number: int,
-        storage: StorageRef | None,
-        geometry: LiveGeometry,
-    ) -> None:
-        """Note a view on a storage that was met before, whose number is known."""
-        ref = storage or self.storage_of(tensor)
-        self.seen_by_id[id(tensor)] = (number, ref, geometry)
 
     def add_view(self, tensor: Tensor, base: Seen, geometry: LiveGeometry) -> int:
         """Number a tensor just made on the storage of ``base``."""

@@ -1,7 +1,7 @@
 """What meets running code.
 
-``function_mode`` meets each call of torch's functions, ``dispatch_mode`` each operator:
-seen before, it is served (``served_functions``, ``served_operators``), else run
+``function_mode`` sees each call of torch's functions, ``dispatch_mode`` each operator:
+a cache hit takes the fast path (``served_operators``), any other call runs its kernel
 (``operator_runner``, ``kernel_calls``). What no mode sees has a file of its own, from
 ``initializers`` to ``copies``; so have devices that code names (``factories``,
 ``moves``) and what is no plain tensor. Rooms of their own have devices that are only

@@ -42,21 +42,15 @@ from meta_magic.recording.intercept.moves import (
     is_cast,
 )
 from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
-from meta_magic.recording.intercept.served_functions import UNKNOWN, ServedFunctions
-from meta_magic.recording.intercept.served_makers import ServedMakers
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.told_attributes import TOLD, ToldAttributes
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.findings import Findings
 from meta_magic.recording.signatures.arguments import Args, Kwargs
-from meta_magic.recording.signatures.cache import SHAPE_READERS
-from meta_magic.recording.signatures.templates import Operands, Template
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import (
     DeviceContext,
     device_constructors,
-    function_mode_stack,
-    is_innermost,
     pop_function_mode,
     push_function_mode,
 )
@@ -93,11 +87,9 @@ class FunctionMode(DeviceContext):
         attention: Knows whose kernels are recorded.
         plan: Knows where the code wants what.
         dispatch: Records what stands in the place of an operator.
-        served: Answers whole calls that were seen before.
         lifting: Makes constants of real tensors.
         refusals: Has a call be refused in the words of the CPU.
         shared: Keeps arrays and tensors alike that share memory.
-        makers: Answers what makes tensors and initializes them, as it did before.
     """
 
     def __init__(  # noqa: PLR0913  the parts that a call of torch may concern
@@ -110,11 +102,9 @@ class FunctionMode(DeviceContext):
         attention: AttentionOf,
         plan: DevicePlan,
         dispatch: DispatchMode,
-        served: ServedFunctions,
         lifting: Lifting,
         refusals: Refusals,
         shared: SharedMemory,
-        makers: ServedMakers,
     ) -> None:
         # Not the base's: its torch.device(...) would be a call to a mode outside.
         self.device = META
@@ -126,9 +116,6 @@ class FunctionMode(DeviceContext):
         self._attention = attention
         self._autocast = attention.autocast
         self._dispatch = dispatch
-        self._served = served
-        self._is_serving = False
-        self._makers = makers
         self._constructors = device_constructors() | VALUE_FUNCTIONS
         self._factories = Factories(registry, constants, findings, plan, shared)
         self._plan = plan
@@ -142,11 +129,6 @@ class FunctionMode(DeviceContext):
         self._is_watched = False
 
     def __enter__(self) -> None:
-        # A function mode that is there already must see every call.
-        stack = function_mode_stack()
-        self._is_serving = self._served.is_serving and all(
-            type(mode) is DeviceContext for mode in stack
-        )
         # On top of the stack, as ``with torch.device`` does it, not at its bottom.
         push_function_mode(self)
 
@@ -171,15 +153,6 @@ class FunctionMode(DeviceContext):
         try:
             if self._is_watched:
                 self._shared.take_in(tensors_in(args, kwargs or {}))
-            if self._is_serving and not self._autocast.is_on:
-                if self._served.is_known(func):
-                    if func not in HANDLED or is_cast(func, args, kwargs):
-                        returned = self._served.answer(func, args, kwargs)
-                        if returned is not UNKNOWN:
-                            return returned
-                elif func in self._makers.served:
-                    run, named = self._run, kwargs or {}
-                    return self._makers.answer(func, args, named, caller, run)
             return self._run(func, args, kwargs or {}, caller)
         except Exception as error:
             again = self._prepare(error, func, args, kwargs or {})
@@ -191,8 +164,6 @@ class FunctionMode(DeviceContext):
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Call a function whose like was not seen before, or that is never served."""
-        if func in SHAPE_READERS:
-            return func(*args, **kwargs)
         has_target = args or func in DEVICE_READERS
         if func in HANDLED and has_target and not is_cast(func, args, kwargs):
             returned = self._handle(func, args, kwargs, caller)
@@ -204,8 +175,6 @@ class FunctionMode(DeviceContext):
         if self._autocast.is_on:
             args, kwargs = self._lifting.lift_mixed(func, args, kwargs)
         names_device = kwargs and kwargs.get("device") is not None
-        if not names_device and self._is_serving and self._served.can_serve(func):
-            return self._served.serve(func, args, kwargs)
         if names_device or func in self._constructors:
             return self._factories.make(func, args, kwargs, caller)
         return func(*args, **kwargs)
@@ -281,17 +250,6 @@ class FunctionMode(DeviceContext):
             return self._shared.give(func, args, kwargs)
         return read_data(func, args, kwargs, self._findings.note)
 
-    def sees_all(self) -> bool:
-        """Whether each function comes here first, and may be served."""
-        return self._is_serving and not self._autocast.is_on and is_innermost(self)
-
-    def find(
-        self, func: Any, args: Args, kwargs: Kwargs | None, operands: Operands
-    ) -> Template | None:
-        """Return what answers a call whose like was seen before; None of others."""
-        return self._served.find(func, args, kwargs, operands)
-
     def look_out(self, _: SharedMemory) -> None:
         """Keep arrays and tensors alike that share memory, from now on."""
         self._is_watched = True
-        self._makers.served.clear()

@@ -22,7 +22,6 @@ from meta_magic.recording.rows.value_bounds import Bounds
 from meta_magic.recording.signatures.allowed_values import Allowed
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import Entry
-from meta_magic.recording.signatures.templates import Operands, Template
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.options import Options
 from meta_magic.trace.program import HEADER
@@ -124,21 +123,6 @@ class ValueChecks:
             raise answer
         finally:
             del answer  # else this frame and the error keep each other, and all locals
-
-    def is_suspect(self, template: Template, operands: Operands) -> bool:
-        """Whether a function is to be run and not served, as it may be refused."""
-        self._known.read_on()
-        for index, allowed in template.allowed:
-            geometry = operands.seens[index][2]
-            ref = self._registry.storage_of(operands.tensors[index])
-            if ref is None:
-                return True
-            operand = Operand(ref.number, geometry.record, allowed)
-            row = self._known.row_by_storage.get(ref.number)
-            case = template, ref.number, row, geometry, allowed
-            if self._find_doubt(operand, case) is not None:
-                return True
-        return False
 
     def _find_doubt(self, operand: Operand, case: object) -> Tensor | Bounds | None:
         """Return what is known of an operand that may be out of range.

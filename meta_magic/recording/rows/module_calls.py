@@ -21,7 +21,7 @@ from meta_magic.recording.identities.module_numbers import ModuleNumbers
 from meta_magic.recording.identities.places import Places, Site
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_trees import Tree, describe_tree
-from meta_magic.recording.rows.module_values import Described, ModuleValues
+from meta_magic.recording.rows.module_values import ModuleValues
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import (
@@ -126,7 +126,16 @@ class ModuleCallRecorder:
         if id(module) not in self._met and number not in self._built:
             self._met.update(map(id, self.meet(module, args)))
         self._stack.append((self.word, self.entry, self.site, self.is_in_backward))
-        self.site = self.begin(number, frame.f_back)
+        position, line, _, owner = self._places.walk(
+            frame.f_back, self.entry, self.site
+        )
+        now = self._clock.now
+        self.rows.extend((number, self.word >> 1, position, line, now, now, 0))
+        n_rows = len(self.rows) // MODULE_HEADER
+        if owner:
+            self.while_built.append(n_rows - 1)
+        self.word = n_rows << 1
+        self.site = position, line
         self.entry = frame
         self.is_in_backward = current_autograd_node() is not None
         if self.is_in_backward:
@@ -150,38 +159,6 @@ class ModuleCallRecorder:
         self.word, self.entry, self.site, self.is_in_backward = self._stack.pop()
         if not self.word:
             self._keep_root(module)
-
-    def number_met(self, module: nn.Module) -> int | None:
-        """Return the number of a module of which nobody is to be told any more."""
-        number = self._numbers.of(module)
-        return number if id(module) in self._met or number in self._built else None
-
-    def begin(self, number: int, caller: "FrameType | None") -> Site:
-        """Begin the row of a call.
-
-        Args:
-            number: The number of the module.
-            caller: The frame that calls it, or one of torch below that.
-
-        Returns:
-            The place from which it is called.
-        """
-        position, line, _, owner = self._places.walk(caller, self.entry, self.site)
-        now = self._clock.now
-        row = (number, self.word >> 1, position, line, now, now, 0)
-        self.rows.extend(row)
-        n_rows = len(self.rows) // MODULE_HEADER
-        if owner:
-            self.while_built.append(n_rows - 1)
-        self.word = n_rows << 1
-        return position, line
-
-    def end_served(self, taken: Described, returned: Described) -> None:
-        """End a call within another's that took one tensor and returned another."""
-        row = ((self.word >> 1) - 1) * MODULE_HEADER
-        self.rows[row + 6] = self._given.append_pair(taken, returned)
-        self.rows[row + 5] = self._clock.now
-        self.word = self.rows[row + 1] << 1
 
     def _keep_root(self, module: nn.Module) -> None:
         """See to it that a module called by itself can be described at the end."""

@@ -3,7 +3,7 @@
 import dataclasses
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor
 
@@ -16,14 +16,10 @@ from meta_magic.trace.signature import Geometry
 if TYPE_CHECKING:
     from meta_magic.trace.program import Structure
 
-__all__ = ["Described", "ModuleValues"]
+__all__ = ["ModuleValues"]
 
 MAX_DEPTH: Final = 6
 PLAIN: Final = frozenset({bool, int, float, str})
-
-Described: TypeAlias = tuple[int, LiveGeometry]
-"""What is described of a tensor: its word, which is twice its number, plus 1 if it
-requires a gradient, and its geometry."""
 
 
 class ModuleValues:
@@ -54,11 +50,6 @@ class ModuleValues:
             )
         words[0] = self.intern(key)
         return self.append_words(words)
-
-    def append_pair(self, taken: Described, returned: Described) -> int:
-        """Do so where the call took one tensor and returned another."""
-        key = (taken[1],), None, returned[1]
-        return self.append_words([self.intern(key), taken[0], returned[0]])
 
     def append_words(self, words: Sequence[int]) -> int:
         """Append words, and return where they begin."""

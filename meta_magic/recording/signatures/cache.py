@@ -1,8 +1,6 @@
 """All signatures met, each interned once; shared by the recordings of a process."""
 
-from typing import Any, Final
-
-from torch import Tensor
+from typing import Any
 
 from meta_magic.recording.identities.geometries import GeometryTable
 from meta_magic.recording.signatures.alike import generalize, is_floating
@@ -10,13 +8,7 @@ from meta_magic.recording.signatures.descriptions import describe_signature
 from meta_magic.recording.signatures.entries import Entry, Kind, LiveCall, OpTable
 from meta_magic.recording.signatures.servable import choose_kind, is_on_real
 
-__all__ = ["SHAPE_READERS", "SignatureCache"]
-
-SHAPE_READERS: Final = frozenset[Any](
-    {Tensor.dim, Tensor.size, Tensor.stride, Tensor.numel, Tensor.storage_offset}
-)
-"""Methods that run no operator: nothing is to be learnt of them, and of a parameter,
-whose gradient is wanted, nobody would find that out."""
+__all__ = ["SignatureCache"]
 
 
 class SignatureCache:
@@ -25,32 +17,23 @@ class SignatureCache:
     Attributes:
         geometries: The geometries that keys are made of.
         table_by_op: One table for each operator met.
-        template_by_key: What torch's functions do, by what they are called with.
-        entry_by_maker: What factories and initializers do, likewise.
-        is_pure_by_function: Which functions may be served at all.
     """
 
     def __init__(self, *, is_serving: bool) -> None:
         self.geometries = GeometryTable()
         self.table_by_op: dict[object, OpTable] = {}
-        self.template_by_key: dict[object, Any] = {}
-        self.entry_by_maker: dict[object, Entry] = {}
-        self.is_pure_by_function = dict[object, bool].fromkeys(SHAPE_READERS, False)
         self.is_serving = is_serving
 
     @property
     def n_entries(self) -> int:
         """Signatures held."""
-        n_templates = len(self.template_by_key) + len(self.entry_by_maker)
-        return n_templates + sum(len(t.entries) for t in self.table_by_op.values())
+        return sum(len(t.entries) for t in self.table_by_op.values())
 
     def clear(self) -> None:
         """Forget all signatures."""
         for table in self.table_by_op.values():
             table.entries.clear()
             table.alike.clear()
-        self.template_by_key.clear()
-        self.entry_by_maker.clear()
 
     def open(self, func: Any) -> OpTable:
         """Return the table of an operator met for the first time."""

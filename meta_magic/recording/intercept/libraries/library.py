@@ -34,9 +34,6 @@ class Library:
             made.
         initialize: Names of the methods by which its models initialize each of their
             submodules, given that: ``init="reset"`` calls them.
-        initializers: Name of the module whose functions do what those of ``nn.init`` of
-            the same names do; "" if there is none.
-        is_initialized: Name of the attribute by which they leave a tensor as it is.
     """
 
     make_real: frozenset[str] = frozenset()
@@ -44,5 +41,3 @@ class Library:
     find_writers: Callable[[], tuple[Any, Sequence[str]] | None] = lambda: None
     adopted: Mapping[Any, Adopt] = field(default_factory=dict)
     initialize: tuple[str, ...] = ()
-    initializers: str = ""
-    is_initialized: str | None = None

@@ -15,7 +15,4 @@ TRANSFORMERS: Final = Library(
     # Without it a reset gives models what their layers' ``reset_parameters`` does, and
     # reports as uninitialized what that does not reach.
     initialize=("_init_weights",),
-    # Torch's are replaced by them while a model is built.
-    initializers="transformers.initialization",
-    is_initialized="_is_hf_initialized",
 )

@@ -1,7 +1,6 @@
-"""Runs programs of layers with and without what serves their calls, and compares."""
+"""Run programs of layers with and without the operator cache, and compare."""
 
 import gc
-import sys
 import threading
 import traceback
 from dataclasses import fields
@@ -9,14 +8,9 @@ from dataclasses import fields
 import torch
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn import functional
 
 from meta_magic.recording.identities.frame_kinds import PACKAGE
-from meta_magic.recording.intercept import layers
 from meta_magic.session.record import record
-
-LAYERS = [layer.kind for layer in layers.LAYERS]
-FORWARDS = {kind.forward.__code__ for kind in LAYERS}
 
 
 class Block(nn.Module):
@@ -70,7 +64,7 @@ def is_shown(entry):
 
 
 def assert_recorded_alike(program):
-    """See that a program has one record, and sees one thing, served or not.
+    """Assert that the operator cache changes no record of a program and no result.
 
     Whatever it does at its first run alone, as torch imports some of itself late.
     """
@@ -85,7 +79,6 @@ def assert_recorded_alike(program):
             found = getattr(trace.program, field.name)
             assert found == getattr(expected[0].program, field.name), field.name
         assert program is trace_layers or trace == expected[0]
-    assert not any("__call__" in vars(kind) for kind in LAYERS)
 
 
 def trace_layers():
@@ -99,28 +92,8 @@ def trace_layers():
     return [[node.op for node in graph.nodes] for graph in graphs]
 
 
-def count_forwards(program):
-    """Return how often a ``forward`` of a layer ran in a program."""
-    n_run = 0
-
-    def count(frame, event, _):
-        nonlocal n_run
-        n_run += event == "call" and frame.f_code in FORWARDS
-
-    sys.setprofile(count)
-    try:
-        program()
-    finally:
-        sys.setprofile(None)
-    return n_run
-
-
 def in_thread(function):
     """Run a function in a thread."""
     thread = threading.Thread(target=function, name="other")
     thread.start()
     thread.join()
-
-
-def relu_wrongly(x, inplace=False):
-    return functional.silu(x)

@@ -1,5 +1,6 @@
 """Programs whose recordings are to be equal, whatever was recorded before."""
 
+import contextlib
 import copy
 import warnings
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
+from torch.nn import functional, init
 
 
 class Double(torch.autograd.Function):
@@ -137,6 +138,208 @@ def write_arrays_between_calls():
             call()
 
 
+UNCHECKED = {"check_invariants": False}
+
+
+def cast():
+    x = torch.ones(3, 4)
+    for _ in range(2):
+        whole = x.to(torch.int64).float() + x.to(torch.float32).half()
+        whole.bool().long().int().double().bfloat16().to(x)
+    return whole
+
+
+def lay_out():
+    x = torch.ones(3, 4)
+    for _ in range(2):
+        x = (x.contiguous() + x.t().contiguous().t()).contiguous()
+        x.expand(2, 3, 4).contiguous().reshape(6, 4)
+    return x
+
+
+def order():
+    x = torch.ones(5, 7)
+    for _ in range(2):
+        values, places = x.sort(-1, descending=True)
+        most = torch.topk(values + x, 3)
+        least = x.min(0)
+        x = x + most.values.sum() + least.indices.sum() + places
+    return x
+
+
+def drop_nothing():
+    x = torch.ones(3, 4)
+    for is_training in (False, True, False):
+        x = functional.dropout(x, 0.5, is_training)
+    return x
+
+
+def write_what_was_returned_as_it_is():
+    x = torch.ones(3, 4)
+    for _ in range(2):
+        x.float().add_(1)
+        x.contiguous()[0] = 2
+        x.to(torch.float32).t_()
+    return x
+
+
+def with_gradients():
+    x = torch.ones(3, 4, requires_grad=True)
+    for _ in range(2):
+        with torch.no_grad():
+            shift = x.float().to(torch.float64) + x.detach().contiguous()
+        y = x.to(torch.float16).float().contiguous() + shift
+        y.sort()[0].sum().backward()
+    return x
+
+
+def put_sparse_ones_where_others_were():
+    for size in (3, 4, 3):
+        kept = [torch.ones(size, size) * 2 for _ in range(20)]
+        del kept
+        at = torch.tensor([[0, 1], [0, 1]])
+        made = [
+            torch.sparse_coo_tensor(at, torch.ones(2), (size, size), **UNCHECKED)
+            for _ in range(20)
+        ]
+        for sparse in made:
+            torch.mul(sparse, torch.ones(size, size))
+
+
+def view_what_was_made():
+    layer, x = nn.Linear(4, 5), torch.ones(2, 3, 4)
+    for is_training in (False, True, False):
+        with torch.set_grad_enabled(is_training):
+            for bias in (layer.bias, layer.bias.detach(), None):
+                y = functional.linear(x, layer.weight, bias)
+                whole = None if y._base is None else y._base * 2
+                y[0] = y[1] + 1 if not y.requires_grad else 0
+                x = x + y.sum().detach()
+    with torch.inference_mode():
+        y = functional.linear(x, layer.weight, layer.bias)
+    return whole, y, layer(x).view(-1).add_(1)
+
+
+def build_layers() -> object:
+    return [nn.Linear(4, 3) for _ in range(3)], nn.LayerNorm(4), nn.Embedding(5, 4)
+
+
+def draw_for_real() -> object:
+    made = torch.rand(3), torch.randn(2, 3)
+    return made, torch.rand(2, device="cpu"), torch.rand(3)
+
+
+def make_of_dtypes() -> object:
+    torch.set_default_dtype(torch.float64)
+    made = torch.empty(3), torch.zeros(2, dtype=torch.int32)
+    torch.set_default_dtype(torch.float32)
+    return made, torch.empty(3), torch.empty([3]), torch.ones(torch.Size([3]))
+
+
+def make_with_gradient() -> object:
+    return torch.zeros(3, requires_grad=True), torch.zeros(3)
+
+
+def make_on_a_plan() -> object:
+    with torch.device("cuda"):
+        planned = nn.Linear(3, 2)
+    return planned, nn.Linear(3, 2), torch.empty(2)
+
+
+def initialize_in_vain() -> object:
+    bias = torch.empty(3)
+    with contextlib.suppress(ValueError):
+        init.kaiming_uniform_(bias)
+    return init.uniform_(torch.empty(2)), init.normal_(bias)
+
+
+def initialize_parts() -> object:
+    weight = nn.Parameter(torch.empty(4, 3))
+    init.normal_(weight[1:], 0.0, 0.02)
+    init.normal_(weight[1:], -0.0, 0.02)
+    init.constant_(weight, 3)
+    init.constant_(weight, 3.0)
+    with torch.no_grad():
+        weight[0].zero_().fill_(2)
+    return weight
+
+
+def draw_from_a_generator() -> object:
+    generator = torch.Generator()
+    made = init.normal_(torch.empty(3), generator=generator)
+    return made, init.normal_(torch.empty(3)), made.uniform_(generator=generator)
+
+
+def draw_where_states_are_put_back() -> object:
+    weight, generator = torch.empty(3), torch.Generator()
+    init.normal_(weight)
+    state = torch.get_rng_state()
+    init.normal_(weight)
+    drawn = torch.rand(2, generator=generator)
+    init.uniform_(weight)
+    torch.set_rng_state(state)
+    init.normal_(weight)
+    init.normal_(weight)
+    torch.manual_seed(3)
+    return init.normal_(weight), drawn, torch.randn(2)
+
+
+class Growing(nn.Module):
+    """Makes and initializes a parameter in each forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(3, 2)])
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        init.normal_(self.parts[0].weight)
+
+    def forward(self) -> torch.Tensor:
+        self.parts.append(nn.Linear(3, 2))
+        return torch.zeros(3) + init.normal_(torch.empty(3))
+
+
+def make_in_forward() -> object:
+    module = Growing()
+    return module, [module() for _ in range(2)], module()
+
+
+def initialize_again() -> object:
+    module, other = Growing(), Growing()
+
+    def reset() -> None:
+        module.reset_parameters()
+
+    reset()
+    reset()
+    other.reset_parameters()
+    module.reset_parameters()
+    return module, other
+
+
+def write_numbers_alike() -> object:
+    with torch.no_grad():
+        written = torch.empty(3, dtype=torch.complex64)
+        for value in (0j, complex(0.0, -0.0), 1, 1.0, True, complex(1), float("nan")):
+            written.fill_(value)
+    return written
+
+
+def write_where_arrays_look_on() -> object:
+    shared = torch.zeros(3)
+    array = shared.numpy()
+    shared.fill_(2)
+    array[0] = 1
+    return shared.fill_(4), array, torch.zeros(3).zero_()
+
+
+def write_for_inference() -> object:
+    with torch.inference_mode():
+        made = torch.empty(3).fill_(1)
+        return made.zero_(), init.normal_(made)
+
+
 PROGRAMS = (
     refuse_a_position,
     call_traced_module,
@@ -152,4 +355,26 @@ PROGRAMS = (
     read_values,
     normalize_weights,
     copy_lazy_modules,
+    cast,
+    lay_out,
+    order,
+    drop_nothing,
+    write_what_was_returned_as_it_is,
+    with_gradients,
+    put_sparse_ones_where_others_were,
+    view_what_was_made,
+    build_layers,
+    draw_for_real,
+    make_of_dtypes,
+    make_with_gradient,
+    make_on_a_plan,
+    initialize_in_vain,
+    initialize_parts,
+    draw_from_a_generator,
+    write_where_arrays_look_on,
+    write_for_inference,
+    draw_where_states_are_put_back,
+    make_in_forward,
+    initialize_again,
+    write_numbers_alike,
 )

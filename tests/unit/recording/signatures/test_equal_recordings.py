@@ -20,7 +20,8 @@ def run(program, **options):
     """Return the trace of a program."""
     torch.manual_seed(0)
     with record(**options) as trace:
-        program()
+        kept = program()
+    del kept  # which lived to the end of the recording
     return trace
 
 
@@ -59,37 +60,9 @@ def test_what_a_function_does_not_read_of_an_earlier_recording_has_no_number():
     assert again.storage_by_tensor == first.storage_by_tensor
 
 
-def test_a_function_is_still_served_after_a_lazily_negated_tensor():
-    run(negate_lazily)
-    cache = shared_cache_by_device["cpu"]
-    templates = len(cache.template_by_key)
-    run(lambda: torch.exp(torch.ones(7, 11, 13)))
-    assert len(cache.template_by_key) == templates + 1
-
-
-REPLACED = {
-    "layer_norm": (functional.layer_norm, torch, ((4,),)),
-    "rms_norm": (functional.rms_norm, torch, ((4,),)),
-    "group_norm": (functional.group_norm, torch, (2,)),
-    "relu": (functional.relu, torch, ()),
-    "silu": (functional.silu, torch._C._nn, ()),
-    "dropout": (functional.dropout, torch._VF, ()),
-}
-
-
-@pytest.mark.parametrize("name", REPLACED)
-def test_a_function_is_not_served_after_what_it_calls_was_replaced(monkeypatch, name):
-    function, owner, arguments = REPLACED[name]
-    for _ in range(2):
-        run(lambda: function(torch.ones(2, 4), *arguments))
-    monkeypatch.setattr(owner, name, lambda x, *_: x.neg())
-    trace = run(lambda: function(torch.ones(2, 4), *arguments))
-    assert [call.op for call in trace.ops] == ["aten.ones.default", "aten.neg.default"]
-
-
 @pytest.mark.filterwarnings("ignore:Warning only once")
 @pytest.mark.parametrize("is_put_in", [True, False])
-def test_a_function_is_not_served_after_a_library_changed_its_kernel(is_put_in):
+def test_a_kernel_that_a_library_puts_in_is_run(is_put_in):
     def apply():
         return run(lambda: functional.linear(torch.ones(2, 2), torch.ones(2, 2)))
 

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
+from torch.nn import init
 
 import meta_magic
-from meta_magic.recording.intercept import served_functions
 from meta_magic.session.record import record
-from meta_magic.session.recording import shared_cache_by_device
 
 both = pytest.mark.parametrize("cache", [True, False])
 
@@ -200,31 +198,60 @@ def test_what_is_written_into_one_of_several_views_counts_for_all(cache):
         assert x.tolist() == [0, 0, 0, 6, 6, 6]
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda x, y: x * x,
-        lambda x, y: torch.cat([x, y, x]),
-        lambda x, y: x + y.clone(),
-        functional.linear,
-        lambda x, y: functional.linear(x, nn.Parameter(y)),
-        lambda x, y: functional.scaled_dot_product_attention(x, x, y),
-        lambda x, y: x.transpose(0, 1)[..., 1:],
-    ],
-)
-def test_a_function_is_learnt_once(monkeypatch, call):
-    shared_cache_by_device.clear()
-    learnt, learn = [], served_functions.learn
-    monkeypatch.setattr(
-        served_functions, "learn", lambda *given: learnt.append(0) or learn(*given)
-    )
-    with record(), torch.no_grad():
-        x, y = torch.ones(4, 4), torch.ones(4, 4)
-        call(x, y)
-        n_learnt = len(learnt)
-        for _ in range(5):
-            call(x, y)
-            call(y, x.clone())
-    assert n_learnt
-    # That ``y`` is a parameter's storage, say, is another case.
-    assert len(learnt) <= 2 * n_learnt
+def test_a_tensor_that_is_returned_as_it_is_is_the_same_object():
+    for _ in range(3):
+        with record():
+            x = torch.ones(3)
+            assert x.float() is x
+            assert x.contiguous() is x
+            assert x.to(torch.float32) is x
+            assert type(torch.ones(2, 3).sort()) is torch.return_types.sort
+
+
+def test_a_layer_of_three_dimensions_is_answered_with_a_view():
+    layer, x = nn.Linear(4, 5, device="meta"), torch.empty(2, 3, 4, device="meta")
+    with record(cache=False), torch.no_grad():
+        right = layer(x)
+    for _ in range(3):
+        with record(), torch.no_grad():
+            y = layer(x)
+            assert (y._is_view(), y._base.shape) == (True, right._base.shape)
+            assert (y._version, y._base._version) == (0, 0)
+            y.add_(1)
+            assert (y._version, y._base._version) == (1, 1)
+            assert y._base.untyped_storage() is y.untyped_storage()
+
+
+def test_a_served_initializer_counts_its_write():
+    versions = []
+    for _ in range(2):
+        with record():
+            weight = nn.Parameter(torch.empty(3, 2))
+            init.kaiming_uniform_(weight)
+            init.normal_(weight)
+        versions.append(weight._version)
+
+    assert versions == [2, 2]
+
+
+def test_a_leaf_is_still_refused_where_gradients_are_on():
+    for _ in range(2):
+        with record(), torch.no_grad():
+            nn.Parameter(torch.empty(3)).fill_(1)
+        with record(), pytest.raises(RuntimeError, match="leaf Variable"):
+            nn.Parameter(torch.empty(3)).fill_(1)
+
+
+def test_transformers_leaves_what_is_initialized():
+    initialization = pytest.importorskip("transformers.initialization")
+
+    def count(is_initialized):
+        with record() as trace:
+            weight = torch.empty(3)
+            weight._is_hf_initialized = is_initialized
+            with initialization.guard_torch_init_functions():
+                init.normal_(weight)
+        return len(trace.ops)
+
+    assert [count(False) for _ in range(2)] == [2, 2]
+    assert [count(True) for _ in range(2)] == [1, 1]
