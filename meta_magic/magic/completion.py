@@ -134,7 +134,7 @@ def complete_path(namespace: Mapping[str, Any], typed: str) -> list[str]:
 
 def list_steps(value: Any) -> dict[str, Any]:
     """Return the children of a module, list or dict by ``.name`` or ``[index]``."""
-    from meta_magic.materializing.written_paths import (  # noqa: PLC0415  torch
+    from meta_magic.materializing.targets import (  # noqa: PLC0415  torch
         write_step,
     )
     from meta_magic.session.operand_names import walk_held  # noqa: PLC0415

@@ -46,7 +46,7 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
         materialize,
         prepare,
     )
-    from meta_magic.materializing.variables import Variables  # noqa: PLC0415  torch
+    from meta_magic.materializing.targets import Variables  # noqa: PLC0415  torch
 
     __tracebackhide__ = True
     parser = build_parser()

@@ -1,8 +1,9 @@
-"""A module on meta to a real one: ``mm.materialize``.
+"""Make a module on meta real, in place: ``mm.materialize(model)``.
 
-``materialize`` finds out what is asked for, ``preparation`` does it: make the content,
-put it below the tensors, report. What makes content is one class each in ``fills``, and
-``fills/inits`` says which ``init=`` is which. Read ``fills/protocol`` first.
+``materialize`` checks what is asked for and chooses what else becomes real,
+``preparation`` makes the content and puts it below the tensors, ``report`` says what
+happened. ``fills`` has one source of content for each ``init=``. Read ``materialize``
+first.
 
 May import errors, torch_private, trace, recording, replaying and session; never view or
 magic.

@@ -1,9 +1,10 @@
-"""Find what is used with some tensors and has to become real with them.
+"""Find the tensors that are used with a module's, and have to become real with them.
 
-Otherwise the next line fails, or does nothing: an optimizer whose momentum is on meta
-adds that to a real weight, which torch lets pass without effect. Those are the states
-of optimizers, their learning rates, schedulers and scalers; what hooks and the class of
-a module hold; gradients; and other tensors on the same storages.
+Otherwise the user's next line fails, or silently does nothing: an optimizer whose
+momentum is on meta adds it to a real weight without effect. Companions are the states
+of optimizers, their learning rates, schedulers and scalers; the tensors that hooks and
+the module's class hold; gradients; and other tensors on the same storages. Read
+``find_companions`` first.
 """
 
 import gc
@@ -18,9 +19,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from meta_magic.materializing.install import is_leaf
-from meta_magic.materializing.targets import BOOKKEEPING, Held, address_of
-from meta_magic.materializing.walk import walk
+from meta_magic.materializing.targets import BOOKKEEPING, Held, address_of, walk
 from meta_magic.recording.identities.living_tensors import find_stored
 from meta_magic.recording.identities.origins import find_origin
 from meta_magic.session.operand_names import read_attributes
@@ -29,15 +28,8 @@ from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import list_used_classes
 from meta_magic.torch_private.tensor_internals import count_owners
 
-__all__ = [
-    "find_companions",
-    "find_forgettable",
-    "keeps_gradient",
-    "list_optimizers",
-]
-
+# The state that ``Optimizer.load_state_dict`` does not cast, either.
 NOT_CAST: Final = "['step']"
-"""The state that ``Optimizer.load_state_dict`` does not cast, either."""
 
 WITH_OPTIMIZERS: Final = (LRScheduler, GradScaler)
 
@@ -45,12 +37,13 @@ WITH_OPTIMIZERS: Final = (LRScheduler, GradScaler)
 def find_companions(
     held: Sequence[Held], modules: Iterable[tuple[str, nn.Module]], *, is_cast: bool
 ) -> list[Held]:
-    """Return the tensors on meta that are used with some, and that are none of them.
+    """Return the tensors on meta that are used with others, and are none of these.
 
     Args:
-        held: What is made real.
-        modules: The modules of that.
-        is_cast: Whether it is cast: then what reads its memory otherwise is left out.
+        held: The tensors that are made real.
+        modules: The modules that hold them.
+        is_cast: Whether they are cast. Then tensors that read their storages as another
+            dtype are left out.
     """
     with DisableTorchFunction():
         sharing = [*find_sharing(held, is_cast=is_cast)]
@@ -69,52 +62,37 @@ def find_gradients(held: Sequence[Held]) -> Iterator[Held]:
     for place in {id(place.tensor): place for place in reversed(held)}.values():
         tensor = place.tensor
         if tensor.is_meta and is_leaf(tensor) and tensor.grad is not None:
-            yield Held(f"{place.name}.grad", "gradient", False, tensor.grad)  # noqa: FBT003
+            yield Held(f"{place.name}.grad", "gradient", tensor.grad)
+
+
+def is_leaf(tensor: Tensor) -> bool:
+    """Whether a tensor is a leaf of autograd's graph."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # a view whose base was written, in a way without gradient
+        return False
 
 
 def keeps_gradient(tensor: Tensor) -> bool:
-    """Whether a tensor is a leaf of autograd's graph, or was told to retain it."""
+    """Whether a tensor is a leaf of autograd's graph, or retains its gradient."""
     try:
         return tensor.is_leaf or tensor.retains_grad
-    except RuntimeError:  # a view whose base was written, in a way that has no gradient
+    except RuntimeError:  # as above
         return False
 
 
 def list_optimizers(
-    parameters: Iterable[Tensor], living: Iterable[Any] | None = None
+    parameters: Iterable[Tensor], live: Iterable[Any] | None = None
 ) -> list[Optimizer]:
-    """Return the living optimizers that hold some of these parameters."""
+    """Return the live optimizers that hold some of these parameters."""
     known = {id(tensor) for tensor in parameters}
-    found = find_living() if living is None else living
+    found = find_live() if live is None else live
     optimizers = [one for one in found if isinstance(one, Optimizer)]
-    return [o for o in optimizers if any(id(p) in known for p in parameters_of(o))]
+    return [o for o in optimizers if any(id(p) in known for p in optimized_by(o))]
 
 
-def find_forgettable(held: Sequence[Held]) -> list[Held]:
-    """Return those of some states that an optimizer makes anew where they are missing.
-
-    Not those of optimizers that make theirs when they are constructed, as Adagrad does.
-    """
-    known = {
-        id(tensor)
-        for optimizer in find_living()
-        if isinstance(optimizer, Optimizer) and not starts_with_state(type(optimizer))
-        for state in read_attributes(optimizer).get("state", {}).values()
-        for _, tensor in walk(state)
-    }
-    return [place for place in held if id(place.tensor) in known]
-
-
-def starts_with_state(kind: type[Optimizer]) -> bool:
-    """Whether optimizers of a class have a state when they are constructed."""
-    below = kind.__mro__[: kind.__mro__.index(Optimizer)]
-    makers = [vars(base).get("__init__") for base in below]
-    codes = [maker.__code__ for maker in makers if isinstance(maker, FunctionType)]
-    return any("state" in code.co_names for code in codes)
-
-
-def find_living() -> list[Any]:
-    """Return the living optimizers, and what is used with them."""
+def find_live() -> list[Any]:
+    """Return the live optimizers, schedulers and scalers."""
     kinds = list_used_classes()
     if not kinds:
         return []
@@ -124,37 +102,87 @@ def find_living() -> list[Any]:
     return [*compress(objects, map(wanted.__contains__, map(type, objects)))]
 
 
-def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Yield all that an optimizer is to change."""
+def optimized_by(optimizer: Optimizer) -> Iterator[Tensor]:
+    """Yield the parameters of an optimizer."""
     for group in read_attributes(optimizer).get("param_groups", ()):
         yield from group["params"]
 
 
+def find_forgettable(held: Sequence[Held]) -> list[Held]:
+    """Return the optimizer states that the next step makes anew if they are missing.
+
+    Optimizers that make theirs in the constructor, as Adagrad does, are left out.
+    """
+    known = {
+        id(tensor)
+        for optimizer in find_live()
+        if isinstance(optimizer, Optimizer) and not starts_with_state(type(optimizer))
+        for state in read_attributes(optimizer).get("state", {}).values()
+        for _, tensor in walk(state)
+    }
+    return [place for place in held if id(place.tensor) in known]
+
+
+def starts_with_state(kind: type[Optimizer]) -> bool:
+    """Whether the constructor of an optimizer's class uses ``state``."""
+    below = kind.__mro__[: kind.__mro__.index(Optimizer)]
+    makers = [vars(base).get("__init__") for base in below]
+    codes = [maker.__code__ for maker in makers if isinstance(maker, FunctionType)]
+    return any("state" in code.co_names for code in codes)
+
+
+def forget_states(held: Sequence[Held], forgotten: Sequence[Held]) -> Iterator[str]:
+    """Clear the states that optimizers keep for some parameters.
+
+    Args:
+        held: The parameters.
+        forgotten: The states.
+
+    Yields:
+        A note for each optimizer.
+    """
+    ids = {id(place.tensor) for place in forgotten}
+    for optimizer in list_optimizers(place.tensor for place in held) if ids else ():
+        state: dict[object, object] = read_attributes(optimizer)["state"]
+        keys = [
+            key
+            for key, value in state.items()
+            if any(id(tensor) in ids for _, tensor in walk(value))
+        ]
+        for key in keys:
+            del state[key]
+        if keys:
+            yield (
+                f"the state of {type(optimizer).__name__} was cleared: its steps made "
+                "it for other values of the parameters"
+            )
+
+
 def find_states(held: Sequence[Held]) -> Iterator[Held]:
-    """Yield what optimizers hold for some parameters, and schedulers and scalers."""
+    """Yield the states that optimizers, schedulers and scalers hold for parameters."""
     names = {id(place.tensor): place.name for place in reversed(held)}
-    living = find_living()
-    optimizers = list_optimizers((place.tensor for place in held), living)
+    live = find_live()
+    optimizers = list_optimizers((place.tensor for place in held), live)
     seen = {id(optimizer) for optimizer in optimizers}
     for optimizer in optimizers:
         yield from read_optimizer(optimizer, names)
-    others = [o for o in living if isinstance(o, Optimizer) and id(o) not in seen]
-    taken = {program_of(p) for o in others for p in parameters_of(o) if p.is_meta}
-    for one in living if optimizers else ():
+    # A scaler does not know its optimizer. It goes with these unless a recording made
+    # both the scaler's tensors and the parameters of another optimizer.
+    others = [o for o in live if isinstance(o, Optimizer) and id(o) not in seen]
+    taken = {program_of(p) for o in others for p in optimized_by(o) if p.is_meta}
+    for one in live if optimizers else ():
         is_of_one = id(read_attributes(one).get("optimizer")) in seen
-        is_free = isinstance(one, GradScaler) and not taken & programs_of(one)
+        is_free = isinstance(one, GradScaler) and not taken & {
+            program_of(tensor)
+            for _, tensor in walk(one)
+            if isinstance(tensor, Tensor) and tensor.is_meta
+        }
         if is_of_one or is_free:
-            yield from describe(one, type(one).__name__, seen)
-
-
-def programs_of(value: object) -> set[int]:
-    """Return which recordings made the tensors on meta that a value holds."""
-    tensors = (one for _, one in walk(value) if isinstance(one, Tensor))
-    return {program_of(tensor) for tensor in tensors if tensor.is_meta}
+            yield from describe_held(one, type(one).__name__, seen)
 
 
 def program_of(tensor: Tensor) -> int:
-    """Return the ``id`` of the latest recording that met a tensor; 0 for none."""
+    """Return the ``id`` of the latest recording that used a tensor; 0 for none."""
     if tensor.layout is not torch.strided:
         return 0
     found = find_origin(tensor.untyped_storage())
@@ -162,47 +190,44 @@ def program_of(tensor: Tensor) -> int:
 
 
 def read_optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator[Held]:
-    """Yield what an optimizer holds for some parameters, by their names.
-
-    Other parameters, and what it holds for these, are left out.
-    """
+    """Yield the state of an optimizer for the parameters with names, and its own."""
     kind, attributes = type(optimizer).__name__, read_attributes(optimizer)
     state = attributes.get("state", {})
     rest = {name: held for name, held in attributes.items() if name != "state"}
-    others = {id(parameter) for parameter in parameters_of(optimizer)}
-    for place in describe(SimpleNamespace(**rest), kind):
+    others = {id(parameter) for parameter in optimized_by(optimizer)}
+    for place in describe_held(SimpleNamespace(**rest), kind):
         if id(place.tensor) not in others:
             yield place
     for key, held in state.items():
         if not isinstance(key, Tensor):
-            yield from describe(held, f"{kind}.state[{key!r}]")
+            yield from describe_held(held, f"{kind}.state[{key!r}]")
         elif id(key) in names:
-            for place in describe(held, f"{kind}.state[{names[id(key)]}]"):
+            for place in describe_held(held, f"{kind}.state[{names[id(key)]}]"):
                 is_cast = key.is_floating_point() and not place.name.endswith(NOT_CAST)
                 yield place._replace(is_cast=is_cast)
 
 
-def describe(
+def describe_held(
     value: object, path: str, seen: set[int] | None = None, kind: str = "state"
 ) -> Iterator[Held]:
     """Yield the tensors in a value.
 
     Args:
-        value: What holds them.
-        path: How it is written.
-        seen: The ``id`` of what is not looked into; takes what is now.
-        kind: What they are.
+        value: The value.
+        path: How one writes it.
+        seen: The ``id`` of searched objects; those searched here are added.
+        kind: The kind of its tensors.
     """
     owner = path.partition(".")[0]
     for name, tensor in walk(value, path, seen):
         if isinstance(tensor, Tensor):
-            yield Held(name, kind, False, tensor, owner, is_cast=False)  # noqa: FBT003
+            yield Held(name, kind, tensor, owner=owner, is_cast=False)
 
 
 def find_hooked(
     held: Sequence[Held], modules: Iterable[tuple[str, nn.Module]]
 ) -> Iterator[Held]:
-    """Yield what hooks hold, and what the functions of a module's class do."""
+    """Yield the tensors of hooks, and of the attributes of the modules' classes."""
     kinds: dict[type, None] = {}
     for fqn, module in modules:
         kinds |= dict.fromkeys(type(module).__mro__)
@@ -210,25 +235,26 @@ def find_hooked(
         hooks = [own[n] for n in BOOKKEEPING if n.endswith("hooks") and own.get(n)]
         yield from describe_hooks(hooks, fqn)
     for place in held:
-        yield from describe_hooks(
-            [h for h in read_hooks(place.tensor) if h], place.name
-        )
+        hooks = [hook for hook in read_hooks(place.tensor) if hook]
+        yield from describe_hooks(hooks, place.name)
     for kind in kinds:
         if not kind.__module__.startswith("torch.") and kind is not object:
             own = {k: v for k, v in vars(kind).items() if k[:2] != "__"}
-            yield from describe(SimpleNamespace(**own), kind.__name__, kind="attribute")
+            yield from describe_held(
+                SimpleNamespace(**own), kind.__name__, kind="attribute"
+            )
 
 
 def describe_hooks(hooks: Sequence[object], name: str) -> Iterator[Held]:
-    """Yield what the hooks of a module or tensor hold."""
+    """Yield the tensors that the hooks of a module or tensor hold."""
     of = f"hook of {name}" if name else "hook"
-    for place in describe(hooks, "", kind="attribute"):
+    for place in describe_held(hooks, "", kind="attribute"):
         end = place.name.rpartition("]")[2] or place.name
         yield place._replace(name=f"{of}{end}")
 
 
 def find_sharing(held: Sequence[Held], *, is_cast: bool) -> Iterator[Held]:
-    """Yield other tensors that lie on the storages of some, whoever holds them."""
+    """Yield other live tensors on the storages of some, whoever holds them."""
     first: dict[int, Held] = {}
     known: dict[int, set[int]] = {}
     for place in held:
@@ -242,5 +268,4 @@ def find_sharing(held: Sequence[Held], *, is_cast: bool) -> Iterator[Held]:
         if address in shared and id(tensor) not in known[address]:
             place = first[address]
             if not is_cast or tensor.dtype == place.tensor.dtype:
-                name = f"alias of {place.name}"
-                yield Held(name, "alias", False, tensor)  # noqa: FBT003
+                yield Held(f"alias of {place.name}", "alias", tensor)

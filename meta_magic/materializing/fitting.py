@@ -1,4 +1,7 @@
-"""What would fit, where a materialization as it was asked for does not."""
+"""List what would fit where a materialization as it was asked for does not.
+
+The panel offers a smaller dtype, another device, or the largest submodule that fits.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,11 +13,9 @@ from torch import nn
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.materialize import prepare
 from meta_magic.materializing.preparation import Preparation
-from meta_magic.materializing.written_paths import write_step
+from meta_magic.materializing.targets import write_path
 from meta_magic.replaying.devices import free_nbytes, list_devices
 from meta_magic.trace.units import format_bytes
-
-__all__ = ["list_fitting"]
 
 SMALLER: Final = (torch.bfloat16,)
 MAX_TRIED: Final = 3
@@ -23,12 +24,12 @@ MAX_TRIED: Final = 3
 def list_fitting(
     whole: Preparation, name: str, arguments: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield what would fit, in words: a smaller dtype, another device, a submodule.
+    """Yield what would fit, in words.
 
     Args:
-        whole: What does not fit.
-        name: How the module is written.
-        arguments: Those of :func:`prepare` for it, the module aside.
+        whole: The materialization that does not fit.
+        name: How one writes the module.
+        arguments: Its arguments of :func:`prepare`, without the module.
     """
     root = whole.task.root
     if arguments.get("dtype") is None:
@@ -54,8 +55,9 @@ def find_submodule(
     """Yield the largest submodule that fits, if there is one."""
     nbytes: Counter[str] = Counter()
     for target in whole.targets:
-        for prefix in {p for held in target.held for p in list_prefixes(held.name)}:
-            nbytes[prefix] += target.nbytes
+        parts = [held.name.split(".") for held in target.held]
+        above = (".".join(p[:n]) for p in parts for n in range(1, len(p)))
+        nbytes.update(dict.fromkeys(above, target.nbytes))
     free = free_nbytes(whole.device)
     modules = dict(whole.task.modules)
     tried = [fqn for fqn, _ in nbytes.most_common() if fqn in modules]
@@ -74,24 +76,3 @@ def prepare_fitting(module: object, arguments: Mapping[str, Any]) -> Preparation
     except MaterializeError:
         return None
     return found if found.fits else None
-
-
-def list_prefixes(name: str) -> Iterator[str]:
-    """Yield the submodules that a tensor is in, by its name."""
-    parts = name.split(".")
-    yield from (".".join(parts[:n]) for n in range(1, len(parts)))
-
-
-def write_path(modules: Mapping[str, nn.Module], name: str, fqn: str) -> str:
-    """Return how a submodule is written, such as ``model.layers[0]``.
-
-    Args:
-        modules: All modules of the tree, by name.
-        name: How the root is written.
-        fqn: Name of the submodule.
-    """
-    path, written = "", name
-    for part in fqn.split("."):
-        written += write_step(modules[path], part)
-        path = f"{path}.{part}" if path else part
-    return written

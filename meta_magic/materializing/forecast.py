@@ -1,4 +1,8 @@
-"""What a materialization will do, before it does it: how much, for what, how long."""
+"""What a materialization takes, before it is done: operators, time, and memory.
+
+The panel shows it beside the button, and a materialization that does not fit is refused
+before anything is allocated. Read ``Forecast`` first.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,19 +11,21 @@ from typing import Final
 
 import torch
 
+from meta_magic.errors import MaterializeError
 from meta_magic.materializing.report import WITH_IT
 from meta_magic.materializing.targets import Target
+from meta_magic.replaying.devices import free_nbytes
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.part import Part
 from meta_magic.replaying.rates import count_products, estimate_seconds, measure_rates
 from meta_magic.replaying.steps import StepKind
 from meta_magic.replaying.uses import USES, Uses, find_phases
 from meta_magic.trace.signature import Phase
-from meta_magic.trace.units import format_flops
-
-__all__ = ["Forecast", "forecast_replays", "format_seconds"]
+from meta_magic.trace.units import format_bytes, format_flops
 
 MAX_NAMES: Final = 3
+N_LARGEST: Final = 5
+MAX_OF_UNIT: Final = 90  # seconds or minutes that are not yet said in the next unit
 
 WORDS: Final[Mapping[Phase, tuple[str, str]]] = {
     "forward": ("forward", "forwards"),
@@ -27,26 +33,21 @@ WORDS: Final[Mapping[Phase, tuple[str, str]]] = {
     "optimizer": ("optimizer step", "optimizer steps"),
 }
 
-DRAWN_LATER: Final = "random numbers that are drawn after it"
-
-AS_MANY: Final = 90
-"""Seconds or minutes that are not yet said in the next unit."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What :func:`meta_magic.materialize` would do.
+    """What a materialization replays, why, and about how long that takes.
 
     Attributes:
-        n_operators: Recorded operators that would run again.
-        uses: (``forward``, ``backward`` or ``optimizer``, how many of these) of what
-            would be computed again after the construction; () if that alone.
-        needed_by: (what they are, a few of their names, how many) of the tensors that
-            this is for, such as ``("buffers of BatchNorm2d", ("running_mean",), 2)``,
-            without names of what is used with the module; () if it is for what is
-            drawn after it, as many numbers as its values say.
-        flops: FLOPs of the matrix products and convolutions among these.
-        seconds: About how long all would take, by what the device did in a moment.
+        n_operators: Recorded operators that run again.
+        uses: (``forward``, ``backward`` or ``optimizer``, how many) of the uses after
+            the construction that are computed again; () if only the construction is.
+        needed_by: (kind, a few names, how many) of the tensors that need these uses,
+            such as ``("buffers of BatchNorm2d", ("running_mean",), 2)``; without names
+            for tensors that are only used with the module. () if only later random
+            numbers need them.
+        flops: FLOPs of the matrix products and convolutions.
+        seconds: About how long it takes, by rates measured on the device.
     """
 
     n_operators: int = 0
@@ -56,7 +57,7 @@ class Forecast:
     seconds: float = 0.0
 
     def join(self, other: "Forecast") -> "Forecast":
-        """Return what both would do together."""
+        """Return the forecast of both together."""
         uses = Counter(dict(self.uses)) + Counter(dict(other.uses))
         return Forecast(
             n_operators=self.n_operators + other.n_operators,
@@ -71,14 +72,14 @@ class Forecast:
         time = format_seconds(self.seconds)
         if not self.uses:
             return f"{self.n_operators:,} operators, {time}" if self.n_operators else ""
-        counted = [f"{n:,} {WORDS[use][n != 1]}" for use, n in self.uses]
+        *first, last = [f"{n:,} {WORDS[use][n != 1]}" for use, n in self.uses]
+        counted = f"{', '.join(first)} and {last}" if first else last
         cost = f"{format_flops(self.flops)}, {time}" if self.flops else time
-        return f"replays {join(counted)} ({cost}), for {self._name_needing()}"
+        return f"replays {counted} ({cost}), for {self._name_needing()}"
 
     def _name_needing(self) -> str:
-        """Return what it is for, in words."""
         if not self.needed_by:
-            return DRAWN_LATER
+            return "random numbers that are drawn after it"
         return "; ".join(
             f"{n:,} {kind} ({', '.join(names)}{', …' if n > len(names) else ''})"
             if names
@@ -88,15 +89,9 @@ class Forecast:
 
 
 def forecast_replays(
-    replays: Sequence[tuple[Execution, Mapping[int, Target]]],
-    device: torch.device,
+    replays: Sequence[tuple[Execution, Mapping[int, Target]]], device: torch.device
 ) -> Forecast:
-    """Return what some replays would do.
-
-    Args:
-        replays: The replays, with their targets by storage.
-        device: Where.
-    """
+    """Return the forecast of some replays, each with its targets by storage."""
     rates = measure_rates(device)
     uses: Counter[Phase] = Counter()
     needing: list[Target] = []
@@ -139,40 +134,55 @@ def count_uses(part: Part) -> Counter[Phase]:
 def group_needing(
     targets: Sequence[Target],
 ) -> Iterator[tuple[str, tuple[str, ...], int]]:
-    """Yield what the targets are, the first few of their names, and how many."""
+    """Yield kind, a few names, and number of targets, the module's own first."""
     groups: dict[tuple[str, str], list[str]] = {}
     for target in targets:
         place = target.held[0]
         of = "" if place.kind == "parameter" else place.owner
         groups.setdefault((place.kind, of), []).append(place.name)
-    for (kind, of), names in sorted(groups.items(), key=rank):
+    for kind, of in sorted(groups, key=lambda k: (k[0] in WITH_IT, -len(groups[k]))):
+        names = groups[kind, of]
         word = "tensor" if kind in ("state", "alias") else kind
         plural = word if len(names) == 1 else f"{word}s"
         what = f"{plural} of {of}" if of else plural
         yield what, () if kind in WITH_IT else tuple(names[:MAX_NAMES]), len(names)
 
 
-def rank(group: tuple[tuple[str, str], Sequence[str]]) -> tuple[bool, int]:
-    """Return by what groups are sorted: the module's own first, then by number."""
-    (kind, _), names = group
-    return kind in WITH_IT, -len(names)
-
-
-def join(words: Sequence[str]) -> str:
-    """Return words as a sentence has them."""
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def format_seconds(seconds: float) -> str:
-    """Return in words a time that is known roughly."""
+    """Return a rough time in words."""
     if seconds < 1:
         return "less than a second"
     minutes = seconds / 60
-    if minutes < AS_MANY:
-        return (
-            f"about {seconds:.0f} s"
-            if seconds < AS_MANY
-            else f"about {minutes:.0f} min"
-        )
-    return f"about {minutes / 60:.0f} h"
+    if seconds < MAX_OF_UNIT:
+        return f"about {seconds:.0f} s"
+    return (
+        f"about {minutes:.0f} min"
+        if minutes < MAX_OF_UNIT
+        else f"about {minutes / 60:.0f} h"
+    )
+
+
+def check_budget(
+    what: str, device: torch.device, needed: int, targets: Sequence[Target]
+) -> None:
+    """Refuse what does not fit.
+
+    Args:
+        what: The object that is made real, as the message calls it.
+        device: Where it is made.
+        needed: The most bytes that are held at any moment.
+        targets: Its storages, of which the message names the largest.
+
+    Raises:
+        MaterializeError: Fewer bytes are free.
+    """
+    free = free_nbytes(device)
+    if needed <= free:
+        return
+    largest = sorted(targets, key=lambda target: -target.nbytes)[:N_LARGEST]
+    listed = ", ".join(f"{t.name} {format_bytes(t.nbytes)}" for t in largest)
+    raise MaterializeError(
+        f"cannot put {what} on {device}: it takes {format_bytes(needed)} at its peak "
+        f"and {format_bytes(free)} is free. The largest tensors: {listed}. Materialize "
+        "a submodule, cast with dtype=, or choose another device"
+    )

@@ -1,20 +1,29 @@
-"""Find the recordings that made the targets, or drew real tensors of the module."""
+"""Find the recording, and the row of it, after which each target has its content.
 
-from collections.abc import Iterator, Mapping, Sequence
+``locate`` finds the latest content (``state="current"``). ``locate_constructed`` finds
+the content before the first use: before the first call of a module that has the tensor,
+the first backward pass and the first optimizer step that used it (``state=
+"constructed"``; see ``replaying.uses``). A target that no recording made is refused.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import torch
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.targets import Held, Target
+from meta_magic.materializing.targets import Held, Target, group_targets
 from meta_magic.recording.identities.living_tensors import LivingTensors, read_version
 from meta_magic.recording.identities.origins import Origin, find_origin
 from meta_magic.recording.identities.storage_bytes import as_bytes, sum_bytes
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import trace_back
-from meta_magic.trace.program import Program
+from meta_magic.replaying.uses import Uses
+from meta_magic.trace.program import Import, Program
 
-__all__ = ["Groups", "Located", "check_fresh", "find_redrawn", "locate", "locate_one"]
+Read: TypeAlias = Callable[[Program], ProgramCalls]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -22,24 +31,23 @@ class Located:
     """The targets that one recording makes.
 
     Attributes:
-        origin: What is known of the latest recording that met them.
+        origin: The provenance of the first of them, from the latest recording.
         program: The recording.
-        until: The calls of it that are looked at; None for all.
+        until: How many of its calls are considered; None for all.
         target_by_storage: The targets, by the number of their storage there.
     """
 
     origin: Origin
     program: Program
     until: int | None
-    target_by_storage: Mapping[int, Target]
+    target_by_storage: dict[int, Target]
 
 
 class Groups:
-    """Targets grouped by the recording, and the end of it, that makes them."""
+    """Targets grouped by the recording that makes them, and by ``until``."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[int, int | None], Located] = {}
-        self._targets: dict[tuple[int, int | None], dict[int, Target]] = {}
 
     def add(
         self,
@@ -48,50 +56,39 @@ class Groups:
         found: tuple[Program, int],
         until: int | None = None,
     ) -> None:
-        """Add a target.
-
-        Args:
-            target: The target.
-            origin: What is known of the latest recording that met it.
-            found: The recording that makes it, and its number there.
-            until: The calls of that which are looked at.
-        """
+        """Add a target, given the recording that makes it and its storage there."""
         program, number = found
-        key = id(program), until
-        targets = self._targets.setdefault(key, {})
-        targets[number] = target
-        self._groups.setdefault(
-            key,
-            Located(
-                origin=origin, program=program, until=until, target_by_storage=targets
-            ),
+        group = self._groups.setdefault(
+            (id(program), until),
+            Located(origin=origin, program=program, until=until, target_by_storage={}),
         )
+        group.target_by_storage[number] = target
 
     def __iter__(self) -> Iterator[Located]:
         return iter(self._groups.values())
 
 
 def locate(targets: Sequence[Target], program: Program | None) -> Groups:
-    """Return which recordings made the targets.
+    """Return the recordings that made the targets.
 
     Args:
-        targets: What is looked for.
-        program: The recording at whose end to look; None for the latest.
+        targets: What is to be made.
+        program: The recording whose end counts; None for the latest.
 
     Raises:
-        MaterializeError: One was made by no recording, or changed outside of one.
+        MaterializeError: No recording made one, or it was changed outside of any.
     """
-    groups, living = Groups(), LivingTensors()
+    groups, live = Groups(), LivingTensors()
     for target in targets:
         origin, number = locate_one(target, program)
         if program is None:
-            check_fresh(target, origin, number, living)
+            check_fresh(target, origin, number, live)
         groups.add(target, origin, (origin.program, number))
     return groups
 
 
 def check_fresh(
-    target: Target, origin: Origin, number: int, living: LivingTensors
+    target: Target, origin: Origin, number: int, live: LivingTensors
 ) -> None:
     """Refuse a target that was changed after its latest recording.
 
@@ -99,7 +96,7 @@ def check_fresh(
         MaterializeError: It was.
     """
     if any(
-        origin.is_stale(tensor, read_version(tensor), number, living)
+        origin.is_stale(tensor, read_version(tensor), number, live)
         for tensor in target.tensors
     ):
         raise MaterializeError(
@@ -111,10 +108,10 @@ def check_fresh(
 
 
 def locate_one(target: Target, program: Program | None) -> tuple[Origin, int]:
-    """Return the recording that made a target, and the number of its storage there.
+    """Return the provenance of a target, and the number of its storage there.
 
     Raises:
-        MaterializeError: There is none.
+        MaterializeError: No recording made it.
     """
     found = find_origin(target.storage)
     if found is not None and program is not None:
@@ -131,10 +128,10 @@ def locate_one(target: Target, program: Program | None) -> tuple[Origin, int]:
 
 
 def find_redrawn(held: Sequence[Held]) -> list[Held]:
-    """Return the tensors that the recorded cell itself drew for real, unchanged since.
+    """Return the real tensors with random numbers that a recorded cell drew.
 
-    Factories that ignore the default device make them, such as ``torch.Tensor(3)``:
-    with random numbers from where its generator stood, because meta had not moved it.
+    Factories that ignore the default device, such as ``torch.Tensor(3)``, make them.
+    Their numbers are not those of the CPU: draws on meta had not moved the generator.
     """
     drawn_by_program: dict[int, set[int]] = {}
     found = []
@@ -148,7 +145,7 @@ def find_redrawn(held: Sequence[Held]) -> list[Held]:
         origin, number = located
         known = origin.checksums.get(number)
         if known is None or known != sum_bytes(as_bytes(storage)):
-            continue
+            continue  # written since
         drawn = drawn_by_program.get(id(origin.program))
         if drawn is None:
             drawn = ProgramCalls(origin.program).drawn_storages()
@@ -156,3 +153,194 @@ def find_redrawn(held: Sequence[Held]) -> list[Held]:
         if number in drawn:
             found.append(place)
     return found
+
+
+class Moment(NamedTuple):
+    """When a storage had been constructed.
+
+    Attributes:
+        program: The recording in which it had.
+        storage: Its number there.
+        first: The fewest calls of it after which the storage has its content.
+        last: The most.
+        is_used: Whether the storage is used later; None if a use of a module made it.
+    """
+
+    program: Program
+    storage: int
+    first: int
+    last: int
+    is_used: bool | None
+
+
+def locate_constructed(
+    targets: Sequence[Target],
+    program: Program | None,
+    read: Read,
+    late: Collection[Target] = (),
+) -> tuple[Groups, list[Target]]:
+    """Return the recordings that made the targets, up to their construction.
+
+    Args:
+        targets: What is to be made.
+        program: The recording whose end counts; None for the latest.
+        read: Returns the columns of a program.
+        late: Targets that get their latest content instead. So does a plain attribute
+            that a call of the module made.
+
+    Returns:
+        The recordings, and the targets with their latest content.
+
+    Raises:
+        MaterializeError: No recording made one, or it was changed outside of any.
+    """
+    groups, live = Groups(), LivingTensors()
+    found = [locate_one(target, program) for target in targets]
+    moments = [*find_all_moments(found, read)]
+    ends = choose_ends(moments)
+    at_end = []
+    for target, (origin, number), moment in zip(targets, found, moments, strict=True):
+        is_attribute = all(place.kind == "attribute" for place in target.held)
+        is_late = moment.is_used is None and is_attribute
+        if program is None and (is_late or not moment.is_used):
+            check_fresh(target, origin, number, live)
+        if is_late or target in late:
+            at_end.append(target)
+            groups.add(target, origin, (origin.program, number))
+            continue
+        end = ends[id(moment.program), moment.storage]
+        groups.add(target, origin, (moment.program, moment.storage), end)
+    return groups, at_end
+
+
+def find_made_by_use(held: Sequence[Held], program: Program | None) -> list[Held]:
+    """Return the tensors that a use of a module made, such as moments of an optimizer.
+
+    Args:
+        held: Tensors on meta; those that no recording made are left out.
+        program: The recording whose end counts; None for the latest.
+    """
+    located = []
+    for place in held:
+        with suppress(MaterializeError):
+            (target,) = group_targets([place], None)
+            located.append((place, locate_one(target, program)))
+    moments = find_all_moments([found for _, found in located], make_reader())
+    pairs = zip(located, moments, strict=True)
+    return [place for (place, _), moment in pairs if moment.is_used is None]
+
+
+def make_reader() -> Read:
+    """Return a function that reads the columns of a program, each once."""
+    known: dict[int, ProgramCalls] = {}
+
+    def read(program: Program) -> ProgramCalls:
+        if id(program) not in known:
+            known[id(program)] = ProgramCalls(program)
+        return known[id(program)]
+
+    return read
+
+
+def find_all_moments(
+    found: Sequence[tuple[Origin, int]], read: Read
+) -> Iterator[Moment]:
+    """Yield when each of some located storages had been constructed."""
+    numbers: dict[int, list[int]] = {}
+    programs = {id(origin.program): origin.program for origin, _ in found}
+    for origin, number in found:
+        numbers.setdefault(id(origin.program), []).append(number)
+    by_program = {
+        key: find_moments(programs[key], storages, read)
+        for key, storages in numbers.items()
+    }
+    for origin, _ in found:
+        yield next(by_program[id(origin.program)])
+
+
+def find_moments(
+    program: Program, storages: Sequence[int], read: Read
+) -> Iterator[Moment]:
+    """Yield when each of some storages had been constructed.
+
+    Args:
+        program: The latest recording that used them.
+        storages: Their numbers there.
+        read: Returns the columns of a program.
+    """
+    imports: dict[int, Mapping[int, Import]] = {}
+    chains = [walk_back(program, storage, imports) for storage in storages]
+    used: dict[int, tuple[Program, set[int]]] = {}
+    for chain in chains:
+        for link in chain:
+            used.setdefault(id(link[0]), (link[0], set()))[1].add(link[1])
+    uses = {key: Uses(read(current)) for key, (current, _) in used.items()}
+    first = {
+        (key, storage): index
+        for key, (_, numbers) in used.items()
+        for storage, index in uses[key].find_first(numbers).items()
+    }
+    for chain in chains:
+        yield find_moment(chain, first, uses, read)
+
+
+def walk_back(
+    program: Program, storage: int, imports: dict[int, Mapping[int, Import]]
+) -> list[tuple[Program, int, bool]]:
+    """Return the recordings that used a storage, the first one first.
+
+    With its number in each, and whether it was written unseen before it.
+
+    Args:
+        program: The latest of them.
+        storage: Its number there.
+        imports: The imports of each program by storage; those read here are added.
+    """
+    chain = []
+    while True:
+        if id(program) not in imports:
+            imports[id(program)] = {i.storage: i for i in program.imports}
+        passed = imports[id(program)].get(storage)
+        chain.append((program, storage, passed is not None and passed.is_stale))
+        if passed is None:
+            return chain[::-1]
+        program, storage = passed.program, passed.origin
+
+
+def find_moment(
+    chain: Sequence[tuple[Program, int, bool]],
+    first: Mapping[tuple[int, int], int],
+    uses: Mapping[int, Uses],
+    read: Read,
+) -> Moment:
+    """Return when a storage had been constructed, given its first use in each."""
+    made_in, number, _ = chain[0]
+    birth = read(made_in).births[number]
+    is_made = birth < 0 or uses[id(made_in)].phase(birth) is None
+    used = [n for n, (p, s, _) in enumerate(chain) if (id(p), s) in first]
+    index = used[0] if used else len(chain) - 1
+    program, storage, is_stale = chain[index]
+    last = first.get((id(program), storage), len(read(program)))
+    written = read(program).writers.find_last(storage, last)
+    # Not written in this recording before its use: look in those before.
+    while written < 0 and index and not is_stale:
+        index -= 1
+        program, storage, is_stale = chain[index]
+        last = len(read(program))
+        written = read(program).writers.find_last(storage, last)
+    return Moment(program, storage, written + 1, last, bool(used) if is_made else None)
+
+
+def choose_ends(moments: Iterable[Moment]) -> dict[tuple[int, int], int]:
+    """Return an end for each recording and storage, of as few different as possible.
+
+    Each end is one replay; usually one is right for all.
+    """
+    ends: dict[tuple[int, int], int] = {}
+    latest: dict[int, int] = {}
+    for moment in sorted(moments, key=lambda moment: moment.last):
+        key = id(moment.program)
+        if latest.get(key, -1) < moment.first:
+            latest[key] = moment.last
+        ends[key, moment.storage] = latest[key]
+    return ends

@@ -1,42 +1,58 @@
-"""``materialize()``: make a module real in place, and say what it holds now."""
+"""``mm.materialize(model)``: plan what becomes real, and with it what else must.
+
+``plan`` finds the tensors that are asked for, and ``choose_companions`` what is used
+with them: of that, whatever cannot be replayed, or would take far longer than the
+module, stays on meta and is named in the report. Read ``plan`` first.
+"""
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 import torch
 from torch import nn
 
 from meta_magic.errors import MaterializeError
+from meta_magic.materializing.companions import find_companions, find_forgettable
 from meta_magic.materializing.fills.inits import INITS, Init, choose_fill, list_inits
 from meta_magic.materializing.fills.protocol import STATES, State, Task
+from meta_magic.materializing.forecast import format_seconds
+from meta_magic.materializing.located import find_made_by_use
 from meta_magic.materializing.preparation import Preparation, Progress
 from meta_magic.materializing.report import MaterializeReport, format_names
-from meta_magic.materializing.selection import choose_companions
 from meta_magic.materializing.targets import (
     Held,
     Target,
+    Variables,
+    address_of,
+    check_makeable,
     find_modules,
     find_tensors,
     group_targets,
+    is_recorded,
 )
-from meta_magic.materializing.variables import Variables, is_recorded
 from meta_magic.recording.identities.origins import find_place
 from meta_magic.replaying.devices import list_devices, read_device
 from meta_magic.torch_private.modes import functorch_interpreter
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.program import Program
 from meta_magic.trace.trace import Trace
 
-__all__ = ["INITS", "Init", "Preparation", "materialize", "prepare"]
-
 running = threading.Lock()
+
+# Companions that are left on meta where they add more than this to the module's time.
+COSTLY: Final = ("gradient", "attribute")
+PATIENCE: Final = 10.0  # seconds
+
+MAX_TRIES: Final = 8
+
+Prepare: TypeAlias = Callable[[Task], Preparation]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arguments:
-    """What :func:`materialize` was called with; its docstring explains each."""
+    """The arguments of :func:`materialize`; its docstring explains each."""
 
     root: object
     device: str | torch.device | None
@@ -66,7 +82,7 @@ def materialize(
 
     Args:
         module: A module or a submodule, some or all of which is on meta; or a tensor,
-            or what holds some: a list, a dictionary, a scheduler, a pipeline.
+            or an object with tensors: a list, a dictionary, a scheduler, a pipeline.
         device: ``"cpu"``, or a CUDA device. By default each tensor goes to the device
             that the cell named for it, where there is such a device, else to the CPU.
         init: What the tensors get:
@@ -75,10 +91,11 @@ def materialize(
         dtype: What floating-point and complex tensors are cast to.
         trace: The recording to replay, as it was at its end; by default the latest one
             that each tensor was in.
-        state: What a replay gives: ``"current"``, all that was done to a tensor, or
-            ``"constructed"``, all before the first call of a module that has it, and
-            the first backward pass and optimizer's step that came upon it.
-        progress: Called with a fraction from 0 to 1. What it raises cancels.
+        state: What a replay gives: ``"current"``, the values after the cell, or
+            ``"constructed"``, those before the first call of a module that has the
+            tensor, the first backward pass and the first optimizer step that used it.
+        progress: Called with a fraction from 0 to 1. An exception that it raises
+            cancels.
 
     Returns:
         What filled each tensor, and which are uninitialized.
@@ -86,7 +103,16 @@ def materialize(
     Raises:
         MaterializeError: It cannot be done as asked; all is as it was.
     """
-    return run_alone(Arguments(module, device, init, dtype, trace, state), progress)
+    if not running.acquire(blocking=False):
+        raise MaterializeError(
+            "another module is being materialized: wait until that is done"
+        )
+    try:
+        with RealTorch():
+            given = Arguments(module, device, init, dtype, trace, state)
+            return plan(given).carry_out(progress)
+    finally:
+        running.release()
 
 
 def prepare(
@@ -98,22 +124,8 @@ def prepare(
     trace: Trace | None = None,
     state: State = "current",
 ) -> Preparation:
-    """Find out what :func:`materialize` would do; the same arguments and errors."""
-    given = Arguments(module, device, init, dtype, trace, state)
-    return plan(given)
-
-
-def run_alone(given: Arguments, progress: Progress | None) -> MaterializeReport:
-    """Do what :func:`materialize` was called for, if nothing else does so right now."""
-    if not running.acquire(blocking=False):
-        raise MaterializeError(
-            "another module is being materialized: wait until that is done"
-        )
-    try:
-        with RealTorch():
-            return plan(given).carry_out(progress)
-    finally:
-        running.release()
+    """Plan what :func:`materialize` would do; the same arguments and errors."""
+    return plan(Arguments(module, device, init, dtype, trace, state))
 
 
 def plan(given: Arguments) -> Preparation:
@@ -122,8 +134,7 @@ def plan(given: Arguments) -> Preparation:
     Raises:
         MaterializeError: It cannot be done.
     """
-    check_dtype(given.dtype)
-    check_state(given.state, given.init)
+    check_arguments(given)
     check_surroundings(given.root)
     named = "cpu" if given.device is None else given.device
     device = read_device(named, MaterializeError)
@@ -132,7 +143,7 @@ def plan(given: Arguments) -> Preparation:
         device=device,
         held=find_held(given.root),
         targets=(),
-        program=read_program(given.trace),
+        program=None if given.trace is None else given.trace.program,
         state=given.state,
         modules=[*find_modules(given.root)],
     )
@@ -153,6 +164,55 @@ def plan(given: Arguments) -> Preparation:
     )
 
 
+def check_arguments(given: Arguments) -> None:
+    """Refuse arguments that have no meaning.
+
+    Raises:
+        MaterializeError: A dtype to which no module is cast, no trace, or no state.
+    """
+    dtype: object = given.dtype
+    if dtype is not None and not (
+        isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
+    ):
+        raise MaterializeError(
+            f"dtype={dtype!r} is none that a module is cast to: wanted a "
+            "floating-point one, such as torch.bfloat16"
+        )
+    trace: object = given.trace
+    if trace is not None and not isinstance(trace, Trace):
+        raise MaterializeError(
+            f"trace= takes the Trace of a recording, not a {type(trace).__name__}"
+        )
+    if given.state not in STATES:
+        raise MaterializeError(
+            f"state={given.state!r} is none: wanted {' or '.join(map(repr, STATES))}"
+        )
+    if given.state != STATES[0] and given.init in INITS[1:]:
+        raise MaterializeError(
+            f"state={given.state!r} says what a replay gives, and with "
+            f"init={given.init!r} nothing is replayed: leave one of them out"
+        )
+
+
+def check_surroundings(root: object) -> None:
+    """Refuse where tensors cannot be exchanged.
+
+    Raises:
+        MaterializeError: A module is compiled, or a transform is being taken.
+    """
+    for name, part in () if isinstance(root, Variables) else find_modules(root):
+        if isinstance(part, torch.jit.ScriptModule):
+            raise MaterializeError(
+                f"{name or 'the module'} is a scripted module, which holds its tensors "
+                "where Python does not see them: materialize the module, then script it"
+            )
+    if functorch_interpreter() is not None:
+        raise MaterializeError(
+            "cannot materialize inside of torch.func's transforms (grad, vmap): do it "
+            "before"
+        )
+
+
 def find_held(root: object) -> list[Held]:
     """Return the tensors that are asked for.
 
@@ -171,10 +231,10 @@ def find_held(root: object) -> list[Held]:
 
 
 def spread(targets: Sequence[Target]) -> Iterator[str]:
-    """Put each target on the device that the cell named for it, if that is there.
+    """Put each target on the device that the cell named for it, if this machine has it.
 
     Yields:
-        What lies elsewhere than it was planned, in words.
+        A note for each device that is missing.
     """
     there, missing = list_devices(), defaultdict(list)
     for target in targets:
@@ -190,69 +250,106 @@ def spread(targets: Sequence[Target]) -> Iterator[str]:
         )
 
 
-def read_program(trace: object) -> Program | None:
-    """Return the program of a trace.
+def choose_companions(
+    task: Task, prepare: Prepare, *, is_trained: bool, is_cast: bool
+) -> Preparation:
+    """Return how to make a task's tensors real, and as many companions as possible.
+
+    Args:
+        task: What is asked for.
+        prepare: Returns how to do a task.
+        is_trained: Whether the tensors get their values after the cell, with training.
+            Otherwise gradients and the states of optimizers belong to other values, and
+            are dropped.
+        is_cast: Whether the tensors are cast.
 
     Raises:
-        MaterializeError: It is none.
+        MaterializeError: What is asked for cannot be made real.
     """
-    if trace is None:
+    is_lenient = isinstance(task.root, Variables)
+    found = find_companions(task.held, task.modules, is_cast=is_cast)
+    if not is_trained:
+        found = [place for place in found if place.kind != "gradient"]
+        made = find_made_by_use(find_forgettable(found), task.program)
+        found = [place for place in found if place not in made]
+        task = replace(task, forgotten=made)
+    optional = [*task.held, *found] if is_lenient else found
+    task = replace(task, held=[] if is_lenient else task.held)
+    prepared = prepare_with(task, optional, prepare)
+    own = {address_of(place.tensor) for place in task.held}
+    costly = [h for h in found if h.kind in COSTLY and address_of(h.tensor) not in own]
+    if is_lenient or not costly:
+        return prepared
+    return drop_costly(prepared, costly, prepare)
+
+
+def prepare_with(task: Task, optional: Sequence[Held], prepare: Prepare) -> Preparation:
+    """Return how to do a task with those optional tensors that can be made real.
+
+    Each error names the tensors at fault; without these it is tried again.
+    """
+    on_meta: list[tuple[Held, str]] = []
+
+    def leave(places: Sequence[Held], error: MaterializeError) -> list[Held]:
+        gone = {id(place.tensor) for place in places}
+        on_meta.extend((place, str(error)) for place in places)
+        return [place for place in optional if id(place.tensor) not in gone]
+
+    for place in optional:
+        try:
+            if place.tensor.is_meta:
+                check_makeable(place)
+        except MaterializeError as error:
+            optional = leave([place], error)
+    for n_tried in range(MAX_TRIES):
+        try:
+            held = [*task.held, *optional]
+            kept = [pair for pair in on_meta if pair[0].kind != "gradient"]
+            notes = [f"{h.name}: {why}" for h, why in on_meta if h.kind == "gradient"]
+            return prepare(replace(task, held=held, on_meta=kept, notes=notes))
+        except MaterializeError as error:
+            is_last = n_tried == MAX_TRIES - 2
+            at_fault = find_at_fault(error, task.held, optional)
+            if not optional or at_fault == []:
+                raise
+            optional = leave(at_fault or optional if not is_last else optional, error)
+    raise AssertionError
+
+
+def find_at_fault(
+    error: MaterializeError, wanted: Sequence[Held], optional: Sequence[Held]
+) -> list[Held] | None:
+    """Return the optional tensors that cannot be made real; None if it is not known.
+
+    An empty list if a wanted tensor cannot be made real.
+    """
+    if not isinstance(error.target, Target):
         return None
-    if not isinstance(trace, Trace):
-        raise MaterializeError(
-            f"trace= takes the Trace of a recording, not a {type(trace).__name__}"
-        )
-    return trace.program
+    ids = {id(tensor) for tensor in error.target.tensors}
+    if any(id(place.tensor) in ids for place in wanted):
+        return []
+    return [place for place in optional if id(place.tensor) in ids]
 
 
-def check_surroundings(root: object) -> None:
-    """Refuse what tensors cannot be exchanged in.
-
-    Raises:
-        MaterializeError: A module is compiled, or a transform is being taken.
-    """
-    for name, part in () if isinstance(root, Variables) else find_modules(root):
-        if isinstance(part, torch.jit.ScriptModule):
-            raise MaterializeError(
-                f"{name or 'the module'} is a scripted module, which holds its tensors "
-                "where Python does not see them: materialize the module, then script it"
-            )
-    if functorch_interpreter() is not None:
-        raise MaterializeError(
-            "cannot materialize inside of torch.func's transforms (grad, vmap): do it "
-            "before"
-        )
-
-
-def check_state(state: object, init: Init) -> None:
-    """Refuse what is no state, and one that says nothing.
-
-    Raises:
-        MaterializeError: It is such a one.
-    """
-    if state not in STATES:
-        raise MaterializeError(
-            f"state={state!r} is none: wanted {' or '.join(map(repr, STATES))}"
-        )
-    if state != STATES[0] and init in INITS[1:]:
-        raise MaterializeError(
-            f"state={state!r} says what a replay gives, and with init={init!r} nothing "
-            "is replayed: leave one of them out"
-        )
-
-
-def check_dtype(dtype: object) -> None:
-    """Refuse what tensors are not cast to.
-
-    Raises:
-        MaterializeError: It is no floating-point or complex dtype.
-    """
-    if dtype is None:
-        return
-    if not isinstance(dtype, torch.dtype) or not (
-        dtype.is_floating_point or dtype.is_complex
-    ):
-        raise MaterializeError(
-            f"dtype={dtype!r} is none that a module is cast to: wanted a "
-            "floating-point one, such as torch.bfloat16"
-        )
+def drop_costly(
+    prepared: Preparation, costly: Sequence[Held], prepare: Prepare
+) -> Preparation:
+    """Return how to do it without costly companions, if it does not fit or is slow."""
+    seconds, fits = prepared.forecast.seconds, prepared.fits
+    if fits and seconds < PATIENCE:
+        return prepared
+    task, gone = prepared.task, {id(place.tensor) for place in costly}
+    held = [place for place in task.held if id(place.tensor) not in gone]
+    lean = prepare(replace(task, held=held, notes=()))
+    added = seconds - lean.forecast.seconds
+    if added < PATIENCE and (fits or not lean.fits):
+        return prepared
+    why = f"that takes {format_seconds(added)} more" if fits else "that does not fit"
+    dropped = [(place, why) for place in costly if place.kind != "gradient"]
+    notes = [f"gradients were left out: {why}"] if len(dropped) < len(costly) else []
+    task = replace(
+        lean.task,
+        on_meta=[*task.on_meta, *dropped],
+        notes=[*lean.task.notes, *notes],
+    )
+    return replace(lean, task=task)

@@ -1,4 +1,9 @@
-"""A materialization that is planned: what it takes, and doing it."""
+"""A materialization that is planned: what it takes, and carrying it out.
+
+``Preparation.carry_out`` makes the content, ``Installation`` puts it below the tensors
+on meta, which stay the same objects: the module, an optimizer or a variable that holds
+one holds the real one then.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,26 +15,38 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.budget import check_budget
-from meta_magic.materializing.companions import keeps_gradient
+from meta_magic.materializing.companions import forget_states, is_leaf, keeps_gradient
 from meta_magic.materializing.fills.protocol import Content, Fill, Task
-from meta_magic.materializing.forecast import Forecast
-from meta_magic.materializing.install import Installation
-from meta_magic.materializing.left_on_meta import describe
+from meta_magic.materializing.forecast import Forecast, check_budget
 from meta_magic.materializing.report import (
     KEPT,
     LEFT,
     FilledTensor,
     MaterializeReport,
+    format_names,
 )
-from meta_magic.materializing.targets import Held, Target, address_of, find_modules
-from meta_magic.materializing.variables import Variables, find_on_meta, list_variables
+from meta_magic.materializing.targets import (
+    Held,
+    Target,
+    Variables,
+    address_of,
+    find_modules,
+    find_on_meta,
+    list_variables,
+)
 from meta_magic.recording.identities.storage_bytes import as_bytes
 from meta_magic.replaying.memory import make_view
+from meta_magic.torch_private.autograd import (
+    mark_graph_lost,
+    read_hooks,
+    release_retained,
+    restore_history,
+    set_hooks,
+)
+from meta_magic.torch_private.interrupts import Interrupts
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import buffers_of, parameters_of
-
-__all__ = ["Preparation", "Progress"]
+from meta_magic.torch_private.tensor_internals import is_view, swap_tensor_impl
 
 Progress: TypeAlias = Callable[[float], object]
 
@@ -40,7 +57,7 @@ class Preparation:
 
     Attributes:
         task: What is made real, and where.
-        fill: Where its content comes from.
+        fill: The source of its content.
     """
 
     task: Task
@@ -58,17 +75,17 @@ class Preparation:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the new tensors take."""
+        """Bytes of the new tensors."""
         return sum(target.nbytes for target in self.targets)
 
     @cached_property
     def peak_nbytes(self) -> int:
-        """The most bytes that will be held at any moment."""
+        """The most bytes that are held at any moment."""
         return self.fill.peak_nbytes()
 
     @property
     def fits(self) -> bool:
-        """Whether as many bytes are free as it takes."""
+        """Whether enough bytes are free."""
         try:
             self._check_budgets(self.peak_nbytes)
         except MaterializeError:
@@ -77,31 +94,33 @@ class Preparation:
 
     @property
     def forecast(self) -> Forecast:
-        """What will be replayed, for what, and about how long that takes."""
+        """What is replayed, why, and about how long that takes."""
         return self.fill.forecast()
 
     def carry_out(self, progress: Progress | None = None) -> MaterializeReport:
-        """Do it.
+        """Make everything real, or leave everything as it is.
 
         Raises:
-            MaterializeError: It failed, or does not fit; the module is as it was.
+            MaterializeError: It failed, or does not fit; the module is unchanged.
         """
         started = time.perf_counter()
         needed = self.peak_nbytes
         self._check_budgets(needed)
         contents = self._make(progress)
-        kept, n_dropped = self._find_gradients()
-        installation = Installation([*self._pair(contents)], kept)
+        gradients, n_dropped = self._find_gradients()
+        installation = Installation([*self._pair(contents)], gradients)
         self._install(installation)
         try:
             notes = self.fill.finish()
-            write_anew(contents)
-            replaced = look_again(self.task)
+            for target, content in contents.items():
+                if not target.is_meta and not isinstance(content, Tensor):
+                    as_bytes(target.storage).copy_(as_bytes(content))
+            replaced = check_filled(self.task)
         except BaseException:
             installation.undo()
             raise
-        left = {id(place.tensor) for place, _ in self.task.left}
-        others = describe(self.task, n_dropped)
+        on_meta = {id(place.tensor) for place, _ in self.task.on_meta}
+        others = describe_losses(self.task, n_dropped)
         return MaterializeReport(
             module=type(self.task.root).__name__,
             device=self.device,
@@ -111,15 +130,11 @@ class Preparation:
             n_operators=self.fill.n_operators,
             seconds=time.perf_counter() - started,
             notes=(*self.task.notes, *others, *notes, *replaced),
-            on_meta=tuple(find_on_meta(list_variables(), left)),
+            on_meta=tuple(find_on_meta(list_variables(), on_meta)),
         )
 
     def _check_budgets(self, needed: int) -> None:
-        """Refuse what does not fit, given the bytes at its peak.
-
-        Raises:
-            MaterializeError: Some device has fewer bytes free.
-        """
+        """Refuse what does not fit, given the bytes at its peak."""
         what = f"a {type(self.task.root).__name__}"
         check_budget(what, self.device, needed, self.targets)
         for device in {target.device for target in self.targets} - {self.device}:
@@ -144,12 +159,7 @@ class Preparation:
             progress(1.0)
         return contents
 
-    def _install(self, installation: Installation) -> None:
-        """Put all real tensors in place.
-
-        Raises:
-            MaterializeError: Torch refuses to exchange one; none is.
-        """
+    def _install(self, installation: "Installation") -> None:
         try:
             installation.install()
         except RuntimeError as error:
@@ -165,10 +175,7 @@ class Preparation:
             ) from error
 
     def _find_gradients(self) -> tuple[list[tuple[Tensor, Tensor]], int]:
-        """Return the tensors whose gradient is made real, with it.
-
-        And how many others there are that have one.
-        """
+        """Return (tensor, gradient) where both are made real, and how many are not."""
         tensors = [t for target in self.targets for t in target.tensors]
         with DisableTorchFunction():
             pairs = [(t, t.grad) for t in tensors if keeps_gradient(t)]
@@ -181,8 +188,12 @@ class Preparation:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each tensor on meta with the real one."""
         for target in self.targets:
+            content = contents[target]
             for tensor in target.tensors:
-                yield tensor, build_tensor(target, tensor, contents[target])
+                if isinstance(content, Tensor):
+                    yield tensor, content
+                else:
+                    yield tensor, make_view(content, target.geometry_of(tensor))
 
     def _describe_tensors(self) -> Iterator[FilledTensor]:
         filled_by = {
@@ -191,21 +202,13 @@ class Preparation:
             for tensor in target.tensors
         }
         first: dict[int, str] = {}
-        tied_to: str | None
         for held in self.task.held:
             tensor = held.tensor
-            tied_to = first.setdefault(address_of(tensor), held.name)
-            tied_to = None if tied_to == held.name else tied_to
+            name = first.setdefault(address_of(tensor), held.name)
+            tied_to = None if name == held.name else name
             yield describe_tensor(held, filled_by.get(id(tensor), KEPT), tied_to)
-        for held, _ in self.task.left:
+        for held, _ in self.task.on_meta:
             yield describe_tensor(held, LEFT)
-
-
-def build_tensor(target: Target, tensor: Tensor, content: Content) -> Tensor:
-    """Return the real tensor for one on meta."""
-    if isinstance(content, Tensor):
-        return content
-    return make_view(content, target.geometry_of(tensor))
 
 
 def describe_tensor(
@@ -223,14 +226,14 @@ def describe_tensor(
     )
 
 
-def look_again(task: Task) -> list[str]:
-    """Return in words which tensors that the user holds are not those that were filled.
+def check_filled(task: Task) -> list[str]:
+    """Return notes on the module's tensors that are not those that were filled.
 
     Raises:
         MaterializeError: Some are on meta still.
     """
     filled = {id(place.tensor) for place in task.held}
-    left = {id(place.tensor) for place, _ in task.left}
+    on_meta = {id(place.tensor) for place, _ in task.on_meta}
     is_whole = not isinstance(task.root, Variables)
     others = [
         (f"{fqn}.{name}" if fqn else name, tensor)
@@ -239,13 +242,13 @@ def look_again(task: Task) -> list[str]:
         for tensors in (parameters_of(module), buffers_of(module))
         if tensors
         for name, tensor in tensors.items()
-        if tensor is not None and id(tensor) not in left
+        if tensor is not None and id(tensor) not in on_meta
         if tensor.is_meta or (is_whole and id(tensor) not in filled)
     ]
-    on_meta = [repr(name) for name, tensor in others if tensor.is_meta]
-    if on_meta:
+    names = [repr(name) for name, tensor in others if tensor.is_meta]
+    if names:
         raise MaterializeError(
-            f"{', '.join(on_meta)} would still be on meta: while it was made real on "
+            f"{', '.join(names)} would still be on meta: while it was made real on "
             f"{task.device}, the module put another tensor in its place, as "
             "reset_parameters() or progress= may do. Choose another init=, or "
             "materialize the submodules one by one"
@@ -256,8 +259,108 @@ def look_again(task: Task) -> list[str]:
     ]
 
 
-def write_anew(contents: Mapping[Target, Content]) -> None:
-    """Write the content of those targets that are real already."""
-    for target, content in contents.items():
-        if not target.is_meta and not isinstance(content, Tensor):
-            as_bytes(target.storage).copy_(as_bytes(content))
+def describe_losses(task: Task, n_gradients: int) -> Iterator[str]:
+    """Yield notes on dropped gradients, cleared states and tensors still on meta.
+
+    The states are cleared here.
+    """
+    if n_gradients:
+        yield f"{n_gradients:,} gradients were dropped"
+    yield from forget_states(task.held, task.forgotten)
+    names: dict[str, list[str]] = {}
+    for held, why in task.on_meta:
+        names.setdefault(why, []).append(held.name)
+    for why, found in names.items():
+        yield f"left on meta: {format_names(found)}: {why}"
+
+
+class Installation:
+    """Tensors on meta and the real tensors to put below them; all or none.
+
+    ``torch.utils.swap_tensors`` does the same, and refuses while a graph or a weak
+    reference holds the tensor. Neither matters here: a graph recorded on meta keeps the
+    old tensor, and a backward pass from the real one is refused by name.
+
+    Args:
+        pairs: (tensor on meta, real tensor).
+        gradients: (tensor, its gradient), where both are among these.
+
+    Attributes:
+        n_installed: How many were in place when it ended, or failed.
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[Tensor, Tensor]],
+        gradients: Sequence[tuple[Tensor, Tensor]] = (),
+    ) -> None:
+        self._pairs = pairs
+        self._gradients = gradients
+        self._done: list[tuple[Tensor, Tensor]] = []
+        self._released: list[tuple[Tensor, Tensor]] = []
+        self.n_installed = 0
+
+    def install(self) -> None:
+        """Put all in place. An interrupt waits, and then all are taken out again."""
+        with Uninterrupted() as interrupts, DisableTorchFunction(), torch.no_grad():
+            try:
+                # All before the first swap: a view's flag may be that of its base.
+                for tensor, real in self._pairs:
+                    if real.is_floating_point() or real.is_complex():
+                        take_over_grad(tensor, real)
+                for tensor, real in self._pairs:
+                    # The graph holds a weak reference to a tensor that retains its
+                    # gradient, and torch refuses to swap such a tensor.
+                    if not is_view(tensor) and tensor.retains_grad:
+                        self._released.append((tensor, release_retained(tensor)))
+                    swap(tensor, real)
+                    self._done.append((tensor, real))
+                    self.n_installed += 1
+                for tensor, gradient in self._gradients:
+                    tensor.grad = gradient
+            except BaseException:
+                self._undo()
+                raise
+            if interrupts.pending:
+                self._undo()
+
+    def undo(self) -> None:
+        """Take all out again."""
+        with Uninterrupted(), DisableTorchFunction():
+            self._undo()
+
+    def _undo(self) -> None:
+        while self._done:
+            swap(*self._done.pop())
+        while self._released:
+            tensor, history = self._released.pop()
+            swap(tensor, restore_history(history, tensor))
+            tensor.retain_grad()
+
+
+def take_over_grad(tensor: Tensor, real: Tensor) -> None:
+    """Give a real tensor the ``requires_grad`` of one on meta."""
+    if tensor.requires_grad and not is_leaf(tensor):
+        mark_graph_lost(real)
+    else:
+        real.requires_grad_(tensor.requires_grad)
+
+
+def swap(tensor: Tensor, real: Tensor) -> None:
+    """Exchange what is below two tensor objects; hooks stay with the first object."""
+    hooks = read_hooks(tensor)
+    swap_tensor_impl(tensor, real)
+    set_hooks(tensor, hooks)
+
+
+class Uninterrupted:
+    """Context manager in which interrupts wait; returns their owner."""
+
+    def __enter__(self) -> Interrupts:
+        self._interrupts = Interrupts()
+        self._interrupts.is_held = True
+        self._interrupts.own()
+        return self._interrupts
+
+    def __exit__(self, *_: object) -> None:
+        self._interrupts.give_back()

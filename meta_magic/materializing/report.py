@@ -1,4 +1,4 @@
-"""What materialize did, as plain records."""
+"""What ``materialize`` did: a record of each tensor, and the text that is printed."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,47 +10,29 @@ import torch
 
 from meta_magic.trace.units import format_bytes
 
-__all__ = [
-    "DRAWN_OTHERWISE",
-    "KEPT",
-    "LEFT",
-    "UNINITIALIZED",
-    "WHY_OTHERWISE",
-    "WITH_IT",
-    "FilledTensor",
-    "MaterializeReport",
-    "format_names",
-    "format_on_meta",
-]
-
 CPU: Final = torch.device("cpu")
 
+# Values of ``filled_by`` besides the names of ``init=``; their attribute in
+# FilledTensor explains them.
 UNINITIALIZED: Final = "uninitialized"
-"""What nothing filled: it holds whatever lay in memory before."""
-
 DRAWN_OTHERWISE: Final = "drawn otherwise"
-"""What rests on numbers that an accelerator's generator would have drawn: others."""
-
 KEPT: Final = "kept"
-"""What was real already."""
-
 LEFT: Final = "left on meta"
-"""What is used with what was made real, and could not be made so itself."""
 
 WHY_OTHERWISE: Final = (
     "random numbers that an accelerator's generator is to draw, and that were drawn by "
     "the CPU's: others"
 )
 
+# The order in which a report lists the sources of content; others follow.
 FIRST: Final = ("replay", "checkpoint", "reset")
-"""What fills tensors, in the order in which a report lists it; others follow."""
 
+# Kinds of tensors that are only used with a module, and how the report counts them.
 WITH_IT: Final = {
     "state": "of optimizers",
     "gradient": "gradients",
     "alias": "in the same memory",
 }
-"""Kinds of what is made real with a module, and how many of these are counted."""
 
 MAX_NAMES: Final = 5
 
@@ -64,11 +46,11 @@ class FilledTensor:
         kind: ``parameter``, ``buffer``, ``attribute``, ``state`` of an optimizer that
             holds the module's parameters (or its schedulers and scalers), ``gradient``,
             or ``alias``, of another tensor in the memory of one of these.
-        filled_by: Where its content came from: the ``init=`` that made it,
+        filled_by: The source of its content: the ``init=`` that made it,
             ``checkpoint`` for a path or a state dict, ``uninitialized`` if nothing did,
-            ``drawn otherwise`` for what the cell has the generator of an accelerator
-            draw: a replay draws other numbers; ``kept`` if it was real already; ``left
-            on meta`` if it could not be made real.
+            ``drawn otherwise`` for random numbers that the cell draws by the generator
+            of an accelerator, where a replay draws others; ``kept`` if it was real
+            already; ``left on meta`` if it could not be made real.
         shape: Size of each dimension.
         dtype: Element type.
         tied_to: Name of the tensor on whose storage it lies, if that came first.
@@ -100,7 +82,7 @@ class MaterializeReport:
     """What :func:`meta_magic.materialize` did.
 
     Attributes:
-        module: Class name of the module, or of what was made real instead.
+        module: Class name of the module, or of another object that was made real.
         device: Where its content was made.
         tensors: All of its tensors.
         nbytes: Bytes of the storages that were made.
@@ -108,7 +90,7 @@ class MaterializeReport:
         n_operators: Recorded operators that ran again.
         seconds: Wall time; not compared.
         notes: What the user should know besides.
-        on_meta: What else is on meta still, as the caller's variables hold it.
+        on_meta: What else is on meta still, as one writes it by the caller's variables.
 
     Example:
         >>> with record():
@@ -129,7 +111,7 @@ class MaterializeReport:
 
     @property
     def uninitialized(self) -> tuple[str, ...]:
-        """Names of the tensors that hold whatever lay in memory before."""
+        """Names of the tensors that hold whatever was in memory before."""
         return self.names(UNINITIALIZED)
 
     @property
@@ -139,7 +121,7 @@ class MaterializeReport:
 
     @property
     def drawn_otherwise(self) -> tuple[str, ...]:
-        """Names of the tensors with other random numbers than the cell is to draw."""
+        """Names of the tensors with other random numbers than the cell draws."""
         return self.names(DRAWN_OTHERWISE)
 
     @property
@@ -160,14 +142,14 @@ class MaterializeReport:
     def __str__(self) -> str:
         made = [t for t in self.tensors if t.filled_by not in (KEPT, LEFT)]
         red = (UNINITIALIZED, DRAWN_OTHERWISE)
-        met = (t.filled_by for t in made if t.filled_by not in red)
+        others = (t.filled_by for t in made if t.filled_by not in red)
         lines = [
             (
                 f"{self.module} on {self.places}: {len(made):,} tensors, "
                 f"{format_bytes(self.nbytes)}, in {self.seconds:.2f} s"
             )
         ]
-        for filled_by in dict.fromkeys((*FIRST, *met, KEPT)):
+        for filled_by in dict.fromkeys((*FIRST, *others, KEPT)):
             lines += self._list(filled_by)
         ties = [t.name for t in made if t.tied_to is not None and t.kind not in WITH_IT]
         if ties:
@@ -185,7 +167,7 @@ class MaterializeReport:
         return "\n".join(lines)
 
     def _list(self, filled_by: str) -> Iterator[str]:
-        """Yield the lines of what was filled so: the module's own, and used with it."""
+        """Yield the lines for one source: the module's own tensors, then companions."""
         filled = [t for t in self.tensors if t.filled_by == filled_by]
         own = [t.name for t in filled if t.kind not in WITH_IT]
         others = Counter(t.kind for t in filled if t.kind in WITH_IT)
@@ -197,7 +179,7 @@ class MaterializeReport:
 
 
 def format_on_meta(names: Sequence[str]) -> str:
-    """Return what is on meta still, and what makes it real."""
+    """Return the line on what is on meta still, and how to make it real."""
     return (
         f"still on meta: {format_names(names)}; mm.materialize(...) takes any of them, "
         "and %meta materialize --all takes all"

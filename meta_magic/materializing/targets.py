@@ -1,60 +1,90 @@
-"""Find the tensors that an object holds, and group them by the storage they share.
+"""Find the tensors that an object holds, and group them by their storages.
 
-A module is one kind of object: ``find_tensors`` takes a list, a scheduler, an optimizer
-or a tensor as well.
+The object of ``mm.materialize(model)`` is a module, a list, a scheduler of diffusers, a
+hook with its closure, or a tensor; ``%meta materialize --all`` takes all variables. No
+code of the user's runs while it is searched. Read ``find_tensors`` first.
 """
 
-from collections.abc import Iterator, Sequence
+import sys
+import weakref
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import partial
+from keyword import iskeyword
+from types import (
+    CodeType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    NoneType,
+)
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, UntypedStorage, nn
 from torch.nn.parameter import is_lazy
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.walk import PLAIN, walk
+from meta_magic.recording.identities.frame_kinds import OWN, is_library, is_stdlib
+from meta_magic.recording.identities.origins import find_origin, has_origins
 from meta_magic.recording.rows.tree_tensors import own_tensors
 from meta_magic.replaying.memory import read_geometry
+from meta_magic.session.operand_names import (
+    IPYTHONS,
+    bases_of,
+    names_of,
+    read_attributes,
+)
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.module_internals import names_not_persistent, walk_modules
-from meta_magic.torch_private.tensor_internals import address_of_storage
+from meta_magic.torch_private.module_internals import (
+    list_script_tensors,
+    names_not_persistent,
+    walk_modules,
+)
+from meta_magic.torch_private.tensor_internals import address_of_storage, is_on_meta
 from meta_magic.trace.signature import Geometry
 
-__all__ = [
-    "Held",
-    "Target",
-    "address_of",
-    "check_makeable",
-    "find_modules",
-    "find_roots",
-    "find_tensors",
-    "group_targets",
-]
+CPU: Final = torch.device("cpu")
+MAX_SEARCHED: Final = 100_000  # objects
+MAX_FRAMES: Final = 100
 
-CPU = torch.device("cpu")
-BOOKKEEPING = frozenset(nn.Module().__dict__)
-"""Attributes that every module has, and that hold no tensors of its own."""
+PLAIN: Final = frozenset(
+    {bool, int, float, complex, str, bytes, bytearray, NoneType, range, slice}
+    | {torch.dtype, torch.device, torch.Size, torch.layout, torch.Generator}
+)
+
+# Types that are not searched, nor are their subclasses: they lead anywhere.
+CLOSED: Final = (type, ModuleType, CodeType, FrameType, GeneratorType, weakref.ref)
+SHELLS: Final = ("IPython", "ipykernel", "traitlets", "meta_magic")
+
+ORDERED: Final[tuple[Any, ...]] = (list, tuple, deque, set, frozenset)
+KEYS: Final = frozenset({str, int, bool})
+
+# Attributes that every module has, and that hold no tensors of its own.
+BOOKKEEPING: Final = frozenset(nn.Module().__dict__)
 
 
 class Held(NamedTuple):
     """A tensor where an object holds it.
 
     Attributes:
-        name: Name within the object that is materialized, of a module as ``state_dict``
-            keys it.
+        name: Name within the root object; of a module as ``state_dict`` keys it.
         kind: ``parameter``, ``buffer``, ``attribute``, ``state`` of an optimizer,
-            ``gradient``, or ``alias`` of what shares memory with one of these.
-        is_persistent: Whether it stands in the ``state_dict``.
+            ``gradient``, or ``alias``, another tensor on the storage of one of these.
         tensor: The tensor.
-        owner: Class name of what holds it; "" if that is no class of interest.
+        is_persistent: Whether ``state_dict`` has it.
+        owner: Class name of the object that holds it; "" if it does not matter.
         is_cast: Whether ``dtype=`` casts it.
     """
 
     name: str
     kind: str
-    is_persistent: bool
     tensor: Tensor
+    is_persistent: bool = False
     owner: str = ""
     is_cast: bool = True
 
@@ -66,10 +96,10 @@ class Target:
     Attributes:
         storage: The storage; without content where ``is_meta``.
         itemsize: Bytes of an element as its first tensor reads it.
-        held: The tensors, each once for every place where it is held.
+        held: The tensors, once for each place that holds them.
         tensors: The tensors, each once.
-        dtype: What they are to be cast to; None to leave them as they are.
-        device: Where it is made real.
+        dtype: What they are cast to; None if they are not.
+        device: Where the storage is made real.
     """
 
     storage: UntypedStorage
@@ -81,17 +111,17 @@ class Target:
 
     @property
     def name(self) -> str:
-        """Name of the first place."""
+        """Name of the first tensor."""
         return self.held[0].name
 
     @property
     def is_meta(self) -> bool:
-        """Whether it is to be made real, and not written anew."""
+        """Whether the storage is to be made; a real one is only written again."""
         return self.storage.device.type == "meta"
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it will take."""
+        """Bytes of the new storage."""
         nbytes = self.storage.nbytes()
         if self.dtype is None:
             return nbytes
@@ -103,10 +133,25 @@ class Target:
         return replace(geometry, dtype=self.dtype or tensor.dtype)
 
 
+class Variables:
+    """The variables of a namespace as one object.
+
+    Whatever cannot be made real is skipped, not refused.
+
+    Args:
+        namespace: Names and values; those that begin with ``_`` are left out.
+    """
+
+    def __init__(self, namespace: Mapping[str, object]) -> None:
+        for name, value in list(namespace.items()):
+            if not name.startswith("_") and name not in IPYTHONS:
+                self.__dict__[name] = value
+
+
 def find_tensors(root: object) -> Iterator[Held]:
     """Yield every tensor of a module and all below it, or of another object.
 
-    Those of modules at every place.
+    A module's tensor is yielded for each place that holds it.
     """
     seen: set[int] = set()
     with DisableTorchFunction():
@@ -115,26 +160,26 @@ def find_tensors(root: object) -> Iterator[Held]:
             if isinstance(found, Tensor):
                 is_parameter = isinstance(found, nn.Parameter)
                 kind = "parameter" if is_parameter else "attribute"
-                yield Held(name or "tensor", kind, False, found)  # noqa: FBT003
+                yield Held(name or "tensor", kind, found)
             else:
                 yield from find_in_module(found, name, seen)
 
 
 def find_roots(root: object) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules that an object is or holds, and none below them, by name."""
+    """Yield name and module of the modules that an object is or holds directly."""
     for path, found in walk(root):
         if isinstance(found, nn.Module):
             yield path.removeprefix("."), found
 
 
 def find_modules(root: object) -> Iterator[tuple[str, nn.Module]]:
-    """Yield every module of an object and all below it, at every place, by name."""
+    """Yield name and module of every module of an object, at every place."""
     for name, top in find_roots(root):
         yield from ((join(name, fqn), module) for fqn, module in walk_modules(top))
 
 
 def join(prefix: str, name: str) -> str:
-    """Return the name of something below what has a name, which may be ""."""
+    """Return ``prefix.name``, where either may be ""."""
     return f"{prefix}.{name}" if prefix and name else prefix + name
 
 
@@ -144,7 +189,7 @@ def find_in_module(root: nn.Module, path: str, seen: set[int]) -> Iterator[Held]
     Args:
         root: The module.
         path: Its name.
-        seen: The ``id`` of the objects that were looked into, which takes those here.
+        seen: The ``id`` of searched objects; those searched here are added.
     """
     registered: set[int] = set()
     for fqn, owner in walk_modules(root):
@@ -154,20 +199,20 @@ def find_in_module(root: nn.Module, path: str, seen: set[int]) -> Iterator[Held]
             if kind != "attribute":
                 registered.add(id(tensor))
             elif id(tensor) in registered:
-                continue  # a second way to it, such as an RNN's list of weights
+                continue  # another way to it, such as an RNN's list of weights
             is_persistent = kind == "parameter" or (
                 kind == "buffer" and name not in names_not_persistent(owner)
             )
             of = type(owner).__name__
-            yield Held(join(path, join(fqn, name)), kind, is_persistent, tensor, of)
+            yield Held(join(path, join(fqn, name)), kind, tensor, is_persistent, of)
 
 
 def own_and_nested(
     module: nn.Module, seen: set[int]
 ) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield the tensors of a module itself, also those in what its attributes hold.
+    """Yield name, kind and tensor of a module's own, and of what its attributes hold.
 
-    Other modules that an attribute leads to are not its own.
+    Other modules that an attribute leads to are not searched.
     """
     yield from own_tensors(module)
     seen.add(id(module.__dict__))
@@ -183,13 +228,145 @@ def own_and_nested(
                     yield path, "attribute", found
 
 
+def walk(
+    value: Any, path: str = "", seen: set[int] | None = None
+) -> Iterator[tuple[str, Tensor | nn.Module]]:
+    """Yield each tensor and module that a value is or holds, and how one writes it.
+
+    Breadth first. Modules are yielded and not searched.
+
+    Args:
+        value: Any object.
+        path: How one writes the value.
+        seen: The ``id`` of searched objects; those searched here are added.
+    """
+    seen = set() if seen is None else seen
+    queue = deque([(path, value)])
+    kept: list[object] = []  # alive, so that no other object gets the id of one
+    while queue and len(seen) < MAX_SEARCHED:
+        path, value = queue.popleft()
+        kind = type(value)
+        if issubclass(kind, Tensor | nn.Module):
+            yield path, value
+        elif id(value) not in seen and (is_searched(kind) or not kept):
+            seen.add(id(value))
+            kept.append(value)
+            held = list_held(value, kind)
+            queue += (
+                (path + step, one) for step, one in held if type(one) not in PLAIN
+            )
+
+
+def is_searched(kind: type) -> bool:
+    """Whether objects of a class are searched: not a shell's, nor our own."""
+    if kind in PLAIN or issubclass(kind, CLOSED):
+        return False
+    return kind.__module__.partition(".")[0] not in SHELLS
+
+
+def list_held(value: Any, kind: type) -> Iterator[tuple[str, object]]:
+    """Yield what an object holds itself, with what one writes after its name."""
+    if issubclass(kind, dict):
+        for i, (key, held) in enumerate(list(dict.items(value))):
+            yield f"[{key!r}]" if type(key) in KEYS else f"[{i}]", held
+    for base in (base for base in ORDERED if issubclass(kind, base)):
+        yield from ((f"[{i}]", held) for i, held in enumerate(base.__iter__(value)))
+    if issubclass(kind, FunctionType):
+        yield from list_enclosed(value)
+    elif issubclass(kind, MethodType):
+        yield from ((".__self__", value.__self__), ("", value.__func__))
+    elif issubclass(kind, partial):
+        yield from (("", value.func), (".args", value.args), ("", value.keywords))
+    else:
+        yield from ((f".{n}", held) for n, held in list(read_attributes(value).items()))
+        yield from list_slots(value, kind)
+
+
+def list_enclosed(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """Yield what a function's closure and its default values hold, by name."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount]
+    named = (f".{name}" for name in names[len(names) - len(defaults) :])
+    yield from zip(named, defaults, strict=True)
+    yield from ((f".{n}", held) for n, held in (function.__kwdefaults__ or {}).items())
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f".{name}", cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+
+
+def list_slots(value: Any, kind: type) -> Iterator[tuple[str, object]]:
+    """Yield what an object holds in the slots of its class."""
+    for base in bases_of(kind):
+        slots = names_of(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            member = names_of(base).get(name)
+            if type(member) is MemberDescriptorType:
+                try:
+                    yield f".{name}", member.__get__(value)
+                except AttributeError:  # not assigned yet
+                    continue
+
+
+def list_variables() -> dict[str, Any]:
+    """Return the variables of the callers' code and of the main module, by name."""
+    found: dict[str, Any] = {}
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            break
+        file = frame.f_code.co_filename
+        if not (file.startswith(OWN) or is_library(file) or is_stdlib(file)):
+            found = {**frame.f_globals, **frame.f_locals, **found}
+        frame = frame.f_back
+    return {**vars(sys.modules["__main__"]), **found}
+
+
+def find_on_meta(
+    namespace: Mapping[str, object], without: Collection[int] = ()
+) -> Iterator[str]:
+    """Yield how one writes the modules and tensors that a recording made on meta.
+
+    Args:
+        namespace: The variables.
+        without: The ``id`` of tensors that are left out.
+    """
+    if not has_origins():
+        return
+    known = {*without}
+    with DisableTorchFunction():
+        for path, found in walk(Variables(namespace)):
+            if id(found) in known:
+                continue
+            known.add(id(found))
+            tensors = [found] if isinstance(found, Tensor) else list_tensors(found)
+            if any(is_on_meta(tensor) and is_recorded(tensor) for tensor in tensors):
+                yield path.removeprefix(".")
+
+
+def list_tensors(module: nn.Module) -> list[Tensor]:
+    """Return the tensors of a module, scripted or not."""
+    parts = [part for _, part in walk_modules(module)]
+    scripted = [tensor for m in parts for _, _, tensor in list_script_tensors(m)]
+    return [*scripted, *(held.tensor for held in find_in_module(module, "", set()))]
+
+
+def is_recorded(tensor: Tensor) -> bool:
+    """Whether a recording made or used a tensor."""
+    try:
+        return find_origin(tensor.untyped_storage()) is not None
+    except (RuntimeError, NotImplementedError, ValueError):  # it has no storage
+        return bool(is_on_meta(tensor))
+
+
 def group_targets(held: Sequence[Held], dtype: torch.dtype | None) -> list[Target]:
-    """Return the storages to be made real, in order of first sight.
+    """Return the storages of tensors on meta, in the order of their first tensors.
 
     Args:
         held: Tensors on meta.
-        dtype: What floating-point and complex tensors are cast to, as
-            ``Module.to(dtype)`` does; None to leave them.
+        dtype: What floating-point and complex tensors are cast to, as by
+            ``Module.to(dtype)``; None to leave them.
 
     Raises:
         MaterializeError: Torch cannot make one of the tensors.
@@ -211,7 +388,7 @@ def group_targets(held: Sequence[Held], dtype: torch.dtype | None) -> list[Targe
 
 
 def address_of(tensor: Tensor) -> int:
-    """Return what tells a tensor's storage from others; its ``id`` if it has none."""
+    """Return a number that identifies a tensor's storage; its ``id`` if it has none."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return id(tensor)
     address: int = address_of_storage(tensor.untyped_storage())
@@ -219,7 +396,7 @@ def address_of(tensor: Tensor) -> int:
 
 
 def check_makeable(place: Held) -> None:
-    """Refuse what torch cannot make from a tensor on meta.
+    """Refuse a tensor that torch cannot make from one on meta.
 
     Raises:
         MaterializeError: ``place`` holds such a tensor.
@@ -244,7 +421,7 @@ def check_makeable(place: Held) -> None:
 
 
 def choose_dtype(target: Target, dtype: torch.dtype | None) -> torch.dtype | None:
-    """Return what a target is cast to, None if it stays as it is.
+    """Return the dtype that a target is cast to, or None.
 
     Raises:
         MaterializeError: Its tensors read the same bytes as different dtypes.
@@ -261,3 +438,30 @@ def choose_dtype(target: Target, dtype: torch.dtype | None) -> torch.dtype | Non
             f"{', '.join(map(str, known))}. Leave out dtype="
         )
     return dtype.to_complex() if first.is_complex and not dtype.is_complex else dtype
+
+
+def write_path(modules: Mapping[str, nn.Module], name: str, fqn: str) -> str:
+    """Return how one writes a submodule, such as ``model.layers[0]``.
+
+    Args:
+        modules: All modules of the tree, by name.
+        name: How one writes the root.
+        fqn: Name of the submodule.
+    """
+    path, written = "", name
+    for part in fqn.split("."):
+        written += write_step(modules[path], part)
+        path = join(path, part)
+    return written
+
+
+def write_step(module: nn.Module, name: str) -> str:
+    """Return what one writes after a module for its child of a name."""
+    kind = type(module)
+    if name.isdecimal() and issubclass(kind, nn.Sequential | nn.ModuleList):
+        return f"[{name}]"
+    if name.isidentifier() and not iskeyword(name):
+        return f".{name}"
+    if issubclass(kind, nn.ModuleDict):
+        return f"[{name!r}]"
+    return f".get_submodule({name!r})"

@@ -1,39 +1,69 @@
-"""``init=`` a path or a state dict: a checkpoint, and for the rest the recording."""
+"""``init=`` a path or a state dict: a checkpoint, and the recording for the rest.
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import ClassVar
+``open_checkpoint`` reads names and shapes, ``CheckpointFill`` assigns the tensors.
+Those that the checkpoint lacks are replayed.
+"""
+
+import json
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.checkpoint_reader import (
-    CheckpointEntry,
-    shorten,
-    unreadable,
+from meta_magic.materializing.fills.protocol import (
+    Content,
+    EmptyFill,
+    Fill,
+    Put,
+    Task,
 )
-from meta_magic.materializing.fills.empty_fill import EmptyFill
-from meta_magic.materializing.fills.protocol import Content, Fill, Put, Task
 from meta_magic.materializing.fills.replay_fill import ReplayFill
 from meta_magic.materializing.forecast import Forecast
 from meta_magic.materializing.targets import Held, Target
 from meta_magic.replaying.memory import allocate, make_view
 
-__all__ = ["CheckpointFill"]
+INDICES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+FILES: Final = ("model.safetensors", "pytorch_model.bin")
+MAX_NAMES: Final = 5
+
+# What readers raise if a file is not what it seems.
+DAMAGE: Final = (OSError, RuntimeError, ValueError, LookupError, EOFError, TypeError)
+
+# How files begin that ``torch.save`` has written since 1.6; others cannot be mapped.
+ZIP: Final = b"PK\x03\x04"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEntry:
+    """One tensor of a checkpoint.
+
+    Attributes:
+        source: The file or mapping, as messages name it.
+        shape: Size of each dimension.
+        load: Returns the tensor, each time another object; from a file on the CPU it
+            is mapped, not read.
+    """
+
+    source: str
+    shape: tuple[int, ...]
+    load: Callable[[], Tensor]
 
 
 class CheckpointFill:
     """Assigns the tensors of a checkpoint, without a copy where they fit as they are.
 
-    What it lacks is replayed.
-
     Args:
         task: What is to be filled.
-        entries: What the checkpoint has, by name.
+        entries: The tensors of the checkpoint, by name.
 
     Raises:
-        MaterializeError: The checkpoint is one of another module, or what it lacks
+        MaterializeError: The checkpoint is one of another module, or a missing tensor
             cannot be replayed.
     """
 
@@ -55,7 +85,7 @@ class CheckpointFill:
 
     @property
     def n_work(self) -> int:
-        """Bytes to be loaded, and what the rest takes."""
+        """Bytes to be loaded, and the work of the rest."""
         return self._rest.n_work + sum(target.nbytes for target in self._loaded)
 
     def forecast(self) -> Forecast:
@@ -72,14 +102,14 @@ class CheckpointFill:
         return self._rest.finish()
 
     def filled_by(self, target: Target, tensor: Tensor, /) -> str:
-        """Say whether the checkpoint has a tensor of the target."""
+        """Return whether the checkpoint has a tensor of the target."""
         is_loaded = any(
             held.tensor is tensor and held.name in self._entries for held in target.held
         )
         return "checkpoint" if is_loaded else self._rest.filled_by(target, tensor)
 
     def peak_nbytes(self) -> int:
-        """Return the most bytes held; none for what is mapped from a file."""
+        """Return the most bytes held; mapped tensors count none."""
         copied = sum(
             target.nbytes
             for target in self._loaded
@@ -104,11 +134,7 @@ class CheckpointFill:
             yield target.nbytes
 
     def _plan_rest(self, task: Task) -> Fill:
-        """Return what replays all that the checkpoint lacks.
-
-        Raises:
-            MaterializeError: That cannot be done.
-        """
+        """Return a replay of the tensors that the checkpoint lacks."""
         rest = [target for target in task.targets if self._find_missing(target)]
         if not rest:
             return EmptyFill(replace(task, targets=()))
@@ -121,12 +147,12 @@ class CheckpointFill:
             ) from error
 
     def _find_missing(self, target: Target) -> list[str]:
-        """Return the names of the tensors that the checkpoint has at no place."""
+        """Return the names of the tensors that the checkpoint has under no name."""
         there = {id(h.tensor) for h in target.held if h.name in self._entries}
         return [h.name for h in target.held if id(h.tensor) not in there]
 
     def _load(self, target: Target, filled: Content | None) -> Content:
-        """Return what the checkpoint has for a target, on top of what filled it."""
+        """Return the checkpoint's content for a target, over the replayed content."""
         named = [held for held in target.held if held.name in self._entries]
         if filled is None and is_plain(target):
             # The last of several names, as load_state_dict has it.
@@ -151,11 +177,7 @@ class CheckpointFill:
         return storage
 
     def _read(self, name: str) -> Tensor:
-        """Return a tensor of the checkpoint.
-
-        Raises:
-            MaterializeError: It cannot be read.
-        """
+        """Return a tensor of the checkpoint."""
         entry = self._entries[name]
         try:
             tensor = entry.load()
@@ -169,10 +191,10 @@ class CheckpointFill:
         return tensor
 
     def _copy(self, view: Tensor, name: str) -> None:
-        """Copy a tensor of the checkpoint, once where entries share their memory.
+        """Copy a tensor of the checkpoint, once where elements share memory.
 
         Raises:
-            MaterializeError: It has different values for one place in memory.
+            MaterializeError: It has different values for elements that share memory.
         """
         tensor = self._read(name)
         whole = tensor
@@ -190,7 +212,7 @@ class CheckpointFill:
 
 
 def is_plain(target: Target) -> bool:
-    """Whether one tensor covers a target, in however many places."""
+    """Whether one tensor covers a target, under however many names."""
     first, *others = target.tensors
     return not others and first.nbytes == target.storage.nbytes()
 
@@ -216,3 +238,185 @@ def match_names(held: Sequence[Held], entries: Mapping[str, CheckpointEntry]) ->
                 f"the checkpoint has {name!r} with shape {entry.shape}, and the module "
                 f"with shape {shape}"
             )
+
+
+def open_checkpoint(
+    source: str | Path | Mapping[str, Tensor],
+    device: torch.device,
+    names: Iterable[str],
+) -> dict[str, CheckpointEntry]:
+    """Return the tensors of a checkpoint, by name.
+
+    Args:
+        source: A state dict; a ``.safetensors`` file; a file that ``torch.save`` wrote;
+            an ``.index.json`` that names such files; or a directory with one of them.
+        device: Where the tensors will be wanted.
+        names: Other values of ``init=``, for the message if there is no checkpoint.
+
+    Raises:
+        MaterializeError: It cannot be read, or is no checkpoint.
+    """
+    if isinstance(source, Mapping):
+        return read_mapping(source, "the mapping")
+    choices = f"init= takes {', '.join(map(repr, names))}, a path or a state dict"
+    if not isinstance(source, (str, Path)):
+        raise MaterializeError(f"init={source!r}, but {choices}")
+    path = Path(source).expanduser()
+    try:
+        path = find_in_directory(path) if path.is_dir() else path
+        is_there = path.is_file()
+    except (OSError, ValueError):  # its name alone is impossible
+        is_there = False
+    if not is_there:
+        raise MaterializeError(f"there is no checkpoint {str(path)!r}; {choices}")
+    try:
+        if path.suffix == ".json":
+            return read_index(path, device)
+        return read_file(path, device)
+    except DAMAGE as error:
+        raise unreadable(path, error) from error
+    except pickle.UnpicklingError as error:
+        raise MaterializeError(
+            f"{path} holds more than tensors, and is not unpickled as code "
+            f"(weights_only=True): save it as safetensors. {first_line(error)}"
+        ) from error
+
+
+def find_in_directory(path: Path) -> Path:
+    """Return the index or the only file of a directory.
+
+    Raises:
+        MaterializeError: There is none, or there are several.
+    """
+    for name in (*INDICES, *FILES):
+        if (path / name).is_file():
+            return path / name
+    found = sorted([*path.glob("*.index.json"), *path.glob("*.safetensors")])
+    if len(found) == 1:
+        return found[0]
+    seen = ", ".join(p.name for p in found[:MAX_NAMES]) or "neither"
+    raise MaterializeError(
+        f"{path} is a directory without an index: wanted one of {', '.join(INDICES)}, "
+        f"or a single .safetensors file; it has {seen}. Name the file"
+    )
+
+
+def read_index(path: Path, device: torch.device) -> dict[str, CheckpointEntry]:
+    """Return the tensors of all files that an index names."""
+    index = json.loads(path.read_text(encoding="utf-8"))
+    file_by_name = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(file_by_name, dict) or not all(
+        isinstance(file, str) for file in file_by_name.values()
+    ):
+        raise MaterializeError(
+            f"{path} is no index: it has no weight_map from names to files"
+        )
+    entries: dict[str, CheckpointEntry] = {}
+    for file in sorted(set(file_by_name.values())):
+        part = path.parent / file
+        if not part.is_file():
+            raise MaterializeError(f"{path} names {file}, which is not there")
+        try:
+            entries |= read_file(part, device)
+        except DAMAGE as error:
+            raise unreadable(part, error) from error
+    missing = [name for name in file_by_name if name not in entries]
+    if missing:
+        raise MaterializeError(
+            f"{path} lists {missing[0]!r}, which {file_by_name[missing[0]]} lacks"
+        )
+    return entries
+
+
+def read_file(path: Path, device: torch.device) -> dict[str, CheckpointEntry]:
+    """Return the tensors of one file."""
+    if path.suffix == ".safetensors":
+        return dict(read_safetensors(path, device))
+    with path.open("rb") as file:
+        can_map = file.read(len(ZIP)) == ZIP
+    loaded = torch.load(path, map_location="cpu", mmap=can_map, weights_only=True)
+    if isinstance(loaded, Mapping) and isinstance(loaded.get("state_dict"), Mapping):
+        loaded = loaded["state_dict"]
+    return read_mapping(loaded, str(path))
+
+
+def read_safetensors(
+    path: Path, device: torch.device
+) -> Iterator[tuple[str, CheckpointEntry]]:
+    """Yield the tensors of a safetensors file.
+
+    Raises:
+        MaterializeError: The file is damaged, or the package ``safetensors`` missing.
+    """
+    try:
+        from safetensors import SafetensorError, safe_open  # noqa: PLC0415  an extra
+    except ModuleNotFoundError as error:
+        raise MaterializeError(
+            f"{path} needs the package safetensors: run `pip install safetensors`"
+        ) from error
+    try:
+        file: Any = safe_open(path, framework="pt", device=str(device))  # untyped
+        names = list(file.keys())
+        shapes = [tuple(file.get_slice(name).get_shape()) for name in names]
+    except SafetensorError as error:
+        raise unreadable(path, error) from error
+    for name, shape in zip(names, shapes, strict=True):
+        load = partial(file.get_tensor, name)
+        yield name, CheckpointEntry(source=str(path), shape=shape, load=load)
+
+
+def read_mapping(source: object, what: str) -> dict[str, CheckpointEntry]:
+    """Return the tensors of a state dict.
+
+    Raises:
+        MaterializeError: It holds something else.
+    """
+    if not isinstance(source, Mapping):
+        raise MaterializeError(
+            f"{what} holds a {type(source).__name__}, not a state dict"
+        )
+    entries = {}
+    for name, tensor in source.items():
+        if not isinstance(tensor, Tensor):
+            raise MaterializeError(
+                f"{what} holds a {type(tensor).__name__} at {name!r}, not a tensor"
+            )
+        if tensor.is_nested or tensor.layout is not torch.strided:
+            layout = "nested" if tensor.is_nested else str(tensor.layout)
+            raise MaterializeError(
+                f"{what} holds {name!r} with the layout {layout}: wanted a dense tensor"
+            )
+        if tensor.is_quantized:
+            raise MaterializeError(
+                f"{what} holds {name!r} quantized ({tensor.dtype}): wanted a plain "
+                "tensor, as its dequantize() gives"
+            )
+        if tensor.is_meta:
+            raise MaterializeError(
+                f"{what} holds {name!r} on meta, without values: load it outside of "
+                "%%meta"
+            )
+        entries[str(name)] = CheckpointEntry(
+            source=what, shape=tuple(tensor.shape), load=tensor.detach
+        )
+    return entries
+
+
+def unreadable(path: Path | str, error: BaseException) -> MaterializeError:
+    """Return the error for a damaged file."""
+    return MaterializeError(
+        f"{path} cannot be read as a checkpoint; it may be damaged or cut short "
+        f"({type(error).__name__}: {first_line(error)})"
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
+    return next(iter(str(error).splitlines()), "")
+
+
+def shorten(names: Iterable[str]) -> str:
+    """Return the first few names."""
+    listed = list(names)
+    more = f" and {len(listed) - MAX_NAMES:,} more" if len(listed) > MAX_NAMES else ""
+    return ", ".join(map(repr, listed[:MAX_NAMES])) + more

@@ -1,22 +1,29 @@
-"""Which filling each ``init=`` stands for; a new one is a class and a row here."""
+"""Which fill each ``init=`` stands for; a new one is a class and a row here."""
 
 import textwrap
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
 from torch import Tensor
 
-from meta_magic.materializing.checkpoint_reader import open_checkpoint
-from meta_magic.materializing.fills.checkpoint_fill import CheckpointFill
-from meta_magic.materializing.fills.empty_fill import EmptyFill
-from meta_magic.materializing.fills.joined_fill import JoinedFill
-from meta_magic.materializing.fills.protocol import STATES, Fill, MakesFill, Task
+from meta_magic.materializing.fills.checkpoint_fill import (
+    CheckpointFill,
+    open_checkpoint,
+)
+from meta_magic.materializing.fills.protocol import (
+    STATES,
+    EmptyFill,
+    Fill,
+    MakesFill,
+    Put,
+    Task,
+)
 from meta_magic.materializing.fills.replay_fill import ReplayFill
 from meta_magic.materializing.fills.reset_fill import ResetFill
-
-__all__ = ["FILL_BY_INIT", "INITS", "Init", "choose_fill", "list_inits"]
+from meta_magic.materializing.forecast import Forecast
+from meta_magic.materializing.targets import Target
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -35,10 +42,11 @@ def choose_fill(init: Init, task: Task, own: Collection[int]) -> Fill:
     """Return what fills the tensors of a task.
 
     Args:
-        init: A name of the table; what is none is a checkpoint.
+        init: A name of the table; anything else is a checkpoint.
         task: What is to be filled.
         own: The ``id`` of the tensors that ``init`` is about. The others are replayed:
-            as they are now with a replay, else as they were when they were made.
+            with ``init="replay"`` to their values after the cell, else to those when
+            they were made.
 
     Raises:
         MaterializeError: It cannot be filled so.
@@ -58,6 +66,54 @@ def choose_fill(init: Init, task: Task, own: Collection[int]) -> Fill:
     return JoinedFill(fill, ReplayFill(replace(task, state=STATES[1]), rest=rest))
 
 
+class JoinedFill:
+    """Fills what one fill does, then what another one does.
+
+    Args:
+        first: The fill that the user asked for.
+        second: A replay of the module's companions.
+    """
+
+    def __init__(self, first: Fill, second: Fill) -> None:
+        self._fills = first, second
+        self.targets = [*first.targets, *second.targets]
+        self._of_second = {*second.targets}
+
+    @property
+    def n_work(self) -> int:
+        """The work of both."""
+        return sum(fill.n_work for fill in self._fills)
+
+    @property
+    def n_operators(self) -> int:
+        """Recorded calls that run again for both."""
+        return sum(fill.n_operators for fill in self._fills)
+
+    def forecast(self) -> Forecast:
+        """Return what will be replayed for both."""
+        first, second = (fill.forecast() for fill in self._fills)
+        return first.join(second)
+
+    def peak_nbytes(self) -> int:
+        """Return the most bytes that are held at any moment."""
+        first, second = self._fills
+        made = sum(target.nbytes for target in first.targets)
+        return max(first.peak_nbytes(), made + second.peak_nbytes())
+
+    def run(self, put: Put) -> Iterator[int]:
+        """Fill all targets."""
+        for fill in self._fills:
+            yield from fill.run(put)
+
+    def finish(self) -> Sequence[str]:
+        """Finish both."""
+        return [note for fill in self._fills for note in fill.finish()]
+
+    def filled_by(self, target: Target, tensor: Tensor, /) -> str:
+        """Return the source of a tensor's content."""
+        return self._fills[target in self._of_second].filled_by(target, tensor)
+
+
 EXAMPLE: Final = """
 
     Example:
@@ -69,10 +125,7 @@ EXAMPLE: Final = """
 
 
 def list_inits(function: Function) -> Function:
-    """Put what each ``init=`` gives into a docstring, where that says INITS.
-
-    And an example at its end: with it the function would be too long.
-    """
+    """Replace INITS in a docstring by what each ``init=`` gives, and add an example."""
     named = [f'* ``"{name}"``: {fill.gives};' for name, fill in FILL_BY_INIT.items()]
     named.append(f"* a path or a state dict: {CheckpointFill.gives}.")
     item = textwrap.TextWrapper(width=88, subsequent_indent=" " * 14)

@@ -1,23 +1,27 @@
-"""What fills the tensors of a module, as materialize asks for it."""
+"""A fill: a source of content for tensors, as materialize asks for it.
+
+``Fill`` lists what each has; ``EmptyFill`` is the simplest, and the base class of fills
+that write tensor by tensor.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias, get_args
+from typing import ClassVar, Final, Literal, Protocol, TypeAlias, get_args
 
 import torch
 from torch import Tensor, UntypedStorage, nn
 
+from meta_magic.errors import MaterializeError
 from meta_magic.materializing.forecast import Forecast
+from meta_magic.materializing.report import UNINITIALIZED
 from meta_magic.materializing.targets import Held, Target
+from meta_magic.replaying.memory import allocate, make_view
 from meta_magic.trace.program import Program
-
-__all__ = ["STATES", "Content", "Fill", "MakesFill", "Put", "State", "Task"]
 
 Content: TypeAlias = UntypedStorage | Tensor
 """What a target gets: a storage like its own, or a tensor in place of its only one."""
 
 State: TypeAlias = Literal["current", "constructed"]
-
 STATES: Final[tuple[State, ...]] = get_args(State)
 
 Put: TypeAlias = Callable[[Target, Content], None]
@@ -29,17 +33,17 @@ class Task:
 
     Attributes:
         root: What is made real: a module, or another object that holds tensors.
-        device: Where its content is made; each target says where it lies then.
-        held: All tensors of it, at every place, and those that are made real with it.
-        targets: The storages of these that are on meta.
+        device: Where the content is made; each target has the device that it is put on.
+        held: All tensors of the root, at every place, and their companions.
+        targets: Their storages that are on meta.
         program: The recording to replay, as it was at its end; None for the latest one
             of each tensor.
-        notes: What the user should know of where it will lie.
-        state: When it had what a replay gives it: ``current`` for now, ``constructed``
-            for before its first use.
+        notes: Notes for the report.
+        state: Which content a replay gives: ``current``, that after the cell, or
+            ``constructed``, that before the first use.
         modules: The modules of the root, by name and at every place.
-        left: What is used with the root and stays on meta, each with the reason.
-        forgotten: What optimizers keep of their steps, and are to forget.
+        on_meta: Companions that stay on meta, each with the reason.
+        forgotten: States of optimizers that are cleared.
     """
 
     root: object
@@ -50,7 +54,7 @@ class Task:
     notes: Sequence[str] = ()
     state: State = "current"
     modules: Sequence[tuple[str, nn.Module]] = ()
-    left: Sequence[tuple[Held, str]] = ()
+    on_meta: Sequence[tuple[Held, str]] = ()
     forgotten: Sequence[Held] = ()
 
 
@@ -58,7 +62,7 @@ class MakesFill(Protocol):
     """What a name of ``init=`` stands for: in general, a class of :class:`Fill`.
 
     Attributes:
-        gives: What the tensors get, as the docstring of ``materialize`` has it.
+        gives: What the tensors get, for the docstring of ``materialize``.
     """
 
     gives: str
@@ -68,20 +72,17 @@ class MakesFill(Protocol):
 
 
 class Fill(Protocol):
-    """A source of content, planned and not begun.
-
-    What wraps another one hands on all that the other has to say.
-    """
+    """A source of content, planned and not begun."""
 
     @property
     def targets(self) -> Sequence[Target]:
-        """What gets content: storages on meta, and real ones that are written anew."""
+        """Storages that get content: on meta, or real ones that are written again."""
 
     @property
     def n_work(self) -> int:
-        """What there is to do, by which progress is measured: in about nanoseconds.
+        """The work, by which progress is measured: in about nanoseconds.
 
-        As many as the bytes where these are just loaded or written.
+        The number of bytes where these are only loaded or written.
         """
 
     @property
@@ -92,19 +93,79 @@ class Fill(Protocol):
         """Return what will be replayed."""
 
     def peak_nbytes(self) -> int:
-        """Return the most bytes that will be held at any moment."""
+        """Return the most bytes that are held at any moment."""
 
     def run(self, put: Put) -> Iterator[int]:
-        """Make the content of all targets; yield what each step did of the work.
+        """Make the content of all targets; yield the work of each step.
 
         Under :func:`meta_magic.torch_private.snapshot.RealTorch`.
         """
 
     def finish(self) -> Sequence[str]:
-        """Do what is left when the module is real; return what the user should know.
+        """Do what remains when the module is real; return notes for the user.
 
-        If it raises, the module is put back to how it was.
+        If it raises, the module is restored.
         """
 
     def filled_by(self, target: Target, tensor: Tensor, /) -> str:
-        """Say, at the end, where the content of a tensor of a target came from."""
+        """Return, at the end, the source of a tensor's content."""
+
+
+class EmptyFill:
+    """``init="empty"``: memory without content; a subclass may :meth:`write` it.
+
+    Args:
+        task: What is to be filled.
+    """
+
+    gives: ClassVar = "nothing; all is uninitialized memory"
+    source: ClassVar = UNINITIALIZED
+    """How the report names the source of a tensor's content."""
+
+    def __init__(self, task: Task) -> None:
+        self.targets = task.targets
+        self.n_work = sum(target.nbytes for target in task.targets)
+        self.n_operators = 0
+
+    def forecast(self) -> Forecast:
+        """Return that nothing is replayed."""
+        return Forecast()
+
+    def peak_nbytes(self) -> int:
+        """Return the bytes of all targets."""
+        return self.n_work
+
+    def run(self, put: Put) -> Iterator[int]:
+        """Allocate and write all targets.
+
+        Raises:
+            MaterializeError: Torch refuses to write one, as it does for some dtypes.
+        """
+        for target in self.targets:
+            storage = allocate(target.nbytes, target.device)
+            for tensor in target.tensors:
+                real = make_view(storage, target.geometry_of(tensor))
+                try:
+                    self.write(real)
+                except RuntimeError as error:
+                    raise MaterializeError(
+                        f"cannot write {target.name!r}, {real.dtype} of shape "
+                        f"{tuple(real.shape)}: {error}"
+                    ) from error
+            put(target, storage)
+            yield target.nbytes
+
+    def write(self, tensor: Tensor) -> None:
+        """Write the content of a real tensor; this class writes nothing.
+
+        Called once for each tensor of the module that is on meta. Tensors that share
+        memory come one after the other.
+        """
+
+    def finish(self) -> Sequence[str]:
+        """Do nothing more."""
+        return ()
+
+    def filled_by(self, _target: Target, _tensor: Tensor, /) -> str:
+        """Return the source."""
+        return self.source

@@ -1,37 +1,69 @@
-"""``init="replay"``: what the recorded cells would have computed."""
+"""``init="replay"``: the values that the recorded cells would have computed.
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+``plan_shares`` plans one replay for each recording that made some of the tensors;
+``ReplayFill`` runs them, and then moves torch's generator to where construction on the
+CPU would have left it, so that the user's next draw is that of the CPU.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import chain, repeat
 from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
 
-from meta_magic.errors import ReplayError
-from meta_magic.materializing.doubts import find_doubts, find_uncounted
+from meta_magic.errors import MaterializeError, ReplayError
 from meta_magic.materializing.fills.protocol import Content, Put, Task
-from meta_magic.materializing.fills.shares import describe, find_waiting, plan_shares
 from meta_magic.materializing.forecast import Forecast, forecast_replays
-from meta_magic.materializing.located import find_redrawn
-from meta_magic.materializing.report import DRAWN_OTHERWISE, UNINITIALIZED
+from meta_magic.materializing.located import (
+    Located,
+    Read,
+    find_redrawn,
+    locate,
+    locate_constructed,
+    make_reader,
+)
+from meta_magic.materializing.report import (
+    DRAWN_OTHERWISE,
+    UNINITIALIZED,
+    format_names,
+)
 from meta_magic.materializing.targets import Target, group_targets
 from meta_magic.recording.identities.left_generators import (
     LeftGenerator,
+    find_left,
     forget_left,
     keep_left,
     mark_state,
     move_own,
 )
 from meta_magic.recording.identities.origins import Origin
-from meta_magic.replaying.execution import Execution, Finished
+from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.generator_ends import find_skipped
 from meta_magic.replaying.part import Part
 from meta_magic.replaying.rates import estimate_seconds, measure_rates
-from meta_magic.trace.program import EarlierEnd
+from meta_magic.replaying.steps import Plan, Request, StepKind
+from meta_magic.replaying.uses import USES, find_phases
+from meta_magic.trace.program import EarlierEnd, Program
+from meta_magic.trace.signature import Phase
 
-__all__ = ["ReplayFill"]
+NAMES: Final[Mapping[Phase, str]] = {
+    "forward": "a call of a module",
+    "backward": "a backward pass",
+    "optimizer": "an optimizer's step",
+}
 
+CANNOT_TELL: Final = (
+    "cannot tell what {!r} was when it was constructed: what wrote it then rests on "
+    "what {} computed. Choose state='current', or give the trace= of a recording that "
+    "ended before that"
+)
+LATE: Final = (
+    "{}: neither parameter nor buffer, and made by a use of the module: as after the "
+    "cell"
+)
 DEFAULT_LEFT: Final = (
     "torch's generator no longer stands where the cell left it (it was used, seeded, "
     "or moved on for another cell), and was left alone: what is drawn next is not what "
@@ -45,18 +77,48 @@ OWN_LEFT: Final = (
     "a generator of the cell's own was left where it is, for not all that the cell "
     "drew from it was made: what it draws next is not what it would draw on the CPU"
 )
+UNCOUNTED: Final = (
+    "{!r} was made in inference mode, where torch does not count writes: one outside "
+    "of any recording since is not in it"
+)
+
+# Recorded as the CPU runs them, or with a caveat of their own.
+RECURRENT: Final = frozenset(
+    {"torch.lstm", "torch.gru", "torch.rnn_tanh", "torch.rnn_relu"}
+)
+
+# Functions for which devices have a kernel that rounds in another order.
+FUSED: Final = RECURRENT | {
+    "torch.nn.functional.scaled_dot_product_attention",
+    "torch.nn.functional.multi_head_attention_forward",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Share:
+    """What one recording contributes.
+
+    Attributes:
+        located: The recording and its targets.
+        replay: The replay that makes them.
+        moves_generator: Whether torch's generator is moved to where the replay ends.
+    """
+
+    located: Located
+    replay: Execution
+    moves_generator: bool
 
 
 class ReplayFill:
-    """Gives the targets what the recorded cells would have computed.
+    """Gives the targets the values that the recorded cells would have computed.
 
-    What those cells drew for real is drawn again, and torch's generator then goes on as
-    after the construction of the module.
+    Random numbers that those cells drew for real are drawn again, and torch's generator
+    then stands as after the construction of the module.
 
     Args:
         task: What is to be filled.
-        rest: The targets that something else leaves over; None if all are replayed.
-            For a rest, what is real stays, and so does torch's generator.
+        rest: The targets that another fill does not fill; None if all are replayed. For
+            a rest, real tensors and torch's generator stay as they are.
     """
 
     gives: ClassVar = (
@@ -65,10 +127,18 @@ class ReplayFill:
     )
 
     def __init__(self, task: Task, *, rest: Sequence[Target] | None = None) -> None:
-        self.targets = find_all_targets(task) if rest is None else rest
+        if rest is None:
+            rest = [*task.targets, *group_targets(find_redrawn(task.held), None)]
+            self._moves_generator = task.device.type == "cpu"
+        else:
+            self._moves_generator = False
+        self.targets = rest
         self._device = task.device
-        self._uncounted = [*find_uncounted(self.targets)]
-        self._moves_generator = rest is None and task.device.type == "cpu"
+        self._uncounted = [
+            UNCOUNTED.format(target.name)
+            for target in self.targets
+            if any(tensor.is_inference() for tensor in target.tensors)
+        ]
         walked = task.modules if self._moves_generator else ()
         built = {id(module) for _, module in walked}
         self._shares, self._late = plan_shares(
@@ -87,7 +157,7 @@ class ReplayFill:
 
     @cached_property
     def n_work(self) -> int:
-        """About how many nanoseconds it takes: the steps, as far as can be told."""
+        """The work in nanoseconds, as far as it can be estimated."""
         return sum(map(sum, self._costs))
 
     @cached_property
@@ -101,12 +171,12 @@ class ReplayFill:
         ]
 
     def forecast(self) -> Forecast:
-        """Return what is replayed, for what, and about how long that takes."""
+        """Return what is replayed, why, and about how long that takes."""
         replays = [(s.replay, s.located.target_by_storage) for s in self._shares]
         return forecast_replays(replays, self._device)
 
     def peak_nbytes(self) -> int:
-        """Return the most bytes that will be held at any moment."""
+        """Return the most bytes that are held at any moment."""
         done = peak = 0
         for share in self._shares:
             target_by_storage = share.located.target_by_storage
@@ -116,43 +186,34 @@ class ReplayFill:
         return peak
 
     def run(self, put: Put) -> Iterator[int]:
-        """Replay all recordings; what a step yields is nothing if nobody asked."""
+        """Replay all recordings; yield the work of each step, 0 if nobody asked."""
         is_asked = "_costs" in self.__dict__
         costs = chain.from_iterable(self._costs) if is_asked else repeat(0)
         for share in self._shares:
             targets = share.located.target_by_storage
             try:
-                for _ in share.replay.run(self._passing_on(targets, put)):
+                for _ in share.replay.run(partial(put_cast, targets, put)):
                     yield next(costs)
             except ReplayError as error:
                 target = None if error.storage is None else targets.get(error.storage)
-                raise describe(error, target) from error
+                raise describe_error(error, target) from error
 
     def finish(self) -> Sequence[str]:
-        """Let torch's generator go on; say what may differ from the cell itself."""
+        """Move the generators; return how the values may differ from the cell's."""
         notes = self._move_generators() if self._moves_generator else ()
         plans = [share.replay.plan for share in self._shares]
-        doubts = find_doubts(plans, self._device)
-        return [*doubts, *self._uncounted, *self._late, *notes]
+        caveats = find_caveats(plans, self._device)
+        return [*caveats, *self._uncounted, *self._late, *notes]
 
     def filled_by(self, target: Target, _tensor: Tensor, /) -> str:
-        """Say whether anything recorded fills the target."""
+        """Return whether recorded calls fill the target."""
         return self._filled_by.get(target, "replay")
 
-    def _passing_on(self, targets: Mapping[int, Target], put: Put) -> Finished:
-        """Return what takes the content of storages out of a replay."""
-
-        def take(number: int, content: Content) -> None:
-            target = targets[number]
-            put(target, cast(target, content))
-
-        return take
-
     def _move_generators(self) -> Iterator[str]:
-        """Let generators go on from where the CPU would have left them.
+        """Move generators to where the CPU would have left them.
 
         Yields:
-            What the user should know where they could not.
+            Notes on those that could not be moved.
         """
         shares = [share for share in self._shares if share.moves_generator]
         parts = [part for share in shares for part in share.replay.parts]
@@ -160,7 +221,7 @@ class ReplayFill:
             yield OWN_LEFT
         moved = {move_generator(s.located.origin, s.replay) for s in shares}
         moved |= {move_earlier(share.replay) for share in shares}
-        is_behind = False in moved or is_left_by_another(parts)
+        is_behind = False in moved or waits_for_another(parts)
         if is_behind and True not in moved:
             yield DEFAULT_LEFT
         for replay in (s.replay for s in shares if s.located.until is None):
@@ -170,17 +231,140 @@ class ReplayFill:
                 yield DEFAULT_BEFORE.format(skipped)
 
 
-def find_all_targets(task: Task) -> list[Target]:
-    """Return the targets, and the real storages that are to be drawn again."""
-    return [*task.targets, *group_targets(find_redrawn(task.held), None)]
+def plan_shares(
+    task: Task, targets: Sequence[Target], modules: set[int], *, moves_generator: bool
+) -> tuple[list[Share], list[str]]:
+    """Return the replays that make targets, and notes on those made by a use.
+
+    Args:
+        task: What is to be filled.
+        targets: Which targets of it are made.
+        modules: The ``id`` of the modules of which all construction is drawn.
+        moves_generator: Whether torch's generator is moved to where the replays end.
+
+    Raises:
+        MaterializeError: A target depends on something that was not recorded, or its
+            content at its construction cannot be known.
+    """
+    read = make_reader()
+    late: set[Target] = set()
+    while True:
+        if task.state == "current":
+            groups, at_end = locate(targets, task.program), list[Target]()
+        else:
+            groups, at_end = locate_constructed(targets, task.program, read, late)
+        shares = []
+        for located in groups:
+            replay = plan_execution(
+                located, modules, task, read, goes_on=moves_generator
+            )
+            is_asked = task.state == "current" or located.until is not None
+            shares.append(
+                Share(
+                    located=located,
+                    replay=replay,
+                    moves_generator=moves_generator and is_asked,
+                )
+            )
+        used = find_used(share for share in shares if share.located.until is not None)
+        if not used:
+            names = format_names([target.name for target in at_end])
+            return shares, [LATE.format(names)] if at_end else []
+        late |= used
+
+
+def plan_execution(
+    located: Located, modules: set[int], task: Task, read: Read, *, goes_on: bool
+) -> Execution:
+    """Return the replay that makes the targets of a recording.
+
+    Args:
+        located: The recording and its targets.
+        modules: The ``id`` of the modules of which all construction is drawn.
+        task: What is to be filled.
+        read: Returns the columns of a program.
+        goes_on: Whether torch's generator is moved to where the replay ends.
+
+    Raises:
+        MaterializeError: A target depends on something that was not recorded.
+    """
+    origin, program = located.origin, located.program
+    known = origin.modules if origin.program is program else {}
+    goes_on = goes_on and task.state == "current"
+    request = Request(
+        storages=frozenset(located.target_by_storage),
+        modules=frozenset(n for n, m in known.items() if id(m()) in modules),
+        goes_on=goes_on,
+        left=find_waiting() if goes_on else None,
+        until=located.until,
+    )
+    try:
+        return Execution(program, request, task.device, read)
+    except ReplayError as error:
+        raise describe_error(error, find_culprit(located, task.device, read)) from error
+
+
+def find_used(shares: Iterable[Share]) -> set[Target]:
+    """Return the targets that depend on a use of a module, though made before it.
+
+    Raises:
+        MaterializeError: A parameter or a buffer does.
+    """
+    used = set()
+    for share in shares:
+        phases = share.replay.follow(find_phases)[id(share.replay.parts[-1])]
+        for number, target in share.located.target_by_storage.items():
+            kinds = {place.kind for place in target.held}
+            if phases.get(number) and kinds & {"parameter", "buffer"}:
+                uses = [NAMES[use] for use in USES if use in phases[number]]
+                text = CANNOT_TELL.format(target.name, " and ".join(uses))
+                raise MaterializeError(text, target)
+            if phases.get(number):
+                used.add(target)
+    return used
+
+
+def find_culprit(located: Located, device: torch.device, read: Read) -> Target | None:
+    """Return the first target that cannot be replayed even alone."""
+    for number, target in located.target_by_storage.items():
+        request = Request(storages=frozenset({number}), until=located.until)
+        try:
+            Execution(located.program, request, device, read)
+        except ReplayError:
+            return target
+    return None
+
+
+def describe_error(error: ReplayError, target: Target | None) -> MaterializeError:
+    """Return the error for a replay that is not possible."""
+    what = "all of it" if target is None else repr(target.name)
+    return MaterializeError(
+        f"cannot replay {what}: {error}. Or choose init='reset', init='empty' or a "
+        "checkpoint",
+        target,
+    )
+
+
+def find_waiting() -> Program | None:
+    """Return the recording whose draws torch's generator waits for, if any."""
+    left = find_left(torch.get_rng_state().numpy().tobytes())
+    return None if left is None else left.program
+
+
+def waits_for_another(parts: Sequence[Part]) -> bool:
+    """Whether torch's generator waits for the draws of a recording after these."""
+    waiting = find_waiting()
+    is_drawn = any(part.plan.last_draw >= 0 for part in parts)
+    is_another = all(part.program is not waiting for part in parts)
+    return is_drawn and waiting is not None and is_another
 
 
 def move_generator(origin: Origin, replay: Execution) -> bool | None:
-    """Let torch's default generator go on from where a replay would have left it.
+    """Move torch's default generator to where a replay ends.
 
     Returns:
-        False if it no longer stands where the recording left it, or that is not known,
-        and so stays; None if there is nothing to do.
+        False if the generator does not stand where the recording left it, or that is
+        not known, and so it stays; None if there is nothing to do.
     """
     state, last_draw = replay.end_state(), replay.plan.last_draw
     if state is not None and origin.program is not replay.plan.recorded.program:
@@ -195,7 +379,7 @@ def move_generator(origin: Origin, replay: Execution) -> bool | None:
     forget_left(program)
     end = program.randomness.ends[0]
     if replay.plan.end != end:
-        # What follows in the program is still to be drawn before anything else.
+        # The rest of the program is still to be drawn before anything else.
         state = mark_state(state)
         earlier = EarlierEnd(program=program, source=end)
         keep_left(LeftGenerator(state.numpy().tobytes(), earlier, own=None))
@@ -206,11 +390,11 @@ def move_generator(origin: Origin, replay: Execution) -> bool | None:
 
 
 def move_earlier(replay: Execution) -> bool | None:
-    """Let it go on where an earlier recording left it, of which all draws are made.
+    """Move torch's generator to the end of an earlier recording, if all of it is drawn.
 
     Returns:
-        False if some are still to be made, and so it stays; None if there is nothing
-        to do.
+        False if some draws are still to be made, and so it stays; None if there is
+        nothing to do.
     """
     waiting = find_waiting()
     for part in replay.parts[:-1]:
@@ -225,16 +409,16 @@ def move_earlier(replay: Execution) -> bool | None:
     return None
 
 
-def is_left_by_another(parts: Sequence[Part]) -> bool:
-    """Whether torch's generator waits for what a recording drew after these."""
-    waiting = find_waiting()
-    is_drawn = any(part.plan.last_draw >= 0 for part in parts)
-    is_another = all(part.program is not waiting for part in parts)
-    return is_drawn and waiting is not None and is_another
+def put_cast(
+    targets: Mapping[int, Target], put: Put, number: int, content: Content
+) -> None:
+    """Put the content of a storage on the device and with the dtype of its target."""
+    target = targets[number]
+    put(target, cast(target, content))
 
 
 def cast(target: Target, content: Content) -> Content:
-    """Return a storage on the device and with the dtype that the target is to have."""
+    """Return a storage on the device and with the dtype of the target."""
     device = target.device
     if isinstance(content, Tensor):
         return content
@@ -244,3 +428,28 @@ def cast(target: Target, content: Content) -> Content:
     whole = torch.empty(0, dtype=dtype, device=content.device)
     whole.set_(content)
     return whole.to(device=device, dtype=target.dtype).untyped_storage()
+
+
+def find_caveats(plans: Sequence[Plan], device: torch.device) -> list[str]:
+    """Return how a replay's values may differ from those of the cell on a device."""
+    caveats = dict.fromkeys(
+        (text, line)
+        for plan in plans
+        for text, line in (*plan.recorded.program.doubts, *find_fused(plan))
+    )
+    return [
+        f"{text if line is None else f'line {line}: {text}'}; on {device} the cell "
+        "itself may give other values"
+        for text, line in caveats
+    ]
+
+
+def find_fused(plan: Plan) -> Iterator[tuple[str, int | None]]:
+    """Yield the calls, with their line, for which devices have one kernel."""
+    recorded = plan.recorded
+    for step in plan.steps:
+        name = recorded.function(step.call.number) or ""
+        is_known = recorded.program.as_device == "cpu" and name in RECURRENT
+        if step.kind == StepKind.RUN and name in FUSED and not is_known:
+            text = f"{name} is many operators on meta, and one kernel elsewhere"
+            yield text, recorded.line(step.call.number)

@@ -1,4 +1,9 @@
-"""``init="reset"``: call the initializers that modules bring along."""
+"""``init="reset"``: call the initializers of the modules themselves.
+
+They run when the module is real. ``Watch`` notes which tensors they wrote, so that the
+report can say which are still uninitialized, and restores tensors that were real
+before.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -8,8 +13,7 @@ import torch
 from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.fills.empty_fill import EmptyFill
-from meta_magic.materializing.fills.protocol import Task
+from meta_magic.materializing.fills.protocol import EmptyFill, Task
 from meta_magic.materializing.targets import Target, address_of, find_roots
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storage_bytes import as_bytes
@@ -18,15 +22,13 @@ from meta_magic.torch_private.dispatcher import OpOverload, schema_of
 from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.tensor_internals import address_of_storage
 
-__all__ = ["ResetFill"]
-
 Initializer: TypeAlias = tuple[str, Callable[[nn.Module], object]]
 
 RESETS: Final = ("reset_parameters", "_reset_parameters")
 
 
 class ResetFill(EmptyFill):
-    """Leaves the targets empty, and has the modules initialize themselves in the end.
+    """Leaves the targets empty, and calls the modules' initializers in the end.
 
     Args:
         task: What is to be filled.
@@ -43,7 +45,7 @@ class ResetFill(EmptyFill):
         self._reached: set[int] = set()
 
     def finish(self) -> Sequence[str]:
-        """Call the initializers; what was real before stays as it is."""
+        """Call the initializers; tensors that were real before keep their values."""
         made = {id(tensor) for target in self.targets for tensor in target.tensors}
         kept = {
             address_of(held.tensor)
@@ -54,16 +56,16 @@ class ResetFill(EmptyFill):
         return super().finish()
 
     def filled_by(self, target: Target, tensor: Tensor, /) -> str:
-        """Say whether an initializer wrote to the storage of the tensor."""
+        """Return whether an initializer wrote to the storage of the tensor."""
         if address_of(tensor) in self._reached:
             return "reset"
         return super().filled_by(target, tensor)
 
 
 class Watch:
-    """What the mode does: notes which storages are written, and puts some back.
+    """The behaviour of the mode: it notes which storages are written.
 
-    A mixin, so that torch does not import dynamo for it.
+    A mixin: torch imports dynamo for a mode that defines ``__torch_dispatch__`` itself.
 
     Attributes:
         written: Addresses of the storages that operators wrote.
@@ -100,7 +102,7 @@ class Watch:
         self.written.add(address)
 
     def put_back(self) -> None:
-        """Give the kept storages the content that they had."""
+        """Restore the content of the kept storages."""
         for now, before in self._saved.values():
             now.copy_(before)
 
@@ -110,11 +112,11 @@ class WatchMode(Watch, TorchDispatchMode):
 
 
 def reset_modules(root: object, kept: Iterable[int]) -> set[int]:
-    """Initialize modules by what their submodules bring along, children first.
+    """Call the initializers of modules and their submodules, children first.
 
     Args:
-        root: A module, or what holds modules; all of them real.
-        kept: Addresses of the storages that are to stay as they are, also if it fails.
+        root: A module, or an object that holds modules; all of them real.
+        kept: Addresses of the storages that keep their content, also if it fails.
 
     Returns:
         The addresses of the storages that were written.

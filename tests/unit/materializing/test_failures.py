@@ -144,15 +144,15 @@ def test_a_reset_that_wants_arguments_is_an_error_that_names_it():
 
 def test_an_interrupt_while_tensors_are_exchanged_leaves_the_module(monkeypatch):
     _, made, _, _ = build_twice(lambda: nn.Linear(2, 2))
-    from meta_magic.materializing import install
+    from meta_magic.materializing import preparation
 
-    swap = install.swap
+    swap = preparation.swap
 
     def interrupted(*tensors):
         signal.raise_signal(signal.SIGINT)
         swap(*tensors)
 
-    monkeypatch.setattr(install, "swap", interrupted)
+    monkeypatch.setattr(preparation, "swap", interrupted)
     with pytest.raises(KeyboardInterrupt):
         materialize(made)
     assert [p.is_meta for p in made.parameters()] == [True, True]

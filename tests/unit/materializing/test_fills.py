@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from meta_magic import MaterializeError, materialize, record
-from meta_magic.materializing.fills.empty_fill import EmptyFill
 from meta_magic.materializing.fills.inits import FILL_BY_INIT, INITS
+from meta_magic.materializing.fills.protocol import EmptyFill
 
 
 def build_with(make):

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from meta_magic import materialize, record
-from meta_magic.materializing import selection
+from meta_magic.materializing import materialize as materializing
 from tests.unit.eager import assert_bit_equal, build_twice
 
 
@@ -140,7 +140,7 @@ def test_gradients_are_made_real_with_what_they_are_of():
 
 
 def test_gradients_that_take_too_long_are_dropped_with_the_reason(monkeypatch):
-    monkeypatch.setattr(selection, "PATIENCE", -1.0)
+    monkeypatch.setattr(materializing, "PATIENCE", -1.0)
     real, made, _, _ = build_twice(backward)
     report = materialize(made)
     assert_bit_equal(made, real)

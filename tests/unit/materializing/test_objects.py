@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from meta_magic import materialize, record
-from meta_magic.materializing.variables import Variables, find_on_meta
+from meta_magic.materializing.targets import Variables, find_on_meta
 from tests.unit.eager import assert_same_tensor, build_twice
 
 
