@@ -35,4 +35,4 @@ def test_no_function_is_over_the_alarm(path):
 
 
 def test_the_readme_is_what_a_user_needs_and_no_more():
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 180
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150

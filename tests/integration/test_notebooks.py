@@ -7,7 +7,11 @@ import pytest
 from nbclient import NotebookClient
 
 SHOWN = {
-    "01-quickstart": ("70.6 B",),
+    "01-quickstart": (
+        "+head = nn.Linear(512, 10)\nrepaired: (8, 10)",
+        "True False\n1 real tensor of 12.0 KiB",
+        "70.6 B",
+    ),
     "02-materialize": (
         "tied: True -> after to_empty: False",
         "bit for bit: True",
