@@ -1,10 +1,10 @@
-"""A recording put together, and what its user enters.
+"""Recordings: what ``record()`` and ``%%meta`` enter, and what a recording consists of.
 
-``record`` is the context manager, ``recording`` what stands behind it and the magic: it
-makes the parts one after another, gives each what it needs, and builds the trace
-(``program_builder``, ``trees``, ``note_finders``). ``values_on_demand`` answers code
-that asks for values, by replaying; ``guard`` leaves torch as it was, however a block
-ends; ``raised_calls`` finds what ended it, ``shown_frames`` what to show of the error.
+``recording`` makes the parts of a recording and builds the trace at its end, with
+``program_builder``, ``trees`` and ``note_finders``. ``values_on_demand`` answers code
+that asks for values, by a replay. ``guard`` leaves torch as it was, however a block
+ends. ``raised_calls`` and ``failed_calls`` describe the call that ended it,
+``shown_frames`` chooses the frames to show.
 
 May import ``replaying``, ``recording``, ``trace``, ``torch_private``, ``errors``. Read
 ``recording`` first.

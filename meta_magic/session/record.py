@@ -1,4 +1,8 @@
-"""``record()``: record a block of code outside of IPython."""
+"""The functions for users beside ``%%meta``: ``record``, ``real`` and ``meta_like``.
+
+``with record() as trace:`` records a block of any code. ``trace`` is a ``TraceHandle``
+until the block ends; it then answers as the ``Trace``.
+"""
 
 import inspect
 import sys
@@ -34,23 +38,24 @@ class record:  # noqa: N801  a context manager is named as a function
     Args:
         limits: Bytes and floating-point operations that the value of a tensor may take
             when the block asks for it, as ``item()`` does.
-        as_device: Whose kernels are recorded, ``cpu``, ``cuda`` or ``cuda:8``, of which
-            there are eight: attention as the
-            operator that this device would choose, its optimizers, the dtypes of its
-            autocast. ``meta`` for torch's own there, whose attention is the math of
-            many operators. By default ``cuda`` where torch sees one, else ``cpu``.
-        assume: What to take for granted of values beyond ``limits``:
-            ``nonzero=all``, ``nonzero=0.5`` or another part, by which a mask is true,
-            ``routing=uniform``, by which each expert gets as many tokens,
-            ``values=nan`` or another number, which is what is read. One, or several.
+        as_device: The device whose kernels are recorded: ``cpu``, ``cuda``, or
+            ``cuda:8`` for eight of them. It decides the operator of attention, the
+            optimizers and the dtypes of autocast. ``meta`` records torch's own kernels
+            there, whose attention is many operators. By default ``cuda`` where torch
+            sees one, else ``cpu``.
+        assume: What to assume of values beyond ``limits``, one option or several:
+            ``nonzero=all`` or ``nonzero=0.5`` of a mask's elements are true,
+            ``routing=uniform`` gives each expert as many tokens,
+            ``values=nan`` or another number is what is read.
         named: What a device means that the block names, as ``device="cuda"`` does:
-            ``plan``, all tensors stay on meta, and the trace says where each would lie;
-            or ``real``, as torch means it.
-        check_values: Whether indices, classes and masks that nobody knows are evaluated
-            within ``limits``, to be refused as on the CPU. Those from outside of the
-            block, and numbers that it made within known bounds, are checked anyway.
-        cache: Answer calls whose signature was seen before without running torch's
-            meta kernel. ``False`` runs every kernel, for checking.
+            ``plan`` keeps all tensors on meta, and the trace says where each would be;
+            ``real`` means what torch means by it.
+        check_values: Whether to compute unknown indices, classes and masks within
+            ``limits``, so that wrong ones are refused as on the CPU. Those from outside
+            of the block, and numbers that it made within known bounds, are checked
+            anyway.
+        cache: Whether a call whose signature was seen before skips torch's meta kernel.
+            ``False`` runs every kernel, for checking.
 
     Returns:
         The :class:`Trace`, complete when the block has ended, also by an exception.
@@ -85,7 +90,7 @@ class record:  # noqa: N801  a context manager is named as a function
     def __enter__(self) -> Trace:
         code = sys._getframe(1).f_code
         namespace = read_variables(sys._getframe(1))
-        self._rerun = find_rerun(sys._getframe(1), namespace, self._options)
+        self._rerun = _find_rerun(sys._getframe(1), namespace, self._options)
         self._recording = Recording(
             code.co_filename,
             code,
@@ -102,7 +107,7 @@ class record:  # noqa: N801  a context manager is named as a function
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Nothing before this: an interrupt in it would keep the modes entered.
+        # This comes first: an interrupt before it would leave the modes entered.
         try:
             self._recording.guard.leave()
         finally:
@@ -136,10 +141,10 @@ def read_options(
     )
 
 
-def find_rerun(
+def _find_rerun(
     frame: FrameType, variables: Mapping[str, object], options: Options
 ) -> Rerun | None:
-    """Return what it takes to record a statement of a frame again, if that can be."""
+    """Return what is needed to record the running statement of a frame again."""
     code = frame.f_code
     is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)
     return make_rerun(
@@ -158,10 +163,10 @@ ENTRY_POINTS: Final = (record.__enter__, record.__exit__)
 
 
 class TraceHandle:
-    """Stands for the :class:`Trace` of a block, which it becomes known when that ends.
+    """Proxy of the :class:`Trace` of a block, which is known when the block ends.
 
-    To everybody who asks it is that trace: ``isinstance``, attributes, equality and
-    pickling go to it. Before, each question but these raises.
+    ``isinstance``, attributes, equality and pickling go to that trace. Before the end,
+    every attribute raises ``UnfinishedTraceError``.
     """
 
     __slots__ = ("__weakref__", "_made")
@@ -171,12 +176,12 @@ class TraceHandle:
         self._made: Trace | None = None
 
     def fulfil(self, trace: Trace) -> None:
-        """Stand for ``trace`` from now on."""
+        """Answer as ``trace`` from now on."""
         self._made = trace
 
     @property  # type: ignore[misc]  # an attribute that can be set, says its stub
     def __class__(self) -> type[Trace]:  # type: ignore[override]  # on purpose
-        """The class of what it stands for."""
+        """``Trace``, for ``isinstance``."""
         return Trace
 
     def __getattr__(self, name: str) -> Any:
@@ -214,27 +219,26 @@ class TraceHandle:
 
     @property
     def _repr_html_(self) -> Any:
-        # Here, too: marimo asks only for what a class itself has.
+        # On the class: marimo does not look at attributes of the object.
         return self.__getattr__("_repr_html_")
 
     def __dir__(self) -> list[str]:
         return dir(Trace)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return get_trace, (self._finished(),)
+        return _get_trace, (self._finished(),)  # pickled and copied as the trace
 
 
-def get_trace(trace: Trace) -> Trace:
-    """Return a trace as it is: a handle is pickled and copied as what it stands for."""
+def _get_trace(trace: Trace) -> Trace:
     return trace
 
 
 def real() -> torch.device:
-    """Return a context manager within which a cell's tensors are real.
+    """Return a context manager in which a cell's new tensors are real.
 
-    Factories make real tensors on the CPU there, and ``x.cpu()`` gives the values of
-    ``x``. It is ``torch.device("cpu")``, which means the same as a context; elsewhere
-    in a cell a device that is named is a plan.
+    In it, factories make real tensors on the CPU, and ``x.cpu()`` gives the values of
+    ``x``. It is ``torch.device("cpu")``, which does the same as a context; elsewhere in
+    a cell, a named device is only planned.
 
     Example:
         >>> with record():
@@ -247,16 +251,16 @@ def real() -> torch.device:
 
 
 def meta_like(tensor: Tensor) -> Tensor:
-    """Return a tensor on meta that is like a real one in all but its data.
+    """Return a tensor on meta that equals a real one in all but its data.
 
-    Shape, strides, offset, dtype, ``requires_grad`` and subclass are kept; a view is
-    the view of a base, of the same size as that of the real one.
+    Shape, strides, offset, dtype, ``requires_grad`` and subclass are kept; a view has a
+    base of the same size.
 
     Args:
-        tensor: Any tensor; one on meta is copied like the others.
+        tensor: Any tensor, also one on meta.
 
     Raises:
-        TypeError: It is no tensor, or of a kind that has no likeness on meta.
+        TypeError: It is not a tensor, or of a kind that meta does not have.
 
     Source:
         ``torch._subclasses.meta_utils.MetaConverter``, as FakeTensorMode uses it.
