@@ -40,7 +40,6 @@ class RandomCell:
         self.total = torch.zeros(())
 
     def run(self) -> list[Any]:
-        """Do it all, and return the values that were read."""
         acts: list[Callable[[], None]] = [
             *(self.make, self.write, self.view, self.combine, self.draw, self.forget),
             *(self.step, self.step, self.step_later, self.gather, self.set_state),
@@ -57,15 +56,12 @@ class RandomCell:
         return self.values
 
     def pick(self) -> Tensor:
-        """Return a tensor of the pool."""
         return self.choice.choice(self.pool)
 
     def add(self, tensor: Tensor) -> None:
-        """Put a tensor into the pool."""
         self.pool.append(tensor.detach())
 
     def make(self) -> None:
-        """Make a tensor."""
         kind = self.choice.randrange(4)
         if kind == 0:
             self.add(torch.tensor([[self.choice.random()] * 4] * 4))
@@ -75,7 +71,6 @@ class RandomCell:
             self.add(torch.randn(4, 4) if kind == 2 else torch.ones(4, 4))
 
     def write(self) -> None:
-        """Write a tensor in place, the whole of it or a part."""
         target, kind = self.pick(), self.choice.randrange(7)
         if kind == 0:
             target.add_(self.pick().mean())
@@ -93,17 +88,14 @@ class RandomCell:
             target.zero_()
 
     def view(self) -> None:
-        """Add another view of a tensor that is there."""
         tensor = self.pick()
         self.add(tensor.t() if self.choice.random() < 0.5 else tensor.view(4, 4))
 
     def combine(self) -> None:
-        """Make a tensor of two others."""
         a, b = self.pick(), self.pick()
         self.add((a @ b).tanh() if self.choice.random() < 0.5 else a * 0.5 + b)
 
     def draw(self) -> None:
-        """Draw, from one generator or another."""
         kind = self.choice.randrange(3)
         if kind == 0:
             self.add(nn.functional.dropout(self.pick(), 0.5))
@@ -113,12 +105,10 @@ class RandomCell:
             self.add(torch.bernoulli(self.pick().sigmoid()))
 
     def forget(self) -> None:
-        """Let go of a tensor."""
         if len(self.pool) > 2:
             self.pool.pop(self.choice.randrange(len(self.pool)))
 
     def step(self) -> None:
-        """Train for a step, and perhaps read the loss on the way."""
         self.loss = self.model(self.pick().clone()).square().mean()
         if self.choice.random() < 0.2:
             self.read_loss()
@@ -129,25 +119,20 @@ class RandomCell:
         self.optimizer.step()
 
     def step_later(self) -> None:
-        """Make gradients, which the next step adds to or clears."""
         self.loss = self.model(torch.ones(4, 4)).abs().mean()
         self.loss.backward()
 
     def gather(self) -> None:
-        """Add the loss to a tensor that nobody reads for long."""
         self.total += self.loss.detach()
 
     def average(self) -> None:
-        """Keep an average of a parameter."""
         self.pool[0].mul_(0.5).add_(self.model[0].weight.detach())
 
     def select(self) -> None:
-        """Take what a mask chooses: a size that depends on values."""
         chosen = self.pick().detach()
         self.values.append(tuple(chosen[chosen > 0].shape))
 
     def set_state(self) -> None:
-        """Seed a generator, note its state, or put it back."""
         kind = self.choice.randrange(4)
         if kind == 0:
             self.states.append(torch.get_rng_state())
@@ -159,12 +144,10 @@ class RandomCell:
             self.choice.choice(self.generators).manual_seed(self.choice.randrange(5))
 
     def set_flag(self) -> None:
-        """Set a flag of a backend."""
         torch.set_float32_matmul_precision(self.choice.choice(["highest", "medium"]))
         torch.set_flush_denormal(self.choice.random() < 0.5)
 
     def read(self) -> None:
-        """Read a value, or all of a tensor."""
         tensor = self.pick()
         if self.choice.random() < 0.5:
             self.values.append(tensor.sum().item())
@@ -172,16 +155,13 @@ class RandomCell:
             self.values.append(tensor.tolist())
 
     def read_loss(self) -> None:
-        """Read the loss."""
         self.values.append(self.loss.item())
 
     def read_state(self) -> None:
-        """Read the buffers and a parameter of the model."""
         self.values += [buffer.tolist() for buffer in self.model.buffers()]
         self.values.append(self.model[0].weight[0].tolist())
 
     def draw_for_real(self) -> None:
-        """Draw real numbers between those on meta."""
         with torch.device("cpu"):
             self.values.append(torch.rand(2).tolist())
 

@@ -1,5 +1,8 @@
 """What was computed for one value is kept for the next, and is what it would be."""
 
+import tracemalloc
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -89,19 +92,9 @@ def train_in_cells(enter, read):
     return losses, counts
 
 
-class Nothing:
-    """A context manager that does nothing."""
-
-    def __enter__(self):
-        return None
-
-    def __exit__(self, *_):
-        pass
-
-
 @pytest.mark.parametrize("read", ["before", "end"])
 def test_a_later_cell_goes_on_from_what_an_earlier_one_kept(read):
-    wanted, _ = train_in_cells(Nothing, read)
+    wanted, _ = train_in_cells(nullcontext, read)
     met, counts = train_in_cells(record, read)
     assert met == wanted
     assert len(set(counts[1:])) == 1
@@ -275,6 +268,99 @@ def test_a_loss_that_is_one_of_several_outputs_may_be_read_before_its_gradient()
     wanted = train()
     with record():
         assert train() == wanted
+
+
+VALUES = {
+    "item": lambda x: x[0, 0].item(),
+    "item of all": lambda x: x.sum().item(),
+    "float": lambda x: float(x.mean()),
+    "if": lambda x: 1 if x.mean() > 0 else 2,
+    "tolist": lambda x: x.tolist(),
+    "tolist of a view": lambda x: x.t()[1:].tolist(),
+    "numpy": lambda x: x.numpy().tolist(),
+    "format": lambda x: f"{x.mean():.3f}",
+    "equal": lambda x: torch.equal(x, x.clone()),
+    "a mask": lambda x: torch.zeros(3, 4)[x > 0].shape,
+    "nonzero": lambda x: x.relu().nonzero().shape,
+    "unique": lambda x: x.round().unique().shape,
+    "to the CPU": lambda x: x.to("cpu").tolist(),
+    "cpu": lambda x: x.cpu().tolist(),
+    "after another operator": lambda x: (torch.ones(3), x.tolist())[1],
+    "after a write": lambda x: x.add_(1).tolist(),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_of_an_earlier_cell_is_that_of_the_cpu(name):
+    torch.manual_seed(0)
+    wanted = VALUES[name](torch.randn(3, 4))
+    torch.manual_seed(0)
+    with record():
+        x = torch.randn(3, 4)
+    with record():
+        met = VALUES[name](x)
+    assert met == wanted
+
+
+def test_a_tensor_of_an_earlier_cell_is_printed_with_its_values():
+    with record():
+        x = torch.tensor([1.5, 2.5])
+    with record():
+        text = repr(x)
+    assert text == "tensor([1.5000, 2.5000], device='meta', size=(2,))"
+
+
+def test_a_value_of_two_cells_ago_is_known():
+    with record():
+        x = torch.ones(3)
+    with record():
+        y = x * 2
+    with record():
+        met = y.tolist()
+    assert met == [2.0, 2.0, 2.0]
+
+
+def test_a_module_of_an_earlier_cell_is_moved_to_the_cpu_with_its_values():
+    torch.manual_seed(0)
+    wanted = nn.Linear(2, 2).state_dict()
+    torch.manual_seed(0)
+    with record():
+        made = nn.Linear(2, 2)
+    with record(named="real"):
+        made.to("cpu")
+    assert all(torch.equal(made.state_dict()[name], wanted[name]) for name in wanted)
+
+
+def test_a_value_of_an_earlier_cell_that_was_changed_since_is_refused():
+    with record():
+        x = torch.ones(3)
+    x.add_(1)
+    with record(), pytest.raises(MissingValueError, match="changed in place outside"):
+        x.tolist()
+
+
+def grow_by(n_steps, read):
+    """Return the bytes that a step of a loop leaves."""
+    tracemalloc.start()
+    try:
+        with record():
+            x = torch.ones(4)
+            before = tracemalloc.get_traced_memory()[0]
+            for _ in range(n_steps):
+                for _ in range(20):
+                    x.add_(1)
+                read(x)
+            return (tracemalloc.get_traced_memory()[0] - before) / n_steps
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_loop_with_values_does_not_copy_the_trace_for_each():
+    for _ in range(2):  # the first time more is met that stays
+        with_values = grow_by(200, lambda x: x[0].item())
+        without = grow_by(200, lambda x: x[0])
+    # A copy of the trace is as large as that.
+    assert with_values < 2 * without
 
 
 def test_a_maximum_may_be_read_before_its_gradient():

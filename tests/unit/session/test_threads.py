@@ -1,13 +1,23 @@
-"""Recordings on several threads at once."""
+"""Recordings in several threads at once; thresholds of Python's collector."""
 
+import gc
 import threading
+from threading import Event, Thread
 
+import pytest
 import torch
 from torch import nn
 from torch.utils import _python_dispatch as python_dispatch
 
 from meta_magic import record
 from meta_magic.torch_private.replaced import DEVICE_OF_META_KERNELS, FUSED_DEVICES
+
+
+def run_all(threads):
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def test_recordings_that_overlap_on_two_threads_leave_torch_as_it_was():
@@ -18,7 +28,7 @@ def test_recordings_that_overlap_on_two_threads_leave_torch_as_it_was():
             *(getattr(*FUSED_DEVICES), torch.FloatTensor, torch.cuda.Event),
         ]
 
-    before, events = read(), [threading.Event() for _ in range(3)]
+    before, events = read(), [Event() for _ in range(3)]
 
     def first():
         with record():
@@ -32,11 +42,7 @@ def test_recordings_that_overlap_on_two_threads_leave_torch_as_it_was():
             events[1].set()
             events[2].wait()
 
-    threads = [threading.Thread(target=run) for run in (first, second)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_all([Thread(target=run) for run in (first, second)])
     assert read() == before
 
 
@@ -50,14 +56,62 @@ def test_recordings_of_three_threads_leave_nothing_behind_and_are_alike():
 
     before = torch.load, threading.getprofile(), nn.Parameter.__new__
     traces = []
-    threads = [threading.Thread(target=attend, args=(traces,)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_all([Thread(target=attend, args=(traces,)) for _ in range(3)])
     assert (torch.load, threading.getprofile(), nn.Parameter.__new__) == before
     assert not python_dispatch._is_in_torch_dispatch_mode
     assert len(traces) == 15
     assert [trace.program.words == traces[0].program.words for trace in traces] == (
         [True] * 15
     )
+
+
+@pytest.fixture(autouse=True)
+def restored_thresholds():
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+def test_it_looks_after_three_objects_for_one_and_seldom_at_all():
+    gc.set_threshold(700, 11, 12)
+    with record():
+        within = gc.get_threshold()
+    assert within == (2100, 11, 120)
+    assert gc.get_threshold() == (700, 11, 12)
+
+
+def test_what_the_block_sets_stays():
+    with record():
+        gc.set_threshold(5, 6, 7)
+    assert gc.get_threshold() == (5, 6, 7)
+
+
+@pytest.mark.parametrize("thresholds", [(0, 10, 10), (2**31 - 1, 10, 2**31 - 1)])
+def test_a_collector_that_is_off_or_at_its_limit_stays_so(thresholds):
+    gc.set_threshold(*thresholds)
+    with record():
+        assert gc.get_threshold()[0] == thresholds[0]
+    assert gc.get_threshold() == thresholds
+
+
+def test_recordings_of_threads_that_end_in_another_order_leave_what_was_before():
+    gc.set_threshold(700, 11, 12)
+    is_first_in, is_second_in, is_first_out = Event(), Event(), Event()
+
+    def run_first():
+        with record():
+            is_first_in.set()
+            is_second_in.wait()
+        is_first_out.set()
+
+    def run_second():
+        is_first_in.wait()
+        with record():
+            is_second_in.set()
+            is_first_out.wait()
+            within.append(gc.get_threshold())
+
+    within = []
+    run_all([Thread(target=run_first), Thread(target=run_second)])
+    assert within == [(2100, 11, 120)]
+    assert gc.get_threshold() == (700, 11, 12)

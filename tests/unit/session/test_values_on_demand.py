@@ -1,6 +1,5 @@
 """Values that a cell asks for: those that the CPU would have had from the same seed."""
 
-import math
 import subprocess
 import sys
 
@@ -61,6 +60,9 @@ VALUES = {
     "a training step": train,
     "a view": lambda: int(torch.arange(12).view(3, 4).t()[1, 2]),
     "complex": lambda: torch.randn(2, dtype=torch.complex64).conj().tolist(),
+    "several draws": lambda: [torch.randn(()).item() for _ in range(3)],
+    "a module's weight": lambda: nn.Linear(3, 3).weight.std().item(),
+    "a copy to the CPU": lambda: torch.arange(3).cpu().tolist(),
 }
 
 
@@ -190,30 +192,6 @@ def test_a_refused_value_can_be_caught_as_torchs_own_error():
     assert trace.ops[-1].op == "aten.ones.default"
 
 
-def test_random_numbers_go_on_as_they_would_have():
-    torch.manual_seed(0)
-    wanted = [torch.randn(()).item() for _ in range(3)]
-    with record():
-        torch.manual_seed(0)
-        met = [torch.randn(()).item() for _ in range(3)]
-    assert met == wanted
-
-
-def test_a_module_that_reads_values_is_built_and_materialized():
-    class Scaled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(3, 3)
-            self.scale = self.linear.weight.std().item()
-
-    torch.manual_seed(0)
-    wanted = Scaled()
-    with record():
-        torch.manual_seed(0)
-        model = Scaled()
-    assert math.isclose(model.scale, wanted.scale)
-
-
 MASK_ERROR = r"The shape of the mask \[3\] at index 0 does not match"
 
 
@@ -296,3 +274,172 @@ def test_a_value_that_depends_on_numbers_drawn_outside_of_torch_is_refused():
     refused = pytest.raises(MissingValueError, match=r"jitter.*outside of torch")
     with record(), refused:
         jitter(torch.ones(2)).sum().item()
+
+
+@pytest.fixture(scope="module")
+def keep():
+    """Return an operator that keeps what is positive, and knows of no meta device."""
+
+    @torch.library.custom_op("meta_magic_tests::keep", mutates_args=())
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        return x[x > 0].clone()
+
+    return keep
+
+
+# Operators of the user's own
+
+
+def test_a_custom_operator_is_run_on_values_where_it_has_no_kernel_for_meta(keep):
+    def run():
+        kept = keep(torch.tensor([1.0, -1.0, 2.0]))
+        return kept * 2
+
+    with record() as trace:
+        made = run()
+        assert made.is_meta
+        assert made.tolist() == run().tolist() == [2.0, 4.0]
+    assert any("meta_magic_tests.keep" in call.op for call in trace.ops)
+
+
+def test_a_custom_operator_of_other_data_has_another_size(keep):
+    def sizes():
+        data = [1.0, -1.0, 2.0], [1.0, 1.0, 2.0], [-1.0, -1.0, -2.0]
+        return [len(keep(torch.tensor(values))) for values in data]
+
+    with record():
+        assert sizes() == [2, 3, 0]
+
+
+READERS = {
+    "tolist": lambda y: y.tolist(),
+    "item": lambda y: y[0, 0].item(),
+    "numpy": lambda y: y.numpy().tolist(),
+    "truth": lambda y: bool((y > 0).any()),
+    "mask": lambda y: tuple(y[y > 0].shape),
+    "equal": lambda y: torch.equal(y, y),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_inference_mode_made_is_read_after_it_as_for_real(name):
+    def infer():
+        torch.manual_seed(0)
+        model = nn.Linear(2, 3)
+        with torch.inference_mode():
+            y = model(torch.ones(1, 2))
+        return READERS[name](y)
+
+    with record(as_device="cpu"):
+        met = infer()
+    assert met == infer()
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_a_view_made_in_inference_mode_counts_with_its_base(cache):
+    for _ in range(3):  # the later ones are served
+        with record(cache=cache):
+            x = torch.ones(2, 3).add_(1)
+            with torch.inference_mode():
+                flat = x.ravel()
+        assert flat._version == x._version == 1
+
+
+def make_model():
+    with record():
+        return nn.GroupNorm(2, 4)
+
+
+def call_between_recordings():
+    """Return what plain code made of a recorded module, and a recorded tensor."""
+    model = make_model()
+    with record():
+        x = torch.ones(2, 4, 3)
+    return model(x), x
+
+
+def test_the_variable_that_plain_code_made_is_named():
+    v, x = call_between_recordings()
+    with record(), pytest.raises(MissingValueError) as raised:
+        (x + v).sum().item()
+    text = str(raised.value)
+    assert (
+        "It is `v`, which plain code made (by NativeGroupNorm): put %%meta on" in text
+    )
+    assert "read by aten.add.Tensor in line" in text
+
+
+def test_no_variable_is_named_that_has_its_values():
+    (v, x), made = call_between_recordings(), [torch.ones(3, device="meta")]
+    with record():
+        w = x * 2
+        assert w.sum().item() == 48
+        with pytest.raises(MissingValueError) as raised:
+            made[0].sum().item()
+    assert "It is" not in str(raised.value)
+    assert v.is_meta
+
+
+READS = {
+    "sum": lambda x: x[:2].sum().item(),
+    "list": lambda x: x[:2].tolist(),
+    "product": lambda x: (x[:2] * 2).tolist(),
+    "element": lambda x: x[1].item(),
+    "column": lambda x: x.view(2, 3)[:, 0].tolist(),
+}
+
+
+def fill(x):
+    x[:2] = torch.tensor([3.0, 4.0])
+    x[3] = 5.0
+    return x
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_was_written_of_a_buffer_has_its_values(name):
+    wanted = READS[name](fill(torch.zeros(6)))
+    with record():
+        assert READS[name](fill(torch.empty(6))) == wanted
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_was_written_in_an_earlier_cell_of_a_buffer_has_its_values(name):
+    wanted = READS[name](fill(torch.zeros(6)))
+    with record():
+        x = fill(torch.empty(6))
+    with record():
+        assert READS[name](x) == wanted
+
+
+def test_what_out_was_given_of_a_buffer_has_its_values():
+    with record():
+        x = torch.empty(8)
+        torch.cat([torch.ones(2), torch.zeros(1)], out=x[:3])
+        assert (x[:3] * 2).tolist() == [2, 2, 0]
+
+
+READS_MORE = {
+    "element": lambda x: x[2].item(),
+    "sum": lambda x: x[:3].sum().item(),
+    "after a step": lambda x: (x[0].item(), x[1:3].tolist()),
+    "computed": lambda x: (x + 1)[:2].tolist(),
+    "written over": lambda x: x.add_(1)[:2].tolist(),
+}
+
+
+@pytest.mark.parametrize("name", READS_MORE)
+def test_what_was_not_written_of_a_buffer_is_no_value(name):
+    refused = pytest.raises(MissingValueError, match=r"since aten.empty.* in line \d+")
+    with record(), refused:
+        READS_MORE[name](fill(torch.empty(6)))
+
+
+def test_a_loop_that_fills_a_buffer_makes_each_call_once():
+    with record() as trace:
+        x = torch.empty(9)
+        for step in range(9):
+            x[step] = torch.full((), float(step)).exp()
+            x[: step + 1].sum().item()
+    costs = [evaluation.n_calls for evaluation in trace.program.evaluations]
+    # Run forward from the fifth value on, with the calls that no value needs.
+    assert costs[1:] == costs[1:2] * 3 + costs[4:5] * 5

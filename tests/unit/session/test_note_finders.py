@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import multiprocessing
 import os
+import threading
 
 import pytest
 import torch
@@ -84,7 +85,7 @@ def test_a_factory_that_ignores_meta_is_noted():
     assert "real tensor" in note.text
 
 
-def test_a_factory_that_was_told_its_device_is_not_noted():
+def test_a_factory_with_a_device_is_not_noted():
     with record() as trace:
         torch.ones(2, device="cpu")
     assert trace.notes == ()
@@ -148,8 +149,6 @@ def test_a_tensor_that_a_class_moves_itself_is_not_noted():
 
 
 def test_a_thread_is_named_as_not_recorded():
-    import threading
-
     with record() as trace:
         thread = threading.Thread(target=torch.ones, args=(3,), name="loader")
         thread.start()
@@ -159,14 +158,11 @@ def test_a_thread_is_named_as_not_recorded():
 
 
 def test_a_thread_that_calls_no_function_of_torch_is_not_named():
-    import threading
-    from concurrent.futures import ThreadPoolExecutor
-
     def look(seen):
         seen.append(function_mode_stack())
 
     seen = []
-    with ThreadPoolExecutor(1, thread_name_prefix="older") as pool:
+    with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="older") as pool:
         pool.submit(look, seen).result()
         with record() as trace:
             thread = threading.Thread(target=sum, args=([1, 2],))

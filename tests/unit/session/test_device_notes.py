@@ -1,4 +1,4 @@
-"""What a cell is told of the devices that it names."""
+"""Notes on the devices that a cell names: ``cuda``, which is planned, and ``meta``."""
 
 import pytest
 import torch
@@ -101,17 +101,6 @@ def test_what_backward_itself_makes_is_not_noted():
     assert notes_on(run, "fails") == []
 
 
-TOLD = """
-import torch
-
-def add(x):
-    return x + torch.ones(3).to(x.device)
-
-def count(x):
-    return torch.arange(3, device=x.device)
-"""
-
-
 def test_what_a_library_is_told_of_a_placed_tensor_is_named(tmp_path, monkeypatch):
     code = "def add(x): return x + x.new_tensor(0.0).new_zeros(3).to(x.device)\n"
     code += (
@@ -156,10 +145,18 @@ def test_values_that_rest_on_another_generator_are_noted():
     assert text.startswith("values rest on random numbers of cuda:0, and are not")
 
 
-def test_values_that_do_not_are_not_noted():
+NOT_DRAWN = {
+    "values of others": lambda: (on_cuda(3).sum().item(), torch.randn(3).cuda()),
+    "no values": lambda: torch.randn(3, device="cuda"),
+    "values that the CPU drew": lambda: torch.randn(3).cuda().sum().item(),
+}
+
+
+@pytest.mark.parametrize("name", NOT_DRAWN)
+def test_other_values_are_not_noted(name):
     def run():
         torch.randn(3, device="cuda")
-        torch.ones(3, device="cuda").sum().item()
+        NOT_DRAWN[name]()
 
     assert notes_on(run, "drawn") == []
 
@@ -171,9 +168,105 @@ def test_values_in_a_file_that_rest_on_it_are_noted(tmp_path):
     assert len(notes_on(run, "drawn")) == 1
 
 
-def test_where_no_value_is_asked_for_nothing_is_said_of_generators():
-    assert notes_on(lambda: torch.randn(3, device="cuda"), "drawn") == []
+def make():
+    """Return a layer on meta."""
+    with torch.device("meta"):
+        return nn.Linear(3, 4)
 
 
-def test_what_the_cpu_drew_and_was_moved_is_right_and_not_noted():
-    assert notes_on(lambda: torch.randn(3).cuda().sum().item(), "drawn") == []
+def load(state):
+    """Return a layer that was on meta, given a state dict."""
+    layer = make()
+    layer.load_state_dict(state, strict=False, assign=True)
+    return layer
+
+
+def fill():
+    """Return a layer that was on meta, whose memory was filled."""
+    layer = make().to_empty(device="cpu")
+    nn.init.ones_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def step():
+    """Take a training step on meta."""
+    layer = make()
+    optimizer = torch.optim.Adam(layer.parameters())
+    layer(torch.randn(2, 3, device="meta")).sum().backward()
+    optimizer.step()
+
+
+ON_META = {"device": "meta"}
+PROGRAMS = {
+    "move a module": lambda: make().to("cpu"),
+    "move a tensor": lambda: torch.ones(3, device="meta").cpu(),
+    "call it with what lies on the CPU": lambda: make()(torch.ones(2, 3)),
+    "call it": lambda: make()(torch.ones(2, 3, **ON_META)),
+    "read what it returns": lambda: make()(torch.ones(2, 3, **ON_META)).sum().item(),
+    "numpy": lambda: torch.ones(3, device="meta").numpy(),
+    "branch": lambda: bool(torch.ones(3, device="meta").sum() > 2),
+    "copy from it": lambda: torch.ones(3).copy_(torch.ones(3, device="meta")),
+    "copy to it": lambda: torch.ones(3, device="meta").copy_(torch.ones(3)),
+    "join": lambda: torch.cat([torch.ones(3), torch.ones(3, device="meta")]),
+    "add a number": lambda: torch.ones(3, device="meta") + torch.tensor(2.0),
+    "cast": lambda: torch.ones(3, device="meta").double().to(torch.half),
+    "a likeness": lambda: torch.ones_like(make().bias, device="cpu") + torch.ones(4),
+    "a new one": lambda: make().bias.new_ones(4, device="cpu") + torch.ones(4),
+    "load a part": lambda: load({"bias": torch.ones(4)}).to("cpu"),
+    "load all": lambda: load(nn.Linear(3, 4).state_dict())(torch.ones(2, 3)).sum(),
+    "fill": lambda: fill().to("cpu")(torch.ones(2, 3)).sum().item(),
+    "skip": lambda: nn.utils.skip_init(nn.Linear, 3, 4)(torch.ones(2, 3)),
+    "train": step,
+    "sizes": lambda: torch.broadcast_shapes((3,), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_note_says_that_a_line_fails_where_it_fails_for_real(program):
+    try:
+        program()
+    except (RuntimeError, TypeError):
+        does_fail = True
+    else:
+        does_fail = False
+    with record() as trace:
+        program()
+    assert any(note.kind == "fails" for note in trace.notes) == does_fail
+
+
+def test_the_note_names_function_line_and_ways_out():
+    with record() as trace:
+        layer = make()
+        layer.to("cpu")
+    (note,) = [note for note in trace.notes if note.kind == "fails"]
+    code = test_the_note_names_function_line_and_ways_out.__code__
+    assert note.line == code.co_firstlineno + 3
+    assert note.text.startswith("torch.Tensor.to needs values")
+    assert "to_empty" in note.text
+    assert "assign=True" in note.text
+
+
+def test_the_kernels_of_meta_have_no_other_place():
+    with record(as_device="meta") as trace:
+        make()(torch.ones(2, 3)).sum().item()
+    assert not [note for note in trace.notes if note.kind == "fails"]
+    assert trace.memory.peak_nbytes >= 16 * 4
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_is_on_meta_takes_no_memory_until_it_is_put_elsewhere(device):
+    with record() as trace:
+        with torch.device("meta"):
+            layer = nn.Linear(1000, 1000, bias=False)
+            layer(torch.ones(10, 1000))
+        layer.to_empty(device=device)
+    assert trace.memory.peak_nbytes == 4_000_000  # of the weight, once
+    assert trace.memory.live_nbytes[0] == 0
+
+
+def test_what_is_moved_off_meta_takes_memory_once():
+    with record() as trace:
+        layer = nn.Linear(1000, 1000, bias=False, device="meta")
+        layer.to("cpu")
+    assert trace.memory.peak_nbytes == 4_000_000

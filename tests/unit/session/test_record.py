@@ -1,4 +1,4 @@
-"""What ``record()`` hands out stands for its trace, before and after the end."""
+"""``record()`` hands out a proxy of its trace; ``meta_like`` copies to meta."""
 
 import copy
 import dataclasses
@@ -6,8 +6,9 @@ import pickle
 
 import pytest
 import torch
+from torch import nn
 
-from meta_magic import Trace, UnfinishedTraceError, record
+from meta_magic import Trace, UnfinishedTraceError, meta_like, record
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def handle():
     return handle
 
 
-@pytest.mark.parametrize("question", ["ops", "notes", "summary", "program"])
+@pytest.mark.parametrize("question", ["ops", "notes", "summary", "program", "roots"])
 def test_before_the_end_a_question_is_an_error_that_names_it(question):
     message = rf"trace\.{question} is known"
     with record() as handle, pytest.raises(UnfinishedTraceError, match=message):
@@ -45,18 +46,14 @@ def test_it_is_a_trace_to_whoever_asks(handle):
     assert set(dir(handle)) >= {"ops", "to_pandas", "show"}
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))]
+)
 def test_a_copy_is_the_trace_itself(handle, copied):
     made = copied(handle)
     assert type(made) is Trace
     assert made == handle
     assert handle == made
-
-
-def test_what_is_pickled_is_the_trace(handle):
-    again = pickle.loads(pickle.dumps(handle))
-    assert type(again) is Trace
-    assert again == handle
 
 
 def test_two_equal_recordings_are_equal_and_others_are_not(handle):
@@ -78,3 +75,41 @@ def test_a_trace_cannot_be_changed(handle):
         handle.error = "none"
     with pytest.raises(AttributeError):
         copy.copy(handle).error = "none"
+
+
+def test_shape_stride_offset_and_dtype_are_kept():
+    real = torch.randn(4, 6, dtype=torch.float64).t()[1:, ::2]
+    like = meta_like(real)
+    assert like.is_meta
+    assert (like.shape, like.stride()) == (real.shape, real.stride())
+    assert (like.storage_offset(), like.dtype) == (real.storage_offset(), real.dtype)
+
+
+def test_a_view_has_a_base_of_the_same_size():
+    base = torch.randn(3, 4)
+    like = meta_like(base[1])
+    assert like._base.shape == (3, 4)
+    assert like.untyped_storage().nbytes() == base.untyped_storage().nbytes()
+
+
+def test_a_parameter_stays_one():
+    like = meta_like(nn.Parameter(torch.ones(2), requires_grad=False))
+    assert isinstance(like, nn.Parameter)
+    assert not like.requires_grad
+
+
+def test_a_sparse_tensor_stays_one():
+    assert meta_like(torch.eye(3).to_sparse()).layout is torch.sparse_coo
+
+
+def test_what_is_lifted_meets_the_tensors_of_a_cell():
+    real = torch.ones(2, 3)
+    with record() as trace:
+        y = meta_like(real) @ torch.ones(3, 4)
+    assert y.shape == (2, 4)
+    assert trace.ops[-1].op == "aten.mm.default"
+
+
+def test_what_is_no_tensor_is_refused():
+    with pytest.raises(TypeError, match="takes a tensor, not a list"):
+        meta_like([1, 2])
