@@ -6,18 +6,27 @@ tensor on meta with the right size. Without this, ``item()`` would raise in ever
 Read ``ValuesOnDemand.evaluate`` first.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any, Final
 
 import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
+from meta_magic.recording.as_device.cpu_kernels import (
+    lay_out_as,
+    make_stand_in,
+    put_on_meta,
+)
+from meta_magic.recording.as_device.layouts import lay_out_alike
 from meta_magic.recording.identities.frame_kinds import TORCH_FILES
 from meta_magic.recording.identities.function_names import describe_function
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen
-from meta_magic.recording.signatures.arguments import Given, Inputs
+from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwargs
 from meta_magic.recording.signatures.entries import ALIGNED, OpTable
+from meta_magic.replaying.assumed_operator import fill
 from meta_magic.replaying.evaluator import Evaluator
 from meta_magic.replaying.memory import make_view
 from meta_magic.replaying.value_budget import ValueBudget
@@ -33,15 +42,6 @@ from meta_magic.session.assumptions import (
 from meta_magic.session.operand_names import read_variables
 from meta_magic.session.plain_use import describe_outside
 from meta_magic.session.program_builder import LiveColumns, Written
-from meta_magic.session.value_calls import (
-    COPY,
-    INDEX,
-    NONZERO,
-    SELECT,
-    call_assumed,
-    call_with,
-    find_outs,
-)
 from meta_magic.torch_private.modes import DisableTorchFunction, is_real_below
 from meta_magic.torch_private.snapshot import RealTorch, WithoutModes
 from meta_magic.trace.options import LITTLE_NBYTES, Assumed, Options
@@ -49,6 +49,10 @@ from meta_magic.trace.program import Program
 from meta_magic.trace.program_facts import Assumption, Evaluation
 from meta_magic.trace.units import format_shape
 
+COPY: Final = "aten._to_copy.default"
+INDEX: Final = "aten.index.Tensor"
+NONZERO: Final = "aten.nonzero.default"
+SELECT: Final = "aten.masked_select.default"
 ASSUMABLE: Final = frozenset({INDEX, SELECT, NONZERO})
 READ: Final = frozenset({COPY, "aten._local_scalar_dense.default"})
 NOTHING_ASSUMED: Final = Assumed()
@@ -151,7 +155,7 @@ class ValuesOnDemand:
         with WithoutModes():
             if table.written:  # the evaluator keeps what it computed
                 real_by_id = {key: real.clone() for key, real in real_by_id.items()}
-            returned = call_with(table, given, real_by_id)
+            returned = _call_with(table, given, real_by_id)
         self._findings.n_answered += 1
         self._findings.evaluations.append(cost)  # not before: the call may fail
         return returned
@@ -177,7 +181,7 @@ class ValuesOnDemand:
         numel = read.numel()
         call = Assumption(self._clock.now, guess.n_true, numel, guess.text, guess.value)
         with WithoutModes():
-            returned = call_assumed(table, given, read, call)
+            returned = _call_assumed(table, given, read, call)
         self._findings.n_answered += 1
         self._findings.assumptions.append(call)
         return returned
@@ -341,7 +345,7 @@ def _find_read(table: OpTable, given: Given) -> Inputs:
     is_copy = table.name == COPY and device is not None and device.type == "cpu"
     if not given.inputs or not (table.reads_data or is_copy or table.is_foreign):
         return []
-    outs = [*map(id, find_outs(table, given.kwargs))]
+    outs = [*map(id, _find_outs(table, given.kwargs))]
     has_masks = table.name in (INDEX, SELECT, ALIGNED)  # they read only their masks
     first, *others = given.inputs
     chosen = others if has_masks else [first, *others]
@@ -352,3 +356,108 @@ def _find_read(table: OpTable, given: Given) -> Inputs:
         and id(tensor) not in outs
         and (not has_masks or tensor.dtype in MASKS)
     ]
+
+
+# Calls of the operators that read values
+
+
+def _call_with(table: OpTable, given: Given, real_by_id: Mapping[int, Tensor]) -> Any:
+    """Return what an operator returns, given the values of what it reads."""
+    args, kwargs, _ = given
+    if table.name in (INDEX, SELECT):
+        counts = {key: int(mask.count_nonzero()) for key, mask in real_by_id.items()}
+        if table.name == INDEX:
+            return _index_by_masks(args, counts)
+        return _select_by_mask(args[0], args[1], counts)
+    if table.name == ALIGNED:  # it reads only the shape of its first argument
+        other = torch.empty(1, device="cpu").expand(args[0].shape)
+        real_by_id = {**real_by_id, id(args[0]): other}
+    outs = _find_outs(table, kwargs)
+    real_by_id = {**real_by_id, **{id(out): make_stand_in(out) for out in outs}}
+    real_args, real_kwargs = _replace((args, kwargs), real_by_id)
+    returned = table.func(*real_args, **real_kwargs)
+    for out in outs:
+        lay_out_as(real_by_id[id(out)], out)
+    out_by_id = {id(real_by_id[id(out)]): out for out in outs}
+    return returned if table.name == COPY else put_on_meta(returned, out_by_id)
+
+
+def _call_assumed(
+    table: OpTable, given: Given, read: Tensor, assumption: Assumption
+) -> Any:
+    """Return what an operator returns if what it reads is as assumed."""
+    counts = {id(read): assumption.n_true}
+    if table.name == INDEX:
+        return _index_by_masks(given.args, counts)
+    if table.name == SELECT:
+        return _select_by_mask(given.args[0], read, counts)
+    if table.name == NONZERO:
+        shape = (assumption.n_true, read.ndim)
+        return torch.empty(shape, dtype=torch.long, device="meta")
+    if table.name == COPY:
+        dtype = given.kwargs.get("dtype") or read.dtype
+        return fill(assumption, read.shape, dtype)
+    number = assumption.n_true if assumption.value is None else assumption.value
+    is_whole = float(number).is_integer()
+    has_fractions = read.dtype.is_floating_point or read.dtype.is_complex
+    return int(number) if is_whole and not has_fractions else number
+
+
+def _find_outs(table: OpTable, kwargs: Kwargs) -> list[Tensor]:
+    """Return the tensors of ``out=``."""
+    given = [kwargs.get(name) for name in table.written] if table.has_out else []
+    return tensors_in(given)
+
+
+def _replace(value: Any, real_by_id: Mapping[int, Tensor]) -> Any:
+    """Return arguments with real tensors in place of those on meta."""
+    if isinstance(value, Tensor):
+        return real_by_id.get(id(value), value)
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    if isinstance(value, (list, tuple)):
+        return type(value)([_replace(item, real_by_id) for item in value])
+    if isinstance(value, Mapping):
+        return {name: _replace(item, real_by_id) for name, item in value.items()}
+    return value
+
+
+def _index_by_masks(args: Args, count_by_id: Mapping[int, int]) -> Tensor:
+    """Index a meta tensor by the positions at which each mask is true.
+
+    Args:
+        args: The arguments of ``aten.index``.
+        count_by_id: How many elements of each mask are true.
+
+    Raises:
+        IndexError: A mask has another shape, with torch's message.
+    """
+    tensor, indices = args
+    positions: list[Tensor | None] = []
+    for mask in indices:
+        count = None if mask is None else count_by_id.get(id(mask))
+        if count is None:
+            positions.append(mask)
+            continue
+        at = len(positions)
+        if mask.shape != tensor.shape[at : at + mask.ndim]:
+            shapes = list(mask.shape), list(tensor.shape)
+            raise IndexError(
+                f"The shape of the mask {shapes[0]} at index 0 does not match the "
+                f"shape of the indexed tensor {shapes[1]} at index {at}"
+            )
+        made = [torch.empty(count, dtype=torch.long, device="meta")] * mask.ndim
+        positions.extend(made)
+    index = torch.ops.aten.index.Tensor
+    found: Tensor = index(tensor, positions)
+    return lay_out_alike(index, (tensor, positions), {}, found)  # type: ignore[no-any-return]  # it returns what any operator does
+
+
+def _select_by_mask(
+    tensor: Tensor, mask: Tensor, count_by_id: Mapping[int, int]
+) -> Tensor:
+    """Return a meta tensor with an element for each true one of a mask."""
+    shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+    repeats = prod(shape) // max(1, mask.numel())
+    count = count_by_id[id(mask)] * repeats
+    return torch.empty(count, dtype=tensor.dtype, device="meta")
