@@ -9,6 +9,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import meta_magic as mm
+from meta_magic import record
+from meta_magic.cost.costs import build_lineages, name_roots
+from meta_magic.trace.modules import ModuleNode
 
 
 class Block(nn.Module):
@@ -173,3 +176,19 @@ def test_a_program_is_read_once_for_cost_and_memory():
     assert columns is trace.columns
     assert np.shares_memory(trace.cost.signature, columns.signature)
     assert "columns" not in trace.__getstate__()
+
+
+def node(name, class_name="Linear"):
+    return ModuleNode(name=name, fqn="", class_name=class_name, tensors=(), children=())
+
+
+def test_roots_of_one_name_are_numbered_and_those_without_go_by_their_class():
+    roots = [node("model"), node(""), node("model"), node("", "GRU"), node("model")]
+    names = ["model", "Linear", "model (2)", "GRU", "model (3)"]
+    assert [*name_roots(roots)] == names
+
+
+def test_a_module_that_is_gone_has_none():
+    with record() as trace:
+        nn.Linear(2, 2)
+    assert {*build_lineages(trace.program, trace.modules)} == {()}

@@ -1,10 +1,15 @@
 """What a storage is for: by hand, for each kind."""
 
+from itertools import product
+
+import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from meta_magic.session.record import record
+from meta_magic import record
+from meta_magic.cost import saved_storages
+from meta_magic.cost.saved_storages import find_saved_slots
 
 
 def count(trace, index=None):
@@ -124,3 +129,18 @@ def test_a_temporary_is_what_is_gone_at_the_end():
         y = (x + 1) * 2
     assert count(trace) == {"input": 40, "output": 40, "temporary": 40}
     assert len(y) == 10
+
+
+@pytest.fixture(scope="module")
+def addmm():
+    with record() as trace:
+        torch.addmm(torch.ones(4), torch.ones(2, 3), torch.ones(3, 4))
+    return trace
+
+
+@pytest.mark.parametrize("needed", [*product((False, True), repeat=3)])
+def test_what_is_known_is_what_autograd_answers(addmm, monkeypatch, needed):
+    (signature,) = [s for s in addmm.program.signatures if s.op == saved_storages.ADDMM]
+    known = find_saved_slots(signature, needed)
+    monkeypatch.setattr(saved_storages, "ADDMM", "")
+    assert known == find_saved_slots(signature, needed)

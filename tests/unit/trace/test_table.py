@@ -2,7 +2,7 @@
 
 import gc
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -11,8 +11,6 @@ from torch import nn
 from torch.nn import functional
 
 from meta_magic import record
-from meta_magic.trace import table
-from meta_magic.trace.calls import OpCall, TensorMetadata
 from meta_magic.trace.op_columns import OP_COLUMNS
 from meta_magic.trace.table import NULLABLE, build_table, order_columns
 
@@ -111,21 +109,6 @@ def test_what_is_equal_is_one_object():
     made = table["outputs"][0][0]
     assert table["inputs"][1][0] is made
     assert dict(table["arguments"][2])["self"] is made
-
-
-def test_records_built_at_once_have_every_field():
-    values = {field.name: [field.name] for field in fields(TensorMetadata)}
-    (built,) = table.build_records(values, 1)
-    assert all(getattr(built, name) == name for name in values)
-    assert built == TensorMetadata(**{name: name for name in values})
-
-
-def test_what_follows_from_the_call_alone_is_read_of_all():
-    fields_of_all = {"index", "inputs", "outputs", "arguments", "forward"}
-    fields_of_all |= {"module_call", "evaluation", "kernel", "assumed", "raised"}
-    alone = {c.name for c in OP_COLUMNS if c.decided_by == "call" and c.is_in_table}
-    assert alone == fields_of_all
-    assert alone <= {field.name for field in fields(OpCall)}
 
 
 def test_the_collector_is_as_it_was():

@@ -35,12 +35,6 @@ def test_the_peak_moves_from_one_call_to_another():
     assert [found.peak_nbytes(n) for n in (10, 11)] == [1010, 1100]
 
 
-def test_between_the_recorded_sizes_nothing_is_floored():
-    # n² at steps of 3, asked in between.
-    found = interpolate((3, 6, 9), [[n * n] for n in (3, 6, 9)])
-    assert [found.peak_nbytes(n) for n in (4, 5, 7)] == [16, 25, 49]
-
-
 def test_what_is_no_integer_in_between_is_rounded_up():
     # Through (0, 0), (6, 3), (12, 10), by Newton's differences 0, 3, 4 at a sixth of a
     # step: 3 / 6 + 4 (1 / 6)(-5 / 6) / 2.

@@ -1,5 +1,6 @@
-"""Which operators one call of a torch function made; expected by reading the code."""
+"""Facts that follow from the rows of a program; expected by reading the code."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import meta_magic as mm
-from meta_magic.trace.derived_facts import first_operators
+from meta_magic.trace.derived_facts import find_firsts, first_operators
 
 LINEAR = ["t", "view", "mm", "_unsafe_view"]
 """What ``F.linear`` without a bias runs, given three dimensions."""
@@ -24,7 +25,7 @@ def list_calls(trace):
     return [call for call in calls.values() if call[0] not in ("zeros", "empty")]
 
 
-@pytest.fixture(params=[True, False], ids=["served", "not served"])
+@pytest.fixture(params=[True, False], ids=["cache", "no cache"])
 def cache(request):
     return request.param
 
@@ -124,3 +125,9 @@ def test_a_call_that_raised_in_a_loop_stands_alone():
         for w in (torch.zeros(3, 3), torch.zeros(4, 4)):
             x = torch.mm(x, w)
     assert list_calls(trace) == [("mm", ["mm"])] * 2
+
+
+def test_each_number_has_the_first_index_at_which_it_stands():
+    numbers = np.array([2, 0, 2, 0, 4])
+    assert find_firsts(numbers, 5).tolist() == [1, -1, 0, -1, 4]
+    assert find_firsts(np.array([], np.int64), 2).tolist() == [-1, -1]
