@@ -133,8 +133,8 @@ class Execution:
             call = find_raw_source(part.plan, self._raw[id(part)])
             if call is not None:
                 line = recorded.line(call.number)
-                doubts = recorded.program.doubts if line is not None else ()
-                said = [f": {text}" for text, at in doubts if at == line]
+                caveats = recorded.program.caveats if line is not None else ()
+                said = [f": {text}" for text, at in caveats if at == line]
                 return f"{recorded.describe(call)} made that{''.join(said)}"
         return "torch.empty made that"
 

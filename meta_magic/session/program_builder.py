@@ -152,7 +152,7 @@ class ProgramBuilder:
             constants=write.constants.build(),
             imports=write.imports.build(),
             torn=tuple(sorted(write.constants.torn)),
-            doubts=(*failures, *findings.doubts, *((text, None) for text in texts)),
+            caveats=(*failures, *findings.doubts, *((text, None) for text in texts)),
             evaluations=_list_until(n_calls, findings.evaluations),
             assumptions=_list_until(n_calls, findings.assumptions),
             kernels=tuple(findings.kernels),

@@ -184,7 +184,7 @@ class Program:
         constants: Storages whose content no operator made.
         imports: Storages that earlier recordings made.
         torn: Real storages that were written behind torch's back, as by numpy.
-        doubts: (caveat, line of the cell or None): why a replay may differ from the
+        caveats: (text, line of the cell or None): why a replay may differ from the
             same block on a real device.
         evaluations: The calls that were answered with real values.
         assumptions: The calls whose sizes were assumed.
@@ -212,7 +212,7 @@ class Program:
     constants: tuple[Constant, ...] = ()
     imports: tuple[Import, ...] = ()
     torn: tuple[int, ...] = ()
-    doubts: tuple[tuple[str, int | None], ...] = ()
+    caveats: tuple[tuple[str, int | None], ...] = ()
     evaluations: tuple[Evaluation, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     kernels: tuple[KernelChoice, ...] = ()

@@ -158,8 +158,8 @@ def describe(
     )
     return Advice(
         kind="gradient",
-        text=f"nobody reads the gradients of {shorten(names)}, which no optimizer "
-        f"steps: {format_bytes(nbytes)} and {format_flops(flops)} for nothing; "
+        text=f"no code reads the gradients of {shorten(names)}, which no optimizer "
+        f"steps: they cost {format_bytes(nbytes)} and {format_flops(flops)}; use "
         "requires_grad_(False) before the forward",
         lines=evidence.lines_of(calls.tolist()),
         nbytes=nbytes,

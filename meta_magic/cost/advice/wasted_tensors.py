@@ -186,8 +186,8 @@ def describe(
     wider, narrower = (str(dtype).removeprefix("torch.") for dtype in (wide, narrow))
     return Advice(
         kind="dtype",
-        text=f"{narrower} meets {wider} and becomes {wider}, as all that follows from "
-        f"it: {format_bytes(nbytes)} more; make the other one {narrower}",
+        text=f"{narrower} is combined with {wider} and becomes {wider}, as do "
+        f"later results: {format_bytes(nbytes)} more; make the other one {narrower}",
         lines=evidence.lines_of(calls),
         nbytes=nbytes,
         peak_nbytes=evidence.save_by(shares, stop),

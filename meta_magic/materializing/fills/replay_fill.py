@@ -435,7 +435,7 @@ def find_caveats(plans: Sequence[Plan], device: torch.device) -> list[str]:
     caveats = dict.fromkeys(
         (text, line)
         for plan in plans
-        for text, line in (*plan.recorded.program.doubts, *find_fused(plan))
+        for text, line in (*plan.recorded.program.caveats, *find_fused(plan))
     )
     return [
         f"{text if line is None else f'line {line}: {text}'}; on {device} the cell "

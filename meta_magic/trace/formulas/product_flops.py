@@ -1,9 +1,9 @@
 """Products of matrices and vectors, convolutions, recurrent layers: their FLOPs.
 
 2 for each multiply-add. A bias, and a result that is added to, are not counted, as in
-``FlopCounterMode``. In a convolution each position meets one filter; borders count as
-if the padding were data. In a recurrent kernel each step meets all weights of a layer;
-sigmoids, tanhs and biases are not counted.
+``FlopCounterMode``. In a convolution each position is multiplied with one filter;
+borders count as if the padding were data. In a recurrent kernel each step is multiplied
+with all weights of a layer; sigmoids, tanhs and biases are not counted.
 """
 
 from collections.abc import Mapping, Sequence

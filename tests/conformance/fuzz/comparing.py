@@ -244,4 +244,4 @@ def compare_traces(a: Run, b: Run, name: str) -> Iterator[Finding]:
 
 def notes_of(run: Run) -> list[str]:
     """Return what the traces say may make a replay differ."""
-    return [text for t in run.traces.values() for text, _ in t.program.doubts]
+    return [text for t in run.traces.values() for text, _ in t.program.caveats]

@@ -41,7 +41,7 @@ def replay_all(run: Run) -> Replayed:
             tensor.detach()
     values = mm.replay(trace, [op.outputs[0] for op in trace.ops])
     found = tensors | dict(zip(on_meta, values, strict=True))
-    return Replayed(found, trace.program.doubts if run.program.writes_outside else ())
+    return Replayed(found, trace.program.caveats if run.program.writes_outside else ())
 
 
 def compare_replayed(real: Run, recorded: Run) -> Iterator[Finding]:

@@ -149,7 +149,7 @@ def add_noise(dtype):
 def test_float32_among_bfloat16():
     advice, saved = compare(add_noise, torch.float32, torch.bfloat16)
     assert advice.kind == "dtype"
-    assert "bfloat16 meets float32" in advice.text
+    assert "bfloat16 is combined with float32" in advice.text
     # Noise, sum and exponential, 2 bytes more for a number.
     assert advice.nbytes == 3 * 2 * BATCH * WIDTH
     assert advice.peak_nbytes == saved

@@ -234,7 +234,7 @@ def test_that_a_library_would_cast_by_itself_is_said():
 
     with record(as_device="cpu") as trace:
         double()
-    assert "mm_cast.double.default casts by a kernel" in trace.program.doubts[0][0]
+    assert "mm_cast.double.default casts by a kernel" in trace.program.caveats[0][0]
 
 
 def test_a_region_that_cannot_be_entered_is_left(monkeypatch):

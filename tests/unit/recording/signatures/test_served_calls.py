@@ -151,7 +151,7 @@ def test_default_dtype_set_inside_is_honoured_by_known_signatures():
 def test_what_is_asked_of_torch_for_a_new_signature_is_no_doubt_about_the_cell():
     with record(as_device="cpu") as trace:
         torch.Tensor(7, 11, 13)  # reaches the operator with the function mode on
-    assert trace.program.doubts == ()
+    assert trace.program.caveats == ()
 
 
 def test_positions_run_no_kernel_again_and_masks_do(ran):
