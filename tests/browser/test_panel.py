@@ -5,7 +5,7 @@ from torch import nn
 
 from meta_magic import record
 from tests.browser.served import CHOICE, TRAITS
-from tests.unit.materializing.trainable import convolutions
+from tests.unit.materializing.modules import convolutions
 
 pytestmark = pytest.mark.browser
 

@@ -1,15 +1,22 @@
-"""Bad arguments to materialize(): an error says what to do, and nothing is changed."""
+"""Bad arguments to materialize(), dtypes, and tensors that torch cannot make."""
 
 import re
+import threading
 
 import pytest
 import torch
 from torch import nn
 
-from meta_magic import MaterializeError, materialize, record
+from meta_magic import MaterializeError, MetaMagicError, materialize, record
 from meta_magic.materializing.fills.inits import INITS
-from tests.unit.eager import is_untouched, tensors_of
-from tests.unit.materializing.refusals import build, recorded
+from tests.unit.eager import assert_bit_equal, build_twice, is_untouched, tensors_of
+from tests.unit.materializing.modules import (
+    Shared,
+    build_norm,
+    holding_odd,
+    recorded,
+    register,
+)
 
 
 @pytest.mark.parametrize(
@@ -91,14 +98,228 @@ def test_what_is_no_trace_is_an_error(trace):
 def test_the_trace_of_another_module_is_an_error():
     made = recorded()
     with record() as trace:
-        build()
+        build_norm()
     with pytest.raises(MaterializeError, match=r"'0\.weight'.*under the given trace"):
         materialize(made, trace=trace)
 
 
-def test_progress_that_cannot_be_called_leaves_the_module_as_it_was():
-    made = recorded()
+# The dtype that materialize() is asked for.
+
+
+def test_dtype_casts_what_is_floating():
+    real, made, _, _ = build_twice(lambda: nn.BatchNorm1d(4))
+    materialize(made, dtype=torch.float16)
+    assert_bit_equal(made, real.to(torch.float16))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.float32])
+def test_dtype_gives_what_to_would_give(dtype):
+    real, made, _, _ = build_twice(lambda: nn.TransformerEncoderLayer(8, 2, 16))
+    materialize(made, dtype=dtype)
+    assert_bit_equal(made, real.to(dtype))
+
+
+def test_dtype_keeps_ties_and_views():
+    _, made, _, _ = build_twice(Shared)
+    materialize(made, dtype=torch.float16)
+    with torch.no_grad():
+        made.upper.fill_(5)
+    assert made.matrix[:2, 0].tolist() == [5, 5]
+
+
+@pytest.mark.parametrize("init", sorted({*INITS} - {"replay"}))
+def test_dtype_casts_without_a_replay(init):
+    _, made, _, _ = build_twice(lambda: nn.Linear(3, 4))
+    report = materialize(made, init=init, dtype=torch.float16)
+    assert made.weight.dtype == torch.float16
+    assert report.nbytes == (12 + 4) * 2
+
+
+def test_a_complex_tensor_stays_complex_in_a_cast():
+    with record():
+        made = holding_odd(torch.tensor([1 + 2j]))
+    materialize(made, dtype=torch.float64)
+    assert (made.odd.dtype, made.odd.tolist()) == (torch.complex128, [1 + 2j])
+
+
+def test_a_cast_of_bytes_that_are_read_as_two_dtypes_is_an_error_that_names_both():
+    def build_two():
+        module = nn.Module()
+        module.register_buffer("floats", torch.ones(4))
+        module.register_buffer("integers", module.floats.view(torch.int32))
+        return module
+
+    with record():
+        made = build_two()
+    with pytest.raises(MaterializeError, match=r"floats, integers read one storage"):
+        materialize(made, dtype=torch.float16)
+
+
+def test_two_dtypes_on_the_same_bytes_are_kept_without_a_cast():
+    def build_two():
+        module = nn.Module()
+        module.register_buffer("floats", torch.ones(4))
+        module.register_buffer("integers", module.floats.view(torch.int32))
+        return module
+
+    real, made, _, _ = build_twice(build_two)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+# Tensors that torch cannot make: lazy, quantized, or of another layout.
+
+
+def test_a_lazy_parameter_is_an_error_that_says_to_call_the_module():
+    with record():
+        made = nn.LazyLinear(3)
+    with pytest.raises(
+        MaterializeError, match=r"'weight': its shape is not known yet: call the module"
+    ):
+        materialize(made)
+    assert isinstance(made.weight, nn.UninitializedParameter)
+
+
+def test_a_lazy_module_that_was_called_is_none_any_more():
+    def called():
+        made = nn.LazyLinear(3)
+        made(torch.ones(2, 4))
+        return made
+
+    real, made, _, _ = build_twice(called)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_a_quantized_tensor_is_an_error_that_names_it(init):
+    made = holding_odd(torch.empty(2, 3, dtype=torch.qint8, device="meta"))
+    with pytest.raises(MaterializeError, match="'odd': it is quantized"):
+        materialize(made, init=init)
+    assert made.odd.is_meta
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_a_tensor_quantized_in_the_cell_is_an_error_there():
+    # On meta torch would return a tensor of float32, and say nothing.
+    with pytest.raises(MetaMagicError, match=r"not of torch\.qint8"), record():
+        torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+
+
+LAYOUTS = {
+    "COO": lambda: torch.sparse_coo_tensor(size=(2, 3), device="meta"),
+    "CSR": lambda: torch.empty(2, 3, layout=torch.sparse_csr, device="meta"),
+    "CSC": lambda: torch.empty(2, 3, layout=torch.sparse_csc, device="meta"),
+    "jagged": lambda: torch.nested.nested_tensor_from_jagged(
+        torch.empty(5, 2, device="meta"),
+        torch.empty(3, dtype=torch.int64, device="meta"),
+        min_seqlen=2,
+        max_seqlen=3,
+    ),
+}
+
+
+@pytest.mark.parametrize("init", INITS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_tensor_of_another_layout_is_an_error_that_names_it(layout, init):
+    made = nn.Sequential(nn.Linear(2, 2, device="meta"), holding_odd(LAYOUTS[layout]()))
     before = tensors_of(made)
-    with pytest.raises((TypeError, MaterializeError)):
-        materialize(made, progress=3)
+    with pytest.raises(MaterializeError, match=r"cannot materialize '1\.odd': it"):
+        materialize(made, init=init)
     assert is_untouched(made, before)
+
+
+@pytest.mark.parametrize("layout", ["COO", "CSR"])
+def test_a_sparse_tensor_made_in_the_cell_is_an_error_that_names_it(layout):
+    with record():
+        made = holding_odd(LAYOUTS[layout]())
+    with pytest.raises(MaterializeError, match="'odd'"):
+        materialize(made)
+
+
+def test_a_list_that_holds_itself_does_no_harm():
+    def circular():
+        module = nn.Linear(2, 3)
+        module.things = [torch.ones(2)]
+        module.things.append(module.things)
+        module.names = {"attributes": module.__dict__}
+        return module
+
+    with record():
+        made = circular()
+    materialize(made)
+    assert made.things[0].tolist() == [1, 1]
+
+
+# Where materialize() is called: under modes, in threads, within other recordings.
+
+
+def test_autocast_around_materialize_does_not_change_values():
+    real, made, _, _ = build_twice(
+        lambda: register(torch.randn(3, 3) @ torch.randn(3, 3))
+    )
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_a_module_is_real_although_the_default_device_is_meta():
+    real, made, _, _ = build_twice(lambda: nn.Linear(3, 4))
+    with torch.device("meta"):
+        materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_another_thread_can_materialize():
+    real, made, _, _ = build_twice(lambda: nn.Linear(3, 4))
+    thread = threading.Thread(target=materialize, args=(made,))
+    thread.start()
+    thread.join()
+    assert_bit_equal(made, real)
+
+
+def test_a_module_can_be_materialized_within_another_recording():
+    real, made, _, _ = build_twice(lambda: nn.Linear(3, 4))
+    with record() as trace:
+        materialize(made)
+    assert_bit_equal(made, real)
+    assert len(trace.ops) == 0
+
+
+def test_inference_mode_in_the_cell_makes_no_difference_to_values():
+    def build():
+        with torch.inference_mode():
+            return nn.Linear(3, 4)
+
+    real, made, _, _ = build_twice(build)
+    materialize(made)
+    assert torch.equal(made.weight, real.weight)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_module_is_refused():
+    with record():
+        made = torch.jit.script(nn.Linear(2, 2))
+    with pytest.raises(MaterializeError, match="scripted module"):
+        materialize(made)
+
+
+def test_within_a_transform_it_is_refused():
+    _, made, _, _ = build_twice(lambda: nn.Linear(2, 2))
+
+    def loss(x):
+        materialize(made)
+        return x.sum()
+
+    with pytest.raises(MaterializeError, match="transforms"):
+        torch.func.grad(loss)(torch.ones(2))
+    assert made.weight.is_meta
+
+
+def test_under_inference_mode_a_module_can_be_trained_afterwards():
+    _, made, _, _ = build_twice(lambda: nn.Linear(2, 2))
+    with torch.inference_mode():
+        materialize(made)
+    made(torch.ones(1, 2, requires_grad=True)).sum().backward()
+    torch.optim.SGD(made.parameters(), lr=1).step()
+    assert not made.weight.is_inference()

@@ -1,4 +1,4 @@
-"""Checkpoints as the source of materialize(): what they may be, and what they lack."""
+"""Checkpoints as the source of materialize(), and the tensors that they lack."""
 
 from pathlib import Path
 
@@ -9,20 +9,15 @@ from torch import nn
 from meta_magic import MaterializeError, materialize, record
 from tests.unit.eager import assert_bit_equal, build_twice, tensors_of
 from tests.unit.materializing.checkpoints import SAVERS, Model, pair, save_torch
+from tests.unit.materializing.modules import Tied
 
 
 @pytest.mark.parametrize("kind", SAVERS)
-def test_a_checkpoint_fills_what_it_has(kind, tmp_path):
+def test_a_checkpoint_fills_its_tensors_and_a_replay_the_others(kind, tmp_path):
     real, made = pair()
     report = materialize(made, init=SAVERS[kind](real.state_dict(), tmp_path))
     assert_bit_equal(made, real)
     assert report.names("checkpoint") == tuple(real.state_dict())
-
-
-@pytest.mark.parametrize("kind", SAVERS)
-def test_what_a_checkpoint_lacks_is_replayed_and_reported(kind, tmp_path):
-    real, made = pair()
-    report = materialize(made, init=SAVERS[kind](real.state_dict(), tmp_path))
     assert report.names("replay") == ("angles", "scale")
     torch.manual_seed(1)
     assert torch.equal(made.scale, Model().scale)
@@ -47,16 +42,13 @@ def test_tensors_of_a_mapping_are_assigned_without_a_copy():
     assert addresses == {name: tensor.data_ptr() for name, tensor in state.items()}
 
 
-def test_tensors_of_a_mapping_are_assigned_without_a_copy_on_cpu_0():
-    real, made = pair()
-    materialize(made, "cpu:0", init=real.state_dict())
-    assert made.first.weight.data_ptr() == real.first.weight.data_ptr()
-
-
-def test_a_mapping_costs_no_memory():
+@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
+def test_a_mapping_costs_no_memory(device):
     with record():
         made = nn.Linear(3, 4)
-    report = materialize(made, init=nn.Linear(3, 4).state_dict())
+    state = nn.Linear(3, 4).state_dict()
+    report = materialize(made, device, init=state)
+    assert made.weight.data_ptr() == state["weight"].data_ptr()
     assert report.peak_nbytes == 0
 
 
@@ -170,19 +162,13 @@ def test_what_a_checkpoint_lacks_for_an_unrecorded_module_is_an_error_that_says_
         materialize(made, init={"weight": real.weight})
 
 
-def test_real_tensors_are_kept():
+def test_a_real_tensor_is_kept_although_the_checkpoint_has_it():
     made = nn.Linear(3, 4)
     made.bias = nn.Parameter(torch.empty(4, device="meta"))
     weight = made.weight.detach().clone()
-    report = materialize(made, init={"bias": torch.arange(4.0)})
+    report = materialize(made, init=nn.Linear(3, 4).state_dict())
     assert torch.equal(made.weight, weight)
     assert report.names("kept") == ("weight",)
-
-
-def test_a_real_tensor_that_the_checkpoint_has_too_is_not_reported_as_loaded():
-    made = nn.Linear(3, 4)
-    made.bias = nn.Parameter(torch.empty(4, device="meta"))
-    report = materialize(made, init=nn.Linear(3, 4).state_dict())
     assert report.names("checkpoint") == ("bias",)
 
 
@@ -209,3 +195,68 @@ def test_an_empty_mapping_replays_everything():
     real, made, _, _ = build_twice(Model)
     materialize(made, init={})
     assert_bit_equal(made, real)
+
+
+# Ties, shared submodules and views that a checkpoint fills.
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["embed.weight"], ["head.weight"], ["embed.weight", "head.weight"]],
+)
+def test_a_tie_is_kept_whichever_of_its_names_the_checkpoint_has(names):
+    _, made, _, _ = build_twice(Tied)
+    value = torch.rand(10, 4)
+    report = materialize(made, init=dict.fromkeys(names, value))
+    assert made.head.weight is made.embed.weight
+    assert torch.equal(made.head.weight, value)
+    assert report.names("checkpoint") == ("embed.weight", "head.weight")
+
+
+def test_a_shared_submodule_may_be_named_at_both_places():
+    def build():
+        linear = nn.Linear(2, 2)
+        return nn.Sequential(linear, linear)
+
+    real, made, _, _ = build_twice(build)
+    state = {name: tensor + 1 for name, tensor in real.state_dict().items()}
+    materialize(made, init=state)
+    assert torch.equal(made[1].weight, state["1.weight"])
+
+
+class Halves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        flat = torch.full((6,), 7.0)
+        self.low = nn.Parameter(flat[:3])
+        self.high = nn.Parameter(flat[3:])
+
+
+def test_views_of_one_storage_are_filled_each_from_its_name():
+    with record():
+        made = Halves()
+    state = {"low": torch.arange(3.0), "high": torch.arange(3.0, 6.0)}
+    materialize(made, init=state)
+    assert (made.low.tolist(), made.high.tolist()) == ([0, 1, 2], [3, 4, 5])
+    assert made.low.untyped_storage().data_ptr() == (
+        made.high.untyped_storage().data_ptr()
+    )
+
+
+def test_a_view_that_the_checkpoint_lacks_is_replayed():
+    with record():
+        made = Halves()
+    materialize(made, init={"low": torch.arange(3.0)})
+    assert (made.low.tolist(), made.high.tolist()) == ([0, 1, 2], [7, 7, 7])
+
+
+def test_an_expanded_buffer_is_filled():
+    def build():
+        module = nn.Module()
+        module.register_buffer("mask", torch.zeros(1, 3).expand(2, 3))
+        return module
+
+    with record():
+        made = build()
+    materialize(made, init={"mask": torch.tensor([[1.0, 2, 3], [1, 2, 3]])})
+    assert made.mask.tolist() == [[1, 2, 3], [1, 2, 3]]

@@ -6,7 +6,7 @@ from torch import nn
 
 from meta_magic import MaterializeError, materialize, record
 from tests.unit.eager import assert_bit_equal, is_untouched, tensors_of
-from tests.unit.materializing.trainable import BUILDS, SEQUENCE, convolutions
+from tests.unit.materializing.modules import SEQUENCE, TRAINABLE, convolutions
 
 
 def read_shape(name):
@@ -31,12 +31,12 @@ def build_for_real(build, seed=0):
     return build(), torch.rand(3)
 
 
-@pytest.mark.parametrize("name", BUILDS)
+@pytest.mark.parametrize("name", TRAINABLE)
 def test_a_trained_module_is_as_a_real_construction_makes_it(name):
-    real, next_drawn = build_for_real(BUILDS[name])
+    real, next_drawn = build_for_real(TRAINABLE[name])
     torch.manual_seed(0)
     with record():
-        made = BUILDS[name]()
+        made = TRAINABLE[name]()
         train(made, read_shape(name))
     materialize(made, state="constructed")
     assert_bit_equal(made, real)

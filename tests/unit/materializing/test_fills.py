@@ -1,12 +1,20 @@
-"""What fills a module: the table, one that wraps another, and one of the user's own."""
+"""The content that each init= gives."""
 
 import pytest
 import torch
 from torch import nn
 
 from meta_magic import MaterializeError, materialize, record
-from meta_magic.materializing.fills.inits import FILL_BY_INIT, INITS
+from meta_magic.materializing.fills.inits import FILL_BY_INIT
 from meta_magic.materializing.fills.protocol import EmptyFill
+from tests.unit.eager import (
+    assert_bit_equal,
+    assert_same_tensor,
+    build_twice,
+    tensors_of,
+)
+from tests.unit.materializing.modules import BUILDS, Masked, Raw, holding, register
+from tests.unit.untouchable import Keeping, Listing, Pretending
 
 
 def build_with(make):
@@ -121,10 +129,350 @@ def test_what_a_filling_raises_in_the_end_leaves_the_module_on_meta(monkeypatch)
     assert [p.is_meta for p in made.parameters()] == [True, True]
 
 
-def test_an_init_that_is_none_is_an_error_with_all_that_there_are():
-    with pytest.raises(MaterializeError) as caught:
-        materialize(nn.Linear(2, 2, device="meta"), init=3)
-    named = ", ".join(map(repr, INITS))
-    assert (
-        str(caught.value) == f"init=3, but init= takes {named}, a path or a state dict"
+# Modules that initialize themselves (``reset``), or are left ``empty``.
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_reset_initializes_by_the_methods_of_the_modules(is_recorded):
+    with record() if is_recorded else torch.device("meta"):
+        made = nn.Linear(3, 4)
+    torch.manual_seed(5)
+    wanted = nn.Linear(3, 4)
+    torch.manual_seed(5)
+    report = materialize(made, init="reset")
+    assert_bit_equal(made, wanted)
+    assert report.names("reset") == ("weight", "bias")
+
+
+def test_reset_resets_statistics():
+    with record():
+        made = nn.BatchNorm1d(3)
+        made.running_mean.fill_(9)
+    report = materialize(made, init="reset")
+    assert made.running_mean.tolist() == [0, 0, 0]
+    assert report.uninitialized == ()
+
+
+def test_reset_reports_a_buffer_that_nothing_writes_as_uninitialized():
+    with record():
+        made = nn.Linear(3, 4)
+        made.register_buffer("mask", torch.ones(3))
+    report = materialize(made, init="reset")
+    assert report.uninitialized == ("mask",)
+
+
+def test_reset_reaches_attention_in_all_its_parts():
+    _, made, _, _ = build_twice(lambda: nn.MultiheadAttention(8, 2, add_bias_kv=True))
+    assert materialize(made, init="reset").uninitialized == ()
+
+
+def test_reset_calls_init_weights_of_a_transformers_model():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=11)
+    with record():
+        made = transformers.GPT2LMHeadModel(config)
+    report = materialize(made, init="reset")
+    assert "transformer.wte.weight" in report.names("reset")
+    assert made.transformer.wte.weight.std().item() == pytest.approx(0.02, rel=0.3)
+
+
+def test_reset_keeps_the_real_child_of_a_module_that_resets_its_children():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.real = nn.Linear(2, 2)
+            self.made = nn.Linear(2, 2, device="meta")
+
+        def reset_parameters(self):
+            self.real.reset_parameters()
+            self.made.reset_parameters()
+
+    block = Block()
+    before = block.real.weight.detach().clone()
+    materialize(block, init="reset")
+    assert torch.equal(block.real.weight, before)
+
+
+def test_empty_makes_every_tensor_real_and_reports_it_as_uninitialized():
+    _, made, _, _ = build_twice(Masked)
+    report = materialize(made, init="empty")
+    real = [*tensors_of(made).values(), made.scale, *made.listed]
+    assert {tensor.device.type for tensor in real} == {"cpu"}
+    assert report.uninitialized == tuple(t.name for t in report.tensors)
+
+
+# What a replay leaves without values: memory that nothing in the cell filled.
+
+
+def test_replay_reports_what_the_cell_left_uninitialized():
+    _, made, _, _ = build_twice(Raw)
+    report = materialize(made)
+    assert (report.uninitialized, report.names("replay")) == (("weight",), ("bias",))
+
+
+UNINITIALIZED = {
+    "in place": lambda: torch.empty(3).mul_(2),
+    "masked_fill_": lambda: torch.empty(4).masked_fill_(torch.arange(4) > 1, 0.0),
+    "index_fill_": lambda: torch.empty(4).index_fill_(0, torch.tensor([0]), 1.0),
+    "copied": lambda: torch.zeros(3).copy_(torch.empty(3)),
+    "permuted": lambda: torch.empty_permuted((3,), (0,)),
+}
+
+
+@pytest.mark.parametrize("name", UNINITIALIZED)
+def test_what_depends_on_raw_memory_is_marked(name):
+    with record():
+        made = holding(made=UNINITIALIZED[name]())
+    assert materialize(made).uninitialized == ("made",)
+
+
+def test_what_depends_on_raw_memory_of_an_earlier_recording_is_marked():
+    with record():
+        x = torch.empty(3)
+    with record():
+        made = holding(made=x * 2)
+    assert materialize(made).uninitialized == ("made",)
+
+
+def test_memory_that_out_fills_is_not_marked():
+    with record():
+        made = holding(made=torch.add(torch.ones(3), 1, out=torch.empty(3)))
+    assert materialize(made).uninitialized == ()
+
+
+GAPS = {
+    "filled": lambda x: x.fill_(3),
+    "copied": lambda x: x.copy_(torch.arange(6.0).view(2, 3)),
+    "row by row": lambda x: (x[0].fill_(1), x[1].fill_(2)),
+}
+
+
+@pytest.mark.parametrize("name", GAPS)
+@pytest.mark.parametrize("stride", [(5, 1), (8, 2), (1, 4)])
+def test_gaps_between_elements_are_not_marked(name, stride):
+    def build():
+        x = torch.empty_strided((2, 3), stride)
+        GAPS[name](x)
+        return holding(made=x)
+
+    real, made, _, _ = build_twice(build)
+    assert materialize(made).uninitialized == ()
+    assert_bit_equal(made, real)
+
+
+def test_elements_beside_gaps_that_nothing_filled_are_marked():
+    with record():
+        x = torch.empty_strided((2, 3), (5, 1))
+        x[0].fill_(1)
+        made = holding(made=x)
+    assert materialize(made).uninitialized == ("made",)
+
+
+def test_filling_row_by_row_is_planned_in_no_time():
+    with record():
+        rows = torch.empty(3000, 64)
+        for i in range(3000):
+            rows[i] = 1.0
+        made = holding(made=rows)
+    assert materialize(made).uninitialized == ()
+    assert made.made.sum() == 3000 * 64
+
+
+# The values that a replay gives a module: to the bit those of eager construction.
+
+
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_replay_is_bit_equal_to_eager(name, cache):
+    real, made, _, _ = build_twice(BUILDS[name], cache=cache)
+    report = materialize(made)
+    assert_bit_equal(made, real)
+    assert report.uninitialized == ()
+
+
+def test_tensors_in_attributes_get_their_values():
+    real, made, _, _ = build_twice(Masked)
+    report = materialize(made)
+    assert {tensor.filled_by for tensor in report.tensors} == {"replay"}
+    assert_same_tensor(made.scale, real.scale)
+    assert [t.tolist() for t in made.listed] == [t.tolist() for t in real.listed]
+    assert made.mapped["deep"][0].tolist() == [7.0, 7.0]
+
+
+def test_a_materialized_module_computes_what_the_real_one_does():
+    real, made, _, _ = build_twice(lambda: nn.LSTM(3, 4, num_layers=2))
+    materialize(made)
+    x = torch.arange(6.0).view(2, 3)
+    assert torch.equal(made(x)[0], real(x)[0])
+
+
+def test_values_made_under_another_default_dtype_are_the_same():
+    def build():
+        torch.set_default_dtype(torch.float64)
+        try:
+            return register(torch.linspace(0, 1, 7) / torch.arange(1, 8))
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    real, made, _, _ = build_twice(build)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_a_submodule_alone_gets_what_it_has_within_the_whole():
+    def build():
+        return nn.Sequential(nn.Linear(2, 3), nn.Dropout(), nn.Linear(3, 4))
+
+    real, made, _, _ = build_twice(build)
+    materialize(made[2])
+    assert_bit_equal(made[2], real[2])
+    assert [t.is_meta for t in made[0].parameters()] == [True, True]
+
+
+def test_submodules_one_by_one_in_any_order_are_the_whole():
+    def build():
+        return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 4))
+
+    real, made, _, _ = build_twice(build)
+    for submodule in reversed(made):
+        materialize(submodule)
+    assert_bit_equal(made, real)
+
+
+def test_a_batch_norm_that_was_trained_as_first_layer_has_its_values():
+    def build():
+        module = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        module(torch.randn(3, 4)).pow(2).mean().backward()
+        optimizer.step()
+        return module
+
+    real, made, _, _ = build_twice(build)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_a_module_put_together_of_two_recordings_has_the_values_of_both():
+    real_first, first, _, _ = build_twice(lambda: nn.Linear(2, 3), seed=1)
+    real_second, second, _, _ = build_twice(lambda: nn.Linear(3, 2), seed=2)
+    materialize(made := nn.Sequential(first, second))
+    assert_bit_equal(made, nn.Sequential(real_first, real_second))
+
+
+def test_cpu_with_an_index_is_the_cpu():
+    real, made, _, _ = build_twice(lambda: nn.Linear(3, 4))
+    materialize(made, "cpu:0")
+    assert_bit_equal(made, real)
+
+
+def test_a_replay_of_a_transformers_model_is_bit_equal_to_eager():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=11)
+    real, made, _, _ = build_twice(lambda: transformers.GPT2LMHeadModel(config))
+    materialize(made)
+    assert_bit_equal(made, real)
+    assert made.lm_head.weight is made.transformer.wte.weight
+
+
+# What a replay could silently get wrong: each was wrong once.
+
+
+@torch.library.custom_op("meta_magic_tests::exp_like", mutates_args=())
+def exp_like(x: torch.Tensor) -> torch.Tensor:
+    return x.exp()
+
+
+@exp_like.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("meta_magic_tests::noisy", mutates_args=())
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.rand(x.shape)
+
+
+@noisy.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def grow_and_fill():
+    made = torch.empty(2)
+    made.resize_(4)
+    made.fill_(5)
+    made[:2].zero_()
+    return holding(made=made)
+
+
+def out_that_grows():
+    made = torch.empty(2)
+    torch.add(torch.ones(4), 1, out=made)
+    made[:2].zero_()
+    return holding(made=made)
+
+
+def list_index():
+    made = torch.zeros(4, 4)
+    made[[0, 2]] = 1.0
+    made[:, [1, 3]] = 2.0
+    return holding(made=made, picked=torch.arange(9.0)[[1, 4, 1]])
+
+
+def signed_zeros():
+    return holding(
+        first=torch.full((2,), 0j), second=torch.full((2,), complex(-0.0, -0.0))
     )
+
+
+TRAPS = {
+    "a fill after a tensor grew": grow_and_fill,
+    "out= that grows": out_that_grows,
+    "a list as an index": list_index,
+    "complex zeros with signs": signed_zeros,
+    "an operator named as if it read nothing": lambda: holding(
+        made=torch.ops.meta_magic_tests.exp_like(torch.ones(3) * 2)
+    ),
+    "randint_like with a tensor": lambda: holding(
+        made=torch.randint_like(torch.zeros(5), torch.tensor(10) * torch.tensor(10))
+    ),
+    "out= of a part": lambda: holding(
+        made=torch.add(torch.ones(2), 1, out=torch.zeros(5)[1:3])
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("name", TRAPS)
+def test_a_trap_is_bit_equal(name, cache):
+    real, made, _, _ = build_twice(TRAPS[name], cache=cache)
+    assert materialize(made).uninitialized == ()
+    assert_bit_equal(made, real)
+    assert signs_of(made) == signs_of(real)
+
+
+def signs_of(module):
+    """Return the signs of complex buffers: -0.0 equals 0.0."""
+    parts = [torch.view_as_real(t) for t in module.buffers() if t.is_complex()]
+    return [torch.signbit(part).tolist() for part in parts]
+
+
+def test_a_custom_operator_that_draws_is_refused_and_the_generator_left_alone():
+    with record():
+        made = holding(made=torch.ops.meta_magic_tests.noisy(torch.ones(3)))
+    before = torch.get_rng_state()
+    with pytest.raises(MaterializeError, match=r"noisy.*draws random numbers"):
+        materialize(made)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert made.made.is_meta
+
+
+def test_no_method_of_what_a_module_holds_is_asked_for_its_tensors():
+    with record():
+        made = torch.nn.Linear(2, 3)
+        made.listed = Listing([Pretending(), torch.ones(2)])
+        made.kept = Keeping(a=torch.zeros(2))
+    materialize(made)
+    assert list.__getitem__(made.listed, 1).tolist() == [1, 1]
+    assert dict.__getitem__(made.kept, "a").tolist() == [0, 0]

@@ -1,16 +1,28 @@
-"""What is said of a materialization before it is done."""
+"""What a materialization takes, and what would fit; what its report says."""
 
+import re
+from collections import OrderedDict
+
+import psutil
 import pytest
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from meta_magic import record
+from meta_magic import MaterializeError, materialize, record
 from meta_magic.materializing.fills.inits import INITS
+from meta_magic.materializing.fitting import list_fitting
 from meta_magic.materializing.forecast import Forecast, format_seconds
 from meta_magic.materializing.materialize import prepare
 from meta_magic.replaying.rates import Rates, estimate_seconds, measure_rates
-from tests.unit.materializing.trainable import convolutions
+from tests.unit.eager import build_twice, is_untouched, tensors_of
+from tests.unit.materializing.modules import (
+    Masked,
+    Raw,
+    Tied,
+    convolutions,
+    holding_odd,
+)
 
 CPU = torch.device("cpu")
 IMAGES = (2, 1, 4, 4)
@@ -178,3 +190,162 @@ def test_what_a_device_does_is_measured_once():
     rates = measure_rates(CPU)
     assert all(rate > 0 for rate in rates)
     assert measure_rates(CPU) is rates
+
+
+# Too little memory: an error with numbers, before anything is made.
+
+
+def huge():
+    """A hundred terabytes, and six smaller ones."""
+    with record():
+        return nn.ModuleDict(
+            {
+                "middle": nn.Linear(1_000, 1_000, bias=False),
+                "huge": nn.Linear(5_000_000, 5_000_000, bias=False),
+                **{f"n{i}": nn.Linear(100, i, bias=False) for i in range(10, 15)},
+            }
+        )
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_too_little_memory_is_an_error_before_anything_is_made(init):
+    made = huge()
+    before = tensors_of(made)
+    with pytest.raises(MaterializeError) as caught:
+        materialize(made, init=init)
+    # 25e12 elements of 4 bytes are 90.9 TiB.
+    assert re.search(
+        r"takes 90\.9 TiB .* and [\d.,]+ [GMK]iB is free", str(caught.value)
+    )
+    assert is_untouched(made, before)
+
+
+def test_too_little_memory_names_the_five_largest_tensors():
+    with pytest.raises(MaterializeError, match="Materialize a submodule") as caught:
+        materialize(huge())
+    names = re.findall(r"(?:huge|middle|n\d+)\.weight", str(caught.value))
+    assert names == [
+        "huge.weight",
+        "middle.weight",
+        "n14.weight",
+        "n13.weight",
+        "n12.weight",
+    ]
+
+
+def test_a_small_part_of_a_huge_module_is_no_problem():
+    made = huge()
+    materialize(made["middle"])
+    assert not made["middle"].weight.is_meta
+
+
+def test_memory_that_is_used_on_the_way_counts():
+    with record():
+        made = holding_odd(torch.ones(5_000_000, 5_000_000).sum(0))
+    with pytest.raises(MaterializeError, match="takes 90"):
+        materialize(made)
+
+
+# What would fit, where a module as it was asked for does not.
+
+
+EMPTY = {"init": "empty", "device": "cpu"}
+
+
+class Encoder(nn.Module):
+    """Takes some times the memory that there is, mostly in its last layer."""
+
+    def __init__(self, n_times):
+        super().__init__()
+        n_rows = int(psutil.virtual_memory().available * n_times) // 4096
+        self.layers = nn.ModuleList([nn.Linear(1024, n) for n in (8, 16, n_rows)])
+
+
+def list_for(n_times, **arguments):
+    with record():
+        model = Encoder(n_times)
+    given = {**EMPTY, **arguments}
+    whole = prepare(model, **given)
+    assert not whole.fits
+    return [*list_fitting(whole, "model", given)]
+
+
+def test_half_as_many_bytes_may_fit():
+    dtype, submodule = list_for(1.3)
+    assert dtype.startswith("bfloat16 (")
+    # 16 * 1024 weights and 16 biases of 4 bytes each.
+    assert submodule == "model.layers[1] (64.1 KiB)"
+
+
+def test_a_dtype_that_was_chosen_is_not_offered_another_for():
+    assert list_for(2.6, dtype=torch.bfloat16) == ["model.layers[1] (32.0 KiB)"]
+
+
+def test_a_module_in_one_piece_may_fit_in_no_way():
+    n_columns = psutil.virtual_memory().available // 4096 * 4
+    with record():
+        model = nn.Linear(n_columns, 1024, bias=False)
+    assert [*list_fitting(prepare(model, **EMPTY), "model", EMPTY)] == []
+
+
+def test_a_submodule_is_named_as_one_writes_it():
+    wide, small = int(psutil.virtual_memory().available) // 4096 * 2, 8
+    with record():
+        blocks = OrderedDict(narrow=nn.Linear(1024, small), wide=nn.Linear(1024, wide))
+        model = nn.Sequential(nn.ModuleDict({"a b": nn.Sequential(blocks)}))
+    given = {**EMPTY, "dtype": torch.bfloat16}
+    (found,) = list_fitting(prepare(model, **given), "model", given)
+    path = found.removesuffix(" (16.0 KiB)")  # 8 rows of 1024, and 8, of 2 bytes
+    assert eval(path, {"model": model}) is blocks["narrow"]
+
+
+@pytest.mark.parametrize(("n_times", "fits"), [(0.01, True), (1.5, False)])
+def test_whether_it_fits_is_known_before(n_times, fits):
+    with record():
+        model = Encoder(n_times)
+    assert prepare(model, init="empty").fits == fits
+
+
+# What the report of materialize() counts, names and says.
+
+
+def test_the_report_names_kinds():
+    _, made, _, _ = build_twice(Masked)
+    report = materialize(made)
+    assert {t.name: t.kind for t in report.tensors} == {
+        "linear.weight": "parameter",
+        "linear.bias": "parameter",
+        "mask": "buffer",
+        "steps": "buffer",
+        "scale": "attribute",
+        "listed[0]": "attribute",
+        "listed[1]": "attribute",
+        "mapped['deep'][0]": "attribute",
+    }
+
+
+def test_the_report_reads_as_text():
+    _, made, _, _ = build_twice(Tied)
+    lines = str(materialize(made)).splitlines()
+    assert lines[0].startswith("Tied on cpu: 2 tensors, 160 bytes, in ")
+    assert lines[1:] == [
+        "  replay: 2 (embed.weight, head.weight)",
+        "  ties kept: 1 (head.weight)",
+    ]
+
+
+def test_the_report_shouts_what_is_uninitialized():
+    _, made, _, _ = build_twice(Raw)
+    assert "  UNINITIALIZED: 1 (weight)" in str(materialize(made)).splitlines()
+
+
+def test_reports_of_two_equal_runs_are_equal():
+    first, second = (
+        materialize(build_twice(lambda: nn.Linear(3, 4))[1]) for _ in range(2)
+    )
+    assert first == second
+
+
+def test_the_peak_of_a_linear_is_its_own_size():
+    _, made, _, _ = build_twice(lambda: nn.Linear(100, 50))
+    assert materialize(made).peak_nbytes == (100 * 50 + 50) * 4

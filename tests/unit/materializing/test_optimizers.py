@@ -36,13 +36,13 @@ OPTIMIZERS = {
 DATA = torch.arange(12.0).view(4, 3) / 12
 
 
-def build(make_optimizer):
+def build_model(make_optimizer):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
     return model, make_optimizer(model.parameters())
 
 
-def train(model, optimizer, n_steps, x=DATA):
+def train_model(model, optimizer, n_steps, x=DATA):
     """Return the losses of some steps."""
     losses = []
 
@@ -60,16 +60,16 @@ def train(model, optimizer, n_steps, x=DATA):
 
 def train_twice(make_optimizer, n_steps=2):
     """Return model and optimizer that were trained for real, and in a cell."""
-    real, made = build(make_optimizer), None
-    train(*real, n_steps)
+    real, made = build_model(make_optimizer), None
+    train_model(*real, n_steps)
     with record():
-        made = build(make_optimizer)
-        train(*made, n_steps, torch.arange(12.0).view(4, 3) / 12)
+        made = build_model(make_optimizer)
+        train_model(*made, n_steps, torch.arange(12.0).view(4, 3) / 12)
     return real, made
 
 
 def assert_goes_on_alike(real, made):
-    for wanted, got in zip(train(*real, 3), train(*made, 3), strict=True):
+    for wanted, got in zip(train_model(*real, 3), train_model(*made, 3), strict=True):
         assert_same_tensor(got, wanted)
     for wanted, got in zip(real[0].parameters(), made[0].parameters(), strict=True):
         assert_same_tensor(got, wanted)
@@ -117,7 +117,7 @@ def test_a_state_of_other_values_is_cleared_with_a_word(given):
 
 
 def test_a_model_as_constructed_trains_as_one_that_was_never_trained():
-    real, made = build(OPTIMIZERS["Adam"]), train_twice(OPTIMIZERS["Adam"])[1]
+    real, made = build_model(OPTIMIZERS["Adam"]), train_twice(OPTIMIZERS["Adam"])[1]
     materialize(made[0], state="constructed")
     assert_goes_on_alike(real, made)
 
@@ -133,7 +133,7 @@ def test_a_checkpoint_clears_the_state_and_needs_no_replay_for_it():
 
 def test_what_adagrad_has_from_the_beginning_is_as_in_the_beginning():
     make = OPTIMIZERS["Adagrad"]
-    real, made = build(make), train_twice(make)[1]
+    real, made = build_model(make), train_twice(make)[1]
     materialize(made[0], state="constructed")
     assert_goes_on_alike(real, made)
 

@@ -1,4 +1,4 @@
-"""What becomes of the devices that a cell names when its modules are made real."""
+"""The devices that a cell names."""
 
 from functools import partial
 

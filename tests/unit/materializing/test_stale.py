@@ -1,6 +1,7 @@
-"""What was written outside of any recording is noticed; what was inside, is not."""
+"""A write outside of any recording is noticed, and a write inside is not refused."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from meta_magic import MaterializeError, MissingValueError, materialize, record
+from meta_magic.recording.identities import living_tensors
 from tests.unit.eager import assert_bit_equal, build_twice
 from tests.unit.materializing.modules import holding, register
 
@@ -293,3 +295,152 @@ def test_tensors_without_a_storage_are_not_in_the_way_of_a_look_for_writes(call)
     with record() as trace:
         call(sparse if call is torch.sparse.mm else x, x)
     assert [i.is_stale for i in trace.program.imports if i.version] == [True]
+
+
+# Writes since the latest recording, where something counts them on another storage.
+
+
+def test_a_write_of_the_running_cell_that_counts_with_another_storage_is_known():
+    with record():
+        x, z = torch.zeros(2), torch.zeros(2)
+        y = x.detach()
+    y.data = z.detach()
+    with record():
+        y.add_(1)
+        assert x.tolist() == [0, 0]
+
+
+def test_a_write_after_the_latest_cell_is_noticed_without_a_look_at_the_heap(
+    monkeypatch,
+):
+    with record():
+        made = nn.Linear(2, 2)
+        optimizer = torch.optim.AdamW(made.parameters())
+        inputs = torch.ones(2)
+
+        def train():
+            made(inputs).sum().backward()
+            optimizer.step()
+
+        train()
+    with torch.device("meta"):
+        train()
+    looks = []
+    found = living_tensors.find_living
+    monkeypatch.setattr(
+        living_tensors, "find_living", lambda: looks.append(1) or found()
+    )
+    with record():
+        train()
+    assert not looks
+    with pytest.raises(MaterializeError, match="was changed in place outside"):
+        materialize(made)
+
+
+# Of tensors made in inference mode torch counts no writes: a note says so.
+
+
+def test_that_nobody_counts_the_writes_of_an_inference_tensor_is_said():
+    with record(), torch.inference_mode():
+        x = torch.zeros(3)
+    with record() as trace:
+        y = x * 2
+    assert [note.kind for note in trace.notes] == ["inference"]
+    assert any("inference mode" in note for note in materialize(register(y)).notes)
+
+
+def test_it_is_said_where_such_a_tensor_is_made_real_too():
+    with record(), torch.inference_mode():
+        x = torch.zeros(3)
+    (note,) = materialize(register(x)).notes
+    assert "inference mode" in note
+
+
+def test_a_view_outside_of_inference_mode_of_what_was_made_there_is_looked_at():
+    with record():
+        with torch.inference_mode():
+            x = torch.multinomial(torch.ones(5), 3)
+        view, other = x.view(torch.uint8), torch.zeros(2)
+        other.data.add_(1)
+    assert view.shape == (24,)
+
+
+# Tensors that left a storage for another, and count writes with those that stayed.
+
+
+def build_and_move(kept):
+    module = nn.Linear(2, 2)
+    kept.append(module.weight.detach())
+    return module.double()
+
+
+def build_pair(kept):
+    """Return a module made in a cell and a real one, and keep what they were before."""
+    torch.manual_seed(0)
+    with record():
+        made = build_and_move(kept)
+    torch.manual_seed(0)
+    return made, build_and_move(kept)
+
+
+def test_a_write_of_what_a_tensor_was_moved_to_is_none_of_what_it_left():
+    def build():
+        module = nn.Linear(2, 2)
+        kept.append(module.weight.detach())
+        module.double()
+        with torch.no_grad():
+            module.weight.add_(1)
+        return module
+
+    kept = []
+    build_twice(build)
+    real, made = map(register, kept)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_a_write_of_what_a_tensor_was_set_to_is_none_of_what_it_left():
+    def build():
+        x = torch.ones(2)
+        view = x[...]
+        return x, view.set_(torch.zeros(2)).add_(1)
+
+    (real, _), (made, _), _, _ = build_twice(build)
+    real, made = register(real), register(made)
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_a_later_write_of_what_a_tensor_was_moved_to_is_none_of_what_it_left():
+    kept = []
+    (made, real), inside = build_pair(kept), record()
+    for module, context in ((made, inside), (real, nullcontext())):
+        with context, torch.no_grad():
+            module.weight.mul_(2)
+    met, wanted = map(register, kept)
+    materialize(met)
+    assert_bit_equal(met, wanted)
+
+
+def test_a_later_write_of_what_a_tensor_left_is_none_of_what_it_was_moved_to():
+    kept = []
+    (made, real), inside = build_pair(kept), record()
+    for module, tensor, context in zip(
+        (made, real), kept, (inside, nullcontext()), strict=True
+    ):
+        with context, torch.no_grad():
+            tensor.mul_(2)
+            module(torch.ones(2, dtype=torch.float64))
+    materialize(made)
+    assert_bit_equal(made, real)
+
+
+def test_a_write_outside_of_what_counts_with_another_storage_is_refused():
+    kept = []
+    with record():
+        module = build_and_move(kept)
+    kept[0].add_(1)
+    with record(), torch.no_grad():
+        module.weight.mul_(2)
+    with pytest.raises(MaterializeError, match="changed in place outside"):
+        materialize(register(kept[0]))
