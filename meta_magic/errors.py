@@ -46,29 +46,29 @@ class MetaMagicError(Exception):
 
 
 class BudgetError(MetaMagicError, ValueError):
-    """A limit of a budget is none, or of a quantity that is not known."""
+    """A limit of a budget cannot be read, or names an unknown quantity."""
 
 
 class CheckError(MetaMagicError):
-    """What is to be checked is not there, or cannot be run; the message says why."""
+    """A program of ``meta-magic check`` does not exist or cannot run."""
 
 
 class DeviceTableError(MetaMagicError, ValueError):
-    """A file of devices lacks something, or has what is no number.
+    """A file of devices lacks an entry, or has a text where a number belongs.
 
     Example:
-        >>> add_devices("empty-devices.toml")  # [my-board], and nothing of it
+        >>> add_devices("empty-devices.toml")  # [my-board], without entries
         Traceback (most recent call last):
         meta_magic.errors.DeviceTableError: ...
     """
 
 
 class MaterializeError(MetaMagicError):
-    """A module cannot be made real as asked; unless it says so, nothing was changed.
+    """A module cannot be made real; unless the message says so, it is unchanged.
 
     Attributes:
-        target: The storage that it is about, as the planning knows it; None if it is
-            about no single one.
+        target: The storage that cannot be filled, as the planning knows it; None if
+            there is no single one.
 
     Example:
         >>> materialize(nn.Linear(3, 4, device="meta"))  # made outside of a recording
@@ -82,9 +82,9 @@ class MaterializeError(MetaMagicError):
 
 
 class MissingValueError(MetaMagicError, RuntimeError):
-    """A cell asked for the value of a tensor that cannot be computed, or not cheaply.
+    """A cell needs a value that cannot be computed, or not within the limits.
 
-    A ``RuntimeError``, as torch's own is when a meta tensor is asked for its data.
+    It is a ``RuntimeError``, as torch raises it for the data of a meta tensor.
 
     Example:
         >>> with record():
@@ -98,7 +98,7 @@ class ValueLimitError(MissingValueError):
     """A value would take more than the limits allow.
 
     Attributes:
-        wanted: What the fields of ``ValueLimits`` would have to be that are too small.
+        wanted: The fields of ``ValueLimits`` that are too small, with enough for each.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ValueLimitError(MissingValueError):
 
 
 class MixedDeviceError(MetaMagicError):
-    """A real and a meta tensor met in an operator that would return garbage.
+    """An operator got a real and a meta tensor, and would write or return garbage.
 
     Example:
         >>> total = torch.zeros(2)
@@ -121,11 +121,11 @@ class MixedDeviceError(MetaMagicError):
 
 
 class ReplayError(MetaMagicError):
-    """A recorded value cannot be made again.
+    """A recorded value cannot be replayed.
 
     Attributes:
-        storage: Number of the storage whose content is unknown, None if it is not one.
-        refusal: What an operator of torch's raised of real tensors; None if none did.
+        storage: Number of the storage with unknown content; None if there is none.
+        refusal: The error of an operator on real tensors; None if there is none.
 
     Example:
         >>> x = torch.ones(2, device="meta")  # made outside of a recording
@@ -157,7 +157,7 @@ class TrialError(MetaMagicError):
 
 
 class UnfinishedTraceError(MetaMagicError, AttributeError):
-    """A trace was asked before the block that it records had ended.
+    """A trace was read before its block had ended.
 
     Example:
         >>> with record() as trace:
@@ -168,7 +168,7 @@ class UnfinishedTraceError(MetaMagicError, AttributeError):
 
 
 class UnknownDeviceError(MetaMagicError, LookupError):
-    """What a device computes and moves in a second is not known.
+    """The peaks of a device are not known.
 
     Example:
         >>> with record() as trace:

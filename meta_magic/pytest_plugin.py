@@ -1,8 +1,8 @@
-"""A pytest plugin: tests that run on torch's meta device and are recorded.
+"""A pytest plugin: ``def test(meta_trace)`` runs and is recorded on the meta device.
 
-Nothing of torch is imported before a test asks for it. The recording lasts while pytest
-calls the test's function, and ends with the first question to it, so that models still
-have the names that the test gave them.
+The recording starts with the call of the test's function. The first question to it ends
+it, while the models still have their variables' names. The plugin does not import torch
+before a test needs it. Read :class:`MetaTrace` first.
 """
 
 import inspect
@@ -31,10 +31,10 @@ MARKER: Final = (
 
 
 class MetaTrace:
-    """The recording of a test's function, and what the test asks of it.
+    """The recording of a test's function, and its assertions.
 
-    Each question ends the recording: what the test does after the first one is not
-    recorded, and tensors of the recording stay on meta.
+    The first question ends the recording: later code of the test is not recorded, and
+    recorded tensors stay on meta.
 
     Args:
         function: The test's function.
@@ -52,7 +52,7 @@ class MetaTrace:
 
     @property
     def trace(self) -> "Trace":
-        """The trace of all that the test did so far, and of nothing after.
+        """The trace of what the test did before it asked for it.
 
         Raises:
             RuntimeError: The test's function does not run yet.
@@ -63,8 +63,8 @@ class MetaTrace:
         return self._trace
 
     def begin(self) -> None:
-        """Record from now on."""
-        import torch  # noqa: PLC0415  no test before this one asked for it
+        """Start to record."""
+        import torch  # noqa: PLC0415  takes seconds, and most tests need none
 
         from meta_magic.session.record import read_options  # noqa: PLC0415  as well
         from meta_magic.session.recording import Recording  # noqa: PLC0415  as well
@@ -87,11 +87,7 @@ class MetaTrace:
         self._recording.guard.enter()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Record no longer.
-
-        Args:
-            error: What ended the test's function.
-        """
+        """Stop to record; ``error`` is what ended the test's function."""
         recording, self._recording = self._recording, None
         if recording is None:
             return
@@ -107,23 +103,23 @@ class MetaTrace:
             self._trace = recording.finish(error, namespace)
 
     def close(self) -> None:
-        """Leave torch's generator as it was: no test goes on from another's draws."""
+        """Restore torch's generator, so that no test depends on another's draws."""
         if self._drawn is not None:
-            import torch  # noqa: PLC0415  it is there
+            import torch  # noqa: PLC0415  imported already
 
             torch.set_rng_state(self._drawn)
 
     def assert_shapes(
         self, model: "nn.Module", expected: "Mapping[str, Expected]"
     ) -> None:
-        """Fail unless modules returned tensors of these shapes, at each of their calls.
+        """Fail unless each call of some modules returned tensors of these shapes.
 
         Args:
             model: A module that the test called.
-            expected: By the name of a submodule, where ``*`` stands for one part of it
-                and ``**`` for any number, and ``""`` for the model itself: the shape of
-                the first tensor that it returns; None for any size, ``...`` for any
-                number of dimensions.
+            expected: The shape of the first returned tensor by the name of a submodule.
+                In a name ``*`` matches one part and ``**`` any number; ``""`` is the
+                model itself. In a shape None matches any size, ``...`` any number of
+                dimensions.
         """
         __tracebackhide__ = True
         from meta_magic.trace.expectations import find_misshapen  # noqa: PLC0415  as above
@@ -133,11 +129,11 @@ class MetaTrace:
             raise AssertionError("\n".join(found))
 
     def assert_max(self, **limits: float) -> None:
-        """Fail if the test took more than it may.
+        """Fail if a quantity of the test is over its limit.
 
         Args:
-            limits: By the name of a quantity, ``params``, ``flops``, ``peak_nbytes``
-                or another of ``meta_magic check --budget``, what it may be at most.
+            limits: The maximum by the name of a quantity: ``params``, ``flops``,
+                ``peak_nbytes`` or another of ``meta-magic check --budget``.
 
         Raises:
             BudgetError: There is no such quantity; the error lists all.
@@ -151,11 +147,11 @@ class MetaTrace:
             raise AssertionError("\n".join(map(str, found)))
 
     def assert_fits(self, device: str) -> None:
-        """Fail if the test's peak of memory is larger than that of a device.
+        """Fail if the test's peak of memory does not fit a device.
 
         Args:
-            device: Its name, such as ``h100-sxm`` or ``a100-80gb``. What the test
-                places on an accelerator counts, if it does so; else all.
+            device: Its name, such as ``h100-sxm`` or ``a100-80gb``. If the test names
+                an accelerator, only its tensors count; else all tensors count.
 
         Raises:
             UnknownDeviceError: There is no such device; the error lists all.
@@ -170,13 +166,13 @@ class MetaTrace:
             raise AssertionError(f"{fit}\nat the peak: {', '.join(parts)}")
 
     def explain(self) -> str:
-        """Return why a call of torch failed that ended the test; "" if none did."""
+        """Return why a call of torch ended the test; "" if none did."""
         explanation = None if self._trace is None else self._trace.explanation
         is_of_torch = explanation is not None and explanation.given
         return explanation.text if explanation and is_of_torch else ""
 
     def _find_frame(self, error: BaseException | None) -> FrameType | None:
-        """Return the frame of the test's function, if it still has variables."""
+        """Return the frame of the test's function, if it still exists."""
         step: TracebackType | None = None if error is None else error.__traceback__
         frame: FrameType | None = sys._getframe(1)
         frames = []
@@ -190,11 +186,7 @@ class MetaTrace:
 
 
 def list_calls(trace: "Trace", model: "nn.Module") -> "dict[str, list[ModuleCall]]":
-    """Return the calls of a model and of all in it, by their names within it.
-
-    Raises:
-        AssertionError: It is no part of what was recorded.
-    """
+    """Return the calls of a model and its submodules, by their names in it."""
     __tracebackhide__ = True
     for number, reference in enumerate(trace.roots):
         root = None if reference is None else reference()
@@ -231,7 +223,7 @@ def meta_trace(request: pytest.FixtureRequest) -> MetaTrace:
 
 
 def find_recording(item: Any) -> MetaTrace:
-    """Return the recording of a test, one for each."""
+    """Return the recording of a test; a new one at the first call."""
     found: MetaTrace | None = item.stash.get(KEY, None)
     if found is None:
         marker = item.get_closest_marker("meta")
@@ -249,7 +241,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_pyfunc_call(
     pyfuncitem: pytest.Function,
 ) -> Generator[None, object, object]:
-    """Record the function of a test that asks for it."""
+    """Record the function of a test that has the fixture or the marker."""
     is_marked = pyfuncitem.get_closest_marker("meta") is not None
     if KEY not in pyfuncitem.stash and not is_marked:
         return (yield)
@@ -271,7 +263,7 @@ def pytest_pyfunc_call(
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Say in the report of a test that torch ended why it did."""
+    """Add the explanation to the report of a test that a call of torch ended."""
     report = yield
     if KEY in item.stash and report.when == "call" and report.failed:
         explanation = item.stash[KEY].explain()

@@ -4,10 +4,8 @@ import json
 import shutil
 import subprocess
 import sys
-from itertools import accumulate
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -103,46 +101,6 @@ def record_cell(make):
 @pytest.fixture(params=CELLS, ids=lambda cell: cell.__name__)
 def trace(request):
     return record_cell(request.param)[0]
-
-
-def read_rows(trace):
-    """Return for each stretch its category, place, bytes, start and stop."""
-    sent = json.loads(json.dumps(memory_payload(trace)))
-    starts = list(accumulate(sent["start"]))
-    lengths = [
-        n or len(trace.ops) - s for s, n in zip(starts, sent["length"], strict=1)
-    ]
-    return [
-        (
-            sent["categories"][c],
-            sent["places"][p],
-            sent["sizes"][n],
-            start,
-            start + long,
-        )
-        for c, p, n, start, long in zip(
-            *(sent[name] for name in ("category", "place", "nbytes")),
-            starts,
-            lengths,
-            strict=True,
-        )
-    ]
-
-
-def add_up(rows, n_ops):
-    live = np.zeros(n_ops, np.int64)
-    for *_, nbytes, start, stop in rows:
-        live[start:stop] += nbytes
-    return tuple(live.tolist())
-
-
-def test_the_rows_add_up_to_the_bytes_after_each_operator(trace):
-    rows, memory, n_ops = read_rows(trace), trace.memory, len(trace.ops)
-    assert add_up(rows, n_ops) == memory.live_nbytes
-    for name, live in memory.live_by_category.items():
-        assert add_up([row for row in rows if row[0] == name], n_ops) == live
-    for name, live in memory.live_by_place.items():
-        assert add_up([row for row in rows if row[1] == name], n_ops) == live
 
 
 def test_steps_are_small_where_layers_are_alike():

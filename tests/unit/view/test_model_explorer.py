@@ -111,21 +111,6 @@ def test_a_name_that_model_explorer_does_not_read_is_refused(tmp_path):
         trace.to_model_explorer(tmp_path / "graph.txt")
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with record() as trace:
-        torch.ones(2)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        trace.to_model_explorer(tmp_path / "nowhere" / "graph.json")
-
-
-def test_each_input_of_a_list_has_its_place_in_it(tmp_path):
-    with record() as trace:
-        torch.cat([torch.ones(2), torch.zeros(3)])
-    (node,) = find_nodes(write(trace, tmp_path), "aten.cat.default")
-    names = [read_attributes(item["attrs"]) for item in node["inputsMetadata"]]
-    assert [name["__tensor_tag"] for name in names] == ["tensors[0]", "tensors[1]"]
-
-
 def test_modules_of_one_name_are_layers_of_their_own(tmp_path):
     class Pair(nn.Module):
         def __init__(self):

@@ -1,16 +1,20 @@
-"""The report as a file of its own, and shown again."""
+"""The report as a file, and its packed parts."""
 
 import gzip
 import inspect
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
 from torch import nn
 
 from meta_magic import record
 from meta_magic.view.html import build_bundle, render_html
+from meta_magic.view.page import DIGITS, write_base91, write_packed
 from meta_magic.view.payload import build_payload
+from meta_magic.view.scripts import join_scripts
 from tests.base91 import read_base91
 
 
@@ -55,13 +59,6 @@ def test_a_hostile_name_in_the_title_is_text(tmp_path):
     assert "</title><script>" not in html
 
 
-def test_a_file_is_written_anew(trace, tmp_path):
-    path = tmp_path / "report.html"
-    path.write_text("before")
-    trace.to_html(str(path))
-    assert path.read_text("utf-8").startswith("<!doctype html>")
-
-
 def test_half_a_character_in_a_name_does_not_stop_the_file(tmp_path):
     with record() as trace:
         model = nn.ModuleDict({"\ud800lone": nn.Linear(2, 2)})
@@ -83,11 +80,6 @@ def test_the_html_of_a_bundle_is_that_given_or_the_tree(trace):
         "text/html": render_html(trace),
     }
     assert build_bundle(trace, "<p>")["text/html"] == "<p>"
-
-
-def test_a_path_that_is_none_is_pythons_own_error(trace, tmp_path):
-    with pytest.raises(OSError, match="no such folder"):
-        trace.to_html(tmp_path / "no such folder" / "report.html")
 
 
 def test_outside_of_ipython_show_prints_the_summary(trace, capsys):
@@ -117,3 +109,36 @@ def test_the_text_of_notebook_functions_is_sent(shell):
     (text,) = [text for text in texts if text["scope"] == "A.f"]
     assert text["first"] == 2
     assert text["text"] == "    def f(self):\n        return torch.ones(2)"
+
+
+NODE = shutil.which("node")
+ALL_BYTES = bytes(range(256)) * 3
+"""Each value at each of the places that its bits can have in a pair."""
+
+
+@pytest.mark.parametrize("n_bytes", range(28))
+def test_bytes_of_any_number_come_back(n_bytes):
+    data = ALL_BYTES[-n_bytes:] if n_bytes else b""
+    assert read_base91(write_base91(data), n_bytes) == data
+
+
+def test_thirteen_bits_are_two_characters():
+    # 13 bits of ones are 8191 = 90 * 91 + 1.
+    assert write_base91(b"\xff" * 13) == 8 * (DIGITS[90] + DIGITS[1])
+    assert write_base91(b"\x00") == 2 * DIGITS[0]
+
+
+def test_neither_json_nor_a_script_in_html_ends_at_a_digit():
+    assert len(set(DIGITS)) == 91
+    assert json.dumps(DIGITS) == f'"{DIGITS}"'
+    assert not set("'<\\") & set(DIGITS)
+
+
+@pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")
+@pytest.mark.parametrize("n_bytes", [0, 1, 12, 13, 14, 768])
+def test_a_browser_reads_them(n_bytes):
+    data = ALL_BYTES[len(ALL_BYTES) - n_bytes :]
+    packed = f"report.read_base91({write_packed(data)})"
+    script = f"{join_scripts('starter')}\nconsole.log(JSON.stringify([...{packed}]))"
+    done = subprocess.run([NODE, "-e", script], capture_output=True, check=True)
+    assert bytes(json.loads(done.stdout)) == data

@@ -3,16 +3,20 @@
 import gc
 import json
 import re
+import sys
 import threading
 import weakref
+from types import SimpleNamespace
 
 import ipywidgets
+import psutil
 import pytest
 import torch
 from torch import nn
 
 from meta_magic import materialize, record
-from meta_magic.view import widgets
+from meta_magic.view import choices, widgets
+from meta_magic.view.choices import TimeLeft, describe_end
 from meta_magic.view.widgets import close_reports, show_report
 from tests.unit.view.panels import SCRIPT, TIMEOUT, record_model, run, send
 from tests.unit.view.tags import Tags
@@ -270,3 +274,217 @@ def test_a_hostile_module_is_text_in_the_panel():
     run(panel)
     assert panel.state == "done"
     assert "img" not in Tags(panel.report).tags
+
+
+def test_a_choice_says_what_it_needs():
+    # 4 * 8 + 8 + 8 * 2 + 2 = 58 parameters.
+    _model, panel = record_model()
+    send(panel, "choose", init="empty")
+    assert panel.needed == "232 bytes"
+    send(panel, "choose", init="empty", dtype="bfloat16")
+    assert panel.needed == "116 bytes"
+    assert panel.is_enough
+    assert re.fullmatch(r"[\d.,]+ [KMGT]iB", panel.free)
+
+
+def test_more_bytes_than_there_are_do_not_fit():
+    model, panel = record_model(lambda: nn.Linear(2**20, 2**24, bias=False))
+    send(panel, "choose", init="empty")
+    assert (panel.needed, panel.is_enough) == ("64.0 TiB", False)
+    run(panel, init="empty")
+    assert panel.state == "failed"
+    assert "it takes 64.0 TiB at its peak" in panel.message
+    assert model.weight.is_meta
+
+
+def test_what_does_not_fit_is_said_with_what_would():
+    free = psutil.virtual_memory().available
+    n_rows = free // 4 // 1024 * 5 // 4  # 1.25 times what is there, in float32
+    model, panel = record_model(
+        lambda: nn.Sequential(
+            nn.Linear(1024, 8), nn.ModuleList([nn.Linear(1024, n_rows, bias=False)])
+        )
+    )
+    send(panel, "choose", init="empty")
+    assert not panel.is_enough
+    assert re.fullmatch(
+        r"bfloat16 \([\d.]+ GiB\) or model\[0\] \(32.0 KiB\)", panel.fitting
+    )
+    send(panel, "choose", init="empty", dtype="bfloat16")
+    assert (panel.is_enough, panel.fitting) == (True, "")
+    assert model[0].weight.is_meta
+
+
+def test_what_is_replayed_is_said_with_what_it_is_for():
+    def build():
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
+        model(torch.ones(3, 4))
+        return model
+
+    model, panel = record_model(build)
+    send(panel, "choose")
+    # 2 * 3 * 4 * 8 FLOPs.
+    assert panel.forecast == (
+        "replays 1 forward (192 FLOPs, less than a second), for 3 buffers of "
+        "BatchNorm1d (1.running_mean, 1.running_var, 1.num_batches_tracked)"
+    )
+    send(panel, "choose", values="as constructed")
+    assert re.fullmatch(r"\d+ operators, less than a second", panel.forecast)
+    run(panel, values="as constructed")
+    assert panel.forecast == ""
+    assert model[1].num_batches_tracked == 0
+
+
+def test_where_nothing_is_replayed_the_values_are_no_choice():
+    model, panel = record_model()
+    run(panel, init="empty", values="as constructed")
+    assert panel.state == "done"
+    assert not model[0].weight.is_meta
+
+
+def test_a_dtype_is_what_the_module_is_cast_to():
+    model, panel = record_model()
+    run(panel, dtype="bfloat16")
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+
+
+def test_a_checkpoint_wants_a_path(tmp_path):
+    model, panel = record_model()
+    send(panel, "choose", init="checkpoint")
+    assert panel.message == (
+        "type the path of a checkpoint: a file, an index or a directory"
+    )
+    send(panel, "choose", init="checkpoint", checkpoint="nowhere.safetensors")
+    assert panel.message.startswith("there is no checkpoint 'nowhere.safetensors'")
+    assert panel.state == "idle"
+    saved = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)).state_dict()
+    torch.save(saved, tmp_path / "saved.pt")
+    run(panel, init="checkpoint", checkpoint=f" {tmp_path / 'saved.pt'}")
+    assert panel.state == "done"
+    assert all(torch.equal(v, saved[k]) for k, v in model.state_dict().items())
+
+
+def test_a_checkpoint_may_be_called_like_another_choice():
+    _model, panel = record_model()
+    run(panel, init="checkpoint", checkpoint="empty")
+    assert panel.state == "failed"
+    assert panel.message.startswith("there is no checkpoint 'empty'")
+
+
+def test_the_devices_that_the_cell_names_can_be_chosen():
+    model, panel = record_model(lambda: nn.Linear(4, 8).to("cuda:1"))
+    assert panel.devices == ["as planned", "cpu"]
+    assert panel.choice["device"] == "as planned"
+    run(panel, device="as planned")
+    assert panel.state == "done"
+    assert panel.message.startswith("`model` is now real, on cpu")
+    assert "there is no cuda:1 here" in panel.report
+    assert model.weight.device == torch.device("cpu")
+
+
+def test_where_the_cell_names_none_there_is_nothing_planned():
+    _model, panel = record_model()
+    assert panel.devices == ["cpu"]
+    assert panel.choice["device"] == "cpu"
+
+
+def test_a_block_below_a_root_is_chosen_by_its_path():
+    model, panel = record_model()
+    send(panel, "choose", path="1", init="empty")
+    assert (panel.needed, panel.choice["path"]) == ("72 bytes", "1")
+    run(panel, path="1")
+    assert panel.message.startswith("`model[1]` is now real, on cpu")
+    assert [p.is_meta for p in model.parameters()] == [True, True, False, False]
+
+
+def test_a_block_that_is_gone_is_said_to_be():
+    model, panel = record_model()
+    model.pop(1)
+    send(panel, "choose", path="1")
+    assert panel.message.startswith("the module is gone")
+
+
+def test_the_last_choice_is_all_that_variables_hold(monkeypatch):
+    model, panel = record_model()
+    with record():
+        batch = torch.ones(2)
+    main = {"model": model, "deep": {"batch": batch}}
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(**main))
+    run(panel, root=1)
+    assert panel.message == "what your variables hold is now real, on cpu"
+    assert batch.tolist() == [1, 1]
+    assert not any(parameter.is_meta for parameter in model.parameters())
+
+
+class Unreadable(torch.Tensor):
+    """Cannot be asked where it is while a module is as ``while_on_meta`` says."""
+
+    @property
+    def is_meta(self):
+        if self.module.weight.is_meta is self.while_on_meta:
+            raise ValueError("no luck")
+        return False
+
+
+def make_unreadable(module, *, while_on_meta):
+    """Return a tensor that cannot be read while a module is on meta, or is real."""
+    tensor = torch.ones(2).as_subclass(Unreadable)
+    tensor.module, tensor.while_on_meta = module, while_on_meta
+    return tensor
+
+
+def test_a_choice_that_cannot_be_looked_into_is_answered():
+    model, panel = record_model(lambda: nn.Linear(2, 3))
+    model.odd, answers = make_unreadable(model, while_on_meta=True), []
+    panel.send = lambda content, *_: answers.append(content)
+    send(panel, "choose")
+    assert panel.message == "ValueError: no luck"
+    assert answers == [{"kind": "answer"}]
+
+
+def test_what_cannot_be_looked_into_at_the_end_is_real_nevertheless():
+    model, panel = record_model(lambda: nn.Linear(2, 3))
+    model.odd = make_unreadable(model, while_on_meta=False)
+    run(panel)
+    assert panel.state == "done"
+    assert not model.weight.is_meta
+
+
+def test_the_end_says_what_to_type():
+    assert describe_end("layers[0]", "Linear", "cpu") == (
+        "`layers[0]` is now real, on cpu: call `layers[0](…)` in the next cell"
+    )
+
+
+def test_the_end_of_what_has_no_name_says_what_it_is():
+    assert describe_end("", "Linear", "cpu") == "the Linear is now real, on cpu"
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A time that a test sets."""
+    now = [100.0]
+    monkeypatch.setattr(choices.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_the_time_that_is_left_is_that_of_the_rest(clock):
+    left = TimeLeft()
+    clock[0] += 10
+    assert left.describe(0.25) == "about 30 s left"
+
+
+def test_at_first_there_is_no_time(clock):
+    left = TimeLeft()
+    assert left.describe(0.0) == ""
+    clock[0] += 0.5
+    assert left.describe(0.1) == ""
+
+
+def test_the_time_that_is_left_does_not_jump(clock):
+    left = TimeLeft()
+    clock[0] += 10
+    left.describe(0.5)
+    clock[0] += 10
+    # Half done after 10 s and after 20 s: 20 s in all are now 3/4 * 20 + 1/4 * 40.
+    assert left.describe(0.5) == "about 5 s left"

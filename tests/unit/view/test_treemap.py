@@ -222,29 +222,6 @@ def test_small_boxes_are_drawn_whole_and_keep_their_area():
     assert sum(areas(bundle).values()) == pytest.approx(AREA, rel=1e-3)
 
 
-def test_the_tree_of_a_llama():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=500,
-        tie_word_embeddings=False,
-    )
-    bundle = bundle_of(lambda: transformers.LlamaForCausalLM(config))
-    found = values(bundle)
-    assert found["embed_tokens: Embedding"] == 500 * 64 * 4
-    assert found["lm_head: Linear"] == 500 * 64 * 4
-    assert found["gate_proj: 3 x Linear"] == 3 * 64 * 96 * 4
-    assert found["k_proj: 3 x Linear"] == 3 * 64 * 32 * 4
-    # Per layer: q and o 64 x 64, k and v 64 x 32, three of 64 x 96, two norms of 64.
-    layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64
-    assert found["0-2: 3 x LlamaDecoderLayer"] == 3 * layer * 4
-    assert sum(areas(bundle).values()) == pytest.approx(AREA, rel=1e-3)
-
-
 def test_plotly_is_imported_only_for_a_chart():
     code = "import sys, meta_magic.view.treemap; print('plotly' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

@@ -1,4 +1,4 @@
-"""The flow shows the calls that code makes: expected by reading each ``forward``."""
+"""The flow shows the calls of each ``forward``, and no wire crosses a label."""
 
 import json
 import shutil
@@ -12,6 +12,8 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.view.payload import pack
+from tests.browser.gallery import open_shell, record_cells
+from tests.browser.gallery_models import CELLS
 
 NODE = shutil.which("node")
 STEPS = Path(__file__).parents[2] / "js" / "steps.mjs"
@@ -141,3 +143,25 @@ def test_the_function_that_failed_is_the_last_step(list_steps):
         F.cross_entropy(model(torch.zeros(3, 4)), torch.zeros(3))
     *_, (name, operators) = list_steps(trace)
     assert (name, operators[0]) == ("cross_entropy", "_log_softmax")
+
+
+CROSSINGS = Path(__file__).parents[2] / "js" / "crossings.mjs"
+LEVELS = "2"
+
+
+@pytest.fixture(scope="module")
+def traces():
+    with open_shell() as shell:
+        return record_cells(shell, CELLS)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_no_wire_runs_through_a_label_or_a_box(traces, tmp_path, name):
+    path = tmp_path / "payload"
+    path.write_bytes(pack(traces[name]))
+    done = subprocess.run(
+        [NODE, CROSSINGS, path, LEVELS], capture_output=True, text=True, check=True
+    )
+    pictures = json.loads(done.stdout)
+    assert len(pictures) >= 8  # two directions, two kinds of steps, two levels
+    assert {key: found for key, found in pictures.items() if found["crossings"]} == {}
