@@ -1,9 +1,10 @@
-"""Why a recorded block failed: its operands, the rule that they broke, and repairs.
+"""Why a recorded block failed: the operands, the rule that they broke, and repairs.
 
-The operator is the oracle: ``probing`` makes the failed call again with something
-changed, in a child, and ``rules`` says what is accepted. ``lineage/`` goes back from a
-refused size to the numbers that the block says, ``edits/`` writes what may mend it, and
-``repairs`` tries that. ``diagnosis`` puts these together, ``explanations`` asks.
+``explanations`` makes the answer of ``trace.explanation``. ``diagnosis`` finds the
+cause: ``probing`` makes the failed call again in a child, with other arguments, and
+``rules`` reads from what torch accepts which rule was broken. ``lineage/`` follows a
+refused size back to the numbers in the user's code. ``edits/`` writes edits that may
+mend the block, and ``repairs`` runs the block with each of them.
 
 May import ``trials``, ``session``, ``recording``, ``cost``, ``trace``,
 ``torch_private``, ``errors``. Read ``explanations`` first.

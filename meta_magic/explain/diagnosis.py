@@ -7,19 +7,23 @@ from time import monotonic
 from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.errors import TrialError
-from meta_magic.explain.backward_errors import Backward, is_backward
-from meta_magic.explain.edited_runs import Block
+from meta_magic.explain.backward_errors import (
+    Backward,
+    edit_refusals,
+    is_backward,
+    list_backward_edits,
+)
 from meta_magic.explain.edits.accepted import Accepted, list_accepted
-from meta_magic.explain.edits.backward_edits import list_backward_edits
-from meta_magic.explain.edits.candidates import list_edits
-from meta_magic.explain.edits.edit import Edit
-from meta_magic.explain.edits.program_text import Program
+from meta_magic.explain.edits.argument_edits import edit_arguments, edit_modules
+from meta_magic.explain.edits.number_edits import edit_numbers, edit_roots
+from meta_magic.explain.edits.operand_edits import edit_intents, edit_operands
+from meta_magic.explain.edits.program_text import Edit, Program, sort_edits
 from meta_magic.explain.edits.situations import Situation, list_written
 from meta_magic.explain.given_names import find_maker, tell_returned
 from meta_magic.explain.lineage.lineage_records import Lineage
-from meta_magic.explain.loading_errors import list_made_lines, tell_loading
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.refused_sizes import Sight, trace_refused
+from meta_magic.explain.repairs import Block
 from meta_magic.explain.rules import find_rules
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
@@ -30,13 +34,85 @@ from meta_magic.recording.as_device.oracle.child import (
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.calls import OpCall
-from meta_magic.trace.failed_call import FailedCall, Operand
+from meta_magic.trace.failed_call import FailedCall, Loading, Operand
 from meta_magic.trace.options import Options
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
+from meta_magic.trace.units import format_shape
 from meta_magic.trials.trial import check_rerun
 
-__all__ = ["Diagnosis", "diagnose"]
+FAMILIES: Final = (
+    edit_operands,
+    edit_numbers,
+    edit_roots,
+    edit_arguments,
+    edit_intents,
+    edit_modules,
+    edit_refusals,
+)
+
+
+def list_edits(situation: Situation) -> list[Edit]:
+    """Return edits that may mend a failed call, the likeliest first."""
+    return sort_edits(edit for family in FAMILIES for edit in family(situation))
+
+
+MAX_TOLD: Final = 3
+
+
+def tell_loading(trace: Trace, failed: FailedCall, loading: Loading) -> Iterator[str]:
+    """Yield what does not fit, in sentences."""
+    owner, given = loading.owner, loading.given
+    for name, own, other in loading.pairs[:MAX_TOLD]:
+        made = find_maker(trace, failed.operands[own].tensor)
+        line = f" (line {made.line})" if made is not None and made.line else ""
+        wanted, got = (failed.operands[n].geometry.shape for n in (own, other))
+        has = f"{owner} has {format_shape(wanted)}{line}"
+        yield f"{name}: {given} has {format_shape(got)}, {has}"
+    yield from tell_more(loading.pairs, "sizes differ")
+    prefix = find_prefix(loading.missing, loading.unexpected)
+    if loading.holders:
+        yield f"{given}[{loading.holders[0]!r}] has all names that {owner} has"
+    elif prefix:
+        yield f"all names in {given} begin with {prefix!r}, which {owner} has not"
+    elif prefix := find_prefix(loading.unexpected, loading.missing):
+        yield f"all names in {owner} begin with {prefix!r}, which {given} has not"
+    else:
+        yield from tell_names(f"{given} lacks", loading.missing)
+        yield from tell_names(f"{owner} has no", loading.unexpected)
+
+
+def tell_names(words: str, names: Sequence[str]) -> Iterator[str]:
+    """Yield the first of some names, and how many more there are."""
+    if names:
+        n_more = len(names) - MAX_TOLD
+        more = f" and {n_more} more" if n_more > 0 else ""
+        yield f"{words} {', '.join(names[:MAX_TOLD])}{more}"
+
+
+def tell_more(rest: Sequence[object], words: str) -> Iterator[str]:
+    """Yield how many more there are than were told."""
+    if len(rest) > MAX_TOLD:
+        yield f"and of {len(rest) - MAX_TOLD} more the {words}"
+
+
+def find_prefix(names: Sequence[str], longer: Sequence[str]) -> str:
+    """Return what has to be taken from all longer names to have the others, or ""."""
+    for one in longer[:1]:
+        for name in names:
+            prefix = one.removesuffix(name)
+            if prefix != one and {prefix + other for other in names} == {*longer}:
+                return prefix
+    return ""
+
+
+def list_made_lines(trace: Trace, failed: FailedCall, loading: Loading) -> list[int]:
+    """Return the lines that made the module's tensors of other sizes."""
+    made = (
+        find_maker(trace, failed.operands[own].tensor) for _, own, _ in loading.pairs
+    )
+    return list(dict.fromkeys(call.line for call in made if call and call.line))
+
 
 Found: TypeAlias = tuple[tuple[str, ...], Accepted]
 """The rules that a call broke, and what it accepts."""

@@ -1,20 +1,168 @@
 """Why a recorded block failed: where, on what, and which rule it broke."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import Final
 
 from meta_magic.explain.diagnosis import diagnose
-from meta_magic.explain.edited_runs import find_block
 from meta_magic.explain.edits.program_text import Program
-from meta_magic.explain.explanation_text import Explanation
 from meta_magic.explain.given_names import describe_module, name_operands, read_text
-from meta_magic.explain.repairs import Tried, try_edits
-from meta_magic.trace.failed_call import FailedCall
+from meta_magic.explain.lineage.lineage_records import Lineage
+from meta_magic.explain.repairs import Repair, Tried, find_block, try_edits
+from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
+from meta_magic.trace.units import format_shape
 
-__all__ = ["Explanation", "explain"]
+MAX_LINES: Final = 25
+
+MAX_OPERANDS: Final = 8
+
+MAX_CALLERS: Final = 4
+
+MAX_CHAINS: Final = 2
+
+MAX_CHAIN: Final = 5
+"""How many lines of a chain there are."""
+
+LEAST: Final = (
+    ("chains", 6),
+    ("operands", 5),
+    ("callers", 2),
+    ("rules", 3),
+    ("chains", 3),
+    ("repairs", 7),
+)
+"""How many lines are left of each part, in the order in which they are given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a block failed; ``print`` shows it.
+
+    Attributes:
+        error: Type and text of the error.
+        line: Line of the cell, or else of the user's file; None if no line of his is
+            on the way.
+        where: The innermost place in the user's own code: ``line 12``, or of another
+            file ``model.py:12``; "" for none.
+        expression: What stands there.
+        callers: The places in the user's own code on the way there, outermost first,
+            and what stands at each.
+        module: The module that was called: class and name; "" outside of modules.
+        given: The tensors that the failed call was given.
+        rules: What it asks for, in sentences.
+        repairs: Edits of the cell with which it ran to its end, the smallest first.
+        n_tried: How many edits were tried.
+        declined: Why no edits were tried, or one that was did not come to its end, in
+            words; "" if there is no reason but errors.
+        lineages: Where the sizes come from that are refused.
+        culprits: Lines of the cell where the mistake may be: those of repairs, then of
+            numbers that refused sizes come from, and of what made the operands.
+    """
+
+    error: str
+    line: int | None
+    where: str
+    expression: str
+    callers: tuple[tuple[str, str], ...]
+    module: str
+    given: tuple[Operand, ...]
+    rules: tuple[str, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+    n_tried: int = 0
+    declined: str = ""
+    lineages: tuple[Lineage, ...] = ()
+    culprits: tuple[int, ...] = ()
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """How the user's code writes the tensors, and what callers call them."""
+        names = (name for one in self.given for name in (one.name, *one.aliases))
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def text(self) -> str:
+        """The whole of it, but for the error."""
+        return format_explanation(self)
+
+    def __str__(self) -> str:
+        return f"{self.error}\n{self.text}"
+
+
+def format_explanation(explanation: Explanation) -> str:
+    """Return all of an explanation but the error, in at most ``MAX_LINES`` lines."""
+    parts = {name: [*lines] for name, lines in walk_parts(explanation)}
+    for name, least in LEAST:
+        n_over = sum(map(len, parts.values())) - MAX_LINES
+        lines = parts[name]
+        if n_over > 0 and len(lines) > least:
+            n_left = max(least, len(lines) - n_over - 1)
+            n_left = n_left if name != "repairs" else least
+            parts[name] = [*lines[:n_left], "    ..."]
+    return "\n".join(line for lines in parts.values() for line in lines)
+
+
+def walk_parts(explanation: Explanation) -> Iterator[tuple[str, Iterator[str]]]:
+    """Yield the parts of an explanation by name, with the lines of each."""
+    callers = explanation.callers[-MAX_CALLERS:]
+    yield "callers", (f"{where}: {text}" for where, text in callers)
+    yield "head", walk_head(explanation)
+    yield "operands", walk_operands(explanation.given)
+    yield "rules", (f"  {rule}" for rule in explanation.rules)
+    yield "chains", walk_chains(explanation.lineages)
+    yield "repairs", walk_repairs(explanation)
+
+
+def walk_head(explanation: Explanation) -> Iterator[str]:
+    """Yield the line of the place where it failed, if there is one."""
+    module = f"    in {explanation.module}" if explanation.module else ""
+    head = f"{explanation.where}: {explanation.expression}{module}".strip(": ")
+    yield from [head] if head else []
+
+
+def walk_operands(given: Sequence[Operand]) -> Iterator[str]:
+    """Yield a line for each tensor."""
+    shown = given[:MAX_OPERANDS]
+    width = max((len(operand.name) for operand in shown), default=0)
+    for operand in shown:
+        geometry = operand.geometry
+        dtype = str(geometry.dtype).removeprefix("torch.")
+        yield f"    {operand.name:<{width}}  {format_shape(geometry.shape)} {dtype}"
+    if len(given) > MAX_OPERANDS:
+        yield f"    and {len(given) - MAX_OPERANDS} more"
+
+
+def walk_chains(lineages: Sequence[Lineage]) -> Iterator[str]:
+    """Yield the first lines of the first chains."""
+    for lineage in lineages[:MAX_CHAINS]:
+        first, *rest = lineage.lines
+        yield f"  why {first}"
+        yield from (f"    {line}" for line in rest[: MAX_CHAIN - 1])
+        if len(rest) >= MAX_CHAIN:
+            yield "      ..."
+
+
+def walk_repairs(explanation: Explanation) -> Iterator[str]:
+    """Yield the repairs, or why there are none."""
+    if explanation.repairs:
+        yield "repairs that ran"
+    elif explanation.n_tried:
+        reason = f": {explanation.declined}" if explanation.declined else ""
+        yield f"none of {explanation.n_tried} edits that were tried ran{reason}"
+    elif explanation.declined:
+        yield f"no repairs were tried: {explanation.declined}"
+    for repair in explanation.repairs:
+        yield from walk_repair(repair)
+
+
+def walk_repair(repair: Repair) -> Iterator[str]:
+    """Yield the lines of a repair."""
+    for line, before, after in repair.changes:
+        yield f"    line {line}  {before.strip()}"
+        yield f"    ->{' ' * len(str(line))}     {after.strip()}"
+    yield f"            {repair.consequence}"
 
 
 def explain(trace: Trace) -> Explanation | None:

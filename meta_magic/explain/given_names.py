@@ -15,14 +15,6 @@ from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 
-__all__ = [
-    "describe_module",
-    "find_maker",
-    "name_operands",
-    "read_text",
-    "tell_returned",
-]
-
 UNPACK: Final = "values to unpack"
 """In Python's words for what was bound to another number of names."""
 

@@ -3,9 +3,10 @@
 The operator is the oracle: nothing here knows any of them.
 """
 
+import inspect
 import warnings
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from math import inf, prod
 from time import process_time
 from types import MappingProxyType
@@ -14,15 +15,88 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from meta_magic.explain.argument_names import name_argument
-from meta_magic.explain.operand_tensors import make_like
 from meta_magic.recording.as_device.oracle.child import NO_ANSWER, ask_child
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.session.raised_calls import call_module
-from meta_magic.trace.failed_call import ENDS, FailedCall, walk_arguments
+from meta_magic.torch_private.dispatcher import schema_of
+from meta_magic.trace.failed_call import ENDS, FailedCall, Operand, walk_arguments
 from meta_magic.trace.signature import TensorArgument
 
-__all__ = ["Change", "Probe", "Shapes", "Variable"]
+VAR_ARGS, VAR_KWARGS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+
+
+def name_argument(call: FailedCall, path: tuple[int | str, ...]) -> str:
+    """Return an argument as one would write it, such as ``kernel_size[1]``.
+
+    Args:
+        call: The call.
+        path: 0 for positional ones or 1 for those by name, then which, then the way
+            into it.
+    """
+    _, first, *inner = path
+    if call.function is call_module and first == 1:  # what the module is told
+        name, *at = map(str, inner)
+        return f"{call.receiver}.{name}" + "".join(f"[{number}]" for number in at)
+    if isinstance(first, int):
+        names = list_names(call.function)
+        name = names[first] if first < len(names) else f"argument {first}"
+    else:
+        name = first
+    return name + "".join(f"[{at!r}]" for at in inner)
+
+
+@lru_cache(maxsize=1024)
+def list_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's positional arguments, as far as torch tells."""
+    try:
+        named = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # written in C++
+        named = MappingProxyType({})
+    kinds = {VAR_ARGS, VAR_KWARGS}
+    if any(one.kind not in kinds for one in named.values()):
+        return tuple(named)
+    packet = getattr(torch.ops.aten, getattr(function, "__name__", ""), None)
+    overloads = [] if packet is None else packet.overloads()
+    schemas = [schema_of(getattr(packet, name)) for name in overloads]
+    names = [tuple(argument.name for argument in s.arguments) for s in schemas]
+    return max(names, key=len, default=())
+
+
+MAX_VALUES: Final = 100_000
+"""How many values an operand may have on the CPU."""
+
+
+def make_like(operand: Operand, sizes: Sequence[int], device: str) -> Tensor:
+    """Return a tensor with an operand's metadata, of other sizes perhaps.
+
+    Its dimensions lie in memory in the order in which the operand's do.
+
+    Raises:
+        MemoryError: It is to have values, and too many.
+    """
+    geometry = operand.geometry
+    shape, stride = tuple(sizes), geometry.stride
+    if device != "meta" and prod(shape) > MAX_VALUES:
+        raise MemoryError
+    if stride is None:
+        steps = dense(shape)
+    elif shape == geometry.shape:
+        steps = [*stride]
+    else:
+        order = sorted(range(len(shape)), key=lambda dim: (-stride[dim], dim))
+        ordered = dense([shape[dim] for dim in order])
+        steps = [ordered[order.index(dim)] for dim in range(len(shape))]
+    tensor = torch.empty_strided(shape, steps, dtype=geometry.dtype, device=device)
+    if device != "meta":
+        tensor.zero_()
+    tensor.requires_grad_(operand.requires_grad)
+    return tensor if operand.is_leaf else tensor.clone()
+
+
+def dense(shape: Sequence[int]) -> list[int]:
+    """Return the strides of a tensor without gaps."""
+    return [prod(shape[dim + 1 :]) for dim in range(len(shape))]
+
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """Of all tensors that a call returned."""

@@ -8,16 +8,13 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from meta_magic.errors import TrialError
-from meta_magic.explain.lineage.call_probes import CallProbe
 from meta_magic.explain.lineage.lineage_records import Lineage, Step
-from meta_magic.explain.lineage.traced_block import Seen, read_seen
+from meta_magic.explain.lineage.size_lineages import CallProbe, find_lineages
 from meta_magic.explain.lineage.traced_numbers import SizeOf, trace_number
-from meta_magic.explain.lineage.traced_runs import Run, ask_run, find_lineages
+from meta_magic.explain.lineage.traced_runs import Run, Seen, ask_run, read_seen
 from meta_magic.explain.probing import Probe, Variable
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.trace import Trace
-
-__all__ = ["Refused", "Sight", "solve", "trace_refused"]
 
 MAX_CHAINS: Final = 4
 

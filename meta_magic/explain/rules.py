@@ -6,20 +6,206 @@ is asked for.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice, pairwise
-from typing import Final, NamedTuple
+from math import prod
+from typing import Any, Final, NamedTuple
 
-from meta_magic.explain.edits.operand_changes import (
+import torch
+from torch import Tensor, nn
+
+from meta_magic.explain.edits.accepted import (
+    CONTIGUOUS,
     list_accepted_casts,
     list_accepted_forms,
 )
-from meta_magic.explain.element_counts import tell_counts
-from meta_magic.explain.other_calls import tell_detached, tell_others
 from meta_magic.explain.probing import Change, Probe, Variable
-from meta_magic.explain.shape_rules import tell_shapes
-from meta_magic.trace.failed_call import UNNAMED, Operand
+from meta_magic.trace.failed_call import UNNAMED, FailedCall, Operand
+from meta_magic.trace.signature import TensorArgument
+from meta_magic.trace.units import format_shape
 
-__all__ = ["IS_ACCEPTED", "find_rules"]
+RESHAPING: Final = frozenset({"view", "reshape"})
+
+
+def tell_counts(probe: Probe) -> Iterator[str]:
+    """Yield why a view or a reshape has no such shape; nothing of other calls."""
+    call = probe.call
+    is_reshaping = getattr(probe.function, "__name__", "") in RESHAPING
+    if not (is_reshaping and len(call.operands) == 1):
+        return
+    operand = call.operands[0]
+    shape = operand.geometry.shape
+    wanted = [n for v, n in probe.values.items() if not v.is_size]
+    n_elements, fixed = prod(shape), prod(n for n in wanted if n != -1)
+    if probe.run(changes={0: CONTIGUOUS}) is not None:
+        strides = f"{operand.name} has strides {operand.geometry.stride}"
+        yield f"{strides}, which allow no such view; {operand.name}.reshape() copies"
+        return
+    is_whole = n_elements == fixed if -1 not in wanted else n_elements % fixed == 0
+    if wanted and fixed > 0 and not is_whole:
+        asked = " x ".join(map(str, wanted)) + tell_rest(wanted, n_elements)
+        yield f"{write_product(shape)} elements cannot be {asked}"
+
+
+def write_product(shape: tuple[int, ...]) -> str:
+    """Return sizes as what they come to: ``8 * 16 = 128``."""
+    written = " * ".join(map(str, shape))
+    return f"{written} = {prod(shape):,}" if len(shape) > 1 else f"{prod(shape):,}"
+
+
+def tell_rest(wanted: list[int], n_elements: int) -> str:
+    """Return what -1 in the place of one size would be, where it can stand."""
+    found = []
+    for at, size in enumerate(wanted):
+        rest = prod(n for other, n in enumerate(wanted) if other != at)
+        if size != -1 and -1 not in wanted and rest > 0 and n_elements % rest == 0:
+            found.append(f"in the place of {size} -1 would be {n_elements // rest}")
+    return "".join(f"; {one}" for one in found[-1:])
+
+
+MAX_RANK: Final = 5
+
+MAX_OPERANDS: Final = 6
+"""How many operands are put beside each other."""
+
+
+def tell_shapes(probe: Probe) -> Iterator[str]:
+    """Yield which shapes are asked for: as others have, or of other lengths."""
+    found = [*relate_columns(probe)] or [*relate_shapes(probe)]
+    yield from found or tell_ranks(probe)
+
+
+def relate_columns(probe: Probe) -> Iterator[str]:
+    """Yield which dimension of all operands has to be equal, as where they join."""
+    operands = probe.call.operands
+    rank = min((len(o.geometry.shape) for o in operands), default=0)
+    for dim in range(rank if len(operands) > 2 else 0):  # noqa: PLR2004  two are a pair
+        column = [Variable(number, dim) for number, _ in enumerate(operands)]
+        equal = dict.fromkeys(column, probe.values[column[0]])
+        if probe.accepts(equal):
+            words = ", ".join(map(probe.label, column[:MAX_OPERANDS]))
+            yield f"{words} must be equal"
+
+
+def relate_shapes(probe: Probe) -> Iterator[str]:
+    """Yield which operand has to have the shape of another one."""
+    operands = probe.call.operands[:MAX_OPERANDS]
+    for number, operand in enumerate(operands):
+        for other in operands:
+            shape, own = other.geometry.shape, operand.geometry.shape
+            grown = (*shape[:-1], shape[-1] + 1) if shape else (2,)
+            is_taken = shape != own and has_shape(probe, [number], shape)
+            if is_taken and not has_shape(probe, [number], grown):
+                wanted = f"the shape of {other.name}, {format_shape(shape)}"
+                yield f"{operand.name} {format_shape(own)} must have {wanted}"
+
+
+def tell_ranks(probe: Probe) -> Iterator[str]:
+    """Yield how many dimensions operands have, and how many are accepted."""
+    for group in list_ranked(probe.call.operands):
+        ranks = [n for n in range(MAX_RANK + 1) if is_rank(probe, group, n)]
+        if ranks:
+            operands = [probe.call.operands[number] for number in group]
+            rank = len(operands[0].geometry.shape)
+            names = ", ".join(operand.name for operand in operands[:MAX_OPERANDS])
+            has = "has" if len(group) == 1 else "have"
+            plural = "" if rank == 1 else "s"
+            words = " or ".join(map(str, ranks))
+            are = "is" if ranks == [1] else "are"
+            yield f"{names} {has} {rank} dimension{plural}: {words} {are} accepted"
+
+
+def list_ranked(operands: Sequence[Operand]) -> list[list[int]]:
+    """Return the operands, each alone, then all that are of one rank together."""
+    alone = [[number] for number, _ in enumerate(operands)][:MAX_OPERANDS]
+    ranks = [len(operand.geometry.shape) for operand in operands]
+    together = [
+        [number for number, other in enumerate(ranks) if other == rank]
+        for rank in dict.fromkeys(ranks)
+    ]
+    return alone + [group for group in together if len(group) > 1]
+
+
+def is_rank(probe: Probe, numbers: Sequence[int], rank: int) -> bool:
+    """Whether operands are accepted with so many dimensions."""
+    shape = probe.call.operands[numbers[0]].geometry.shape
+    n_more = rank - len(shape)
+    if n_more == 0:
+        return False
+    if n_more > 0:
+        shapes = {(*shape, *[1] * n_more), (*[1] * n_more, *shape)}
+    else:
+        shapes = {shape[:rank], shape[-n_more:]}
+    return any(has_shape(probe, numbers, one) for one in shapes)
+
+
+def has_shape(probe: Probe, numbers: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether operands are accepted in another shape."""
+
+    def make(tensor: Tensor) -> Tensor:
+        return tensor.new_zeros(tuple(shape)).requires_grad_(tensor.requires_grad)
+
+    change = Change(f"{{}} {tuple(shape)}", make)
+    return probe.run(changes=dict.fromkeys(numbers, change)) is not None
+
+
+def tell_others(probe: Probe) -> Iterator[str]:
+    """Yield what is accepted: an item, a module that is made first, a dtype."""
+    yield from tell_items(probe)
+    yield from tell_made(probe)
+    yield from tell_dtype(probe)
+
+
+def tell_detached(probe: Probe) -> list[str]:
+    """Return which operand is accepted without its history, in sentences."""
+    detach = Change("{}.detach()", torch.Tensor.detach)
+    return [
+        f"{operand.name} requires a gradient: {operand.name}.detach() is accepted"
+        for number, operand in enumerate(probe.call.operands)
+        if operand.requires_grad and probe.run(changes={number: detach}) is not None
+    ]
+
+
+def tell_items(probe: Probe) -> Iterator[str]:
+    """Yield which argument is accepted if it is one of its own items."""
+    call = probe.call
+    for at, value in enumerate(call.args):
+        items = value if isinstance(value, (tuple, list)) else ()
+        for number, item in enumerate(items):
+            is_tensor = isinstance(item, TensorArgument)
+            args = (*call.args[:at], item, *call.args[at + 1 :])
+            if is_tensor and is_taken(probe, replace(call, args=args)):
+                operand = call.operands[item.index]
+                name = operand.name.removesuffix(f"[{number}]")
+                kind = f"a {type(value).__name__} of {len(items)}"
+                shape = format_shape(operand.geometry.shape)
+                yield f"{name} is {kind}: its item {number}, {shape}, is accepted"
+                return
+
+
+def tell_made(probe: Probe) -> Iterator[str]:
+    """Yield whether a module is to be made first, and then called."""
+    kind, call = probe.function, probe.call
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module) and call.operands):
+        return
+    given = tuple(TensorArgument(number) for number, _ in enumerate(call.operands))
+    if is_taken(probe, replace(call, args=given, kwargs={}), kind()):
+        names = ", ".join(operand.name for operand in call.operands)
+        yield f"it is made first, and then called: {kind.__name__}()({names})"
+
+
+def tell_dtype(probe: Probe) -> Iterator[str]:
+    """Yield whether a function that makes a tensor accepts another dtype."""
+    kwargs = {**probe.call.kwargs, "dtype": torch.float32}
+    is_maker = not probe.call.operands
+    if is_maker and is_taken(probe, replace(probe.call, kwargs=kwargs)):
+        yield "dtype=torch.float32 is accepted"
+
+
+def is_taken(probe: Probe, call: FailedCall, function: Any = None) -> bool:
+    """Whether another call is accepted."""
+    return Probe(function or probe.function, call, probe.record).accepts({})
+
 
 IS_ACCEPTED: Final = (
     "Tensors of these sizes and dtypes are accepted: what is refused has to do with "

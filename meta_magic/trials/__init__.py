@@ -1,12 +1,11 @@
-"""A recorded block is run and recorded again, with other numbers or another text.
+"""Record a block again in a child process, with other sizes, choices or text.
 
-Always in a child process, where all that it does to variables, modules and torch is
-lost, and where ``sandbox`` and ``file_locks`` refuse it files, sockets and processes.
-``trial`` asks a question of such a recording and brings the answer back; ``blocks``
-finds the block's syntax tree, ``sizes`` gives names in it other values. ``fit`` looks
-for the sizes that fit a device, ``growth`` for what a panel draws, both by
-``recordings``; ``what_ifs`` chooses otherwise; ``proofs`` shows what advice
-saves, by ``changes``.
+The child ends after its answer, so nothing that the block does to variables, modules or
+torch stays; ``sandbox`` refuses files, sockets and processes. ``trial`` runs the block
+and brings back the answer to a question. ``blocks`` finds the block's syntax tree and
+its sizes. ``trial_choices`` changes torch, as ``trace.fit(choices=...)`` asks;
+``accumulation`` splits a batch. ``fit`` and ``growth`` search sizes by ``recordings``;
+``proofs`` tries advice.
 
 May import ``session``, ``recording``, ``cost``, ``trace``, ``errors``. Read ``trial``
 first.

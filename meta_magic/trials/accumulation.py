@@ -8,17 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from meta_magic.errors import TrialError
-from meta_magic.trials.sizes import SCOPES
-
-__all__ = [
-    "ACCUMULATION",
-    "Parts",
-    "accumulate",
-    "count_parts",
-    "find_made_anew",
-    "name_parts",
-    "read_parts",
-]
+from meta_magic.trials.blocks import SCOPES
 
 ACCUMULATION: Final = "accumulation"
 

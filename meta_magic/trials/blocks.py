@@ -1,19 +1,18 @@
-"""Find the syntax tree of a recorded block, its variables and modes as they were."""
+"""The sizes that a block's text names: positive integers behind names that it reads."""
 
 import ast
 import linecache
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from meta_magic.errors import TrialError
 from meta_magic.session.record import record
 from meta_magic.trace.rerun import Modes, Rerun, read_modes
-
-__all__ = ["enter_modes", "find_unbound", "parse_block", "restore_variables"]
 
 
 def parse_block(rerun: Rerun, text: str | None = None) -> ast.Module:
@@ -146,3 +145,101 @@ def find_bound(block: ast.Module) -> set[str]:
     names |= {node.name for node in ast.walk(block) if isinstance(node, defined)}
     aliases = (node for node in ast.walk(block) if isinstance(node, ast.alias))
     return names | {(a.asname or a.name).partition(".")[0] for a in aliases}
+
+
+SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+"""In them names are others."""
+
+ASSIGNMENTS: Final = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+
+
+def set_sizes(block: ast.Module, sizes: Mapping[str, int]) -> ast.Module:
+    """Return a block in which names have other values.
+
+    Behind each of its statements that binds one of them, it is bound to that value; in
+    the body of a loop that does, at its beginning.
+
+    Args:
+        block: Statements, with their lines; it is changed.
+        sizes: The value of each name.
+    """
+    resize(block, sizes)
+    return ast.fix_missing_locations(block)
+
+
+def resize(node: Any, sizes: Mapping[str, int]) -> None:
+    """Bind names anew in the statements of a node, and in those below it."""
+    for name, value in ast.iter_fields(node):
+        nodes = value if isinstance(value, list) else []
+        for item in nodes:
+            if isinstance(item, ast.AST) and not isinstance(item, SCOPES):
+                resize(item, sizes)
+        if nodes and isinstance(nodes[0], ast.stmt):
+            setattr(node, name, list(bind_anew(nodes, sizes)))
+    if isinstance(node, ast.For):
+        node.body[:0] = bind(node.target, node, sizes)
+
+
+def bind_anew(
+    statements: list[ast.stmt], sizes: Mapping[str, int]
+) -> Iterator[ast.stmt]:
+    """Yield statements, and behind those that bind a name one that does so anew."""
+    for statement in statements:
+        yield statement
+        if isinstance(statement, ASSIGNMENTS):
+            yield from bind(statement, statement, sizes)
+
+
+def bind(
+    target: ast.AST, where: ast.stmt, sizes: Mapping[str, int]
+) -> Iterator[ast.stmt]:
+    """Yield an assignment for each of the names that a target binds."""
+    names = (node for node in ast.walk(target) if isinstance(node, ast.Name))
+    for name in names:
+        if isinstance(name.ctx, ast.Store) and name.id in sizes:
+            value = ast.Constant(sizes[name.id])
+            yield ast.copy_location(ast.Assign([name], value), where)
+
+
+def list_sizes(rerun: Rerun) -> dict[str, int]:
+    """Return the positive integers that a block reads by name, without running it.
+
+    Those that it does not bind are as they were before it; of those that it binds only
+    the ones are known that it binds to a number as such, and once.
+
+    Raises:
+        TrialError: Its text is not known, or cannot stand by itself.
+    """
+    block = parse_block(rerun)
+    names = [node for node in ast.walk(block) if isinstance(node, ast.Name)]
+    n_bound = Counter(n.id for n in names if isinstance(n.ctx, ast.Store))
+    known = {n: former.kept for n, former in rerun.before.items() if former.is_plain}
+    for name in find_bound(block):
+        known.pop(name, None)
+    known |= {name: n for name, n in list_assigned(block) if n_bound[name] == 1}
+    read = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    return {name: n for name, n in known.items() if name in read and as_size(n)}
+
+
+def list_assigned(block: ast.AST) -> Iterator[tuple[str, object]]:
+    """Yield names that are assigned a constant outside of functions, and that."""
+    for node in ast.iter_child_nodes(block):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                yield from pair(target, node.value)
+        elif not isinstance(node, SCOPES):
+            yield from list_assigned(node)
+
+
+def pair(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, object]]:
+    """Yield the names of a target that a constant is assigned to, and that."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for one, other in zip(target.elts, value.elts, strict=False):
+            yield from pair(one, other)
+    elif isinstance(target, ast.Name) and isinstance(value, ast.Constant):
+        yield target.id, value.value
+
+
+def as_size(value: object) -> int | None:
+    """Return a value if it is a positive integer, else None."""
+    return value if type(value) is int and value > 0 else None

@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from meta_magic.errors import TrialError
-from meta_magic.trials.fit import LIMIT, find_fitting
-from meta_magic.trials.fit_records import SizeFit
+from meta_magic.trials.fit import LIMIT, SizeFit, find_fitting
 from meta_magic.trials.recordings import Recordings
-
-__all__ = ["Growth", "combine", "find_growth", "find_stretches"]
 
 ALIGNED: Final = 64
 """To no larger multiple is a size rounded up."""

@@ -7,10 +7,8 @@ from typing import TypeAlias
 from meta_magic.cost.memory_samples import Sample, take_sample
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.named_sizes import list_sizes
+from meta_magic.trials.blocks import list_sizes
 from meta_magic.trials.trial import ask_trials, check_rerun, read_size
-
-__all__ = ["Recordings"]
 
 Sizes: TypeAlias = frozenset[tuple[str, int]]
 """Values that names have instead of their own."""

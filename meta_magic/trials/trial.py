@@ -1,4 +1,4 @@
-"""Record a block again in a child, and bring back the answer to a question."""
+"""Record other blocks in the place of a trace's, in children, even if they raise."""
 
 import ast
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,27 +26,16 @@ from meta_magic.trials.accumulation import (
     read_parts,
 )
 from meta_magic.trials.blocks import (
+    as_size,
     enter_modes,
     find_unbound,
+    list_sizes,
     parse_block,
     restore_variables,
+    set_sizes,
 )
-from meta_magic.trials.file_locks import is_refusal
-from meta_magic.trials.named_sizes import as_size, list_sizes
-from meta_magic.trials.sandbox import Refused, enter_sandbox
-from meta_magic.trials.sizes import set_sizes
-from meta_magic.trials.what_ifs import Choice, Fault, check_choices, make_choices
-
-__all__ = [
-    "SECONDS",
-    "Question",
-    "ask_apart",
-    "ask_trial",
-    "ask_trials",
-    "check_rerun",
-    "read_size",
-    "record_block",
-]
+from meta_magic.trials.sandbox import Refused, enter_sandbox, is_refusal
+from meta_magic.trials.trial_choices import Choice, Fault, check_choices, make_choices
 
 T = TypeVar("T")
 
@@ -269,3 +258,51 @@ def run_block(rerun: Rerun, block: ast.Module, variables: dict[str, Any]) -> obj
     if last is None:
         return None
     return eval(compile(last, rerun.file, "eval"), variables)  # noqa: S307  as well
+
+
+class Variant(NamedTuple):
+    """A block that a child records in the place of a trace's.
+
+    Attributes:
+        block: Its statements.
+        around: Makes a context in which they run, within the recording.
+        question: Given the recording, and the block's variables when it has run or
+            raised; returns what can be pickled.
+    """
+
+    block: ast.Module
+    around: Callable[[], AbstractContextManager[object]]
+    question: Question[Any]
+
+
+def ask_variants(
+    trace: Trace, variants: Sequence[Variant], seconds: float
+) -> list[Any | TrialError]:
+    """Record other blocks in the place of a trace's, all at once.
+
+    Args:
+        trace: What was recorded of it.
+        variants: The blocks.
+        seconds: How long each may take.
+
+    Returns:
+        For each the answer_variant, or why there is none.
+
+    Raises:
+        TrialError: Nothing can be recorded in the place of it.
+    """
+    rerun = check_rerun(trace)
+    return ask_apart([partial(answer_variant, rerun, one) for one in variants], seconds)
+
+
+def answer_variant(rerun: Rerun, variant: Variant) -> tuple[str | None, Any]:
+    """Return why a variant has no answer, and the answer; runs in a child."""
+    variables = restore_variables(rerun, variant.block, {})
+    refused = enter_sandbox()
+    trace = record_block(rerun, variant.block, variables, variant.around)
+    if refused:
+        return f"it {refused[0]}", None
+    try:
+        return None, variant.question(trace, variables)
+    except TrialError as error:
+        return str(error), None

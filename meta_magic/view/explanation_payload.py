@@ -16,7 +16,7 @@ def explanation_payload(trace: "Trace") -> dict[str, Any] | None:
     found = trace.explanation
     if found is None:
         return None
-    from meta_magic.explain.explanation_text import (  # noqa: PLC0415  few fail
+    from meta_magic.explain.explanations import (  # noqa: PLC0415  few fail
         MAX_CALLERS,
         MAX_OPERANDS,
         walk_repairs,

@@ -20,8 +20,8 @@ from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.growth import Growth, combine, find_growth, find_stretches
 from meta_magic.trials.recordings import Recordings
-from meta_magic.trials.what_ifs import CHOICES
-from meta_magic.view.answers import FORGOTTEN, hold
+from meta_magic.trials.trial_choices import CHOICES
+from meta_magic.view.held import FORGOTTEN, find_none, hold
 from meta_magic.view.wire import Table
 
 Update: TypeAlias = Callable[..., object]

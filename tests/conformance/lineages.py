@@ -21,8 +21,8 @@ import torch
 
 from meta_magic.errors import TrialError
 from meta_magic.explain.lineage.lineage_records import Lineage
-from meta_magic.explain.lineage.traced_block import Literal
-from meta_magic.explain.lineage.traced_runs import Run, ask_run, ask_runs, find_lineages
+from meta_magic.explain.lineage.size_lineages import find_lineages
+from meta_magic.explain.lineage.traced_runs import Literal, Run, ask_run, ask_runs
 from meta_magic.trace.trace import Trace
 from tests.conformance.explanations import record_cell
 

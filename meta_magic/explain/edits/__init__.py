@@ -1,8 +1,8 @@
-"""Edits of a program that may mend a failed call, in families.
+"""Edits of the user's code that may mend a failed call.
 
-Each family yields edits, with what they cost, of a ``Situation``; ``candidates`` has
-all of them, in order. ``program_text`` rewrites stretches, ``accepted`` and
-``operand_changes`` ask the failed call what it takes.
+Each file is a family: functions that yield edits of a ``Situation``, with their costs.
+``program_text`` rewrites the text; ``accepted`` asks the failed call which other
+numbers and operands it accepts.
 
-May import ``explain``, ``trace``. Read ``candidates`` first.
+May import ``explain``, ``trace``. Read ``situations`` first.
 """

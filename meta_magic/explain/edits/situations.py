@@ -10,12 +10,10 @@ from typing import Final
 
 from meta_magic.explain.edits.accepted import Accepted
 from meta_magic.explain.edits.program_text import Node, Program, Spot, is_read
-from meta_magic.explain.lineage.traced_block import Seen, span_of
+from meta_magic.explain.lineage.traced_runs import Seen, span_of
 from meta_magic.explain.refused_sizes import Refused
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.signature import SourcePosition
-
-__all__ = ["Situation", "list_written"]
 
 NOTHING: Final = Accepted()
 

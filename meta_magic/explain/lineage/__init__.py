@@ -1,9 +1,9 @@
-"""Where a size comes from: a block run again with numbers that know their origin.
+"""Where a size comes from: a chain of steps back to the numbers in the user's code.
 
-``traced_block`` rewrites it, ``observed_calls`` sees its calls, ``size_lineages`` goes
-back from a size, call by call: ``dependence`` finds which numbers decide it, by trying
-others, and ``formulas`` how. What cannot be tried so, ``perturbing`` sees by running
-the whole block with other numbers.
+A child runs the block again with integers that know their origin (``traced_runs``,
+``traced_numbers``), and keeps each call (``observed_calls``). ``size_lineages`` goes
+back from a size, call by call. ``formulas`` makes a call again with other numbers to
+see which of them decide the size, and by which formula.
 
 May import ``explain``, ``trials``, ``session``, ``recording``, ``trace``,
 ``torch_private``, ``errors``. Read ``why`` first.

@@ -6,8 +6,6 @@ from functools import cache
 from math import ceil, floor
 from typing import Final
 
-__all__ = ["Lineage", "Step", "evaluate"]
-
 FUNCTIONS: Final = {
     "floor": floor,
     "ceil": ceil,

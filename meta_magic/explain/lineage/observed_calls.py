@@ -26,8 +26,6 @@ from meta_magic.recording.intercept import function_mode
 from meta_magic.torch_private.modes import function_mode_stack
 from meta_magic.torch_private.tensor_internals import address_of_storage
 
-__all__ = ["Call", "CallObserver", "Node"]
-
 SHAPE: Final[Any] = Tensor.shape
 SIZE: Final[Any] = Tensor.size
 NUMEL: Final = frozenset[Any]({Tensor.numel, Tensor.nelement})

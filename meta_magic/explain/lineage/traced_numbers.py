@@ -11,21 +11,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = [
-    "LEAST_LOST",
-    "Origin",
-    "SizeOf",
-    "TracedFloat",
-    "TracedInt",
-    "Worked",
-    "Written",
-    "origin_of",
-    "regain",
-    "strip",
-    "strip_nested",
-    "trace_number",
-]
-
 
 class Written(NamedTuple):
     """A number that the block's code says.

@@ -3,10 +3,9 @@
 import torch
 
 from meta_magic.explain.edits.accepted import Accepted
-from meta_magic.explain.edits.edit import apply_edit
-from meta_magic.explain.edits.program_text import Program
+from meta_magic.explain.edits.program_text import Program, apply_edit
 from meta_magic.explain.edits.situations import Situation
-from meta_magic.explain.lineage.traced_block import span_of
+from meta_magic.explain.lineage.traced_runs import span_of
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import Geometry, SourcePosition
 

@@ -2,8 +2,11 @@
 
 import pytest
 
-from meta_magic.explain.backward_errors import Finding
-from meta_magic.explain.edits.backward_edits import edit_refusals, list_backward_edits
+from meta_magic.explain.backward_errors import (
+    Finding,
+    edit_refusals,
+    list_backward_edits,
+)
 from meta_magic.explain.edits.program_text import Program
 from tests.unit.explain.made_situations import make_situation, write_edits
 

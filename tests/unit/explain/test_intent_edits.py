@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from meta_magic.explain.edits.intent_edits import edit_intents
+from meta_magic.explain.edits.operand_edits import edit_intents
 from tests.unit.explain.made_situations import make_situation, write_edits
 
 

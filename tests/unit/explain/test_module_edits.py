@@ -2,7 +2,7 @@
 
 import pytest
 
-from meta_magic.explain.edits.module_edits import edit_modules
+from meta_magic.explain.edits.argument_edits import edit_modules
 from tests.unit.explain.made_situations import make_situation, write_edits
 
 WITHOUT = (

@@ -4,8 +4,7 @@ import ast
 
 import pytest
 
-from meta_magic.explain.edits.edit import apply_edit
-from meta_magic.explain.edits.program_text import Program, read_number
+from meta_magic.explain.edits.program_text import Program, apply_edit, read_number
 
 CALLS = """\
 a = f(1)

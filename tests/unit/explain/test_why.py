@@ -8,7 +8,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.errors import TrialError
-from meta_magic.explain.edits.edit import Edit, Stretch, apply_edit
+from meta_magic.explain.edits.program_text import Edit, Stretch, apply_edit
 from tests.conformance.explanations import record_cell
 
 BROADCAST = """

@@ -3,7 +3,7 @@
 import torch
 
 from meta_magic import record
-from meta_magic.trials.changed_calls import ChangedCalls, list_spots
+from meta_magic.trials.proofs import ChangedCalls, list_spots
 
 
 def double(function, *args, **kwargs):

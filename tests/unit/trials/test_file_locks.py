@@ -13,7 +13,7 @@ from meta_magic import record
 from meta_magic.errors import TrialError
 from meta_magic.recording.as_device.oracle.child import ask_child
 from meta_magic.trials import sandbox
-from meta_magic.trials.file_locks import lock_files
+from meta_magic.trials.sandbox import lock_files
 from meta_magic.trials.trial import ask_trial
 
 libc = ctypes.CDLL(None)

@@ -5,7 +5,7 @@ import torch
 
 from meta_magic import record
 from meta_magic.errors import TrialError
-from meta_magic.trials.named_sizes import list_sizes
+from meta_magic.trials.blocks import list_sizes
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.trial import check_rerun
 

@@ -5,8 +5,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.errors import TrialError
-from meta_magic.trials.fit import fit_trace
-from meta_magic.trials.remedies import try_alternatives
+from meta_magic.trials.fit import fit_trace, try_alternatives
 
 SAVED = {"checkpointing": 50, "bfloat16": 40, "8-bit": 30, "paged 8-bit": 35}
 

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from meta_magic.trials.sizes import set_sizes
+from meta_magic.trials.blocks import set_sizes
 
 
 def run(text, **sizes):

@@ -7,20 +7,164 @@ what torch does then, no rule of thumb. It holds for good: a child ends with its
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from fnmatch import fnmatchcase
 from functools import partial, wraps
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint
 
 from meta_magic.errors import TrialError
 from meta_magic.trials.accumulation import ACCUMULATION
-from meta_magic.trials.checkpointed import checkpoint_modules
-from meta_magic.trials.packed_adam import PackedAdam
 
-__all__ = ["CHOICES", "Choice", "Fault", "check_choices", "make_choices"]
+BLOCK: Final = 256
+"""Numbers that share a scale."""
+
+LEAST: Final = 4096
+"""Parameters that have fewer numbers keep states of 32 bits."""
+
+
+class PackedAdam(Optimizer):
+    """Adam with states of 8 bits, quantized by blocks, in one kernel a parameter.
+
+    It has the memory of the real one, not its values: a trial asks for no others.
+
+    Source:
+        bitsandbytes' ``Adam8bit``: two states of a byte a number, each with a scale
+        of 32 bits for 256 of them, and of 32 bits below 4,096 numbers.
+    """
+
+    def __init__(self, params: Iterable[Any], *, is_paged: bool = False) -> None:
+        super().__init__(params, {})
+        self._is_paged = is_paged
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Update all parameters that have a gradient."""
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    if not self.state[parameter]:
+                        self.state[parameter] = self._make_state(parameter)
+                    parameter.sub_(parameter.grad)
+        return loss
+
+    def _make_state(self, parameter: Tensor) -> dict[str, Tensor]:
+        is_packed = parameter.numel() >= LEAST
+        dtype = torch.uint8 if is_packed else torch.float32
+        sizes = {"exp_avg": parameter.numel(), "exp_avg_sq": parameter.numel()}
+        state = {name: self._make(parameter, n, dtype) for name, n in sizes.items()}
+        for name, n in sizes.items() if is_packed else ():
+            scales = self._make(parameter, -(-n // BLOCK), torch.float32)
+            state[f"scales of {name}"] = scales
+        return state
+
+    def _make(self, parameter: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+        if self._is_paged:  # on the CPU, as what no device is named for
+            return torch.zeros(n, dtype=dtype)
+        return parameter.new_zeros(n, dtype=dtype)
+
+
+MAX_NAMED: Final = 12
+"""How many classes of modules a message names."""
+
+
+def checkpoint_modules(pattern: str) -> Callable[[], str | None]:
+    """Have modules compute again in the backward pass what they do in the forward.
+
+    Args:
+        pattern: Of the modules' names within the one that is called first, or of their
+            classes' names, as ``fnmatch`` reads it; "" for the blocks, see below. None
+            within another that is meant, too.
+
+    Returns:
+        What says why no module was meant, once all has run; None if some were.
+    """
+    call = nn.Module.__call__
+    is_meant: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+    example_by_class: dict[str, str] = {}
+
+    def meet(root: nn.Module) -> None:
+        found = find_matches(root, pattern) if pattern else find_blocks(root)
+        meant = {id(module) for module in found}
+        for name, module in root.named_modules():
+            is_meant[module] = id(module) in meant
+            example_by_class.setdefault(type(module).__name__, name)
+
+    @wraps(call)
+    def call_checkpointed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if module not in is_meant:  # a root: calls of what is in it come after
+            meet(module)
+            met_any.append(any(is_meant.values()))
+        run = partial(call, module)
+        if is_meant[module] and module.training and torch.is_grad_enabled():
+            return checkpoint(run, *args, use_reentrant=False, **kwargs)
+        return run(*args, **kwargs)
+
+    def find_fault() -> str | None:
+        return None if any(met_any) else describe_others(pattern, example_by_class)
+
+    met_any: list[bool] = []
+    nn.Module.__call__ = call_checkpointed  # type: ignore[method-assign]  # on purpose
+    return find_fault
+
+
+def find_blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the outermost blocks of a module.
+
+    Blocks are modules of one class, with modules in them, that stand beside each other
+    in a list or a sequence.
+    """
+    for child in module.children():
+        kinds = [type(one) for one in child.children()]
+        is_row = isinstance(child, (nn.ModuleList, nn.Sequential))
+        blocks = [
+            one
+            for one in child.children()
+            if is_row and kinds.count(type(one)) > 1 and any(one.children())
+        ]
+        yield from blocks
+        if not blocks:
+            yield from find_blocks(child)
+
+
+def find_matches(root: nn.Module, pattern: str) -> Iterator[nn.Module]:
+    """Yield the outermost modules whose name or class a pattern describes."""
+    if fnmatchcase(type(root).__name__, pattern):
+        yield root
+        return
+    within: str | None = None
+    for name, module in root.named_modules():  # what holds others comes before them
+        if not name or (within is not None and name.startswith(within)):
+            continue
+        if fnmatchcase(name, pattern) or fnmatchcase(type(module).__name__, pattern):
+            within = f"{name}."
+            yield module
+
+
+def describe_others(pattern: str, example_by_class: dict[str, str]) -> str:
+    """Return that no module was meant, and those that could be.
+
+    Args:
+        pattern: The pattern; "" for blocks.
+        example_by_class: The name of a module of each class that was called.
+    """
+    if not example_by_class:
+        return "has no module to checkpoint: it calls none"
+    others = [
+        f"{kind} ({name})" if name else kind for kind, name in example_by_class.items()
+    ]
+    more = ", ..." if len(others) > MAX_NAMED else ""
+    what = f"that {pattern!r} names" if pattern else "in a row of its kind"
+    hint = "" if pattern else "; name some, as checkpointing:PATTERN does"
+    known = ", ".join(others[:MAX_NAMED])
+    return f"has no module {what} among {known}{more}{hint}"
+
 
 Choice: TypeAlias = str | AbstractContextManager[object]
 """One of ``CHOICES`` as it is written, or a context that the block runs in."""
