@@ -1,4 +1,9 @@
-"""Accumulate gradients: a batch goes forward and backward in parts before one step."""
+"""Gradient accumulation: a batch goes forward and backward in parts before one step.
+
+``trace.fit("H100", choices=["accumulation:batch/4"])`` asks what the user's training
+step would need if its batch came in four parts. The user's code has no such loop, so
+:func:`accumulate` writes one into the block's syntax tree.
+"""
 
 import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -17,8 +22,8 @@ class Parts(NamedTuple):
     """Into how many parts a batch is split.
 
     Attributes:
-        name: What the block calls its size.
-        number: How many.
+        name: The block's name for the size of the batch.
+        number: The number of parts.
     """
 
     name: str
@@ -29,21 +34,21 @@ class Parts(NamedTuple):
 
 
 def read_parts(choices: Collection[object], name: str = "") -> Parts | None:
-    """Return into what a batch is split by choices, or None if none does.
+    """Return how choices split a batch, or None if no choice does.
 
     Args:
-        choices: All that is chosen, such as ``accumulation:batch/4``.
-        name: The size that is meant where none is named, as ``accumulation:4`` does.
+        choices: All choices, such as ``accumulation:batch/4``.
+        name: The size that ``accumulation:4``, without a name, means.
 
     Raises:
-        TrialError: It cannot be read so, names no size, or there are several.
+        TrialError: The choice cannot be read, names no size, or is there twice.
     """
     texts = [choice for choice in choices if isinstance(choice, str)]
-    found = [choice for choice in texts if is_accumulation(choice)]
+    found = [choice for choice in texts if _is_accumulation(choice)]
     if not found:
         return None
-    said = found[0].partition(":")[2]
-    size, _, number = said.rpartition("/")
+    argument = found[0].partition(":")[2]
+    size, _, number = argument.rpartition("/")
     size = size or name
     if len(found) > 1 or not size or not number.isdecimal() or int(number) < 1:
         raise TrialError(
@@ -54,43 +59,42 @@ def read_parts(choices: Collection[object], name: str = "") -> Parts | None:
 
 
 def name_parts(choices: Iterable[str], vary: Iterable[str]) -> tuple[str, ...]:
-    """Return choices, with the size named that is split: the only one that varies."""
+    """Return choices in which ``accumulation:4`` names the only size that varies."""
     chosen, names = tuple(choices), tuple(vary)
     parts = read_parts(chosen, names[0] if len(names) == 1 else "")
-    return tuple(str(parts) if is_accumulation(one) else one for one in chosen)
+    return tuple(str(parts) if _is_accumulation(one) else one for one in chosen)
 
 
 def count_parts(choices: Collection[str], name: str) -> int:
-    """Return into how many parts a size is split by choices."""
+    """Return into how many parts choices split a size."""
     parts = read_parts(choices)
     return parts.number if parts is not None and parts.name == name else 1
 
 
-def is_accumulation(choice: str) -> bool:
-    """Whether a choice splits a batch."""
+def _is_accumulation(choice: str) -> bool:
     return choice.partition(":")[0] == ACCUMULATION
 
 
 def accumulate(block: ast.Module, parts: Parts) -> frozenset[str]:
-    """Have a block go forward and backward in parts, and return what these bind.
+    """Put a loop over the parts of a batch into a block; return the names bound in it.
 
-    Of the statements in a row with the one that calls ``backward()``, and before it,
-    those that depend on the size are repeated with it. A name depends on those that
-    stand in what is assigned to it. All other statements run once.
+    The loop has the statement that calls ``backward()``, and of the statements before
+    it in the same body those that depend on the size. A name depends on all names in
+    the expression that is assigned to it. All other statements run once.
 
     Args:
-        block: Statements, with their lines; it is changed. The size itself is not: it
-            is to be that of a part.
-        parts: Into what the batch is split.
+        block: Statements with their lines; it is changed. The caller sets the size to
+            that of one part.
+        parts: How the batch is split.
 
     Raises:
-        TrialError: The block is of no such form; the message says why.
+        TrialError: The block has no such form; the message says why.
     """
-    row, at = find_backward(block)
-    dependent = find_dependent(block, parts.name)
-    repeated = [one for one in row[:at] if read_names(ast.walk(one)) & dependent]
-    bound = frozenset(bind_names(node for one in repeated for node in ast.walk(one)))
-    reason = find_obstacle(row[at], dependent, bound)
+    row, at = _find_backward(block)
+    dependent = _find_dependent(block, parts.name)
+    repeated = [one for one in row[:at] if _read_names(ast.walk(one)) & dependent]
+    bound = frozenset(_bind_names(node for one in repeated for node in ast.walk(one)))
+    reason = _find_obstacle(row[at], dependent, bound)
     if reason is not None:
         raise TrialError(
             f"gradients cannot be accumulated: {reason} what is computed from "
@@ -107,26 +111,26 @@ def accumulate(block: ast.Module, parts: Parts) -> frozenset[str]:
     return bound
 
 
-def find_obstacle(
+def _find_obstacle(
     backward: ast.stmt, dependent: Collection[str], bound: Collection[str]
 ) -> str | None:
-    """Return what hinders that a statement is repeated, or None.
+    """Return why a statement cannot be repeated, or None.
 
     Args:
         backward: The statement that calls ``backward()``.
         dependent: Names that depend on the size.
-        bound: Those that are bound anew for each part.
+        bound: Names that the loop binds again for each part.
     """
-    if read_names(walk_own(backward)).isdisjoint(dependent):
+    if _read_names(_walk_own(backward)).isdisjoint(dependent):
         return "it does not take"
-    losses = [name for name in read_losses(backward) if name in dependent]
+    losses = [name for name in _read_losses(backward) if name in dependent]
     if losses and losses[0] not in bound:
         return f"{losses[0]!r} is not"
     return None
 
 
-def find_made_anew(bound: Collection[str], variables: Mapping[str, Any]) -> str | None:
-    """Return why parts are none of a batch: they make a module or an optimizer."""
+def find_remade(bound: Collection[str], variables: Mapping[str, Any]) -> str | None:
+    """Return why the parts are no accumulation: each makes a module or an optimizer."""
     for name in sorted(bound):
         if isinstance(variables.get(name), (nn.Module, Optimizer)):
             return (
@@ -136,17 +140,17 @@ def find_made_anew(bound: Collection[str], variables: Mapping[str, Any]) -> str 
     return None
 
 
-def find_backward(block: ast.Module) -> tuple[list[ast.stmt], int]:
-    """Return the row of statements that has the call of ``backward()``, and where.
+def _find_backward(block: ast.Module) -> tuple[list[ast.stmt], int]:
+    """Return the list of statements that has the call of ``backward()``, and the index.
 
     Raises:
-        TrialError: There is none, or there are several.
+        TrialError: There is no such call, or there are several.
     """
     found = [
         (row, at)
-        for row in walk_rows(block)
+        for row in _walk_bodies(block)
         for at, statement in enumerate(row)
-        if any(True for _ in find_backward_calls(statement))
+        if any(True for _ in _find_backward_calls(statement))
     ]
     if len(found) == 1:
         return found[0]
@@ -157,26 +161,26 @@ def find_backward(block: ast.Module) -> tuple[list[ast.stmt], int]:
     raise TrialError(f"gradients cannot be accumulated: {why}")
 
 
-def find_backward_calls(statement: ast.stmt) -> Iterator[tuple[ast.Call, ast.expr]]:
-    """Yield the calls of a ``backward()`` in a statement itself, and whose it is."""
-    for node in walk_own(statement):
+def _find_backward_calls(statement: ast.stmt) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """Yield the calls of ``backward()`` in a statement itself, with their receivers."""
+    for node in _walk_own(statement):
         if isinstance(node, ast.Call):
             of = node.func
             if isinstance(of, ast.Attribute) and of.attr == "backward":
                 yield node, of.value
 
 
-def read_losses(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names whose ``backward()`` a statement calls, or that it is given."""
-    for call, receiver in find_backward_calls(statement):
+def _read_losses(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names whose ``backward()`` a statement calls, or that it takes."""
+    for call, receiver in _find_backward_calls(statement):
         for loss in (receiver, *call.args[:1]):  # or accelerator.backward(loss)
             if isinstance(loss, ast.Name):
                 yield loss.id
 
 
-def find_dependent(block: ast.Module, name: str) -> set[str]:
-    """Return the names that depend on one, itself among them."""
-    flows = [read_flow(one) for row in walk_rows(block) for one in row]
+def _find_dependent(block: ast.Module, name: str) -> set[str]:
+    """Return the names that depend on one, including that one."""
+    flows = [_read_flow(one) for row in _walk_bodies(block) for one in row]
     dependent, n_before = {name}, 0
     while len(dependent) > n_before:
         n_before = len(dependent)
@@ -186,25 +190,23 @@ def find_dependent(block: ast.Module, name: str) -> set[str]:
     return dependent
 
 
-def read_flow(statement: ast.stmt) -> tuple[set[str], set[str]]:
-    """Return the names that a statement reads, and those that are bound to it.
+def _read_flow(statement: ast.stmt) -> tuple[set[str], set[str]]:
+    """Return the names that a statement reads, and the names that it binds from them.
 
-    Of one that holds others what stands before the colon; of a function and a class
-    all that it reads.
+    Of a compound statement only its head counts, of a function or class its whole body.
     """
     if isinstance(statement, SCOPES):
-        return read_names(ast.walk(statement)), {statement.name}
-    nodes = list(walk_own(statement))
-    return read_names(nodes), bind_names(nodes)
+        return _read_names(ast.walk(statement)), {statement.name}
+    nodes = list(_walk_own(statement))
+    return _read_names(nodes), _bind_names(nodes)
 
 
-def read_names(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names that are read."""
+def _read_names(nodes: Iterable[ast.AST]) -> set[str]:
     names = (node for node in nodes if isinstance(node, ast.Name))
     return {name.id for name in names if isinstance(name.ctx, ast.Load)}
 
 
-def bind_names(nodes: Iterable[ast.AST]) -> set[str]:
+def _bind_names(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the names that are bound, or whose items or attributes are."""
     names = set()
     for node in nodes:
@@ -216,19 +218,19 @@ def bind_names(nodes: Iterable[ast.AST]) -> set[str]:
     return names
 
 
-def walk_rows(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the lists of statements in a node, those of functions and classes not."""
+def _walk_bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    """Yield the lists of statements in a node; those of functions and classes not."""
     for _, value in ast.iter_fields(node):
         items = value if isinstance(value, list) else []
         if items and isinstance(items[0], ast.stmt):
             yield items
         for item in items:
             if isinstance(item, ast.AST) and not isinstance(item, SCOPES):
-                yield from walk_rows(item)
+                yield from _walk_bodies(item)
 
 
-def walk_own(statement: ast.stmt) -> Iterator[ast.AST]:
-    """Yield a statement and the expressions in it, without statements that it holds."""
+def _walk_own(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Yield a statement and its expressions, without the statements inside of it."""
     todo: list[ast.AST] = [statement]
     while todo:
         node = todo.pop()

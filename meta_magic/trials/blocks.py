@@ -1,4 +1,10 @@
-"""The sizes that a block's text names: positive integers behind names that it reads."""
+"""The statements, variables and sizes of a recorded block, so that it can run again.
+
+A block ``batch = 8; x = torch.randn(batch, 3)`` is to run with ``batch = 16``: its
+text is parsed (:func:`parse_block`), its variables get the values from before the
+recording (:func:`restore_variables`), and :func:`set_sizes` binds ``batch`` to 16
+after each assignment. :func:`list_sizes` finds the names that can be varied.
+"""
 
 import ast
 import linecache
@@ -19,11 +25,11 @@ def parse_block(rerun: Rerun, text: str | None = None) -> ast.Module:
     """Return the statements of a block.
 
     Args:
-        rerun: What is known of it.
-        text: Another one that it has instead, or that its file has.
+        rerun: How the block was recorded.
+        text: Replaces the text of the cell, or of the file that has the block.
 
     Raises:
-        TrialError: Its text is not known, or cannot stand by itself.
+        TrialError: The text is not known, or cannot run by itself.
     """
     if rerun.text is not None:
         return ast.parse(rerun.text if text is None else text, rerun.file)
@@ -33,11 +39,11 @@ def parse_block(rerun: Rerun, text: str | None = None) -> ast.Module:
     entered = [
         node
         for node in ast.walk(ast.parse(text, rerun.file))
-        if isinstance(node, ast.With) and begins_at(node, rerun.line)
+        if isinstance(node, ast.With) and _begins_at(node, rerun.line)
     ]
     if not entered:
         raise TrialError(f"line {rerun.line} of {rerun.file} is no `with record()`")
-    block = ast.Module(body=strip_recording(entered[-1], rerun), type_ignores=[])
+    block = ast.Module(body=_strip_recording(entered[-1], rerun), type_ignores=[])
     try:
         compile(block, rerun.file, "exec")
     except SyntaxError as error:  # a return, a yield
@@ -45,18 +51,17 @@ def parse_block(rerun: Rerun, text: str | None = None) -> ast.Module:
     return block
 
 
-def begins_at(node: ast.With, line: int) -> bool:
-    """Whether a ``with`` statement enters its contexts at a line."""
+def _begins_at(node: ast.With, line: int) -> bool:
     return node.lineno <= line < node.body[0].lineno or node.lineno == line
 
 
-def strip_recording(entered: ast.With, rerun: Rerun) -> list[ast.stmt]:
-    """Return what a ``with record()`` runs, in the other contexts that it enters.
+def _strip_recording(entered: ast.With, rerun: Rerun) -> list[ast.stmt]:
+    """Return the body of a ``with record()``, in the other contexts that it enters.
 
     Raises:
-        TrialError: Which of them the recording is cannot be told.
+        TrialError: Several contexts may be the recording.
     """
-    others = [item for item in entered.items if not is_recording(item, rerun)]
+    others = [item for item in entered.items if not _is_recording(item, rerun)]
     if len(entered.items) == 1:
         return entered.body
     if len(others) != len(entered.items) - 1:
@@ -64,7 +69,7 @@ def strip_recording(entered: ast.With, rerun: Rerun) -> list[ast.stmt]:
     return [ast.copy_location(ast.With(items=others, body=entered.body), entered)]
 
 
-def is_recording(item: ast.withitem, rerun: Rerun) -> bool:
+def _is_recording(item: ast.withitem, rerun: Rerun) -> bool:
     """Whether a context of a block is the recording itself."""
     if not isinstance(item.context_expr, ast.Call):
         return False
@@ -81,9 +86,9 @@ def is_recording(item: ast.withitem, rerun: Rerun) -> bool:
 
 
 def enter_modes(modes: Modes) -> None:
-    """Tell torch what it was told around a block, for good; to be called in a child.
+    """Set torch's global modes as they were around a block, for good; runs in a child.
 
-    The inference mode is to be as it was already.
+    The inference mode must be set already.
     """
     torch.set_grad_enabled(modes.is_grad_enabled)
     torch.set_default_dtype(modes.dtype)
@@ -96,17 +101,17 @@ def enter_modes(modes: Modes) -> None:
 def restore_variables(
     rerun: Rerun, block: ast.Module, sizes: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the variables of a block as they were; to be called in a child.
+    """Return a block's variables with their values before it ran; runs in a child.
 
     Args:
-        rerun: What is known of them.
-        block: The block: what it does not bind is still as it was.
-        sizes: Values that names have instead.
+        rerun: How the block was recorded, with the old values.
+        block: The block: only what it binds has another value now.
+        sizes: Values that replace those of names.
     """
     variables = of_module = vars(sys.modules[rerun.module])
     of_module.update({n: size for n, size in sizes.items() if n not in rerun.local})
     if rerun.function is not None:
-        variables = of_module | find_locals(rerun.function)
+        variables = of_module | _find_locals(rerun.function)
     changed = find_bound(block)
     for name in rerun.names:
         try:
@@ -118,8 +123,8 @@ def restore_variables(
     return variables
 
 
-def find_locals(code: CodeType) -> dict[str, Any]:
-    """Return the variables of a function as they are, if this is called from it."""
+def _find_locals(code: CodeType) -> dict[str, Any]:
+    """Return the local variables of a function that is running now."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
@@ -127,7 +132,7 @@ def find_locals(code: CodeType) -> dict[str, Any]:
 
 
 def find_unbound(rerun: Rerun, name: str) -> Any:
-    """Return what a name stands for that a block reads and does not bind, or None."""
+    """Return the plain value of a name that a block reads but never binds, or None."""
     former = rerun.before.get(name)
     if former is None or name in find_bound(parse_block(rerun)):
         return None
@@ -148,7 +153,7 @@ def find_bound(block: ast.Module) -> set[str]:
 
 
 SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-"""In them names are others."""
+"""Statements with variables of their own."""
 
 ASSIGNMENTS: Final = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 
@@ -156,44 +161,40 @@ ASSIGNMENTS: Final = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 def set_sizes(block: ast.Module, sizes: Mapping[str, int]) -> ast.Module:
     """Return a block in which names have other values.
 
-    Behind each of its statements that binds one of them, it is bound to that value; in
-    the body of a loop that does, at its beginning.
+    Each statement that binds such a name is followed by an assignment of the new value;
+    a loop over the name begins with that assignment.
 
     Args:
-        block: Statements, with their lines; it is changed.
+        block: Statements with their lines; it is changed.
         sizes: The value of each name.
     """
-    resize(block, sizes)
+    _resize(block, sizes)
     return ast.fix_missing_locations(block)
 
 
-def resize(node: Any, sizes: Mapping[str, int]) -> None:
-    """Bind names anew in the statements of a node, and in those below it."""
+def _resize(node: Any, sizes: Mapping[str, int]) -> None:
     for name, value in ast.iter_fields(node):
         nodes = value if isinstance(value, list) else []
         for item in nodes:
             if isinstance(item, ast.AST) and not isinstance(item, SCOPES):
-                resize(item, sizes)
+                _resize(item, sizes)
         if nodes and isinstance(nodes[0], ast.stmt):
-            setattr(node, name, list(bind_anew(nodes, sizes)))
+            setattr(node, name, list(_rebind(nodes, sizes)))
     if isinstance(node, ast.For):
-        node.body[:0] = bind(node.target, node, sizes)
+        node.body[:0] = _assign_sizes(node.target, node, sizes)
 
 
-def bind_anew(
-    statements: list[ast.stmt], sizes: Mapping[str, int]
-) -> Iterator[ast.stmt]:
-    """Yield statements, and behind those that bind a name one that does so anew."""
+def _rebind(statements: list[ast.stmt], sizes: Mapping[str, int]) -> Iterator[ast.stmt]:
     for statement in statements:
         yield statement
         if isinstance(statement, ASSIGNMENTS):
-            yield from bind(statement, statement, sizes)
+            yield from _assign_sizes(statement, statement, sizes)
 
 
-def bind(
+def _assign_sizes(
     target: ast.AST, where: ast.stmt, sizes: Mapping[str, int]
 ) -> Iterator[ast.stmt]:
-    """Yield an assignment for each of the names that a target binds."""
+    """Yield an assignment for each of the sizes that a target binds."""
     names = (node for node in ast.walk(target) if isinstance(node, ast.Name))
     for name in names:
         if isinstance(name.ctx, ast.Store) and name.id in sizes:
@@ -204,11 +205,11 @@ def bind(
 def list_sizes(rerun: Rerun) -> dict[str, int]:
     """Return the positive integers that a block reads by name, without running it.
 
-    Those that it does not bind are as they were before it; of those that it binds only
-    the ones are known that it binds to a number as such, and once.
+    A name that the block does not bind has its value from before the block. A name that
+    the block binds counts only if it is bound once, to a plain number.
 
     Raises:
-        TrialError: Its text is not known, or cannot stand by itself.
+        TrialError: The block's text is not known, or cannot run by itself.
     """
     block = parse_block(rerun)
     names = [node for node in ast.walk(block) if isinstance(node, ast.Name)]
@@ -216,26 +217,25 @@ def list_sizes(rerun: Rerun) -> dict[str, int]:
     known = {n: former.kept for n, former in rerun.before.items() if former.is_plain}
     for name in find_bound(block):
         known.pop(name, None)
-    known |= {name: n for name, n in list_assigned(block) if n_bound[name] == 1}
+    known |= {name: n for name, n in _list_assigned(block) if n_bound[name] == 1}
     read = {node.id for node in names if isinstance(node.ctx, ast.Load)}
     return {name: n for name, n in known.items() if name in read and as_size(n)}
 
 
-def list_assigned(block: ast.AST) -> Iterator[tuple[str, object]]:
-    """Yield names that are assigned a constant outside of functions, and that."""
+def _list_assigned(block: ast.AST) -> Iterator[tuple[str, object]]:
+    """Yield the names that are assigned a constant outside of functions."""
     for node in ast.iter_child_nodes(block):
         if isinstance(node, ast.Assign):
             for target in node.targets:
-                yield from pair(target, node.value)
+                yield from _pair(target, node.value)
         elif not isinstance(node, SCOPES):
-            yield from list_assigned(node)
+            yield from _list_assigned(node)
 
 
-def pair(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, object]]:
-    """Yield the names of a target that a constant is assigned to, and that."""
+def _pair(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, object]]:
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for one, other in zip(target.elts, value.elts, strict=False):
-            yield from pair(one, other)
+            yield from _pair(one, other)
     elif isinstance(target, ast.Name) and isinstance(value, ast.Constant):
         yield target.id, value.value
 

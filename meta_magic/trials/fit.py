@@ -1,10 +1,17 @@
-"""Whether a block fits a device, and the largest sizes at which it does."""
+"""Whether a block fits a device, and the largest sizes with which it does.
+
+``trace.fit("H100", vary={"batch": ...})`` answers how large the batch can be, without
+the device. :func:`find_fitting` records the block at three batch sizes, interpolates
+the bytes of each call, and records once more at the answer to confirm it. Where the
+block runs other operators at other sizes, it searches by recording. Read
+:func:`fit_trace` first.
+"""
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import gcd
+from operator import attrgetter
 from types import EllipsisType, MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
@@ -19,16 +26,16 @@ from meta_magic.trials.recordings import Recordings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeFit:
-    """How the peak grows with one size, the others as they are.
+    """How the peak grows with one size, the others unchanged.
 
     Attributes:
-        name: What the size is called in the block.
-        current: Its value there.
-        least: The smallest one that was asked about.
-        largest: The largest one that fits; 0 if none does.
-        recorded: (size, bytes at the peak) of all recordings that it stands on.
-        interpolation: The bytes of each call at any size; None where programs differ
-            by size, so that each size was recorded that is spoken of.
+        name: The block's name for the size.
+        current: Its value in the block.
+        least: The smallest value that was asked about.
+        largest: The largest value that fits; 0 if none does.
+        recorded: (size, bytes at the peak) of the recordings behind the answer.
+        interpolation: The bytes of each call at any size; None where the program
+            differs by size.
     """
 
     name: str
@@ -45,9 +52,10 @@ class SizeFit:
 
     @property
     def nbytes_per_unit(self) -> int | None:
-        """Bytes that one more adds to the peak, at the largest size that fits.
+        """Bytes by which the peak grows if the size grows by one.
 
-        At the least one if none does; None where programs differ by size.
+        At the largest size that fits, or the least if none does; None where the program
+        differs by size.
         """
         if self.interpolation is None:
             return None
@@ -55,10 +63,10 @@ class SizeFit:
         return peak_nbytes(size + 1) - peak_nbytes(size)
 
     def peak_nbytes(self, size: int) -> int:
-        """Return the most bytes that live at once, at any size.
+        """Return the most bytes that are live at once, at any size.
 
         Raises:
-            TrialError: Programs differ by size, and this one was not recorded.
+            TrialError: The program differs by size, and this size was not recorded.
         """
         known = dict(self.recorded)
         if size in known:
@@ -70,11 +78,11 @@ class SizeFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """Choices under which a block was recorded that does not fit without.
+    """Choices that were tried because a block does not fit.
 
     Attributes:
-        choices: They, beside those made anyway.
-        peak_nbytes: Most bytes that live at once then.
+        choices: The choices, without those that the caller made.
+        peak_nbytes: Most bytes that are live at once with them.
     """
 
     choices: tuple[str, ...]
@@ -91,12 +99,12 @@ class Fit:
     Attributes:
         device: The name of the device.
         nbytes: Bytes of its memory.
-        place: Which of the block's devices it stands for.
-        peak_nbytes: Most bytes that live there at once, as recorded.
-        sizes: How that grows with each size that was asked for, by its name.
-        choices: What was chosen otherwise than the block does.
-        remedies: What else was tried where nothing fits: choices that are enough, or
-            that need least; none unless it was asked for.
+        place: The block's device that it stands for.
+        peak_nbytes: Most bytes that are live there at once, as recorded.
+        sizes: By name, how that grows with each size that was asked about.
+        choices: Choices that the caller made.
+        remedies: Other choices that were tried where nothing fits: those that are
+            enough, or that need least; empty unless they were asked for.
     """
 
     device: str
@@ -109,17 +117,17 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits as recorded."""
+        """Whether the block fits as recorded."""
         return self.peak_nbytes <= self.nbytes
 
     @property
     def largest(self) -> dict[str, int]:
-        """By name the largest size that fits, the others as they are."""
+        """By name the largest size that fits, the others unchanged."""
         return {name: size.largest for name, size in self.sizes.items()}
 
     @property
     def confirmed(self) -> bool:
-        """Whether each answer was recorded."""
+        """Whether the block was recorded at each answer."""
         return all(size.confirmed for size in self.sizes.values())
 
     def __str__(self) -> str:
@@ -131,7 +139,9 @@ class Fit:
             at = ", ".join(str(n) for n, _ in size.recorded)
             how = "interpolated" if size.interpolation else "searched"
             how += f" from recordings at {at}" if size.confirmed else ", not confirmed"
-            lines.append(f"  {size.name} = {size.current}: {say_largest(size)} ({how})")
+            lines.append(
+                f"  {size.name} = {size.current}: {_format_largest(size)} ({how})"
+            )
         if self.remedies:
             enough = self.remedies[0].peak_nbytes <= self.nbytes
             tried = ", or ".join(str(remedy) for remedy in self.remedies)
@@ -139,7 +149,7 @@ class Fit:
         return "\n".join(lines)
 
 
-def say_largest(size: SizeFit) -> str:
+def _format_largest(size: SizeFit) -> str:
     """Return in words which size fits, and what one more needs."""
     if size.largest:
         text = f"at most {size.largest}"
@@ -152,8 +162,10 @@ def say_largest(size: SizeFit) -> str:
     )
 
 
+_PEAK = attrgetter("peak_nbytes")
+
 PeakWith: TypeAlias = Callable[[tuple[str, ...]], int]
-"""Returns the bytes at the peak with choices, as recorded."""
+"""Records the block with choices, and returns the bytes at the peak."""
 
 ALTERNATIVES: Final = (
     ("checkpointing",),
@@ -163,10 +175,10 @@ ALTERNATIVES: Final = (
 """Choices that save memory; of each row one at a time."""
 
 
-def find_remedies(recordings: Recordings, fit: Fit) -> tuple[Remedy, ...]:
-    """Return what would make a block fit that does not, at any size that was tried.
+def _find_remedies(recordings: Recordings, fit: Fit) -> tuple[Remedy, ...]:
+    """Return choices with which a block fits that does not fit at any size tried.
 
-    It is to do so at the least sizes, the others being as they are.
+    The sizes that have no fit are at their least.
     """
     least = {name: one.least for name, one in fit.sizes.items() if not one.largest}
     if not least and (fit.sizes or fit.fits):
@@ -175,35 +187,35 @@ def find_remedies(recordings: Recordings, fit: Fit) -> tuple[Remedy, ...]:
     def peak_with(choices: tuple[str, ...]) -> int:
         return recordings.take(fit.choices + choices, least).peak_nbytes
 
-    return try_alternatives(peak_with, fit.nbytes, fit.choices)
+    return _try_alternatives(peak_with, fit.nbytes, fit.choices)
 
 
-def try_alternatives(
+def _try_alternatives(
     peak_with: PeakWith, nbytes: int, chosen: Collection[str]
 ) -> tuple[Remedy, ...]:
-    """Return choices by which a block fits, least bytes first.
+    """Return choices with which a block fits, least bytes first.
 
     Args:
-        peak_with: See there.
-        nbytes: What there is room for.
-        chosen: What is chosen anyway.
+        peak_with: Records the block with choices.
+        nbytes: The memory that there is.
+        chosen: Choices that the caller made.
 
     Returns:
-        Each choice that is enough by itself; if none is, several that are together, or
-        that need least together.
+        Each choice that is enough by itself; or if none is, one combination: enough, or
+        what needs least.
     """
     rows = [row for row in ALTERNATIVES if not {*row} & {*chosen}]
-    tried = [list(try_each(peak_with, row)) for row in rows]
+    tried = [list(_try_each(peak_with, row)) for row in rows]
     enough = [one for row in tried for one in row if one.peak_nbytes <= nbytes]
     if not enough:
-        best = [min(row, key=need_of) for row in tried if row]
-        best.sort(key=need_of)
-        enough = [combine(peak_with, nbytes, best)] if best else []
-    return tuple(sorted(enough, key=need_of))
+        best = [min(row, key=_PEAK) for row in tried if row]
+        best.sort(key=_PEAK)
+        enough = [_combine(peak_with, nbytes, best)] if best else []
+    return tuple(sorted(enough, key=_PEAK))
 
 
-def try_each(peak_with: PeakWith, names: Sequence[str]) -> Iterator[Remedy]:
-    """Yield what each of some choices brings; of one that cannot be made nothing."""
+def _try_each(peak_with: PeakWith, names: Sequence[str]) -> Iterator[Remedy]:
+    """Yield the peak with each choice; choices that cannot be made are skipped."""
     for name in names:
         try:
             yield Remedy(choices=(name,), peak_nbytes=peak_with((name,)))
@@ -211,8 +223,8 @@ def try_each(peak_with: PeakWith, names: Sequence[str]) -> Iterator[Remedy]:
             continue
 
 
-def combine(peak_with: PeakWith, nbytes: int, best: Sequence[Remedy]) -> Remedy:
-    """Return choices that are enough together, as few as are, or all that help."""
+def _combine(peak_with: PeakWith, nbytes: int, best: Sequence[Remedy]) -> Remedy:
+    """Return the fewest choices that are enough together, or all that help."""
     found = best[0]
     for one in best[1:]:
         choices = found.choices + one.choices
@@ -220,36 +232,31 @@ def combine(peak_with: PeakWith, nbytes: int, best: Sequence[Remedy]) -> Remedy:
             more = Remedy(choices=choices, peak_nbytes=peak_with(choices))
         except TrialError:  # one needs what another takes away
             continue
-        found = min(found, more, key=need_of)
+        found = min(found, more, key=_PEAK)
         if found.peak_nbytes <= nbytes:
             break
     return found
 
 
-def need_of(remedy: Remedy) -> int:
-    """Return the bytes that it needs."""
-    return remedy.peak_nbytes
-
-
 Candidates: TypeAlias = Sequence[int] | EllipsisType | None
-"""The values that a name may have; all from 1 on, if they are not said."""
+"""The values that a name may have; None or ``...``: all from 1 on."""
 
 LIMIT: Final = 1 << 20
-"""The largest size that is tried where candidates are not said."""
+"""The largest size that is tried where no candidates are named."""
 
 MAX_STEPS: Final = 1000
-"""How many candidates are looked at for what they are multiples of."""
+"""How many candidates are read to find their common divisor."""
 
 
 class Search(NamedTuple):
-    """A search for the largest size.
+    """A search for the largest size that fits.
 
     Attributes:
-        name: What it is called.
-        candidates: What it may be, rising.
-        nbytes: What there is room for.
+        name: The block's name for the size.
+        candidates: The values it may have, rising.
+        nbytes: The memory that there is.
         record: Returns the memory of the block at each of some sizes.
-        recorded: What it returned, by size.
+        recorded: What was recorded so far, by size.
     """
 
     name: str
@@ -258,20 +265,20 @@ class Search(NamedTuple):
     record: Callable[[Sequence[int]], Sequence[Sample]]
     recorded: dict[int, Sample]
 
-    def sample(self, size: int) -> Sample:
-        """Return the memory of the block at a size."""
-        return self.sample_all([size])[0]
+    def peak_nbytes(self, size: int) -> int:
+        """Return the bytes at the peak of a recording at a size."""
+        return self.sample_all([size])[0].peak_nbytes
 
     def sample_all(self, sizes: Sequence[int]) -> list[Sample]:
-        """Return the memory of the block at sizes, each recorded once."""
+        """Return the memory of the block at sizes; each size is recorded once."""
         todo = [size for size in sizes if size not in self.recorded]
         self.recorded.update(zip(todo, self.record(todo), strict=True))
         return [self.recorded[size] for size in sizes]
 
     def find_largest(self, peak_nbytes: Callable[[int], int], near: int) -> int:
-        """Return the largest candidate whose peak there is room for, or 0.
+        """Return the largest candidate whose peak fits, or 0.
 
-        It is taken that more needs more. Candidates near one are asked first.
+        A larger size is assumed to need more. The search begins near a size.
         """
         low, high, width = -1, len(self.candidates), 1  # low fits, and high does not
         at = bisect_left(self.candidates, near)
@@ -299,15 +306,16 @@ def fit_trace(
 
     Args:
         trace: The recording.
-        device: A device that is known by name.
-        vary: Names of sizes in the block, and what each may be.
-        choices: What is chosen otherwise than the block does.
-        suggest: Whether to try what would make it fit, where nothing does.
+        device: The name of a known device.
+        vary: By name of a size in the block, the values that it may have.
+        choices: Changes of the block, see
+            :data:`~meta_magic.trials.trial_choices.CHOICES`.
+        suggest: Whether to try other choices where nothing fits.
 
     Raises:
-        UnknownDeviceError: No such device is known; it names all that are.
-        TrialError: The block failed, cannot be run again, or knows no such size; or
-            the device has no memory of its own.
+        UnknownDeviceError: The device is not known; the message names all that are.
+        TrialError: The block failed, cannot run again, or has no such size; or the
+            device has no memory of its own.
     """
     found, chosen = find_device(device), name_parts(choices, vary)
     if not found.nbytes:
@@ -326,7 +334,7 @@ def fit_trace(
         sizes=sizes,
         choices=chosen,
     )
-    return replace(fit, remedies=find_remedies(recordings, fit)) if suggest else fit
+    return replace(fit, remedies=_find_remedies(recordings, fit)) if suggest else fit
 
 
 def find_fitting(
@@ -336,17 +344,17 @@ def find_fitting(
     tried: Iterable[Candidates] = (...,),
     choices: tuple[str, ...] = (),
 ) -> SizeFit:
-    """Return the largest value of a name with which a block takes so many bytes.
+    """Return the largest value of a name with which a block fits a memory.
 
     Args:
         recordings: Of the block.
-        name: What the size is called.
-        nbytes: What there is room for.
-        tried: What it may be: the first where the peak can be interpolated counts.
-        choices: What is chosen otherwise than the block does.
+        name: The block's name for the size.
+        nbytes: The memory that there is.
+        tried: Candidates; the first with which the peak can be interpolated count.
+        choices: Changes of the block.
 
     Raises:
-        TrialError: The block cannot be run again, or knows no such size.
+        TrialError: The block cannot run again, or has no such size.
     """
 
     def record(sizes: Sequence[int]) -> Sequence[Sample]:
@@ -356,27 +364,20 @@ def find_fitting(
     sample, step = recordings.take(choices), count_parts(choices, name)
     searches = [
         Search(
-            name, list_candidates(candidates, step), nbytes, record, {current: sample}
+            name, _list_candidates(candidates, step), nbytes, record, {current: sample}
         )
         for candidates in tried
     ]
     for search in searches:
-        largest, found = interpolate_largest(search, current)
+        largest, found = _interpolate_largest(search, current)
         if found is not None:
             break
     else:
         near = largest or current
-        largest = search.find_largest(partial(peak_of, search), near=near)
-    return describe_size(search, current, largest, found)
-
-
-def describe_size(
-    search: Search, current: int, largest: int, found: Interpolation | None
-) -> SizeFit:
-    """Return what a search found, and the recordings that it stands on."""
+        largest = search.find_largest(search.peak_nbytes, near=near)
     recorded = sorted(search.recorded.items())
     return SizeFit(
-        name=search.name,
+        name=name,
         current=current,
         least=search.candidates[0],
         largest=largest,
@@ -385,11 +386,11 @@ def describe_size(
     )
 
 
-def list_candidates(candidates: Candidates, step: int) -> Sequence[int]:
-    """Return the sizes that may be tried, rising: multiples of one.
+def _list_candidates(candidates: Candidates, step: int) -> Sequence[int]:
+    """Return the sizes to try, rising: multiples of a step.
 
     Raises:
-        TrialError: One is no positive integer, or there is none.
+        TrialError: A candidate is no positive integer, or there is none.
     """
     if candidates is None or candidates is ...:
         return range(step, LIMIT + 1, step)
@@ -402,32 +403,32 @@ def list_candidates(candidates: Candidates, step: int) -> Sequence[int]:
     return multiples
 
 
-def interpolate_largest(
+def _interpolate_largest(
     search: Search, current: int
 ) -> tuple[int, Interpolation | None]:
     """Return the largest size that fits, and the bytes at all sizes.
 
     Returns:
-        None for the bytes where programs differ, or a recording is another: some
-        kernels take sizes rounded up. The size is a guess then.
+        None for the bytes where programs differ, or where a recording at the answer
+        does not confirm it, as some kernels round sizes up. The size is a guess then.
     """
     largest = current
-    for sizes in list_samples(search.candidates, current):
-        found = interpolate_samples(search, sizes)
+    for sizes in _list_samples(search.candidates, current):
+        found = _interpolate_samples(search, sizes)
         if found is None:
             continue
         largest = search.find_largest(found.peak_nbytes, near=current)
         size = largest or search.candidates[0]
-        if peak_of(search, size) == found.peak_nbytes(size):
+        if search.peak_nbytes(size) == found.peak_nbytes(size):
             return largest, found
     return largest, None
 
 
-def list_samples(candidates: Sequence[int], current: int) -> Iterator[list[int]]:
-    """Yield sizes to interpolate from.
+def _list_samples(candidates: Sequence[int], current: int) -> Iterator[list[int]]:
+    """Yield triples of sizes to interpolate from.
 
-    From 2 up, in steps by which candidates lie apart: at 1 torch runs other operators.
-    Then multiples of the one that the block has.
+    First two steps and more, as torch runs other operators at size 1; then multiples of
+    the block's own size.
     """
     step = gcd(*candidates[:MAX_STEPS])
     yield [2 * step, 3 * step, current if current > 3 * step else 4 * step]
@@ -435,8 +436,8 @@ def list_samples(candidates: Sequence[int], current: int) -> Iterator[list[int]]
         yield [current, 2 * current, 3 * current]
 
 
-def interpolate_samples(search: Search, sizes: Sequence[int]) -> Interpolation | None:
-    """Return the bytes at all sizes, if at some of them the block is one program."""
+def _interpolate_samples(search: Search, sizes: Sequence[int]) -> Interpolation | None:
+    """Return the bytes at all sizes, if the block is the same program at some."""
     try:
         samples = search.sample_all(sizes)
     except TrialError:  # sizes that the block does not take
@@ -444,8 +445,3 @@ def interpolate_samples(search: Search, sizes: Sequence[int]) -> Interpolation |
     if len({sample.program for sample in samples}) > 1:
         return None
     return interpolate(sizes, [sample.live_nbytes for sample in samples])
-
-
-def peak_of(search: Search, size: int) -> int:
-    """Return the bytes at the peak of a recording."""
-    return search.sample(size).peak_nbytes

@@ -1,4 +1,8 @@
-"""How the memory of a block grows with a size, in numbers that can be drawn."""
+"""How the memory of a block grows with a size, in numbers that the report draws.
+
+The panel "does it fit?" draws a curve of bytes by batch size while the user drags a
+slider; :func:`find_growth` gives it the few numbers that the browser computes it from.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,25 +13,26 @@ from meta_magic.trials.fit import LIMIT, SizeFit, find_fitting
 from meta_magic.trials.recordings import Recordings
 
 ALIGNED: Final = 64
-"""To no larger multiple is a size rounded up."""
+"""Kernels round sizes up to no larger multiple than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """How the bytes at the peak grow with one size, the others as they are.
+    """How the bytes at the peak grow with one size, the others unchanged.
 
     Attributes:
-        name: What the size is called in the block.
+        name: The block's name for the size.
         current: Its value there; 0 if nothing could be recorded.
-        choices: What was chosen otherwise than the block does.
-        nbytes: The memory that the largest size was looked for.
-        largest: The largest size with which it is enough, as recorded; 0 if none is.
-        recorded: (size, bytes at the peak) of all recordings that it stands on.
-        sizes: Of them those from which all others follow; () where programs differ.
-        step: Of what sizes are to be multiples for that.
-        highest: For calls of which one is the highest, at each size, the bytes that
-            live after it at ``sizes``.
-        reason: Why it is not known; None if it is.
+        choices: Changes of the block.
+        nbytes: The memory in which the largest size should fit.
+        largest: The largest size that fits, as recorded; 0 if none does.
+        recorded: (size, bytes at the peak) of the recordings behind the answer.
+        sizes: The recorded sizes from which others are interpolated; () where programs
+            differ by size.
+        step: Interpolated sizes are multiples of it.
+        highest: The bytes live at ``sizes``, for each call that is the peak at some
+            size.
+        reason: Why the growth is not known; None if it is.
     """
 
     name: str
@@ -43,7 +48,7 @@ class Growth:
 
 
 def combine(choices: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield no choice, each by itself, and all of them."""
+    """Yield no choice, each choice by itself, and all of them."""
     yield ()
     for choice in choices:
         yield (choice,)
@@ -58,16 +63,16 @@ def find_growth(
 
     Args:
         recordings: Of the block.
-        name: What the size is called.
-        nbytes: The memory that it is to fit.
-        choices: What is chosen otherwise than the block does.
+        name: The block's name for the size.
+        nbytes: The memory that it should fit.
+        choices: Changes of the block.
     """
     try:
-        tried = list_multiples(recordings.read_size(name))
+        tried = _list_multiples(recordings.read_size(name))
         found = find_fitting(recordings, name, nbytes, tried, choices)
     except TrialError as error:
         return Growth(name=name, choices=choices, nbytes=nbytes, reason=str(error))
-    sizes, highest = read_highest(found)
+    sizes, highest = _read_highest(found)
     return Growth(
         name=name,
         choices=choices,
@@ -81,17 +86,19 @@ def find_growth(
     )
 
 
-def list_multiples(current: int) -> list[Sequence[int]]:
-    """Return all sizes, and multiples of a power of two, where a size is one of it.
+def _list_multiples(current: int) -> list[Sequence[int]]:
+    """Return all sizes, then multiples of the power of two in the current size.
 
-    Kernels that take sizes rounded up take such as they are.
+    Kernels that round sizes up leave such multiples as they are.
     """
     step = min(current & -current, ALIGNED)
     return [range(n, LIMIT + 1, n) for n in sorted({1, step})]
 
 
-def read_highest(found: SizeFit) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Return the sizes that others follow from, and the highest calls there."""
+def _read_highest(
+    found: SizeFit,
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Return the sizes to interpolate from, and the highest calls' bytes there."""
     known = found.interpolation
     if known is None:
         return (), ()
@@ -107,8 +114,9 @@ def find_stretches(
     """Return the bytes of each stretch of the recorded program at a growth's sizes.
 
     Returns:
-        A row for each stretch, as ``memory_samples.Sample`` orders them;
-        () where the program is another at these sizes than as it was recorded.
+        A row for each stretch, in the order of
+        :class:`~meta_magic.cost.samples.Sample`; () where the program at these sizes
+        differs from the recorded one.
     """
     samples = [recordings.take(sizes={growth.name: size}) for size in growth.sizes]
     programs = {sample.program for sample in (*samples, recordings.take())}

@@ -1,10 +1,16 @@
-"""Prove advice: record the block again with what it advises, and compare the peaks."""
+"""Prove advice: record the block again with the advised change, and compare the peaks.
+
+``trace.advice`` says "this copy is not needed: 2 GiB". The proof is a recording in
+which that line makes no copy. The user's code is not edited: :class:`ChangedCalls`
+changes what torch's functions do on the advised lines, in a child that ends after its
+trial. Read :func:`prove_advice` first.
+"""
 
 import gc
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, wraps
 from types import FrameType, MappingProxyType, MethodWrapperType
@@ -27,16 +33,17 @@ from meta_magic.recording.identities.function_names import describe_function
 from meta_magic.trace.program import Program
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.trial import ask_trial
+from meta_magic.trials.trial_choices import Choice
 
 Act: TypeAlias = Callable[..., Any]
-"""Called with a function of torch and its arguments; returns what it is to return."""
+"""Replaces a call: gets the function and its arguments, returns the result."""
 
 Spot: TypeAlias = tuple[str, str, int]
-"""A function of torch, and the file and the line that call it."""
+"""The name of a function of torch, and the file and line that call it."""
 
 
 def list_spots(program: Program, places: Iterable[int]) -> Iterator[Spot]:
-    """Yield the spots of places, by their index into the places of a program."""
+    """Yield the spots of call sites, given as indexes into those of a program."""
     for number in places:
         place = program.places[number]
         if place.function is not None and place.position is not None:
@@ -44,11 +51,11 @@ def list_spots(program: Program, places: Iterable[int]) -> Iterator[Spot]:
 
 
 class ChangedCalls(TorchFunctionMode):
-    """Has calls at some spots do something else, while it is entered.
+    """Changes what torch's functions do when they are called at some spots.
 
     Args:
-        spots: Them.
-        act: What they do.
+        spots: The spots.
+        act: What a call there does.
     """
 
     def __init__(self, spots: Iterable[Spot], act: Act) -> None:
@@ -65,7 +72,7 @@ class ChangedCalls(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call a function, or do what stands for it."""
+        """Call a function, or what replaces it."""
         options = kwargs or {}
         if type(func) is not MethodWrapperType:  # an attribute
             name = self._name(func)
@@ -74,7 +81,7 @@ class ChangedCalls(TorchFunctionMode):
         return func(*args, **options)
 
     def _find_line(self) -> tuple[str, int]:
-        """Return file and line of the innermost frame that is not torch's."""
+        """Return file and line of the innermost frame outside of torch."""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and not self._classify(frame) & USER:
             frame = frame.f_back
@@ -85,14 +92,12 @@ class ChangedCalls(TorchFunctionMode):
         return self._kinds.classify(frame) if kind is None else kind
 
 
-Context: TypeAlias = AbstractContextManager[object]
-
 MATRIX: Final = 2
-"""Dimensions of a weight; the bias that the same line makes has one."""
+"""Dimensions of a tied weight; the bias, which the same line makes, has fewer."""
 
 DROPOUT: Final = "dropout_p"
 ARGUMENTS: Final = ("query", "key", "value", "attn_mask", DROPOUT, "is_causal")
-"""Of attention, by position: torch's function does not tell."""
+"""The positional arguments of attention, which torch's C++ function does not name."""
 
 KERNELS: Final = [
     SDPBackend.FLASH_ATTENTION,
@@ -102,32 +107,18 @@ KERNELS: Final = [
 ]
 
 
-def make_change(advice: Advice, program: Program) -> Context | None:
-    """Return a context in which a block is as an advice wants it, or None."""
-    make = CHANGES.get(advice.kind)
-    return None if make is None else make(advice, program)
+def _change_copies(*_: object) -> Act:
+    """Return the tensor itself in place of its copy."""
+    return lambda _function, copied, *_, **__: copied
 
 
-def spare_copies(advice: Advice, program: Program) -> Context:
-    """Have copies be what they are copies of."""
-
-    def spare(_function: object, copied: Any, *_: object, **__: object) -> Any:
-        return copied
-
-    return ChangedCalls(list_spots(program, advice.places), spare)
+def _detach_results(*_: object) -> Act:
+    """Detach each result from the graph that made it."""
+    return lambda function, *args, **kwargs: function(*args, **kwargs).detach()
 
 
-def detach_results(advice: Advice, program: Program) -> Context:
-    """Have results forget the graph that made them."""
-
-    def detach(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-        return function(*args, **kwargs).detach()
-
-    return ChangedCalls(list_spots(program, advice.places), detach)
-
-
-def empty_parameters(advice: Advice, program: Program) -> Context:
-    """Have parameters be made without elements: of what is tied, the matrices alone."""
+def _empty_parameters(advice: Advice) -> Act:
+    """Make parameters without elements; of a tied layer its weight alone."""
     least = MATRIX if advice.kind == "tying" else 0
 
     def make(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
@@ -135,59 +126,65 @@ def empty_parameters(advice: Advice, program: Program) -> Context:
         sizes = (0, *sizes[1:]) if len(sizes) >= least else sizes
         return function(sizes, **kwargs)
 
-    return ChangedCalls(list_spots(program, advice.places), make)
+    return make
 
 
-def narrow_factories(advice: Advice, program: Program) -> Context:
-    """Have tensors be made of the dtype that a choice names."""
+def _narrow_factories(advice: Advice) -> Act:
+    """Make tensors of the dtype that the advice names."""
     dtype = getattr(torch, str(advice.choice).rpartition("=")[2])
-
-    def make(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-        return function(*args, **kwargs | {"dtype": dtype})
-
-    return ChangedCalls(list_spots(program, advice.places), make)
+    return lambda function, *args, **kwargs: function(
+        *args, **kwargs | {"dtype": dtype}
+    )
 
 
-def change_attention(advice: Advice, program: Program) -> Context:
-    """Give attention what a fused kernel takes."""
-    return ChangedCalls(list_spots(program, advice.places), MENDS[str(advice.choice)])
-
-
-def attend_without_dropout(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Attend, and drop nothing; a whole layer of attention may be meant."""
+def _attend_without_dropout(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Attend without dropout; the function may also be a whole layer of attention."""
     names = [*ARGUMENTS]
     if function is not scaled_dot_product_attention:
         names = [*inspect.signature(function).parameters]
     return function(**dict(zip(names, args, strict=False)) | kwargs | {DROPOUT: 0.0})
 
 
-def attend_by_any_kernel(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Attend by whatever kernel there is, even if it was switched off."""
+def _attend_by_any_kernel(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Attend by the best kernel there is, even if the block switched it off."""
     with sdpa_kernel(KERNELS):
         return function(*args, **kwargs)
 
 
-def attend_together(
+def _attend_contiguous(
     function: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> Any:
-    """Attend to copies whose heads are not spread."""
+    """Attend to contiguous copies, as fused kernels refuse other strides."""
     tensors = (tensor.contiguous() for tensor in (query, key, value))
     return function(*tensors, *args, **kwargs)
 
 
-MENDS: Final[Mapping[str, Act]] = MappingProxyType(
+ATTENTION: Final[Mapping[str, Act]] = MappingProxyType(
     {
-        "dropout_p=0": attend_without_dropout,
-        "all kernels": attend_by_any_kernel,
-        ".contiguous()": attend_together,
+        "dropout_p=0": _attend_without_dropout,
+        "all kernels": _attend_by_any_kernel,
+        ".contiguous()": _attend_contiguous,
     }
 )
 """What attention does instead, by choice."""
 
 
+ACTS: Final[Mapping[str, Callable[[Advice], Act]]] = MappingProxyType(
+    {
+        "attention": lambda advice: ATTENTION[str(advice.choice)],
+        "copy": _change_copies,
+        "dtype": _narrow_factories,
+        "leak": _detach_results,
+        "no gradient": _empty_parameters,
+        "tying": _empty_parameters,
+    }
+)
+"""What the calls of an advice do instead, by the kind of advice."""
+
+
 @contextmanager
-def freeze_others(_advice: Advice, _program: Program) -> Iterator[None]:
-    """Want no gradient of parameters that no optimizer steps, once there is one."""
+def _freeze_others() -> Iterator[None]:
+    """Freeze parameters that no optimizer steps, from the first optimizer on."""
     known = WeakSet(o for o in gc.get_objects() if isinstance(o, Optimizer))
     init, call = Optimizer.__init__, nn.Module.__call__
     depth = 0
@@ -201,7 +198,7 @@ def freeze_others(_advice: Advice, _program: Program) -> Iterator[None]:
     def call_frozen(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         nonlocal depth
         if not depth and known:
-            freeze(module, known)
+            _freeze(module, known)
         depth += 1
         try:
             return call(module, *args, **kwargs)
@@ -217,8 +214,7 @@ def freeze_others(_advice: Advice, _program: Program) -> Iterator[None]:
         nn.Module.__call__ = call  # type: ignore[method-assign]
 
 
-def freeze(module: nn.Module, optimizers: WeakSet[Optimizer]) -> None:
-    """Want no gradient of a module's parameters that no optimizer steps."""
+def _freeze(module: nn.Module, optimizers: WeakSet[Optimizer]) -> None:
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     stepped = {id(parameter) for group in groups for parameter in group["params"]}
     for parameter in module.parameters():
@@ -226,38 +222,33 @@ def freeze(module: nn.Module, optimizers: WeakSet[Optimizer]) -> None:
             parameter.requires_grad_(False)  # noqa: FBT003
 
 
-CHANGES: Final[Mapping[str, Callable[[Advice, Program], Context]]] = MappingProxyType(
-    {
-        "attention": change_attention,
-        "copy": spare_copies,
-        "dtype": narrow_factories,
-        "gradient": freeze_others,
-        "leak": detach_results,
-        "no gradient": empty_parameters,
-        "tying": empty_parameters,
-    }
-)
-"""What makes the change that is advised, by the kind of advice."""
+def _make_change(advice: Advice, program: Program) -> Choice:
+    """Return what makes the change that an advice names: a context, or a choice."""
+    if advice.kind == "gradient":
+        return _freeze_others()
+    if advice.kind in ACTS:
+        spots = list_spots(program, advice.places)
+        return ChangedCalls(spots, ACTS[advice.kind](advice))
+    return str(advice.choice)
 
 
 COMPUTED: Final = "only other code makes this change: what it saves is computed"
 
 MOST: Final = 8
-"""Of all advice, what is tried: each takes as long as the block; that which spares most
-comes first."""
+"""How many pieces of advice are tried, the most valuable first: each runs the block."""
 
 LATER: Final = "other advice spares more, and was tried: what this saves is computed"
 
 FREE: Final = frozenset({"copy", "dtype", "gradient", "leak", "no gradient", "tying"})
-"""Kinds of advice that say exactly how many FLOPs there are without the waste."""
+"""Kinds of advice that also name the exact number of FLOPs that they save."""
 
 
 class Outcome(NamedTuple):
     """What a recording of the block needs.
 
     Attributes:
-        nbytes: At the peak, on the device that holds most.
-        flops: FLOPs of all its calls.
+        nbytes: Bytes at the peak, on the device that holds most.
+        flops: FLOPs of all calls.
         found: Kind and lines of each advice on it.
     """
 
@@ -267,37 +258,37 @@ class Outcome(NamedTuple):
 
 
 def prove_advice(trace: Trace) -> tuple[Advice, ...]:
-    """Return the advice on a trace, proven where a choice does what it says.
+    """Return the advice on a trace, with a proof where a change can be tried.
 
-    Advice is left out that helps nothing when it is followed.
+    Advice is left out if the change turns out to help nothing.
     """
-    return tuple(prove(trace, find_advice(trace)))
+    return tuple(_prove(trace, find_advice(trace)))
 
 
-def prove(trace: Trace, found: tuple[Advice, ...]) -> Iterator[Advice]:
-    """Yield advice with its proof, or the reason why there is none."""
+def _prove(trace: Trace, found: tuple[Advice, ...]) -> Iterator[Advice]:
+    """Yield advice with its proof, or with the reason why there is none."""
     tried = [advice for advice in found if advice.choice is not None][:MOST]
     before: Outcome | None = None
     for advice in found:
         if advice not in tried:
             yield replace(advice, unproven=LATER if advice.choice else COMPUTED)
             continue
-        change = make_change(advice, trace.program) or str(advice.choice)
+        change = _make_change(advice, trace.program)
         try:
             if before is None:  # not as recorded: a cell may change what it starts from
-                before = ask_trial(trace, ask)
-            after = ask_trial(trace, ask, choices=[change])
+                before = ask_trial(trace, _read_outcome)
+            after = ask_trial(trace, _read_outcome, choices=[change])
         except TrialError as error:
             yield replace(advice, unproven=str(error))
             continue
-        yield from judge(advice, before, after)
+        yield from _judge(advice, before, after)
 
 
-def judge(advice: Advice, before: Outcome, after: Outcome) -> Iterator[Advice]:
-    """Yield advice, by what the block needs without and with its change."""
-    is_left = (advice.kind, advice.lines) in after.found
-    is_gone = not (is_left or advice.peak_nbytes)
-    if is_other(advice, before, after):
+def _judge(advice: Advice, before: Outcome, after: Outcome) -> Iterator[Advice]:
+    """Yield advice with a proof, by the needs of the block without and with it."""
+    is_repeated = (advice.kind, advice.lines) in after.found
+    is_gone = not (is_repeated or advice.peak_nbytes)
+    if _is_other(advice, before, after):
         reason = f"with {advice.choice!r} the block computes something else"
         yield replace(advice, unproven=reason)
     elif after.nbytes < before.nbytes or is_gone:
@@ -307,18 +298,17 @@ def judge(advice: Advice, before: Outcome, after: Outcome) -> Iterator[Advice]:
             after_nbytes=after.nbytes,
         )
         yield replace(advice, proof=proof)
-    elif is_left:
+    elif is_repeated:
         reason = f"{advice.choice!r} changes nothing in the block itself"
         yield replace(advice, unproven=reason)
 
 
-def is_other(advice: Advice, before: Outcome, after: Outcome) -> bool:
-    """Whether a change has other FLOPs than the advice says."""
+def _is_other(advice: Advice, before: Outcome, after: Outcome) -> bool:
+    """Whether a change saves other FLOPs than the advice says."""
     spared = before.flops - after.flops
     return advice.kind in FREE and spared not in {0, advice.flops}
 
 
-def ask(again: Trace, _: Mapping[str, object]) -> Outcome:
-    """Return what a recording needs, and the advice on it."""
+def _read_outcome(again: Trace, _: Mapping[str, object]) -> Outcome:
     found = frozenset((advice.kind, advice.lines) for advice in find_advice(again))
     return Outcome(take_sample(again).peak_nbytes, again.flops, found)

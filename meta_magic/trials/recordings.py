@@ -1,4 +1,7 @@
-"""The memory of a trace's block at sizes and with choices, each recorded once."""
+"""The memory of a trace's block at sizes and with choices, each recorded once.
+
+The report asks for the same recordings again with each move of a slider.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -11,18 +14,18 @@ from meta_magic.trials.blocks import list_sizes
 from meta_magic.trials.trial import ask_trials, check_rerun, read_size
 
 Sizes: TypeAlias = frozenset[tuple[str, int]]
-"""Values that names have instead of their own."""
+"""Values that replace those of names."""
 
 
 class Recordings:
-    """Records a block again, at the sizes and with the choices that are asked for.
+    """Records a block again, and remembers the memory of each recording.
 
     Args:
         trace: The block as it was recorded.
-        prepare: Called before each recording; what it raises passes through.
+        prepare: Is called before each recording; its errors pass through.
 
     Raises:
-        TrialError: It failed.
+        TrialError: The block failed.
     """
 
     def __init__(
@@ -43,11 +46,11 @@ class Recordings:
         """Return the memory of the block.
 
         Args:
-            choices: What is chosen otherwise than the block does.
-            sizes: Values that names have instead.
+            choices: Changes of the block.
+            sizes: Values that replace those of names.
 
         Raises:
-            TrialError: It fails then, or cannot be run again.
+            TrialError: The block fails with them, or cannot run again.
         """
         return self.take_all(choices, [sizes])[0]
 
@@ -57,7 +60,7 @@ class Recordings:
         """Return the memory of the block at several sizes, recorded all at once.
 
         Raises:
-            TrialError: It fails at one of them, or cannot be run again.
+            TrialError: The block fails at one of them, or cannot run again.
         """
         keys = [
             frozenset((n, size) for n, size in own.items() if size != self.read_size(n))
@@ -77,7 +80,7 @@ class Recordings:
         for _ in todo:
             self._prepare()
         sizes = [dict(key) for key in todo]
-        answers = ask_trials(self._trace, ask_sample, sizes, choices)
+        answers = ask_trials(self._trace, _ask_sample, sizes, choices)
         errors = []
         for key, sample in zip(todo, answers, strict=True):
             if isinstance(sample, TrialError):
@@ -89,24 +92,23 @@ class Recordings:
             raise errors[0]
 
     def list_sizes(self) -> dict[str, int]:
-        """Return the sizes that the text of the block names, without running it.
+        """Return the sizes that the block's text names, without running it.
 
         Raises:
-            TrialError: It cannot be run again.
+            TrialError: The block cannot run again.
         """
         return list_sizes(check_rerun(self._trace))
 
     def read_size(self, name: str) -> int:
-        """Return what a name stood for when the block had run.
+        """Return the integer that a name stood for when the block had run.
 
         Raises:
-            TrialError: It is no positive integer.
+            TrialError: The name stands for no positive integer.
         """
         if name not in self._current:
             self._current[name] = read_size(self._trace, name, self._prepare)
         return self._current[name]
 
 
-def ask_sample(again: Trace, _: Mapping[str, object]) -> Sample:
-    """Return the memory of a recording, as the answer of a trial."""
+def _ask_sample(again: Trace, _: Mapping[str, object]) -> Sample:
     return take_sample(again)

@@ -1,7 +1,14 @@
-"""What a block may not do that runs again in a child: touch what is outside of it.
+"""A sandbox for a block that runs again: side effects outside it are refused.
 
-Python says what it is about to do: that is refused by name. What native code does by
-itself, the locks of ``file_locks`` refuse.
+A user's cell may end with ``torch.save(model, "model.pt")``. When the cell runs again
+in a child, that would overwrite the file. Python announces such acts as audit events;
+:func:`enter_sandbox` refuses those of writing, of networks and of processes. Native
+code announces nothing, so the kernel refuses it file writes by two locks: the largest
+size of a file is zero bytes, and Landlock, where Linux has it, refuses to open a file
+for writing, or to make, empty or remove one.
+
+Source:
+    ``setrlimit(2)`` and ``landlock(7)``; the rights of ``linux/landlock.h``.
 """
 
 import builtins
@@ -28,29 +35,29 @@ with suppress(ImportError):  # on Windows, where nothing is forked either
 
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-"""System calls, of the same numbers on each processor but Alpha's."""
+"""System calls; their numbers are the same on all processors but Alpha."""
 
 WRITE_FILE: Final = 1 << 1
 CHANGES: Final = sum(1 << bit for bit in range(4, 13)) | WRITE_FILE
-"""Write to a file, and make or remove one of any kind."""
+"""The rights to write to a file, and to make or remove one of any kind."""
 
 REFER, TRUNCATE = 1 << 13, 1 << 14
 RIGHTS_BY_VERSION: Final = ((2, REFER), (3, TRUNCATE))
-"""What later versions of Landlock know besides: to link elsewhere, and to empty."""
+"""Rights of later versions of Landlock: to link to another folder, to empty a file."""
 
 CONNECT, NETWORK_SINCE = 0b11, 4
-"""To listen and to connect by TCP, and the version that knows these."""
+"""The rights to listen and to connect by TCP, and the version that has them."""
 
 ASK_VERSION: Final = 1
 PATH_BENEATH: Final = 1
 NO_NEW_PRIVILEGES: Final = 38
 
 
-def limit_sizes(refuse: Callable[[str], None]) -> None:
-    """Refuse to write to files, those in memory too; to pipes one can write.
+def _limit_file_sizes(refuse: Callable[[str], None]) -> None:
+    """Refuse to write to files, including those in memory; pipes can still be written.
 
     Args:
-        refuse: Is told what was refused; may raise.
+        refuse: Is called with what was refused; it may raise.
     """
     signal.signal(signal.SIGXFSZ, lambda *_: refuse("writes a file"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
@@ -60,7 +67,7 @@ def lock_files() -> bool:
     """Refuse to open files for writing, and to make, empty or remove any.
 
     Returns:
-        Whether Linux could; elsewhere, and before Linux 5.13, nothing is done.
+        Whether the kernel has Landlock: Linux from 5.13 on.
     """
     if sys.platform != "linux":
         return False
@@ -85,14 +92,14 @@ def lock_files() -> bool:
 
 
 def is_refusal(error: str) -> bool:
-    """Whether the text of an error may say that a lock held."""
+    """Whether the text of an error may come from one of the locks."""
     return any(os.strerror(n) in error for n in (errno.EACCES, errno.EFBIG))
 
 
 WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 HARMLESS: Final = frozenset({os.devnull, "/proc/self/oom_score_adj"})
-"""Files that are none; the second one is what a child of the child writes."""
+"""Paths that may be written: the second one is written by a child of the child."""
 
 REFUSED: Final = {
     **dict.fromkeys(
@@ -119,72 +126,72 @@ REFUSED: Final = {
     "os.kill": "sends a signal",
     "builtins.input": "asks for input",
 }
-"""What each event of an audit is, in words."""
+"""What each refused audit event does, as the message says it."""
 
 
 class Refused(BaseException):
     """Raised in a block that does what a trial may not do.
 
-    No ``Exception``, so that code which expects failures does not go on.
+    It is no ``Exception``, so that ``except Exception`` in the block cannot catch it.
     """
 
 
 def enter_sandbox() -> list[str]:
-    """Refuse side effects from now on, for good; to be called in a child.
+    """Refuse side effects from now on, for good; runs in a child.
 
     Returns:
-        What was refused, in words; it grows.
+        A list, to which each refusal is added in words.
     """
     refused: list[str] = []
     sys.dont_write_bytecode = True
     sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for good
     if "IPython" in sys.modules:
-        import_module("meta_magic.magic.reports").silence_shell()
-    builtins.input = refuse_input
-    synchronize.SemLock.__init__ = refuse_lock  # type: ignore[method-assign]  # for good
-    torch.save = torch.serialization.save = audit_save
+        import_module("meta_magic.magic.silence").silence_shell()
+    builtins.input = _refuse_input
+    synchronize.SemLock.__init__ = _refuse_lock  # type: ignore[method-assign]  # for good
+    torch.save = torch.serialization.save = _audit_save
 
     def refuse(what: str) -> None:
         refused.append(what)
         raise Refused(what)
 
     def audit(event: str, args: tuple[Any, ...]) -> None:
-        what = describe(event, args)
+        what = _describe(event, args)
         if what is not None:
             refuse(what)
 
-    limit_sizes(refuse)
+    _limit_file_sizes(refuse)
     lock_files()
     sys.addaudithook(audit)
     return refused
 
 
-def refuse_input(prompt: object = "", /) -> str:
-    """Stand for ``input``, which a kernel has replaced."""
+def _refuse_input(prompt: object = "", /) -> str:
+    """Replace ``input``, which is already replaced in a kernel."""
     sys.audit("builtins.input", prompt)
     return ""
 
 
-def refuse_lock(*_: object, **__: object) -> None:
-    """Stand for a lock between processes: a file in memory, which few programs need.
+def _refuse_lock(*_: object, **__: object) -> None:
+    """Replace the constructor of a lock between processes, which is a file in memory.
 
     Raises:
-        OSError: Always, as on systems without; who asks for one in vain expects it.
+        OSError: Always, as on systems that have no such locks; callers expect it there.
     """
     raise OSError("a trial has no locks between processes")
 
 
 @wraps(torch.save)
-def audit_save(
+def _audit_save(
     obj: object, f: Any, *args: object, save: Any = torch.save, **kwargs: object
 ) -> None:
-    """Stand for ``torch.save``, which opens files where no audit sees it."""
+    """Replace ``torch.save``, which opens files in C++ without an audit event."""
     sys.audit("open", f, "wb", 0)
     save(obj, f, *args, **kwargs)
 
 
-def describe(event: str, args: tuple[Any, ...]) -> str | None:
-    """Return what an event is that is refused; None for any other."""
+def _describe(event: str, args: tuple[Any, ...]) -> str | None:
+    """Return what a refused event does; None for any other event."""
     if event == "open":
         path, mode, flags = args
         is_writing = flags & WRITING if mode is None else {*mode} & {*"wax+"}

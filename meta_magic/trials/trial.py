@@ -1,4 +1,10 @@
-"""Record other blocks in the place of a trace's, in children, even if they raise."""
+"""Record a block again in a child process, and bring back the answer to a question.
+
+``trace.fit("H100", vary={"batch": ...})`` records the user's block at other batch
+sizes with :func:`ask_trials`. Without the child, a second run would write the user's
+files and change the user's variables. Read :func:`ask_trial`, then
+:func:`record_block`.
+"""
 
 import ast
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,7 +28,7 @@ from meta_magic.trace.trace import Trace
 from meta_magic.trials.accumulation import (
     Parts,
     accumulate,
-    find_made_anew,
+    find_remade,
     read_parts,
 )
 from meta_magic.trials.blocks import (
@@ -40,19 +46,20 @@ from meta_magic.trials.trial_choices import Choice, Fault, check_choices, make_c
 T = TypeVar("T")
 
 Question: TypeAlias = Callable[[Trace, Mapping[str, Any]], T]
+"""A function of the new trace and the block's variables; its result can be pickled."""
 
 SECONDS: Final = 60.0
-"""What a trial may take, by default."""
+"""How long a trial may take, by default."""
 
 
 class Change(NamedTuple):
-    """What a child runs in the place of a block.
+    """What a child runs instead of a trace's block.
 
     Attributes:
         block: Its statements.
-        sizes: Values that names have instead.
-        choices: What is chosen.
-        bound: Names that are bound anew for each part of a batch.
+        sizes: Values that replace those of names.
+        choices: Changes of torch, see :data:`~meta_magic.trials.trial_choices.CHOICES`.
+        bound: Names that are bound again for each part of a batch.
     """
 
     block: ast.Module
@@ -71,15 +78,15 @@ def ask_trial(
     """Record a trace's block again in a child, and return the answer to a question.
 
     Args:
-        trace: What was recorded of it.
-        question: Given the recording, and the block's variables when it has run;
-            returns what can be pickled.
-        sizes: Values that names of the block have instead.
-        choices: What is changed; of ``CHOICES``, with arguments behind a colon.
-        seconds: How long it may take.
+        trace: The recording of the block.
+        question: Given the new recording, and the block's variables at its end.
+        sizes: Values that replace those of names in the block.
+        choices: Changes of torch, or contexts to run the block in.
+        seconds: How long the child may take.
 
     Raises:
-        TrialError: It cannot be run again, or so; the message says why.
+        TrialError: The block cannot run again, does not take these sizes or choices,
+            raises, needs too long, or would have a side effect; the message says which.
     """
     (answered,) = ask_trials(trace, question, [sizes], choices, seconds)
     if isinstance(answered, TrialError):
@@ -97,53 +104,56 @@ def ask_trials(
     """Record a trace's block again at several sizes, all at once.
 
     Args:
-        trace: As of :func:`ask_trial`, like those that are not named here.
+        trace: As of :func:`ask_trial`, like all arguments that are not listed here.
         question: The same.
-        sizes: For each child the values that names of the block have instead.
+        sizes: For each child, the values that replace those of names.
         choices: The same.
-        seconds: How long each may take.
+        seconds: How long each child may take.
 
     Returns:
-        For each the answer, or why there is none.
+        For each child the answer, or the reason why there is none.
 
     Raises:
-        TrialError: It cannot be run again at all.
+        TrialError: The block cannot run again at all.
     """
     check_choices(choices)
-    changes = [make_change(trace, own, choices) for own in sizes]
-    asked = [partial(answer, check_rerun(trace), own, question) for own in changes]
-    return ask_apart(asked, seconds)
+    changes = [_make_change(trace, own, choices) for own in sizes]
+    asked = [
+        partial(_answer_trial, check_rerun(trace), own, question) for own in changes
+    ]
+    return _answer_all(asked, seconds)
 
 
-def ask_apart(
+def _answer_all(
     asked: Sequence[Callable[[], tuple[str | None, T | None]]], seconds: float
 ) -> list[T | TrialError]:
-    """Return what functions answer, each in a child; or why one does not."""
+    """Run functions, each in a child; a function returns a reason or an answer."""
     returned = ask_children(asked, seconds, seconds)
     late = f"it crashed, or took more than {seconds:g} s", None
-    told: list[tuple[str | None, Any]] = [
+    answers: list[tuple[str | None, Any]] = [
         late if one is NO_ANSWER else one for one in returned
     ]
-    return [value if reason is None else TrialError(reason) for reason, value in told]
+    return [
+        value if reason is None else TrialError(reason) for reason, value in answers
+    ]
 
 
-def make_change(
+def _make_change(
     trace: Trace, sizes: Mapping[str, int], choices: Collection[Choice]
 ) -> Change:
-    """Return what a child runs in the place of a trace's block."""
     block, parts = parse_block(check_rerun(trace)), read_parts(choices)
     bound = frozenset[str]()
     if parts is not None:
         bound = accumulate(block, parts)
-        sizes = {**sizes, parts.name: share(trace, sizes, parts)}
+        sizes = {**sizes, parts.name: _size_of_part(trace, sizes, parts)}
     return Change(set_sizes(block, sizes), sizes, choices, bound)
 
 
 def check_rerun(trace: Trace) -> Rerun:
-    """Return what it takes to record a trace's block again.
+    """Return what a second run of a trace's block needs.
 
     Raises:
-        TrialError: That cannot be.
+        TrialError: The block cannot run again.
     """
     if trace.rerun is None:
         raise TrialError("only a cell, or a `with record()` in a file, is run again")
@@ -152,13 +162,13 @@ def check_rerun(trace: Trace) -> Rerun:
     return trace.rerun
 
 
-def answer(
+def _answer_trial(
     rerun: Rerun, change: Change, question: Question[T]
 ) -> tuple[str | None, T | None]:
-    """Return why there is no answer, and the answer; runs in a child."""
+    """Return why there is no answer, or the answer; runs in the child."""
     variables = restore_variables(rerun, change.block, change.sizes)
     refused = enter_sandbox()
-    faults: list[Fault] = [partial(find_made_anew, change.bound, variables)]
+    faults: list[Fault] = [partial(find_remade, change.bound, variables)]
     choose = partial(make_choices, change.choices, rerun.options.device, faults)
     trace = record_block(rerun, change.block, variables, choose)
     if refused:
@@ -177,15 +187,15 @@ def answer(
 def read_size(
     trace: Trace, name: str, prepare: Callable[[], None] = lambda: None
 ) -> int:
-    """Return what a name stood for when the block had run.
+    """Return the integer that a name stood for when the block had run.
 
     Args:
-        trace: What was recorded of it.
+        trace: The recording of the block.
         name: The name.
-        prepare: Called if it must run for that.
+        prepare: Is called before the block runs again, if it must.
 
     Raises:
-        TrialError: It is no positive integer.
+        TrialError: The name stands for no positive integer.
     """
     rerun = check_rerun(trace)
     known = list_sizes(rerun).get(name) or find_unbound(rerun, name)
@@ -198,11 +208,11 @@ def read_size(
     return size
 
 
-def share(trace: Trace, sizes: Mapping[str, int], parts: Parts) -> int:
+def _size_of_part(trace: Trace, sizes: Mapping[str, int], parts: Parts) -> int:
     """Return the size of one part of a batch.
 
     Raises:
-        TrialError: The batch cannot be split into as many, or has no size.
+        TrialError: The batch cannot be split into so many parts.
     """
     whole = sizes.get(parts.name) or read_size(trace, parts.name)
     if whole % parts.number:
@@ -218,21 +228,21 @@ def record_block(
     *,
     is_probe: bool = False,
 ) -> Trace:
-    """Run a block under a recording of its own, which sees its choices made.
+    """Record a block in this process, under a recording of its own.
 
     Args:
-        rerun: What is known of the block.
+        rerun: How the block was recorded before.
         block: Its statements.
         variables: Its variables.
-        choose: Makes the choices.
-        is_probe: Whether it is only asked if the block runs; as of ``Recording``.
+        choose: Makes the context that the block runs in, within the recording.
+        is_probe: Whether only success counts; as of ``Recording``.
     """
 
     def run() -> object:
         with torch.inference_mode(rerun.modes.is_inference):
             enter_modes(rerun.modes)
             with choose():
-                return run_block(rerun, block, variables)
+                return _run_block(rerun, block, variables)
 
     recording = Recording(
         rerun.file, options=rerun.options, namespace=variables, is_probe=is_probe
@@ -248,8 +258,8 @@ def record_block(
     return trace
 
 
-def run_block(rerun: Rerun, block: ast.Module, variables: dict[str, Any]) -> object:
-    """Run statements; return the value of a last expression, if it is a cell's."""
+def _run_block(rerun: Rerun, block: ast.Module, variables: dict[str, Any]) -> object:
+    """Run statements; return the value of a cell's last expression."""
     body, last = list(block.body), None
     if rerun.text is not None and body and isinstance(body[-1], ast.Expr):
         last, body = ast.Expression(body[-1].value), body[:-1]
@@ -261,13 +271,12 @@ def run_block(rerun: Rerun, block: ast.Module, variables: dict[str, Any]) -> obj
 
 
 class Variant(NamedTuple):
-    """A block that a child records in the place of a trace's.
+    """A block with other text, which a child records instead of a trace's block.
 
     Attributes:
         block: Its statements.
         around: Makes a context in which they run, within the recording.
-        question: Given the recording, and the block's variables when it has run or
-            raised; returns what can be pickled.
+        question: Is asked even if the block raised.
     """
 
     block: ast.Module
@@ -278,25 +287,22 @@ class Variant(NamedTuple):
 def ask_variants(
     trace: Trace, variants: Sequence[Variant], seconds: float
 ) -> list[Any | TrialError]:
-    """Record other blocks in the place of a trace's, all at once.
-
-    Args:
-        trace: What was recorded of it.
-        variants: The blocks.
-        seconds: How long each may take.
+    """Record other blocks in place of a trace's block, all at once.
 
     Returns:
-        For each the answer_variant, or why there is none.
+        For each variant the answer, or the reason why there is none.
 
     Raises:
-        TrialError: Nothing can be recorded in the place of it.
+        TrialError: The trace's block cannot run again at all.
     """
     rerun = check_rerun(trace)
-    return ask_apart([partial(answer_variant, rerun, one) for one in variants], seconds)
+    return _answer_all(
+        [partial(_answer_variant, rerun, one) for one in variants], seconds
+    )
 
 
-def answer_variant(rerun: Rerun, variant: Variant) -> tuple[str | None, Any]:
-    """Return why a variant has no answer, and the answer; runs in a child."""
+def _answer_variant(rerun: Rerun, variant: Variant) -> tuple[str | None, Any]:
+    """Return why there is no answer, or the answer; runs in the child."""
     variables = restore_variables(rerun, variant.block, {})
     refused = enter_sandbox()
     trace = record_block(rerun, variant.block, variables, variant.around)

@@ -1,7 +1,9 @@
-"""Choices that change what a block costs, made in the child that runs it again.
+"""Choices that change what a block costs: dtypes, checkpointing, other optimizers.
 
-A choice changes torch itself, for code that was not written for it: what follows is
-what torch does then, no rule of thumb. It holds for good: a child ends with its trial.
+``trace.fit("H100", choices=["checkpointing", "8-bit"])`` asks about a training step
+whose code has neither. A choice patches torch in the child that runs the block again
+(:func:`make_choices`): the answer is what torch then does, and no rule of thumb. The
+child ends after its trial, so nothing is restored. :data:`CHOICES` lists all choices.
 """
 
 import inspect
@@ -25,17 +27,18 @@ BLOCK: Final = 256
 """Numbers that share a scale."""
 
 LEAST: Final = 4096
-"""Parameters that have fewer numbers keep states of 32 bits."""
+"""Parameters with fewer numbers keep states of 32 bits."""
 
 
 class PackedAdam(Optimizer):
     """Adam with states of 8 bits, quantized by blocks, in one kernel a parameter.
 
-    It has the memory of the real one, not its values: a trial asks for no others.
+    It needs the memory of the real one; its values are wrong, and no trial asks for
+    them.
 
     Source:
-        bitsandbytes' ``Adam8bit``: two states of a byte a number, each with a scale
-        of 32 bits for 256 of them, and of 32 bits below 4,096 numbers.
+        bitsandbytes' ``Adam8bit``: two states of one byte for each number, with a scale
+        of 32 bits for 256 numbers, and of 32 bits below 4,096 numbers.
     """
 
     def __init__(self, params: Iterable[Any], *, is_paged: bool = False) -> None:
@@ -74,23 +77,23 @@ MAX_NAMED: Final = 12
 """How many classes of modules a message names."""
 
 
-def checkpoint_modules(pattern: str) -> Callable[[], str | None]:
-    """Have modules compute again in the backward pass what they do in the forward.
+def _checkpoint_modules(pattern: str) -> Callable[[], str | None]:
+    """Checkpoint modules, as ``torch.utils.checkpoint`` does, in code that does not.
 
     Args:
-        pattern: Of the modules' names within the one that is called first, or of their
-            classes' names, as ``fnmatch`` reads it; "" for the blocks, see below. None
-            within another that is meant, too.
+        pattern: ``fnmatch`` pattern of the names of modules within the module that is
+            called first, or of the names of their classes; "" for repeated blocks. A
+            module inside of a checkpointed one is not checkpointed again.
 
     Returns:
-        What says why no module was meant, once all has run; None if some were.
+        A function that returns, after the block ran, why no module was checkpointed.
     """
     call = nn.Module.__call__
     is_meant: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
     example_by_class: dict[str, str] = {}
 
-    def meet(root: nn.Module) -> None:
-        found = find_matches(root, pattern) if pattern else find_blocks(root)
+    def classify(root: nn.Module) -> None:
+        found = _find_matches(root, pattern) if pattern else _find_blocks(root)
         meant = {id(module) for module in found}
         for name, module in root.named_modules():
             is_meant[module] = id(module) in meant
@@ -99,26 +102,26 @@ def checkpoint_modules(pattern: str) -> Callable[[], str | None]:
     @wraps(call)
     def call_checkpointed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if module not in is_meant:  # a root: calls of what is in it come after
-            meet(module)
-            met_any.append(any(is_meant.values()))
+            classify(module)
+            were_any.append(any(is_meant.values()))
         run = partial(call, module)
         if is_meant[module] and module.training and torch.is_grad_enabled():
             return checkpoint(run, *args, use_reentrant=False, **kwargs)
         return run(*args, **kwargs)
 
     def find_fault() -> str | None:
-        return None if any(met_any) else describe_others(pattern, example_by_class)
+        return None if any(were_any) else _describe_others(pattern, example_by_class)
 
-    met_any: list[bool] = []
+    were_any: list[bool] = []
     nn.Module.__call__ = call_checkpointed  # type: ignore[method-assign]  # on purpose
     return find_fault
 
 
-def find_blocks(module: nn.Module) -> Iterator[nn.Module]:
+def _find_blocks(module: nn.Module) -> Iterator[nn.Module]:
     """Yield the outermost blocks of a module.
 
-    Blocks are modules of one class, with modules in them, that stand beside each other
-    in a list or a sequence.
+    Blocks are modules of one class, with modules inside of them, that stand beside each
+    other in a list or a sequence.
     """
     for child in module.children():
         kinds = [type(one) for one in child.children()]
@@ -130,11 +133,11 @@ def find_blocks(module: nn.Module) -> Iterator[nn.Module]:
         ]
         yield from blocks
         if not blocks:
-            yield from find_blocks(child)
+            yield from _find_blocks(child)
 
 
-def find_matches(root: nn.Module, pattern: str) -> Iterator[nn.Module]:
-    """Yield the outermost modules whose name or class a pattern describes."""
+def _find_matches(root: nn.Module, pattern: str) -> Iterator[nn.Module]:
+    """Yield the outermost modules whose name or class matches a pattern."""
     if fnmatchcase(type(root).__name__, pattern):
         yield root
         return
@@ -147,12 +150,12 @@ def find_matches(root: nn.Module, pattern: str) -> Iterator[nn.Module]:
             yield module
 
 
-def describe_others(pattern: str, example_by_class: dict[str, str]) -> str:
-    """Return that no module was meant, and those that could be.
+def _describe_others(pattern: str, example_by_class: dict[str, str]) -> str:
+    """Return that no module was checkpointed, and which modules could be.
 
     Args:
         pattern: The pattern; "" for blocks.
-        example_by_class: The name of a module of each class that was called.
+        example_by_class: By class, the name of one module that was called.
     """
     if not example_by_class:
         return "has no module to checkpoint: it calls none"
@@ -167,19 +170,19 @@ def describe_others(pattern: str, example_by_class: dict[str, str]) -> str:
 
 
 Choice: TypeAlias = str | AbstractContextManager[object]
-"""One of ``CHOICES`` as it is written, or a context that the block runs in."""
+"""One of :data:`CHOICES` as it is written, or a context that the block runs in."""
 
 Fault: TypeAlias = Callable[[], str | None]
-"""Says why a choice meant nothing, once all has run; None if it did."""
+"""Returns, after the block ran, why a choice changed nothing; None if it did."""
 
 
 class Kind(NamedTuple):
     """A kind of choice.
 
     Attributes:
-        make: Makes it, given what stands behind a colon, "" if nothing does, and the
-            type of the device that is meant; may return what finds its fault.
-        argument: What may stand behind a colon, in a word; "" if nothing may.
+        make: Patches torch, given the text after the colon ("" for none) and the type
+            of the device; may return a :data:`Fault`.
+        argument: What may stand after the colon, in a word; "" if nothing may.
     """
 
     make: Callable[[str, str], Fault | None]
@@ -189,13 +192,12 @@ class Kind(NamedTuple):
 def make_choices(
     choices: Iterable[Choice], device: str, faults: list[Fault]
 ) -> ExitStack:
-    """Make choices, and return the context that the block is to run in.
+    """Patch torch for each written choice; return the context that the block runs in.
 
     Args:
-        choices: Them; those that are written are made for good. What changes the text
-            of a block is no concern of torch's.
+        choices: The choices. Accumulation is skipped: it changes the block's text.
         device: Type of the device whose autocast is meant.
-        faults: What is to be asked when all has run is added to them.
+        faults: Functions to call after the block ran are added to it.
     """
     stack = ExitStack()
     for choice in choices:
@@ -209,10 +211,10 @@ def make_choices(
 
 
 def check_choices(choices: Iterable[Choice]) -> None:
-    """Make sure that choices are known.
+    """Raise an error that lists all choices if one is not known.
 
     Raises:
-        TrialError: One is not; the error lists those that are.
+        TrialError: A choice is not known.
     """
     for choice in choices:
         if not isinstance(choice, str):
@@ -220,12 +222,11 @@ def check_choices(choices: Iterable[Choice]) -> None:
         name, _, argument = choice.partition(":")
         known = name in CHOICES and (CHOICES[name].argument or not argument)
         if not known and name != ACCUMULATION:
-            texts = ", ".join(spell_choices())
+            texts = ", ".join(_spell_choices())
             raise TrialError(f"{choice!r} is no choice known; these are: {texts}")
 
 
-def spell_choices() -> Iterator[str]:
-    """Yield how each choice may be written."""
+def _spell_choices() -> Iterator[str]:
     for name, choice in CHOICES.items():
         yield name
         if choice.argument:
@@ -233,63 +234,44 @@ def spell_choices() -> Iterator[str]:
     yield f"{ACCUMULATION}:SIZE/PARTS"
 
 
-def use_bfloat16(_argument: str, _device: str) -> None:
+def _use_bfloat16(*_: str) -> None:
     """Make parameters and activations bfloat16 that would be float32."""
     torch.set_default_dtype(torch.bfloat16)
 
 
-def use_autocast(_argument: str, device: str) -> None:
-    """Compute in bfloat16 what autocast does."""
+def _use_autocast(_: str, device: str) -> None:
     torch.autocast(device, torch.bfloat16).__enter__()
 
 
-def fuse_optimizers(_argument: str, _device: str) -> None:
+def _fuse_optimizers(*_: str) -> None:
     """Have optimizers step in one kernel, without temporaries, where torch has one."""
-    for kind in list_optimizers():
+
+    def fuse(init: Callable[..., None]) -> Callable[..., None]:
+        @wraps(init)
+        def init_fused(*args: Any, **kwargs: Any) -> None:
+            init(*args, **kwargs | {"fused": True, "foreach": False})
+
+        return init_fused
+
+    for kind in _list_optimizers():
         if "fused" in inspect.signature(kind).parameters:
             kind.__init__ = fuse(kind.__init__)  # type: ignore[method-assign]  # on purpose
 
 
-def fuse(init: Callable[..., None]) -> Callable[..., None]:
-    """Return an optimizer's constructor that chooses the fused kernel."""
-
-    @wraps(init)
-    def init_fused(*args: Any, **kwargs: Any) -> None:
-        init(*args, **kwargs | {"fused": True, "foreach": False})
-
-    return init_fused
-
-
-def use_sgd(_argument: str, _device: str) -> None:
-    """Have an SGD without momentum in the place of each optimizer."""
-    replace_optimizers(lambda parameters: torch.optim.SGD(parameters, lr=1e-3))
-
-
-def use_8bit_adam(_argument: str, _device: str) -> None:
-    """Have an Adam with states of 8 bits in the place of each optimizer."""
-    replace_optimizers(PackedAdam)
-
-
-def page_8bit_adam(_argument: str, _device: str) -> None:
-    """Have one whose states lie on the CPU, and are paged in for each step."""
-    replace_optimizers(partial(PackedAdam, is_paged=True))
-
-
-def replace_optimizers(make: Callable[[Any], Optimizer]) -> None:
-    """Have another optimizer in the place of each."""
+def _replace_optimizers(make: Callable[[Any], Optimizer]) -> None:
+    """Construct another optimizer whenever the block constructs one."""
 
     def make_other(kind: type, params: Any, *_: Any, **__: Any) -> Any:
         if kind in kinds:
             return make(params)
         return object.__new__(kind)
 
-    kinds = {*list_optimizers()} - {torch.optim.SGD}
+    kinds = {*_list_optimizers()} - {torch.optim.SGD}
     for kind in kinds:
         kind.__new__ = make_other  # type: ignore[method-assign,assignment]  # on purpose
 
 
-def list_optimizers() -> list[type[Optimizer]]:
-    """Return torch's optimizers."""
+def _list_optimizers() -> list[type[Optimizer]]:
     found = vars(torch.optim).values()
     return [
         kind
@@ -298,32 +280,32 @@ def list_optimizers() -> list[type[Optimizer]]:
     ]
 
 
-def zero_gradients(_argument: str, _device: str) -> None:
-    """Have ``zero_grad()`` fill gradients with zeros, and keep them."""
+def _zero_gradients(*_: str) -> None:
+    """Have ``zero_grad()`` fill gradients with zeros instead of dropping them."""
+
+    def keep(zero_grad: Callable[..., None]) -> Callable[..., None]:
+        @wraps(zero_grad)
+        def zero_grad_kept(owner: object, set_to_none: bool = False) -> None:  # noqa: ARG001, FBT001, FBT002  as torch has it
+            zero_grad(owner, set_to_none=False)
+
+        return zero_grad_kept
+
     for kind in (Optimizer, nn.Module):
-        kind.zero_grad = keep_zeroed(kind.zero_grad)  # type: ignore[method-assign]  # on purpose
-
-
-def keep_zeroed(zero_grad: Callable[..., None]) -> Callable[..., None]:
-    """Return a ``zero_grad()`` that sets no gradient to None."""
-
-    @wraps(zero_grad)
-    def zero_grad_kept(owner: object, set_to_none: bool = False) -> None:  # noqa: ARG001, FBT001, FBT002  as torch has it
-        zero_grad(owner, set_to_none=False)
-
-    return zero_grad_kept
+        kind.zero_grad = keep(kind.zero_grad)  # type: ignore[method-assign]  # on purpose
 
 
 CHOICES: Final[Mapping[str, Kind]] = MappingProxyType(
     {
-        "bfloat16": Kind(use_bfloat16),
-        "autocast": Kind(use_autocast),
-        "checkpointing": Kind(lambda p, _: checkpoint_modules(p), "PATTERN"),
-        "fused": Kind(fuse_optimizers),
-        "sgd": Kind(use_sgd),
-        "8-bit": Kind(use_8bit_adam),
-        "paged 8-bit": Kind(page_8bit_adam),
-        "zeroed gradients": Kind(zero_gradients),
+        "bfloat16": Kind(_use_bfloat16),
+        "autocast": Kind(_use_autocast),
+        "checkpointing": Kind(lambda p, _: _checkpoint_modules(p), "PATTERN"),
+        "fused": Kind(_fuse_optimizers),
+        "sgd": Kind(lambda *_: _replace_optimizers(partial(torch.optim.SGD, lr=1e-3))),
+        "8-bit": Kind(lambda *_: _replace_optimizers(PackedAdam)),
+        "paged 8-bit": Kind(
+            lambda *_: _replace_optimizers(partial(PackedAdam, is_paged=True))
+        ),
+        "zeroed gradients": Kind(_zero_gradients),
     }
 )
-"""What may be chosen by a name alone; accumulation cannot."""
+"""All choices but accumulation, by name."""
