@@ -1,8 +1,15 @@
-"""What is wrong with a failed call: rules, lines, chains of sizes, likely edits."""
+"""The cause of a failed call: rules, lines, the origin of sizes, and edits to try.
+
+``F.linear(x, weight)`` raises "mat1 and mat2 shapes cannot be multiplied". Three kinds
+of failure have causes of their own, and are read from the records: a backward pass,
+``load_state_dict``, and unpacking. Every other call is made again with other arguments.
+Read :func:`diagnose` first.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from time import monotonic
 from typing import Final, NamedTuple, TypeAlias
 
@@ -13,16 +20,16 @@ from meta_magic.explain.backward_errors import (
     is_backward,
     list_backward_edits,
 )
-from meta_magic.explain.edits.accepted import Accepted, list_accepted
+from meta_magic.explain.edits.accepted import Accepted, find_accepted
 from meta_magic.explain.edits.argument_edits import edit_arguments, edit_modules
 from meta_magic.explain.edits.number_edits import edit_numbers, edit_roots
 from meta_magic.explain.edits.operand_edits import edit_intents, edit_operands
 from meta_magic.explain.edits.program_text import Edit, Program, sort_edits
 from meta_magic.explain.edits.situations import Situation, list_written
-from meta_magic.explain.given_names import find_maker, tell_returned
+from meta_magic.explain.given_names import MAX_BACK, find_maker, read_text
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.probing import Probe
-from meta_magic.explain.refused_sizes import Sight, trace_refused
+from meta_magic.explain.refused_sizes import Sizes, trace_refused
 from meta_magic.explain.repairs import Block
 from meta_magic.explain.rules import find_rules
 from meta_magic.recording.as_device.oracle.child import (
@@ -33,10 +40,8 @@ from meta_magic.recording.as_device.oracle.child import (
 )
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.dynamo import leave_dynamo_out
-from meta_magic.trace.calls import OpCall
 from meta_magic.trace.failed_call import FailedCall, Loading, Operand
 from meta_magic.trace.options import Options
-from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 from meta_magic.trials.trial import check_rerun
@@ -50,81 +55,20 @@ FAMILIES: Final = (
     edit_modules,
     edit_refusals,
 )
-
-
-def list_edits(situation: Situation) -> list[Edit]:
-    """Return edits that may mend a failed call, the likeliest first."""
-    return sort_edits(edit for family in FAMILIES for edit in family(situation))
-
-
-MAX_TOLD: Final = 3
-
-
-def tell_loading(trace: Trace, failed: FailedCall, loading: Loading) -> Iterator[str]:
-    """Yield what does not fit, in sentences."""
-    owner, given = loading.owner, loading.given
-    for name, own, other in loading.pairs[:MAX_TOLD]:
-        made = find_maker(trace, failed.operands[own].tensor)
-        line = f" (line {made.line})" if made is not None and made.line else ""
-        wanted, got = (failed.operands[n].geometry.shape for n in (own, other))
-        has = f"{owner} has {format_shape(wanted)}{line}"
-        yield f"{name}: {given} has {format_shape(got)}, {has}"
-    yield from tell_more(loading.pairs, "sizes differ")
-    prefix = find_prefix(loading.missing, loading.unexpected)
-    if loading.holders:
-        yield f"{given}[{loading.holders[0]!r}] has all names that {owner} has"
-    elif prefix:
-        yield f"all names in {given} begin with {prefix!r}, which {owner} has not"
-    elif prefix := find_prefix(loading.unexpected, loading.missing):
-        yield f"all names in {owner} begin with {prefix!r}, which {given} has not"
-    else:
-        yield from tell_names(f"{given} lacks", loading.missing)
-        yield from tell_names(f"{owner} has no", loading.unexpected)
-
-
-def tell_names(words: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield the first of some names, and how many more there are."""
-    if names:
-        n_more = len(names) - MAX_TOLD
-        more = f" and {n_more} more" if n_more > 0 else ""
-        yield f"{words} {', '.join(names[:MAX_TOLD])}{more}"
-
-
-def tell_more(rest: Sequence[object], words: str) -> Iterator[str]:
-    """Yield how many more there are than were told."""
-    if len(rest) > MAX_TOLD:
-        yield f"and of {len(rest) - MAX_TOLD} more the {words}"
-
-
-def find_prefix(names: Sequence[str], longer: Sequence[str]) -> str:
-    """Return what has to be taken from all longer names to have the others, or ""."""
-    for one in longer[:1]:
-        for name in names:
-            prefix = one.removesuffix(name)
-            if prefix != one and {prefix + other for other in names} == {*longer}:
-                return prefix
-    return ""
-
-
-def list_made_lines(trace: Trace, failed: FailedCall, loading: Loading) -> list[int]:
-    """Return the lines that made the module's tensors of other sizes."""
-    made = (
-        find_maker(trace, failed.operands[own].tensor) for _, own, _ in loading.pairs
-    )
-    return list(dict.fromkeys(call.line for call in made if call and call.line))
+"""What edits to try: functions that yield edits of a ``Situation``."""
 
 
 Found: TypeAlias = tuple[tuple[str, ...], Accepted]
-"""The rules that a call broke, and what it accepts."""
+"""The rules that a call broke, and what it accepts instead."""
 
 SECONDS: Final = 3.0
-"""What probing may take of a processor."""
+"""Processor time of the child that makes the call again."""
 
 PATIENCE: Final = 6.0
-"""How many seconds it is waited for, on a busy machine."""
+"""How many seconds to wait for that child on a busy machine."""
 
 LONGEST: Final = 5.0
-"""Seconds of a block that is not run again."""
+"""A block that took longer, in seconds, is not run again."""
 
 
 class Diagnosis(NamedTuple):
@@ -132,11 +76,12 @@ class Diagnosis(NamedTuple):
 
     Attributes:
         rules: What it asks for, in sentences.
-        lines: Where the mistake may be.
+        lines: Lines that may have the mistake.
         write_edits: Given the program, returns edits that may mend it.
-        operands: Tensors that it is about, and that the call was not given.
-        lineages: Where the sizes come from that are refused.
-        declined: Why the block was not run again, in words; "" if it was.
+        operands: Tensors that the rules are about, besides those that the call was
+            given.
+        lineages: Where the refused sizes come from.
+        declined: Why the block was not run again; "" if it was.
     """
 
     rules: tuple[str, ...]
@@ -151,12 +96,12 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
     """Return what is wrong with a call that was made in a block.
 
     Args:
-        trace: The trace that it ended.
+        trace: The trace that the call ended.
         failed: The call, its operands with names.
-        block: What of it may be edited; None if nothing may.
+        block: The block with its editable lines; None if there are none.
     """
-    declined = find_reason(trace)
-    bound = list_bound_lines(failed, block)
+    declined = _find_reason(trace)
+    bound = _list_bound_lines(failed, block)
     finding = Backward(trace, failed).find() if is_backward(failed) else None
     if finding is not None:
         at = [] if finding.line is None else [finding.line]
@@ -167,27 +112,32 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
         )
     loading = failed.loading
     if loading is not None:
-        lines = [*list_made_lines(trace, failed, loading), *bound]
-        return Diagnosis((*tell_loading(trace, failed, loading),), lines)
-    return diagnose_call(trace, failed, block, declined)
+        lines = [*_list_made_lines(trace, failed, loading), *bound]
+        return Diagnosis((*_explain_loading(trace, failed, loading),), lines)
+    return _diagnose_call(trace, failed, block, declined)
 
 
-def diagnose_call(
+def _diagnose_call(
     trace: Trace, failed: FailedCall, block: Block | None, declined: str
 ) -> Diagnosis:
-    """Return what is wrong with a call that tries of others may tell."""
+    """Return what is wrong with a call that can be made again with other arguments."""
     calls = [find_maker(trace, operand.tensor) for operand in failed.operands]
     made = [call.line for call in calls if call and call.line]
-    makers = [find_place(call, block) for call in calls]
+    positions = [None if call is None else call.position for call in calls]
+    file = None if block is None else block.rerun.file
+    makers = [at if at and at.file == file else None for at in positions]
     written: Sequence[int] = range(len(failed.operands))
     if block is not None:
         written = list_written(Program(block.text, block.lines), failed, makers)
-    told = (*failed.remarks, *tell_returned(trace, failed))
-    probe = None if told else make_probe(trace, failed, written)
-    with ask_meanwhile(probe) as wait:
-        sight = Sight({}, ()) if declined else trace_refused(trace, failed)
-        rules, accepted = wait() or (told, Accepted())
+    own_rules = (*failed.remarks, *_explain_unpacking(trace, failed))
+    probe = None if own_rules else make_probe(trace, failed, written)
+    with _ask_meanwhile(probe) as wait:
+        sight = Sizes({}, ()) if declined else trace_refused(trace, failed)
+        rules, accepted = wait() or (own_rules, Accepted())
     lineages = tuple(refused.lineage for refused in sight.refused)
+    steps = [step for lineage in lineages for step in lineage.steps]
+    steps.sort(key=lambda step: not step.is_written)
+    lines = [step.line for step in steps if step.line is not None]
 
     def write_edits(program: Program) -> list[Edit]:
         situation = Situation(
@@ -199,19 +149,19 @@ def diagnose_call(
             seen=sight.seen,
             refused=sight.refused,
         )
-        return list_edits(situation)
+        return sort_edits(edit for family in FAMILIES for edit in family(situation))
 
     return Diagnosis(
         rules,
-        [*list_lines(lineages), *made],
+        [*lines, *made],
         write_edits,
         lineages=lineages,
         declined=declined or sight.declined,
     )
 
 
-def list_bound_lines(failed: FailedCall, block: Block | None) -> list[int]:
-    """Return the lines of a block that bind what is read where a call was made."""
+def _list_bound_lines(failed: FailedCall, block: Block | None) -> list[int]:
+    """Return the lines of a block that bind the names in the failing expression."""
     if block is None:
         return []
     file = block.rerun.file
@@ -219,15 +169,8 @@ def list_bound_lines(failed: FailedCall, block: Block | None) -> list[int]:
     return [*Program(block.text, block.lines).find_bindings(at)]
 
 
-def find_place(call: OpCall | None, block: Block | None) -> SourcePosition | None:
-    """Return where a call was made, if that is in the block's file."""
-    at = None if call is None else call.position
-    file = None if block is None else block.rerun.file
-    return at if at is not None and at.file == file else None
-
-
-def find_reason(trace: Trace) -> str:
-    """Return why a trace's block is not run again, in words; "" if it may be."""
+def _find_reason(trace: Trace) -> str:
+    """Return why a trace's block is not run again; "" if it may be."""
     try:
         check_rerun(trace)
     except TrialError as error:
@@ -236,21 +179,13 @@ def find_reason(trace: Trace) -> str:
     return f"it took {trace.seconds:.0f} s to fail" if is_long else ""
 
 
-def list_lines(lineages: Sequence[Lineage]) -> Iterator[int]:
-    """Yield the lines of chains, those first where numbers are written."""
-    steps = [step for lineage in lineages for step in lineage.steps]
-    for step in sorted(steps, key=lambda step: not step.is_written):
-        if step.line is not None:
-            yield step.line
-
-
 def make_probe(
     trace: Trace, failed: FailedCall, written: Sequence[int]
 ) -> Callable[..., Found] | None:
-    """Return what finds the rules that a call broke and what it accepts.
+    """Return what finds, in a child, the rules that a call broke and what it accepts.
 
-    It is told whether to try each call in a child: it may end the process. None where
-    that cannot be found out.
+    Its argument says whether to make each call in a child of its own, as a call may end
+    the process. None where the call cannot be made again.
     """
     function = failed.function
     if function is None or not (failed.is_whole and can_fork()):
@@ -263,16 +198,16 @@ def make_probe(
     def run(*, is_careful: bool) -> Found:
         leave_dynamo_out()
         probe = Probe(function, failed, record, is_careful=is_careful)
-        return find_rules(probe), list_accepted(probe, written)
+        return find_rules(probe), find_accepted(probe, written)
 
     return run
 
 
 @contextmanager
-def ask_meanwhile(
+def _ask_meanwhile(
     probe: Callable[..., Found] | None,
 ) -> Iterator[Callable[[], Found | None]]:
-    """Have a child run what :func:`make_probe` returned; yield what waits for it."""
+    """Start a child with the result of :func:`make_probe`; yield what waits for it."""
     if probe is None:
         yield lambda: None
         return
@@ -287,3 +222,75 @@ def ask_meanwhile(
             return None if answered is NO_ANSWER else answered
 
         yield wait
+
+
+MAX_NAMED: Final = 3
+
+UNPACK: Final = "values to unpack"
+"""Part of Python's message when the number of names is wrong."""
+
+
+def _explain_loading(
+    trace: Trace, failed: FailedCall, loading: Loading
+) -> Iterator[str]:
+    """Yield in sentences why a state dictionary does not fit a module."""
+    owner, given = loading.owner, loading.given
+    for name, own, other in loading.pairs[:MAX_NAMED]:
+        made = find_maker(trace, failed.operands[own].tensor)
+        line = f" (line {made.line})" if made is not None and made.line else ""
+        wanted, got = (failed.operands[n].geometry.shape for n in (own, other))
+        has = f"{owner} has {format_shape(wanted)}{line}"
+        yield f"{name}: {given} has {format_shape(got)}, {has}"
+    if len(loading.pairs) > MAX_NAMED:
+        yield f"and of {len(loading.pairs) - MAX_NAMED} more the sizes differ"
+    prefix = _find_prefix(loading.missing, loading.unexpected)
+    if loading.holders:
+        yield f"{given}[{loading.holders[0]!r}] has all names that {owner} has"
+    elif prefix:
+        yield f"all names in {given} begin with {prefix!r}, which {owner} has not"
+    elif prefix := _find_prefix(loading.unexpected, loading.missing):
+        yield f"all names in {owner} begin with {prefix!r}, which {given} has not"
+    else:
+        for lack, names in (
+            (f"{given} lacks", loading.missing),
+            (f"{owner} has no", loading.unexpected),
+        ):
+            n_more = len(names) - MAX_NAMED
+            more = f" and {n_more} more" if n_more > 0 else ""
+            if names:
+                yield f"{lack} {', '.join(names[:MAX_NAMED])}{more}"
+
+
+def _explain_unpacking(trace: Trace, failed: FailedCall) -> Iterator[str]:
+    """Yield how many values a module returned, if they were unpacked to other names."""
+    at = failed.frames[-1] if failed.frames else None
+    if at is None or failed.function is not None or UNPACK not in (trace.error or ""):
+        return
+    for call in islice(reversed(trace.module_calls), MAX_BACK):
+        position = call.position
+        if position and (position.file, position.line) == (at.file, at.line):
+            shapes: dict[str, list[str]] = {}
+            for path, tensor in call.outputs:
+                first = path.partition(".")[0]
+                shapes.setdefault(first, []).append(format_shape(tensor.shape))
+            listed = "; ".join(" and ".join(part) for part in shapes.values())
+            yield f"{read_text(position)} returned {len(shapes)} values: {listed}"
+            return
+
+
+def _find_prefix(names: Sequence[str], longer: Sequence[str]) -> str:
+    """Return the prefix that all longer names have before the others, or ""."""
+    for one in longer[:1]:
+        for name in names:
+            prefix = one.removesuffix(name)
+            if prefix != one and {prefix + other for other in names} == {*longer}:
+                return prefix
+    return ""
+
+
+def _list_made_lines(trace: Trace, failed: FailedCall, loading: Loading) -> list[int]:
+    """Return the lines that made the module's tensors whose sizes differ."""
+    made = (
+        find_maker(trace, failed.operands[own].tensor) for _, own, _ in loading.pairs
+    )
+    return list(dict.fromkeys(call.line for call in made if call and call.line))

@@ -1,4 +1,9 @@
-"""Why a recorded block failed: where, on what, and which rule it broke."""
+"""Why a recorded block failed: the record, and its text.
+
+After an error in a ``%%meta`` cell, ``print(trace.explanation)`` shows the failing
+line, the shapes of its operands, the rule that they broke, where their sizes come from,
+and edits with which the cell ran. Read :func:`explain` first.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +29,7 @@ MAX_CALLERS: Final = 4
 MAX_CHAINS: Final = 2
 
 MAX_CHAIN: Final = 5
-"""How many lines of a chain there are."""
+"""Lines of one chain."""
 
 LEAST: Final = (
     ("chains", 6),
@@ -34,7 +39,7 @@ LEAST: Final = (
     ("chains", 3),
     ("repairs", 7),
 )
-"""How many lines are left of each part, in the order in which they are given up."""
+"""How many lines each part keeps, in the order in which parts are shortened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,23 +48,23 @@ class Explanation:
 
     Attributes:
         error: Type and text of the error.
-        line: Line of the cell, or else of the user's file; None if no line of his is
-            on the way.
-        where: The innermost place in the user's own code: ``line 12``, or of another
+        line: The failing line of the cell, or else of the user's file; None if no line
+            of the user's code was running.
+        where: The innermost call site in the user's code: ``line 12``, or in another
             file ``model.py:12``; "" for none.
-        expression: What stands there.
-        callers: The places in the user's own code on the way there, outermost first,
-            and what stands at each.
+        expression: The code there.
+        callers: The call sites that led there, outermost first, each with its code.
         module: The module that was called: class and name; "" outside of modules.
         given: The tensors that the failed call was given.
-        rules: What it asks for, in sentences.
-        repairs: Edits of the cell with which it ran to its end, the smallest first.
+        rules: What the call asks for, in sentences.
+        repairs: Edits with which the block ran to its end, the smallest first.
         n_tried: How many edits were tried.
-        declined: Why no edits were tried, or one that was did not come to its end, in
-            words; "" if there is no reason but errors.
-        lineages: Where the sizes come from that are refused.
-        culprits: Lines of the cell where the mistake may be: those of repairs, then of
-            numbers that refused sizes come from, and of what made the operands.
+        declined: Why no edits were tried, or why one did not come to its end without an
+            error; "" if neither happened.
+        lineages: Where the refused sizes come from.
+        culprits: Lines of the cell that may have the mistake: those of repairs, then
+            those of numbers that refused sizes come from, then those that made
+            operands.
     """
 
     error: str
@@ -78,52 +83,41 @@ class Explanation:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """How the user's code writes the tensors, and what callers call them."""
+        """The names of the tensors, in the user's code and in its callers."""
         names = (name for one in self.given for name in (one.name, *one.aliases))
         return tuple(dict.fromkeys(names))
 
     @property
     def text(self) -> str:
-        """The whole of it, but for the error."""
-        return format_explanation(self)
+        """The explanation without the error, in at most ``MAX_LINES`` lines."""
+        parts = {name: [*lines] for name, lines in _walk_parts(self)}
+        for name, least in LEAST:
+            n_over = sum(map(len, parts.values())) - MAX_LINES
+            lines = parts[name]
+            if n_over > 0 and len(lines) > least:
+                n_kept = max(least, len(lines) - n_over - 1)
+                n_kept = n_kept if name != "repairs" else least
+                parts[name] = [*lines[:n_kept], "    ..."]
+        return "\n".join(line for lines in parts.values() for line in lines)
 
     def __str__(self) -> str:
         return f"{self.error}\n{self.text}"
 
 
-def format_explanation(explanation: Explanation) -> str:
-    """Return all of an explanation but the error, in at most ``MAX_LINES`` lines."""
-    parts = {name: [*lines] for name, lines in walk_parts(explanation)}
-    for name, least in LEAST:
-        n_over = sum(map(len, parts.values())) - MAX_LINES
-        lines = parts[name]
-        if n_over > 0 and len(lines) > least:
-            n_left = max(least, len(lines) - n_over - 1)
-            n_left = n_left if name != "repairs" else least
-            parts[name] = [*lines[:n_left], "    ..."]
-    return "\n".join(line for lines in parts.values() for line in lines)
-
-
-def walk_parts(explanation: Explanation) -> Iterator[tuple[str, Iterator[str]]]:
+def _walk_parts(explanation: Explanation) -> Iterator[tuple[str, Iterator[str]]]:
     """Yield the parts of an explanation by name, with the lines of each."""
     callers = explanation.callers[-MAX_CALLERS:]
     yield "callers", (f"{where}: {text}" for where, text in callers)
-    yield "head", walk_head(explanation)
-    yield "operands", walk_operands(explanation.given)
+    module = f"    in {explanation.module}" if explanation.module else ""
+    head = f"{explanation.where}: {explanation.expression}{module}".strip(": ")
+    yield "head", iter([head] if head else [])
+    yield "operands", _walk_operands(explanation.given)
     yield "rules", (f"  {rule}" for rule in explanation.rules)
-    yield "chains", walk_chains(explanation.lineages)
+    yield "chains", _walk_chains(explanation.lineages)
     yield "repairs", walk_repairs(explanation)
 
 
-def walk_head(explanation: Explanation) -> Iterator[str]:
-    """Yield the line of the place where it failed, if there is one."""
-    module = f"    in {explanation.module}" if explanation.module else ""
-    head = f"{explanation.where}: {explanation.expression}{module}".strip(": ")
-    yield from [head] if head else []
-
-
-def walk_operands(given: Sequence[Operand]) -> Iterator[str]:
-    """Yield a line for each tensor."""
+def _walk_operands(given: Sequence[Operand]) -> Iterator[str]:
     shown = given[:MAX_OPERANDS]
     width = max((len(operand.name) for operand in shown), default=0)
     for operand in shown:
@@ -134,8 +128,7 @@ def walk_operands(given: Sequence[Operand]) -> Iterator[str]:
         yield f"    and {len(given) - MAX_OPERANDS} more"
 
 
-def walk_chains(lineages: Sequence[Lineage]) -> Iterator[str]:
-    """Yield the first lines of the first chains."""
+def _walk_chains(lineages: Sequence[Lineage]) -> Iterator[str]:
     for lineage in lineages[:MAX_CHAINS]:
         first, *rest = lineage.lines
         yield f"  why {first}"
@@ -145,7 +138,7 @@ def walk_chains(lineages: Sequence[Lineage]) -> Iterator[str]:
 
 
 def walk_repairs(explanation: Explanation) -> Iterator[str]:
-    """Yield the repairs, or why there are none."""
+    """Yield the lines of the repairs, or the reason why there are none."""
     if explanation.repairs:
         yield "repairs that ran"
     elif explanation.n_tried:
@@ -154,15 +147,10 @@ def walk_repairs(explanation: Explanation) -> Iterator[str]:
     elif explanation.declined:
         yield f"no repairs were tried: {explanation.declined}"
     for repair in explanation.repairs:
-        yield from walk_repair(repair)
-
-
-def walk_repair(repair: Repair) -> Iterator[str]:
-    """Yield the lines of a repair."""
-    for line, before, after in repair.changes:
-        yield f"    line {line}  {before.strip()}"
-        yield f"    ->{' ' * len(str(line))}     {after.strip()}"
-    yield f"            {repair.consequence}"
+        for line, before, after in repair.changes:
+            yield f"    line {line}  {before.strip()}"
+            yield f"    ->{' ' * len(str(line))}     {after.strip()}"
+        yield f"            {repair.consequence}"
 
 
 def explain(trace: Trace) -> Explanation | None:
@@ -170,40 +158,40 @@ def explain(trace: Trace) -> Explanation | None:
     failed = trace.failed
     if trace.error is None or failed is None:
         return None
-    frames = find_frames(trace, failed)
+    frames = _find_frames(trace, failed)
     position = frames[-1] if frames else None
     found = Explanation(
         error=trace.error,
         line=trace.error_line or (position.line if position else None),
-        where=locate(position, frames) if position else "",
+        where=_locate(position, frames) if position else "",
         expression=read_text(position),
-        callers=tuple((locate(at, frames), read_text(at)) for at in frames[:-1]),
+        callers=tuple((_locate(at, frames), read_text(at)) for at in frames[:-1]),
         module=describe_module(trace),
         given=(),
     )
     try:
-        return add_findings(trace, name_operands(trace, failed), found)
+        return _add_cause(trace, name_operands(trace, failed), found)
     except Exception as error:  # noqa: BLE001  never in the place of the user's own
-        words = f"This could not be explained: {type(error).__name__}: {error}"
-        return replace(found, rules=(words.partition("\n")[0],))
+        rule = f"This could not be explained: {type(error).__name__}: {error}"
+        return replace(found, rules=(rule.partition("\n")[0],))
     except KeyboardInterrupt:
         return replace(found, rules=("This was interrupted while it was explained.",))
 
 
-def find_frames(trace: Trace, failed: FailedCall) -> list[SourcePosition]:
-    """Return the user's lines on the way to a call, from the cell on if it was one."""
+def _find_frames(trace: Trace, failed: FailedCall) -> list[SourcePosition]:
+    """Return the call sites that led to a call, from the cell on if it was one."""
     files = [frame.file for frame in failed.frames]
     first = files.index(trace.cell.file) if trace.cell.file in files else 0
     return list(failed.frames[first:])
 
 
-def locate(at: SourcePosition, frames: Sequence[SourcePosition]) -> str:
-    """Return where a position is: of another file than the first's with its name."""
+def _locate(at: SourcePosition, frames: Sequence[SourcePosition]) -> str:
+    """Return a line number; of another file than the first's with the file's name."""
     is_near = at.file == frames[0].file
     return f"line {at.line}" if is_near else f"{PurePath(at.file).name}:{at.line}"
 
 
-def add_findings(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
+def _add_cause(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
     """Return an explanation with operands, rules, and repairs that were tried."""
     block = find_block(trace)
     diagnosis = diagnose(trace, failed, block)

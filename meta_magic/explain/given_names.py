@@ -1,8 +1,11 @@
-"""What the operands of a failed call are called, and the module that it was made in."""
+"""The user's names of a failed call's operands, and of the module that made the call.
+
+"dimension 1 of x" is of use; "dimension 1 of tensor 17" is not. An operand has the name
+that the failing line gives it, or that of the call that made it, with its line.
+"""
 
 import ast
 import linecache
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -13,18 +16,14 @@ from meta_magic.trace.calls import OpCall
 from meta_magic.trace.failed_call import UNNAMED, FailedCall
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
-from meta_magic.trace.units import format_shape
-
-UNPACK: Final = "values to unpack"
-"""In Python's words for what was bound to another number of names."""
 
 MAX_BACK: Final = 1000
-"""How many operators back an operand without a name is looked for."""
+"""How many calls back the maker of an operand is looked for."""
 
 
 def describe_module(trace: Trace) -> str:
     """Return class and name of the module in which the failed call was made."""
-    number = find_failing(trace)
+    number = _find_failing(trace)
     if number is None:
         return ""
     within = trace.module_calls[number]
@@ -33,23 +32,22 @@ def describe_module(trace: Trace) -> str:
     return f"{within.class_name} `{name}`" if name else within.class_name
 
 
-def find_failing(trace: Trace) -> int | None:
-    """Return which call of a module the failed call was made in, if any."""
+def _find_failing(trace: Trace) -> int | None:
     call = trace.ops[-1] if len(trace.ops) else None
     return call.module_call if call is not None and call.raised else None
 
 
 def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
-    """Return a call whose operands have names: by what made them, if by nothing else.
+    """Return a call whose operands all have names: at least that of what made them.
 
-    What made one that is written as a call, as ``model(x)``, is another name of it.
+    An operand that is written as a call, as ``model(x)``, keeps its maker as an alias.
     """
     at = failed.frames[-1] if failed.frames else None
     is_alone = failed.function is Tensor.__bool__
     operands = []
     for operand in failed.operands:
         made = find_maker(trace, operand.tensor)
-        name = find_name(at, made, is_alone=is_alone)
+        name = _find_name(at, made, is_alone=is_alone)
         aliases = operand.aliases
         if "(" in operand.name and name not in {UNNAMED, operand.name}:
             aliases = (*aliases, name)
@@ -58,13 +56,15 @@ def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
     return replace(failed, operands=tuple(operands))
 
 
-def find_name(at: SourcePosition | None, made: OpCall | None, *, is_alone: bool) -> str:
-    """Return what a tensor is called by the call that made it.
+def _find_name(
+    at: SourcePosition | None, made: OpCall | None, *, is_alone: bool
+) -> str:
+    """Return the name of a tensor, by the call that made it.
 
     Args:
-        at: Where the failed call was made.
-        made: What returned the tensor, if that is known.
-        is_alone: Whether the expression there stands for the tensor.
+        at: Call site of the failed call.
+        made: The call that returned the tensor, if it is known.
+        is_alone: Whether the tensor is the whole expression there.
     """
     if made is None or made.position is None:
         return UNNAMED
@@ -77,40 +77,17 @@ def find_name(at: SourcePosition | None, made: OpCall | None, *, is_alone: bool)
 
 
 def find_maker(trace: Trace, tensor: int) -> OpCall | None:
-    """Return the call that returned a tensor, if that was not long ago."""
+    """Return the call that returned a tensor, if it is one of the last ones."""
     for call in islice(reversed(trace.ops), MAX_BACK):
         if any(output.tensor_id == tensor for output in call.outputs):
             return call
     return None
 
 
-def tell_returned(trace: Trace, failed: FailedCall) -> Iterator[str]:
-    """Yield how many values a module returned, where they were not so many names."""
-    at = failed.frames[-1] if failed.frames else None
-    if at is None or failed.function is not None or UNPACK not in (trace.error or ""):
-        return
-    for call in islice(reversed(trace.module_calls), MAX_BACK):
-        position = call.position
-        if position is not None and is_within(position, at):
-            shapes: dict[str, list[str]] = {}
-            for path, tensor in call.outputs:
-                first = path.partition(".")[0]
-                shapes.setdefault(first, []).append(format_shape(tensor.shape))
-            listed = "; ".join(" and ".join(part) for part in shapes.values())
-            yield f"{read_text(position)} returned {len(shapes)} values: {listed}"
-            return
-
-
-def is_within(position: SourcePosition, other: SourcePosition) -> bool:
-    """Whether a position stands in the line of another one."""
-    return (position.file, position.line) == (other.file, other.line)
-
-
 def name_result(position: SourcePosition | None) -> str:
-    """Return what the statement at a position writes, or keeps its result in.
+    """Return the name that a statement gives its result, or writes; "" for none.
 
-    The name that it binds, what has the item that it sets, or what it calls a method
-    of; "" where that is nothing.
+    This is the target of an assignment, without its index, or the receiver of a method.
     """
     if position is None:
         return ""
@@ -137,7 +114,7 @@ def name_result(position: SourcePosition | None) -> str:
 
 
 def read_text(position: SourcePosition | None) -> str:
-    """Return the source at a position; of several lines the first."""
+    """Return the code at a call site; of several lines the first."""
     if position is None:
         return ""
     line = linecache.getline(position.file, position.line).rstrip("\n").encode()

@@ -1,6 +1,8 @@
-"""Make a failed call again on meta, with sizes, numbers or operands changed.
+"""Make a failed call again with other arguments, to see what it accepts.
 
-The operator is the oracle: nothing here knows any of them.
+The user's ``F.linear(x, weight)`` failed; is it accepted with 400 features in ``x``?
+torch itself answers: nothing here knows the rule of any operator. The meta device is
+asked first, then the CPU with zeros, then a recording. Read :meth:`Probe.run`.
 """
 
 import inspect
@@ -26,19 +28,19 @@ VAR_ARGS, VAR_KWARGS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_K
 
 
 def name_argument(call: FailedCall, path: tuple[int | str, ...]) -> str:
-    """Return an argument as one would write it, such as ``kernel_size[1]``.
+    """Return the text of an argument's name, such as ``kernel_size[1]``.
 
     Args:
         call: The call.
-        path: 0 for positional ones or 1 for those by name, then which, then the way
-            into it.
+        path: Begins with 0 for positional or 1 for keyword arguments; then the way to
+            it.
     """
     _, first, *inner = path
-    if call.function is call_module and first == 1:  # what the module is told
+    if call.function is call_module and first == 1:  # an attribute of the module
         name, *at = map(str, inner)
         return f"{call.receiver}.{name}" + "".join(f"[{number}]" for number in at)
     if isinstance(first, int):
-        names = list_names(call.function)
+        names = _list_names(call.function)
         name = names[first] if first < len(names) else f"argument {first}"
     else:
         name = first
@@ -46,8 +48,8 @@ def name_argument(call: FailedCall, path: tuple[int | str, ...]) -> str:
 
 
 @lru_cache(maxsize=1024)
-def list_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of a function's positional arguments, as far as torch tells."""
+def _list_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's positional arguments, if torch has them."""
     try:
         named = inspect.signature(function).parameters
     except (TypeError, ValueError):  # written in C++
@@ -63,28 +65,28 @@ def list_names(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 MAX_VALUES: Final = 100_000
-"""How many values an operand may have on the CPU."""
+"""A larger operand is not made on the CPU."""
 
 
 def make_like(operand: Operand, sizes: Sequence[int], device: str) -> Tensor:
-    """Return a tensor with an operand's metadata, of other sizes perhaps.
+    """Return a tensor with an operand's metadata, but with other sizes.
 
-    Its dimensions lie in memory in the order in which the operand's do.
+    The order of its dimensions in memory stays that of the operand.
 
     Raises:
-        MemoryError: It is to have values, and too many.
+        MemoryError: On the CPU, if it is large.
     """
     geometry = operand.geometry
     shape, stride = tuple(sizes), geometry.stride
     if device != "meta" and prod(shape) > MAX_VALUES:
         raise MemoryError
     if stride is None:
-        steps = dense(shape)
+        steps = _dense(shape)
     elif shape == geometry.shape:
         steps = [*stride]
     else:
         order = sorted(range(len(shape)), key=lambda dim: (-stride[dim], dim))
-        ordered = dense([shape[dim] for dim in order])
+        ordered = _dense([shape[dim] for dim in order])
         steps = [ordered[order.index(dim)] for dim in range(len(shape))]
     tensor = torch.empty_strided(shape, steps, dtype=geometry.dtype, device=device)
     if device != "meta":
@@ -93,38 +95,37 @@ def make_like(operand: Operand, sizes: Sequence[int], device: str) -> Tensor:
     return tensor if operand.is_leaf else tensor.clone()
 
 
-def dense(shape: Sequence[int]) -> list[int]:
-    """Return the strides of a tensor without gaps."""
+def _dense(shape: Sequence[int]) -> list[int]:
     return [prod(shape[dim + 1 :]) for dim in range(len(shape))]
 
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-"""Of all tensors that a call returned."""
+"""The shapes of all tensors that a call returned."""
 
 DEVICES: Final = ("meta", "cpu", None)
-"""What is asked, in this order; None for a recording."""
+"""Devices to ask, in this order; None is a recording."""
 
 MAX_CANDIDATES: Final = 24
 
 MAX_NUMEL: Final = 2**20
-"""Elements of a result beyond which the CPU is not asked to compute it."""
+"""A call with a larger result is not made on the CPU."""
 
 SECONDS: Final = 0.4
-"""After this time of a processor nothing more is asked, and counts as refused."""
+"""Processor time after which all further calls count as refused."""
 
 PATIENCE: Final = 2.0
-"""How many seconds a child may take that is asked."""
+"""How many seconds a child may take for one call."""
 
 LEAST_ARGUMENT: Final = -3
 """The least integer that is tried for an argument that is no size."""
 
 
 class Variable(NamedTuple):
-    """A number that a call depends on: a size of an operand, or an argument.
+    """A number that a call depends on: a size of an operand, or an integer argument.
 
     Attributes:
-        operand: The number of the operand; -1 for an argument.
-        at: The dimension; or where the argument stands: path through nested ones.
+        operand: The index of the operand; -1 for an argument.
+        at: The dimension; of an argument the path to it.
     """
 
     operand: int
@@ -140,8 +141,8 @@ class Change(NamedTuple):
     """A change of an operand.
 
     Attributes:
-        text: As Python has it; ``{}`` stands for the operand.
-        make: Makes it.
+        text: Its code; ``{}`` stands for the operand.
+        make: Applies it.
     """
 
     text: str
@@ -149,24 +150,24 @@ class Change(NamedTuple):
 
 
 class Probe:
-    """Makes one call again and again; remembers what each came to.
+    """Makes one call again with changes, and remembers each result.
 
-    A device is asked first: meta, or the CPU where meta accepts the call as it was.
-    What meta accepts, the CPU is asked about, with zeros; and where these are too many,
-    or may be refused as values, a recording, which knows better and takes its time.
-    Constructors check their arguments themselves, on meta as well.
+    A device is asked first: meta, or the CPU where meta accepts the original call. If
+    meta accepts a change, the CPU is asked too, with zeros. A recording is asked last:
+    it refuses by values as well, but it is slow. Constructors check their arguments
+    themselves, so meta is enough.
 
     Args:
         function: What is called.
-        call: With what; all of its arguments have to be known.
-        record: Runs a function within a recording; None to ask meta alone.
-        is_careful: Whether each is asked in a child: it may end the process.
+        call: Its arguments; all must be known.
+        record: Runs a function within a recording; None to ask meta only.
+        is_careful: Whether each call is made in a child, as it may end the process.
 
     Attributes:
         function: What is called.
-        call: With what.
+        call: Its arguments.
         values: The numbers that it depends on, as they were.
-        device: What is asked first; None if all devices accept the call as it was.
+        device: The device that is asked first; None if all accept the original call.
     """
 
     def __init__(
@@ -200,8 +201,8 @@ class Probe:
         if record is not None:  # from here: the first call may import much
             self._end = process_time() + SECONDS
 
-    def ask_next(self) -> None:
-        """Have what comes after the device that is asked first be asked first."""
+    def skip_device(self) -> None:
+        """Begin with the next device from now on."""
         self.device = DEVICES[DEVICES.index(self.device) + 1]
 
     def run(
@@ -212,8 +213,8 @@ class Probe:
         """Return the shapes that the call returns; None if it raises.
 
         Args:
-            values: Numbers that are others.
-            changes: By its number, what is done to an operand before.
+            values: Numbers that change.
+            changes: By index, the change of an operand.
         """
         shapes = None
         for device in DEVICES[DEVICES.index(self.device) :]:
@@ -227,11 +228,11 @@ class Probe:
         return shapes
 
     def accepts(self, values: Mapping[Variable, int]) -> bool:
-        """Whether the call returns if numbers are others."""
+        """Whether the call returns with other numbers."""
         return self.run(values) is not None
 
     def seems_accepted(self, values: Mapping[Variable, int]) -> bool:
-        """Whether it does as far as a device says, which is quick."""
+        """Whether it does on the first device alone, which is quick."""
         return self._look_up(values, {}, self.device) is not None
 
     def _look_up(
@@ -240,7 +241,7 @@ class Probe:
         changes: Mapping[int, Change],
         device: str | None,
     ) -> Shapes | None:
-        """Return what :meth:`run` does, asking a device; a recording for None."""
+        """Return the result of :meth:`run` on one device, asked once."""
         texts = ((number, change.text) for number, change in changes.items())
         key = frozenset(values.items()), frozenset(texts), device
         if key not in self._known:
@@ -311,7 +312,7 @@ class Probe:
             return self.function(*build(call.args, (0,)), **build(call.kwargs, (1,)))
 
     def label(self, variable: Variable) -> str:
-        """Return a number in words, with its value."""
+        """Return the name of a number, with its value."""
         value = self.values[variable]
         if isinstance(variable.at, int):
             operand = self.call.operands[variable.operand]
@@ -321,8 +322,8 @@ class Probe:
     def list_candidates(self, variable: Variable) -> list[int]:
         """Return other values that a number may be meant to have.
 
-        Those of other numbers, those beside it, and those by which as many elements
-        come out as another operand has.
+        These are the values of other numbers, values near its own, and those with which
+        the number of elements equals that of another operand.
         """
         value = self.values[variable]
         known = {v for v in self.values.values() if v > 0}
@@ -340,7 +341,7 @@ class Probe:
         return sorted(n for n in found if n >= least and n != value)[:MAX_CANDIDATES]
 
     def _list_rests(self, variable: Variable) -> set[int]:
-        """Return what arguments leave of the sizes, and what they are in all."""
+        """Return what other arguments leave of a size, as those of ``torch.split``."""
         parts = [n for v, n in self.values.items() if not v.is_size and v != variable]
         if variable.is_size:
             return {sum(parts)}
@@ -348,7 +349,7 @@ class Probe:
         return {size - sum(parts) for size in sizes}
 
     def _count_others(self, variable: Variable) -> int:
-        """Return the product of the numbers beside one: a rest has to divide it."""
+        """Return the product of the other numbers of an operand or of the arguments."""
         beside = [
             value
             for other, value in self.values.items()

@@ -1,6 +1,9 @@
-"""Where the sizes come from that a failed call refuses, from one more run of its block.
+"""Where the sizes come from that a failed call refuses.
 
-The same run tells what integers the block's expressions stood for.
+``self.fc(x)`` refuses 800 features: the chain says that 800 is 32 * 5 * 5, by a
+``flatten`` of line 12, and 32 is written in line 4. The block runs once more, in a
+child, with integers that know their origin; the same run shows which integers each of
+its expressions stood for. Read :func:`trace_refused`, then :func:`solve`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +22,7 @@ from meta_magic.trace.trace import Trace
 MAX_CHAINS: Final = 4
 
 NEAR: Final = 8
-"""How far around a written number others are tried for the size that is accepted."""
+"""How far around a written number others are tried."""
 
 
 class Refused(NamedTuple):
@@ -27,20 +30,21 @@ class Refused(NamedTuple):
 
     Attributes:
         lineage: Where it comes from.
-        accepted: What the call accepts in its place, other sizes of it first.
+        accepted: What the call accepts instead; sizes that other operands have come
+            first.
     """
 
     lineage: Lineage
     accepted: tuple[int, ...]
 
 
-class Sight(NamedTuple):
-    """What a run with traced numbers showed.
+class Sizes(NamedTuple):
+    """What a run with traced integers shows.
 
     Attributes:
-        seen: What integers the block's expressions stood for.
+        seen: The integers that the block's expressions stood for.
         refused: The sizes that the failed call refuses.
-        declined: Why there was no such run, in words; "" if there was.
+        declined: Why there was no such run; "" if there was.
     """
 
     seen: Seen
@@ -48,38 +52,38 @@ class Sight(NamedTuple):
     declined: str = ""
 
 
-def trace_refused(trace: Trace, failed: FailedCall) -> Sight:
+def trace_refused(trace: Trace, failed: FailedCall) -> Sizes:
     """Return where the sizes come from that a failed call refuses.
 
     Args:
-        trace: The trace that it ended.
+        trace: The trace that the call ended.
         failed: The call, its operands with names.
     """
     try:
-        return ask_run(trace, partial(answer, failed=failed))
+        return ask_run(trace, partial(_answer, failed=failed))
     except TrialError as error:
-        return Sight({}, (), str(error))
+        return Sizes({}, (), str(error))
 
 
-def answer(run: Run, *, failed: FailedCall) -> Sight:
-    """Return what a run showed; called in the child."""
+def _answer(run: Run, *, failed: FailedCall) -> Sizes:
+    """Return what the run showed; runs in the child."""
     seen = read_seen()
     function = failed.function
     if function is None:
-        return Sight(seen, ())
-    probe, given = find_given(run, failed, function)
+        return Sizes(seen, ())
+    probe, given = _find_given(run, failed, function)
     lineages = find_lineages(run)
     refused = []
-    for variable, accepted in list_refused(probe, given):
+    for variable, accepted in _list_refused(probe, given):
         lineage, _ = lineages.why(probe.label(variable), given[variable])
         refused.append(Refused(lineage, accepted))
-    return Sight(seen, tuple(drop_alike(refused)))
+    return Sizes(seen, tuple(_drop_alike(refused)))
 
 
-def find_given(
+def _find_given(
     run: Run, failed: FailedCall, function: Callable[..., Any]
 ) -> tuple[Probe, Mapping[Variable, Any]]:
-    """Return what tries a failed call, and where its numbers come from."""
+    """Return a probe of the failed call, and its numbers as traced ones."""
     calls = run.observer.calls
     call = calls[-1] if calls and calls[-1].has_failed else None
     if call is not None and call.function is function:
@@ -94,12 +98,12 @@ def find_given(
     }
 
 
-def list_refused(
+def _list_refused(
     probe: Probe, given: Mapping[Variable, Any]
 ) -> Iterator[tuple[Variable, tuple[int, ...]]]:
-    """Yield the numbers of which others are accepted, and which.
+    """Yield the numbers of which other values are accepted, with these values.
 
-    Those first of which one is accepted that another number has.
+    Numbers come first if the accepted value is that of another number.
     """
     if probe.accepts({}):
         return
@@ -114,26 +118,26 @@ def list_refused(
     yield from sorted(found, key=lambda pair: not known & {*pair[1]})
 
 
-def drop_alike(refused: Sequence[Refused]) -> list[Refused]:
-    """Return the first few of those that do not read the same."""
+def _drop_alike(refused: Sequence[Refused]) -> list[Refused]:
+    """Return the first few chains that differ in their text."""
     read = {one.lineage.lines: one for one in reversed(refused)}
     return [one for one in refused if one in read.values()][:MAX_CHAINS]
 
 
 def solve(refused: Refused) -> Iterator[tuple[Step, int]]:
-    """Yield the written numbers by which a size would be accepted, and as what."""
+    """Yield written numbers, and the values with which a size would be accepted."""
     lineage = refused.lineage
     for wanted in refused.accepted:
         for number, step in enumerate(lineage.steps):
-            for value in guess(int(step.value), lineage.size, wanted):
+            for value in _guess(int(step.value), lineage.size, wanted):
                 is_right = lineage.predict({number: value}) == wanted
                 if step.is_written and is_right:
                     yield step, value
                     break
 
 
-def guess(value: int, size: int, wanted: int) -> Iterator[int]:
-    """Yield what a number may be for a size to be another one, the likeliest first."""
+def _guess(value: int, size: int, wanted: int) -> Iterator[int]:
+    """Yield values of a number that may turn a size into another one."""
     if size and value * wanted % size == 0:
         yield value * wanted // size
     if wanted and value * size % wanted == 0:

@@ -1,6 +1,9 @@
-"""Repairs of a failed block that were tried: edits with which it runs to its end.
+"""Try edits of a failed block, and keep those with which it runs to its end.
 
-Each is recorded in a child process, from the variables as they were before the block.
+``trace.explanation.repairs`` promises edits that ran. So each edit is applied to the
+text, and the block is recorded with it in a child, from the variables as they were
+before the block. Of a ``with record()`` only the body is edited: the rest of the file
+has run, and its results stay. Read :func:`try_edits` first.
 """
 
 import linecache
@@ -29,19 +32,20 @@ from meta_magic.trials.sandbox import enter_sandbox
 from meta_magic.trials.trial import record_block
 
 SECONDS: Final = 1.0
-"""What a child may compute, beside what the block took twice."""
+"""Processor time of a child, besides twice that of the block."""
 
 PATIENCE: Final = 6.0
-"""How many seconds to wait for one, on a busy machine."""
+"""How many seconds to wait for a child on a busy machine."""
 
 SECONDS_OF_MANY: Final = 0.25
-"""After how long a child begins no other run."""
+"""Processor time after which a child that tries many edits begins no other."""
 
 AT_ONCE: Final = 2
+"""Children that try many edits at the same time."""
 
 
 class Outcome(NamedTuple):
-    """What became of a block.
+    """The end of a block that ran.
 
     Attributes:
         n_parameters: Of all its modules.
@@ -56,7 +60,7 @@ class Failure(NamedTuple):
     """A block that did not come to its end.
 
     Attributes:
-        reason: Why, in words; "" if it raised an error.
+        reason: Why; "" if it raised an error.
     """
 
     reason: str = ""
@@ -67,15 +71,16 @@ NO_END: Final = Failure("it crashed, or did not end")
 
 
 class Block(NamedTuple):
-    """What is run again, and what of it may be edited.
+    """A block, and what of it may be edited.
 
     Attributes:
-        rerun: What it takes to run it.
-        text: What is edited, as Python: the cell, at its file's lines, or the file.
-        typed: The same as it was typed.
+        rerun: What a second run needs.
+        text: The text to edit, as Python: the cell at its lines in the file, or the
+            file.
+        typed: The text as the user typed it.
         first_line: The number of the first line that was typed.
-        lines: Those that may be edited: the user typed them, and they run again.
-        seconds: How long it took.
+        lines: Lines that may be edited: the user typed them, and they run again.
+        seconds: How long the block took.
     """
 
     rerun: Rerun
@@ -87,13 +92,13 @@ class Block(NamedTuple):
 
 
 def find_block(trace: Trace) -> Block | None:
-    """Return what of a trace's block may be edited; None if nothing may."""
+    """Return a trace's block with its editable lines; None if there are none."""
     rerun = trace.rerun
     if rerun is None or not can_fork():
         return None
     if rerun.text is None:
         text = "".join(linecache.getlines(rerun.file))
-        lines = find_lines(rerun)
+        lines = _find_lines(rerun)
         found = Block(rerun, text, text, 1, lines, trace.seconds)
         return found if lines else None
     first, now = trace.cell.first_line, rerun.text.split("\n")
@@ -103,8 +108,7 @@ def find_block(trace: Trace) -> Block | None:
     return Block(rerun, rerun.text, trace.source, first, lines, trace.seconds)
 
 
-def find_lines(rerun: Rerun) -> frozenset[int]:
-    """Return the lines of the statements in a ``with record()``."""
+def _find_lines(rerun: Rerun) -> frozenset[int]:
     try:
         body = parse_block(rerun).body
     except (TrialError, SyntaxError):
@@ -114,36 +118,32 @@ def find_lines(rerun: Rerun) -> frozenset[int]:
 
 
 def run_edited(block: Block, edits: Sequence[Edit]) -> list[Outcome | Failure]:
-    """Return what becomes of a block by each of some edits.
-
-    Each has a child of its own, all at once.
-    """
-    answers = ask(block, [partial(run_in_child, block, edit) for edit in edits])
+    """Run a block with each of some edits; each has a child of its own."""
+    answers = _ask(block, [partial(_run_in_child, block, edit) for edit in edits])
     return [NO_END if answer is NO_ANSWER else answer for answer in answers]
 
 
 def screen(
     block: Block, edits: Sequence[Edit], n_wanted: int
 ) -> dict[Edit, Outcome | Failure]:
-    """Return what seems to become of a block by some edits.
+    """Run a block with edits, several in one child after the other.
 
-    Many are tried in a child one after the other, until several of them have come to
-    different outcomes: where code keeps what an earlier run left behind, each
-    has to be run alone after that.
+    This is fast, and not yet sure: code may keep state between two runs in a process.
+    Edits that seem to help are run once more by :func:`run_edited`.
 
     Args:
         block: The block.
         edits: The edits.
-        n_wanted: How many outcomes are enough for a child.
+        n_wanted: A child stops after so many different outcomes.
 
     Returns:
-        What became of it by those that were tried.
+        The outcomes of the edits that were tried.
     """
     parts = [edits[first::AT_ONCE] for first in range(AT_ONCE)]
-    asked = [partial(run_many, block, part, n_wanted) for part in parts if part]
+    asked = [partial(_run_many, block, part, n_wanted) for part in parts if part]
     tried: dict[Edit, Outcome | Failure] = {}
-    for part, answer in zip(parts, ask(block, asked), strict=False):
-        if answer is NO_ANSWER:  # one of them ends the process, or does not end itself
+    for part, answer in zip(parts, _ask(block, asked), strict=False):
+        if answer is NO_ANSWER:  # an edit ended the process, or never ended
             first = part[:AT_ONCE]
             tried |= zip(first, run_edited(block, first), strict=True)
         else:
@@ -151,43 +151,40 @@ def screen(
     return tried
 
 
-def ask(block: Block, asked: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Return what children answer that run a block."""
+def _ask(block: Block, asked: Sequence[Callable[[], Any]]) -> list[Any]:
     return ask_children(asked, SECONDS + 2 * block.seconds, PATIENCE)
 
 
-def run_many(
+def _run_many(
     block: Block, edits: Sequence[Edit], n_wanted: int
 ) -> list[Outcome | Failure]:
-    """Return what becomes of a block by edits, as far as time is; in a child."""
-    refused, end = enter_trial(), process_time() + SECONDS_OF_MANY
+    """Run a block with edits while there is time; runs in a child."""
+    refused, end = _enter_trial(), process_time() + SECONDS_OF_MANY
     outcomes: list[Outcome | Failure] = []
     for edit in edits:
-        outcomes.append(run_edit(block, edit, refused))
+        outcomes.append(_run_edit(block, edit, refused))
         n_found = len({one for one in outcomes if isinstance(one, Outcome)})
         if process_time() > end or n_found >= n_wanted:
             break
     return outcomes
 
 
-def run_in_child(block: Block, edit: Edit) -> Outcome | Failure:
-    """Return what becomes of a block by an edit; called in a child."""
-    return run_edit(block, edit, enter_trial())
+def _run_in_child(block: Block, edit: Edit) -> Outcome | Failure:
+    return _run_edit(block, edit, _enter_trial())
 
 
-def enter_trial() -> list[str]:
-    """Refuse side effects, and torch's own first of all, as :func:`enter_sandbox`."""
-    leave_dynamo_out()  # a kernel that the block did not come to may import it
+def _enter_trial() -> list[str]:
+    leave_dynamo_out()  # code that the failed block did not reach may import dynamo
     return enter_sandbox()
 
 
-def run_edit(block: Block, edit: Edit, refused: list[str]) -> Outcome | Failure:
-    """Return what becomes of a block by an edit, in this process.
+def _run_edit(block: Block, edit: Edit, refused: list[str]) -> Outcome | Failure:
+    """Run a block with an edit in this process.
 
     Args:
         block: The block.
         edit: The edit.
-        refused: What a sandbox refused; emptied.
+        refused: What the sandbox refused; emptied first.
     """
     rerun = block.rerun
     refused.clear()
@@ -204,7 +201,7 @@ def run_edit(block: Block, edit: Edit, refused: list[str]) -> Outcome | Failure:
 
 
 def read_outcome(trace: Trace) -> Outcome:
-    """Return what became of a block."""
+    """Return the outcome of a block that ran."""
     last = trace.ops[-1].outputs if len(trace.ops) else ()
     n_parameters = sum(root.n_parameters for root in trace.modules)
     return Outcome(n_parameters, tuple(last[0].shape) if last else None)
@@ -213,28 +210,29 @@ def read_outcome(trace: Trace) -> Outcome:
 MAX_REPAIRS: Final = 3
 
 MAX_ALONE: Final = 6
-"""How many that seem to help are run once more."""
+"""How many edits that seem to help are run once more."""
 
 MAX_SECONDS: Final = 2.0
 MAX_OF_CHILDREN: Final = 0.6
-"""What trials may take: on the clock, and of processors' time."""
+"""Limits of all trials: on the clock, and of the children's processor time."""
 
 SOLVED: Final = 0.6
-"""How much earlier what is solved is tried: a large block is not run often."""
+"""How much earlier an edit is tried if the call is known to accept its result."""
 
 GROWTH: Final = 0.3
-"""What it counts at most that an edit changes the number of parameters."""
+"""The highest cost of a changed number of parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """An edit with which a block runs.
+    """An edit with which a block ran to its end.
 
     Attributes:
-        line: The first line that is changed, of the cell.
+        line: The first line that is changed.
         changes: (line, before, after) of each line that is changed.
-        source: The whole cell with it; of a ``with record()`` the whole file.
-        consequence: What becomes of parameters and of the last tensor, in words.
+        source: The whole cell with the edit; of a ``with record()`` the whole file.
+        consequence: The change of parameters, and the shape of the last tensor, in
+            words.
     """
 
     line: int
@@ -249,12 +247,12 @@ class Repair:
 
     @property
     def after(self) -> str:
-        """What they become."""
+        """The lines after the edit."""
         return "\n".join(after for _, _, after in self.changes)
 
     @property
     def diff(self) -> str:
-        """The lines before and after, as a unified diff has them."""
+        """The lines before and after, as in a unified diff."""
         return "\n".join(
             f"@@ -{line} +{line} @@\n-{before}\n+{after}"
             for line, before, after in self.changes
@@ -262,19 +260,19 @@ class Repair:
 
 
 class Ran(NamedTuple):
-    """An edit with which a block ran, and what came of it."""
+    """An edit with which a block ran, and the outcome."""
 
     edit: Edit
     outcome: Outcome
 
 
 class Tried(NamedTuple):
-    """What came of edits.
+    """The result of trying edits.
 
     Attributes:
         repairs: Those with which the block ran, the best first.
-        n_tried: How many were tried.
-        reason: Why one of the others did not come to an end, if it raised no error.
+        n_tried: How many edits were tried.
+        reason: Why another edit did not come to its end without an error, or "".
     """
 
     repairs: tuple[Repair, ...] = ()
@@ -283,48 +281,48 @@ class Tried(NamedTuple):
 
 
 def try_edits(trace: Trace, block: Block, edits: Sequence[Edit]) -> Tried:
-    """Return the edits with which a block runs.
+    """Return the edits with which a block runs to its end.
 
-    Those come first that change least, and before those that come to the same as an
-    earlier one.
+    Edits that change least come first. Edits with the same outcome as an earlier one
+    come last.
     """
     before = read_outcome(trace).n_parameters
     allowed = [edit for edit in edits if block.lines.issuperset(edit.lines)]
-    tried = [*screen_in_order(block, allowed)]
+    tried = [*_screen_all(block, allowed)]
     ran = [Ran(edit, one) for edit, one in tried if isinstance(one, Outcome)]
     reasons = (one.reason for _, one in tried if isinstance(one, Failure))
-    ran.sort(key=lambda one: one.edit.cost + weigh(one.outcome, before))
+    ran.sort(key=lambda one: one.edit.cost + _weigh(one.outcome, before))
     firsts = {one.outcome: one for one in reversed(ran)}
     ran.sort(key=lambda one: firsts[one.outcome] is not one)
     likely = [one.edit for one in ran[:MAX_ALONE]]
-    alone = islice(confirm(block, likely), MAX_REPAIRS)
-    repairs = tuple(write_repair(block, one, before) for one in alone)
+    alone = islice(_confirm(block, likely), MAX_REPAIRS)
+    repairs = tuple(_write_repair(block, one, before) for one in alone)
     return Tried(repairs, len(tried), next(filter(None, reasons), ""))
 
 
-def weigh(outcome: Outcome, before: int) -> float:
-    """Return what it counts that the number of parameters is another than before."""
+def _weigh(outcome: Outcome, before: int) -> float:
+    """Return the cost of a changed number of parameters."""
     more = abs(outcome.n_parameters - before)
     return GROWTH * min(1.0, more / before) if before else 0.0
 
 
-def screen_in_order(
+def _screen_all(
     block: Block, edits: Sequence[Edit]
 ) -> Iterator[tuple[Edit, Outcome | Failure]]:
     """Yield the edits that were tried, and what seems to become of the block.
 
-    No more are tried when time is up, or as many have helped as are shown.
+    Stops when the time is over, or when enough different outcomes are found.
     """
-    start, found = Spent.read(), set[Outcome]()
-    left = sorted(edits, key=lambda edit: edit.cost - SOLVED * edit.is_solved)
-    while left and len(found) < MAX_REPAIRS and not start.is_over():
-        some = screen(block, left, MAX_REPAIRS)
+    is_over, found = _start_clock(), set[Outcome]()
+    rest = sorted(edits, key=lambda edit: edit.cost - SOLVED * edit.is_solved)
+    while rest and len(found) < MAX_REPAIRS and not is_over():
+        some = screen(block, rest, MAX_REPAIRS)
         found |= {one for one in some.values() if isinstance(one, Outcome)}
         yield from some.items()
-        left = [edit for edit in left if edit not in some]
+        rest = [edit for edit in rest if edit not in some]
 
 
-def confirm(block: Block, edits: Sequence[Edit]) -> Iterator[Ran]:
+def _confirm(block: Block, edits: Sequence[Edit]) -> Iterator[Ran]:
     """Yield the edits with which a block runs in a child of its own."""
     for first in range(0, len(edits), MAX_REPAIRS):
         some = edits[first : first + MAX_REPAIRS]
@@ -333,44 +331,39 @@ def confirm(block: Block, edits: Sequence[Edit]) -> Iterator[Ran]:
                 yield Ran(edit, outcome)
 
 
-class Spent(NamedTuple):
-    """What was spent before now.
+def _start_clock() -> Callable[[], bool]:
+    """Return a function that says whether the time for trials is over."""
 
-    Attributes:
-        of_children: Seconds of processors' time, by children.
-        seconds: On the clock.
-    """
-
-    of_children: float
-    seconds: float
-
-    @staticmethod
-    def read() -> "Spent":
-        """Return what was spent until now."""
+    def read() -> tuple[float, float]:
         times = os.times()
-        return Spent(times.children_user + times.children_system, monotonic())
+        return times.children_user + times.children_system, monotonic()
 
-    def is_over(self) -> bool:
-        """Whether what may be spent was spent since."""
-        now = Spent.read()
-        is_long = now.seconds - self.seconds > MAX_SECONDS
-        return is_long or now.of_children - self.of_children > MAX_OF_CHILDREN
+    start = read()
+
+    def is_over() -> bool:
+        of_children, seconds = read()
+        return (
+            seconds - start[1] > MAX_SECONDS or of_children - start[0] > MAX_OF_CHILDREN
+        )
+
+    return is_over
 
 
-def write_repair(block: Block, ran: Ran, before: int) -> Repair:
-    """Return the record of an edit that helped."""
+def _write_repair(block: Block, ran: Ran, before: int) -> Repair:
     first, outcome = block.first_line, ran.outcome
     source = apply_edit(block.typed, ran.edit, first)
     old, new = block.typed.split("\n"), source.split("\n")
-    words = []
+    consequences = []
     if outcome.n_parameters != before:
-        words.append(f"{outcome.n_parameters:,} parameters instead of {before:,}")
+        consequences.append(
+            f"{outcome.n_parameters:,} parameters instead of {before:,}"
+        )
     if outcome.shape is not None:
-        words.append(f"ends with {format_shape(outcome.shape)}")
+        consequences.append(f"ends with {format_shape(outcome.shape)}")
     lines = ran.edit.lines
     return Repair(
         line=lines[0],
         changes=tuple((at, old[at - first], new[at - first]) for at in lines),
         source=source,
-        consequence=", ".join(words),
+        consequence=", ".join(consequences),
     )

@@ -1,8 +1,9 @@
-"""The rule that a failed call broke, found by probing and put into words.
+"""The rule that a failed call broke, such as "dimension 1 of x must equal ...".
 
-No rule of any operator is written here. One number is changed at a time, then several
-that are equal, then a dtype, then the form of an operand: what is accepted says what
-is asked for.
+No rule of any operator is written here: the call is made again (:class:`Probe`) with
+one number changed, then with several equal ones, another dtype, or another form of an
+operand. What torch accepts says what it asks for: a size that must grow when another
+one grows, must equal it. Read :func:`find_rules` first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,189 +25,6 @@ from meta_magic.trace.failed_call import UNNAMED, FailedCall, Operand
 from meta_magic.trace.signature import TensorArgument
 from meta_magic.trace.units import format_shape
 
-RESHAPING: Final = frozenset({"view", "reshape"})
-
-
-def tell_counts(probe: Probe) -> Iterator[str]:
-    """Yield why a view or a reshape has no such shape; nothing of other calls."""
-    call = probe.call
-    is_reshaping = getattr(probe.function, "__name__", "") in RESHAPING
-    if not (is_reshaping and len(call.operands) == 1):
-        return
-    operand = call.operands[0]
-    shape = operand.geometry.shape
-    wanted = [n for v, n in probe.values.items() if not v.is_size]
-    n_elements, fixed = prod(shape), prod(n for n in wanted if n != -1)
-    if probe.run(changes={0: CONTIGUOUS}) is not None:
-        strides = f"{operand.name} has strides {operand.geometry.stride}"
-        yield f"{strides}, which allow no such view; {operand.name}.reshape() copies"
-        return
-    is_whole = n_elements == fixed if -1 not in wanted else n_elements % fixed == 0
-    if wanted and fixed > 0 and not is_whole:
-        asked = " x ".join(map(str, wanted)) + tell_rest(wanted, n_elements)
-        yield f"{write_product(shape)} elements cannot be {asked}"
-
-
-def write_product(shape: tuple[int, ...]) -> str:
-    """Return sizes as what they come to: ``8 * 16 = 128``."""
-    written = " * ".join(map(str, shape))
-    return f"{written} = {prod(shape):,}" if len(shape) > 1 else f"{prod(shape):,}"
-
-
-def tell_rest(wanted: list[int], n_elements: int) -> str:
-    """Return what -1 in the place of one size would be, where it can stand."""
-    found = []
-    for at, size in enumerate(wanted):
-        rest = prod(n for other, n in enumerate(wanted) if other != at)
-        if size != -1 and -1 not in wanted and rest > 0 and n_elements % rest == 0:
-            found.append(f"in the place of {size} -1 would be {n_elements // rest}")
-    return "".join(f"; {one}" for one in found[-1:])
-
-
-MAX_RANK: Final = 5
-
-MAX_OPERANDS: Final = 6
-"""How many operands are put beside each other."""
-
-
-def tell_shapes(probe: Probe) -> Iterator[str]:
-    """Yield which shapes are asked for: as others have, or of other lengths."""
-    found = [*relate_columns(probe)] or [*relate_shapes(probe)]
-    yield from found or tell_ranks(probe)
-
-
-def relate_columns(probe: Probe) -> Iterator[str]:
-    """Yield which dimension of all operands has to be equal, as where they join."""
-    operands = probe.call.operands
-    rank = min((len(o.geometry.shape) for o in operands), default=0)
-    for dim in range(rank if len(operands) > 2 else 0):  # noqa: PLR2004  two are a pair
-        column = [Variable(number, dim) for number, _ in enumerate(operands)]
-        equal = dict.fromkeys(column, probe.values[column[0]])
-        if probe.accepts(equal):
-            words = ", ".join(map(probe.label, column[:MAX_OPERANDS]))
-            yield f"{words} must be equal"
-
-
-def relate_shapes(probe: Probe) -> Iterator[str]:
-    """Yield which operand has to have the shape of another one."""
-    operands = probe.call.operands[:MAX_OPERANDS]
-    for number, operand in enumerate(operands):
-        for other in operands:
-            shape, own = other.geometry.shape, operand.geometry.shape
-            grown = (*shape[:-1], shape[-1] + 1) if shape else (2,)
-            is_taken = shape != own and has_shape(probe, [number], shape)
-            if is_taken and not has_shape(probe, [number], grown):
-                wanted = f"the shape of {other.name}, {format_shape(shape)}"
-                yield f"{operand.name} {format_shape(own)} must have {wanted}"
-
-
-def tell_ranks(probe: Probe) -> Iterator[str]:
-    """Yield how many dimensions operands have, and how many are accepted."""
-    for group in list_ranked(probe.call.operands):
-        ranks = [n for n in range(MAX_RANK + 1) if is_rank(probe, group, n)]
-        if ranks:
-            operands = [probe.call.operands[number] for number in group]
-            rank = len(operands[0].geometry.shape)
-            names = ", ".join(operand.name for operand in operands[:MAX_OPERANDS])
-            has = "has" if len(group) == 1 else "have"
-            plural = "" if rank == 1 else "s"
-            words = " or ".join(map(str, ranks))
-            are = "is" if ranks == [1] else "are"
-            yield f"{names} {has} {rank} dimension{plural}: {words} {are} accepted"
-
-
-def list_ranked(operands: Sequence[Operand]) -> list[list[int]]:
-    """Return the operands, each alone, then all that are of one rank together."""
-    alone = [[number] for number, _ in enumerate(operands)][:MAX_OPERANDS]
-    ranks = [len(operand.geometry.shape) for operand in operands]
-    together = [
-        [number for number, other in enumerate(ranks) if other == rank]
-        for rank in dict.fromkeys(ranks)
-    ]
-    return alone + [group for group in together if len(group) > 1]
-
-
-def is_rank(probe: Probe, numbers: Sequence[int], rank: int) -> bool:
-    """Whether operands are accepted with so many dimensions."""
-    shape = probe.call.operands[numbers[0]].geometry.shape
-    n_more = rank - len(shape)
-    if n_more == 0:
-        return False
-    if n_more > 0:
-        shapes = {(*shape, *[1] * n_more), (*[1] * n_more, *shape)}
-    else:
-        shapes = {shape[:rank], shape[-n_more:]}
-    return any(has_shape(probe, numbers, one) for one in shapes)
-
-
-def has_shape(probe: Probe, numbers: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether operands are accepted in another shape."""
-
-    def make(tensor: Tensor) -> Tensor:
-        return tensor.new_zeros(tuple(shape)).requires_grad_(tensor.requires_grad)
-
-    change = Change(f"{{}} {tuple(shape)}", make)
-    return probe.run(changes=dict.fromkeys(numbers, change)) is not None
-
-
-def tell_others(probe: Probe) -> Iterator[str]:
-    """Yield what is accepted: an item, a module that is made first, a dtype."""
-    yield from tell_items(probe)
-    yield from tell_made(probe)
-    yield from tell_dtype(probe)
-
-
-def tell_detached(probe: Probe) -> list[str]:
-    """Return which operand is accepted without its history, in sentences."""
-    detach = Change("{}.detach()", torch.Tensor.detach)
-    return [
-        f"{operand.name} requires a gradient: {operand.name}.detach() is accepted"
-        for number, operand in enumerate(probe.call.operands)
-        if operand.requires_grad and probe.run(changes={number: detach}) is not None
-    ]
-
-
-def tell_items(probe: Probe) -> Iterator[str]:
-    """Yield which argument is accepted if it is one of its own items."""
-    call = probe.call
-    for at, value in enumerate(call.args):
-        items = value if isinstance(value, (tuple, list)) else ()
-        for number, item in enumerate(items):
-            is_tensor = isinstance(item, TensorArgument)
-            args = (*call.args[:at], item, *call.args[at + 1 :])
-            if is_tensor and is_taken(probe, replace(call, args=args)):
-                operand = call.operands[item.index]
-                name = operand.name.removesuffix(f"[{number}]")
-                kind = f"a {type(value).__name__} of {len(items)}"
-                shape = format_shape(operand.geometry.shape)
-                yield f"{name} is {kind}: its item {number}, {shape}, is accepted"
-                return
-
-
-def tell_made(probe: Probe) -> Iterator[str]:
-    """Yield whether a module is to be made first, and then called."""
-    kind, call = probe.function, probe.call
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module) and call.operands):
-        return
-    given = tuple(TensorArgument(number) for number, _ in enumerate(call.operands))
-    if is_taken(probe, replace(call, args=given, kwargs={}), kind()):
-        names = ", ".join(operand.name for operand in call.operands)
-        yield f"it is made first, and then called: {kind.__name__}()({names})"
-
-
-def tell_dtype(probe: Probe) -> Iterator[str]:
-    """Yield whether a function that makes a tensor accepts another dtype."""
-    kwargs = {**probe.call.kwargs, "dtype": torch.float32}
-    is_maker = not probe.call.operands
-    if is_maker and is_taken(probe, replace(probe.call, kwargs=kwargs)):
-        yield "dtype=torch.float32 is accepted"
-
-
-def is_taken(probe: Probe, call: FailedCall, function: Any = None) -> bool:
-    """Whether another call is accepted."""
-    return Probe(function or probe.function, call, probe.record).accepts({})
-
-
 IS_ACCEPTED: Final = (
     "Tensors of these sizes and dtypes are accepted: what is refused has to do with "
     "autograd, shared memory or values."
@@ -218,79 +36,83 @@ MAX_PARTS: Final = 4
 
 NEAR_BELOW: Final = 8
 NEAR_ABOVE: Final = 16
-"""How far around a number others are tried for where its limits lie."""
+"""How far below and above a number its limits are looked for."""
 
 
 class Relation(NamedTuple):
-    """How a number follows another one.
+    """How a number depends on another one.
 
     Attributes:
-        words: Between the two.
-        other: The other one.
+        text: Stands between the two in the sentence.
+        other: The other number.
     """
 
-    words: str
+    text: str
     other: Variable
 
 
 def find_rules(probe: Probe) -> tuple[str, ...]:
-    """Return what the call asks for, in sentences; none where that cannot be said."""
+    """Return what the call asks for, in sentences; none where that is not found."""
     if probe.accepts({}):
         return (IS_ACCEPTED,)
-    found = list_rules(probe)
+    found = _list_rules(probe)
     while not found and probe.device is not None:
-        probe.ask_next()  # this one may refuse it for reasons of its own
-        found = list_rules(probe)
+        probe.skip_device()  # this one may refuse it for reasons of its own
+        found = _list_rules(probe)
     return tuple(islice(dict.fromkeys(found), MAX_RULES))
 
 
-def list_rules(probe: Probe) -> list[str]:
-    """Return what the call asks for."""
-    counts = [*tell_counts(probe)]
+def _list_rules(probe: Probe) -> list[str]:
+    counts = [*_find_count_rules(probe)]
     if counts:
         return counts
-    sizes = [*islice(relate_numbers(probe), MAX_RULES)] or [*relate_groups(probe)]
-    found = [*sizes, *(tell_detached(probe) or tell_casts(probe))]
-    return found or [*tell_shapes(probe), *tell_forms(probe), *tell_others(probe)]
+    sizes = [*islice(_relate_numbers(probe), MAX_RULES)] or [*_relate_groups(probe)]
+    found = [*sizes, *(_find_detach_rules(probe) or _find_cast_rules(probe))]
+    return found or [
+        *_find_shape_rules(probe),
+        *_find_form_rules(probe),
+        *_find_item_rules(probe),
+        *_find_class_rules(probe),
+        *_find_dtype_rules(probe),
+    ]
 
 
-def relate_numbers(probe: Probe) -> Iterator[str]:
-    """Yield what a single number would have to be, those that follow others first."""
-    told: set[frozenset[Variable]] = set()
+def _relate_numbers(probe: Probe) -> Iterator[str]:
+    """Yield what one number must be; numbers that depend on others come first."""
+    seen: set[frozenset[Variable]] = set()
     limits = []
     for variable in probe.values:
-        accepted = list_accepted(probe, variable)
-        found = [r for size in accepted for r in find_relations(probe, variable, size)]
+        accepted = _list_accepted(probe, variable)
+        found = [r for size in accepted for r in _find_relations(probe, variable, size)]
         for relation in dict.fromkeys(found):
             pair = frozenset((variable, relation.other))
-            if pair not in told:
-                told.add(pair)
+            if pair not in seen:
+                seen.add(pair)
                 other = probe.label(relation.other)
-                one = " or be 1" if is_stretched(probe, variable, accepted) else ""
-                yield f"{probe.label(variable)} {relation.words} {other}{one}"
+                one = " or be 1" if _is_broadcast(probe, variable, accepted) else ""
+                yield f"{probe.label(variable)} {relation.text} {other}{one}"
         if accepted and not found:
             limits.append((variable, accepted))
     for variable, accepted in limits:
-        limit = find_limit(probe, variable, accepted)
+        limit = _find_limit(probe, variable, accepted)
         yield f"{probe.label(variable)} {limit}"
 
 
-def list_accepted(probe: Probe, variable: Variable) -> list[int]:
-    """Return candidates for a number that are accepted in its place."""
+def _list_accepted(probe: Probe, variable: Variable) -> list[int]:
     found = probe.list_candidates(variable)
     return [size for size in found if probe.accepts({variable: size})]
 
 
-def is_stretched(probe: Probe, variable: Variable, accepted: Sequence[int]) -> bool:
-    """Whether a size may be 1 instead, as where it is broadcast."""
+def _is_broadcast(probe: Probe, variable: Variable, accepted: Sequence[int]) -> bool:
+    """Whether a size may be 1 instead, because it is broadcast then."""
     return variable.is_size and 1 in accepted and probe.values[variable] != 1
 
 
-def find_relations(probe: Probe, variable: Variable, size: int) -> Iterator[Relation]:
-    """Yield which other numbers one has to follow, given a value that is accepted.
+def _find_relations(probe: Probe, variable: Variable, size: int) -> Iterator[Relation]:
+    """Yield the numbers that one depends on, given a value that is accepted for it.
 
-    It does where, if the other one grows, it has to grow as well. If several are equal
-    because they must be, they grow together, and the first stands for them.
+    It depends on another number if it must grow when the other one grows. Several equal
+    numbers may have to grow together; then the first one stands for them.
     """
     others = [other for other in probe.values if other != variable]
     equal = [other for other in others if probe.values[other] == size]
@@ -299,18 +121,18 @@ def find_relations(probe: Probe, variable: Variable, size: int) -> Iterator[Rela
         for factor in (1, 2)
         for other in others
         if probe.values[other] * factor == size
-        and follows(probe, variable, size, factor, [other])
+        and _follows(probe, variable, size, factor, [other])
     ]
-    if not found and len(equal) > 1 and follows(probe, variable, size, 1, equal):
+    if not found and len(equal) > 1 and _follows(probe, variable, size, 1, equal):
         found = [(1, equal[0])]
     for factor, other in found:
-        yield Relation(describe_relation(probe, variable, size, factor), other)
+        yield Relation(_describe_relation(probe, variable, size, factor), other)
 
 
-def follows(
+def _follows(
     probe: Probe, variable: Variable, size: int, factor: int, others: Sequence[Variable]
 ) -> bool:
-    """Whether a number has to grow by a factor if others grow by 1."""
+    """Whether a number must grow by a factor if others grow by 1."""
     moved = {other: probe.values[other] + 1 for other in others}
     grown = {**moved, variable: size + factor}
     return probe.seems_accepted(grown) and not probe.seems_accepted(
@@ -318,8 +140,8 @@ def follows(
     )
 
 
-def describe_relation(probe: Probe, variable: Variable, size: int, factor: int) -> str:
-    """Return how a number follows another one, in the words between them."""
+def _describe_relation(probe: Probe, variable: Variable, size: int, factor: int) -> str:
+    """Return how a number depends on another one, such as "must equal"."""
     if probe.seems_accepted({variable: size + 1}):
         return "must be at least"
     if probe.seems_accepted({variable: size + size // factor}):
@@ -332,8 +154,8 @@ def describe_relation(probe: Probe, variable: Variable, size: int, factor: int) 
     return "must equal" if factor == 1 else "must be twice"
 
 
-def find_limit(probe: Probe, variable: Variable, accepted: Sequence[int]) -> str:
-    """Return between which limits a number is accepted, in words."""
+def _find_limit(probe: Probe, variable: Variable, accepted: Sequence[int]) -> str:
+    """Return the limits between which a number is accepted, in words."""
     value = probe.values[variable]
     least = 1 if variable.is_size else -NEAR_BELOW
     below = range(max(value - NEAR_BELOW, least), value)
@@ -353,22 +175,22 @@ def find_limit(probe: Probe, variable: Variable, accepted: Sequence[int]) -> str
     return f"would be accepted as {' or '.join(map(str, nearest[:3]))}"
 
 
-def relate_groups(probe: Probe) -> Iterator[str]:
-    """Yield what equal numbers, of one operand or of several, would have to be."""
-    for group in list_groups(probe):
-        words = " and ".join(map(probe.label, group))
+def _relate_groups(probe: Probe) -> Iterator[str]:
+    """Yield what several equal numbers must be, all together."""
+    for group in _list_groups(probe):
+        names = " and ".join(map(probe.label, group))
         candidates = probe.list_candidates(group[0])
         sizes = [n for n in candidates if probe.accepts(dict.fromkeys(group, n))]
-        leaders = [leader for n in sizes for leader in find_leaders(probe, group, n)]
+        leaders = [leader for n in sizes for leader in _find_leaders(probe, group, n)]
         for leader in dict.fromkeys(leaders):
-            yield f"{words} must equal {probe.label(leader)}"
+            yield f"{names} must equal {probe.label(leader)}"
         if sizes and not leaders:
             shown = " or ".join(map(str, sizes[:3]))
-            yield f"{words} would be accepted as {shown}, together"
+            yield f"{names} would be accepted as {shown}, together"
 
 
-def list_groups(probe: Probe) -> list[tuple[Variable, ...]]:
-    """Return sizes that are equal: of an operand, then of all but the first."""
+def _list_groups(probe: Probe) -> list[tuple[Variable, ...]]:
+    """Return groups of equal numbers: of each operand, then of all but the first."""
     sizes = {v: n for v, n in probe.values.items() if v.is_size}
     numbers = range(len(probe.call.operands))
     parts = [[v for v in sizes if v.operand == number] for number in numbers]
@@ -381,10 +203,10 @@ def list_groups(probe: Probe) -> list[tuple[Variable, ...]]:
     return [group for group in dict.fromkeys(groups) if len(group) > 1]
 
 
-def find_leaders(
+def _find_leaders(
     probe: Probe, group: Sequence[Variable], size: int
 ) -> Iterator[Variable]:
-    """Yield the numbers that a group has to follow, given a value that is accepted."""
+    """Yield the numbers that a group must equal, given a size that is accepted."""
     grown = dict.fromkeys(group, size + 1)
     for other, value in probe.values.items():
         if value == size and other not in group:
@@ -396,23 +218,199 @@ def find_leaders(
                 yield other
 
 
-def tell_casts(probe: Probe) -> Iterator[str]:
+def _find_cast_rules(probe: Probe) -> Iterator[str]:
     """Yield which dtype of an operand is accepted."""
     for number, operand in enumerate(probe.call.operands):
         for change in list_accepted_casts(probe, number)[:1]:
             dtype = str(operand.geometry.dtype).removeprefix("torch.")
-            yield f"{operand.name} is {dtype}: {write(change, operand)} is accepted"
+            yield f"{operand.name} is {dtype}: {_write(change, operand)} is accepted"
 
 
-def tell_forms(probe: Probe) -> Iterator[str]:
-    """Yield which other form of an operand is accepted."""
+def _find_form_rules(probe: Probe) -> Iterator[str]:
+    """Yield which other form of an operand is accepted, such as ``x.unsqueeze(0)``."""
     for number, operand in enumerate(probe.call.operands):
         for change in list_accepted_forms(probe, number)[:1]:
             returned = probe.run(changes={number: change}) or ()
             gives = f", and gives {returned[0]}" if returned else ""
-            yield f"{write(change, operand)} is accepted{gives}"
+            yield f"{_write(change, operand)} is accepted{gives}"
 
 
-def write(change: Change, operand: Operand) -> str:
-    """Return a change as Python has it, of an operand that has a name."""
+def _write(change: Change, operand: Operand) -> str:
     return change.text.format("" if operand.name == UNNAMED else operand.name)
+
+
+RESHAPING: Final = frozenset({"view", "reshape"})
+
+
+def _find_count_rules(probe: Probe) -> Iterator[str]:
+    """Yield why a ``view`` or a ``reshape`` is refused: its elements, or its strides.
+
+    Changing one size at a time does not show that the product of all sizes counts.
+    """
+    call = probe.call
+    is_reshaping = getattr(probe.function, "__name__", "") in RESHAPING
+    if not (is_reshaping and len(call.operands) == 1):
+        return
+    operand = call.operands[0]
+    shape = operand.geometry.shape
+    wanted = [n for v, n in probe.values.items() if not v.is_size]
+    n_elements, fixed = prod(shape), prod(n for n in wanted if n != -1)
+    if probe.run(changes={0: CONTIGUOUS}) is not None:
+        strides = f"{operand.name} has strides {operand.geometry.stride}"
+        yield f"{strides}, which allow no such view; {operand.name}.reshape() copies"
+        return
+    is_whole = n_elements == fixed if -1 not in wanted else n_elements % fixed == 0
+    if wanted and fixed > 0 and not is_whole:
+        asked = " x ".join(map(str, wanted)) + _propose_rest(wanted, n_elements)
+        yield f"{_write_product(shape)} elements cannot be {asked}"
+
+
+def _write_product(shape: tuple[int, ...]) -> str:
+    """Return sizes with their product: ``8 * 16 = 128``."""
+    written = " * ".join(map(str, shape))
+    return f"{written} = {prod(shape):,}" if len(shape) > 1 else f"{prod(shape):,}"
+
+
+def _propose_rest(wanted: list[int], n_elements: int) -> str:
+    """Return which size -1 could replace, and what it would be."""
+    found = []
+    for at, size in enumerate(wanted):
+        rest = prod(n for other, n in enumerate(wanted) if other != at)
+        if size != -1 and -1 not in wanted and rest > 0 and n_elements % rest == 0:
+            found.append(f"in the place of {size} -1 would be {n_elements // rest}")
+    return "".join(f"; {one}" for one in found[-1:])
+
+
+MAX_RANK: Final = 5
+
+MAX_OPERANDS: Final = 6
+"""How many operands are compared with each other."""
+
+
+def _find_shape_rules(probe: Probe) -> Iterator[str]:
+    """Yield which shapes are asked for: those of other operands, or of another rank."""
+    found = [*_relate_columns(probe)] or [*_relate_shapes(probe)]
+    yield from found or _find_rank_rules(probe)
+
+
+def _relate_columns(probe: Probe) -> Iterator[str]:
+    """Yield which dimension must be equal in all operands, as in ``torch.cat``."""
+    operands = probe.call.operands
+    rank = min((len(o.geometry.shape) for o in operands), default=0)
+    for dim in range(rank if len(operands) > 2 else 0):  # noqa: PLR2004  two are a pair
+        column = [Variable(number, dim) for number, _ in enumerate(operands)]
+        equal = dict.fromkeys(column, probe.values[column[0]])
+        if probe.accepts(equal):
+            names = ", ".join(map(probe.label, column[:MAX_OPERANDS]))
+            yield f"{names} must be equal"
+
+
+def _relate_shapes(probe: Probe) -> Iterator[str]:
+    """Yield which operand must have the shape of another one."""
+    operands = probe.call.operands[:MAX_OPERANDS]
+    for number, operand in enumerate(operands):
+        for other in operands:
+            shape, own = other.geometry.shape, operand.geometry.shape
+            grown = (*shape[:-1], shape[-1] + 1) if shape else (2,)
+            _is_accepted = shape != own and _has_shape(probe, [number], shape)
+            if _is_accepted and not _has_shape(probe, [number], grown):
+                wanted = f"the shape of {other.name}, {format_shape(shape)}"
+                yield f"{operand.name} {format_shape(own)} must have {wanted}"
+
+
+def _find_rank_rules(probe: Probe) -> Iterator[str]:
+    """Yield how many dimensions operands have, and how many are accepted."""
+    for group in _list_by_rank(probe.call.operands):
+        ranks = [n for n in range(MAX_RANK + 1) if _is_rank(probe, group, n)]
+        if ranks:
+            operands = [probe.call.operands[number] for number in group]
+            rank = len(operands[0].geometry.shape)
+            names = ", ".join(operand.name for operand in operands[:MAX_OPERANDS])
+            has = "has" if len(group) == 1 else "have"
+            plural = "" if rank == 1 else "s"
+            accepted = " or ".join(map(str, ranks))
+            are = "is" if ranks == [1] else "are"
+            yield f"{names} {has} {rank} dimension{plural}: {accepted} {are} accepted"
+
+
+def _list_by_rank(operands: Sequence[Operand]) -> list[list[int]]:
+    """Return each operand alone, then all operands of the same rank together."""
+    alone = [[number] for number, _ in enumerate(operands)][:MAX_OPERANDS]
+    ranks = [len(operand.geometry.shape) for operand in operands]
+    together = [
+        [number for number, other in enumerate(ranks) if other == rank]
+        for rank in dict.fromkeys(ranks)
+    ]
+    return alone + [group for group in together if len(group) > 1]
+
+
+def _is_rank(probe: Probe, numbers: Sequence[int], rank: int) -> bool:
+    shape = probe.call.operands[numbers[0]].geometry.shape
+    n_more = rank - len(shape)
+    if n_more == 0:
+        return False
+    if n_more > 0:
+        shapes = {(*shape, *[1] * n_more), (*[1] * n_more, *shape)}
+    else:
+        shapes = {shape[:rank], shape[-n_more:]}
+    return any(_has_shape(probe, numbers, one) for one in shapes)
+
+
+def _has_shape(probe: Probe, numbers: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a call accepts operands in another shape."""
+
+    def make(tensor: Tensor) -> Tensor:
+        return tensor.new_zeros(tuple(shape)).requires_grad_(tensor.requires_grad)
+
+    change = Change(f"{{}} {tuple(shape)}", make)
+    return probe.run(changes=dict.fromkeys(numbers, change)) is not None
+
+
+def _find_detach_rules(probe: Probe) -> list[str]:
+    """Return which operand is accepted without its history, in sentences."""
+    detach = Change("{}.detach()", torch.Tensor.detach)
+    return [
+        f"{operand.name} requires a gradient: {operand.name}.detach() is accepted"
+        for number, operand in enumerate(probe.call.operands)
+        if operand.requires_grad and probe.run(changes={number: detach}) is not None
+    ]
+
+
+def _find_item_rules(probe: Probe) -> Iterator[str]:
+    """Yield which argument is accepted if one of its items takes its place."""
+    call = probe.call
+    for at, value in enumerate(call.args):
+        items = value if isinstance(value, (tuple, list)) else ()
+        for number, item in enumerate(items):
+            is_tensor = isinstance(item, TensorArgument)
+            args = (*call.args[:at], item, *call.args[at + 1 :])
+            if is_tensor and _is_accepted(probe, replace(call, args=args)):
+                operand = call.operands[item.index]
+                name = operand.name.removesuffix(f"[{number}]")
+                kind = f"a {type(value).__name__} of {len(items)}"
+                shape = format_shape(operand.geometry.shape)
+                yield f"{name} is {kind}: its item {number}, {shape}, is accepted"
+                return
+
+
+def _find_class_rules(probe: Probe) -> Iterator[str]:
+    """Yield whether a module must be made first, and then called."""
+    kind, call = probe.function, probe.call
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module) and call.operands):
+        return
+    given = tuple(TensorArgument(number) for number, _ in enumerate(call.operands))
+    if _is_accepted(probe, replace(call, args=given, kwargs={}), kind()):
+        names = ", ".join(operand.name for operand in call.operands)
+        yield f"it is made first, and then called: {kind.__name__}()({names})"
+
+
+def _find_dtype_rules(probe: Probe) -> Iterator[str]:
+    """Yield whether a factory function accepts another dtype."""
+    kwargs = {**probe.call.kwargs, "dtype": torch.float32}
+    is_maker = not probe.call.operands
+    if is_maker and _is_accepted(probe, replace(probe.call, kwargs=kwargs)):
+        yield "dtype=torch.float32 is accepted"
+
+
+def _is_accepted(probe: Probe, call: FailedCall, function: Any = None) -> bool:
+    return Probe(function or probe.function, call, probe.record).accepts({})

@@ -1,4 +1,10 @@
-"""What a failed call accepts: other numbers, and operands that are changed."""
+"""What a failed call accepts: other numbers, and changes of its operands.
+
+``F.embedding(i, w)`` refuses a float ``i`` and accepts ``i.long()``. Such changes are
+what people write in their code: casts, ``.T``, ``.unsqueeze(0)``, a crop. Each is tried
+on the failed call before an edit writes it. A new change is a row of a ``_list_*`` or
+``_*_dimensions`` function. Read :func:`find_accepted`.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -37,33 +43,31 @@ CONTIGUOUS: Final = Change("{}.contiguous()", methodcaller("contiguous"))
 COPY: Final = Change("{}.clone()", methodcaller("clone"))
 
 WRITTEN: Final = re.compile(r"[\w.\[\]]+")
-"""Names that can stand in a program."""
+"""Names that can stand in code."""
 
 
 def list_accepted_casts(probe: Probe, number: int) -> list[Change]:
     """Return the casts of an operand that are accepted, the likeliest first.
 
-    None where a copy is accepted: then its dtype is none of the reasons.
+    None if a mere copy is accepted: then the dtype is not the reason.
     """
-    if any(is_accepted(probe, number, same) for same in (COPY, CONTIGUOUS)):
+    if any(_is_accepted(probe, number, same) for same in (COPY, CONTIGUOUS)):
         return []
-    casts = list_casts(probe.call.operands[number])
-    return [cast for cast in casts if is_accepted(probe, number, cast)]
+    casts = _list_casts(probe.call.operands[number])
+    return [cast for cast in casts if _is_accepted(probe, number, cast)]
 
 
 def list_accepted_forms(probe: Probe, number: int) -> list[Change]:
     """Return other forms of an operand that are accepted, the likeliest first."""
     forms = list_forms(probe.call.operands, number)
-    return [form for form in forms if is_accepted(probe, number, form)]
+    return [form for form in forms if _is_accepted(probe, number, form)]
 
 
-def is_accepted(probe: Probe, number: int, change: Change) -> bool:
-    """Whether a call accepts a change of an operand."""
+def _is_accepted(probe: Probe, number: int, change: Change) -> bool:
     return probe.run(changes={number: change}) is not None
 
 
-def list_casts(operand: Operand) -> Iterator[Change]:
-    """Yield casts to other dtypes."""
+def _list_casts(operand: Operand) -> Iterator[Change]:
     for name, dtype in CASTS.items():
         if dtype != operand.geometry.dtype:
             yield Change(f"{{}}.{name}()", methodcaller(name))
@@ -73,19 +77,19 @@ def list_forms(operands: Sequence[Operand], number: int) -> Iterator[Change]:
     """Yield other forms of an operand, the likeliest first."""
     shape = operands[number].geometry.shape
     yield CONTIGUOUS
-    yield from turn(len(shape))
-    yield from add_dimensions(len(shape))
-    yield from join_dimensions(shape)
-    yield from split_dimensions(shape, operands)
+    yield from _turn(len(shape))
+    yield from _add_dimensions(len(shape))
+    yield from _join_dimensions(shape)
+    yield from _split_dimensions(shape, operands)
     for other in operands:
         if other is not operands[number] and WRITTEN.fullmatch(other.name):
-            yield from fit(shape, other)
-    yield from select(len(shape))
+            yield from _fit(shape, other)
+    yield from _select(len(shape))
     if not operands[number].geometry.dtype.is_floating_point:
-        yield from encode(operands, number)
+        yield from _encode(operands, number)
 
 
-def turn(rank: int) -> Iterator[Change]:
+def _turn(rank: int) -> Iterator[Change]:
     """Yield other orders of dimensions."""
     for first, second in combinations(range(rank), 2):
         is_last = rank > MATRIX and (first, second) == (rank - 2, rank - 1)
@@ -102,8 +106,8 @@ def turn(rank: int) -> Iterator[Change]:
             yield Change(text, methodcaller("permute", order))
 
 
-def add_dimensions(rank: int) -> Iterator[Change]:
-    """Yield dimensions of size 1 that are added."""
+def _add_dimensions(rank: int) -> Iterator[Change]:
+    """Yield forms with more dimensions, of size 1."""
     for dim in range(rank + 1):
         yield Change(f"{{}}.unsqueeze({dim})", methodcaller("unsqueeze", dim))
     for n_more in (2, 3):
@@ -112,8 +116,8 @@ def add_dimensions(rank: int) -> Iterator[Change]:
     yield Change("{}[None, None]", itemgetter((None, None)))
 
 
-def join_dimensions(shape: Sequence[int]) -> Iterator[Change]:
-    """Yield forms with fewer dimensions, of the same elements."""
+def _join_dimensions(shape: Sequence[int]) -> Iterator[Change]:
+    """Yield forms with fewer dimensions and the same elements."""
     rank = len(shape)
     for dim in (dim for dim, size in enumerate(shape) if size == 1):
         yield Change(f"{{}}.squeeze({dim})", methodcaller("squeeze", dim))
@@ -124,10 +128,10 @@ def join_dimensions(shape: Sequence[int]) -> Iterator[Change]:
         yield Change("{}.flatten()", methodcaller("flatten"))
 
 
-def split_dimensions(
+def _split_dimensions(
     shape: Sequence[int], operands: Sequence[Operand]
 ) -> Iterator[Change]:
-    """Yield square images of rows, with as many channels as another operand has."""
+    """Yield square images made of rows, with as many channels as another operand."""
     channels = {size for other in operands for size in other.geometry.shape[:2]}
     for n_channels in sorted(channels | {1, 3}) if len(shape) == MATRIX else ():
         side = isqrt(shape[1] // n_channels) if n_channels else 0
@@ -137,7 +141,7 @@ def split_dimensions(
             yield Change(text, methodcaller("view", *sizes))
 
 
-def fit(shape: Sequence[int], other: Operand) -> Iterator[Change]:
+def _fit(shape: Sequence[int], other: Operand) -> Iterator[Change]:
     """Yield forms that are as large as another operand."""
     name, sizes = other.name, other.geometry.shape
     if len(sizes) == len(shape):
@@ -148,7 +152,7 @@ def fit(shape: Sequence[int], other: Operand) -> Iterator[Change]:
                 yield Change("{}" + text, itemgetter(crop))
         if len(shape) == IMAGE and shape[2:] != sizes[2:]:
             text = f"{FUNCTIONAL}.interpolate({{}}, size={name}.shape[2:])"
-            yield Change(text, resize_to(sizes[2:]))
+            yield Change(text, _resize_to(sizes[2:]))
         yield Change(f"{{}}.expand_as({name})", methodcaller("expand", sizes))
     if len(sizes) == len(shape) + 1:
         text = f"{{}}.unsqueeze(1).expand_as({name})"
@@ -160,13 +164,12 @@ def fit(shape: Sequence[int], other: Operand) -> Iterator[Change]:
 FUNCTIONAL: Final = "torch.nn.functional"
 
 
-def resize_to(sizes: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
-    """Return what resizes images."""
+def _resize_to(sizes: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
     return lambda tensor: functional.interpolate(tensor, size=sizes)
 
 
-def select(rank: int) -> Iterator[Change]:
-    """Yield parts of a tensor that are smaller by a dimension."""
+def _select(rank: int) -> Iterator[Change]:
+    """Yield parts with one dimension less."""
     indexes: list[tuple[str, Any]] = [("0", 0)]
     if rank > 1:
         indexes += [(":, 0", (ALL, 0)), ("..., 0", (..., 0)), (":, -1", (ALL, -1))]
@@ -176,19 +179,19 @@ def select(rank: int) -> Iterator[Change]:
         yield Change("{}.mean((2, 3))", methodcaller("mean", (2, 3)))
 
 
-def encode(operands: Sequence[Operand], number: int) -> Iterator[Change]:
-    """Yield the class numbers of an operand as rows of zeros and a one."""
+def _encode(operands: Sequence[Operand], number: int) -> Iterator[Change]:
+    """Yield class numbers as one-hot rows."""
     others = [other for at, other in enumerate(operands) if at != number]
     for other in others:
         for n_classes in other.geometry.shape[-1:]:
             text = f"{FUNCTIONAL}.one_hot({{}}, {n_classes})"
-            yield Change(text, partial(one_hot, n_classes, torch.int64))
-            make = partial(one_hot, n_classes, torch.float32)
+            yield Change(text, partial(_one_hot, n_classes, torch.int64))
+            make = partial(_one_hot, n_classes, torch.float32)
             yield Change(f"{text}.float()", make)
 
 
-def one_hot(n_classes: int, dtype: torch.dtype, tensor: Tensor) -> Tensor:
-    """Return what has a row for each class number; the values do not matter."""
+def _one_hot(n_classes: int, dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    """Return a tensor with the shape of one-hot rows; its values do not matter."""
     return tensor.new_zeros((*tensor.shape, n_classes), dtype=dtype)
 
 
@@ -197,16 +200,16 @@ MAX_NUMBERS: Final = 40
 MAX_PAIRS: Final = 12
 
 SECONDS: Final = 0.25
-"""How long numbers are looked for, and how long changes after them."""
+"""Processor time for trying numbers, and again for trying changes."""
 
 
 class Accepting(NamedTuple):
     """Changes of operands with which a call is accepted.
 
     Attributes:
-        changes: (operand, text), ``{}`` in it for the operand.
-        is_as_large: Whether nothing is broadcast to what is larger than all operands.
-        keeps_shape: Whether a single one that is changed has the shape of the result.
+        changes: (operand, text) with ``{}`` for the operand.
+        is_as_large: Whether no broadcast makes the result larger than all operands.
+        keeps_shape: Whether the result has the shape of the only changed operand.
     """
 
     changes: tuple[tuple[int, str], ...]
@@ -218,10 +221,9 @@ class Accepted(NamedTuple):
     """What a failed call accepts.
 
     Attributes:
-        numbers: (what it got, what it accepts in its place), each once; the likeliest
-            first.
+        numbers: (number, accepted number), each pair once; the likeliest first.
         changes: Changes of operands.
-        is_of_values: Whether it accepts what it got, as far as metadata tells.
+        is_of_values: Whether the call is refused for values alone, not for metadata.
     """
 
     numbers: tuple[tuple[int, int], ...] = ()
@@ -229,38 +231,38 @@ class Accepted(NamedTuple):
     is_of_values: bool = False
 
 
-def list_accepted(probe: Probe, written: Collection[int]) -> Accepted:
-    """Return what a failed call accepts; nothing where it accepts what it got.
+def find_accepted(probe: Probe, written: Collection[int]) -> Accepted:
+    """Return what a failed call accepts.
 
     Args:
         probe: Makes the call.
-        written: The operands that the code writes; no others are changed.
+        written: The operands that the user's code writes; no others are changed.
     """
     if probe.accepts({}):
         return Accepted(is_of_values=True)
     end = process_time() + SECONDS
-    found = chain(walk_numbers(probe), walk_groups(probe))
+    found = chain(_walk_numbers(probe), _walk_groups(probe))
     numbers = dict.fromkeys(takewhile(lambda _: process_time() < end, found))
     known = {*probe.values.values()}
     # Those of other numbers first, and last what is only broadcast.
     ordered = sorted(numbers, key=lambda pair: (pair[1] == 1, pair[1] not in known))
-    all_changes = walk_changes(probe, sorted(written))
+    all_changes = _walk_changes(probe, sorted(written))
     changes = [*takewhile(lambda _: process_time() < end + SECONDS, all_changes)]
     if not changes and process_time() < end + SECONDS:
-        changes = [*islice(walk_pairs(probe, sorted(written)), MAX_PAIRS)]
+        changes = [*islice(_walk_pairs(probe, sorted(written)), MAX_PAIRS)]
     return Accepted(tuple(ordered[:MAX_NUMBERS]), tuple(changes))
 
 
-def walk_numbers(probe: Probe) -> Iterator[tuple[int, int]]:
-    """Yield single numbers, and what is accepted in their place."""
+def _walk_numbers(probe: Probe) -> Iterator[tuple[int, int]]:
+    """Yield single numbers, with what is accepted instead."""
     for variable, value in probe.values.items():
         for size in probe.list_candidates(variable):
             if probe.accepts({variable: size}):
                 yield value, size
 
 
-def walk_groups(probe: Probe) -> Iterator[tuple[int, int]]:
-    """Yield numbers that occur several times, and what is accepted for all together."""
+def _walk_groups(probe: Probe) -> Iterator[tuple[int, int]]:
+    """Yield equal numbers, with what is accepted for all of them together."""
     sizes = {variable: n for variable, n in probe.values.items() if variable.is_size}
     operands = range(len(probe.call.operands))
     parts = [[v for v in sizes if v.operand == number] for number in operands]
@@ -276,19 +278,19 @@ def walk_groups(probe: Probe) -> Iterator[tuple[int, int]]:
                     yield probe.values[group[0]], size
 
 
-def walk_changes(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
+def _walk_changes(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
     """Yield changes of single operands."""
     for number in written:
         for change in (
             *list_accepted_casts(probe, number),
             *list_accepted_forms(probe, number),
         ):
-            yield judge(probe, {number: change})
-        for text in walk_crops(probe, number):
+            yield _judge(probe, {number: change})
+        for text in _walk_crops(probe, number):
             yield Accepting(((number, text),))
 
 
-def walk_crops(probe: Probe, number: int) -> Iterator[str]:
+def _walk_crops(probe: Probe, number: int) -> Iterator[str]:
     """Yield how an operand is cut to a size that is accepted."""
     for dim, size in enumerate(probe.call.operands[number].geometry.shape):
         variable = Variable(number, dim)
@@ -297,53 +299,49 @@ def walk_crops(probe: Probe, number: int) -> Iterator[str]:
                 yield f"{{}}[{':, ' * dim}:{right}]"
 
 
-def walk_pairs(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
-    """Yield two changes, where none is enough: of an operand, or of two."""
+def _walk_pairs(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
+    """Yield two changes at once, of an operand or of two."""
     operands = probe.call.operands
     for number in written:
-        casts = list_casts(operands[number])
+        casts = _list_casts(operands[number])
         for form, cast in product(list_forms(operands, number), islice(casts, 2)):
-            both = Change(cast.text.format(form.text), compose(form, cast))
+            both = Change(cast.text.format(form.text), _compose(form, cast))
             if probe.run(changes={number: both}) is not None:
-                yield judge(probe, {number: both})
-    turns = {n: [*turn(len(operands[n].geometry.shape))] for n in written}
+                yield _judge(probe, {number: both})
+    turns = {n: [*_turn(len(operands[n].geometry.shape))] for n in written}
     for first, second in pairwise(written):
         for pair in product(turns[first], turns[second]):
             changes = dict(zip((first, second), pair, strict=True))
             if probe.run(changes=changes) is not None:
-                yield judge(probe, changes)
+                yield _judge(probe, changes)
 
 
-def compose(first: Change, second: Change) -> Callable[[Tensor], Tensor]:
-    """Return what makes one change and then another."""
+def _compose(first: Change, second: Change) -> Callable[[Tensor], Tensor]:
     return lambda tensor: second.make(first.make(tensor))
 
 
-def judge(probe: Probe, changes: dict[int, Change]) -> Accepting:
-    """Return the record of changes that are accepted."""
+def _judge(probe: Probe, changes: dict[int, Change]) -> Accepting:
     returned = probe.run(changes=changes) or ()
     texts = tuple((number, change.text) for number, change in changes.items())
     given = [operand.geometry.shape for operand in probe.call.operands]
-    changed = [change_shape(shape, changes.get(n)) for n, shape in enumerate(given)]
+    changed = [_change_shape(shape, changes.get(n)) for n, shape in enumerate(given)]
     return Accepting(
         changes=texts,
-        is_as_large=is_as_large({*given, *changed}, changed, returned),
+        is_as_large=_is_as_large({*given, *changed}, changed, returned),
         keeps_shape=returned[:1] == tuple(changed[n] for n in changes),
     )
 
 
-def change_shape(shape: tuple[int, ...], change: Change | None) -> tuple[int, ...]:
-    """Return the shape of what is changed."""
+def _change_shape(shape: tuple[int, ...], change: Change | None) -> tuple[int, ...]:
     made = torch.empty(shape, device="meta")
     return shape if change is None else tuple(change.make(made).shape)
 
 
-def is_as_large(
+def _is_as_large(
     known: Collection[tuple[int, ...]],
     given: Sequence[tuple[int, ...]],
     returned: Shapes,
 ) -> bool:
-    """Whether operands are not broadcast to what is larger than each of them."""
     if not returned or returned[0] in known:
         return True
     try:

@@ -1,4 +1,10 @@
-"""Edits for what was meant of modules: made, held, loaded and called otherwise."""
+"""Edits of calls and modules: common mistakes of people who use torch.
+
+``nn.LSTM(4, 8)`` is given batches first and lacks ``batch_first=True``; a checkpoint
+holds its states under ``"state_dict"``. The tables list what is often forgotten or
+confused. A trial of each edit decides, so a table may be wide. Read
+:func:`edit_arguments` and :func:`edit_modules`.
+"""
 
 import ast
 import re
@@ -16,8 +22,8 @@ from meta_magic.explain.edits.program_text import (
 from meta_magic.explain.edits.situations import Situation
 
 
-def by_name(*rows: tuple[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
-    """Return rows by each of the names that stand before them."""
+def _by_name(*rows: tuple[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    """Return the rows' texts by each of the names before them."""
     found: dict[str, tuple[str, ...]] = {}
     for names, texts in rows:
         for name in names.split():
@@ -35,7 +41,7 @@ ATTENTION: Final = (
 )
 FACTORIES: Final = "randn rand zeros ones empty full tensor arange randint as_tensor"
 
-TOLD: Final = by_name(
+ARGUMENTS: Final = _by_name(
     (f"{RECURRENT} {ATTENTION}", ("batch_first=True",)),
     ("pack_padded_sequence pad_packed_sequence pad_sequence", ("batch_first=True",)),
     (
@@ -51,16 +57,18 @@ TOLD: Final = by_name(
     ("DataLoader", ("drop_last=True",)),
     (FACTORIES, ("requires_grad=True",)),
 )
-"""What calls are told that they are not told by default."""
+"""Arguments that people forget, by function."""
 
-TOLD_DTYPES: Final = by_name((FACTORIES, ("dtype=torch.float", "dtype=torch.long")))
-"""The same, where the error has to do with dtypes."""
+DTYPE_ARGUMENTS: Final = _by_name(
+    (FACTORIES, ("dtype=torch.float", "dtype=torch.long"))
+)
+"""The same, if the error is about dtypes."""
 
 NEEDED: Final[Mapping[str, str]] = {
     "requires_grad=True": "grad",
     "drop_last=True": "1 value",
 }
-"""What an error has to speak of, where it matters for what a call is told."""
+"""Arguments that are proposed only if the message contains a text."""
 
 DIMS: Final = frozenset(
     (
@@ -93,9 +101,9 @@ LEFT_OUT: Final = frozenset(
         *("numpy", "to", "view", "reshape", "log_softmax", "sigmoid"),
     )
 )
-"""Methods that are called where they should not be."""
+"""Methods that are often called where they should not be."""
 
-INSTEAD: Final = by_name(
+INSTEAD: Final = _by_name(
     ("view", ("reshape",)),
     ("cat concat", ("stack",)),
     ("stack", ("cat",)),
@@ -108,7 +116,7 @@ INSTEAD: Final = by_name(
     ("pad_sequence", ("stack",)),
     ("squeeze_", ("squeeze",)),
 )
-"""What is mistaken for each other."""
+"""Functions that are confused with each other."""
 
 MODULES: Final = (
     *("BatchNorm", "Conv", "ConvTranspose", "MaxPool", "AvgPool", "Dropout"),
@@ -119,40 +127,40 @@ MODULES: Final = (
 LAYERS: Final = frozenset(f"{CONVOLUTIONS} {TRANSPOSED} {POOLS}".split())
 
 PASSED: Final = frozenset({"stride", "padding", "dilation", "groups"})
-"""What a layer is to be told that the function around it was told."""
+"""Parameters of a function that it should pass on to a layer."""
 
 FLAGS: Final = frozenset({"keepdim", "batch_first", "inplace", "bidirectional"})
 
-PASS_COST, TOLD_COST, DIM_COST, DROP_COST, RENAME_COST = 0.3, 0.6, 0.8, 0.8, 0.7
+PASS_COST, ADD_COST, DIM_COST, DROP_COST, RENAME_COST = 0.3, 0.6, 0.8, 0.8, 0.7
 SWAP_COST, FREE_COST, FLAG_COST, OPERATOR_COST = 1.0, 0.8, 1.0, 1.2
 
 
 def edit_arguments(situation: Situation) -> Iterator[Edit]:
-    """Yield edits of calls, those near the failed call at less cost."""
+    """Yield edits of calls; those near the failed call cost less."""
     program = situation.program
     for called in program.calls:
         far = situation.weigh(called.node)
-        yield from tell(situation, called, far)
-        yield from replace_called(program, called, far)
+        yield from _add_arguments(situation, called, far)
+        yield from _replace_called(program, called, far)
         if called.node.lineno in situation.lines:
-            yield from turn_dims(program, called, far)
-            yield from leave_out(program, called, far)
-            yield from swap(program, called, far)
-            yield from free_sizes(program, called, far)
-    yield from edit_operators(situation)
+            yield from _turn_dims(program, called, far)
+            yield from _leave_out(program, called, far)
+            yield from _swap(program, called, far)
+            yield from _free_sizes(program, called, far)
+    yield from _edit_operators(situation)
 
 
-def tell(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
-    """Yield edits that tell a call what it is not told, or the contrary."""
+def _add_arguments(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
+    """Yield edits that add an argument, pass on a parameter, or turn a flag."""
     program, error = situation.program, situation.error
     given = {keyword.arg for keyword in called.node.keywords}
-    texts = TOLD.get(called.name, ())
-    texts += TOLD_DTYPES.get(called.name, ()) if situation.is_of_dtypes else ()
+    texts = ARGUMENTS.get(called.name, ())
+    texts += DTYPE_ARGUMENTS.get(called.name, ()) if situation.is_of_dtypes else ()
     for at, text in enumerate(texts):
         name = text.partition("=")[0]
         is_needed = NEEDED.get(text, "") in error
-        if name not in given and is_needed and not is_told(program, called, name):
-            cost = TOLD_COST + far + 0.2 * at
+        if name not in given and is_needed and not _is_given(program, called, name):
+            cost = ADD_COST + far + 0.2 * at
             yield from program.add_argument(called.node, text, cost)
     for name in PASSED & {*program.list_parameters(called.node)} - given:
         if called.name in LAYERS and name not in program.read(called.node):
@@ -165,8 +173,8 @@ def tell(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
             yield from program.replace(value, other, FLAG_COST + far)
 
 
-def is_told(program: Program, called: Called, name: str) -> bool:
-    """Whether a call is told a dimension already, by its place."""
+def _is_given(program: Program, called: Called, name: str) -> bool:
+    """Whether a call has a dimension already, by position."""
     owner = None if called.owner is None else ast.unparse(called.owner)
     n_given = len(called.node.args)
     if called.name in DIMS and owner == "self":  # a module
@@ -175,8 +183,8 @@ def is_told(program: Program, called: Called, name: str) -> bool:
     return name in {"1", "dim"} and n_given > is_function
 
 
-def turn_dims(program: Program, called: Called, far: float) -> Iterator[Edit]:
-    """Yield edits by which a call works on another dimension."""
+def _turn_dims(program: Program, called: Called, far: float) -> Iterator[Edit]:
+    """Yield edits with which a call works on another dimension."""
     if called.name not in DIMS:
         return
     given = [*called.node.args, *(keyword.value for keyword in called.node.keywords)]
@@ -187,8 +195,8 @@ def turn_dims(program: Program, called: Called, far: float) -> Iterator[Edit]:
                 yield from program.replace(node, str(dim), DIM_COST + far + 0.1 * at)
 
 
-def leave_out(program: Program, called: Called, far: float) -> Iterator[Edit]:
-    """Yield the edit that does not call a method."""
+def _leave_out(program: Program, called: Called, far: float) -> Iterator[Edit]:
+    """Yield the edit that removes a method."""
     if called.owner is not None and called.name in LEFT_OUT:
         end, start = called.node, called.owner
         if end.lineno == end.end_lineno:
@@ -198,8 +206,8 @@ def leave_out(program: Program, called: Called, far: float) -> Iterator[Edit]:
             yield from program.replace(end, kept, DROP_COST + far)
 
 
-def replace_called(program: Program, called: Called, far: float) -> Iterator[Edit]:
-    """Yield edits that call what is mistaken for what is called."""
+def _replace_called(program: Program, called: Called, far: float) -> Iterator[Edit]:
+    """Yield edits that call a function which is often confused with this one."""
     for other in INSTEAD.get(called.name, ()):
         yield from program.rename(called, other, RENAME_COST + far)
     kind, n_dims = called.name[:-2], called.name[-2:-1]
@@ -210,8 +218,8 @@ def replace_called(program: Program, called: Called, far: float) -> Iterator[Edi
             )
 
 
-def swap(program: Program, called: Called, far: float) -> Iterator[Edit]:
-    """Yield edits that give two arguments in the other order."""
+def _swap(program: Program, called: Called, far: float) -> Iterator[Edit]:
+    """Yield edits that swap two arguments."""
     args = [arg for arg in called.node.args if not isinstance(arg, ast.Starred)]
     for first, second in combinations(
         args[:2] if called.name != "permute" else args, 2
@@ -226,8 +234,8 @@ def swap(program: Program, called: Called, far: float) -> Iterator[Edit]:
             yield join_edits(edits, cost)
 
 
-def free_sizes(program: Program, called: Called, far: float) -> Iterator[Edit]:
-    """Yield edits that let torch find one size of a view."""
+def _free_sizes(program: Program, called: Called, far: float) -> Iterator[Edit]:
+    """Yield edits that let torch compute one size of a view."""
     if called.name not in {"view", "reshape"}:
         return
     args = called.node.args
@@ -239,19 +247,19 @@ def free_sizes(program: Program, called: Called, far: float) -> Iterator[Edit]:
             yield from program.replace(node, "-1", FREE_COST + far + 0.1 * at)
 
 
-def is_product(node: ast.AST) -> TypeGuard[ast.BinOp]:
-    """Whether a node is a product of what may be tensors."""
+def _is_product(node: ast.AST) -> TypeGuard[ast.BinOp]:
+    """Whether a node is a product of expressions that may be tensors."""
     if not isinstance(node, ast.BinOp):
         return False
     is_one = isinstance(node.op, (ast.MatMult, ast.Mult))
     return is_one and read_number(node.left) is None is read_number(node.right)
 
 
-def edit_operators(situation: Situation) -> Iterator[Edit]:
-    """Yield edits of ``@``, ``*``, ``.T`` and of subscripts near the failed call."""
+def _edit_operators(situation: Situation) -> Iterator[Edit]:
+    """Yield edits of ``@``, ``*`` and ``.T`` near the failed call."""
     program = situation.program
     for node in situation.find_near(ast.expr):
-        if is_product(node):
+        if _is_product(node):
             far = situation.weigh(node)
             left, right = program.read(node.left), program.read(node.right)
             symbol = "*" if isinstance(node.op, ast.MatMult) else "@"
@@ -268,10 +276,10 @@ def edit_operators(situation: Situation) -> Iterator[Edit]:
 STATE_COST, MODULE_COST, FLATTEN_COST = 0.4, 0.5, 0.8
 
 KEYS: Final = ("model_state_dict", "state_dict", "model", "net", "weights")
-"""Under what checkpoints hold the states of a module."""
+"""Keys under which checkpoints hold the states of a module."""
 
 PREFIX: Final = re.compile(r"module\.|_orig_mod\.|model\.")
-"""What is put before the names of states by a module around it."""
+"""Prefixes that a wrapper puts before the names of states."""
 
 MISFIT: Final = re.compile(r"size mismatch for ([\w.]+)\.\w+:")
 
@@ -279,22 +287,22 @@ LOSS: Final = re.compile(r"\w+Loss")
 
 
 def edit_modules(situation: Situation) -> Iterator[Edit]:
-    """Yield edits of states, of what holds modules, of losses and of modes."""
+    """Yield edits of states, lists of modules, losses and modes."""
     for family in (
-        load_states,
-        hold_modules,
-        make_losses,
-        flatten_before,
-        start_evaluation,
+        _load_states,
+        _hold_modules,
+        _make_losses,
+        _flatten_before,
+        _start_evaluation,
     ):
         yield from family(situation)
 
 
-def load_states(situation: Situation) -> Iterator[Edit]:
-    """Yield edits of what is loaded.
+def _load_states(situation: Situation) -> Iterator[Edit]:
+    """Yield edits of ``load_state_dict``.
 
-    The states that a checkpoint holds, their names without a prefix, or all but those
-    of a layer that is of another size now.
+    It loads the states that a checkpoint holds, or removes a prefix from their names,
+    or skips the layers of other sizes.
     """
     program, error = situation.program, situation.error
     templates = [
@@ -309,13 +317,13 @@ def load_states(situation: Situation) -> Iterator[Edit]:
         if called.name == "load_state_dict" and given is not None:
             for template in templates:
                 yield from program.extend(given, template, STATE_COST)
-            yield from leave_misfits(situation, called, given)
+            yield from _skip_misfits(situation, called, given)
 
 
 OPEN, CLOSE = "{", "}"
 
 
-def leave_misfits(
+def _skip_misfits(
     situation: Situation, called: Called, given: ast.expr
 ) -> Iterator[Edit]:
     """Yield the edit that loads all states but those of layers of other sizes."""
@@ -329,8 +337,8 @@ def leave_misfits(
         yield from program.replace(called.node, call, MODULE_COST + STATE_COST)
 
 
-def hold_modules(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that make a list of modules one whose parameters are known."""
+def _hold_modules(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that make a list of modules one whose parameters are registered."""
     program = situation.program
     for node in program.find(ast.Assign) if "parameter" in situation.error else ():
         value = node.value
@@ -341,16 +349,16 @@ def hold_modules(situation: Situation) -> Iterator[Edit]:
                 yield from program.extend(value, "nn.ModuleDict({})", MODULE_COST)
 
 
-def make_losses(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that make a loss before it is called."""
+def _make_losses(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that make a loss module before it is called."""
     for called in situation.program.calls:
         if LOSS.fullmatch(called.name) and len(called.node.args) > 1:
             func = called.node.func
             yield from situation.program.extend(func, "{}()", MODULE_COST)
 
 
-def flatten_before(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that put a ``Flatten`` before a sequence's first linear layer."""
+def _flatten_before(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that put a ``Flatten`` before the first layer that needs it."""
     program = situation.program
     for called in program.calls:
         if called.name == "Sequential" and called.owner is not None:
@@ -362,8 +370,8 @@ def flatten_before(situation: Situation) -> Iterator[Edit]:
                 yield from program.extend(node, f"{owner}.Flatten(), {{}}", cost)
 
 
-def start_evaluation(situation: Situation) -> Iterator[Edit]:
-    """Yield edits by which batches of one need no statistics."""
+def _start_evaluation(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that call ``eval()``: statistics need more than one value."""
     is_of_one = "more than 1 value per channel" in situation.error
     for node in situation.find_near(ast.Name) if is_of_one else ():
         yield from situation.program.extend(node, "{}.eval()", MODULE_COST)

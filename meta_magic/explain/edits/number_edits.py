@@ -1,4 +1,10 @@
-"""Edits of the numbers that a refused size comes from, solved for what is accepted."""
+"""Edits of numbers: the failed call accepts another one.
+
+``nn.Linear(400, 10)`` gets 576 features. :func:`edit_numbers` looks for expressions
+that stood for 400 and writes 576 there, or a name that stood for 576, or a factor of a
+product. :func:`edit_roots` follows the chain of the refused size to numbers that are
+written far away, and solves for their value.
+"""
 
 import ast
 import re
@@ -23,36 +29,36 @@ from meta_magic.explain.lineage.traced_runs import span_of
 from meta_magic.explain.refused_sizes import solve
 
 Pair: TypeAlias = tuple[int, int]
-"""A wrong number, and a right one."""
+"""A wrong number, and the accepted one."""
 
 LATER: Final = 0.12
-"""What it counts that a number is not the first that is accepted."""
+"""The cost of a number that is not the first accepted one."""
 
 DATA: Final = 0.9
-"""What it counts that a number is of data: what people ask for is a model of these."""
+"""The cost of a number in data: the user wants a model that fits the data."""
 
 EXPRESSION: Final = 0.15
-"""What it counts that an expression is replaced by a number."""
+"""The cost of replacing an expression by a number."""
 
 SMALL: Final = 0.5
-"""What it counts that a number is one of those that stand for many things."""
+"""The cost of a small number, which stands for many things."""
 
 MAX_SMALL: Final = 3
 
 RATIO: Final = 1.0
-"""What it counts that a number is scaled as another one would have to be."""
+"""The cost of scaling one number as another one must be."""
 
 OWN: Final = 0.4
-"""How much less where it is given to what the program itself defines."""
+"""How much less that costs if the user's own function gets the number."""
 
 ONE: Final = 0.8
-"""What it counts that a size is to be 1: this is accepted where it is broadcast."""
+"""The cost of the size 1, which is often accepted because it is broadcast."""
 
 GUESSED: Final = 0.5
-"""What it counts that a pair is none of those that were accepted."""
+"""The cost of a pair that was not found by trying the call."""
 
 MAX_NUMBERS: Final = 6
-"""Of how many numbers in the text of an error pairs are made."""
+"""How many numbers of a message are paired."""
 
 NUMBER: Final = re.compile(r"(?<![\w.])\d+(?![\w.]|\.\d)")
 
@@ -61,39 +67,39 @@ MAX_NAMES: Final = 2
 
 def edit_numbers(situation: Situation) -> Iterator[Edit]:
     """Yield edits of numbers, the likeliest first."""
-    program, stood_for = situation.program, list_values(situation)
-    for (wrong, right), cost in weigh_pairs(situation):
+    program, stood_for = situation.program, _list_values(situation)
+    for (wrong, right), cost in _weigh_pairs(situation):
         nodes = [node for node, values in stood_for if wrong in values]
-        names = find_names(program, stood_for, right)
+        names = _find_names(program, stood_for, right)
         for node in nodes:
             weight = cost + situation.weigh(node) / 2
             weight += DATA if program.is_data(node) else 0
-            yield from edit_number(program, node, (wrong, right), names, weight)
-        yield from edit_together(situation, nodes, right, cost)
-    yield from edit_ratios(situation)
+            yield from _edit_number(program, node, (wrong, right), names, weight)
+        yield from _edit_together(situation, nodes, right, cost)
+    yield from _edit_ratios(situation)
 
 
-def weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
-    """Yield what may be wrong and right, and what each counts."""
+def _weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
+    """Yield pairs of numbers, with their costs."""
     accepted = [pair for pair in situation.accepted.numbers if pair[1] >= 0]
     for at, pair in enumerate(accepted):
         is_small = 0 <= pair[0] <= MAX_SMALL
         cost = (SMALL if is_small else 0) + (ONE if pair[1] <= 1 else 0)
         yield pair, cost + LATER * min(at, 6)
-    told = [int(number) for number in NUMBER.findall(situation.error)]
-    numbers = [*dict.fromkeys(told)][:MAX_NUMBERS]
+    named = [int(number) for number in NUMBER.findall(situation.error)]
+    numbers = [*dict.fromkeys(named)][:MAX_NUMBERS]
     for pair in permutations(numbers, 2):
         if pair not in accepted:
             is_small = pair[0] <= MAX_SMALL and bool(accepted)
             yield pair, GUESSED * (2 if accepted else 1) + (SMALL if is_small else 0)
     for wrong in () if accepted else numbers:
         yield (wrong, 1), GUESSED + ONE
-    yield from weigh_rows(situation)
+    yield from _weigh_rows(situation)
 
 
-def weigh_rows(situation: Situation) -> Iterator[tuple[Pair, float]]:
-    """Yield how many rows a table would have to have for numbers that are too large."""
-    if situation.accepted.is_of_values and is_range(situation.error):
+def _weigh_rows(situation: Situation) -> Iterator[tuple[Pair, float]]:
+    """Yield the numbers of rows that an embedding needs for its indices."""
+    if situation.accepted.is_of_values and is_out_of_range(situation.error):
         operands = [
             (one.geometry.dtype, one.geometry.shape) for one in situation.call.operands
         ]
@@ -109,13 +115,13 @@ def weigh_rows(situation: Situation) -> Iterator[tuple[Pair, float]]:
                     )
 
 
-def is_range(error: str) -> bool:
-    """Whether an error is of a number that is too large for a table."""
+def is_out_of_range(error: str) -> bool:
+    """Whether an error says that an index is too large."""
     return re.search(r"out of (range|bounds)", error) is not None
 
 
-def list_values(situation: Situation) -> list[tuple[ast.expr, set[int]]]:
-    """Return the expressions that stood for integers, and for which."""
+def _list_values(situation: Situation) -> list[tuple[ast.expr, set[int]]]:
+    """Return the expressions that stood for integers, with these."""
     found = []
     for node in situation.program.find(ast.expr):
         written = read_number(node)
@@ -126,7 +132,7 @@ def list_values(situation: Situation) -> list[tuple[ast.expr, set[int]]]:
     return found
 
 
-def find_names(
+def _find_names(
     program: Program, stood_for: Iterable[tuple[ast.expr, set[int]]], right: int
 ) -> dict[int, list[str]]:
     """Return by scope the names that stood for a number, the surest first."""
@@ -141,7 +147,7 @@ def find_names(
     }
 
 
-def edit_number(
+def _edit_number(
     program: Program,
     node: ast.expr,
     pair: Pair,
@@ -150,23 +156,23 @@ def edit_number(
 ) -> Iterator[Edit]:
     """Yield edits of an expression that stood for a wrong number."""
     wrong, right = pair
-    if not is_read(node) or is_dim(program, node):
+    if not is_read(node) or _is_dim(program, node):
         return
     extra = 0.0
     if read_number(node) is None:
         extra = EXPRESSION
-        for template in scale(wrong, right):
+        for template in _scale(wrong, right):
             yield from program.extend(node, template, cost)
     elif isinstance(node, ast.BinOp):
         extra = EXPRESSION
-        yield from edit_factors(program, node, pair, cost)
+        yield from _edit_factors(program, node, pair, cost)
     yield from program.replace(node, str(right), cost + extra)
     for name in names.get(program.find_scope(node), []):
         if name != ast.unparse(node):
             yield from program.replace(node, name, cost + extra / 2)
 
 
-def is_dim(program: Program, node: ast.expr) -> bool:
+def _is_dim(program: Program, node: ast.expr) -> bool:
     """Whether a number names a dimension, or has a sign before it."""
     above = next(program.walk_up(node), None)
     if isinstance(above, ast.keyword):
@@ -176,7 +182,7 @@ def is_dim(program: Program, node: ast.expr) -> bool:
     return isinstance(above, ast.UnaryOp)
 
 
-def scale(wrong: int, right: int) -> Iterator[str]:
+def _scale(wrong: int, right: int) -> Iterator[str]:
     """Yield how one number is made of another, ``{}`` for it."""
     if wrong and right % wrong == 0 and right > 0:
         yield f"{right // wrong} * {{}}"
@@ -186,7 +192,7 @@ def scale(wrong: int, right: int) -> Iterator[str]:
         yield "{} + 1"
 
 
-def edit_factors(
+def _edit_factors(
     program: Program, node: ast.BinOp, pair: Pair, cost: float
 ) -> Iterator[Edit]:
     """Yield edits of one factor of a product."""
@@ -197,15 +203,15 @@ def edit_factors(
             yield from program.replace(factor, str(value * right // wrong), cost)
 
 
-def edit_ratios(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that scale a number as another one would have to be."""
+def _edit_ratios(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that scale a number as another one must be."""
     program = situation.program
     pairs = [pair for pair in situation.accepted.numbers if min(pair) > 1]
     ratios = dict.fromkeys(max(p) // min(p) for p in pairs if max(p) % min(p) == 0)
     for node in situation.find_near(ast.Constant):
         value = read_number(node)
         for ratio in list(ratios)[:1] if value else ():
-            if value is None or is_dim(program, node):
+            if value is None or _is_dim(program, node):
                 continue
             cost = RATIO + situation.weigh(node) / 2
             cost -= OWN if program.is_for_own(node) else 0
@@ -215,20 +221,20 @@ def edit_ratios(situation: Situation) -> Iterator[Edit]:
                 yield from program.replace(node, str(value // ratio), cost)
 
 
-def is_outermost(program: Program, node: ast.expr) -> bool:
-    """Whether a node is a number, or a product of numbers, and in no such product."""
+def _is_outermost(program: Program, node: ast.expr) -> bool:
+    """Whether a node is a number or product of numbers, in no larger product."""
     above = next(program.walk_up(node), None)
     is_in = above is not None and read_number(above) is not None
     is_number = read_number(node) is not None
-    return is_number and not is_in and not is_dim(program, node)
+    return is_number and not is_in and not _is_dim(program, node)
 
 
-def edit_together(
+def _edit_together(
     situation: Situation, nodes: Sequence[ast.expr], right: int, cost: float
 ) -> Iterator[Edit]:
-    """Yield edits of a number wherever it is written: in a statement, or all over."""
+    """Yield edits of a number wherever it is written: in a statement, or everywhere."""
     program = situation.program
-    written = [node for node in nodes if is_outermost(program, node)]
+    written = [node for node in nodes if _is_outermost(program, node)]
     by_line: dict[int, list[ast.expr]] = {}
     for node in written:
         by_line.setdefault(node.lineno, []).append(node)
@@ -243,50 +249,49 @@ def edit_together(
 
 FAR: Final = 0.2
 WORKED: Final = 0.1
-"""What it counts that a size comes from a number by calls, or by arithmetic alone, and
-is not that itself."""
+"""The cost of a size that comes from a number by calls, or by arithmetic alone."""
 
 MOST_DATA: Final = 8
-"""How many times as large data may become."""
+"""How many times larger data may become."""
 
 MAX_FOR_EACH: Final = 6
 
 NEUTRAL: Final = {ast.Add: 0, ast.Sub: 0, ast.Mult: 1, ast.FloorDiv: 1}
-"""What changes nothing on the right of an operator."""
+"""The number that changes nothing on the right of an operator."""
 
 
 def edit_roots(situation: Situation) -> Iterator[Edit]:
-    """Yield edits of written numbers by which a size becomes one that is accepted."""
+    """Yield edits of written numbers with which a refused size is accepted."""
     program = situation.program
     nodes = {(n.lineno, n.col_offset): n for n in program.find(ast.Constant)}
     for refused in situation.refused:
         solved = [*solve(refused)][:MAX_FOR_EACH]
-        distance = weigh(refused.lineage)
+        distance = _weigh_origin(refused.lineage)
         for at, (step, value) in enumerate(solved):
             node = nodes.get((step.line or 0, step.column or 0))
             most = inf if node is None or not program.is_data(node) else step.value
             if node is not None and value <= MOST_DATA * most:
                 cost = LATER * at + distance
                 cost += DATA if program.is_data(node) else 0
-                yield from drop(program, node, value, cost)
+                yield from _drop(program, node, value, cost)
                 for edit in (
                     program.replace(node, str(value), cost) if value > 0 else ()
                 ):
                     yield replace(edit, is_solved=True)
 
 
-def weigh(lineage: Lineage) -> float:
-    """Return what it counts how a size comes from the numbers that are written."""
+def _weigh_origin(lineage: Lineage) -> float:
+    """Return the cost of the distance between a size and the numbers it comes from."""
     if len(lineage.steps) == 1:
         return 0.0
     is_made = any(step.line and not step.is_written for step in lineage.steps)
     return FAR if is_made else WORKED
 
 
-def drop(program: Program, node: ast.expr, value: int, cost: float) -> Iterator[Edit]:
-    """Yield the edit that takes a number away which as another would change nothing.
+def _drop(program: Program, node: ast.expr, value: int, cost: float) -> Iterator[Edit]:
+    """Yield the edit that removes a number which should change nothing.
 
-    As of ``width + 3`` or ``2 * width``, for which ``width`` is left.
+    That is 3 in ``width + 3`` or 2 in ``2 * width``: ``width`` stays.
     """
     above = next(program.walk_up(node), None)
     if not isinstance(above, ast.BinOp) or NEUTRAL.get(type(above.op)) != value:

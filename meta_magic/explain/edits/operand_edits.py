@@ -1,4 +1,10 @@
-"""Edits for what was meant of tensors: a part, a size that is kept, another image."""
+"""Edits of tensors in the user's code: what the call accepts, and common mistakes.
+
+:func:`edit_operands` writes changes that the failed call accepts, such as ``w.T``,
+where the operand is given or where it was made. :func:`edit_intents` proposes what
+people often mean: ``x[:, :1]`` for ``x[:, 0]``, or ``self.rnn(x)[0]`` for
+``self.rnn(x)``.
+"""
 
 import ast
 import re
@@ -8,7 +14,7 @@ from math import log
 from typing import Final
 
 from meta_magic.explain.edits.accepted import Accepted, Accepting, list_forms
-from meta_magic.explain.edits.number_edits import is_range
+from meta_magic.explain.edits.number_edits import is_out_of_range
 from meta_magic.explain.edits.program_text import Edit, is_read, join_edits, read_number
 from meta_magic.explain.edits.situations import Situation
 
@@ -29,32 +35,32 @@ COSTS: Final = (
     (r"mean|view_as|flatten\(\)", 1.6),
     (r"", 1.5),
 )
-"""How unlikely a change is to be meant, by what it says."""
+"""How unlikely a change is, by its text; the first pattern that matches counts."""
 
 SURE: Final = 0.4
-"""What an error that speaks of dtypes counts for casts that are accepted."""
+"""How much less an accepted cast costs if the error is about dtypes."""
 
 UNTESTED: Final = 0.4
-"""What it counts that nothing is known of what would be accepted."""
+"""The cost if it is not known what the call accepts."""
 
 BROADCAST: Final = 1.2
-"""What it counts that a result becomes larger than all operands."""
+"""The cost of a result that is larger than all operands."""
 
 TWICE: Final = 0.6
-"""What it counts that two changes are made."""
+"""The cost of two changes."""
 
 BACK: Final = 0.3
-"""What it counts that a result is turned back, unless it is as what was turned."""
+"""The cost of turning a result back, unless it has the shape of what was turned."""
 
 ALIKE: Final = 0.2
-"""What it counts that others of a formula are changed as well."""
+"""The cost of changing other tensors of a formula as well."""
 
 MAX_PLACES: Final = 2
 
 UNDONE: Final = re.compile(
     r"{}(\.T|\.transpose\(.*\)|\.unsqueeze\((\d)\)|\.permute\((.*)\))"
 )
-"""Changes that may be undone in the result."""
+"""Changes that can be undone in the result."""
 
 
 def edit_operands(situation: Situation) -> Iterator[Edit]:
@@ -62,44 +68,44 @@ def edit_operands(situation: Situation) -> Iterator[Edit]:
     for accepting in situation.accepted.changes:
         extra = 0.0 if accepting.is_as_large else BROADCAST
         if len(accepting.changes) == 1:
-            yield from change_operand(situation, accepting, extra)
+            yield from _change_operand(situation, accepting, extra)
         else:
-            yield from change_both(situation, accepting, extra)
+            yield from _change_both(situation, accepting, extra)
     if situation.accepted == Accepted():
-        yield from change_untested(situation)
+        yield from _change_untested(situation)
 
 
-def change_untested(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that change operands where what is accepted is not known."""
+def _change_untested(situation: Situation) -> Iterator[Edit]:
+    """Yield changes of operands where it is not known what the call accepts."""
     for number, operand in enumerate(situation.call.operands):
         for node in islice(situation.find_operand(number), 1):
             for change in list_forms([operand], 0):
-                cost = weigh(change.text) + UNTESTED + situation.weigh(node)
+                cost = _weigh(change.text) + UNTESTED + situation.weigh(node)
                 yield from situation.program.extend(node, change.text, cost)
 
 
-def change_operand(
+def _change_operand(
     situation: Situation, accepting: Accepting, extra: float
 ) -> Iterator[Edit]:
     """Yield edits that change an operand: where it is given, or where it was made."""
     ((number, text),) = accepting.changes
-    cost = weigh(text) + extra - (SURE if situation.is_of_dtypes else 0)
-    is_back = bool(undo(text)) and (accepting.keeps_shape or "squeeze" in text)
+    cost = _weigh(text) + extra - (SURE if situation.is_of_dtypes else 0)
+    is_back = bool(_undo(text)) and (accepting.keeps_shape or "squeeze" in text)
     for node in islice(situation.find_operand(number), MAX_PLACES):
         at = cost + situation.weigh(node)
         yield from situation.program.extend(
             node, text, at + (BACK / 2 if is_back else 0)
         )
-        yield from turn_back(situation, node, text, at + (0 if is_back else BACK))
-        yield from change_alike(situation, node, text, at + ALIKE)
+        yield from _turn_back(situation, node, text, at + (0 if is_back else BACK))
+        yield from _change_alike(situation, node, text, at + ALIKE)
 
 
-def change_both(
+def _change_both(
     situation: Situation, accepting: Accepting, extra: float
 ) -> Iterator[Edit]:
-    """Yield edits that change two operands, each where it is given."""
+    """Yield edits that change two operands where they are given."""
     (first, text), (second, other) = accepting.changes
-    cost = max(weigh(text), weigh(other)) + TWICE + extra
+    cost = max(_weigh(text), _weigh(other)) + TWICE + extra
     for node in islice(situation.find_operand(first), 1):
         for beside in islice(situation.find_operand(second), 1):
             edits = (
@@ -109,12 +115,12 @@ def change_both(
             yield join_edits(edits, cost)
 
 
-def turn_back(
+def _turn_back(
     situation: Situation, node: ast.expr, text: str, cost: float
 ) -> Iterator[Edit]:
-    """Yield an edit that gives a call an operand turned, and turns its result back."""
+    """Yield an edit that turns an operand, and turns the call's result back."""
     program = situation.program
-    call, back = next(program.walk_up(node), None), undo(text)
+    call, back = next(program.walk_up(node), None), _undo(text)
     if isinstance(call, ast.Call) and back and node in call.args:
         edits = (*program.extend(node, text, 0), *program.extend(call, back, 0))
         yield join_edits(edits, cost)
@@ -125,8 +131,8 @@ def turn_back(
             yield join_edits(edits, cost + BACK)
 
 
-def undo(text: str) -> str:
-    """Return what undoes a change in a result; "" if that is not known."""
+def _undo(text: str) -> str:
+    """Return what undoes a change in the result; "" if nothing is known to."""
     found = UNDONE.fullmatch(text)
     if found is None:
         return ""
@@ -139,12 +145,12 @@ def undo(text: str) -> str:
     return text
 
 
-def change_alike(
+def _change_alike(
     situation: Situation, node: ast.expr, text: str, cost: float
 ) -> Iterator[Edit]:
-    """Yield an edit that changes all but the other operands of a formula.
+    """Yield an edit that changes all tensors of a formula but the other operands.
 
-    As of ``(x - mean) / std``: where ``mean`` is of a wrong form, ``std`` is as well.
+    If ``mean`` in ``(x - mean) / std`` lacks a dimension, ``std`` does too.
     """
     program = situation.program
     statement = program.find_statement(node)
@@ -167,8 +173,7 @@ def change_alike(
         yield join_edits(edits, cost)
 
 
-def weigh(text: str) -> float:
-    """Return how unlikely a change is to be meant."""
+def _weigh(text: str) -> float:
     return next(cost for pattern, cost in COSTS if re.search(pattern, text))
 
 
@@ -177,7 +182,7 @@ SLICE_COST, TUPLE_COST, SHIFT_COST, PAD_COST, RESIZE_COST = 0.9, 0.4, 0.6, 0.5, 
 SLICES: Final = ("{}[:, 1:]", "{}[:, :-1]", "{}[1:]", "{}[:-1]")
 
 SIDES: Final = frozenset({28, 32, 48, 64, 96, 112, 128, 224, 227, 256, 299, 384, 512})
-"""What sides images commonly have."""
+"""Common sides of images."""
 
 MIN_SIDE: Final = 8
 
@@ -187,22 +192,22 @@ MANY: Final = re.compile(r"values to unpack|not enough values")
 
 
 def edit_intents(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that say what was meant of tensors."""
+    """Yield edits of common mistakes with tensors."""
     for family in (
-        keep_dimensions,
-        slice_names,
-        drop_ends,
-        unpack,
-        take_first,
-        shift_indexes,
-        name_sizes,
-        resize_images,
-        pad_otherwise,
+        _keep_dimensions,
+        _slice_names,
+        _drop_ends,
+        _unpack,
+        _take_first,
+        _shift_indexes,
+        _name_sizes,
+        _resize_images,
+        _pad_otherwise,
     ):
         yield from family(situation)
 
 
-def keep_dimensions(situation: Situation) -> Iterator[Edit]:
+def _keep_dimensions(situation: Situation) -> Iterator[Edit]:
     """Yield edits that keep a dimension: ``x[:, :1]`` for ``x[:, 0]``; or all of it."""
     program = situation.program
     for node in filter(is_read, situation.find_near(ast.Subscript)):
@@ -216,8 +221,8 @@ def keep_dimensions(situation: Situation) -> Iterator[Edit]:
         yield from program.replace(node, program.read(node.value), cost + 0.6)
 
 
-def slice_names(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that leave out the first or the last along a dimension."""
+def _slice_names(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that leave out the first or last item of a dimension."""
     program = situation.program
     for node in situation.find_near(ast.Name):
         above = next(program.walk_up(node), None)
@@ -228,7 +233,7 @@ def slice_names(situation: Situation) -> Iterator[Edit]:
                 yield from program.extend(node, text, cost)
 
 
-def drop_ends(situation: Situation) -> Iterator[Edit]:
+def _drop_ends(situation: Situation) -> Iterator[Edit]:
     """Yield edits without ``+ 1`` or ``- 1``."""
     program = situation.program
     for node in program.find(ast.BinOp):
@@ -238,8 +243,8 @@ def drop_ends(situation: Situation) -> Iterator[Edit]:
             yield from program.replace(node, program.read(node.left), cost)
 
 
-def unpack(situation: Situation) -> Iterator[Edit]:
-    """Yield edits by which what is returned is taken apart otherwise."""
+def _unpack(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that unpack returned values in another way."""
     program = situation.program
     for node in situation.find_near(ast.Tuple) if MANY.search(situation.error) else ():
         if not is_read(node) and len(node.elts) > 1:
@@ -248,8 +253,8 @@ def unpack(situation: Situation) -> Iterator[Edit]:
                 yield from program.replace(node, text, TUPLE_COST)
 
 
-def take_first(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that take the first of several values that are returned."""
+def _take_first(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that take the first of several returned values."""
     program = situation.program
     for called in program.calls if "tuple" in situation.error else ():
         if called.owner is None or ast.unparse(called.owner) == "self":
@@ -257,10 +262,10 @@ def take_first(situation: Situation) -> Iterator[Edit]:
             yield from program.extend(called.node, "{}[0]", cost)
 
 
-def shift_indexes(situation: Situation) -> Iterator[Edit]:
-    """Yield edits by which numbers of classes or rows are not out of range."""
+def _shift_indexes(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that bring class numbers and indices into range."""
     program = situation.program
-    if not is_range(situation.error):
+    if not is_out_of_range(situation.error):
         return
     for number, operand in enumerate(situation.call.operands):
         if not operand.geometry.dtype.is_floating_point:
@@ -273,8 +278,8 @@ def shift_indexes(situation: Situation) -> Iterator[Edit]:
             yield from program.add_argument(called.node, "ignore_index=-1", cost)
 
 
-def name_sizes(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that use the size of a batch at hand for one that is written."""
+def _name_sizes(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that write a tensor's batch size instead of a number."""
     program = situation.program
     for called in program.calls:
         if called.name in {"view", "reshape", "expand"} and called.owner is not None:
@@ -284,8 +289,8 @@ def name_sizes(situation: Situation) -> Iterator[Edit]:
                 yield from program.replace(args[0], f"{owner}.shape[0]", cost)
 
 
-def resize_images(situation: Situation) -> Iterator[Edit]:
-    """Yield edits of the two sizes of square images, to those that are common."""
+def _resize_images(situation: Situation) -> Iterator[Edit]:
+    """Yield edits of the two sizes of square images, to common ones."""
     program = situation.program
     given = [node.args for node in program.find(ast.Call)]
     given += [node.elts for node in program.find(ast.Tuple)]
@@ -293,7 +298,7 @@ def resize_images(situation: Situation) -> Iterator[Edit]:
         for first, second in pairwise(numbers):
             side = read_number(first) or 0
             is_square = side >= MIN_SIDE and side == read_number(second)
-            for at, other in enumerate(list_sides(side) if is_square else ()):
+            for at, other in enumerate(_list_sides(side) if is_square else ()):
                 edits = (
                     *program.replace(first, str(other), 0),
                     *program.replace(second, str(other), 0),
@@ -301,14 +306,13 @@ def resize_images(situation: Situation) -> Iterator[Edit]:
                 yield join_edits(edits, RESIZE_COST + at / 10)
 
 
-def list_sides(side: int) -> list[int]:
-    """Return the sides that images commonly have, those next to one first."""
+def _list_sides(side: int) -> list[int]:
     others = sorted(SIDES - {side}, key=lambda other: abs(log(other / side)))
     return others[:MAX_SIDES]
 
 
-def pad_otherwise(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that pad by what is not limited by the size that is there."""
+def _pad_otherwise(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that pad in a mode which any size allows."""
     for node in situation.find_near(ast.keyword):
         value = node.value
         is_mode = node.arg in {"mode", "padding_mode"}

@@ -1,4 +1,9 @@
-"""The text of a program with its syntax tree, and how stretches of it are rewritten."""
+"""The user's code as text and as syntax tree, and edits that rewrite stretches of it.
+
+A repair changes ``x @ w`` in the user's line to ``x @ w.T`` and leaves comments,
+spaces and all other lines alone; ``ast.unparse`` would not. :class:`Program` makes the
+edits, :func:`apply_edit` applies one. No edit adds or removes a line.
+"""
 
 import ast
 from collections.abc import Collection, Iterable, Iterator
@@ -10,13 +15,13 @@ MAX_EDITS: Final = 80
 
 
 class Stretch(NamedTuple):
-    """A stretch of a line, and what is to stand there.
+    """A stretch of a line, and its replacement.
 
     Attributes:
         line: The line, from 1.
         column: Where it begins, in UTF-8 bytes from 0.
         end_column: Where it ends.
-        text: What is to stand there.
+        text: The replacement.
     """
 
     line: int
@@ -31,9 +36,9 @@ class Edit:
 
     Attributes:
         stretches: They do not overlap.
-        cost: How unlikely it is to be what was meant; 0 to 4 or so.
-        is_solved: Whether the call accepts what comes of it, as far as is known: it is
-            tried before others that are meant as likely.
+        cost: How unlikely it is that the user meant this; from 0 to about 4.
+        is_solved: Whether the call is known to accept the result; such an edit is tried
+            earlier.
     """
 
     stretches: tuple[Stretch, ...]
@@ -47,12 +52,12 @@ class Edit:
 
 
 def apply_edit(source: str, edit: Edit, first_line: int = 1) -> str:
-    """Return a source with an edit made.
+    """Return a source after an edit.
 
     Args:
-        source: It.
+        source: The source.
         edit: The edit.
-        first_line: The number that the edit has for the first line of the source.
+        first_line: The line number of the source's first line.
     """
     lines = [line.encode() for line in source.split("\n")]
     for line, column, end, text in sorted(edit.stretches, reverse=True):
@@ -62,13 +67,13 @@ def apply_edit(source: str, edit: Edit, first_line: int = 1) -> str:
 
 
 def join_edits(edits: Iterable[Edit], cost: float) -> Edit:
-    """Return the edit that makes several at once."""
+    """Return one edit that makes several."""
     stretches = (stretch for edit in edits for stretch in edit.stretches)
     return Edit(stretches=tuple(dict.fromkeys(stretches)), cost=cost)
 
 
 def sort_edits(edits: Iterable[Edit]) -> list[Edit]:
-    """Return edits, the likeliest first, none twice."""
+    """Return edits without duplicates, the likeliest first."""
     best: dict[object, Edit] = {}
     for edit in edits:
         known = best.get(frozenset(edit.stretches))
@@ -78,12 +83,12 @@ def sort_edits(edits: Iterable[Edit]) -> list[Edit]:
 
 
 Spot: TypeAlias = ast.expr | ast.stmt | ast.keyword
-"""A node that stands somewhere in the text."""
+"""A node with a position in the text."""
 
 Node = TypeVar("Node", bound=ast.AST)
 
 ATOMS: Final = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
-"""Expressions that a method can be called of without brackets."""
+"""Expressions that need no brackets before a method."""
 
 SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -98,16 +103,16 @@ FACTORIES: Final = frozenset(
 COMMON: Final = frozenset({"torch", "nn", "F", "np", "numpy"})
 
 NOWHERE: Final = -1
-"""The number of no function."""
+"""The scope of code outside of functions."""
 
 
 class Called(NamedTuple):
-    """A call, and what is called.
+    """A call in the text.
 
     Attributes:
         node: The call.
-        name: The last part of what is called: ``Linear`` of ``nn.Linear``.
-        owner: What stands before that; None if nothing does.
+        name: The last part of the function's name: ``Linear`` of ``nn.Linear``.
+        owner: The expression before that part; None if there is none.
     """
 
     node: ast.Call
@@ -120,15 +125,15 @@ class Program:
 
     Args:
         text: The text.
-        lines: Those of its lines that matter; None for all.
+        lines: Only nodes on these lines are kept; None for all.
 
     Attributes:
-        text: The same.
-        nodes: The nodes of its tree at these lines, outer ones first.
+        text: The text.
+        nodes: The nodes of its tree, outer ones first.
         calls: The calls among them.
 
     Raises:
-        SyntaxError: It is no Python.
+        SyntaxError: The text is no Python.
     """
 
     def __init__(self, text: str, lines: Collection[int] | None = None) -> None:
@@ -162,12 +167,12 @@ class Program:
 
     @cached_property
     def imported(self) -> frozenset[str]:
-        """The names of what is imported, here or as people commonly do before."""
+        """The names that the program imports, or that users commonly import before."""
         names = (alias.asname or alias.name for alias in self.find(ast.alias))
         return frozenset(name.partition(".")[0] for name in names) | COMMON
 
     def find_bindings(self, lines: Iterable[int]) -> Iterator[int]:
-        """Yield the lines of statements that bind the names that are read at others."""
+        """Yield the lines that bind names which some other lines read."""
         names = {
             ast.unparse(node)
             for line in lines
@@ -192,18 +197,18 @@ class Program:
         return ast.get_source_segment(self.text, node) or ast.unparse(node)
 
     def walk_up(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield what a node is in, the innermost first."""
+        """Yield the nodes around a node, the innermost first."""
         while id(node) in self._parents:
             node = self._parents[id(node)]
             yield node
 
     def find_scope(self, node: ast.AST) -> int:
-        """Return a number for the innermost function that a node is in."""
+        """Return a number for the innermost function around a node."""
         found = (id(above) for above in self.walk_up(node) if isinstance(above, SCOPES))
         return next(found, NOWHERE)
 
     def find_statement(self, node: ast.AST) -> ast.stmt | None:
-        """Return the innermost statement that a node is in, or is."""
+        """Return the innermost statement around a node, or the node itself."""
         above = (node, *self.walk_up(node))
         return next((one for one in above if isinstance(one, ast.stmt)), None)
 
@@ -217,7 +222,7 @@ class Program:
         return False
 
     def is_for_own(self, node: ast.AST) -> bool:
-        """Whether a node is an argument of what the program itself defines."""
+        """Whether a node is an argument of a function that the program defines."""
         calls = (one for one in self.walk_up(node) if isinstance(one, ast.Call))
         called = next(calls, None)
         return called is not None and name_of(called) in self.defined
@@ -236,9 +241,9 @@ class Program:
         return []
 
     def replace(self, node: Spot, text: str, cost: float) -> Iterator[Edit]:
-        """Yield the edit that puts a text in the place of a node that is on a line."""
+        """Yield the edit that replaces a node, if it is on one line."""
         if node.lineno == node.end_lineno and id(node) not in self._in_texts:
-            where = node.lineno, node.col_offset, end_of(node)[1]
+            where = node.lineno, node.col_offset, _end_of(node)[1]
             yield Edit(stretches=(Stretch(*where, text),), cost=cost)
 
     def extend(self, node: ast.expr, template: str, cost: float) -> Iterator[Edit]:
@@ -254,43 +259,43 @@ class Program:
         start = node.lineno, node.col_offset
         made = (
             Stretch(*start, start[1], before),
-            Stretch(*end_of(node), end_of(node)[1], after),
+            Stretch(*_end_of(node), _end_of(node)[1], after),
         )
         stretches = tuple(stretch for stretch in made if stretch.text)
         if is_read(node) and id(node) not in self._in_texts:
             yield Edit(stretches=stretches, cost=cost)
 
     def add_argument(self, node: ast.Call, text: str, cost: float) -> Iterator[Edit]:
-        """Yield the edit that gives a call one argument more, as its last."""
+        """Yield the edit that adds a last argument to a call."""
         given: list[ast.expr | ast.keyword] = [*node.args, *node.keywords]
-        last = max(given, key=end_of, default=None)
-        line, column = end_of(node)
+        last = max(given, key=_end_of, default=None)
+        line, column = _end_of(node)
         at = line, column - 1
-        if last is not None and end_of(last)[0] != line:
-            at = end_of(last)
+        if last is not None and _end_of(last)[0] != line:
+            at = _end_of(last)
         begun = self._lines[at[0] - 1][: at[1]]
         comma = "" if last is None or begun.endswith(b", ") else ", "
         yield Edit(stretches=(Stretch(*at, at[1], comma + text),), cost=cost)
 
     def rename(self, called: Called, name: str, cost: float) -> Iterator[Edit]:
-        """Yield the edit that has another function of the same place be called."""
-        line, end = end_of(called.node.func)
+        """Yield the edit that calls another function of the same owner."""
+        line, end = _end_of(called.node.func)
         start = end - len(called.name.encode())
         yield Edit(stretches=(Stretch(line, start, end, name),), cost=cost)
 
 
 def name_of(call: ast.Call) -> str:
-    """Return the last part of what is called."""
+    """Return the last part of the name of the called function."""
     return ast.unparse(call.func).rpartition(".")[2]
 
 
-def end_of(node: Spot) -> tuple[int, int]:
+def _end_of(node: Spot) -> tuple[int, int]:
     """Return the line and column where a node ends."""
     return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
 def is_read(node: ast.expr) -> bool:
-    """Whether a node is read, and not assigned to."""
+    """Whether an expression is read, and not assigned to."""
     return isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
 
 

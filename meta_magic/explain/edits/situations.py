@@ -1,4 +1,9 @@
-"""What is known of a failed call when edits are sought that may mend it."""
+"""A failed call and all that is known about it, for the functions that propose edits.
+
+For ``model(x)`` with a wrong layer, that is the text, the failing lines, the operands'
+names, what the call accepts instead, and where its sizes come from. Read
+:class:`Situation`.
+"""
 
 import ast
 import re
@@ -18,17 +23,17 @@ from meta_magic.trace.signature import SourcePosition
 NOTHING: Final = Accepted()
 
 FAR: Final = 0.6
-"""What it counts that an edit is at no line that has to do with the failed call."""
+"""The cost of an edit on a line that has nothing to do with the failed call."""
 
 DTYPES: Final = re.compile(r"[dst]type|Float|Long|Half|Double|Byte|Int\b|Bool|integer")
-"""What errors say that are of dtypes."""
+"""Part of messages about dtypes."""
 
 NAME: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\()")
 
 PATH: Final = re.compile(r"[\w.\[\]]+")
 
 STEP: Final = 0.1
-"""What it counts that it is at the second line of those, and so on."""
+"""The additional cost for each line further away from the failed call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +44,10 @@ class Situation:
         program: The program.
         call: The call; its operands have names.
         error: Type and text of the error.
-        makers: Of each operand the place of the call that made it, if that is known.
-        accepted: What the call accepts.
-        seen: What integers the program's expressions stood for.
-        refused: Where the sizes come from that the call refuses, if that is known.
+        makers: By operand, the call site of the call that made it, if it is known.
+        accepted: What the call accepts instead.
+        seen: The integers that the program's expressions stood for.
+        refused: The sizes that the call refuses, with their origins.
     """
 
     program: Program
@@ -55,16 +60,11 @@ class Situation:
 
     @cached_property
     def lines(self) -> tuple[int, ...]:
-        """The lines on the way to the call, innermost first, and those of makers."""
+        """The lines that led to the call, innermost first; then those of operands."""
         way = [frame.line for frame in reversed(self.call.frames)]
         made = [at.line for at in self.makers if at]
         bound = [*self.program.find_bindings(way)]
         return tuple(dict.fromkeys([*way, *made, *bound]))
-
-    @property
-    def function(self) -> str:
-        """The name of what was called; "" if that is no function."""
-        return getattr(self.call.function, "__name__", "")
 
     def find_near(self, *kinds: type[Node]) -> list[Node]:
         """Return the nodes of some kinds at these lines."""
@@ -72,14 +72,14 @@ class Situation:
         return [node for node in found if getattr(node, "lineno", 0) in self.lines]
 
     def weigh(self, node: Spot) -> float:
-        """Return what it counts how far a node is from the failed call."""
+        """Return the cost of the distance between a node and the failed call."""
         if node.lineno in self.lines:
             return min(FAR, STEP * self.lines.index(node.lineno))
         return FAR
 
     @cached_property
     def tensors(self) -> frozenset[str]:
-        """The names that stand in what the operands are called."""
+        """The variables in the names of the operands."""
         named = (n for one in self.call.operands for n in (one.name, *one.aliases))
         made = (text for text in named if "." not in text or not PATH.fullmatch(text))
         names = {name for text in made for name in NAME.findall(text)}
@@ -87,13 +87,13 @@ class Situation:
 
     @cached_property
     def is_of_dtypes(self) -> bool:
-        """Whether the error has to do with dtypes."""
+        """Whether the error is about dtypes."""
         return DTYPES.search(self.error) is not None
 
     def find_operand(self, number: int) -> Iterator[ast.expr]:
-        """Yield the expressions that stand for an operand on the way to the call."""
+        """Yield the expressions that stand for an operand at the lines of the call."""
         operand = self.call.operands[number]
-        names = {*map(normalize, (operand.name, *operand.aliases))}
+        names = {*map(_normalize, (operand.name, *operand.aliases))}
         way = [*reversed(self.call.frames)]
         for line in (frame.line for frame in way):
             for node in self.program.find_expressions(line):
@@ -110,14 +110,14 @@ class Situation:
 def list_written(
     program: Program, call: FailedCall, makers: Sequence[SourcePosition | None]
 ) -> list[int]:
-    """Return the operands of a call that the program writes."""
+    """Return the operands of a call that the program's text has."""
     situation = Situation(program=program, call=call, error="", makers=makers)
     numbers = range(len(call.operands))
     return [n for n in numbers if next(situation.find_operand(n), None) is not None]
 
 
-def normalize(name: str) -> str:
-    """Return an expression as Python writes it."""
+def _normalize(name: str) -> str:
+    """Return an expression as ``ast.unparse`` writes it."""
     try:
         return ast.unparse(ast.parse(name, mode="eval"))
     except (SyntaxError, ValueError):

@@ -1,7 +1,9 @@
-"""The formula by which a size comes from numbers, found by trying others.
+"""How a size that a call returned follows from the numbers that the call was given.
 
-A handful are proposed, and the first one that holds wherever the call was tried is
-taken: none is believed for the operator's name.
+``F.max_pool2d(x, 2)`` returns 6 rows for 12: which formula? No rule of any operator is
+written here. The call is made again with other numbers: :func:`find_groups` sees which
+of them change the size, and :func:`find_formula` proposes formulas and takes the first
+one that is right in each of these calls.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,12 +15,12 @@ from meta_magic.explain.lineage.lineage_records import evaluate
 from meta_magic.explain.probing import Probe, Variable, name_argument
 
 Group: TypeAlias = tuple[Variable, ...]
-"""Numbers that can be changed together only: they must be equal."""
+"""Numbers that can only be changed together, because they must be equal."""
 
 MOST_PAIRED: Final = 4
-"""Of how many groups any two are changed at once."""
+"""With more groups, no two are changed at once."""
 
-PLACES: Final = (
+DIMENSION_NAMES: Final = (
     "dim",
     "axis",
     "start_dim",
@@ -27,12 +29,12 @@ PLACES: Final = (
     "source",
     "destination",
 )
-"""What arguments that say which dimension is meant begin with."""
+"""Names of arguments that select a dimension begin with these."""
 
-PLACED: Final = frozenset(
+DIMENSION_FUNCTIONS: Final = frozenset(
     ("permute", "select", "unbind", "movedim", "transpose", "unsqueeze")
 )
-"""Functions whose numbers are dimensions."""
+"""Functions whose integers are dimensions."""
 
 
 class Target:
@@ -40,12 +42,12 @@ class Target:
 
     Args:
         probe: Makes the call.
-        output: Which of the tensors.
-        dim: Which dimension.
-        shape: The sizes that it had.
+        output: The index of the returned tensor.
+        dim: The dimension.
+        shape: The sizes that the tensor had.
 
     Attributes:
-        size: It, as the call is; None if the call does not return the same again.
+        size: The size; None if the call does not return the same shape again.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Target:
         self.size = shape[dim] if is_same else None
 
     def read(self, values: Mapping[Variable, int]) -> int | None:
-        """Return the size if numbers are others; None if that is refused."""
+        """Return the size with other numbers; None if they are refused."""
         shapes = self._probe.run(values)
         if shapes is None or self._output >= len(shapes):
             return None
@@ -71,13 +73,13 @@ class Target:
 def find_groups(
     probe: Probe, target: Target, units: Sequence[Group], known: Collection[Variable]
 ) -> list[Group]:
-    """Return the numbers on which a size depends, in groups that move together.
+    """Return the numbers that change a size, in groups that move together.
 
     Args:
         probe: Makes the call.
         target: The size.
-        units: All numbers, those that are the same one together.
-        known: The numbers that come from somewhere; others are constants.
+        units: All numbers; those with the same origin together.
+        known: The numbers with an origin; others are constants.
     """
     groups: list[Group] = []
     stuck = []
@@ -85,20 +87,20 @@ def find_groups(
         value = probe.values[unit[0]]
         sizes = [
             target.read(dict.fromkeys(unit, value + step))
-            for step in steps(unit, value)
+            for step in _steps(unit, value)
         ]
         if any(size not in {None, target.size} for size in sizes):
             groups.append(unit)
         elif all(size is None for size in sizes):
             stuck.append(unit)
-    groups += move_together(probe, target, stuck)
-    groups = groups or find_kept_products(probe, target, stuck)
+    groups += _move_together(probe, target, stuck)
+    groups = groups or _find_kept_products(probe, target, stuck)
     own = (tuple(v for v in group if v in known) for group in groups)
     return [group for group in own if group]
 
 
-def move_together(probe: Probe, target: Target, stuck: Sequence[Group]) -> list[Group]:
-    """Return groups of numbers that are refused alone, by which a size moves."""
+def _move_together(probe: Probe, target: Target, stuck: Sequence[Group]) -> list[Group]:
+    """Return groups of numbers that are refused alone, and change the size together."""
     groups: list[Group] = []
     done: set[Group] = set()
     for unit in stuck:
@@ -107,11 +109,11 @@ def move_together(probe: Probe, target: Target, stuck: Sequence[Group]) -> list[
         pairs = [(*unit, *other) for other in equal]
         # Of square images that are stacked all heights are one, and all widths.
         alike = [other for other in equal if other[0].at == unit[0].at]
-        wholes = [join((unit, *alike)), join((unit, *equal))]
+        wholes = [_join((unit, *alike)), _join((unit, *equal))]
         for group in [] if unit in done else [*pairs, *wholes]:
             moved = [
                 target.read(dict.fromkeys(group, value + step))
-                for step in steps(group, value)
+                for step in _steps(group, value)
             ]
             if any(size not in {None, target.size} for size in moved):
                 groups.append(group)
@@ -121,15 +123,14 @@ def move_together(probe: Probe, target: Target, stuck: Sequence[Group]) -> list[
     return groups
 
 
-def join(units: Sequence[Group]) -> Group:
-    """Return the numbers of several units as one."""
+def _join(units: Sequence[Group]) -> Group:
     return tuple(variable for unit in units for variable in unit)
 
 
-def find_kept_products(
+def _find_kept_products(
     probe: Probe, target: Target, stuck: Sequence[Group]
 ) -> list[Group]:
-    """Return the number that a size follows if another is doubled too, as of a view."""
+    """Return the argument that decides a size if another is doubled too."""
     arguments = [u for u in stuck if not u[0].is_size and probe.values[u[0]] > 0]
     for argument in arguments:
         for size in (unit for unit in stuck if unit[0].is_size):
@@ -140,31 +141,32 @@ def find_kept_products(
 
 
 def list_units(probe: Probe, keys: Mapping[Variable, object]) -> list[Group]:
-    """Return the numbers of a call that may be changed, those that are one together.
+    """Return the numbers of a call that may be changed; those with one origin together.
 
     Args:
         probe: Makes the call.
-        keys: Of numbers that are known to be others' as well, what tells which.
+        keys: The origin of each number that may be another's as well.
     """
     units: dict[object, list[Variable]] = {}
     for variable in probe.values:
-        if not is_place(probe, variable):
+        if not _is_dimension(probe, variable):
             units.setdefault(keys.get(variable, variable), []).append(variable)
     return [tuple(unit) for unit in units.values()]
 
 
-def is_place(probe: Probe, variable: Variable) -> bool:
-    """Whether a number says which dimension is meant, not how large one is."""
+def _is_dimension(probe: Probe, variable: Variable) -> bool:
+    """Whether a number selects a dimension, and is no size."""
     if isinstance(variable.at, int):
         return False
     function = getattr(probe.call.function, "__name__", "")
-    if function in PLACED or (function == "__getitem__" and not is_end(variable)):
+    if function in DIMENSION_FUNCTIONS or (
+        function == "__getitem__" and not _is_end(variable)
+    ):
         return True
-    return name_argument(probe.call, variable.at).startswith(PLACES)
+    return name_argument(probe.call, variable.at).startswith(DIMENSION_NAMES)
 
 
-def is_end(variable: Variable) -> bool:
-    """Whether a number is an end of a slice."""
+def _is_end(variable: Variable) -> bool:
     return not isinstance(variable.at, int) and variable.at[-1] in {
         "start",
         "stop",
@@ -172,19 +174,19 @@ def is_end(variable: Variable) -> bool:
     }
 
 
-def steps(group: Group, value: int) -> tuple[int, ...]:
-    """Return by how much numbers are changed to see what comes of it."""
+def _steps(group: Group, value: int) -> tuple[int, ...]:
+    """Return by how much numbers are changed."""
     more = (1, 2, value) if value > 2 else (1, 2)  # noqa: PLR2004
-    return (*more, -1) if any(map(is_end, group)) else more  # a slice may be cut
+    return (*more, -1) if any(map(_is_end, group)) else more  # a slice may be cut
 
 
-def list_moves(probe: Probe, groups: Sequence[Group]) -> list[dict[Variable, int]]:
-    """Return changes of groups, each alone and two at a time, to test a formula by."""
+def _list_moves(probe: Probe, groups: Sequence[Group]) -> list[dict[Variable, int]]:
+    """Return changes of groups, one and two at a time, that test a formula."""
     pairs = combinations(groups, 2) if len(groups) <= MOST_PAIRED else ()
     alone = [(group,) for group in groups]
     moves = [(1, moving) for moving in (*alone, *pairs)]
     moves += [(3, moving) for moving in alone]
-    moves += [(-1, (group,)) for group in groups if any(map(is_end, group))]
+    moves += [(-1, (group,)) for group in groups if any(map(_is_end, group))]
     changed = [
         {
             variable: probe.values[variable] + step * (i + 1)
@@ -194,25 +196,25 @@ def list_moves(probe: Probe, groups: Sequence[Group]) -> list[dict[Variable, int
         for step, moving in moves
     ]
     doubled = [{v: 2 * probe.values[v] for v in group} for group in groups]
-    whole = join(groups)  # sizes of 1 that are broadcast are one as others
+    whole = _join(groups)  # sizes of 1 that are broadcast are one as others
     is_one = len(groups) > 1 and {probe.values[v] for v in whole} == {1}
     together = [dict.fromkeys(whole, 2)] if is_one else []
     return [*changed, *doubled, *together]
 
 
 MOST_DIVIDED: Final = 6
-"""Of how many numbers products are divided by products."""
+"""With more numbers, no products are divided by products."""
 
 WIDEST: Final = 48
-"""By how much an operand is widened to see by which step it is read."""
+"""How far an operand is widened to find the step of a window."""
 
 
 class Formula(NamedTuple):
     """How a size comes from numbers.
 
     Attributes:
-        text: It in Python, ``{}`` for each number; ``UNKNOWN`` where none holds. Of
-            what no number moves it is that size.
+        text: Python code, with ``{}`` for each number; ``UNKNOWN`` if none is right. If
+            no number changes the size, it is the size.
         parts: The numbers.
     """
 
@@ -229,30 +231,30 @@ UNKNOWN: Final = ""
 
 
 def find_formula(probe: Probe, target: Target, groups: Sequence[Group]) -> Formula:
-    """Return how a size comes from groups of numbers, of each the first operand's."""
+    """Return how a size follows from groups of numbers, by one number of each."""
     chosen = [next((v for v in group if v.is_size), group[0]) for group in groups]
     moves = [
         (move, size)
-        for move in list_moves(probe, groups)
+        for move in _list_moves(probe, groups)
         if (size := target.read(move)) is not None
     ]
     if not chosen:
         return Formula(f"{target.size}", ())
-    for formula in propose(probe, target, chosen):
+    for formula in _propose(probe, target, chosen):
         # An argument that is handed on may have limits, as of a split.
         is_given = formula.hands_on and not formula.parts[0].is_size
-        if holds(probe, formula, target, moves[:1] if is_given else moves):
+        if _holds(probe, formula, target, moves[:1] if is_given else moves):
             return formula
     return Formula(UNKNOWN, tuple(chosen))
 
 
-def holds(
+def _holds(
     probe: Probe,
     formula: Formula,
     target: Target,
     moves: Sequence[tuple[Mapping[Variable, int], int]],
 ) -> bool:
-    """Whether a formula gives what the call returned, as it was and each time since."""
+    """Whether a formula is right for the call as it was, and for each change."""
     for move, size in [({}, target.size), *moves]:
         values = [move.get(v, probe.values[v]) for v in formula.parts]
         try:
@@ -263,10 +265,10 @@ def holds(
     return bool(moves) or formula.hands_on
 
 
-def propose(
+def _propose(
     probe: Probe, target: Target, chosen: Sequence[Variable]
 ) -> Iterator[Formula]:
-    """Yield formulas that may hold, the simplest first."""
+    """Yield formulas that may be right, the simplest first."""
     size = target.size
     values = [probe.values[v] for v in chosen]
     if size is None or not chosen:
@@ -278,16 +280,16 @@ def propose(
     if len(chosen) > 1 and prod(values) == size:
         yield Formula(" * ".join(["{}"] * len(chosen)), (*chosen,))
     if len(chosen) == 2:  # noqa: PLR2004
-        yield from propose_pairs(chosen)
+        yield from _propose_pairs(chosen)
     if len(chosen) > 1 and sum(values) == size:
         yield Formula(" + ".join(["{}"] * len(chosen)), (*chosen,))
     if len(chosen) == 1:
-        yield from propose_steps(values[0], size, chosen[0])
-    yield from propose_windows(probe, target, chosen)
-    yield from propose_quotients(values, size, chosen)
+        yield from _propose_steps(values[0], size, chosen[0])
+    yield from _propose_windows(probe, target, chosen)
+    yield from _propose_quotients(values, size, chosen)
 
 
-def propose_steps(value: int, size: int, variable: Variable) -> Iterator[Formula]:
+def _propose_steps(value: int, size: int, variable: Variable) -> Iterator[Formula]:
     """Yield formulas of one number and a constant."""
     sign = "+" if size > value else "-"
     yield Formula(f"{{}} {sign} {abs(size - value)}", (variable,))
@@ -298,18 +300,18 @@ def propose_steps(value: int, size: int, variable: Variable) -> Iterator[Formula
         yield Formula(f"ceil({{}} / {max(round(value / size), 1)})", (variable,))
 
 
-def propose_pairs(chosen: Sequence[Variable]) -> Iterator[Formula]:
-    """Yield formulas of two numbers, as of a slice with a start, or with a step."""
+def _propose_pairs(chosen: Sequence[Variable]) -> Iterator[Formula]:
+    """Yield formulas of two numbers, as for a slice with a start or a step."""
     for pair in ((chosen[0], chosen[1]), (chosen[1], chosen[0])):
         yield Formula("{} - {}", pair)
         yield Formula("{} // {}", pair)
         yield Formula("ceil({} / {})", pair)
 
 
-def propose_quotients(
+def _propose_quotients(
     values: Sequence[int], size: int, chosen: Sequence[Variable]
 ) -> Iterator[Formula]:
-    """Yield products divided by others, as of a view with a size of -1."""
+    """Yield quotients of products, as for a view with a size of -1."""
     everything = range(len(chosen) if len(chosen) <= MOST_DIVIDED else 0)
     for count in range(1, len(everything)):
         for up in combinations(everything, count):
@@ -325,35 +327,35 @@ def propose_quotients(
             yield Formula(f"{over} // {under}", order)
 
 
-def propose_windows(
+def _propose_windows(
     probe: Probe, target: Target, chosen: Sequence[Variable]
 ) -> Iterator[Formula]:
-    """Yield the arithmetic of convolution and pooling, and of their transposes.
+    """Yield formulas of convolution and pooling, and of their transposes.
 
-    By which step the operand is read is seen by widening it; what is taken away from it
-    follows, and is written as in textbooks where arguments have their usual names.
+    Widening the operand shows the step of the window, and the rest follows. Where
+    arguments have their usual names, the formula is written as in textbooks.
     """
     sizes = [v for v in chosen if v.is_size and v.operand == 0]
     if len(sizes) != 1:
         return
     (read,) = sizes
     size = target.size or 0
-    step = find_step(probe, target, read)
+    step = _find_step(probe, target, read)
     if step is not None:
         stride, first = step
-        yield from propose_textbook(probe, chosen, read, stride)
+        yield from _propose_textbook(probe, chosen, read, stride)
         shift = size * stride - probe.values[read] - first
         sign = "+" if shift >= 0 else "-"
         yield Formula(f"floor(({{}} {sign} {abs(shift)}) / {stride}) + 1", (read,))
     wider = target.read({read: probe.values[read] + 1})
     if wider is not None and wider - size > 1:
-        yield from propose_transposed(probe, chosen, read)
+        yield from _propose_transposed(probe, chosen, read)
         stride = wider - size
         shift = size - (probe.values[read] - 1) * stride
         yield Formula(f"({{}} - 1) * {stride} + {shift}", (read,))
 
 
-def find_step(probe: Probe, target: Target, read: Variable) -> tuple[int, int] | None:
+def _find_step(probe: Probe, target: Target, read: Variable) -> tuple[int, int] | None:
     """Return how much an operand grows for one more window, and for the first one."""
     before = target.size or 0
     grown: list[int] = []
@@ -368,13 +370,13 @@ def find_step(probe: Probe, target: Target, read: Variable) -> tuple[int, int] |
     return None
 
 
-class Terms:
-    """Writes formulas of what a call is given by name.
+class _Terms:
+    """Writes formulas of arguments by name.
 
     Args:
         probe: Makes the call.
-        chosen: The numbers on which the size depends; others are constants.
-        read: The size of the operand that is read.
+        chosen: The numbers that the size depends on; others are constants.
+        read: The size of the operand that windows are read from.
 
     Attributes:
         parts: The numbers that were written so far.
@@ -395,11 +397,11 @@ class Terms:
                 self._named.setdefault("kernel_size", variable)
 
     def has(self, name: str) -> bool:
-        """Whether something is given by a name."""
+        """Whether the call has an argument of a name."""
         return name in self._named
 
     def write(self, name: str, default: int) -> str:
-        """Return how what is given by a name is written."""
+        """Return ``{}`` or the constant for an argument."""
         variable = self._named.get(name)
         if variable is None or variable not in self._chosen:
             return str(default if variable is None else self._values[variable])
@@ -407,11 +409,11 @@ class Terms:
         return "{}"
 
 
-def propose_textbook(
+def _propose_textbook(
     probe: Probe, chosen: Sequence[Variable], read: Variable, stride: int
 ) -> Iterator[Formula]:
-    """Yield ``floor((n + 2p - d(k - 1) - 1) / s) + 1`` of what is given by name."""
-    terms = Terms(probe, chosen, read)
+    """Yield ``floor((n + 2p - d(k - 1) - 1) / s) + 1`` of the named arguments."""
+    terms = _Terms(probe, chosen, read)
     padding = terms.write("padding", 0)
     text = "{}" if padding == "0" else f"{{}} + 2 * {padding}"
     dilation = terms.write("dilation", 1)
@@ -426,11 +428,11 @@ def propose_textbook(
     yield Formula(f"floor(({text}) / {steps}) + 1", (*terms.parts,))
 
 
-def propose_transposed(
+def _propose_transposed(
     probe: Probe, chosen: Sequence[Variable], read: Variable
 ) -> Iterator[Formula]:
-    """Yield ``(n - 1)s - 2p + d(k - 1) + o + 1`` of what is given by name."""
-    terms = Terms(probe, chosen, read)
+    """Yield ``(n - 1)s - 2p + d(k - 1) + o + 1`` of the named arguments."""
+    terms = _Terms(probe, chosen, read)
     text = f"({{}} - 1) * {terms.write('stride', 1)}"
     padding = terms.write("padding", 0)
     text += "" if padding == "0" else f" - 2 * {padding}"

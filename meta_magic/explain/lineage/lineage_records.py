@@ -1,4 +1,9 @@
-"""Where a size comes from: a chain of steps back to the numbers that are written."""
+"""The record of where a size comes from: steps back to the numbers in the user's code.
+
+``print(trace.why(x, 1))`` shows ``576 = 16 * 6 * 6 by flatten (line 10)``, and below it
+where 16 and 6 come from. :meth:`Lineage.predict` says what the size would be if a
+written number were another.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +19,14 @@ FUNCTIONS: Final = {
     "int": int,
     "max": max,
 }
-"""What formulas call."""
+"""Functions that formulas call."""
 
 
 def evaluate(formula: str, values: Iterable[float]) -> float:
-    """Return what a formula comes to.
+    """Return the value of a formula.
 
     Args:
-        formula: It in Python, ``{}`` for each value.
+        formula: Python code, with ``{}`` for each value.
         values: The values.
     """
     shown = (f"({value})" if value < 0 else f"{value}" for value in values)
@@ -36,13 +41,13 @@ class Step:
 
     Attributes:
         value: The number.
-        text: How it comes about, such as ``32 * 5 * 5 by flatten``; or, of one that a
-            chain begins with, what it is: ``conv2.out_channels, written``.
-        line: Where that was done, or is written; None if no line of the block did it.
-        column: Where it is written, in UTF-8 bytes from 0; None where it is not.
+        text: How it comes about, such as ``32 * 5 * 5 by flatten``; at the beginning of
+            a chain its name, such as ``conv2.out_channels, written``.
+        line: The line that made or has it; None if no line of the block does.
+        column: Where it is written, in UTF-8 bytes from 0; None if it is not written.
         end_column: Where that ends.
-        parts: Which steps it comes from, as numbers among those of the chain.
-        formula: It in Python, ``{}`` for each part; "" where it is not known.
+        parts: The steps that it comes from, as indexes into those of the chain.
+        formula: Python code, with ``{}`` for each part; "" if it is not known.
     """
 
     value: float
@@ -55,7 +60,7 @@ class Step:
 
     @property
     def is_written(self) -> bool:
-        """Whether it is a number that the block's code says."""
+        """Whether the number stands in the block's code."""
         return self.column is not None
 
 
@@ -65,8 +70,8 @@ class Lineage:
 
     Attributes:
         name: What it is the size of, such as ``dimension 1 of x``.
-        steps: The size, and all that it comes from.
-        caveat: What is not known of it, in words; "" for nothing.
+        steps: The size, then all numbers that it comes from.
+        caveat: What is not known about it; "" for nothing.
     """
 
     name: str
@@ -80,17 +85,17 @@ class Lineage:
 
     @property
     def roots(self) -> tuple[Step, ...]:
-        """The numbers that it comes from and that are written, each with its line."""
+        """The written numbers that the size comes from."""
         return tuple(step for step in self.steps if step.is_written)
 
     def predict(self, values: Mapping[int, float]) -> float | None:
-        """Return what the size would be if numbers that it comes from were others.
+        """Return what the size would be if other numbers were written.
 
         Args:
-            values: By the numbers of steps what these would be.
+            values: By index of a step, its new value.
 
         Returns:
-            None where the formula of a step on the way is not known.
+            None if a formula on the way is not known.
         """
         known = dict(values)
 
@@ -113,33 +118,33 @@ class Lineage:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The chain as text: what a number comes from stands below it, indented."""
+        """The chain as text: the parts of a number stand below it, indented."""
         return tuple(self._walk_lines())
 
     def walk(self) -> Iterator[tuple[int, Step, bool]]:
-        """Yield the steps, what a number comes from below it.
+        """Yield the steps, the parts of a number below it.
 
         Yields:
-            Depth, step, and whether what it comes from was told, and is not again.
+            Depth, step, and whether its parts are left out because they were shown
+            before.
         """
-        alike = find_alike(self.steps)
-        told: set[int] = set()
+        alike = _number_alike(self.steps)
+        shown: set[int] = set()
         todo = [(0, 0)]
         while todo:
             number, depth = todo.pop()
             step = self.steps[number]
-            is_told = alike[number] in told and bool(step.parts)
-            yield depth, step, is_told
-            if not is_told:
+            is_shown = alike[number] in shown and bool(step.parts)
+            yield depth, step, is_shown
+            if not is_shown:
                 parts = {alike[part]: part for part in reversed(step.parts)}
                 todo += [(part, depth + 1) for part in parts.values()]
-            told.add(alike[number])
+            shown.add(alike[number])
 
     def _walk_lines(self) -> Iterator[str]:
-        """Yield the lines of the chain, and of the caveat."""
-        for depth, step, is_told in self.walk():
+        for depth, step, is_shown in self.walk():
             where = f" (line {step.line})" if step.line else ""
-            more = " ..." if is_told else ""
+            more = " ..." if is_shown else ""
             yield f"{'  ' * depth}{step.value} = {step.text}{where}{more}"
         if self.caveat:
             yield self.caveat
@@ -148,8 +153,8 @@ class Lineage:
         return "\n".join((f"{self.name}:", *self.lines))
 
 
-def find_alike(steps: Sequence[Step]) -> list[int]:
-    """Return a number for each step: one for those that read the same, to the end."""
+def _number_alike(steps: Sequence[Step]) -> list[int]:
+    """Return a number for each step; steps with equal text and parts share it."""
     numbers: dict[object, int] = {}
 
     @cache

@@ -1,8 +1,9 @@
-"""See each call of a function of torch with the numbers that it is given, traced.
+"""Keep each call of a function of torch, with the traced numbers that it is given.
 
-Stands above a recording's own mode, and answers sizes with numbers that know whose
-they are. Tensors are held, and the mode below is told for good who called: it runs in a
-child that ends with its answer.
+``x.view(b, -1)`` is kept with the origin of ``b``; ``x.shape`` is answered with numbers
+that know which size of which tensor they are. :class:`CallObserver` is entered above a
+recording's own modes. It keeps all tensors, and patches the mode below for good: it
+runs in a child that ends after its answer.
 """
 
 import sys
@@ -32,20 +33,20 @@ NUMEL: Final = frozenset[Any]({Tensor.numel, Tensor.nelement})
 
 
 class Node:
-    """A tensor as a call left it; a write in place makes a new one of it.
+    """A tensor as a call returned it; a write in place makes a new node.
 
     Attributes:
         tensor: The tensor.
         shape: Its sizes.
-        call: What returned it; None for one from outside of the block.
-        output: Which of the tensors that the call returned.
+        call: The call that returned it; None for a tensor from outside of the block.
+        output: The index among the tensors that the call returned.
     """
 
     __slots__ = ("call", "output", "shape", "tensor")
 
     def __init__(self, tensor: Tensor, call: "Call | None", output: int) -> None:
         self.tensor = tensor
-        self.shape = read_shape(tensor)
+        self.shape = _read_shape(tensor)
         self.call = call
         self.output = output
 
@@ -54,12 +55,12 @@ class Call:
     """A call of a function of torch.
 
     Attributes:
-        index: Which of all.
+        index: The index among all calls.
         function: The function.
-        args: Positional arguments, as given: numbers are traced, tensors as ``Node``.
-        kwargs: Keyword arguments, as well.
-        line: The innermost line of the block's file; None if that is none.
-        outputs: What it returned.
+        args: Positional arguments: numbers are traced, tensors are nodes.
+        kwargs: Keyword arguments, likewise.
+        line: The innermost line of the block's file; None if there is none.
+        outputs: The tensors that it returned.
         has_failed: Whether it raised.
     """
 
@@ -83,15 +84,15 @@ class Call:
 
 
 class CallObserver(TorchFunctionMode):
-    """Keeps the calls of torch's functions; answers sizes with traced numbers.
+    """Keeps the calls of torch's functions, and answers sizes with traced numbers.
 
     Args:
         file: Name of the block's file.
 
     Attributes:
         calls: The calls that returned tensors, and the one that failed, in order.
-        by_number: What stands for tensors, by their number in the recording.
-        modules: Modules in whose methods a call was made, by ``id``.
+        by_number: Nodes, by the tensors' numbers in the recording.
+        modules: Modules whose methods made a call, by ``id``.
     """
 
     def __init__(self, file: str) -> None:
@@ -102,7 +103,7 @@ class CallObserver(TorchFunctionMode):
         self._file = file
         self._nodes: dict[int, Node] = {}
         self._by_storage: dict[int, Node] = {}
-        function_mode.frame_at = find_caller  # type: ignore[assignment]  # as it is used
+        function_mode.frame_at = _find_caller  # type: ignore[assignment]  # as it is used
         modes = (
             m
             for m in function_mode_stack()
@@ -117,12 +118,12 @@ class CallObserver(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a function, and keep what it was given and returned."""
+        """Call a function; keep its arguments and results."""
         is_attribute = type(func) is MethodWrapperType
         if (is_attribute and func.__self__ is SHAPE) or func is SIZE:
-            return self._tell_size(*args, **(kwargs or {}))
+            return self._answer_size(*args, **(kwargs or {}))
         if func in NUMEL:
-            return self._tell_numel(*args)
+            return self._answer_numel(*args)
         plain = strip_nested(args), strip_nested(dict(kwargs or {}))
         if is_attribute and not isinstance(returned := func(*plain[0]), Tensor):
             return returned
@@ -143,19 +144,19 @@ class CallObserver(TorchFunctionMode):
         return returned
 
     def node_of(self, tensor: Tensor) -> Node:
-        """Return what stands for a tensor as it is now."""
+        """Return the node of a tensor as it is now."""
         node = self._nodes.get(id(tensor))
         if node is not None and node.tensor is tensor:
             return node
         # A parameter is another object than the tensor that it was made of.
-        twin = self._by_storage.get(find_storage(tensor))
-        if twin is None or twin.shape != read_shape(tensor):
+        twin = self._by_storage.get(_find_storage(tensor))
+        if twin is None or twin.shape != _read_shape(tensor):
             return self._add(tensor, None, 0)
         return self._add(tensor, twin.call, twin.output)
 
     def _add(self, tensor: Tensor, call: Call | None, output: int) -> Node:
         node = self._nodes[id(tensor)] = Node(tensor, call, output)
-        self._by_storage[find_storage(tensor)] = node
+        self._by_storage[_find_storage(tensor)] = node
         self._number([tensor])
         return node
 
@@ -165,19 +166,19 @@ class CallObserver(TorchFunctionMode):
             if seen is not None:
                 self.by_number[seen[0]] = self._nodes[id(tensor)]
 
-    def _tell_size(self, tensor: Tensor, dim: Any = None) -> Any:
+    def _answer_size(self, tensor: Tensor, dim: Any = None) -> Any:
         node = self.node_of(tensor)
         sizes = [trace_number(n, SizeOf(node, i)) for i, n in enumerate(node.shape)]
         return torch.Size(sizes) if dim is None else sizes[dim]
 
-    def _tell_numel(self, tensor: Tensor) -> int:
-        sizes = self._tell_size(tensor)
+    def _answer_numel(self, tensor: Tensor) -> int:
+        sizes = self._answer_size(tensor)
         formula = " * ".join(["{}"] * len(sizes)) or "1"
         made: int = trace_number(tensor.numel(), Worked(formula, tuple(sizes)))
         return made
 
     def _freeze(self, value: Any) -> Any:
-        """Return arguments with nodes in the place of tensors."""
+        """Return arguments with nodes in place of tensors."""
         kind = type(value)
         if isinstance(value, Tensor):
             return self.node_of(value)
@@ -188,7 +189,7 @@ class CallObserver(TorchFunctionMode):
         return tuple(value) if kind is torch.Size else regain(value)
 
     def _find_line(self, frame: FrameType | None) -> int | None:
-        """Return the innermost line of the block; note whose methods are around."""
+        """Return the innermost line of the block; keep the modules around it."""
         line = None
         while frame is not None:
             code = frame.f_code
@@ -203,23 +204,23 @@ class CallObserver(TorchFunctionMode):
         return line
 
 
-def find_caller(depth: int) -> FrameType:
-    """Return who called the mode below: whoever called the observer, if it did."""
+def _find_caller(depth: int) -> FrameType:
+    """Return the frame that called the mode below, or the observer if that did."""
     frame = sys._getframe(depth + 1)
     is_own = frame.f_code is CallObserver.__torch_function__.__code__
     return frame.f_back if is_own and frame.f_back is not None else frame
 
 
-def read_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Return the sizes of a tensor; none of one that has none yet."""
+def _read_shape(tensor: Tensor) -> tuple[int, ...]:
+    """Return the sizes of a tensor; none of an uninitialized parameter."""
     try:
         return tuple(map(int, tensor.shape))
     except (RuntimeError, ValueError):  # an uninitialized parameter
         return ()
 
 
-def find_storage(tensor: Tensor) -> int:
-    """Return what tells a tensor's storage; its own address if it has none."""
+def _find_storage(tensor: Tensor) -> int:
+    """Return the address of a tensor's storage, or of the tensor if it has none."""
     try:
         storage = tensor.untyped_storage()
     except (NotImplementedError, RuntimeError, ValueError):  # sparse, not made yet

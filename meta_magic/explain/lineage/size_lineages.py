@@ -1,7 +1,9 @@
-"""Where sizes come from: chains of calls back to the numbers that a block says.
+"""Follow a size back, call by call, to the numbers in the block's code.
 
-In the child that ran the block with traced numbers: each step is found by making its
-call again with other numbers, and no rule of any operator is written here.
+Runs in the child that ran the block with traced numbers. :meth:`Lineages.why` begins at
+a size; the call that made it is made again with other numbers (:class:`CallProbe`),
+which gives a formula and the numbers to follow next. Calls that are alike, as in the
+layers of a model, are tried once.
 """
 
 import ast
@@ -43,11 +45,11 @@ from meta_magic.trace.signature import Geometry, TensorArgument
 
 
 class Names:
-    """Knows names by the identity of what they stand for.
+    """The names of numbers and tensors in a block's variables and modules.
 
     Args:
-        variables: The block's variables when it had ended.
-        modules: Modules in whose methods it was.
+        variables: The block's variables at its end.
+        modules: Modules whose methods were running.
     """
 
     def __init__(
@@ -63,11 +65,11 @@ class Names:
             self._name_by_number.setdefault(id(number), name)
 
     def name_number(self, number: object) -> str:
-        """Return what a traced number is called; "" if no name stands for it."""
+        """Return the name of a traced number; "" if it has none."""
         return self._name_by_number.get(id(number), "")
 
     def name_tensor(self, tensor: Tensor) -> str:
-        """Return what a tensor is called."""
+        """Return the name of a tensor."""
         for name, value in self._variables.items():
             if value is tensor:
                 return name
@@ -78,7 +80,7 @@ class Names:
         return next((path.removeprefix(".") for path in paths), "a tensor")
 
     def _walk_numbers(self) -> Iterator[tuple[object, str]]:
-        """Yield traced numbers that variables and attributes of modules stand for."""
+        """Yield traced numbers in variables and attributes of modules, with names."""
         for name, value in self._variables.items():
             if origin_of(value) is not None:
                 yield value, name
@@ -97,7 +99,7 @@ class Names:
 META: Final = torch.device("meta")
 
 CRASHING: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-"""Native functions that end the process where a size is wrong: they are not tried."""
+"""Native functions that end the process if a size is wrong: they are not tried."""
 
 
 class CallProbe:
@@ -105,18 +107,18 @@ class CallProbe:
 
     Args:
         call: The call.
-        named: Its operands by the names that they have, if they have any.
+        named: Its operands with names, if they have any.
 
     Attributes:
         probe: Makes it.
-        given: The numbers that it depends on and that come from somewhere, traced.
+        given: The numbers of the call that have an origin, traced.
     """
 
     def __init__(self, call: Call, named: Sequence[Operand] = ()) -> None:
         nodes: list[Node] = []
-        args, kwargs = (freeze(part, nodes) for part in (call.args, call.kwargs))
-        operands = tuple(named) or tuple(map(describe_operand, nodes))
-        failed = make_call(call.function, args, kwargs, operands)
+        args, kwargs = (_freeze(part, nodes) for part in (call.args, call.kwargs))
+        operands = tuple(named) or tuple(map(_describe_operand, nodes))
+        failed = _make_call(call.function, args, kwargs, operands)
         self.probe = Probe(call.function, failed)
         self.given: dict[Variable, Any] = {
             Variable(number, dim): trace_number(size, SizeOf(node, dim))
@@ -131,22 +133,22 @@ class CallProbe:
         self._is_tried = getattr(call.function, "__name__", "") not in CRASHING
         self._units: list[Group] = []
 
-    def tie(self, key_of: Callable[[Any], object]) -> object:
-        """Find which numbers are the same one; return what calls alike have in common.
+    def tie(self, _key_of: Callable[[Any], object]) -> object:
+        """Find which numbers have one origin; return a key that equal calls share.
 
-        An argument may be the size of an operand, as of ``x.view(x.shape[0], -1)``.
+        An argument may be the size of an operand, as in ``x.view(x.shape[0], -1)``.
 
         Args:
-            key_of: Tells numbers apart by where they come from.
+            key_of: Returns the identity of a number's origin.
         """
         values = self.probe.values
         given = {values[v] for v in self.given if not v.is_size}
-        keys = {v: key_of(n) for v, n in self.given.items() if values[v] in given}
+        keys = {v: _key_of(n) for v, n in self.given.items() if values[v] in given}
         self._units = list_units(self.probe, keys)
         return *self._call, tuple(self._units), frozenset(self.given)
 
     def find_formula(self, node: Node, dim: int) -> Formula:
-        """Return how a size of what it returned comes from what it was given."""
+        """Return how a size of a result follows from what the call was given."""
         if not self._is_tried:
             return Formula(UNKNOWN, ())
         target = Target(self.probe, node.output, dim, node.shape)
@@ -156,26 +158,22 @@ class CallProbe:
         return find_formula(self.probe, target, groups)
 
 
-def freeze(value: Any, nodes: list[Node]) -> Any:
-    """Return plain arguments; a tensor stands as its number among nodes.
-
-    All is on meta, whatever device is named.
-    """
+def _freeze(value: Any, nodes: list[Node]) -> Any:
+    """Return plain arguments: tensors as indexes into nodes, devices as meta."""
     if isinstance(value, Node):
         known = (number for number, node in enumerate(nodes) if node is value)
         number = next(known, len(nodes))
         nodes[number:] = nodes[number:] or [value]
         return TensorArgument(number)
     if type(value) in (list, tuple):
-        return type(value)(freeze(item, nodes) for item in value)
+        return type(value)(_freeze(item, nodes) for item in value)
     if isinstance(value, Mapping):
-        items = {key: freeze(item, nodes) for key, item in value.items()}
+        items = {key: _freeze(item, nodes) for key, item in value.items()}
         return items | ({"device": "meta"} if items.get("device") else {})
     return META if isinstance(value, torch.device) else strip_nested(value)
 
 
-def describe_operand(node: Node) -> Operand:
-    """Return a tensor as a call was given it."""
+def _describe_operand(node: Node) -> Operand:
     tensor = node.tensor
     stride = offset = None
     is_as_it_was = tuple(tensor.shape) == node.shape  # else written in place
@@ -198,7 +196,7 @@ def describe_operand(node: Node) -> Operand:
     )
 
 
-def make_call(
+def _make_call(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -216,20 +214,20 @@ def make_call(
 
 
 MAX_NESTED: Final = 3
-"""How deep arithmetic stands in one step: that of a loop has no end."""
+"""How deep arithmetic is nested in one step: in a loop it has no end."""
 
 MAX_STEPS: Final = 200
-"""How many steps a chain has."""
+"""Steps of a chain."""
 
 
 class Unresolved(NamedTuple):
-    """A size that a call made, of which it is not known by which formula.
+    """A size whose formula is not known.
 
     Attributes:
-        step: Which step of a chain it is.
-        call: Which call, among the observed ones.
-        output: Which of the tensors that it returned.
-        dim: Which dimension.
+        step: The index of the step in the chain.
+        call: The index of the call among the observed ones.
+        output: The index of the returned tensor.
+        dim: The dimension.
     """
 
     step: int
@@ -239,12 +237,7 @@ class Unresolved(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A number, and what it comes from.
-
-    Attributes:
-        step: It, without its parts.
-        parts: The numbers that it comes from.
-    """
+    """A number as a step without its parts, and the parts."""
 
     step: Step
     parts: Sequence[Any] = ()
@@ -254,8 +247,8 @@ class Lineages:
     """Finds where the numbers of one run come from.
 
     Args:
-        literals: The numbers that the block says.
-        names: What numbers and tensors are called.
+        literals: The integers in the block's code.
+        names: The names of numbers and tensors.
     """
 
     def __init__(self, literals: Sequence[Literal], names: Names) -> None:
@@ -271,42 +264,42 @@ class Lineages:
         """Return where a size of a tensor comes from.
 
         Args:
-            name: What it is called.
+            name: The name of the size.
             node: The tensor.
             dim: Its dimension, from 0.
         """
         return self.why(name, trace_number(node.shape[dim], SizeOf(node, dim)))
 
     def why(self, name: str, number: Any) -> tuple[Lineage, tuple[Unresolved, ...]]:
-        """Return where a traced number comes from, and what of it is not known."""
+        """Return where a traced number comes from, and which sizes stay unresolved."""
         places: dict[object, int] = {}
-        met: list[Any] = []
+        reached: list[Any] = []
 
         def place(found: Any) -> int:
             last = self._follow(found)
-            if key_of(last) not in places:
-                places[key_of(last)] = len(met)
-                met.append(last)
-            return places[key_of(last)]
+            if _key_of(last) not in places:
+                places[_key_of(last)] = len(reached)
+                reached.append(last)
+            return places[_key_of(last)]
 
         place(number)
         steps: list[Step] = []
         unresolved = []
-        while len(steps) < min(len(met), MAX_STEPS):
-            step, parts = self._describe(met[len(steps)])
+        while len(steps) < min(len(reached), MAX_STEPS):
+            step, parts = self._describe(reached[len(steps)])
             step = replace(step, parts=tuple(map(place, parts)))
-            if is_unknown(step, met[len(steps)]):
-                unresolved.append(refer_to(len(steps), met[len(steps)]))
+            if _is_unknown(step, reached[len(steps)]):
+                unresolved.append(_refer_to(len(steps), reached[len(steps)]))
             steps.append(step)
-        left = len(met) - len(steps)
+        left = len(reached) - len(steps)
         caveat = f"what comes after {MAX_STEPS} steps is left out" if left else ""
-        whole = (cut(step, len(steps)) for step in steps) if left else steps
+        whole = (_cut(step, len(steps)) for step in steps) if left else steps
         return Lineage(name=name, steps=tuple(whole), caveat=caveat), (*unresolved,)
 
     def _follow(self, number: Any) -> Any:
-        """Return the number that another one is, handed on by calls unchanged."""
+        """Return the origin of a number that calls handed on unchanged."""
         while True:
-            call = call_of(number)
+            call = _call_of(number)
             if call is None:
                 return number
             formula = self._find_formula(call, number.origin)
@@ -315,7 +308,7 @@ class Lineages:
             number = self._probe(call).given[formula.parts[0]]
 
     def _describe(self, number: Any) -> Described:
-        """Return a number that no call hands on, and what it comes from."""
+        """Return a number as a step, and the numbers that it comes from."""
         value, origin = strip(number), origin_of(number)
         match origin:
             case Written(at):
@@ -338,7 +331,7 @@ class Lineages:
     def _put_in(
         self, formula: str, parts: Sequence[Any], depth: int = MAX_NESTED
     ) -> tuple[str, Sequence[Any]]:
-        """Return arithmetic with that of its parts in it, of those without a name."""
+        """Return arithmetic with that of its unnamed parts inserted."""
         whole: list[Any] = []
         texts = []
         for part in parts:
@@ -346,7 +339,7 @@ class Lineages:
             is_named = bool(self._names.name_number(part))
             if isinstance(origin, Worked) and depth and not is_named:
                 inner, below = self._put_in(*origin, depth - 1)
-                texts.append(f"({inner})" if is_loose(inner, formula) else inner)
+                texts.append(f"({inner})" if _needs_brackets(inner, formula) else inner)
                 whole += below
             else:
                 texts.append("{}")
@@ -354,19 +347,17 @@ class Lineages:
         return formula.format(*texts), whole
 
     def _describe_literal(self, number: Any, literal: Literal) -> Step:
-        """Return a number that the block says."""
         label, name = literal.label, self._names.name_number(number)
         if name and (not label.isidentifier() or name.endswith(f".{label}")):
             label = name
         return write_root(literal, label)
 
     def _describe_call(self, number: Any, call: Call) -> Described:
-        """Return a size that a call made."""
         formula = self._find_formula(call, number.origin)
         given = self._probe(call).given
         parts = [given[variable] for variable in formula.parts]
         values = [strip(part) for part in parts]
-        text = f"by {name_function(call.function)}"
+        text = f"by {_name_function(call.function)}"
         if formula.text and values:
             text = f"{formula.text.format(*values)} {text}"
         elif values:
@@ -376,11 +367,11 @@ class Lineages:
         return Described(step, parts)
 
     def _find_formula(self, call: Call, origin: SizeOf) -> Formula:
-        """Return how a size comes from what its call was given."""
+        """Return how a size follows from what its call was given."""
         at = origin.tensor.output, origin.dim
         if (call, at) not in self._found:
             probe = self._probe(call)
-            key = probe.tie(lambda number: key_of(self._follow(number))), at
+            key = probe.tie(lambda number: _key_of(self._follow(number))), at
             if key not in self._formulas:  # else the same call, as in an earlier layer
                 self._formulas[key] = probe.find_formula(*origin)
             self._found[call, at] = self._formulas[key]
@@ -394,7 +385,7 @@ class Lineages:
 
 
 def write_root(literal: Literal, label: str) -> Step:
-    """Return the step of a number that the block says, by what it is called there."""
+    """Return the step of a number that stands in the block's code."""
     return Step(
         value=literal.value,
         formula=f"{literal.value}",
@@ -405,8 +396,8 @@ def write_root(literal: Literal, label: str) -> Step:
     )
 
 
-def is_loose(inner: str, outer: str) -> bool:
-    """Whether arithmetic needs brackets in other arithmetic."""
+def _needs_brackets(inner: str, outer: str) -> bool:
+    """Whether arithmetic needs brackets inside of other arithmetic."""
     within, around = (
         ast.parse(text.replace("{}", "n"), mode="eval").body for text in (inner, outer)
     )
@@ -416,40 +407,38 @@ def is_loose(inner: str, outer: str) -> bool:
     return not (is_same and isinstance(within.op, (ast.Add, ast.Mult)))
 
 
-def call_of(number: Any) -> Call | None:
-    """Return the call that made a tensor whose size a number is, if it is one."""
+def _call_of(number: Any) -> Call | None:
+    """Return the call that made a tensor, if a number is a size of it."""
     origin = origin_of(number)
     return origin.tensor.call if isinstance(origin, SizeOf) else None
 
 
-def key_of(number: Any) -> object:
-    """Return what tells numbers apart: two of equal arithmetic are not the same."""
+def _key_of(number: Any) -> object:
+    """Return the identity of a number: two results of equal arithmetic differ."""
     origin = origin_of(number)
     return origin if isinstance(origin, (Written, SizeOf)) else id(number)
 
 
-def is_unknown(step: Step, number: Any) -> bool:
+def _is_unknown(step: Step, number: Any) -> bool:
     """Whether it is not known what a size that a call made comes from.
 
-    What no number moves may be of the library's own, or come from one that was lost.
+    A small constant is the library's own; a larger one may come from a lost number.
     """
     is_constant = bool(step.formula) and step.value < LEAST_LOST
-    return not (step.parts or is_constant) and call_of(number) is not None
+    return not (step.parts or is_constant) and _call_of(number) is not None
 
 
-def refer_to(step: int, number: Any) -> Unresolved:
-    """Return which call made a size that stands at a step."""
+def _refer_to(step: int, number: Any) -> Unresolved:
     node, dim = number.origin
     return Unresolved(step, node.call.index, node.output, dim)
 
 
-def cut(step: Step, n_steps: int) -> Step:
-    """Return a step without the parts that a chain has no room for."""
+def _cut(step: Step, n_steps: int) -> Step:
+    """Return a step without the parts that the chain has no room for."""
     return replace(step, parts=tuple(part for part in step.parts if part < n_steps))
 
 
-def name_function(function: Any) -> str:
-    """Return what a function of torch is called, in short."""
+def _name_function(function: Any) -> str:
     name = describe_function(function) or ""
     parts = [part for part in name.split(".") if part != "__get__"]
     return parts[-1] if parts else ""

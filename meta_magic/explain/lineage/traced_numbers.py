@@ -1,7 +1,9 @@
-"""Numbers that know where they come from, through all of Python's arithmetic.
+"""Integers and floats that know where they come from, through Python's arithmetic.
 
-A subclass of ``int`` goes through torch's Python and through libraries: sizes,
-attributes of modules, configurations. It is lost where C makes a number of its own.
+After ``n = 4; x = torch.ones(n * 2)``, the size 8 knows that it is ``n * 2`` and that n
+is written in line 1. :class:`TracedInt` is a subclass of ``int``, so it passes through
+torch's Python code, attributes of modules and configurations. The origin is lost where
+C makes a new number, as in ``int()`` and ``range``, which are replaced below.
 """
 
 import operator
@@ -13,21 +15,21 @@ from torch import Tensor
 
 
 class Written(NamedTuple):
-    """A number that the block's code says.
+    """The origin of a number that stands in the block's code.
 
     Attributes:
-        number: Which of those that it says.
+        number: The index of the literal.
     """
 
     number: int
 
 
 class SizeOf(NamedTuple):
-    """The size of a tensor.
+    """The origin of a number that is the size of a tensor.
 
     Attributes:
-        tensor: Whatever stands for the tensor.
-        dim: Which dimension, from 0.
+        tensor: The node of the tensor.
+        dim: The dimension, from 0.
     """
 
     tensor: Any
@@ -35,10 +37,10 @@ class SizeOf(NamedTuple):
 
 
 class Worked(NamedTuple):
-    """What arithmetic made.
+    """The origin of a number that arithmetic made.
 
     Attributes:
-        formula: It in Python, ``{}`` for each part.
+        formula: Python code, with ``{}`` for each part.
         parts: The traced numbers in it.
     """
 
@@ -65,7 +67,7 @@ class TracedInt(int):
 
 
 class TracedFloat(float):
-    """A float with an origin, as true division makes of integers."""
+    """A float with an origin, as a true division returns."""
 
     origin: Origin
 
@@ -83,14 +85,14 @@ TRACED: Final[Mapping[type, type]] = {int: TracedInt, float: TracedFloat}
 PLAIN: Final[Mapping[type, type]] = {TracedInt: int, TracedFloat: float}
 
 NEUTRAL: Final = frozenset({("+", 0), ("*", 1), ("-", 0), ("//", 1)})
-"""What changes nothing on the right of an operator."""
+"""The number on the right of an operator that changes nothing."""
 
 SYMMETRIC: Final = frozenset({"+", "*"})
-"""What changes nothing on the left neither: ``sum`` and ``prod`` begin with it."""
+"""Operators for which it may also stand on the left, as in ``sum`` and ``prod``."""
 
 
 def trace_number(value: Any, origin: Origin) -> Any:
-    """Return a number with an origin; what is no plain number as it is."""
+    """Return a number with an origin; any other value unchanged."""
     kind = TRACED.get(type(value))
     if kind is None:
         return value
@@ -100,12 +102,12 @@ def trace_number(value: Any, origin: Origin) -> Any:
 
 
 def origin_of(value: object) -> Origin | None:
-    """Return where a number comes from; None if it does not know."""
+    """Return the origin of a number; None if it has none."""
     return value.origin if isinstance(value, (TracedInt, TracedFloat)) else None
 
 
 def strip(value: Any) -> Any:
-    """Return a number without its origin; anything else as it is."""
+    """Return a number without its origin; any other value unchanged."""
     kind = PLAIN.get(type(value))
     return value if kind is None else kind(value)
 
@@ -127,22 +129,22 @@ def strip_nested(value: Any) -> Any:
 
 
 LOST: Final[dict[int, Any]] = {}
-"""What ``int`` made of traced numbers in code that is not rewritten, by its value."""
+"""By value, integers that ``int`` made of traced floats in code outside the block."""
 
 LEAST_LOST: Final = 5
-"""Less is more often a number that such code says itself, as the 4 of ``4 * dim``."""
+"""A smaller integer is more often a literal of that code, as the 4 of ``4 * dim``."""
 
 
 def regain(value: Any) -> Any:
-    """Return a plain integer as the traced one that was lost, if it may be that."""
+    """Return the traced integer that a plain one may have been, or the plain one."""
     is_lost = type(value) is int and value >= LEAST_LOST
     return LOST.get(value, value) if is_lost else value
 
 
-def work(
+def _work(
     symbol: str, function: Callable[[Any, Any], Any], left: Any, right: Any
 ) -> Any:
-    """Return what arithmetic makes of two numbers of which one is traced."""
+    """Return the result of arithmetic with at least one traced number."""
     if not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
         return NotImplemented
     if type(right) is int and (symbol, right) in NEUTRAL:
@@ -156,23 +158,23 @@ def work(
     return trace_number(value, Worked(f" {symbol} ".join(sides), tuple(parts)))
 
 
-def install(name: str, symbol: str) -> None:
-    """Have traced numbers know what an operator of Python makes of them."""
+def _install(name: str, symbol: str) -> None:
+    """Define an operator of Python for traced numbers."""
     function = getattr(operator, name)
 
     def forward(self: Any, other: Any) -> Any:
-        return work(symbol, function, self, other)
+        return _work(symbol, function, self, other)
 
     def backward(self: Any, other: Any) -> Any:
-        return work(symbol, function, other, self)
+        return _work(symbol, function, other, self)
 
     for kind in PLAIN:
         setattr(kind, f"__{name}__", forward)
         setattr(kind, f"__r{name}__", backward)
 
 
-def install_rounding(name: str, formula: str) -> None:
-    """Have traced numbers know what rounds them, or changes their sign."""
+def _install_rounding(name: str, formula: str) -> None:
+    """Define a rounding or a change of sign for traced numbers."""
 
     def change(self: Any, *args: Any) -> Any:
         value = getattr(strip(self), name)(*args)
@@ -182,29 +184,29 @@ def install_rounding(name: str, formula: str) -> None:
         setattr(kind, name, change)
 
 
-def lose(self: TracedFloat) -> int:
-    """Return a plain integer, as ``int`` asks for; it is known when it is met again."""
+def _lose(self: TracedFloat) -> int:
+    """Return the plain integer that ``int`` needs; ``regain`` finds its origin."""
     value = int(strip(self))
     LOST[value] = trace_number(value, Worked("int({})", (self,)))
     return value
 
 
-setattr(TracedFloat, "__int__", lose)  # noqa: B010  as the others are set, below
+setattr(TracedFloat, "__int__", _lose)  # noqa: B010  as the others are set, below
 
 for name, symbol in (
     *(("add", "+"), ("sub", "-"), ("mul", "*"), ("truediv", "/"), ("pow", "**")),
     *(("floordiv", "//"), ("mod", "%")),
 ):
-    install(name, symbol)
+    _install(name, symbol)
 for name, formula in (
     *(("__neg__", "-{}"), ("__abs__", "abs({})"), ("__round__", "round({})")),
     *(("__floor__", "floor({})"), ("__ceil__", "ceil({})")),
 ):
-    install_rounding(name, formula)
+    _install_rounding(name, formula)
 
 
-def as_integer(value: Any, *rest: Any) -> Any:
-    """Stand for ``int``, which would make a number of its own."""
+def _as_integer(value: Any, *rest: Any) -> Any:
+    """Replace ``int``, which makes a new number."""
     if type(value) is TracedInt and not rest:
         return value
     made = int(strip(value), *rest)
@@ -212,20 +214,20 @@ def as_integer(value: Any, *rest: Any) -> Any:
     return trace_number(made, Worked("int({})", (value,))) if is_traced else made
 
 
-def length_of(value: Any) -> int:
-    """Stand for ``len``, which must return a number of its own."""
+def _length_of(value: Any) -> int:
+    """Replace ``len``, which makes a new number."""
     if isinstance(value, Tensor) and value.dim():
         return value.shape[0]
     return len(value)
 
 
 class TracedRange(Sequence[Any]):
-    """A range whose numbers know where it begins, and by which step they go on.
+    """A range whose numbers have origins.
 
     Args:
         start: The first number.
-        stop: Where it ends.
-        step: From one to the next.
+        stop: The end.
+        step: The step.
     """
 
     def __init__(self, start: Any, stop: Any, step: Any) -> None:
@@ -242,8 +244,8 @@ class TracedRange(Sequence[Any]):
         return self._start + count * self._step if count else self._start
 
 
-def range_of(*ends: Any) -> Any:
-    """Stand for ``range``, which makes numbers of its own."""
+def _range_of(*ends: Any) -> Any:
+    """Replace ``range``, which makes new numbers."""
     plain = slice(*ends)
     start = 0 if plain.start is None else plain.start
     step = 1 if plain.step is None else plain.step
@@ -252,9 +254,9 @@ def range_of(*ends: Any) -> Any:
     return TracedRange(start, plain.stop, step)
 
 
-STAND_INS: Final[Mapping[Any, Callable[..., Any]]] = {
-    int: as_integer,
-    len: length_of,
-    range: range_of,
+REPLACEMENTS: Final[Mapping[Any, Callable[..., Any]]] = {
+    int: _as_integer,
+    len: _length_of,
+    range: _range_of,
 }
-"""What is called instead of functions in C that make numbers."""
+"""Functions in C that make numbers, with their replacements."""

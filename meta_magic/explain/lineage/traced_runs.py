@@ -1,4 +1,10 @@
-"""Run a trace's block again in children, its numbers knowing where they come from."""
+"""Run a trace's block again in a child, with integers that know where they are written.
+
+:func:`trace_block` rewrites the block's syntax tree: ``x = torch.ones(4, n)`` becomes
+``x = note(torch.ones(written(0), note(n)))``, more or less. ``written`` returns the
+literal as a traced number, ``note`` keeps the integers that an expression stood for.
+Lines and columns stay. Read :func:`ask_run` first.
+"""
 
 import ast
 import sys
@@ -10,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from meta_magic.errors import TrialError
 from meta_magic.explain.lineage.observed_calls import CallObserver
 from meta_magic.explain.lineage.traced_numbers import (
-    STAND_INS,
+    REPLACEMENTS,
     Written,
     strip,
     trace_number,
@@ -25,18 +31,18 @@ Span: TypeAlias = tuple[int, int, int | None, int | None]
 """First line, first column, last line, column after the last."""
 
 Seen: TypeAlias = Mapping[Span, frozenset[int]]
-"""What expressions stood for, by where they are."""
+"""The integers that expressions stood for, by the expressions' positions."""
 
 LOAD: Final = ast.Load()
 
 NOTE: Final = "__meta_magic_note__"
 WRITTEN: Final = "__meta_magic_written__"
-STAND_IN: Final = "__meta_magic_stand_in__"
+REPLACE: Final = "__meta_magic_replace__"
 
 NUMBERS: Final = (ast.Name, ast.Attribute, ast.BinOp, ast.Call, ast.Subscript)
 """Expressions that may stand for an integer."""
 
-REPLACED: Final = frozenset(function.__name__ for function in STAND_INS)
+REPLACED: Final = frozenset(function.__name__ for function in REPLACEMENTS)
 
 MAX_VALUES: Final = 8
 """How many values of one expression are kept."""
@@ -45,15 +51,14 @@ MAX_LABEL: Final = 40
 
 
 class Literal(NamedTuple):
-    """An integer that a block says.
+    """An integer in the block's code.
 
     Attributes:
         value: The integer.
         line: Its line.
         column: Where it begins, in UTF-8 bytes from 0.
         end_column: Where it ends.
-        label: What it is called there: the name that it is given, or else the
-            expression that it stands in.
+        label: The name that it is assigned to, or else the expression around it.
     """
 
     value: int
@@ -64,11 +69,11 @@ class Literal(NamedTuple):
 
 
 class TracedBlock(NamedTuple):
-    """A block, rewritten.
+    """A rewritten block.
 
     Attributes:
         block: Its statements.
-        literals: The integers that it says.
+        literals: The integers in its code.
     """
 
     block: ast.Module
@@ -76,11 +81,11 @@ class TracedBlock(NamedTuple):
 
 
 class Now(NamedTuple):
-    """What a rewritten block runs with, in the child that it runs in.
+    """What a rewritten block reads and writes while it runs, in its child.
 
     Attributes:
-        values: What its integers are.
-        seen: What its expressions stood for.
+        values: The values of its literals.
+        seen: The integers that its expressions stood for.
     """
 
     values: list[Any]
@@ -91,7 +96,7 @@ NOW: Final = Now([], defaultdict(set))
 
 
 def note(span: Span, value: Any) -> Any:
-    """Return what an expression stands for, and keep it if it is an integer."""
+    """Return the value of an expression, and keep it if it is an integer."""
     plain = strip(value)
     values = NOW.seen[span]
     if type(plain) is int and len(values) < MAX_VALUES:
@@ -100,34 +105,34 @@ def note(span: Span, value: Any) -> Any:
 
 
 def written(number: int) -> Any:
-    """Return the integer that a block says, with its origin."""
+    """Return a literal of the block as a traced number."""
     return NOW.values[number]
 
 
-def stand_in(function: Any) -> Any:
-    """Return what is to be called instead of a function."""
+def replace_function(function: Any) -> Any:
+    """Return what is called instead of a function."""
     try:
-        return STAND_INS.get(function, function)
+        return REPLACEMENTS.get(function, function)
     except TypeError:  # what has no hash
         return function
 
 
 def read_seen() -> Seen:
-    """Return what was noted."""
+    """Return the integers that expressions stood for."""
     return {span: frozenset(values) for span, values in NOW.seen.items() if values}
 
 
 def span_of(node: ast.expr) -> Span:
-    """Return where an expression is."""
+    """Return the position of an expression."""
     return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
 def set_literals(literals: Sequence[Literal], values: Mapping[int, int]) -> None:
-    """Say what the integers of a rewritten block are, before it runs.
+    """Set the values of a rewritten block's literals, before it runs.
 
     Args:
-        literals: As they are written.
-        values: What some of them are instead.
+        literals: The literals as they are written.
+        values: Other values for some of them.
     """
     NOW.seen.clear()
     NOW.values[:] = [
@@ -137,39 +142,38 @@ def set_literals(literals: Sequence[Literal], values: Mapping[int, int]) -> None
 
 
 def trace_block(block: ast.Module) -> TracedBlock:
-    """Return a block whose numbers know where they are written; it is changed."""
-    tracing = Tracing(label_literals(block))
+    """Return a block whose integers are traced; the given one is changed."""
+    tracing = _Tracer(_label_literals(block))
     body = tracing.visit(block).body
-    names = {"note": NOTE, "written": WRITTEN, "stand_in": STAND_IN}
+    names = {"note": NOTE, "written": WRITTEN, "replace_function": REPLACE}
     given = [ast.alias(name, alias) for name, alias in names.items()]
     head = ast.ImportFrom(__name__, given, 0)
-    later = [n for n in body if isinstance(n, ast.ImportFrom) and is_future(n)]
+    later = [n for n in body if isinstance(n, ast.ImportFrom) and _is_future(n)]
     rest = [statement for statement in body if statement not in later]
     whole = ast.Module([*later, head, *rest], [])
     return TracedBlock(ast.fix_missing_locations(whole), tuple(tracing.literals))
 
 
-def is_future(node: ast.ImportFrom) -> bool:
-    """Whether an import has to stand before all else."""
+def _is_future(node: ast.ImportFrom) -> bool:
     return node.module == "__future__"
 
 
-def label_literals(block: ast.Module) -> dict[int, str]:
-    """Return what the integers that stand alone are called, by ``id`` of the node."""
+def _label_literals(block: ast.Module) -> dict[int, str]:
+    """Return the labels of literals, by ``id`` of the node."""
     return {
         id(part): label
         for node in ast.walk(block)  # inner calls come later, and say it better
-        for part, label in label_parts(node)
+        for part, label in _label_parts(node)
     }
 
 
-def label_parts(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """Yield what the parts of a node are called in it."""
+def _label_parts(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Yield the labels that a node gives its parts."""
     if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
         yield node.value, ast.unparse(target)
     if isinstance(node, ast.arguments):
-        yield from ((default, one.arg) for one, default in pair_defaults(node))
+        yield from ((default, one.arg) for one, default in _pair_defaults(node))
     if isinstance(node, ast.Call):
         text = ast.unparse(node)
         short = text if len(text) <= MAX_LABEL else f"{ast.unparse(node.func)}(...)"
@@ -178,22 +182,21 @@ def label_parts(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         yield from ((one.value, one.arg) for one in node.keywords if one.arg)
 
 
-def pair_defaults(node: ast.arguments) -> list[tuple[ast.arg, ast.expr]]:
-    """Return the arguments of a function that have defaults, with these."""
+def _pair_defaults(node: ast.arguments) -> list[tuple[ast.arg, ast.expr]]:
     named = [*node.posonlyargs, *node.args]
     pairs = [*zip(named[len(named) - len(node.defaults) :], node.defaults, strict=True)]
     alone = zip(node.kwonlyargs, node.kw_defaults, strict=True)
     return [*pairs, *((argument, value) for argument, value in alone if value)]
 
 
-class Tracing(ast.NodeTransformer):
-    """Has each integer be traced, and what may stand for one noted.
+class _Tracer(ast.NodeTransformer):
+    """Replaces each integer literal, and wraps what may stand for an integer.
 
     Args:
-        labels: What integers are called, by ``id`` of the node.
+        labels: The labels of literals, by ``id`` of the node.
 
     Attributes:
-        literals: The integers met.
+        literals: The literals that were replaced.
     """
 
     def __init__(self, labels: Mapping[int, str]) -> None:
@@ -201,30 +204,30 @@ class Tracing(ast.NodeTransformer):
         self._labels = labels
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        """Visit what is below a node, and wrap it itself."""
+        """Visit the nodes inside of a node, then wrap the node."""
         super().generic_visit(node)
         is_read = isinstance(getattr(node, "ctx", LOAD), ast.Load)
         if not is_read or not isinstance(node, NUMBERS):
             return node
-        return call(NOTE, node, ast.Constant(span_of(node)), node)  # type: ignore[arg-type]  # a constant, too
+        return _call(NOTE, node, ast.Constant(span_of(node)), node)  # type: ignore[arg-type]  # a constant, too
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        """Have an integer know where it is written."""
+        """Replace an integer literal."""
         if type(node.value) is not int or node.lineno != node.end_lineno:
             return node
         end = node.end_col_offset or node.col_offset
         label = self._labels.get(id(node), "")
         here = node.lineno, node.col_offset, end, label
         self.literals.append(Literal(node.value, *here))
-        return call(WRITTEN, node, ast.Constant(len(self.literals) - 1))
+        return _call(WRITTEN, node, ast.Constant(len(self.literals) - 1))
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Replace what makes numbers of its own."""
+        """Replace functions that make new numbers."""
         is_replaced = isinstance(node.func, ast.Name) and node.func.id in REPLACED
         function = node.func
         visited = self.generic_visit(node)
         if is_replaced:
-            node.func = call(STAND_IN, function, function)
+            node.func = _call(REPLACE, function, function)
         return visited
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
@@ -238,7 +241,7 @@ class Tracing(ast.NodeTransformer):
         return node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        """Leave a text as it is: its parts have no columns before Python 3.12."""
+        """Leave an f-string as it is: its parts have no columns before Python 3.12."""
         return node
 
     def visit_MatchValue(self, node: ast.MatchValue) -> ast.AST:
@@ -246,8 +249,8 @@ class Tracing(ast.NodeTransformer):
         return node
 
 
-def call(name: str, at: ast.AST, *args: ast.expr) -> ast.Call:
-    """Return a call of one of our functions, in the place of a node."""
+def _call(name: str, at: ast.AST, *args: ast.expr) -> ast.Call:
+    """Return a call of one of the functions above, at the position of a node."""
     function = ast.copy_location(ast.Name(name, LOAD), at)
     return ast.copy_location(ast.Call(function, list(args), []), at)
 
@@ -255,20 +258,20 @@ def call(name: str, at: ast.AST, *args: ast.expr) -> ast.Call:
 T = TypeVar("T")
 
 MAX_DEPTH: Final = 100_000
-"""How many calls of Python may be within each other: a chain is as long as a model."""
+"""Limit of Python's recursion: a chain of calls is as long as a model."""
 
 SECONDS: Final = 5.0
-"""What a run, and what is asked of it, may take."""
+"""How long a run and its question may take."""
 
 
 class Run(NamedTuple):
     """A block that ran with traced numbers.
 
     Attributes:
-        trace: What was recorded.
-        observer: Has the calls.
-        literals: The numbers that the block says.
-        variables: Its variables when it had run, or raised.
+        trace: Its recording.
+        observer: Has its calls.
+        literals: The integers in its code.
+        variables: Its variables at its end.
     """
 
     trace: Trace
@@ -282,10 +285,10 @@ def ask_run(trace: Trace, question: Callable[[Run], T]) -> T:
 
     Args:
         trace: The trace.
-        question: Returns what can be pickled.
+        question: A function of the run; its result can be pickled.
 
     Raises:
-        TrialError: It cannot be run again; the message says why.
+        TrialError: The block cannot run again; the message says why.
     """
     (answered,) = ask_runs(trace, [{}], question)
     if isinstance(answered, TrialError):
@@ -298,34 +301,34 @@ def ask_runs(
     values: Sequence[Mapping[int, int]],
     question: Callable[[Run], T],
 ) -> list[T | TrialError]:
-    """Run a trace's block several times, its numbers being others, all at once.
+    """Run a trace's block several times at once, with other values of its literals.
 
     Args:
         trace: The trace.
-        values: For each run what some of the numbers that the block says are instead.
+        values: For each run, by index of a literal, its value.
         question: As of :func:`ask_run`.
 
     Raises:
-        TrialError: It cannot be run again at all.
+        TrialError: The block cannot run again at all.
     """
     rerun = check_rerun(trace)
-    variants = [make_variant(rerun, own, question) for own in values]
+    variants = [_make_variant(rerun, own, question) for own in values]
     return ask_variants(trace, variants, SECONDS)
 
 
 def list_literals(trace: Trace) -> Sequence[Literal]:
-    """Return the numbers that a trace's block says.
+    """Return the integers in the code of a trace's block.
 
     Raises:
-        TrialError: It cannot be run again at all.
+        TrialError: The block cannot run again at all.
     """
     return trace_block(parse_block(check_rerun(trace))).literals
 
 
-def make_variant(
+def _make_variant(
     rerun: Rerun, values: Mapping[int, int], question: Callable[[Run], Any]
 ) -> Variant:
-    """Return a block with traced numbers, and what is asked of its run."""
+    """Return a block with traced numbers, and the question about its run."""
     block, literals = trace_block(parse_block(rerun))
     entered: list[CallObserver] = []
 

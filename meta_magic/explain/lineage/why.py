@@ -1,4 +1,10 @@
-"""Answer why a size of a recorded tensor is what it is."""
+"""Answer ``trace.why(x, 1)``: where a size of a recorded tensor comes from.
+
+The block runs again with traced numbers in a child (:func:`why`). Two kinds of tensors
+need more: those inside of a function or a backward pass, of which only operators are
+known (:func:`_find_node`), and those of calls that cannot be tried alone, such as an
+LSTM, for which the whole block runs with other numbers (:func:`_resolve`).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,60 +36,116 @@ from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 
 
-def find_node(run: Run, number: int) -> Node:
-    """Return what stands for a tensor of a run, by its number in the recording.
+def why(trace: Trace, tensor: Tensor | TensorMetadata, dim: int) -> Lineage:
+    """Return where a size of a recorded tensor comes from.
+
+    Args:
+        trace: The recording.
+        tensor: The tensor, or its metadata from the recording.
+        dim: Its dimension; from the last one if negative.
+
+    Raises:
+        IndexError: The tensor has no such dimension.
+        TrialError: The recording does not have the tensor, or its block cannot run
+            again, or does something else then.
+    """
+    shape = tuple(tensor.shape)
+    if not -len(shape) <= dim < len(shape):
+        raise IndexError(f"a tensor of {len(shape)} dimensions has no dimension {dim}")
+    at = dim % len(shape)
+    number = (
+        tensor.tensor_id
+        if isinstance(tensor, TensorMetadata)
+        else _find_number(trace, tensor)
+    )
+    name = f"dimension {at} of {format_shape(shape)}"
+    ops = [call.op for call in trace.ops]
+    answer = partial(_answer_why, ops=ops, number=number, dim=at, name=name)
+    lineage, unresolved = ask_run(trace, answer)
+    return _resolve(trace, lineage, unresolved)
+
+
+def _answer_why(
+    run: Run, *, ops: list[str], number: int, dim: int, name: str
+) -> tuple[Lineage, tuple[Unresolved, ...]]:
+    """Return where a size of a tensor comes from; runs in the child.
+
+    Raises:
+        TrialError: The block did something else.
+    """
+    if [call.op for call in run.trace.ops] != ops:
+        raise TrialError("it does not do the same when it runs again")
+    node = _find_node(run, number)
+    return find_lineages(run).why_size(name, node, dim)
+
+
+def _find_number(trace: Trace, tensor: Tensor) -> int:
+    """Return the number of a tensor in a recording.
+
+    Raises:
+        TrialError: The recording does not have it.
+    """
+    found = find_origin(tensor.untyped_storage())
+    if found is not None and found[0].program is trace.program:
+        shape = tuple(tensor.shape)
+        for call in reversed(trace.ops):
+            for seen in (*call.outputs, *call.inputs):
+                if seen.storage_id == found[1] and seen.shape == shape:
+                    return seen.tensor_id
+    raise TrialError("the recording did not meet this tensor, or a later one did")
+
+
+def _find_node(run: Run, number: int) -> Node:
+    """Return the node of a tensor, by its number in the recording.
 
     Raises:
         TrialError: The recording has no such tensor.
     """
     known = dict(run.observer.by_number)
     if number not in known:
-        add_operators(run, known)
+        _add_operators(run, known)
     node = known.get(number)
     if node is None:
         raise TrialError("the recording has no such tensor")
     return node
 
 
-def add_operators(run: Run, known: dict[int, Node]) -> None:
-    """Add what stands for all tensors that only operators know."""
+def _add_operators(run: Run, known: dict[int, Node]) -> None:
+    """Add nodes for tensors that only operators have, with the operators as calls."""
     for op in run.trace.ops:
         made = [m for m in op.outputs if m.tensor_id not in known]
         if op.raised or not made:
             continue
-        nodes = [find(known, metadata) for metadata in op.inputs]
-        kwargs = {name: freeze(value, op, nodes) for name, value in op.arguments}
-        call = Call(-1, find_operator(op.op), (), kwargs, op.line)
+        nodes = [_find(known, metadata) for metadata in op.inputs]
+        kwargs = {name: _freeze(value, op, nodes) for name, value in op.arguments}
+        call = Call(-1, _find_operator(op.op), (), kwargs, op.line)
         for output, metadata in enumerate(op.outputs):
             if metadata.tensor_id not in known:
-                node = Node(make_like(metadata), call, output)
+                node = Node(_make_like(metadata), call, output)
                 known[metadata.tensor_id] = node
 
 
-def find(known: dict[int, Node], metadata: TensorMetadata) -> Node:
-    """Return what stands for a tensor; one that nothing made comes from outside."""
+def _find(known: dict[int, Node], metadata: TensorMetadata) -> Node:
+    """Return the node of a tensor; without a call if none made it."""
     node = known.get(metadata.tensor_id)
     if node is None:
-        node = known[metadata.tensor_id] = Node(make_like(metadata), None, 0)
+        node = known[metadata.tensor_id] = Node(_make_like(metadata), None, 0)
     return node
 
 
-def freeze(value: Any, op: OpCall, nodes: list[Node]) -> Any:
-    """Return an argument with what stands for its tensors."""
+def _freeze(value: Any, op: OpCall, nodes: list[Node]) -> Any:
     if isinstance(value, TensorMetadata):
         return nodes[next(i for i, given in enumerate(op.inputs) if given is value)]
     if isinstance(value, tuple):
-        return tuple(freeze(item, op, nodes) for item in value)
+        return tuple(_freeze(item, op, nodes) for item in value)
     return value
 
 
-def make_like(metadata: TensorMetadata) -> torch.Tensor:
-    """Return a tensor on meta with the sizes and the dtype of another one."""
+def _make_like(metadata: TensorMetadata) -> torch.Tensor:
     return torch.empty(metadata.shape, dtype=metadata.dtype, device="meta")
 
 
-def find_operator(name: str) -> Any:
-    """Return an operator by its name with its overload."""
+def _find_operator(name: str) -> Any:
     found: Any = torch.ops
     for part in name.split("."):
         found = getattr(found, part)
@@ -91,45 +153,45 @@ def find_operator(name: str) -> Any:
 
 
 MAX_LITERALS: Final = 32
-"""How many numbers of a block are changed to see what comes of it."""
+"""How many numbers of a block are changed."""
 
 AT_ONCE: Final = 8
 
 SECONDS: Final = 3.0
-"""After how long no more are changed."""
+"""After this time no more are changed."""
 
 CHANGES: Final = (1, 3)
-"""By how much each is changed; a formula has to hold for all."""
+"""By how much each is changed; a formula must be right for all."""
 
 SEEN: Final = "seen by running the block with other numbers"
 
 
-def resolve(
+def _resolve(
     trace: Trace, lineage: Lineage, unresolved: Sequence[Unresolved]
 ) -> Lineage:
-    """Return a chain whose steps without a formula come from numbers of the block."""
+    """Return a chain whose unresolved steps follow from the block's numbers."""
     reached = [one for one in unresolved if one.call >= 0]
     if not reached:
         return lineage
     literals = list_literals(trace)
-    moved = move_literals(trace, reached, literals)
+    moved = _move_literals(trace, reached, literals)
     for at, one in enumerate(reached):
         sizes = {number: [seen[at] for seen in runs] for number, runs in moved.items()}
-        lineage = extend(lineage, one.step, literals, sizes)
+        lineage = _extend(lineage, one.step, literals, sizes)
     return lineage
 
 
-def move_literals(
+def _move_literals(
     trace: Trace, reached: Sequence[Unresolved], literals: Sequence[Literal]
 ) -> dict[int, list[Sequence[int | None]]]:
-    """Return what sizes are with each number of a block changed, by each change."""
+    """Return sizes with each number of a block changed, by each change."""
     changed = [
         (number, literal.value + change)
         for number, literal in enumerate(literals[:MAX_LITERALS])
         for change in CHANGES
     ]
     sizes: dict[int, list[Sequence[int | None]]] = {}
-    question = partial(read_sizes, reached=reached)
+    question = partial(_read_sizes, reached=reached)
     end = monotonic() + SECONDS
     for first in range(0, len(changed), AT_ONCE):
         batch = changed[first : first + AT_ONCE] if monotonic() < end else []
@@ -142,8 +204,8 @@ def move_literals(
     return sizes
 
 
-def read_sizes(run: Run, reached: Sequence[Unresolved]) -> list[int | None]:
-    """Return sizes of what calls returned; None for those that were not reached."""
+def _read_sizes(run: Run, reached: Sequence[Unresolved]) -> list[int | None]:
+    """Return sizes of what calls returned; None for calls that were not made."""
     calls = run.observer.calls
     sizes: list[int | None] = []
     for at in reached:
@@ -153,13 +215,13 @@ def read_sizes(run: Run, reached: Sequence[Unresolved]) -> list[int | None]:
     return sizes
 
 
-def extend(
+def _extend(
     lineage: Lineage,
     number: int,
     literals: Sequence[Literal],
     sizes: Mapping[int, Sequence[int | None]],
 ) -> Lineage:
-    """Return a chain in which a step comes from the numbers that it was seen to."""
+    """Return a chain in which a step comes from the numbers that change it."""
     step = lineage.steps[number]
     moved = {n: s for n, s in sizes.items() if {*s} - {None, step.value}}
     roots = [write_root(literals[n], literals[n].label) for n in moved]
@@ -167,7 +229,7 @@ def extend(
     formula = ""
     if len(moved) == 1:
         ((n, seen),) = moved.items()
-        formula = fit(literals[n].value, int(step.value), seen)
+        formula = _fit(literals[n].value, int(step.value), seen)
     is_changed = formula not in {"", "{}"}
     shown = formula.format(*(root.value for root in roots)) if is_changed else ""
     text = f"{shown} {step.text}" if shown else step.text
@@ -179,8 +241,8 @@ def extend(
     return replace(lineage, steps=steps, caveat=f"{step.text.strip()}: {SEEN}")
 
 
-def fit(value: int, size: int, seen: Sequence[int | None]) -> str:
-    """Return the formula by which a size follows a number as it was seen; "" for none.
+def _fit(value: int, size: int, seen: Sequence[int | None]) -> str:
+    """Return the formula by which a size follows a number; "" for none.
 
     Args:
         value: The number as it is written.
@@ -196,62 +258,3 @@ def fit(value: int, size: int, seen: Sequence[int | None]) -> str:
     rest = size - slope * value
     text = "{}" if slope == 1 else f"{slope} * {{}}"
     return text if not rest else f"{text} {'+' if rest > 0 else '-'} {abs(rest)}"
-
-
-def why(trace: Trace, tensor: Tensor | TensorMetadata, dim: int) -> Lineage:
-    """Return where a size of a recorded tensor comes from.
-
-    Args:
-        trace: The recording.
-        tensor: The tensor, or its metadata from the recording.
-        dim: Its dimension; from the last one if negative.
-
-    Raises:
-        IndexError: It has no such dimension.
-        TrialError: The recording did not meet the tensor, or its block cannot be run
-            again, or does not do the same then.
-    """
-    shape = tuple(tensor.shape)
-    if not -len(shape) <= dim < len(shape):
-        raise IndexError(f"a tensor of {len(shape)} dimensions has no dimension {dim}")
-    at = dim % len(shape)
-    number = (
-        tensor.tensor_id
-        if isinstance(tensor, TensorMetadata)
-        else find_number(trace, tensor)
-    )
-    name = f"dimension {at} of {format_shape(shape)}"
-    ops = [call.op for call in trace.ops]
-    answer = partial(answer_why, ops=ops, number=number, dim=at, name=name)
-    lineage, unresolved = ask_run(trace, answer)
-    return resolve(trace, lineage, unresolved)
-
-
-def answer_why(
-    run: Run, *, ops: list[str], number: int, dim: int, name: str
-) -> tuple[Lineage, tuple[Unresolved, ...]]:
-    """Return where a size of a tensor comes from; called in the child.
-
-    Raises:
-        TrialError: The block did not do the same.
-    """
-    if [call.op for call in run.trace.ops] != ops:
-        raise TrialError("it does not do the same when it runs again")
-    node = find_node(run, number)
-    return find_lineages(run).why_size(name, node, dim)
-
-
-def find_number(trace: Trace, tensor: Tensor) -> int:
-    """Return the number of a tensor in a recording.
-
-    Raises:
-        TrialError: It did not meet it.
-    """
-    found = find_origin(tensor.untyped_storage())
-    if found is not None and found[0].program is trace.program:
-        shape = tuple(tensor.shape)
-        for call in reversed(trace.ops):
-            for met in (*call.outputs, *call.inputs):
-                if met.storage_id == found[1] and met.shape == shape:
-                    return met.tensor_id
-    raise TrialError("the recording did not meet this tensor, or a later one did")

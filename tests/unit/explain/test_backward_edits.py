@@ -3,7 +3,7 @@
 import pytest
 
 from meta_magic.explain.backward_errors import (
-    Finding,
+    BrokenGraph,
     edit_refusals,
     list_backward_edits,
 )
@@ -26,7 +26,7 @@ from tests.unit.explain.made_situations import make_situation, write_edits
     ],
 )
 def test_a_graph_is_mended(text, kind, written):
-    edits = list_backward_edits(Program(text), Finding("", kind, 1))
+    edits = list_backward_edits(Program(text), BrokenGraph("", kind, 1))
     assert written in write_edits(make_situation(text), edits)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from meta_magic.explain.given_names import name_operands
-from meta_magic.explain.refused_sizes import Sight, solve, trace_refused
+from meta_magic.explain.refused_sizes import Sizes, solve, trace_refused
 from tests.conformance.explanations import record_cell
 
 CLASSIFIER = """import torch
@@ -69,4 +69,4 @@ def test_a_block_that_cannot_be_run_again_has_no_chains(tmp_path):
 
 def test_a_call_that_was_never_made_has_no_chains():
     trace = record_cell("1 / 0\n", "<nothing>")
-    assert trace_refused(trace, trace.failed) == Sight({}, ())
+    assert trace_refused(trace, trace.failed) == Sizes({}, ())

@@ -210,5 +210,5 @@ def test_what_is_solved_is_tried_before_what_is_as_likely(monkeypatch):
     solved, unlikely = (
         Edit(stretches=(), cost=cost, is_solved=True) for cost in (1.5, 3.0)
     )
-    assert [*repairs.screen_in_order(None, [likely, solved, unlikely])]
+    assert [*repairs._screen_all(None, [likely, solved, unlikely])]
     assert tried == [solved, likely, unlikely]
