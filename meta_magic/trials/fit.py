@@ -187,10 +187,10 @@ def _find_remedies(recordings: Recordings, fit: Fit) -> tuple[Remedy, ...]:
     def peak_with(choices: tuple[str, ...]) -> int:
         return recordings.take(fit.choices + choices, least).peak_nbytes
 
-    return _try_alternatives(peak_with, fit.nbytes, fit.choices)
+    return try_alternatives(peak_with, fit.nbytes, fit.choices)
 
 
-def _try_alternatives(
+def try_alternatives(
     peak_with: PeakWith, nbytes: int, chosen: Collection[str]
 ) -> tuple[Remedy, ...]:
     """Return choices with which a block fits, least bytes first.

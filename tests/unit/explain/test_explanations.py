@@ -1,7 +1,8 @@
-"""What is said of an error: the lines, the operands by the user's names, the module."""
+"""An explanation: the lines, the operands by the user's names, the module, the text."""
 
 import importlib
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.explain import diagnosis
+from tests.conformance.explanations import record_cell
 
 
 class Classifier(nn.Module):
@@ -151,3 +153,39 @@ def test_nothing_of_the_users_is_kept_alive():
     gc.collect()
     assert refs[0]() is None
     assert trace.explanation.given
+
+
+LONG = "\n".join(
+    [
+        "import torch",
+        *(f"def f{n}(*x):\n    return f{n - 1}(*x)" for n in range(9, 0, -1)),
+        "def f0(*x):\n    return torch.cat(x)",
+        "f9(*[torch.ones(2, n) for n in range(3, 15)])",
+    ]
+)
+
+
+def test_it_has_at_most_25_lines_and_says_what_is_left_out():
+    found = record_cell(LONG, "<long>").explanation
+    assert len(found.callers) == 10
+    assert len(found.given) == 12
+    assert len(found.text.splitlines()) <= 25
+    assert "    and 4 more" in found.text.splitlines()
+
+
+def test_rules_and_repairs_stand_longest():
+    found = record_cell(LONG, "<long>").explanation
+    short = record_cell(
+        "import torch\ntorch.ones(2, 3) @ torch.ones(2, 3)", "<short>"
+    ).explanation
+    full = replace(
+        found,
+        rules=tuple(f"rule {n}" for n in range(4)),
+        lineages=short.lineages,
+        repairs=short.repairs * 3,
+    )
+    lines = full.text.splitlines()
+    assert len(lines) <= 25
+    assert "  rule 0" in lines
+    assert "repairs that ran" in lines
+    assert "    ..." in lines

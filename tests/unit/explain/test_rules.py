@@ -1,4 +1,4 @@
-"""The rule that a call broke: what torch's documentation asks for."""
+"""The rules that are found: of operators, as torch documents them, and of modules."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.explain.rules import IS_ACCEPTED
+from tests.conformance.explanations import record_cell
 
 
 def explain(run):
@@ -107,3 +108,254 @@ def test_what_would_end_the_process_ends_a_child(function):
     with pytest.raises((TypeError, RuntimeError)), record() as trace:
         function(torch.ones(2), torch.ones(3))
     assert trace.explanation.line is not None
+
+
+HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
+GRU = """
+gru = nn.GRU(5, 12, 2, bidirectional=True)
+h = torch.zeros(2, 3, 12)
+gru(torch.ones(7, 3, 5), h)
+"""
+
+
+def explain_cell(text):
+    """Return what is said of a program that fails, whose own first line is 4."""
+    return record_cell(HEAD + text, "<failed cell>").explanation
+
+
+def names(found):
+    """Return how the innermost code writes the operands."""
+    return [operand.name for operand in found.given]
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (
+            "lstm = nn.LSTM(5, 8)\nx = torch.ones(3, 2, 7)\nlstm(x)",
+            "dimension 2 of x (7) must equal lstm.input_size (5)",
+        ),
+        (
+            GRU,
+            "dimension 0 of h (2) must be twice gru.num_layers (2)",
+        ),
+        (
+            "m = nn.MultiheadAttention(16, 4)\nx = torch.ones(3, 2, 7)\nm(x, x, x)",
+            "dimension 2 of x (7) would be accepted as 16",
+        ),
+        (
+            "norm = nn.BatchNorm2d(8)\nx = torch.ones(4, 8)\nnorm(x)",
+            "x has 2 dimensions: 4 are accepted",
+        ),
+        (
+            "norm = nn.BatchNorm1d(8)\nx = torch.ones(1, 8)\nnorm(x)",
+            "dimension 0 of x (1) must be at least 2",
+        ),
+        (
+            "y, t = torch.ones(4, 2), torch.ones(4)\nnn.BCELoss()(y, t)",
+            "t (4,) must have the shape of y, (4, 2)",
+        ),
+    ],
+)
+def test_a_module_that_checks_what_it_is_given_is_probed_as_a_whole(text, rule):
+    assert rule in explain_cell(text).rules
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("nn.GroupNorm(8, 12)", "num_groups (8) must divide num_channels (12)"),
+        (
+            "nn.MultiheadAttention(100, 8)",
+            "embed_dim (100) must be a multiple of num_heads (8)",
+        ),
+        (
+            "nn.Conv2d(3, 8, 3, groups=4)",
+            "in_channels (3) must be a multiple of 4",
+        ),
+        (
+            "mask = torch.tensor([1, 0])\nnn.Parameter(mask)",
+            "mask is int64: mask.float() is accepted",
+        ),
+        (
+            "y, t = torch.ones(5, 3), torch.tensor([1] * 5)\nnn.CrossEntropyLoss(y, t)",
+            "it is made first, and then called: CrossEntropyLoss()(y, t)",
+        ),
+        (
+            "torch.tensor([1, 2], requires_grad=True)",
+            "dtype=torch.float32 is accepted",
+        ),
+    ],
+)
+def test_what_makes_a_module_or_a_tensor_is_probed_as_well(text, rule):
+    assert rule in explain_cell(text).rules
+
+
+def test_sizes_that_do_not_load_are_told_with_the_line_that_made_them():
+    found = explain_cell(
+        "model = nn.Sequential(\n    nn.Linear(3, 2))\n"
+        "saved = nn.Sequential(nn.Linear(4, 2)).state_dict()\n"
+        "model.load_state_dict(saved)"
+    )
+    assert found.rules == ("0.weight: saved has (2, 4), model has (2, 3) (line 5)",)
+    assert {"model[0].weight", "saved['0.weight']", "0.weight"} <= {*found.operands}
+    assert 5 in found.culprits
+
+
+@pytest.mark.parametrize(
+    ("saved", "rule"),
+    [
+        (
+            "{f'module.{k}': v for k, v in model.state_dict().items()}",
+            "all names in saved begin with 'module.', which model has not",
+        ),
+        (
+            "{k[2:]: v for k, v in model.state_dict().items()}",
+            "all names in model begin with '0.', which saved has not",
+        ),
+        (
+            "{'epoch': 3, 'net': model.state_dict()}",
+            "saved['net'] has all names that model has",
+        ),
+        ("{'other': torch.ones(2)}", "saved lacks 0.weight, 0.bias"),
+    ],
+)
+def test_names_that_do_not_load_are_compared(saved, rule):
+    text = f"model = nn.Sequential(nn.Linear(3, 2))\nsaved = {saved}\n"
+    assert rule in explain_cell(f"{text}model.load_state_dict(saved)").rules
+
+
+def test_an_optimizer_without_parameters_is_told_where_some_may_be():
+    found = explain_cell(
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layers = [nn.Linear(2, 2)]\n"
+        "net = Net()\n"
+        "torch.optim.Adam(net.parameters())"
+    )
+    assert found.rules[0] == "net has no parameters"
+    assert found.rules[1].startswith("net.layers is a list")
+
+
+def test_an_optimizer_of_what_is_no_leaf_has_it_as_an_operand():
+    found = explain_cell(
+        "w = torch.ones(2, requires_grad=True)\nv = w * 2\ntorch.optim.SGD([v], lr=1)"
+    )
+    assert found.rules == ("v requires a gradient: v.detach() is accepted",)
+
+
+def test_items_of_a_batch_are_told_with_their_line():
+    found = explain_cell(
+        "class Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self):\n"
+        "        return 2\n"
+        "    def __getitem__(self, i):\n"
+        "        return torch.rand(3, 4 + i)\n"
+        "for x in torch.utils.data.DataLoader(Data(), batch_size=2):\n"
+        "    pass"
+    )
+    assert [operand.geometry.shape for operand in found.given] == [(3, 4), (3, 5)]
+    assert found.given[0].name == "torch.rand(3, 4 + i) (line 8)"
+    assert found.rules
+
+
+def test_sizes_that_are_unpacked_are_counted():
+    found = explain_cell("x = torch.ones(4, 5)\nb, t, c = x.shape")
+    assert found.expression == "b, t, c = x.shape"
+    assert names(found) == ["x"]
+    assert found.rules == ("x has 2 dimensions, and 3 are unpacked",)
+
+
+def test_what_a_module_returned_is_counted():
+    found = explain_cell(
+        "rnn = nn.LSTM(4, 8)\nx = torch.ones(3, 2, 4)\na, b, c = rnn(x)"
+    )
+    shapes = "(3, 2, 8); (1, 2, 8) and (1, 2, 8)"
+    assert found.rules == (f"rnn(x) returned 2 values: {shapes}",)
+
+
+def test_a_tuple_in_the_place_of_a_tensor_is_looked_into():
+    found = explain_cell(
+        "m = nn.Sequential(nn.LSTM(4, 8), nn.Linear(8, 2))\nm(torch.ones(3, 2, 4))"
+    )
+    assert found.rules[0].endswith("its item 0, (3, 2, 8), is accepted")
+    found = explain_cell("out = nn.LSTM(4, 8)(torch.ones(3, 2, 4))\nout.size(0)")
+    assert names(found) == ["out[0]", "out[1][0]", "out[1][1]"]
+
+
+def test_arguments_that_forward_lacks_are_told_with_its_line():
+    found = explain_cell(
+        "class Net(nn.Module):\n"
+        "    def forward(self, x, mask):\n"
+        "        return x\n"
+        "x = torch.ones(3)\n"
+        "Net()(x)"
+    )
+    assert names(found) == ["x"]
+    assert found.rules == ("what is asked for is Net.forward(self, x, mask) (line 5)",)
+
+
+def test_tensors_that_an_assertion_is_about_are_named():
+    found = explain_cell("x = torch.ones(4, 5)\nassert x.shape[1] == 4, 'not 4'")
+    assert "x.shape[1] == 4" in found.expression  # from Python 3.12 on the statement
+    assert names(found) == ["x"]
+
+
+def test_the_truth_of_many_is_of_the_expression():
+    found = explain_cell("x = torch.ones(2, 3)\nif x > 0:\n    pass")
+    assert names(found) == ["x > 0"]
+
+
+def test_what_leaves_the_graph_has_to_be_detached():
+    found = explain_cell("w = torch.ones(3, requires_grad=True)\nw.numpy()")
+    assert found.rules == ("w requires a gradient: w.detach() is accepted",)
+
+
+def test_a_list_of_tensors_has_the_names_of_its_items():
+    found = explain_cell(
+        "parts = [torch.ones(2, n) for n in (5, 4, 3)]\ntorch.cat(parts)"
+    )
+    assert names(found) == ["parts[0]", "parts[1]", "parts[2]"]
+    listed = (
+        "dimension 1 of parts[0] (5), dimension 1 of parts[1] (4), "
+        "dimension 1 of parts[2] (3)"
+    )
+    assert found.rules == (f"{listed} must be equal",)
+
+
+def test_the_elements_of_a_view_are_multiplied():
+    found = explain_cell("x = torch.ones(8, 16, 5, 5)\nx.view(8, 256)")
+    # 8 * 16 * 5 * 5 = 3200, and 3200 / 8 = 400.
+    (rule,) = found.rules
+    assert rule.startswith("8 * 16 * 5 * 5 = 3,200 elements cannot be 8 x 256; ")
+    assert rule.endswith("in the place of 256 -1 would be 400")
+
+
+def test_strides_that_allow_no_view_are_shown():
+    found = explain_cell("x = torch.ones(8, 16, 5).transpose(1, 2)\nx.view(8, 80)")
+    assert found.rules == (
+        "x has strides (80, 1, 5), which allow no such view; x.reshape() copies",
+    )
+
+
+def test_a_dimension_has_limits():
+    found = explain_cell("x = torch.ones(2, 3)\nx.transpose(0, 3)")
+    assert found.rules == ("dim1 (3) must be from -2 to 1",)
+
+
+def test_what_is_frozen_is_named():
+    found = explain_cell(
+        "model = nn.Linear(3, 1)\nmodel.requires_grad_(False)\n"
+        "loss = model(torch.ones(2, 3)).sum()\nloss.backward()"
+    )
+    assert "model.weight" in found.operands
+    assert found.rules[0].startswith("loss is made of nothing that requires a gradient")
+
+
+def test_what_a_gradient_is_asked_for_and_was_cut_off_is_told():
+    found = explain_cell(
+        "w = torch.ones(3, requires_grad=True)\nv = torch.ones(3, requires_grad=True)\n"
+        "y = (w.detach() * v).sum()\ntorch.autograd.grad(y, w)"
+    )
+    assert found.rules[0].startswith("w.detach() (line 6) cuts the graph")

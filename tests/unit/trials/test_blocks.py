@@ -1,4 +1,6 @@
-"""A block runs again in the contexts that it had, with torch told what it was told."""
+"""The statements, variables, modes and sizes of a block that runs again."""
+
+import ast
 
 import pytest
 import torch
@@ -7,7 +9,9 @@ from torch import nn
 import meta_magic as mm
 from meta_magic import record
 from meta_magic.errors import TrialError
-from meta_magic.trials.trial import ask_trial
+from meta_magic.trials.blocks import list_sizes, set_sizes
+from meta_magic.trials.recordings import Recordings
+from meta_magic.trials.trial import ask_trial, check_rerun
 
 
 def compute(weight):
@@ -73,3 +77,118 @@ def test_a_recording_that_cannot_be_told_from_other_contexts_is_named():
         torch.ones(2)
     with pytest.raises(TrialError, match="which of its contexts"):
         ask_trial(trace, list_dtypes)
+
+
+WIDTH = 5
+
+
+def names_of(trace):
+    return list_sizes(check_rerun(trace))
+
+
+def test_what_a_block_reads_is_as_it_was_before():
+    rows, zero, text, flag, unread = 4, 0, "8", True, 3
+    with record() as trace:
+        torch.ones(rows, WIDTH + zero + len(text) + flag)
+    assert names_of(trace) == {"rows": 4, "WIDTH": 5}
+    assert unread
+
+
+def test_what_it_binds_to_a_number_is_that():
+    rows = 1
+    with record() as trace:
+        rows, (columns, depth) = 4, (6, 7)
+        other = unread = 8
+        torch.ones(rows, columns, depth, other)
+    assert names_of(trace) == {"rows": 4, "columns": 6, "depth": 7, "other": 8}
+    assert unread
+
+
+def test_what_it_computes_is_not_known():
+    rows = columns = depth = height = 4
+    with record() as trace:
+        rows = rows * 2
+        columns += 1
+        depth = 2
+        depth = 3
+        for height in (1, 2):
+            torch.ones(rows, columns, depth, height)
+    assert names_of(trace) == {}
+
+
+def test_names_of_functions_in_it_are_others():
+    with record() as trace:
+
+        def make():
+            inner = 3
+            return torch.ones(inner)
+
+        make()
+    assert names_of(trace) == {}
+
+
+@pytest.mark.parametrize("name", ["rows", "columns", "depth"])
+def test_the_text_says_what_a_run_does(name):
+    rows = 4
+    with record() as trace:
+        columns = 6
+        depth = rows + columns
+        torch.ones(rows, columns, depth)
+    size = Recordings(trace).read_size(name)
+    assert size == {"rows": rows, "columns": columns, "depth": depth}[name]
+
+
+def test_what_cannot_be_run_again_says_why():
+    variables = {"record": record}
+    exec("with record() as trace:\n    pass", variables)
+    with pytest.raises(TrialError, match="is run again"):
+        Recordings(variables["trace"]).list_sizes()
+
+
+def run(text, **sizes):
+    variables = {}
+    exec(compile(set_sizes(ast.parse(text), sizes), "<block>", "exec"), variables)
+    return variables
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "B = 2\nx = [B]",
+        "A = B = 2\nx = [B]",
+        "B, T = 2, 3\nx = [B]",
+        "[T, (B, *rest)] = 1, (2, 3)\nx = [B]",
+        "B: int = 2\nx = [B]",
+        "B = 1\nB += 1\nx = [B]",
+        "if True:\n    B = 2\nx = [B]",
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    B = 2\nx = [B]",
+        "match 1:\n    case 1:\n        B = 2\nx = [B]",
+        "with open('/dev/null'):\n    B = 2\nx = [B]",
+        "for B in [2]:\n    x = [B]",
+        "for i, (B, T) in enumerate([(2, 3)]):\n    x = [B]",
+    ],
+)
+def test_a_name_has_its_value_however_it_is_bound(text):
+    assert run(text)["x"] == [2]
+    assert run(text, B=7)["x"] == [7]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f():\n    B = 2\n    return [B]\nx = f()",
+        "class A:\n    B = 2\nx = [A.B]",
+        "x = [B for B in [2]]",
+        "f = lambda B: [B]\nx = f(2)",
+        "class A: pass\na = A()\na.B = 2\nx = [a.B]",
+    ],
+)
+def test_the_names_of_functions_and_classes_are_others(text):
+    assert run(text, B=7)["x"] == [2]
+
+
+def test_lines_stay_where_they_are():
+    text = "B = 2\n\n\nx = 1 / 0"
+    with pytest.raises(ZeroDivisionError) as error:
+        run(text, B=7)
+    assert error.traceback[-1].lineno == 3  # counted from 0

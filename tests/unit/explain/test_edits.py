@@ -1,0 +1,387 @@
+"""Edits that are proposed for a failed call, by family."""
+
+import pytest
+import torch
+
+from meta_magic.explain.backward_errors import (
+    BrokenGraph,
+    edit_refusals,
+    list_backward_edits,
+)
+from meta_magic.explain.edits.accepted import Accepted, Accepting
+from meta_magic.explain.edits.argument_edits import edit_arguments, edit_modules
+from meta_magic.explain.edits.number_edits import edit_numbers
+from meta_magic.explain.edits.operand_edits import edit_intents, edit_operands
+from meta_magic.explain.edits.program_text import Program
+from tests.unit.explain.made_situations import make_situation, write_edits
+
+ERROR = "RuntimeError"
+
+
+def edit(family, text, line=1, **known):
+    """Return the lines that a family's edits make of a program."""
+    made = make_situation(text, line, **known)
+    return write_edits(made, family(made))
+
+
+# Calls
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("nn.LSTM(4, 8)", "nn.LSTM(4, 8, batch_first=True)"),
+        ("nn.Conv2d(3, 8, 3)", "nn.Conv2d(3, 8, 3, padding=1)"),
+        ("nn.MaxPool2d(2)", "nn.MaxPool2d(2, ceil_mode=True)"),
+        ("nn.ConvTranspose2d(8, 4, 3, 2)", "3, 2, output_padding=1)"),
+        ("x.mean(1)", "x.mean(1, keepdim=True)"),
+        ("torch.flatten(x)", "torch.flatten(x, 1)"),
+        ("x.flatten()", "x.flatten(1)"),
+        ("torch.cat([a, b])", "torch.cat([a, b], dim=1)"),
+        ("torch.cat(losses)", "torch.stack(losses)"),
+        ("x.view(4, -1)", "x.reshape(4, -1)"),
+        ("x.view(4, 300)", "x.view(4, -1)"),
+        ("x.view(shape)", "x.view(*shape[:-1], -1)"),
+        ("x.softmax(1)", "x.softmax(0)"),
+        ("f(x.t())", "f(x)"),
+        ("f(x.T)", "f(x)"),
+        ("nn.BatchNorm2d(8)", "nn.BatchNorm1d(8)"),
+        ("nn.ConvTranspose2d(8, 4, 3)", "nn.ConvTranspose2d(4, 8, 3)"),
+        ("y = a * b", "y = a @ b"),
+        ("y = a @ b", "y = b @ a"),
+        ("x.sum(1, keepdim=True)", "x.sum(1, keepdim=False)"),
+    ],
+)
+def test_a_call_gets_arguments_that_people_forget(text, written):
+    assert any(line.endswith(written) for line in edit(edit_arguments, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "never"),
+    [
+        ("nn.Conv2d(3, 8, 3)", "ConvTranspose2d"),
+        ("nn.LSTM(4, 8, batch_first=True)", "batch_first=True, batch_first"),
+        ("x.softmax(1)", "dim="),
+        ("self.norm(x)", "keepdim"),
+        ("y = 2 * x", "@"),
+        ("DataLoader(data)", "drop_last"),
+        ("torch.ones(3)", "dtype"),
+    ],
+)
+def test_a_call_gets_no_argument_that_it_has_or_that_does_not_matter(text, never):
+    assert not any(never in line for line in edit(edit_arguments, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "written"),
+    [
+        (
+            "DataLoader(data)",
+            "Expected more than 1 value per channel",
+            "drop_last=True",
+        ),
+        ("torch.ones(3)", "expected scalar type Long but found Float", "torch.long"),
+    ],
+)
+def test_the_error_decides_whether_an_argument_matters(text, error, written):
+    made = edit(edit_arguments, text, error=error)
+    assert any(written in line for line in made)
+
+
+def test_a_parameter_of_a_function_is_passed_on_to_a_layer():
+    text = "def block(cin, cout, stride=1):\n    return nn.Conv2d(cin, cout, 1)\n"
+    made = edit(edit_arguments, text)
+    assert made[0] == "return nn.Conv2d(cin, cout, 1, stride=stride)"
+
+
+def test_far_from_the_failed_call_only_layers_get_arguments():
+    made = edit(edit_arguments, "a\nb = x.transpose(0, 1)\nc = nn.GRU(3, 4)")
+    assert "b = x" not in made
+    assert "c = nn.GRU(3, 4, batch_first=True)" in made
+
+
+# Modules
+
+LOAD = "m.load_state_dict(states)"
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "written"),
+    [
+        (
+            LOAD,
+            'Unexpected key(s): "state_dict"',
+            'm.load_state_dict(states["state_dict"])',
+        ),
+        (
+            LOAD,
+            'Unexpected key(s): "module.fc.weight"',
+            (
+                'm.load_state_dict({k.removeprefix("module."): v '
+                "for k, v in states.items()})"
+            ),
+        ),
+        (
+            LOAD,
+            "size mismatch for fc.weight: copying a param",
+            (
+                "m.load_state_dict({k: v for k, v in states.items() "
+                "if not k.startswith(('fc',))}, strict=False)"
+            ),
+        ),
+        (
+            "self.layers = [nn.Linear(3, 4)]",
+            "ValueError: optimizer got an empty parameter list",
+            "self.layers = nn.ModuleList([nn.Linear(3, 4)])",
+        ),
+        ("nn.MSELoss(x, y)", "bool value of Tensor", "nn.MSELoss()(x, y)"),
+        (
+            "net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Linear(72, 4))",
+            "mat1 and mat2",
+            "net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Flatten(), nn.Linear(72, 4))",
+        ),
+        (
+            "y = predict(net, x)",
+            "ValueError: Expected more than 1 value per channel when training",
+            "y = predict(net.eval(), x)",
+        ),
+    ],
+)
+def test_modules_are_made_held_loaded_and_called_as_meant(text, error, written):
+    assert written in edit(edit_modules, text, error=error)
+
+
+def test_states_are_not_loaded_loosely_for_nothing():
+    error = 'Missing key(s) in state_dict: "fc.weight"'
+    assert not any("strict" in line for line in edit(edit_modules, LOAD, error=error))
+
+
+# Tensors
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "written"),
+    [
+        ("y = x[-1]", ERROR, "y = x[-1:]"),
+        ("y = x[0]", ERROR, "y = x[:1]"),
+        ("y = x[:, 0]", ERROR, "y = x[:, :1]"),
+        ("y = x[2]", ERROR, "y = x"),
+        ("n = a // b - 1", ERROR, "n = a // b"),
+        ("y = x.view(16, 72)", ERROR, "y = x.view(x.shape[0], 72)"),
+        ("x = torch.ones(1, 3, 61, 61)", ERROR, "x = torch.ones(1, 3, 64, 64)"),
+        (
+            "y = F.pad(x, (0, 9), mode='reflect')",
+            ERROR,
+            'y = F.pad(x, (0, 9), mode="replicate")',
+        ),
+        (
+            "out, h, c = rnn(x)",
+            "ValueError: not enough values to unpack (expected 3, got 2)",
+            "out, (h, c) = rnn(x)",
+        ),
+        (
+            "y = self.rnn(x)",
+            "TypeError: linear(): argument 'input' must be Tensor, not tuple",
+            "y = self.rnn(x)[0]",
+        ),
+    ],
+)
+def test_tensors_are_written_as_meant(text, error, written):
+    assert written in edit(edit_intents, text, error=error)
+
+
+def test_the_first_or_last_of_a_tensor_is_left_out():
+    operands = [("out", (4, 5)), ("target", (4, 6))]
+    made = edit(edit_intents, "loss = f(out, target)", operands=operands)
+    assert "loss = f(out, target[:, 1:])" in made
+    assert "loss = f[:, 1:](out, target)" not in made
+
+
+def test_class_numbers_that_are_too_large_are_shifted_or_ignored():
+    operands = [("out", (4, 3)), ("y", (4,), torch.int64)]
+    error = "IndexError: Target 3 is out of bounds."
+    text = "loss = F.cross_entropy(out, y)"
+    made = edit(edit_intents, text, operands=operands, error=error)
+    assert "loss = F.cross_entropy(out, y - 1)" in made
+    assert "loss = F.cross_entropy(out, y, ignore_index=-1)" in made
+
+
+# Numbers
+
+
+def edit_pairs(text, *numbers, line=1, seen=None):
+    accepted = Accepted(numbers=numbers)
+    return edit(edit_numbers, text, line, accepted=accepted, seen=seen)
+
+
+def test_a_number_is_replaced_by_the_accepted_one():
+    assert edit_pairs("nn.Linear(400, 10)", (400, 800))[0] == "nn.Linear(800, 10)"
+
+
+def test_a_name_that_stood_for_the_accepted_number_is_used_in_its_function():
+    text = "def f(width):\n    nn.Linear(400, 10); g(width)"
+    made = edit_pairs(text, (400, 800), seen={"width": [800]})
+    assert "nn.Linear(width, 10); g(width)" in made
+    text = "def f(width):\n    g(width)\ndef h():\n    nn.Linear(400, 10)"
+    made = edit_pairs(text, (400, 800), seen={"width": [800]})
+    assert "nn.Linear(800, 10)" in made
+    assert "nn.Linear(width, 10)" not in made
+
+
+@pytest.mark.parametrize(
+    ("right", "written"),
+    [(128, "nn.Linear(2 * n, 10)"), (16, "nn.Linear(n // 4, 10)"), (65, "n + 1")],
+)
+def test_an_expression_is_scaled_where_it_can_be(right, written):
+    made = edit_pairs("nn.Linear(n, 10)", (64, right), seen={"n": [64]})
+    assert any(written in line for line in made)
+    assert f"nn.Linear({right}, 10)" in made
+
+
+@pytest.mark.parametrize(
+    ("text", "pair", "written"),
+    [
+        ("x.reshape(-1, 16 * 5 * 5)", (400, 600), "x.reshape(-1, 24 * 5 * 5)"),
+        ("conv(3, 32)\nhead(32)", (32, 64), "conv(3, 64)\nhead(64)"),
+        ("f(32, 32)", (32, 24), "f(24, 24)"),
+    ],
+)
+def test_factors_and_repeated_numbers_are_replaced(text, pair, written):
+    assert written in edit_pairs(text, pair)
+
+
+def test_a_number_of_data_is_the_last_to_be_replaced():
+    made = edit_pairs("torch.ones(4, 400); nn.Linear(400, 10)", (400, 800))
+    layer, data = "torch.ones(4, 400); nn.Linear(800, 10)", "torch.ones(4, 800)"
+    assert made.index(layer) < made.index(f"{data}; nn.Linear(400, 10)")
+
+
+def test_a_dimension_and_a_signed_number_are_no_sizes():
+    assert edit_pairs("x.softmax(dim=2); x.sum(2); f(-2)", (2, 5)) == []
+
+
+def test_numbers_in_an_error_are_tried():
+    error = "RuntimeError: Expected hidden size (2, 3, 8), got [1, 3, 8]"
+    text = "torch.zeros(layers, 3, 8)"
+    made = edit(edit_numbers, text, error=error, seen={"layers": [1]})
+    assert "torch.zeros(2 * layers, 3, 8)" in made
+
+
+def test_a_table_gets_as_many_rows_as_indices_need():
+    made = edit(
+        edit_numbers,
+        "nn.Embedding(100, 16)",
+        error="IndexError: index out of range in self",
+        operands=[("pos", (1, 128), torch.int64), ("w", (100, 16))],
+        accepted=Accepted(is_of_values=True),
+    )
+    assert {"nn.Embedding(101, 16)", "nn.Embedding(128, 16)"} <= {*made}
+
+
+def test_an_argument_of_the_users_own_class_may_be_scaled():
+    text = "class Net: pass\nnet = Net(512, grid=16)\nnet(x)"
+    assert "net = Net(512, grid=32)" in edit_pairs(text, (32, 64), line=3)
+
+
+# Operands
+
+
+def change(text, *changes, names=("x",)):
+    operands = [(name, (4, 3)) for name in names]
+    accepted = Accepted(changes=changes)
+    return edit(edit_operands, text, operands=operands, accepted=accepted)
+
+
+def test_an_operand_is_changed_where_it_is_given():
+    assert change("y = f(x)", Accepting(((0, "{}.long()"),))) == ["y = f(x.long())"]
+    made = change('y = f(a["k"],b)', Accepting(((0, "{}.T"),)), names=["a['k']"])
+    assert 'y = f(a["k"].T,b)' in made
+
+
+def test_a_turned_operand_may_be_turned_back_in_the_result():
+    made = change("y = norm(x)", Accepting(((0, "{}.transpose(1, 2)"),)))
+    turned = "y = norm(x.transpose(1, 2))"
+    assert made == [turned, f"{turned}.transpose(1, 2)"]
+
+
+@pytest.mark.parametrize(
+    ("text", "keeps_shape", "written"),
+    [
+        (
+            "{}.permute(0, 2, 3, 1)",
+            True,
+            "y = f(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)",
+        ),
+        ("{}.unsqueeze(1)", False, "y = f(x.unsqueeze(1)).squeeze(1)"),
+    ],
+)
+def test_turning_back_comes_first_where_it_restores_the_shape(
+    text, keeps_shape, written
+):
+    accepting = Accepting(((0, text),), keeps_shape=keeps_shape)
+    assert change("y = f(x)", accepting)[0] == written
+
+
+def test_all_but_the_other_operands_of_a_formula_are_changed():
+    accepting = Accepting(((1, "{}[..., None]"),))
+    made = change("y = (x - mean) / std", accepting, names=["x", "mean"])
+    assert "y = (x - mean[..., None]) / std[..., None]" in made
+
+
+def test_two_operands_are_changed_together():
+    accepting = Accepting(((0, "{}.T"), (1, "{}.T")))
+    assert change("y = a @ b", accepting, names="ab") == ["y = a.T @ b.T"]
+
+
+def test_a_result_larger_than_all_operands_comes_last():
+    small = Accepting(((0, "{}.flatten()"),))
+    large = Accepting(((0, "{}.long()"),), is_as_large=False)
+    made = change("y = f(x)", large, small)
+    assert made == ["y = f(x.flatten())", "y = f(x.long())"]
+
+
+def test_common_changes_are_tried_where_nothing_is_known():
+    made = change("y = lstm(x)")
+    assert {"y = lstm(x.T)", "y = lstm(x.unsqueeze(0))"} <= {*made}
+
+
+# Autograd
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "written"),
+    [
+        ("y = x.detach()", "cut", "y = x"),
+        ("y = x.data * 2", "cut", "y = x * 2"),
+        ("with torch.no_grad(): pass", "cut", "with torch.enable_grad(): pass"),
+        ("loss.backward()", "freed", "loss.backward(retain_graph=True)"),
+        ("out, h = rnn(x, h)", "freed", "out, h = rnn(x, h.detach())"),
+        ("x += 1", "written", "x = x + 1"),
+        ("x.relu_()", "written", "x = x.relu()"),
+        ("x[0] = 1", "written", "x = x.clone(); x[0] = 1"),
+        ("f = nn.ReLU(inplace=True)", "written", "f = nn.ReLU(inplace=False)"),
+    ],
+)
+def test_a_graph_is_mended(text, kind, written):
+    edits = list_backward_edits(Program(text), BrokenGraph("", kind, 1))
+    assert written in write_edits(make_situation(text), edits)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("a = x.numpy()", "a = x.detach().numpy()"),
+        ("w -= 0.1 * w.grad", "with torch.no_grad(): w -= 0.1 * w.grad"),
+        ("w[0] = 1", "with torch.no_grad(): w[0] = 1"),
+        ("w.mul_(2)", "w.data.mul_(2)"),
+        ("loss.backward()", "loss.mean().backward()"),
+        ("nn.Parameter(x)", "nn.Parameter(x, requires_grad=False)"),
+    ],
+)
+def test_what_autograd_refuses_is_done_without_it(text, written):
+    error = "RuntimeError: a leaf Variable that requires grad is being used"
+    assert written in edit(edit_refusals, text, error=error)
+
+
+def test_other_errors_change_nothing_about_autograd():
+    assert edit(edit_refusals, "a = x.numpy()", error="TypeError: can't convert") == []
