@@ -118,7 +118,7 @@ gru(torch.ones(7, 3, 5), h)
 """
 
 
-def explain_cell(text):
+def failed(text):
     """Return what is said of a program that fails, whose own first line is 4."""
     return record_cell(HEAD + text, "<failed cell>").explanation
 
@@ -158,7 +158,7 @@ def names(found):
     ],
 )
 def test_a_module_that_checks_what_it_is_given_is_probed_as_a_whole(text, rule):
-    assert rule in explain_cell(text).rules
+    assert rule in failed(text).rules
 
 
 @pytest.mark.parametrize(
@@ -188,11 +188,11 @@ def test_a_module_that_checks_what_it_is_given_is_probed_as_a_whole(text, rule):
     ],
 )
 def test_what_makes_a_module_or_a_tensor_is_probed_as_well(text, rule):
-    assert rule in explain_cell(text).rules
+    assert rule in failed(text).rules
 
 
 def test_sizes_that_do_not_load_are_told_with_the_line_that_made_them():
-    found = explain_cell(
+    found = failed(
         "model = nn.Sequential(\n    nn.Linear(3, 2))\n"
         "saved = nn.Sequential(nn.Linear(4, 2)).state_dict()\n"
         "model.load_state_dict(saved)"
@@ -222,11 +222,11 @@ def test_sizes_that_do_not_load_are_told_with_the_line_that_made_them():
 )
 def test_names_that_do_not_load_are_compared(saved, rule):
     text = f"model = nn.Sequential(nn.Linear(3, 2))\nsaved = {saved}\n"
-    assert rule in explain_cell(f"{text}model.load_state_dict(saved)").rules
+    assert rule in failed(f"{text}model.load_state_dict(saved)").rules
 
 
 def test_an_optimizer_without_parameters_is_told_where_some_may_be():
-    found = explain_cell(
+    found = failed(
         "class Net(nn.Module):\n"
         "    def __init__(self):\n"
         "        super().__init__()\n"
@@ -239,14 +239,14 @@ def test_an_optimizer_without_parameters_is_told_where_some_may_be():
 
 
 def test_an_optimizer_of_what_is_no_leaf_has_it_as_an_operand():
-    found = explain_cell(
+    found = failed(
         "w = torch.ones(2, requires_grad=True)\nv = w * 2\ntorch.optim.SGD([v], lr=1)"
     )
     assert found.rules == ("v requires a gradient: v.detach() is accepted",)
 
 
 def test_items_of_a_batch_are_told_with_their_line():
-    found = explain_cell(
+    found = failed(
         "class Data(torch.utils.data.Dataset):\n"
         "    def __len__(self):\n"
         "        return 2\n"
@@ -261,31 +261,29 @@ def test_items_of_a_batch_are_told_with_their_line():
 
 
 def test_sizes_that_are_unpacked_are_counted():
-    found = explain_cell("x = torch.ones(4, 5)\nb, t, c = x.shape")
+    found = failed("x = torch.ones(4, 5)\nb, t, c = x.shape")
     assert found.expression == "b, t, c = x.shape"
     assert names(found) == ["x"]
     assert found.rules == ("x has 2 dimensions, and 3 are unpacked",)
 
 
 def test_what_a_module_returned_is_counted():
-    found = explain_cell(
-        "rnn = nn.LSTM(4, 8)\nx = torch.ones(3, 2, 4)\na, b, c = rnn(x)"
-    )
+    found = failed("rnn = nn.LSTM(4, 8)\nx = torch.ones(3, 2, 4)\na, b, c = rnn(x)")
     shapes = "(3, 2, 8); (1, 2, 8) and (1, 2, 8)"
     assert found.rules == (f"rnn(x) returned 2 values: {shapes}",)
 
 
 def test_a_tuple_in_the_place_of_a_tensor_is_looked_into():
-    found = explain_cell(
+    found = failed(
         "m = nn.Sequential(nn.LSTM(4, 8), nn.Linear(8, 2))\nm(torch.ones(3, 2, 4))"
     )
     assert found.rules[0].endswith("its item 0, (3, 2, 8), is accepted")
-    found = explain_cell("out = nn.LSTM(4, 8)(torch.ones(3, 2, 4))\nout.size(0)")
+    found = failed("out = nn.LSTM(4, 8)(torch.ones(3, 2, 4))\nout.size(0)")
     assert names(found) == ["out[0]", "out[1][0]", "out[1][1]"]
 
 
 def test_arguments_that_forward_lacks_are_told_with_its_line():
-    found = explain_cell(
+    found = failed(
         "class Net(nn.Module):\n"
         "    def forward(self, x, mask):\n"
         "        return x\n"
@@ -297,25 +295,23 @@ def test_arguments_that_forward_lacks_are_told_with_its_line():
 
 
 def test_tensors_that_an_assertion_is_about_are_named():
-    found = explain_cell("x = torch.ones(4, 5)\nassert x.shape[1] == 4, 'not 4'")
+    found = failed("x = torch.ones(4, 5)\nassert x.shape[1] == 4, 'not 4'")
     assert "x.shape[1] == 4" in found.expression  # from Python 3.12 on the statement
     assert names(found) == ["x"]
 
 
 def test_the_truth_of_many_is_of_the_expression():
-    found = explain_cell("x = torch.ones(2, 3)\nif x > 0:\n    pass")
+    found = failed("x = torch.ones(2, 3)\nif x > 0:\n    pass")
     assert names(found) == ["x > 0"]
 
 
 def test_what_leaves_the_graph_has_to_be_detached():
-    found = explain_cell("w = torch.ones(3, requires_grad=True)\nw.numpy()")
+    found = failed("w = torch.ones(3, requires_grad=True)\nw.numpy()")
     assert found.rules == ("w requires a gradient: w.detach() is accepted",)
 
 
 def test_a_list_of_tensors_has_the_names_of_its_items():
-    found = explain_cell(
-        "parts = [torch.ones(2, n) for n in (5, 4, 3)]\ntorch.cat(parts)"
-    )
+    found = failed("parts = [torch.ones(2, n) for n in (5, 4, 3)]\ntorch.cat(parts)")
     assert names(found) == ["parts[0]", "parts[1]", "parts[2]"]
     listed = (
         "dimension 1 of parts[0] (5), dimension 1 of parts[1] (4), "
@@ -325,7 +321,7 @@ def test_a_list_of_tensors_has_the_names_of_its_items():
 
 
 def test_the_elements_of_a_view_are_multiplied():
-    found = explain_cell("x = torch.ones(8, 16, 5, 5)\nx.view(8, 256)")
+    found = failed("x = torch.ones(8, 16, 5, 5)\nx.view(8, 256)")
     # 8 * 16 * 5 * 5 = 3200, and 3200 / 8 = 400.
     (rule,) = found.rules
     assert rule.startswith("8 * 16 * 5 * 5 = 3,200 elements cannot be 8 x 256; ")
@@ -333,19 +329,19 @@ def test_the_elements_of_a_view_are_multiplied():
 
 
 def test_strides_that_allow_no_view_are_shown():
-    found = explain_cell("x = torch.ones(8, 16, 5).transpose(1, 2)\nx.view(8, 80)")
+    found = failed("x = torch.ones(8, 16, 5).transpose(1, 2)\nx.view(8, 80)")
     assert found.rules == (
         "x has strides (80, 1, 5), which allow no such view; x.reshape() copies",
     )
 
 
 def test_a_dimension_has_limits():
-    found = explain_cell("x = torch.ones(2, 3)\nx.transpose(0, 3)")
+    found = failed("x = torch.ones(2, 3)\nx.transpose(0, 3)")
     assert found.rules == ("dim1 (3) must be from -2 to 1",)
 
 
 def test_what_is_frozen_is_named():
-    found = explain_cell(
+    found = failed(
         "model = nn.Linear(3, 1)\nmodel.requires_grad_(False)\n"
         "loss = model(torch.ones(2, 3)).sum()\nloss.backward()"
     )
@@ -354,7 +350,7 @@ def test_what_is_frozen_is_named():
 
 
 def test_what_a_gradient_is_asked_for_and_was_cut_off_is_told():
-    found = explain_cell(
+    found = failed(
         "w = torch.ones(3, requires_grad=True)\nv = torch.ones(3, requires_grad=True)\n"
         "y = (w.detach() * v).sum()\ntorch.autograd.grad(y, w)"
     )
