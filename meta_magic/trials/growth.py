@@ -115,7 +115,7 @@ def find_stretches(
 
     Returns:
         A row for each stretch, in the order of
-        :class:`~meta_magic.cost.samples.Sample`; () where the program at these sizes
+        ``memory_samples.Sample``; () where the program at these sizes
         differs from the recorded one.
     """
     samples = [recordings.take(sizes={growth.name: size}) for size in growth.sizes]
