@@ -21,7 +21,7 @@ from meta_magic.trace.trace import Trace
 from meta_magic.trials.growth import Growth, combine, find_growth, find_stretches
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.trial_choices import CHOICES
-from meta_magic.view.held import FORGOTTEN, find_none, hold
+from meta_magic.view.answers import FORGOTTEN, hold
 from meta_magic.view.wire import Table
 
 Update: TypeAlias = Callable[..., object]
