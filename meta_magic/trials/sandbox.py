@@ -146,7 +146,7 @@ def enter_sandbox() -> list[str]:
     sys.dont_write_bytecode = True
     sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for good
     if "IPython" in sys.modules:
-        import_module("meta_magic.magic.silence").silence_shell()
+        import_module("meta_magic.magic.reports").silence_shell()
     builtins.input = _refuse_input
     synchronize.SemLock.__init__ = _refuse_lock  # type: ignore[method-assign]  # for good
     torch.save = torch.serialization.save = _audit_save
