@@ -43,7 +43,7 @@ class Guard:
         self._contexts = contexts
         self._entered: list[AbstractContextManager[Any]] = []
         self._snapshot: Snapshot | None = None
-        self._left: Snapshot | None = None
+        self._carried: Snapshot | None = None
         # Torch's own code may turn gradients off, and an interrupt keep them off.
         self._has_gradients = torch.is_grad_enabled()
         self._interrupts = Interrupts(self._must_wait)
@@ -64,13 +64,13 @@ class Guard:
         """
         __tracebackhide__ = True
         self.enter()
-        left: Snapshot | None = None
+        carried: Snapshot | None = None
         try:
             returned = block()
-            left = Snapshot()
+            carried = Snapshot()
             return returned
         finally:
-            self.leave(left)
+            self.leave(carried)
 
     @unbroken
     def enter(self) -> None:
@@ -83,8 +83,8 @@ class Guard:
             for context in self._contexts:
                 context.__enter__()
                 self._entered.append(context)
-            if self._left is not None:
-                self._left.restore()
+            if self._carried is not None:
+                self._carried.restore()
         except BaseException:
             self.leave()
             raise
@@ -94,15 +94,15 @@ class Guard:
         self._interrupts.is_held = False
 
     @unbroken
-    def leave(self, left: Snapshot | None = None) -> None:
+    def leave(self, carried: Snapshot | None = None) -> None:
         """Leave all contexts, restore, then deliver an interrupt that came.
 
         Args:
-            left: The state of torch with which a later part continues.
+            carried: The state of torch with which a later part continues.
         """
         self._interrupts.is_held = True  # a plain store, as above
-        self._left = left
-        if self._snapshot is not None and left is None:
+        self._carried = carried
+        if self._snapshot is not None and carried is None:
             for text in self._snapshot.describe_left_open(self._contexts):
                 self._note(text)
         while self._entered:
@@ -115,7 +115,7 @@ class Guard:
             if isinstance(sys.exc_info()[1], KeyboardInterrupt):
                 torch.set_grad_enabled(self._has_gradients)
             odd = self._snapshot.restore()
-            for text in odd if left is None else ():
+            for text in odd if carried is None else ():
                 self._note(text)
         self._interrupts.give_back()
 

@@ -176,7 +176,7 @@ class Recording:
         saver = Saver(registry, self._values, note)
         loader = Loader(note, plan, self._lending)
         compute = partial(saver.compute, can_wait=False)
-        return (
+        return (  # entered in this order; a later mode sees a call first
             RARE_COLLECTION,
             EagerStance(),
             self._threads,
