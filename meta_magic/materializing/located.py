@@ -90,11 +90,7 @@ def locate(targets: Sequence[Target], program: Program | None) -> Groups:
 def check_fresh(
     target: Target, origin: Origin, number: int, live: LivingTensors
 ) -> None:
-    """Refuse a target that was changed after its latest recording.
-
-    Raises:
-        MaterializeError: It was.
-    """
+    """Refuse a target that was changed after its latest recording."""
     if any(
         origin.is_stale(tensor, read_version(tensor), number, live)
         for tensor in target.tensors
@@ -196,7 +192,7 @@ def locate_constructed(
     """
     groups, live = Groups(), LivingTensors()
     found = [locate_one(target, program) for target in targets]
-    moments = [*find_all_moments(found, read)]
+    moments = [*find_moments(found, read)]
     ends = choose_ends(moments)
     at_end = []
     for target, (origin, number), moment in zip(targets, found, moments, strict=True):
@@ -225,7 +221,7 @@ def find_made_by_use(held: Sequence[Held], program: Program | None) -> list[Held
         with suppress(MaterializeError):
             (target,) = group_targets([place], None)
             located.append((place, locate_one(target, program)))
-    moments = find_all_moments([found for _, found in located], make_reader())
+    moments = find_moments([found for _, found in located], make_reader())
     pairs = zip(located, moments, strict=True)
     return [place for (place, _), moment in pairs if moment.is_used is None]
 
@@ -242,34 +238,15 @@ def make_reader() -> Read:
     return read
 
 
-def find_all_moments(
-    found: Sequence[tuple[Origin, int]], read: Read
-) -> Iterator[Moment]:
-    """Yield when each of some located storages had been constructed."""
-    numbers: dict[int, list[int]] = {}
-    programs = {id(origin.program): origin.program for origin, _ in found}
-    for origin, number in found:
-        numbers.setdefault(id(origin.program), []).append(number)
-    by_program = {
-        key: find_moments(programs[key], storages, read)
-        for key, storages in numbers.items()
-    }
-    for origin, _ in found:
-        yield next(by_program[id(origin.program)])
-
-
-def find_moments(
-    program: Program, storages: Sequence[int], read: Read
-) -> Iterator[Moment]:
+def find_moments(found: Sequence[tuple[Origin, int]], read: Read) -> Iterator[Moment]:
     """Yield when each of some storages had been constructed.
 
     Args:
-        program: The latest recording that used them.
-        storages: Their numbers there.
+        found: The provenance of each, and its number there.
         read: Returns the columns of a program.
     """
     imports: dict[int, Mapping[int, Import]] = {}
-    chains = [walk_back(program, storage, imports) for storage in storages]
+    chains = [walk_back(origin.program, number, imports) for origin, number in found]
     used: dict[int, tuple[Program, set[int]]] = {}
     for chain in chains:
         for link in chain:

@@ -1,14 +1,14 @@
 """``mm.materialize(model)``: plan what becomes real, and with it what else must.
 
-``plan`` finds the tensors that are asked for, and ``choose_companions`` what is used
+``prepare`` finds the tensors that are asked for, and ``choose_companions`` what is used
 with them: of that, whatever cannot be replayed, or would take far longer than the
-module, stays on meta and is named in the report. Read ``plan`` first.
+module, stays on meta and is named in the report. Read ``prepare`` first.
 """
 
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 import torch
@@ -48,18 +48,6 @@ PATIENCE: Final = 10.0  # seconds
 MAX_TRIES: Final = 8
 
 Prepare: TypeAlias = Callable[[Task], Preparation]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Arguments:
-    """The arguments of :func:`materialize`; its docstring explains each."""
-
-    root: object
-    device: str | torch.device | None
-    init: Init
-    dtype: torch.dtype | None
-    trace: Trace | None
-    state: State
 
 
 @list_inits
@@ -109,8 +97,10 @@ def materialize(
         )
     try:
         with RealTorch():
-            given = Arguments(module, device, init, dtype, trace, state)
-            return plan(given).carry_out(progress)
+            prepared = prepare(
+                module, device, init=init, dtype=dtype, trace=trace, state=state
+            )
+            return prepared.carry_out(progress)
     finally:
         running.release()
 
@@ -125,52 +115,36 @@ def prepare(
     state: State = "current",
 ) -> Preparation:
     """Plan what :func:`materialize` would do; the same arguments and errors."""
-    return plan(Arguments(module, device, init, dtype, trace, state))
-
-
-def plan(given: Arguments) -> Preparation:
-    """Return how to do what is asked for.
-
-    Raises:
-        MaterializeError: It cannot be done.
-    """
-    check_arguments(given)
-    check_surroundings(given.root)
-    named = "cpu" if given.device is None else given.device
-    device = read_device(named, MaterializeError)
+    check_arguments(init, dtype, trace, state)
+    check_surroundings(module)
+    place = read_device("cpu" if device is None else device, MaterializeError)
     task = Task(
-        root=given.root,
-        device=device,
-        held=find_held(given.root),
+        root=module,
+        device=place,
+        held=find_held(module),
         targets=(),
-        program=None if given.trace is None else given.trace.program,
-        state=given.state,
-        modules=[*find_modules(given.root)],
+        program=None if trace is None else trace.program,
+        state=state,
+        modules=[*find_modules(module)],
     )
-    own = {id(place.tensor) for place in task.held}
+    own = {id(held.tensor) for held in task.held}
 
     def prepare_task(task: Task) -> Preparation:
-        targets = group_targets([h for h in task.held if h.tensor.is_meta], given.dtype)
+        targets = group_targets([h for h in task.held if h.tensor.is_meta], dtype)
         for target in targets:
-            target.device = device
-        notes = [*spread(targets)] if given.device is None else ()
+            target.device = place
+        notes = [*spread(targets)] if device is None else ()
         task = replace(task, targets=targets, notes=[*task.notes, *notes])
-        return Preparation(task=task, fill=choose_fill(given.init, task, own))
+        return Preparation(task=task, fill=choose_fill(init, task, own))
 
-    is_as_it_is = given.init == INITS[0] and given.state == STATES[0]
-    is_cast = given.dtype is not None
+    is_trained = init == INITS[0] and state == STATES[0]
     return choose_companions(
-        task, prepare_task, is_trained=is_as_it_is, is_cast=is_cast
+        task, prepare_task, is_trained=is_trained, is_cast=dtype is not None
     )
 
 
-def check_arguments(given: Arguments) -> None:
-    """Refuse arguments that have no meaning.
-
-    Raises:
-        MaterializeError: A dtype to which no module is cast, no trace, or no state.
-    """
-    dtype: object = given.dtype
+def check_arguments(init: Init, dtype: object, trace: object, state: object) -> None:
+    """Refuse a dtype to which no module is cast, and what is no trace or state."""
     if dtype is not None and not (
         isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
     ):
@@ -178,28 +152,23 @@ def check_arguments(given: Arguments) -> None:
             f"dtype={dtype!r} is none that a module is cast to: wanted a "
             "floating-point one, such as torch.bfloat16"
         )
-    trace: object = given.trace
     if trace is not None and not isinstance(trace, Trace):
         raise MaterializeError(
             f"trace= takes the Trace of a recording, not a {type(trace).__name__}"
         )
-    if given.state not in STATES:
+    if state not in STATES:
         raise MaterializeError(
-            f"state={given.state!r} is none: wanted {' or '.join(map(repr, STATES))}"
+            f"state={state!r} is none: wanted {' or '.join(map(repr, STATES))}"
         )
-    if given.state != STATES[0] and given.init in INITS[1:]:
+    if state != STATES[0] and init in INITS[1:]:
         raise MaterializeError(
-            f"state={given.state!r} says what a replay gives, and with "
-            f"init={given.init!r} nothing is replayed: leave one of them out"
+            f"state={state!r} says what a replay gives, and with init={init!r} "
+            "nothing is replayed: leave one of them out"
         )
 
 
 def check_surroundings(root: object) -> None:
-    """Refuse where tensors cannot be exchanged.
-
-    Raises:
-        MaterializeError: A module is compiled, or a transform is being taken.
-    """
+    """Refuse where tensors cannot be exchanged."""
     for name, part in () if isinstance(root, Variables) else find_modules(root):
         if isinstance(part, torch.jit.ScriptModule):
             raise MaterializeError(

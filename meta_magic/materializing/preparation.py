@@ -302,7 +302,8 @@ class Installation:
 
     def install(self) -> None:
         """Put all in place. An interrupt waits, and then all are taken out again."""
-        with Uninterrupted() as interrupts, DisableTorchFunction(), torch.no_grad():
+        interrupts = hold_interrupts()
+        with interrupts, DisableTorchFunction(), torch.no_grad():
             try:
                 # All before the first swap: a view's flag may be that of its base.
                 for tensor, real in self._pairs:
@@ -326,7 +327,7 @@ class Installation:
 
     def undo(self) -> None:
         """Take all out again."""
-        with Uninterrupted(), DisableTorchFunction():
+        with hold_interrupts(), DisableTorchFunction():
             self._undo()
 
     def _undo(self) -> None:
@@ -353,14 +354,8 @@ def swap(tensor: Tensor, real: Tensor) -> None:
     set_hooks(tensor, hooks)
 
 
-class Uninterrupted:
-    """Context manager in which interrupts wait; returns their owner."""
-
-    def __enter__(self) -> Interrupts:
-        self._interrupts = Interrupts()
-        self._interrupts.is_held = True
-        self._interrupts.own()
-        return self._interrupts
-
-    def __exit__(self, *_: object) -> None:
-        self._interrupts.give_back()
+def hold_interrupts() -> Interrupts:
+    """Return a context manager in which each interrupt waits."""
+    interrupts = Interrupts()
+    interrupts.is_held = True
+    return interrupts

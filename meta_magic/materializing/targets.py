@@ -396,11 +396,7 @@ def address_of(tensor: Tensor) -> int:
 
 
 def check_makeable(place: Held) -> None:
-    """Refuse a tensor that torch cannot make from one on meta.
-
-    Raises:
-        MaterializeError: ``place`` holds such a tensor.
-    """
+    """Refuse a tensor that torch cannot make from one on meta."""
     tensor, why = place.tensor, ""
     if is_lazy(tensor):
         why = "its shape is not known yet: call the module once in the recorded cell"
