@@ -193,6 +193,11 @@ def of_true_ones(given: Operands) -> Iterator[Allowed]:
     return (a._replace(is_count=True) for a in given.allow("mask", most))
 
 
+def of_errors(given: Operands) -> Iterator[Allowed]:
+    """Yield what LAPACK reports of matrices that are not singular."""
+    return given.allow("info", 0)
+
+
 NAMES: Final[Mapping[Rule, str]] = MappingProxyType(
     {
         along_dim: "gather scatter scatter_add scatter_reduce index_select index_add "
@@ -212,6 +217,7 @@ NAMES: Final[Mapping[Rule, str]] = MappingProxyType(
         of_two_probabilities: "binary_cross_entropy",
         of_deviations: "normal",
         of_true_ones: "masked_scatter",
+        of_errors: "linalg_check_errors",
     }
 )
 RULES: Final = {name: rule for rule, names in NAMES.items() for name in names.split()}

@@ -1,10 +1,11 @@
 """The CPU is asked about a call of which some operands are known, with their values."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # public
 
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
@@ -26,6 +27,8 @@ from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
 __all__ = ["ask_of_values"]
+
+LINALG_CHECK: Final = "aten._linalg_check_errors.default"
 
 
 def ask_of_values(
@@ -63,7 +66,16 @@ def ask_of_values(
         func(*rebuild(args, replace), **rebuild(kwargs, replace))
 
     with DisableTorchDispatch(), DisableTorchFunction(), torch.no_grad():
-        return judge(run_in_child if has_child else run_here, run)
+        answer = judge(run_in_child if has_child else run_here, run)
+    if str(func) == LINALG_CHECK and isinstance(answer, RuntimeError):
+        return as_linalg_error(answer)
+    return answer
+
+
+def as_linalg_error(error: RuntimeError) -> RuntimeError:
+    """Return an error as ``torch.linalg`` raises it: torch.ops loses the class."""
+    is_of_lu = str(error).startswith("torch.linalg.lu_factor")
+    return error if is_of_lu else LinAlgError(str(error))
 
 
 Run = Callable[[Callable[[], object]], Exception | None]
