@@ -31,6 +31,7 @@ from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.data_sources import DataSources
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
+from meta_magic.recording.intercept.generator_states import GeneratorStates
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.lifted.lending import Lending
 from meta_magic.recording.intercept.lifted.lifting import Lifting
@@ -185,6 +186,7 @@ class Recording:
             DataSources(note, saver, loader, self._shared, self._lifting),
             *stand_in_for(plan, note, write.draws, compute),
             NewParameters(registry.forget),
+            GeneratorStates(write.draws, self._values, write.findings),
             self._lending,
             attention,
             self._composites,

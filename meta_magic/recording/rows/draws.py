@@ -142,6 +142,10 @@ class Draws(DrawList):
         source = self._find_source(self._stream_of(generator))
         return 0 if self._is_there(source) else source
 
+    def catch_up(self, state: Tensor) -> None:
+        """Put torch's default generator where it stands, had all draws been made."""
+        put_state(self._default.generator, state)
+
     def run(
         self,
         op: int,

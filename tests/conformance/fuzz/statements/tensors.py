@@ -116,6 +116,7 @@ with torch.random.fork_rng(): torch.manual_seed(3); {statement}
 {v} = torch.rand(2, device="cpu").tolist()
 {v} = torch.randperm(5, device="cpu").tolist()
 {v} = torch.initial_seed()
+{v} = torch.get_rng_state().sum().item()
 {v} = [b[0].tolist() for b in DataLoader(TensorDataset(torch.arange(6.)), 2, shuffle=True)]
 {v} = list(torch.utils.data.RandomSampler(range(5)))
 {v} = [list(s) for s in torch.utils.data.random_split(range(6), [4, 2])]
