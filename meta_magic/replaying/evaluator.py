@@ -51,7 +51,8 @@ class Evaluator:
     """Computes values for one recording as it goes on, and so makes each call once.
 
     Args:
-        is_apart: Whether what it makes of earlier recordings is no concern of others.
+        is_apart: Whether it computes what nobody asked for: others see nothing of
+            it, and it makes no dependents, of which a training has ever more.
     """
 
     def __init__(self, *, is_apart: bool = False) -> None:
@@ -95,7 +96,7 @@ class Evaluator:
             budget.refuse_more()
             with RealTorch(), budget:
                 recorded = self._read(program, budget)
-                behind = find_behind(recorded)
+                behind = set() if self._is_apart else find_behind(recorded)
                 done = None if behind else find_there(recorded, request, budget)
                 done = done or self._make(recorded, behind, request, budget)
                 tensors = [build_tensor(g, done.made[storage]) for storage, g in wanted]
@@ -147,6 +148,8 @@ class Evaluator:
             ReplayError: What is wanted depends on what was not recorded.
             MissingValueError: So it does, or it would take too much.
         """
+        if self._is_apart:
+            return run(self._plan(recorded, request), budget, keeps=True)
         left = set(self._left_behind)
         along = behind - left
         while True:

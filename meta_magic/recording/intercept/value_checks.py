@@ -1,24 +1,26 @@
-"""Values that decide: a position or a class out of range is refused as on the CPU.
+"""Refuse calls with an index or a class out of range, in the CPU's words.
 
-What is known of them is a suspicion: the CPU's own operator is asked, with what they
-are. Known are values from outside, and the bounds of numbers that operators of the
-block made; where these do not fit, or where all is to be checked, it is evaluated.
+torch's meta kernels never look at values: ``embedding(torch.tensor([99]), w)`` would
+pass, and the error would come on the GPU. Here constants are compared with what the
+operator allows; integers that the block computed are replayed, unless their bounds are
+known to fit. A value that does not fit is given to the CPU's own operator, whose error
+is raised. Read :meth:`ValueChecks.check` first.
 """
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from torch import Tensor
 
+from meta_magic.errors import MissingValueError, ValueLimitError
 from meta_magic.recording.as_device.oracle.known_operands import ask_of_values
 from meta_magic.recording.as_device.oracle.oracle import Answer, Verdict
 from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.findings import Findings
-from meta_magic.recording.rows.known_values import GrowingValues
-from meta_magic.recording.rows.value_bounds import Bounds
+from meta_magic.recording.rows.known_values import Bounds, KnownValues, is_integer
 from meta_magic.recording.signatures.allowed_values import Allowed
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import Entry
@@ -29,15 +31,13 @@ from meta_magic.trace.signature import Geometry
 
 __all__ = ["ValueChecks"]
 
-ANY: Final[Bounds] = (-inf, inf)
-
-MAX_SETTLED: Final = 4096
-"""Operands of which it is remembered that they are in range."""
+MAX_RIGHT: Final = 4096
+"""Operands that are remembered to be in range."""
 
 NO_WORD: Final = "what the CPU says of it is not known"
 
-Evaluate = Callable[[int, Geometry], Tensor | None]
-"""Returns what a tensor on a storage holds, if that takes little."""
+Evaluate: TypeAlias = Callable[[int, Geometry], Tensor]
+"""Returns what a tensor on a storage holds; raises if that takes too much."""
 
 
 class Operand(NamedTuple):
@@ -46,6 +46,10 @@ class Operand(NamedTuple):
     storage: int
     geometry: Geometry
     allowed: Allowed
+
+
+State: TypeAlias = tuple[Operand, int | None]
+"""An operand, and the row that last wrote its storage, or made it."""
 
 
 class ValueChecks:
@@ -62,7 +66,7 @@ class ValueChecks:
     def __init__(
         self,
         registry: TensorRegistry,
-        known: GrowingValues,
+        known: KnownValues,
         findings: Findings,
         evaluate: Evaluate,
         options: Options,
@@ -73,8 +77,8 @@ class ValueChecks:
         self._evaluate = evaluate
         self._is_thorough = options.check_values
         self._is_off = options.device == "meta"
-        self._settled: set[object] = set()
-        self._beyond: set[tuple[str, int | None]] = set()
+        self._right: set[State] = set()
+        self._unchecked: set[tuple[str, int | None]] = set()
 
     def check(
         self,
@@ -98,18 +102,16 @@ class ValueChecks:
             number = words[HEADER + allowed.position]
             storage = self._registry.storage_by_tensor[number]
             geometry = entry.signature.inputs[allowed.position]
-            if geometry.device != META:  # real operators read it themselves
+            if geometry.device != META:  # the operator reads a real tensor itself
                 continue
             operand = Operand(storage, geometry, allowed)
-            case = entry, number, self._known.row_by_storage.get(storage), allowed
-            doubt = self._find_doubt(operand, case)
-            if doubt is not None and not isinstance(doubt, Tensor):
-                doubt = self._find_wrong(operand, case, doubt, str(func))
-            if doubt is None:
+            last_write = self._known.row_by_storage.get(storage)
+            real = self._find_wrong((operand, last_write), str(func))
+            if real is None:
                 continue
-            real_by_id = self._find_reals(entry, words, args, kwargs)
-            real_by_id[id(tensors_in(args, kwargs)[allowed.position])] = doubt
-            wrong = describe_wrong(doubt, allowed)
+            real_by_id = self._find_constants(entry, words, args, kwargs)
+            real_by_id[id(tensors_in(args, kwargs)[allowed.position])] = real
+            wrong = describe_wrong(real, allowed)
             self._judge(ask_of_values(func, args, kwargs, real_by_id), wrong, func)
 
     def _judge(self, answer: Answer, wrong: str, func: Callable[..., Any]) -> None:
@@ -124,52 +126,57 @@ class ValueChecks:
         finally:
             del answer  # else this frame and the error keep each other, and all locals
 
-    def _find_doubt(self, operand: Operand, case: object) -> Tensor | Bounds | None:
-        """Return what is known of an operand that may be out of range.
+    def _is_right(self, state: State) -> bool:
+        """Whether an operand is in range, as far as is known without a replay."""
+        operand, _ = state
+        storage, geometry, allowed = operand
+        if self._is_off or state in self._right or 0 in geometry.shape:
+            return True
+        real = self._known.find_constant(storage, geometry)
+        if real is not None:
+            is_right = is_allowed(real, allowed)
+        elif allowed.is_count or not is_integer(geometry.dtype):
+            # Floats are the outputs of models: each check would run a whole model.
+            return not self._is_thorough
+        else:
+            bounds = self._known.find_bounds(storage, geometry)
+            is_right = bounds is not None and allowed.has(*bounds)
+        if is_right:
+            self._note_right(state)
+        return is_right
 
-        Args:
-            operand: The operand.
-            case: Stands for it, and for what it holds.
+    def _find_wrong(self, state: State, name: str) -> Tensor | None:
+        """Return what an operand holds if it is out of range.
 
         Returns:
-            Its values, if these are; the bounds of them, if these do not fit; ``None``
-            if it is in range, or if nothing is known.
+            That; ``None`` if it is in range, or if a replay takes too much.
         """
-        storage, geometry, allowed = operand
-        if self._is_off or case in self._settled or 0 in geometry.shape:
+        if self._is_right(state):
             return None
-        known, is_counted = self._known, allowed.is_count
-        is_made = storage in known.row_by_storage
-        real = None if is_made else known.find_real(storage, geometry)
-        if real is not None and not is_allowed(real, allowed):
+        storage, geometry, allowed = state[0]
+        real = self._known.find_constant(storage, geometry)
+        if real is not None:
             return real
-        if real is None:
-            bounds = None if is_counted else known.find_bounds(storage, geometry)
-            if bounds is None:
-                return ANY if self._is_thorough else None
-            if not allowed.has(*bounds):
-                return bounds
-        self._settle(case)
-        return None
-
-    def _find_wrong(
-        self, operand: Operand, case: object, bounds: Bounds, name: str
-    ) -> Tensor | None:
-        """Return what an operand holds if it is out of range; evaluate it."""
-        storage, geometry, allowed = operand
-        place = self._findings.locate(name)
-        if place in self._beyond and not self._is_thorough:
+        site = self._findings.locate(name)
+        if site in self._unchecked and not self._is_thorough:
             return None
-        real = self._evaluate(storage, geometry)
-        if real is None:
-            self._beyond.add(place)
-            self._findings.note("unchecked", describe_doubt(bounds, allowed, name))
-        elif is_allowed(real, allowed):
-            self._settle(case)
+        try:
+            real = self._evaluate(storage, geometry)
+        except MissingValueError as error:
+            self._unchecked.add(site)
+            bounds = self._known.find_bounds(storage, geometry)
+            # Without bounds nothing is suspected. Most of what takes too much is right:
+            # positions of tokens, which were drawn after all weights of a model.
+            if self._is_thorough or (bounds and isinstance(error, ValueLimitError)):
+                text = describe_unchecked(allowed, name, bounds)
+                self._findings.note("unchecked", text)
+            return None
+        if is_allowed(real, allowed):
+            self._note_right(state)
             return None
         return real
 
-    def _find_reals(
+    def _find_constants(
         self, entry: Entry, words: Sequence[int], args: Args, kwargs: Kwargs
     ) -> dict[int, Tensor]:
         """Return what the operands of a call hold that came from outside."""
@@ -178,16 +185,18 @@ class ValueChecks:
         for position, (tensor, geometry) in enumerate(met):
             number = words[HEADER + position]
             storage = self._registry.storage_by_tensor[number]
-            real = self._known.find_real(storage, geometry) if tensor.is_meta else None
+            real = (
+                self._known.find_constant(storage, geometry) if tensor.is_meta else None
+            )
             if real is not None:
                 found[id(tensor)] = real
         return found
 
-    def _settle(self, case: object) -> None:
-        """Remember that an operand is in range."""
-        if len(self._settled) >= MAX_SETTLED:
-            self._settled.clear()
-        self._settled.add(case)
+    def _note_right(self, state: State) -> None:
+        """Remember that an operand is in range, until it is written."""
+        if len(self._right) >= MAX_RIGHT:
+            self._right.clear()
+        self._right.add(state)
 
 
 def is_allowed(real: Tensor, allowed: Allowed) -> bool:
@@ -222,12 +231,11 @@ def describe_wrong(real: Tensor, allowed: Allowed) -> str:
         )
 
 
-def describe_doubt(bounds: Bounds, allowed: Allowed, name: str) -> str:
-    """Return in words that nobody knows whether an operand is in range."""
-    known = "" if bounds == ANY else f" may be {bounds[0]} to {bounds[1]}"
-    is_not = known or " were not checked"
+def describe_unchecked(allowed: Allowed, name: str, bounds: Bounds | None) -> str:
+    """Return the note on an operand whose values take too much to compute."""
+    known = f" may be {bounds[0]} to {bounds[1]}" if bounds else " were not checked"
     return (
-        f"{name}: {allowed.name}{is_not}, {describe_allowed(allowed)}; to compute them "
+        f"{name}: {allowed.name}{known}, {describe_allowed(allowed)}; to compute them "
         "takes too much (--check-values, --value-nbytes, --value-seconds)"
     )
 

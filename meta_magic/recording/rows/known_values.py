@@ -1,247 +1,229 @@
-"""What is known of values while a block runs, without any replay.
+"""Values, and bounds of values, that a recording knows without a replay.
 
-Of what came from outside, the values themselves; of numbers that an operator made, the
-bounds that its signature says. Nothing is kept for it as operators run: the rows are
-read when somebody asks, and those of earlier recordings, where tensors come from these.
+A training loop calls ``embedding(torch.randint(0, n, shape), table)`` in each step. The
+signature of ``randint`` says that all its values fit; without this file, each step
+would replay the draw to check them. Read :meth:`KnownValues.find_bounds` first.
 """
 
-from collections.abc import Callable, Container, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from math import prod
+from sys import maxsize
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.constants import Constants, read_constant
-from meta_magic.recording.rows.imports import Imports
 from meta_magic.recording.rows.row_writer import RowWriter
-from meta_magic.recording.rows.value_bounds import Bounds, Known, find_known, join
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
-from meta_magic.trace.program import HEADER, Import, Program
-from meta_magic.trace.program_facts import Constant
-from meta_magic.trace.signature import Geometry, Signature
+from meta_magic.trace.program import HEADER
+from meta_magic.trace.signature import Geometry, Signature, TensorArgument
 
-__all__ = ["GrowingValues"]
+MAX_DEPTH: Final = 8
+"""Calls that move values, between an operand and the call that made the values."""
 
-MAX_DEPTH: Final = 32
-"""How many operators lie between what is asked for and what was given, at most."""
+MAX_MEASURED: Final = 1024
+"""Constants, and parts of them, whose bounds are remembered."""
 
-KNOWN: Final = "known_values"
-"""Where it is kept of a program, as what is cached of it."""
-
-Changes: TypeAlias = tuple[int, Sequence[int], Known | None]
-"""The words of a row, those that name what it made or wrote, and what is known of that,
-if anything."""
+Bounds: TypeAlias = tuple[float, float]
+"""The least and the greatest value that there may be."""
 
 
 class KnownValues:
-    """Knows what the numbers of one recording may be.
-
-    Args:
-        find_constant: Returns a storage that came from outside.
-        find_import: Returns one that an earlier recording made.
-
-    Attributes:
-        row_by_storage: Which row made or wrote a storage last, of integers or truths.
-    """
-
-    def __init__(
-        self,
-        find_constant: Callable[[int], Constant | None],
-        find_import: Callable[[int], Import | None],
-    ) -> None:
-        self._find_constant = find_constant
-        self._find_import = find_import
-        self._words: Sequence[int] = ()
-        self._storages: Sequence[int] = ()
-        self._changes: Sequence[Changes] = ()
-        self._at = 0
-        self.row_by_storage: dict[int, int] = {}
-        self._row_before: dict[int, int | None] = {}
-        self._found: dict[tuple[int, int], Bounds] = {}
-
-    def read(
-        self,
-        words: memoryview,
-        storages: Sequence[int],
-        changes: Sequence[Changes],
-    ) -> None:
-        """Read the rows after those that were read before.
-
-        Args:
-            words: All rows, in the form that ``Program.words`` has.
-            storages: The storage of each tensor.
-            changes: What the rows of each signature change.
-        """
-        self._words, self._storages, self._changes = words, storages, changes
-        rows, start, at = self.row_by_storage, self._at, 0
-        new = words[start:].tolist()  # quicker than one by one
-        end = len(new)
-        while at < end:
-            width, changed, known = changes[new[at]]
-            for position in changed:
-                storage = storages[new[at + position]]
-                if known is not None and known.signature.writes:
-                    self._row_before[start + at] = rows.get(storage)
-                rows[storage] = start + at
-            at += width
-        self._at = start + at
-
-    def find_real(self, storage: int, geometry: Geometry) -> Tensor | None:
-        """Return what a tensor holds that came from outside, and was not written."""
-        if storage in self.row_by_storage:
-            return None
-        constant = self._find_constant(storage)
-        if constant is not None:
-            return read_constant(constant, geometry)
-        imported = self._find_import(storage)
-        if imported is None or imported.is_stale:
-            return None
-        return read_program(imported.program).find_real(imported.origin, geometry)
-
-    def find_bounds(
-        self,
-        storage: int,
-        geometry: Geometry,
-        end: int | None = None,
-        depth: int = MAX_DEPTH,
-    ) -> Bounds | None:
-        """Return between which values those of a tensor lie, if that is known.
-
-        Args:
-            storage: Its storage.
-            geometry: Its geometry.
-            end: The row that reads it; by default one that is still to be written.
-            depth: How many operators there may be before it.
-        """
-        row = self.row_by_storage.get(storage)
-        is_later = row is not None and end is not None and row >= end
-        return None if is_later else self._find_at(row, storage, geometry, depth)
-
-    def _find_at(
-        self, row: int | None, storage: int, geometry: Geometry, depth: int
-    ) -> Bounds | None:
-        """Return the bounds of a tensor as the row left it that is given."""
-        if row is None:
-            return self._find_outer(storage, geometry, depth)
-        known = self._changes[self._words[row]][2]
-        if known is None or not depth:
-            return None
-        signature = known.signature
-        is_one = len(signature.outputs) == 1
-        at = 0 if is_one else self._find_output(row, signature, storage)
-        if signature.outputs[at].dtype is not geometry.dtype:  # its bytes, read anew
-            return None
-        if (row, at) in self._found:
-            return self._found[row, at]
-
-        def find_input(index: int) -> Bounds | None:
-            number = self._storages[self._words[row + HEADER + index]]
-            return self.find_bounds(number, signature.inputs[index], row, depth - 1)
-
-        made = known.find(find_input, at)
-        if not signature.writes:
-            if made is not None:
-                self._found[row, at] = made
-            return made
-        before = self._row_before[row]
-        return join([made, self._find_at(before, storage, geometry, depth - 1)])
-
-    def _find_output(self, row: int, signature: Signature, storage: int) -> int:
-        """Return which of the tensors that a row made lies on a storage."""
-        first = row + HEADER + len(signature.inputs)
-        made = self._words[first : first + len(signature.outputs)]
-        return [*map(self._storages.__getitem__, made)].index(storage)
-
-    def _find_outer(
-        self, storage: int, geometry: Geometry, depth: int
-    ) -> Bounds | None:
-        """Return the bounds of what no row made."""
-        real = self.find_real(storage, geometry)
-        if real is not None:
-            return measure(real) if real.numel() else None
-        imported = self._find_import(storage)
-        if imported is None or imported.is_stale or not depth:
-            return None
-        earlier = read_program(imported.program)
-        return earlier.find_bounds(imported.origin, geometry, depth=depth - 1)
-
-
-class GrowingValues(KnownValues):
-    """Knows what the numbers of the running recording may be.
+    """Knows constants, and bounds of integers, of the running recording.
 
     Args:
         registry: Which storage each tensor has.
-        constants: What came from outside.
-        imports: What earlier recordings made.
+        constants: Content that came from outside.
         rows: What was recorded so far.
+
+    Attributes:
+        row_by_storage: Which row last wrote a storage, or made it of integers.
     """
 
     def __init__(
-        self,
-        registry: TensorRegistry,
-        constants: Constants,
-        imports: Imports,
-        rows: RowWriter,
+        self, registry: TensorRegistry, constants: Constants, rows: RowWriter
     ) -> None:
-        super().__init__(constants.find, imports.find)
+        self.row_by_storage: dict[int, int] = {}
         self._registry = registry
+        self._constants = constants
         self._rows = rows
-        self._met: list[Changes] = []
-        imports.follow(self.find_written)
+        self._n_read = 0
+        self._changes: list[tuple[int, Sequence[int]]] = []
+        self._measured: dict[tuple[int, Geometry], Bounds] = {}
 
     def find_written(self) -> Container[int]:
-        """Return the storages that were written so far, or made of whole numbers."""
+        """Return the storages that were written so far, or made of integers."""
         self.read_on()
         return self.row_by_storage
 
     def read_on(self) -> None:
         """Read the rows that were written since: before anything else is asked."""
         self._rows.flush()
-        for entry in self._rows.entries[len(self._met) :]:
+        for entry in self._rows.entries[len(self._changes) :]:
             if entry.changes is None:
                 entry.changes = find_changes(entry.signature)
-            self._met.append(entry.changes)
-        self.read(self._rows.words.view(), self._registry.storage_by_tensor, self._met)
+            self._changes.append(entry.changes)
+        changes, storages = self._changes, self._registry.storage_by_tensor
+        start, at = self._n_read, 0
+        new = self._rows.words.view()[start:].tolist()  # faster than word by word
+        while at < len(new):
+            width, changed = changes[new[at]]
+            for position in changed:
+                self.row_by_storage[storages[new[at + position]]] = start + at
+            at += width
+        self._n_read = start + at
+
+    def find_constant(self, storage: int, geometry: Geometry) -> Tensor | None:
+        """Return what a tensor holds if it came from outside and was not written."""
+        if storage in self.row_by_storage:
+            return None
+        constant = self._constants.find(storage)
+        return None if constant is None else read_constant(constant, geometry)
+
+    def find_bounds(
+        self,
+        storage: int,
+        geometry: Geometry,
+        before: int = maxsize,
+        depth: int = MAX_DEPTH,
+    ) -> Bounds | None:
+        """Return between which values those of a tensor lie; None if a replay must say.
+
+        Args:
+            storage: The storage of the tensor.
+            geometry: Its geometry.
+            before: The row that reads it; by default one that is not yet written.
+            depth: How many more calls that move values may be followed.
+        """
+        if geometry.dtype is torch.bool:
+            return 0, 1
+        row = self.row_by_storage.get(storage)
+        if row is None:
+            return self._measure(storage, geometry)
+        words = self._rows.words.view()
+        signature = self._rows.entries[words[row]].signature
+        library, name, *_ = signature.op.split(".")
+        rule = RULES.get(name.strip("_")) if library == "aten" else None
+        if rule is None or row >= before or signature.writes or not depth:
+            return None
+        numbers = words[row + HEADER :]
+        storages = self._registry.storage_by_tensor
+        n_inputs = len(signature.inputs)
+        made = [storages[n] for n in numbers[n_inputs:][: len(signature.outputs)]]
+        output = made.index(storage)
+        dtype = signature.outputs[output].dtype
+        if dtype is not geometry.dtype:  # a view with another dtype
+            return None
+
+        def find_moved(index: int) -> Bounds | None:
+            source = storages[numbers[index]]
+            return self.find_bounds(source, signature.inputs[index], row, depth - 1)
+
+        bounds = rule(signature, output, find_moved)
+        limits = torch.iinfo(dtype)
+        is_exact = bounds and limits.min <= bounds[0] <= bounds[1] <= limits.max
+        return bounds if is_exact else None  # others wrap
+
+    def _measure(self, storage: int, geometry: Geometry) -> Bounds | None:
+        """Return the least and the greatest value of a constant."""
+        constant = self._constants.find(storage)
+        if constant is None:
+            return None
+        key = storage, geometry
+        if key not in self._measured:
+            real = read_constant(constant, geometry)
+            if real is None or not real.numel():
+                return None
+            if len(self._measured) > MAX_MEASURED:
+                self._measured.clear()
+            with DisableTorchFunction(), DisableTorchDispatch():
+                low, high = torch.aminmax(real)
+                self._measured[key] = low.item(), high.item()
+        return self._measured[key]
 
 
-def read_program(program: Program) -> KnownValues:
-    """Return what is known of a recording that is finished: kept with it, as it stays.
+FindMoved: TypeAlias = Callable[[int], Bounds | None]
+"""Returns the bounds of an input of a call, by its position."""
 
-    Not in a table: two programs are compared by all that they have.
-    """
-    kept = vars(program)
-    if KNOWN not in kept:
-        kept[KNOWN] = build_known(program)
-    known: KnownValues = kept[KNOWN]
-    return known
+Rule: TypeAlias = Callable[[Signature, int, FindMoved], Bounds | None]
+"""Returns the bounds of one of the tensors that a call made."""
 
 
-def build_known(program: Program) -> KnownValues:
-    """Read what is known of a recording that is finished."""
-    torn = frozenset(program.torn)
-    constants = {c.storage: c for c in program.constants if c.storage not in torn}
-    imports = {i.storage: i for i in program.imports}
-    known = KnownValues(constants.get, imports.get)
-    known.read(
-        memoryview(program.words).cast("I"),
-        memoryview(program.storage_by_tensor).cast("I"),
-        [*map(find_changes, program.signatures)],
-    )
-    return known
+def find_drawn(signature: Signature, *_: object) -> Bounds | None:
+    """Return the bounds of ``randint`` or ``randperm``."""
+    given = dict(signature.arguments)
+    low, high = given.get("low", 0), given.get("high", given.get("n"))
+    return (low, high - 1) if type(low) is type(high) is int else None
 
 
-def measure(real: Tensor) -> Bounds:
-    """Return the least and the greatest value of a real tensor."""
-    with DisableTorchFunction(), DisableTorchDispatch():
-        low, high = torch.aminmax(real)
-        return low.item(), high.item()
+def find_counted(signature: Signature, *_: object) -> Bounds | None:
+    """Return the first and the last number of ``arange``."""
+    given = dict(signature.arguments)
+    start, step = given.get("start", 0), given.get("step", 1)
+    if not type(start) is type(step) is int:
+        return None
+    last = start + (max(signature.outputs[0].shape[0], 1) - 1) * step
+    return min(start, last), max(start, last)
 
 
-def find_changes(signature: Signature) -> Changes:
-    """Return what the rows of a signature make and write.
+def find_positions(signature: Signature, output: int, move: FindMoved) -> Bounds | None:
+    """Return the bounds of positions along a dimension, or among all elements."""
+    is_arg = signature.op.startswith("aten.arg")
+    if not (output or is_arg or signature.op.startswith("aten.multinomial")):
+        return find_moved(signature, output, move)  # the values that stand there
+    shape, given = signature.inputs[0].shape, dict(signature.arguments)
+    dim: Any = given.get("dim", None if is_arg else -1)
+    n = prod(shape) if dim is None or not shape else shape[dim]
+    return 0, max(n, 1) - 1
 
-    Of what they make, integers and truths alone.
+
+def find_moved(signature: Signature, _: int, move: FindMoved) -> Bounds | None:
+    """Return the bounds of all values that a call moves, and of what fills the rest."""
+    parts: list[Bounds | None] = [*list_moved(signature, move)]
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
+
+
+def list_moved(signature: Signature, move: FindMoved) -> Iterator[Bounds | None]:
+    """Yield the bounds of each operand that a call moves, and of each number."""
+    for name, value in signature.arguments:
+        if name not in MOVED:
+            continue
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, TensorArgument):
+                yield move(part.index)
+            else:
+                yield (part, part) if isinstance(part, int | float) else None
+
+
+MOVED: Final = frozenset({"self", "other", "tensors", "value", "fill_value", "s"})
+"""Operands whose values the operators of :func:`find_moved` return."""
+
+NAMES: Final[Mapping[Rule, str]] = MappingProxyType(
+    {
+        find_drawn: "randint randint_like randperm",
+        find_counted: "arange",
+        find_positions: "argmax argmin sort topk max min multinomial",
+        find_moved: "clone to_copy cat stack index index_select gather masked_select "
+        "flip roll repeat where masked_fill constant_pad_nd full new_full "
+        "scalar_tensor",
+        lambda *_: (0, 0): "zeros zeros_like new_zeros",
+        lambda *_: (1, 1): "ones ones_like new_ones",
+    }
+)
+RULES: Final = {name: rule for rule, names in NAMES.items() for name in names.split()}
+"""By the operator's name, without underscores around it."""
+
+
+def find_changes(signature: Signature) -> tuple[int, Sequence[int]]:
+    """Return how many words the rows of a signature have, and which name what changes.
+
+    That are the tensors that the calls write, and those of integers that they make.
     """
     n_inputs = len(signature.inputs)
     made = zip(signature.outputs, signature.views, strict=True)
@@ -249,12 +231,11 @@ def find_changes(signature: Signature) -> Changes:
     changed += [
         HEADER + n_inputs + index
         for index, (geometry, base) in enumerate(made)
-        if base is None and is_of_integers(geometry.dtype)
+        if base is None and is_integer(geometry.dtype)
     ]
-    width = HEADER + n_inputs + len(signature.outputs)
-    return width, changed, find_known(signature)
+    return HEADER + n_inputs + len(signature.outputs), changed
 
 
-def is_of_integers(dtype: torch.dtype) -> bool:
-    """Whether a tensor of a dtype has integers or truths."""
+def is_integer(dtype: torch.dtype) -> bool:
+    """Whether a tensor of a dtype holds integers or truths."""
     return not (dtype.is_floating_point or dtype.is_complex)

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from meta_magic import record
+from meta_magic import ValueLimits, record
 from meta_magic.recording.as_device.oracle import child
+from meta_magic.replaying.call_runner import CallRunner
 
 
 def table():
@@ -245,14 +246,45 @@ def test_what_would_take_too_much_is_noted():
     assert "may be 0 to 49, allowed are 0 to 39" in note.text
 
 
-def test_what_nobody_knows_is_taken():
+@pytest.mark.parametrize("check_values", [False, True])
+def test_what_takes_too_much_and_has_no_bounds_is_noted_on_request(check_values):
+    limits = ValueLimits(nbytes=0)
+    with record(as_device="cpu", limits=limits, check_values=check_values) as trace:
+        nn.Embedding(10, 4)(torch.ones(3, 3).sum(1).long())
+    notes = [note.text for note in trace.notes if note.kind == "unchecked"]
+    assert len(notes) == int(check_values)
+    assert all("indices were not checked, allowed are 0 to 9" in text for text in notes)
+
+
+@pytest.mark.parametrize("check_values", [False, True])
+def test_indices_that_the_block_computed_are_replayed(check_values):
+    with record(as_device="cpu", check_values=check_values), pytest.raises(IndexError):
+        nn.Embedding(10, 4)(torch.ones(3, 3).sum(1).long() + 7)
+
+
+def test_positions_among_unique_values_are_refused_where_these_are_more():
+    with record(as_device="cpu"), pytest.raises(IndexError):
+        _, inverse = torch.tensor([7, 7, 9, 8]).unique(return_inverse=True)
+        F.embedding(inverse, torch.randn(2, 2))
+
+
+def test_a_check_in_a_training_loop_does_not_run_the_training(monkeypatch):
+    make, ops = CallRunner.make, set()
+
+    def run(self, call, *others):
+        ops.add(call.signature.op)
+        return make(self, call, *others)
+
+    monkeypatch.setattr(CallRunner, "make", run)
     with record(as_device="cpu"):
-        nn.Embedding(10, 4)(torch.ones(3, 3).sum(1).long() + 7)
-
-
-def test_what_nobody_knows_is_evaluated_where_all_is_to_be_checked():
-    with record(as_device="cpu", check_values=True), pytest.raises(IndexError):
-        nn.Embedding(10, 4)(torch.ones(3, 3).sum(1).long() + 7)
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(model.parameters())
+        for _ in range(5):
+            x = torch.randn(2, 8)
+            F.cross_entropy(model(x), x.sum(1).long().clamp(0, 3)).backward()
+            optimizer.step()
+    assert "aten.clamp.default" in ops
+    assert ops.isdisjoint({"aten.addmm.default", "aten.add_.Tensor"})
 
 
 def test_torchs_own_meta_kernels_take_any_value():
