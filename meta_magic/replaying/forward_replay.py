@@ -59,12 +59,15 @@ class ForwardReplay:
         work: What they computed.
         kept: Knows states of generators, if anything does.
         note_chunk: Called after each stretch of calls that was run.
+        allows: Whether so many bytes may be held, and so many operations be made for
+            one value. It is asked before each large call.
     """
 
     def __init__(self) -> None:
         self.kept: Kept | None = None
         self.note_chunk: Callable[[], object] = dict  # which does nothing
-        self.n_calls = self.n_run = self.work = 0
+        self.allows: Callable[[int, int], bool] = lambda nbytes, flops: True  # noqa: ARG005
+        self.n_calls = self.n_run = self.work = self._work_before = 0
         self.held: dict[int, Held] = {}
         self.streams: Streams | None = None
         self._at = self._n_deaths = self._n_draws = 0
@@ -123,6 +126,7 @@ class ForwardReplay:
             Whether it came to the end.
         """
         self.learn(columns.signatures)
+        self._work_before = self.work
         self._columns, self._find_outer = columns, find_outer
         self._is_strict = is_strict
         try:
@@ -184,6 +188,9 @@ class ForwardReplay:
             if death <= index:
                 death = self._free(index)
             call = calls[words[start]]
+            if call.is_large and not self._has_room(call):
+                self.n_calls, self._at = index, start
+                raise UnknownCallError
             numbers = [storages[n] for n in words[start + HEADER : start + call.width]]
             tensors: list[Tensor] = []
             if call.kind == RUN and not call.is_random:
@@ -201,6 +208,12 @@ class ForwardReplay:
                     raise
             else:
                 self._take(call, numbers, tensors, call.run(tensors, None))
+
+    def _has_room(self, call: SmallCall) -> bool:
+        """Whether a large call may run."""
+        nbytes = sum(content.nbytes for content in self.held.values())
+        nbytes += sum(shape.nbytes for _, shape in call.made)
+        return self.allows(nbytes, self.work + call.work - self._work_before)
 
     def _take(
         self,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
 
+import numpy as np
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError
@@ -81,6 +82,7 @@ class LoopValues:
             budget: What it may take.
         """
         forward, program = self._forward, recorded.program
+        forward.allows = budget.allows
         columns, start = columns_of(program), forward.n_calls
         find_outer, kept = None, recorded.kept
         # A plan goes on from what was kept: no call that is left out may change that.
@@ -140,9 +142,13 @@ class LoopValues:
         """Whether the calls since the last value are many, small, and much alike."""
         start, offsets = self._forward.n_calls, recorded.program.offsets
         n_calls = len(recorded) - start
-        if n_calls < max(MIN_CALLS, MIN_REPEATS * len(columns.signatures)):
+        if n_calls < MIN_CALLS:
             return False
-        n_unknown, work = self._forward.count_kinds(columns, offsets[start:-1])
+        starts = np.asarray(offsets[start:-1])
+        n_kinds = np.count_nonzero(np.bincount(np.asarray(columns.words)[starts]))
+        if n_calls < MIN_REPEATS * n_kinds:
+            return False
+        n_unknown, work = self._forward.count_kinds(columns, starts)
         return n_unknown * MIN_KNOWN < n_calls and work <= budget.max_flops()
 
     def note_value(

@@ -24,6 +24,8 @@ RECURRENT: Final = "aten.mkldnn_rnn_layer"
 SMALL: Final = 2**25
 """FLOPs of a product below which it counts as small: those take longer for each."""
 
+N_ROUNDS: Final = 4
+
 STEP: Final = 5
 """How long a step takes besides, in calls of torch that do nothing: 13 us where such a
 one took 2.9."""
@@ -59,11 +61,11 @@ def measure_rates(device: torch.device) -> Rates:
         seconds = [
             time_calls(call, n, device)
             for call, n in (
-                (lambda: large @ large, 8),
-                (lambda: small @ weight, 100),
-                (lambda: many + many, 3),
-                (lambda: many[: 2**20].normal_(generator=generator), 3),
-                (lambda: one + one, 2000),
+                (lambda: large @ large, 2),
+                (lambda: small @ weight, 25),
+                (lambda: many + many, 1),
+                (lambda: many[: 2**20].normal_(generator=generator), 1),
+                (lambda: one + one, 500),
             )
         ]
     amounts = (2 * 512**3, 2 * 32 * 256 * 512, 3 * many.nbytes, 2**20, 1 / STEP)
@@ -71,17 +73,20 @@ def measure_rates(device: torch.device) -> Rates:
 
 
 def time_calls(call: Callable[[], object], n: int, device: torch.device) -> float:
-    """Return the seconds that one of some calls takes, after a first one.
+    """Return the seconds that a call takes: the best of a few rounds of ``n`` calls.
 
-    The others of the machine are waited for as a replay will: no best of several.
+    The mean would be far off where another process takes the core for a moment.
     """
     call()
     wait_for(device)
-    started = time.perf_counter()
-    for _ in range(n):
-        call()
-    wait_for(device)
-    return (time.perf_counter() - started) / n
+    rounds = []
+    for _ in range(N_ROUNDS):
+        started = time.perf_counter()
+        for _ in range(n):
+            call()
+        wait_for(device)
+        rounds.append((time.perf_counter() - started) / n)
+    return min(rounds)
 
 
 def wait_for(device: torch.device) -> None:

@@ -33,14 +33,24 @@ __all__ = ["CPU", "CallKind", "Held", "SmallCall", "make_small_call"]
 
 CPU: Final = torch.device("cpu")
 
-MAX_NBYTES: Final = 2**18
-"""Bytes that a tensor spans which a small call makes or writes."""
-
-MAX_WORK: Final = 2**22
-"""Operations of a small call."""
+LARGE_NBYTES: Final = 2**20
+LARGE_WORK: Final = 2**24
+"""A call that changes more bytes, or takes more operations, is large: whether it may
+run is asked before each one."""
 
 MAX_VIEWS: Final = 2**12
 """Tensors on one storage that are kept for the next call: elements of a table, say."""
+
+
+VIEWS_IN_PLACE: Final = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("as_strided_.default", "detach_.default", "squeeze_.default"),
+        *("squeeze_.dim", "squeeze_.dims", "swapaxes_.default", "swapdims_.default"),
+        *("t_.default", "transpose_.default", "unsqueeze_.default"),
+    )
+)
+"""Operators that change a tensor's metadata and leave its storage as it was."""
 
 
 class CallKind(IntEnum):
@@ -110,6 +120,7 @@ class SmallCall:
         changed: Where the storages stand, among those of all tensors, that are new or
             written.
         is_copy_of_itself: Whether it copies a tensor to one of the same geometry.
+        is_large: Whether the limits are to be asked before it runs.
         is_random: Whether it draws random numbers.
     """
 
@@ -121,6 +132,7 @@ class SmallCall:
         "changed",
         "inputs",
         "is_copy_of_itself",
+        "is_large",
         "is_random",
         "kind",
         "made",
@@ -146,7 +158,7 @@ class SmallCall:
         self.writes = signature.writes
         self.changed = (*signature.writes, *(n_inputs + i for i in made))
         self.kind = CallKind.FORGET
-        self.is_random = False
+        self.is_random = self.is_large = False
         self.n_needed = n_inputs + 1
         self.work = 0
         self._is_known = False
@@ -165,6 +177,9 @@ class SmallCall:
         self.usage, self.is_random = usage, operator.is_random
         self.kind = CallKind.ALLOCATE if operator.is_empty else CallKind.RUN
         self.work = usage.work
+        changed = (*self.inputs, *(shape for _, shape in self.made))
+        nbytes = max((shape.nbytes for shape in changed), default=0)
+        self.is_large = nbytes > LARGE_NBYTES or self.work > LARGE_WORK
         n_tensors = len(self.inputs)
         if self.kind == CallKind.RUN and not self.is_random:
             self.n_needed = n_tensors
@@ -234,7 +249,7 @@ def make_small_call(signature: Signature, numbers: dict[Geometry, int]) -> Small
     call = SmallCall(signature, numbers)
     op = signature.op
     made = [signature.outputs[i] for i, _ in call.made]
-    if call.width == HEADER:  # as a profiler's, which has no tensors
+    if call.width == HEADER or op in VIEWS_IN_PLACE:  # a profiler's has no tensors
         call.kind = CallKind.PASS
     elif not op.startswith("aten."):  # its schema may not say all that it writes
         call.changed = tuple(range(call.width - HEADER))
@@ -243,19 +258,11 @@ def make_small_call(signature: Signature, numbers: dict[Geometry, int]) -> Small
         if all(geometry.device.type != "meta" for geometry in made):
             # It makes views, or what is real, or nothing.
             call.kind = CallKind.REAL if signature.writes else CallKind.PASS
-        elif is_small(call, signature):
+        elif all(map(is_plain, (*signature.inputs, *signature.outputs))):
             usage = find_usage(signature)
             if usage is not None:
                 call.prepare(usage)
     return call
-
-
-def is_small(call: SmallCall, signature: Signature) -> bool:
-    """Whether all is plain that calls take and make, and little that they change."""
-    written = [call.inputs[i] for i in call.writes]
-    changed = [*written, *(shape for _, shape in call.made)]
-    is_little = all(shape.nbytes <= MAX_NBYTES for shape in changed)
-    return is_little and all(map(is_plain, (*signature.inputs, *signature.outputs)))
 
 
 def find_usage(signature: Signature) -> Usage | None:
@@ -266,13 +273,13 @@ def find_usage(signature: Signature) -> Usage | None:
         return None
     operator = usage.operator
     is_other = operator.lays_out_anew or operator.is_setting
-    return None if is_other or usage.work > MAX_WORK else usage
+    return None if is_other else usage
 
 
 def is_plain(geometry: Geometry) -> bool:
-    """Whether a tensor is on meta, and lies in memory as its numbers are."""
+    """Whether a tensor lies in memory as its numbers are, or would on the CPU."""
     return (
-        geometry.device.type == "meta"
+        geometry.device.type in {"meta", "cpu"}
         and geometry.layout is torch.strided
         and geometry.stride is not None
         and not (geometry.is_conj or geometry.is_neg)

@@ -123,6 +123,15 @@ class ValueBudget:
         """
         return nbytes <= self._max_nbytes(nbytes, nbytes)
 
+    def allows(self, nbytes: int, flops: int) -> bool:
+        """Whether a value may take so many bytes and operations.
+
+        Args:
+            nbytes: Bytes in memory.
+            flops: Operations.
+        """
+        return self.allows_kept(nbytes) and flops <= self.max_flops()
+
     def check(self, replay: Execution, idle_nbytes: int) -> Evaluation:
         """Return what a replay takes, beyond what was kept.
 
