@@ -11,7 +11,7 @@ from sys import maxsize
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
-from torch import Tensor, UntypedStorage
+from torch import Tensor
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.replaying.memory import allocate
@@ -31,17 +31,18 @@ from meta_magic.trace.signature import Geometry, Signature
 if TYPE_CHECKING:
     from meta_magic.replaying.kept import Kept
 
-__all__ = ["FindOuter", "ForwardReplay"]
+__all__ = ["ForwardReplay"]
 
 PASS, RUN, ALLOCATE, FORGET, REAL = map(int, CallKind)
 
 N_AT_ONCE: Final = 2**14
 """Calls that are picked out together."""
 
-Rows: TypeAlias = Iterator[tuple[int, int]]  # the number of a call, where its row is
+MUCH_NBYTES: Final = 2**26
+MUCH_WORK: Final = 2**31
+"""What large calls may make before the limits are asked again."""
 
-FindOuter: TypeAlias = Callable[[int, int], UntypedStorage | None]
-"""Returns the content of a storage that no call made, before a call that reads it."""
+Rows: TypeAlias = Iterator[tuple[int, int]]  # the number of a call, where its row is
 
 
 class UnknownCallError(Exception):
@@ -60,7 +61,7 @@ class ForwardReplay:
         kept: Knows states of generators, if anything does.
         note_chunk: Called after each stretch of calls that was run.
         allows: Whether so many bytes may be held, and so many operations be made for
-            one value. It is asked before each large call.
+            one value. It is asked whenever large calls made much.
     """
 
     def __init__(self) -> None:
@@ -68,6 +69,7 @@ class ForwardReplay:
         self.note_chunk: Callable[[], object] = dict  # which does nothing
         self.allows: Callable[[int, int], bool] = lambda nbytes, flops: True  # noqa: ARG005
         self.n_calls = self.n_run = self.work = self._work_before = 0
+        self._new_nbytes = self._new_work = 0
         self.held: dict[int, Held] = {}
         self.streams: Streams | None = None
         self._at = self._n_deaths = self._n_draws = 0
@@ -75,7 +77,6 @@ class ForwardReplay:
         self._calls: list[SmallCall] = []
         self._draws: dict[int, Draw] = {}
         self._columns: Columns
-        self._find_outer: FindOuter | None = None
         self._is_strict = False
 
     def stand_at(self, n_calls: int, at: int, n_deaths: int) -> None:
@@ -109,7 +110,6 @@ class ForwardReplay:
         self,
         columns: Columns,
         offsets: Sequence[int] | None = None,
-        find_outer: FindOuter | None = None,
         *,
         is_strict: bool,
     ) -> bool:
@@ -118,7 +118,6 @@ class ForwardReplay:
         Args:
             columns: What was recorded.
             offsets: Where each row begins, if that is known; else they are walked.
-            find_outer: Finds what came from outside.
             is_strict: Whether to stop before a call that cannot be run, with all that
                 is held as it is there, instead of going on without what it changes.
 
@@ -127,7 +126,7 @@ class ForwardReplay:
         """
         self.learn(columns.signatures)
         self._work_before = self.work
-        self._columns, self._find_outer = columns, find_outer
+        self._columns = columns
         self._is_strict = is_strict
         try:
             if offsets is None:
@@ -144,7 +143,7 @@ class ForwardReplay:
             raise
         finally:
             del self._columns
-            self._find_outer, self._draws = None, {}
+            self._draws = {}
         return True
 
     def _walk(self, words: memoryview) -> Rows:
@@ -210,10 +209,16 @@ class ForwardReplay:
                 self._take(call, numbers, tensors, call.run(tensors, None))
 
     def _has_room(self, call: SmallCall) -> bool:
-        """Whether a large call may run."""
+        """Whether a large call may run. Asked of the limits now and then: it is dear."""
+        self._new_nbytes += call.nbytes
+        self._new_work += call.work
+        if self._new_nbytes < MUCH_NBYTES and self._new_work < MUCH_WORK:
+            return True
+        self._new_nbytes = self._new_work = 0
         nbytes = sum(content.nbytes for content in self.held.values())
-        nbytes += sum(shape.nbytes for _, shape in call.made)
-        return self.allows(nbytes, self.work + call.work - self._work_before)
+        return self.allows(
+            nbytes + call.nbytes, self.work + call.work - self._work_before
+        )
 
     def _take(
         self,
@@ -246,7 +251,7 @@ class ForwardReplay:
                 blank = Held(allocate(shape.nbytes, CPU), is_blank=True)
                 self.held[numbers[len(call.inputs) + position]] = blank
             return
-        tensors = self._find_inputs(call, index, numbers) if call.kind == RUN else None
+        tensors = self._find_inputs(call, numbers) if call.kind == RUN else None
         is_drawn = tensors is not None and call.is_random
         draw = self._find_draw(index) if is_drawn else None
         if tensors is None or (draw is None and is_drawn):
@@ -265,7 +270,7 @@ class ForwardReplay:
         self._take(call, numbers, tensors, returned)
 
     def _find_inputs(
-        self, call: SmallCall, index: int, numbers: Sequence[int]
+        self, call: SmallCall, numbers: Sequence[int]
     ) -> list[Tensor] | None:
         """Return the arguments of a call; None if one is not known."""
         tensors: list[Tensor] = []
@@ -274,10 +279,6 @@ class ForwardReplay:
             zip(inputs, call.inputs, strict=True)
         ):
             content = self.held.get(storage)
-            if content is None and self._find_outer is not None:
-                real = self._find_outer(storage, index)
-                if real is not None:
-                    content = self.held[storage] = Held(real)
             if content is None:
                 return None
             if content.is_blank and not (

@@ -10,21 +10,24 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.flags_in_force import needs_flags
-from meta_magic.replaying.forward_replay import N_AT_ONCE, FindOuter, ForwardReplay
+from meta_magic.replaying.forward_replay import N_AT_ONCE, ForwardReplay
 from meta_magic.replaying.kept import Content
 from meta_magic.replaying.program_calls import ProgramCalls
-from meta_magic.replaying.row_columns import Columns, columns_of
-from meta_magic.replaying.small_calls import Held
+from meta_magic.replaying.memory import allocate
+from meta_magic.replaying.row_columns import Columns, columns_of, read_rows
+from meta_magic.replaying.small_calls import CPU, Held
 from meta_magic.replaying.steps import Request
 from meta_magic.replaying.value_budget import ValueBudget
 from meta_magic.trace.options import LIMITS
 from meta_magic.trace.program import Program
 from meta_magic.trace.program_facts import Evaluation
+from meta_magic.trace.signature import Geometry
 
 __all__ = ["LoopValues", "bring_on_earlier"]
 
@@ -84,7 +87,7 @@ class LoopValues:
         forward, program = self._forward, recorded.program
         forward.allows = budget.allows
         columns, start = columns_of(program), forward.n_calls
-        find_outer, kept = None, recorded.kept
+        kept = recorded.kept
         # A plan goes on from what was kept: no call that is left out may change that.
         is_strict = self.is_live or (kept is not None and bool(kept.storages))
         for storage in program.torn:
@@ -94,7 +97,7 @@ class LoopValues:
                 return
             self._take(recorded, start)
             forward.stand_at(start, program.offsets[start], 0)
-            find_outer = self._make_finder(recorded)
+            forward.held.update(self._fetch(recorded, start, budget))
         if not (program.assumptions or needs_flags(program)):
             n_chunks = -(-len(recorded) // N_AT_ONCE)
             progress = budget.watch(lambda: [CHUNK_SECONDS] * n_chunks)
@@ -102,7 +105,7 @@ class LoopValues:
             try:
                 with suppress(*FAILURES):  # a plan says what failed
                     rows = program.offsets
-                    forward.run(columns, rows, find_outer, is_strict=is_strict)
+                    forward.run(columns, rows, is_strict=is_strict)
             finally:
                 progress.finish()
         self._give_back(recorded)
@@ -113,28 +116,61 @@ class LoopValues:
             recorded.read(program)
             self._give_back(recorded)
 
-    def _make_finder(self, recorded: ProgramCalls) -> FindOuter:
-        """Return what finds storages as they were before all calls, each once."""
-        sought: set[int] = set()
+    def _fetch(
+        self, recorded: ProgramCalls, start: int, budget: ValueBudget
+    ) -> dict[int, Held]:
+        """Return the storages that calls use from one call on, as they are before it.
 
-        def find(storage: int, index: int) -> UntypedStorage | None:
-            is_outer = recorded.births[storage] < 0 and storage not in sought
-            sought.add(storage)
-            if not is_outer or recorded.writers.find_last(storage, index) >= 0:
-                return None
-            request = Request(storages=frozenset({storage}), until=0, keeps=True)
-            made: dict[int, UntypedStorage | Tensor] = {}
+        One plan makes all of them; where it fails, one for each.
+        """
+        births, find_last = recorded.births, recorded.writers.find_last
+        used = np.unique(read_rows(recorded.program, start, len(recorded)).storages)
+        used = used[np.asarray(births)[used] < start]
+        missing = [s for s in used.tolist() if s not in self._forward.held]
+        found: dict[int, Held] = {}
+        filled: list[int] = []
+        for storage in missing:
+            birth, nbytes = births[storage], recorded.nbytes_by_storage[storage]
+            is_new = 0 <= birth == find_last(storage, start)
+            if is_new and recorded.call(birth).operator.is_empty:
+                found[storage] = Held(allocate(nbytes, CPU), is_blank=True)
+            else:
+                filled.append(storage)
+        batches = [filled]
+        while batches:
+            batch = batches.pop()
             try:
-                replay = self._plan(recorded, request)
-                for _ in replay.run(made.__setitem__):
-                    pass
+                made = self._replay(recorded, batch, start, budget)
             except (ReplayError, MissingValueError):
-                return None
-            replay.keep(made)
-            found = made[storage]
-            return found.clone() if isinstance(found, UntypedStorage) else None
+                if len(batch) > 1:
+                    batches += [[storage] for storage in batch]
+                continue
+            found |= {storage: Held(real.clone()) for storage, real in made.items()}
+        return found
 
-        return find
+    def _replay(
+        self,
+        recorded: ProgramCalls,
+        storages: Sequence[int],
+        until: int,
+        budget: ValueBudget,
+    ) -> dict[int, UntypedStorage]:
+        """Replay storages as they are before a call.
+
+        Raises:
+            ReplayError: They come from what was not recorded.
+            MissingValueError: They do, or take too much.
+        """
+        sizes = recorded.nbytes_by_storage
+        read = tuple((s, describe_bytes(sizes[s])) for s in storages)
+        wanted = frozenset(storages)
+        request = Request(storages=wanted, read=read, until=until, keeps=True)
+        replay = self._plan(recorded, request)
+        budget.check(replay, 0)
+        made: dict[int, UntypedStorage | Tensor] = {}
+        budget.run(replay, made.__setitem__)
+        replay.keep(made)
+        return {s: m for s, m in made.items() if isinstance(m, UntypedStorage)}
 
     def _is_loop(
         self, recorded: ProgramCalls, columns: Columns, budget: ValueBudget
@@ -250,6 +286,18 @@ class LoopValues:
                 continue
             last_call = recorded.writers.find_last(storage, end)
             kept.put(storage, Content(content.real, last_call, is_assumed=False))
+
+
+def describe_bytes(nbytes: int) -> Geometry:
+    """Return the geometry of all bytes of a storage."""
+    return Geometry(
+        shape=(nbytes,),
+        stride=(1,),
+        storage_offset=0,
+        dtype=torch.uint8,
+        device=CPU,
+        layout=torch.strided,
+    )
 
 
 def bring_on_earlier(earlier: ProgramCalls, plan: PlanOf) -> None:

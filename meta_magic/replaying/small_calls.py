@@ -35,8 +35,8 @@ CPU: Final = torch.device("cpu")
 
 LARGE_NBYTES: Final = 2**20
 LARGE_WORK: Final = 2**24
-"""A call that changes more bytes, or takes more operations, is large: whether it may
-run is asked before each one."""
+"""A call that changes more bytes, or takes more operations, is large: the limits hold
+for it."""
 
 MAX_VIEWS: Final = 2**12
 """Tensors on one storage that are kept for the next call: elements of a table, say."""
@@ -120,8 +120,10 @@ class SmallCall:
         changed: Where the storages stand, among those of all tensors, that are new or
             written.
         is_copy_of_itself: Whether it copies a tensor to one of the same geometry.
-        is_large: Whether the limits are to be asked before it runs.
+        is_large: Whether the limits hold for it.
         is_random: Whether it draws random numbers.
+        nbytes: Bytes of what it makes.
+        work: Operations that it takes.
     """
 
     __slots__ = (
@@ -136,6 +138,7 @@ class SmallCall:
         "is_random",
         "kind",
         "made",
+        "nbytes",
         "n_needed",
         "op",
         "usage",
@@ -160,7 +163,7 @@ class SmallCall:
         self.kind = CallKind.FORGET
         self.is_random = self.is_large = False
         self.n_needed = n_inputs + 1
-        self.work = 0
+        self.work = self.nbytes = 0
         self._is_known = False
         self._function: Any = None
         self._positional: tuple[Any, ...] = ()
@@ -178,8 +181,9 @@ class SmallCall:
         self.kind = CallKind.ALLOCATE if operator.is_empty else CallKind.RUN
         self.work = usage.work
         changed = (*self.inputs, *(shape for _, shape in self.made))
-        nbytes = max((shape.nbytes for shape in changed), default=0)
-        self.is_large = nbytes > LARGE_NBYTES or self.work > LARGE_WORK
+        most = max((shape.nbytes for shape in changed), default=0)
+        self.nbytes = sum(shape.nbytes for _, shape in self.made)
+        self.is_large = most > LARGE_NBYTES or self.work > LARGE_WORK
         n_tensors = len(self.inputs)
         if self.kind == CallKind.RUN and not self.is_random:
             self.n_needed = n_tensors
@@ -255,9 +259,10 @@ def make_small_call(signature: Signature, numbers: dict[Geometry, int]) -> Small
         call.changed = tuple(range(call.width - HEADER))
     elif op not in CHOOSY and op not in HOMES:
         made += [signature.inputs[i] for i in signature.writes]
-        if all(geometry.device.type != "meta" for geometry in made):
-            # It makes views, or what is real, or nothing.
-            call.kind = CallKind.REAL if signature.writes else CallKind.PASS
+        if not made:  # it makes views, or reads for the cell
+            call.kind = CallKind.PASS
+        elif signature.writes and all(g.device.type != "meta" for g in made):
+            call.kind = CallKind.REAL
         elif all(map(is_plain, (*signature.inputs, *signature.outputs))):
             usage = find_usage(signature)
             if usage is not None:
