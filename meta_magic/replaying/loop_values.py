@@ -18,8 +18,8 @@ from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.flags_in_force import needs_flags
 from meta_magic.replaying.forward_replay import N_AT_ONCE, ForwardReplay
 from meta_magic.replaying.kept import Content
-from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.memory import allocate
+from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.row_columns import Columns, columns_of, read_rows
 from meta_magic.replaying.small_calls import CPU, Held
 from meta_magic.replaying.steps import Request
