@@ -209,7 +209,7 @@ class ForwardReplay:
                 self._take(call, numbers, tensors, call.run(tensors, None))
 
     def _has_room(self, call: SmallCall) -> bool:
-        """Whether a large call may run; asking the limits takes long, so not each time."""
+        """Whether a large call may run; the limits are asked rarely: it takes long."""
         self._new_nbytes += call.nbytes
         self._new_work += call.work
         if self._new_nbytes < MUCH_NBYTES and self._new_work < MUCH_WORK:

@@ -175,13 +175,14 @@ class LoopValues:
     def _is_loop(
         self, recorded: ProgramCalls, columns: Columns, budget: ValueBudget
     ) -> bool:
-        """Whether the calls since the last value are many, small, and much alike."""
+        """Whether the calls since the last value are many and much alike."""
         start, offsets = self._forward.n_calls, recorded.program.offsets
         n_calls = len(recorded) - start
         if n_calls < MIN_CALLS:
             return False
-        starts = np.asarray(offsets[start:-1])
-        n_kinds = np.count_nonzero(np.bincount(np.asarray(columns.words)[starts]))
+        starts = offsets[start:-1]
+        numbers = np.asarray(columns.words)[np.asarray(starts)]
+        n_kinds = np.count_nonzero(np.bincount(numbers))
         if n_calls < MIN_REPEATS * n_kinds:
             return False
         n_unknown, work = self._forward.count_kinds(columns, starts)
