@@ -70,7 +70,7 @@ class LoopValues:
     def __init__(self, plan: PlanOf) -> None:
         self.is_live = False
         self._plan = plan
-        self._n_run = 0
+        self._run_before = (0, 0)
         self._forward = ForwardReplay()
         self._n_values = self._n_missed = 0
         self._n_torn = 0
@@ -215,7 +215,8 @@ class LoopValues:
             self._take(recorded, end)
             forward.stand_at(end, program.offsets[end], len(columns.deaths))
             self._n_torn, self.is_live = len(program.torn), True
-        return cost._replace(n_calls=cost.n_calls + self._count_run())
+        n_calls, flops = self._count_run()
+        return cost._replace(n_calls=cost.n_calls + n_calls, flops=cost.flops + flops)
 
     def go_on(
         self, columns: Columns, wanted: Sequence[int], n_torn: int
@@ -230,7 +231,6 @@ class LoopValues:
             n_torn: Real storages that something wrote which torch does not see.
         """
         forward = self._forward
-        work = forward.work
         if n_torn != self._n_torn:
             return None
         try:
@@ -241,18 +241,25 @@ class LoopValues:
         found = [c for c in contents if c is not None and not c.is_blank]
         if not is_done or len(found) < len(wanted):
             return None
+        n_calls, flops = self._count_run()
         cost = Evaluation(
             forward.n_calls,
-            n_calls=self._count_run(),
+            n_calls=n_calls,
             nbytes=sum(content.nbytes for content in found),
-            flops=forward.work - work,
+            flops=flops,
         )
         return [content.real for content in found], cost
 
-    def _count_run(self) -> int:
-        """Return how many calls were run forward since the last value."""
-        n_run, self._n_run = self._forward.n_run - self._n_run, self._forward.n_run
-        return n_run
+    def _count_run(self) -> tuple[int, int]:
+        """Return the calls that were run forward since the last value, and the FLOPs."""
+        before, self._run_before = (
+            self._run_before,
+            (
+                self._forward.n_run,
+                self._forward.work,
+            ),
+        )
+        return self._run_before[0] - before[0], self._run_before[1] - before[1]
 
     def _take(self, recorded: ProgramCalls, n_calls: int) -> None:
         """Take what is kept as it was before a call, and nothing else."""
