@@ -251,7 +251,7 @@ class LoopValues:
         return [content.real for content in found], cost
 
     def _count_run(self) -> tuple[int, int]:
-        """Return the calls that were run forward since the last value, and the FLOPs."""
+        """Return the calls run forward since the last value, and their FLOPs."""
         before, self._run_before = (
             self._run_before,
             (
