@@ -1,4 +1,4 @@
-"""Options of the report, and charts, in a real kernel."""
+"""The report, charts, shown values and the progress line in a real kernel."""
 
 import json
 import re
@@ -45,3 +45,157 @@ def read_settings(run):
     html = run.outputs[0]["data"]["text/html"]
     start = re.search(r'report\.start\("[^"]+", (\{.*?\}), \[', html)
     return json.loads(start[1])
+
+
+METADATA = re.compile(r",\s+(device='meta'|size=\([\d, ]*\)|dtype=torch\.\w+)")
+
+
+def values_in(text):
+    """Return a text without what torch says after values on meta, nor its breaks."""
+    return re.sub(r"[\s-]+", " ", METADATA.sub("", text))
+
+
+SEED = "torch.manual_seed(0)\nx = torch.randn(2, 3)\n"
+
+SHOWN = {
+    "a tensor": "x",
+    "a whole number": "torch.arange(3).sum()",
+    "a list": "[x, x.sum(), 3]",
+    "a dictionary": "{'a': x, 'b': {'c': x.int()}}",
+    "a tuple": "x.max(1)",
+    "a parameter": "nn.Linear(2, 2).weight",
+    "parameters": "dict(nn.Linear(2, 2).named_parameters())",
+    "a state dict": "nn.Linear(2, 2).state_dict()",
+    "a module": "nn.Sequential(nn.Linear(2, 2), nn.ReLU())",
+    "a gradient": "(nn.Linear(3, 2)(x) ** 2).mean()",
+    "a text": "f'{x.mean():.3f} {x.sum()}'",
+    "a table": "import pandas as pd\npd.DataFrame({'a': list(x[0]), 'b': [1, 2, 3]})",
+    "an object": (
+        "class Pair:\n"
+        "    def __init__(self, a): self.a = a\n"
+        "    def __repr__(self): return f'{self.a} {self.a.shape}'\n"
+        "Pair(x)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_is_shown_has_the_values_of_the_cpu(kernel, name):
+    wanted = kernel.run(SEED + SHOWN[name])
+    met = kernel.run(f"%%meta -q\n{SEED}{SHOWN[name]}")
+    assert met.status == "ok"
+    assert values_in(met.value) == values_in(wanted.value)
+
+
+def test_what_lies_on_the_cpu_by_name_is_shown_as_the_cpu_does(kernel):
+    cell = "x = torch.arange(6, device='cpu').view(2, 3)\nx, x.float()"
+    wanted = kernel.run(cell).value
+    assert kernel.run(f"%%meta -q\n{cell}").value == wanted
+
+
+def test_what_is_shown_again_has_its_values(kernel):
+    number = kernel.run("%%meta -q\ntorch.arange(3)").content["execution_count"]
+    wanted = "tensor([0, 1, 2], device='meta', size=(3,), dtype=torch.int64)"
+    assert kernel.run(f"Out[{number}]").value == wanted
+    assert wanted in str(kernel.run(f"display(Out[{number}])").outputs)
+
+
+def test_what_takes_too_much_is_shown_without_values(kernel):
+    run = kernel.run("%%meta -q\ntorch.ones(9999, 9999)")
+    assert run.value == "tensor(..., device='meta', size=(9999, 9999))"
+
+
+def test_what_was_written_since_is_shown_without_values(kernel):
+    kernel.run("%%meta -q\nx = torch.ones(2)")
+    kernel.run("x.add_(1)")
+    assert kernel.run("x").value == "tensor(..., device='meta', size=(2,))"
+
+
+def test_a_tensor_is_displayed_with_its_values_while_the_cell_runs(kernel):
+    run = kernel.run("%%meta -q\nx = torch.ones(2)\ndisplay([x])\ny = x.zero_()")
+    (shown,) = run.outputs
+    text = "[tensor([1., 1.], device='meta', size=(2,))]"
+    assert shown["data"]["text/plain"] == text
+
+
+def test_a_trace_shows_its_report(kernel):
+    kernel.run("%%meta -q -o trace\ntorch.ones(2)")
+    run = kernel.run("trace")
+    assert run.value is None
+    assert [sorted(output["data"]) for output in run.plain_outputs] == [
+        ["text/html", "text/plain"]
+    ]
+    assert kernel.run("[trace]").value == "[<Trace: 1 operators, 0 module trees>]"
+
+
+def test_a_trace_of_a_block_shows_its_report(kernel):
+    cell = (
+        "import meta_magic as mm\nwith mm.record() as trace:\n    torch.ones(2)\ntrace"
+    )
+    (report,) = kernel.run(cell).reports
+    assert "1 operator" in report["text/plain"]
+
+
+def test_an_operator_call_is_short(kernel):
+    kernel.run("%%meta -q -o trace\ntorch.ones(2)")
+    wanted = "<OpCall 0: aten.ones.default -> float32 (2,), line 2>"
+    assert kernel.run("trace.ops[0]").value == wanted
+
+
+WAIT = "import os, time\nwhile not os.path.exists({path!r}): time.sleep(0.01)"
+
+
+@pytest.fixture
+def wait_for_progress(kernel, tmp_path):
+    """Run a cell for as long as it takes to see its progress line."""
+
+    def run(source: str):
+        path = tmp_path / "seen"
+        wait = WAIT.format(path=str(path))
+
+        def end_when_seen(kind, content):
+            if "so far" in content.get("data", {}).get("text/plain", ""):
+                path.touch()
+
+        return kernel.run(source.format(wait=wait), end_when_seen)
+
+    return run
+
+
+def test_a_long_cell_says_how_far_it_is(wait_for_progress):
+    run = wait_for_progress("%%meta\nx = torch.ones(2)\n{wait}")
+    lines = [content["data"]["text/plain"] for kind, content in run.messages
+             if kind == "display_data"]  # fmt: skip
+    assert len(lines) == 2  # the other is the live report's
+    assert lines[0].startswith("%%meta: 1 operators so far, ")
+
+
+def test_the_progress_line_becomes_the_report(wait_for_progress):
+    run = wait_for_progress("%%meta\n{wait}")
+    assert len(run.plain_outputs) == len(run.reports) == 1
+    assert "so far" not in run.reports[0]["text/plain"]
+
+
+def test_the_progress_line_of_a_quiet_cell_is_emptied(wait_for_progress):
+    run = wait_for_progress("%%meta -q\n{wait}")
+    assert [output["data"] for output in run.outputs] == [
+        {"text/plain": "", "text/html": ""}
+    ]
+
+
+def test_the_progress_line_of_a_failing_cell_becomes_the_report(wait_for_progress):
+    run = wait_for_progress("%%meta\n{wait}\n1 / 0")
+    assert "stopped by ZeroDivisionError" in run.reports[0]["text/plain"]
+    assert len(run.errors) == 1
+
+
+def test_no_progress_line_outlives_an_interrupted_report(kernel):
+    # Its class raises when it is looked at, as an interrupt would at that moment.
+    kernel.run(
+        "class Interrupts:\n    @property\n    def __class__(self):\n"
+        "        raise KeyboardInterrupt\n"
+    )
+    kernel.run("%%meta\nx = Interrupts()")
+    kernel.run("del x")
+    threads = kernel.run("import threading\n[t.name for t in threading.enumerate()]")
+    assert "meta_magic progress" not in threads.value

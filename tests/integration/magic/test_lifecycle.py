@@ -1,4 +1,4 @@
-"""Loading and unloading the extension, and running it from the command line."""
+"""Loading and unloading the extension, also without torch or with a newer one."""
 
 import json
 import subprocess
@@ -155,3 +155,53 @@ def test_a_cell_that_only_constructs_does_not_import_dynamo(tmp_path):
     command = f"{cell}print('torch._dynamo' in sys.modules)"
     run = run_ipython(tmp_path, "--ext=meta_magic", "-c", command)
     assert run.stdout == "False\n"
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Return what puts the metadata of another torch before those of ours."""
+
+    def put(version):
+        home = tmp_path / f"torch-{version}.dist-info"
+        home.mkdir()
+        (home / "METADATA").write_text(f"Name: torch\nVersion: {version}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return put
+
+
+@pytest.mark.parametrize("version", ["2.99.0", "3.0.0+cu132", "2.100.0a0+git1a2b"])
+def test_a_newer_torch_gets_one_line_and_works(shell, capsys, install, version):
+    install(version)
+    shell.run_cell("%reload_ext meta_magic").raise_error()
+    said = capsys.readouterr()
+    line = "meta_magic was tested with torch up to 2.15; this is "
+    assert (said.out, said.err) == (f"{line}{version}.\n", "")
+    assert shell.run_cell("%%meta -q\ntorch.ones(2).is_meta").result
+
+
+@pytest.mark.parametrize("version", ["2.15.1", "2.9.0"])
+def test_of_a_torch_that_is_no_newer_nothing_is_said(shell, capsys, install, version):
+    install(version)
+    shell.run_cell("%reload_ext meta_magic").raise_error()
+    assert capsys.readouterr().out == ""
+
+
+PROGRAM = """
+import sys
+sys.modules["torch"] = None  # what an import of a package that is not there meets
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_cell("%load_ext meta_magic").raise_error()
+shell.run_cell("%%meta\\nx = 1")
+print("ran:", "x" in shell.user_ns)
+"""
+
+
+def test_a_cell_says_in_one_sentence_how_to_install_torch():
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
+    message = "UsageError: %%meta needs PyTorch, which is not installed: run `pip "
+    assert run.stderr.strip() == f"{message}install torch`"
+    assert run.stdout.strip() == "ran: False"

@@ -1,8 +1,10 @@
-"""The line of ``%%meta`` and ``%meta``: options, help, configuration."""
+"""The line of ``%%meta`` and ``%meta``: options, help, configuration, repairs."""
 
 import pytest
+from IPython.core.error import UsageError
 from IPython.utils.capture import capture_output
 
+from meta_magic.magic.line_options import ends_with_semicolon, silence_at_semicolon
 from meta_magic.magic.magics import MetaMagics
 
 OPTIONS = {
@@ -224,3 +226,100 @@ def test_the_newest_recording_without_operators_says_what_else_there_is(shell, c
     shell.run_cell("%meta -q 1 + 1")
     shell.run_cell("%meta")
     assert "%meta help lists what there is" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("code", "ends"),
+    [
+        ("41 + 1;", True),
+        ("x = 1\n41 + 1;  # the answer\n\n", True),
+        ("41 + 1", False),
+        ("print(';')", False),
+        ("41 + 1  # ;", False),
+        ("", False),
+        ("'''", False),
+    ],
+)
+def test_the_last_token_of_code_is_what_counts(code, ends):
+    assert ends_with_semicolon(code) is ends
+
+
+def test_a_silenced_magic_returns_nothing_of_a_line_and_of_a_cell():
+    silenced = silence_at_semicolon(lambda magics, line, cell=None: 42)
+    assert silenced(None, "41 + 1") == 42
+    assert silenced(None, "41 + 1;") is None
+    assert silenced(None, "-q;", "41 + 1") == 42
+    assert silenced(None, "", "41 + 1;") is None
+
+
+FAILS = "%%meta -o trace\nx = torch.ones(4, 3)\ny = x @ torch.ones(5, 2)"
+
+
+@pytest.fixture
+def failed(run, shell):
+    """The repairs of a cell that failed."""
+    run(FAILS)
+    return shell.user_ns["_meta"].explanation.repairs
+
+
+@pytest.mark.parametrize(
+    ("line", "number"), [("%meta repair", 0), ("%meta repair 2", 1)]
+)
+def test_a_repair_is_what_is_typed_next(run, shell, failed, line, number):
+    error, _ = run(line)
+    assert error is None
+    assert shell.rl_next_input == f"%%meta -o trace\n{failed[number].source}"
+
+
+def test_what_was_put_there_runs(run, shell, failed):
+    assert failed
+    run("%meta repair 1")
+    error, _ = run(shell.rl_next_input)
+    assert error is None
+    assert shell.user_ns["trace"].error is None
+    assert shell.user_ns["y"].shape[1] == 2
+
+
+def test_a_statement_stays_one(run, shell):
+    run("%meta torch.ones(4, 3) @ torch.ones(5, 2)")
+    run("%meta repair")
+    assert shell.rl_next_input.startswith("%meta torch.ones(")
+    error, _ = run(shell.rl_next_input)
+    assert error is None
+
+
+@pytest.mark.parametrize("number", [0, 99])
+def test_a_number_that_no_repair_has_is_refused(run, failed, number):
+    error, _ = run(f"%meta repair {number}")
+    assert isinstance(error, UsageError)
+    expected = f"%meta repair {number}: the repairs that ran are 1 to {len(failed)}"
+    assert str(error) == expected
+
+
+def test_without_repairs_it_is_said(run):
+    run("%%meta -q\nraise ValueError('mine')")
+    error, _ = run("%meta repair 1")
+    assert str(error) == "%meta repair 1: the repairs that ran are none"
+
+
+def test_a_cell_that_did_not_fail_needs_none(run):
+    run("%%meta -q\ntorch.ones(3)")
+    error, _ = run("%meta repair")
+    assert str(error) == "%meta repair: the newest cell did not fail"
+
+
+def test_a_variable_of_that_name_is_a_statement(run, shell):
+    run("repair = 3")
+    error, _ = run("%meta repair")
+    assert error is None
+    assert shell.user_ns["_meta"].error is None
+
+
+@pytest.mark.kernel
+@pytest.mark.usefixtures("kernel_is_left_alone")
+def test_a_front_end_is_told_to_make_a_cell(kernel):
+    kernel.run(FAILS)
+    (payload,) = kernel.run("%meta repair").content["payload"]
+    assert payload["source"] == "set_next_input"
+    assert payload["text"].startswith("%%meta -o trace\nx = torch.ones(")
+    assert payload["replace"] is False
