@@ -238,9 +238,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(
-    pyfuncitem: pytest.Function,
-) -> Generator[None, object, object]:
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Record the function of a test that has the fixture or the marker."""
     is_marked = pyfuncitem.get_closest_marker("meta") is not None
     if KEY not in pyfuncitem.stash and not is_marked:

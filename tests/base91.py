@@ -1,4 +1,4 @@
-"""Reads what ``meta_magic/view/base91.py`` writes, as the browser does."""
+"""Reads what ``meta_magic/view/page.py`` writes, as the browser does."""
 
 from meta_magic.view.page import DIGITS
 

@@ -136,10 +136,7 @@ def make_interrupts() -> "Interrupts":
 
 
 def start_recording(
-    body: Body,
-    options: Any,
-    namespace: Mapping[str, object],
-    show: "Show",
+    body: Body, options: Any, namespace: Mapping[str, object], show: "Show"
 ) -> tuple["Recording", "Rerun | None"]:
     """Return a new recording, and a record to repeat it, if that is possible."""
     from meta_magic.session.recording import Recording  # noqa: PLC0415  needs torch

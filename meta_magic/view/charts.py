@@ -146,10 +146,7 @@ def roofline_bundle(trace: "Trace", device: str) -> dict[str, object] | None:
     seconds = sum(dot.seconds for dot in dots)
     first = ", ".join(f"{dot.op} {dot.seconds / seconds:.0%}" for dot in dots[:5])
     title = f"Roofline on {line.device.title}: {first} of about {seconds:.3g} s"
-    return {
-        PLOTLY: roofline_figure(line, placed, seconds, title),
-        "text/plain": title,
-    }
+    return {PLOTLY: roofline_figure(line, placed, seconds, title), "text/plain": title}
 
 
 def list_dots(line: "Roofline") -> list[Dot]:

@@ -71,9 +71,7 @@ def name_inputs(signature: Signature) -> list[str]:
     return [found.get(index, "") for index in range(len(signature.inputs))]
 
 
-def find_inputs(
-    arguments: Iterable[tuple[str, Argument]],
-) -> Iterator[tuple[int, str]]:
+def find_inputs(arguments: Iterable[tuple[str, Argument]]) -> Iterator[tuple[int, str]]:
     """Yield the number and the argument name of each input."""
     for name, value in arguments:
         if isinstance(value, TensorArgument):

@@ -100,11 +100,7 @@ def build_box(run: Sequence["ModuleNode"]) -> Box:
         children.append(Box(label="its own parameters", nbytes=own))
     children = [child for child in children if child.nbytes]
     children.sort(key=lambda child: -child.nbytes)
-    return Box(
-        label=name_run(run),
-        nbytes=nbytes,
-        children=tuple(children),
-    )
+    return Box(label=name_run(run), nbytes=nbytes, children=tuple(children))
 
 
 def name_run(run: Sequence["ModuleNode"]) -> str:

@@ -1,5 +1,4 @@
-// What is alive when, as several views ask for it: worked out once for a trace. Touches no
-// document.
+// The live storages over time, computed once for all views of a trace. No DOM.
 
 import { add_up_lives, read_lives } from "./memory/lives.js";
 

@@ -1,4 +1,4 @@
-// Questions to a living kernel, and what is shown until it answers.
+// Questions to a running kernel, and a message until it answers.
 
 import { make } from "./dom.js";
 

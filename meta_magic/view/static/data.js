@@ -1,5 +1,5 @@
-// The payload that Python wrote, as columns and as records. Touches no document, so that
-// node can read it, too. `view/payload.py` writes what is read here.
+// Reads the payload that `view/payload.py` writes, as columns and as records. No DOM, so that
+// node can read it, too.
 
 const VERSION = 5;
 

@@ -1,4 +1,4 @@
-// Where a person chooses the device of all times.
+// The choice of the device for all estimated times.
 
 import { make } from "./dom.js";
 import { ESTIMATE } from "./times.js";

@@ -12,7 +12,7 @@ import { find_make_cell } from "./why/new_cell.js";
 
 const STAY = 2000; // milliseconds that its place is kept after its cell ran, for the next
 
-/** Say in words what went wrong, where the report would be. */
+/** Show an error message in place of the report. */
 function show_failure(/** @type {HTMLElement} */ element, /** @type {unknown} */ error) {
   element.append(make("p", { class: "mm-danger" }, `the report cannot be drawn: ${error}`));
 }

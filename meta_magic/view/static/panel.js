@@ -1,5 +1,5 @@
-// The Materialize panel. What it shows are traits of the Python side; what it sends are
-// the messages "choose", "start" and "cancel".
+// The Materialize panel. It shows traits of the Python side, and sends the messages "choose",
+// "start" and "cancel".
 
 import { fill, make, make_id } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// The report: header, tabs, views. `live.js` and `saved.js` are the ways into it.
+// The report: header, tabs, views. `live.js` and `saved.js` are its entry points.
 
 import { mount_charts } from "./charts/charts.js";
 import { fill, format_bytes, make, make_id, shorten_op } from "./dom.js";
@@ -56,7 +56,7 @@ const explain_line = (line) => split_line(line).flatMap((part, i) => [
 ]);
 
 /**
- * What ran in words and numbers, and what the user should know of it.
+ * The headline and the notes.
  * @param {TraceView} trace @param {HTMLElement | ""} why @param {import("./why/chain.js").ShowLine} show_line
  */
 function make_header({ failure, headline, nbytes_by_dtype, error, error_line, notes }, why, show_line) {

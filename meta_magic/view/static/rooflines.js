@@ -1,6 +1,6 @@
 // How long devices take at least for the calls of a trace: the longer of computing and
-// moving. Touches no document. `view/work_payload.py` writes what is read here, and
-// `cost/rooflines.py` works out the same.
+// moving. No DOM, so that node can test it. `view/payload.py` writes its input, and
+// `cost/rooflines.py` computes the same.
 
 /**
  * @typedef {import("./data.js").TraceView} TraceView
@@ -9,7 +9,7 @@
  *   `nbytes` of its memory; in a second at most: bytes moved, operations element by
  *   element, and by kind of products whose peak that is, with its FLOPs
  * @typedef {{skipped: number[], elementwise: number[], read: number[], written: number[],
- *   kind: number[], devices: Device[]}} Work as `view/work_payload.py` writes it
+ *   kind: number[], devices: Device[]}} Work as `view/payload.py` writes it
  * @typedef {{products: number, elementwise: number, nbytes: number, kind: number}} OneWork
  *   what one call computes (operations) and moves; `kind` of its products, or -1
  */

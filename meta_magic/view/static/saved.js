@@ -1,4 +1,4 @@
-// The saved report, which no kernel answers.
+// The entry point of the saved report, which has no kernel.
 
 import { decode } from "./data.js";
 import { make } from "./dom.js";

@@ -1,4 +1,4 @@
-// Light or dark, as the page round a report is: few pages say it but by their colours.
+// Light or dark, as the page around a report: most pages show it only by their colours.
 
 /** Whether a colour of CSS is nearer to white than to black. @param {string} color */
 function is_light(color) {

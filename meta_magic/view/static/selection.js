@@ -1,4 +1,4 @@
-// The one thing that is selected, in all views at once.
+// The selected item, which all views share.
 
 import { find_holder } from "./data.js";
 

@@ -1,4 +1,4 @@
-// What a saved cell begins with: it unpacks the report, and starts it.
+// The script of a saved cell: it unpacks the report, and starts it.
 
 /** @typedef {import("./report.js").Settings} Settings */
 /** @typedef {[text: string, n_bytes: number]} Packed bytes as text, and how many they are */

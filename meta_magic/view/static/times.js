@@ -1,5 +1,5 @@
-// How long the chosen device would take for the calls of a trace, in all views at once.
-// Touches no document, so that node can test it.
+// The estimated times of a trace's calls on the chosen device, which all views share. No DOM,
+// so that node can test it.
 
 import { add_up_modules } from "./charts/areas.js";
 import { PHASES } from "./data.js";
@@ -8,7 +8,7 @@ import { count_seconds, read_work } from "./rooflines.js";
 
 const FIRST_DEVICE = "h100-sxm";
 
-/** What is to be known of such times, where the pointer rests on one. */
+/** The tooltip of such times. */
 export const ESTIMATE = "estimated from data sheets: good for totals and shares, of single operators for their rank";
 
 /** The one device, and the times on it; views hear of another. */

@@ -1,5 +1,4 @@
-// Modules as boxes in boxes, each as large as what it has of something. Touches no
-// document, so that node can test it.
+// A treemap: modules as nested boxes, sized by a quantity. No DOM, so that node can test it.
 
 const LEAST_AREA = 150; // square pixels below which a box is drawn without what is in it
 const LEAST_SIDE = 2; // pixels below which it is not drawn: the box around it shows there

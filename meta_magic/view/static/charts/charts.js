@@ -1,4 +1,4 @@
-// The charts: what modules have and do, and what they return.
+// The Charts view: treemap, roofline, and the shapes that modules return.
 
 import { list_path } from "../data.js";
 import { format_bytes, format_count, format_flops, make } from "../dom.js";

@@ -1,5 +1,5 @@
-// What a roofline shows: operators by what they compute for each byte. Touches no document,
-// so that node can test it.
+// The points of a roofline: operators by their operations for each byte. No DOM, so that node
+// can test it.
 
 import { shorten_op } from "../dom.js";
 import { waits_for_memory } from "../rooflines.js";

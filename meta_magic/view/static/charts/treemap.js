@@ -1,4 +1,4 @@
-// A chart of boxes: how much of something each module has.
+// Draws the treemap: a quantity of each module as the area of its box.
 
 import { draw, fill, make } from "../dom.js";
 import { build_tops, fit_label, place_areas } from "./areas.js";

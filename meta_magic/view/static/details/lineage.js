@@ -1,5 +1,5 @@
-// Who made, reads, writes and frees what. Built when it is first asked for: a large trace has
-// 100,000 tensors. Touches no document.
+// Which operators make, read, write and free each tensor. Built on first use: a large trace
+// has 100,000 tensors. No DOM.
 
 import { PHASES, find_holder, undo_steps } from "../data.js";
 import { shorten_op } from "../dom.js";

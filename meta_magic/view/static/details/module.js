@@ -1,4 +1,4 @@
-// A module: its settings, what it holds, what it costs, and where it stands.
+// Details of a module: settings, parameters, cost and source.
 
 import { format_bytes, format_count, format_flops, format_share, format_shape, make, shorten_dtype } from "../dom.js";
 import { describe_held } from "../tables/parameters.js";

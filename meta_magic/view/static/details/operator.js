@@ -1,4 +1,4 @@
-// An operator: what it was given and gave, what it costs, and where it was asked for.
+// Details of an operator: inputs, outputs, cost and call site.
 
 import { PHASES } from "../data.js";
 import { FORMATS, format_bytes, format_flops, make, shorten_op } from "../dom.js";

@@ -1,4 +1,4 @@
-// The panel beside the views: what is known of the one thing that is selected.
+// The details panel beside the views: facts about the selected item.
 
 import { fill, make, make_id } from "../dom.js";
 import { describe_module } from "./module.js";

@@ -1,4 +1,4 @@
-// The parts of the panel: links to other things, and lists of terms with what they are.
+// Parts of the details panel: links to other items, and lists of facts.
 
 import { format_shape, list_sizes, make, shorten_dtype, shorten_op } from "../dom.js";
 

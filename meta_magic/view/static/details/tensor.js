@@ -1,4 +1,4 @@
-// A tensor, or a parameter: who made it, who reads and writes it, and where it ends.
+// Details of a tensor or parameter: the operators that make, read, write and free it.
 
 import { format_bytes, format_shape, make } from "../dom.js";
 import { name_values } from "./lineage.js";

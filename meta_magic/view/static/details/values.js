@@ -1,4 +1,4 @@
-// The values of a small tensor, which a living kernel computes when it is asked.
+// The values of a small tensor, which a running kernel computes on request.
 
 import { show_answer } from "../asking.js";
 import { draw, make } from "../dom.js";
@@ -11,7 +11,7 @@ import { make_section } from "./parts.js";
  * @typedef {(slot: Slot) => Promise<any>} Ask
  */
 
-/** Elements of the largest tensor that is shown, as in `view/values_of_tensors.py`. */
+/** Elements of the largest tensor that is shown, as in `view/answers.py`. */
 const MOST_VALUES = 100_000;
 const BARS = { width: 240, height: 48 };
 

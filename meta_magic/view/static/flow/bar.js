@@ -1,4 +1,4 @@
-// The bar above the flow: what is shown, the search, zoom, export, the legend.
+// The bar above the flow: phase, search, zoom, export, legend.
 
 import { PHASES } from "../data.js";
 import { make_device_select } from "../devices.js";

@@ -1,4 +1,4 @@
-// The way back out: open boxes that the view is within, whose headers are out of sight.
+// Breadcrumbs: the open boxes around the view whose headers are out of sight.
 
 import { make } from "../dom.js";
 import { BOX_HEADER } from "./layout.js";

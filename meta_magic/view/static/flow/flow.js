@@ -1,5 +1,5 @@
-// The Flow view: what is open, where the keyboard is, what is selected. The parts beside
-// this file lay it out, draw it, and hear the mouse and the keys.
+// The Flow view: open boxes, focus and selection. The files beside this one lay it out, draw
+// it, and handle mouse and keys.
 
 import { draw, fill, make, make_id } from "../dom.js";
 import { make_bar } from "./bar.js";

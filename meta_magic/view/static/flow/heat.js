@@ -1,4 +1,4 @@
-// How much the boxes of the flow take, as colours of one scale. Touches no document.
+// Heat colours of boxes in the flow, by a chosen quantity. No DOM.
 
 import { count_alive } from "../alive.js";
 import { format_bytes, format_count, format_flops, format_seconds } from "../dom.js";

@@ -1,4 +1,4 @@
-// Operators, and the boxes that they are in: made, folded, cut into parts.
+// Builds items, which are operators and boxes: folds repeats, splits long boxes into parts.
 
 const MANY_ITEMS = 150; // items: a box with more is cut into parts
 const PART_SIZE = 100; // items

@@ -1,5 +1,5 @@
-// Layers from top to bottom for the inside of one box; what is inside its boxes was laid
-// out before, alone. Touches no document.
+// Lays out the inside of one box in layers from top to bottom; its inner boxes are laid out
+// before. No DOM.
 
 import { is_leaf } from "./items.js";
 import { flip, place } from "./layers.js";

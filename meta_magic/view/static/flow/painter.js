@@ -1,4 +1,4 @@
-// Draws what is in sight, and keeps what is drawn already.
+// Draws the visible items, and reuses elements that are drawn already.
 
 import { draw } from "../dom.js";
 import { is_in_sight } from "./spots.js";

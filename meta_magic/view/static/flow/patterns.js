@@ -1,5 +1,4 @@
-// What repeats among neighbours, as `Linear, ReLU, Linear, ReLU, ...` does. Touches no
-// document.
+// Finds repeated sequences of neighbours, such as `Linear, ReLU, Linear, ReLU`. No DOM.
 
 const PATTERN_SIZE = 8; // modules of a pattern
 const FEW_TURNS = 3; // times that a pattern of several modules is met: less says itself

@@ -1,4 +1,4 @@
-// What is drawn of one thing that was laid out: a node, a pill or a wire.
+// Draws one laid-out item: a node, a pill or a wire.
 
 import { draw, format_bytes, format_shape } from "../dom.js";
 import { is_leaf, walk } from "./items.js";

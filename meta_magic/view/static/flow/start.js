@@ -1,4 +1,4 @@
-// How the flow is laid out before anybody chose: the way and the levels that can be read.
+// The first layout of the flow: its direction, and as many open levels as are readable.
 
 import { arrange } from "./layout.js";
 import { count_levels, open_what_fits } from "./levels.js";
@@ -12,8 +12,8 @@ function find_spare({ svg: { parentElement: { parentElement: view } } }) {
 }
 
 /**
- * Open as many levels as the settings say, else as many as can be read at once; from left to
- * right where all can be read then, or more of it in as high a view, unless somebody chose the
+ * Open as many levels as the settings say, else as many as are readable at once; from left to
+ * right where all, or more, is readable then in the same height, unless the user chose the
  * direction. What is higher than its view has it grow.
  * @param {import("./flow.js").Flow} flow
  */

@@ -1,5 +1,5 @@
-// What code does beside calling modules: small functions that lead on to each other, and
-// loops, fold into boxes named by what is in them. Touches no document.
+// Steps of code between calls of modules: chains of small functions, and loops, are folded
+// into boxes named after their content. No DOM.
 
 import { shorten_op } from "../dom.js";
 import { adopt, make_item, walk } from "./items.js";
@@ -41,7 +41,7 @@ export class Folder {
     return this.has_functions && !folded.every(is_step) ? this.#fold_steps(folded) : folded;
   }
 
-  /** What is told of some steps. */
+  /** The label of some steps. */
   #name(steps) {
     const { modules } = this.trace;
     const names = [...new Set(steps.map(({ op, title, module }) =>
@@ -50,7 +50,7 @@ export class Folder {
     return names.join(", ");
   }
 
-  /** What is equal for items that repeat. */
+  /** A key that is equal for items that repeat. */
   #find_likeness({ kind, op, module, items }) {
     if (kind === "module") return this.trace.modules[module].likeness;
     if (kind === "op") return -1 - this.#likenesses[this.trace.op_signature[op]];

@@ -7,7 +7,7 @@ import { PHASES } from "../data.js";
 export const FORWARD_PHASE = PHASES.indexOf("forward");
 /** That of what autograd calls. */
 export const BACKWARD_PHASE = PHASES.indexOf("backward");
-/** That of what is of none. */
+/** The phase of items without one. */
 export const OTHER_PHASE = PHASES.indexOf("other");
 
 /**
@@ -28,7 +28,7 @@ export function find_phase(trace, op) {
 }
 
 /**
- * The phases to choose from. What is of no phase is shown with forward.
+ * The phases to choose from. Items without a phase are shown with forward.
  * @param {TraceView} trace
  */
 export function list_phases(trace) {

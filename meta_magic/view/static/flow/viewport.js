@@ -1,6 +1,6 @@
-// What is seen of the flow: from where on, and how large.
+// The visible part of the flow: position and zoom.
 
-/** Pixels round what is shown. */
+/** Pixels around the content. */
 export const EDGE = 10;
 /** The least zoom at which text can be read. */
 export const READABLE = 0.7;

@@ -1,4 +1,4 @@
-// Which accelerators have room for the peak; beside a kernel, up to which sizes.
+// Which accelerators the peak fits on; with a kernel, also up to which sizes.
 
 import { format_bytes, format_share, make } from "../dom.js";
 

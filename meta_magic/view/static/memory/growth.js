@@ -1,5 +1,5 @@
-// How the memory of a cell grows with a size, of what it was at some. Touches no document, so
-// that node can test it. `trials/growth.py` and `view/fits_of_sizes.py` write what is read here.
+// The memory of a cell at any size, interpolated from recordings at some sizes. No DOM, so that
+// node can test it. `trials/growth.py` and `view/fits_of_sizes.py` write its input.
 
 /**
  * @typedef {{name: string, current: number, choices: string[], nbytes: number,

@@ -1,5 +1,5 @@
-// What lives after each operator, and of what that is made up. Touches no document, so that
-// node can test it. `view/memory_payload.py` writes what is read here.
+// The live storages after each operator, by category and device. No DOM, so that node can
+// test it. `view/payload.py` writes its input.
 
 import { undo_steps } from "../data.js";
 
@@ -7,7 +7,7 @@ import { undo_steps } from "../data.js";
  * @typedef {import("../data.js").TraceView} TraceView
  * @typedef {{categories: string[], places: string[], accelerator: string, storage: number[], start: number[],
  *   length: number[], nbytes: number[], sizes: number[], category: number[],
- *   place: number[]}} PackedLives as `view/memory_payload.py` writes them
+ *   place: number[]}} PackedLives as `view/payload.py` writes them
  * @typedef {{storage: number, nbytes: number, start: number, stop: number, category: number,
  *   place: number, op: number}} Life
  *   bytes that a storage has after the operators from `start` to `stop`, which is not

@@ -1,4 +1,4 @@
-// Memory: what lives after each operator over time, and what is alive after one of them.
+// The Memory view: live bytes over time, and the live storages after one operator.
 
 import { find_living } from "../alive.js";
 import { add_up_modules, build_tops } from "../charts/areas.js";

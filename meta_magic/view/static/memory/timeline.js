@@ -1,4 +1,4 @@
-// A chart of the bytes that live after each operator, by what they are for.
+// A chart of the live bytes after each operator, by category.
 
 import { fit_path } from "../charts/areas.js";
 import { find_plateaus } from "../charts/depth.js";

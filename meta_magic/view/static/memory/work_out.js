@@ -1,4 +1,4 @@
-// What a kernel records again to say up to which size, and with which choices, a cell fits.
+// The controls of the Fit panel: the kernel records the cell again at other sizes and choices.
 
 import { NOT_YET, SILENCE } from "../asking.js";
 import { format_bytes, make, make_id } from "../dom.js";

@@ -1,4 +1,4 @@
-// Where a person chooses the columns of a table.
+// The menu of a table's columns.
 
 import { fill, make, make_id } from "../dom.js";
 

@@ -1,5 +1,4 @@
-// Which columns of a table are shown, and how wide: as a person chose, in each report of
-// this browser.
+// The user's choice of columns and widths, which all reports of this browser share.
 
 const LEAST_WIDTH = 40;
 const MOST_WIDTH = 1200;

@@ -1,10 +1,10 @@
-// What the keys do in a table.
+// The keys of a table.
 
 const GRID_STEPS = {
   ArrowDown: 1, ArrowUp: -1, PageDown: 15, PageUp: -15, Home: -Infinity, End: Infinity,
 };
 
-/** Do what a key stands for. @param {import("./grid.js").Grid} grid @param {KeyboardEvent} event */
+/** Handle a key. @param {import("./grid.js").Grid} grid @param {KeyboardEvent} event */
 export function press_in_grid(grid, event) {
   const { key } = event;
   const { rows, active, selection, element, view } = grid;

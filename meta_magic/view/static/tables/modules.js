@@ -1,4 +1,4 @@
-// The module trees as a table: what is alike is folded, what is asked for is opened.
+// The module trees as a table: equal siblings are folded, rows open on demand.
 
 import { list_path } from "../data.js";
 import { make_device_select } from "../devices.js";

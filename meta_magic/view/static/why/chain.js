@@ -1,4 +1,4 @@
-// Where a size comes from: chains of steps, saved with an explanation or asked of a kernel.
+// Where a size comes from: a chain of steps, saved with an explanation or sent by the kernel.
 
 import { make } from "../dom.js";
 
@@ -22,7 +22,7 @@ export const make_line_link = (line, show_line) => make("button", {
   type: "button", class: "mm-link", onclick: () => show_line(line),
 }, `line ${line}`);
 
-/** Tells why sizes are what they are, by what was saved or else by what a kernel answers. */
+/** Shows where sizes come from: from the saved explanation, or else from the kernel. */
 export class Whys {
   /**
    * @param {import("../data.js").TraceView} trace

@@ -1,6 +1,6 @@
-// A new cell of the notebook, where the front end lets a widget make one: in JupyterLab and
-// Notebook 7, whose manager of widgets knows the notebook that it belongs to. Others show a
-// reply to an execution, which no widget makes: there `%meta repair 1` does it.
+// Inserts a new cell into the notebook. Only JupyterLab and Notebook 7 let a widget do that:
+// their widget manager knows its notebook. Elsewhere `%meta repair 1` does it, by a reply to
+// an execution.
 
 /**
  * Return what makes a cell below that of a report; null where nothing can.

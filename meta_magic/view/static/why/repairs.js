@@ -1,4 +1,4 @@
-// Edits with which a failed cell runs, each to be copied, or put into a new cell.
+// Repairs of a failed cell, each to be copied or put into a new cell.
 
 import { copy_text, make } from "../dom.js";
 import { make_line_link } from "./chain.js";

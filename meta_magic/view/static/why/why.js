@@ -52,7 +52,7 @@ class Chains {
   }
 }
 
-/** What the call was given: a row each, of whose sizes each leads to why it is what it is. */
+/** The operands of the failed call, a row each; a click on a size shows where it comes from. */
 function make_given(/** @type {Given[]} */ all, /** @type {Chains} */ chains, whys) {
   const make_size = (given) => (size, dim) => {
     const name = name_size(given, dim);
