@@ -23,18 +23,13 @@ MAX_BACK: Final = 1000
 
 def describe_module(trace: Trace) -> str:
     """Return class and name of the module in which the failed call was made."""
-    number = _find_failing(trace)
-    if number is None:
+    call = trace.ops[-1] if len(trace.ops) else None
+    if call is None or not call.raised or call.module_call is None:
         return ""
-    within = trace.module_calls[number]
+    within = trace.module_calls[call.module_call]
     root = None if within.root is None else trace.modules[within.root]
     name = ".".join(part for part in (root.name if root else "", within.module) if part)
     return f"{within.class_name} `{name}`" if name else within.class_name
-
-
-def _find_failing(trace: Trace) -> int | None:
-    call = trace.ops[-1] if len(trace.ops) else None
-    return call.module_call if call is not None and call.raised else None
 
 
 def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:

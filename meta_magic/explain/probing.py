@@ -235,6 +235,23 @@ class Probe:
         """Whether it does on the first device alone, which is quick."""
         return self._look_up(values, {}, self.device) is not None
 
+    def find_values(self, *group: Variable) -> list[int]:
+        """Return the candidates that are accepted for all numbers of a group."""
+        candidates = self.list_candidates(group[0])
+        return [n for n in candidates if self.accepts(dict.fromkeys(group, n))]
+
+    def list_groups(self) -> list[tuple[Variable, ...]]:
+        """Return groups of equal numbers: of each operand, then of the others."""
+        numbers = range(len(self.call.operands))
+        parts = [[v for v in self.values if v.operand == number] for number in numbers]
+        parts.append([v for v in self.values if v.operand != 0])
+        groups = [
+            tuple(v for v in part if self.values[v] == value)
+            for part in parts
+            for value in dict.fromkeys(self.values[v] for v in part)
+        ]
+        return [group for group in dict.fromkeys(groups) if len(group) > 1]
+
     def _look_up(
         self,
         values: Mapping[Variable, int],

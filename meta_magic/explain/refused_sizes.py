@@ -110,8 +110,7 @@ def _list_refused(
     known = {*probe.values.values()} - {1}
     found = []
     for variable in given:
-        candidates = probe.list_candidates(variable)
-        accepted = [size for size in candidates if probe.accepts({variable: size})]
+        accepted = probe.find_values(variable)
         accepted.sort(key=lambda size: size not in known)
         if accepted:
             found.append((variable, tuple(accepted)))

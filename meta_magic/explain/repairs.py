@@ -119,8 +119,8 @@ def _find_lines(rerun: Rerun) -> frozenset[int]:
 
 def run_edited(block: Block, edits: Sequence[Edit]) -> list[Outcome | Failure]:
     """Run a block with each of some edits; each has a child of its own."""
-    answers = _ask(block, [partial(_run_in_child, block, edit) for edit in edits])
-    return [NO_END if answer is NO_ANSWER else answer for answer in answers]
+    answers = _ask(block, [partial(_run_many, block, [edit], 1) for edit in edits])
+    return [NO_END if answer is NO_ANSWER else answer[0] for answer in answers]
 
 
 def screen(
@@ -159,7 +159,8 @@ def _run_many(
     block: Block, edits: Sequence[Edit], n_wanted: int
 ) -> list[Outcome | Failure]:
     """Run a block with edits while there is time; runs in a child."""
-    refused, end = _enter_trial(), process_time() + SECONDS_OF_MANY
+    leave_dynamo_out()  # code that the failed block did not reach may import dynamo
+    refused, end = enter_sandbox(), process_time() + SECONDS_OF_MANY
     outcomes: list[Outcome | Failure] = []
     for edit in edits:
         outcomes.append(_run_edit(block, edit, refused))
@@ -167,15 +168,6 @@ def _run_many(
         if process_time() > end or n_found >= n_wanted:
             break
     return outcomes
-
-
-def _run_in_child(block: Block, edit: Edit) -> Outcome | Failure:
-    return _run_edit(block, edit, _enter_trial())
-
-
-def _enter_trial() -> list[str]:
-    leave_dynamo_out()  # code that the failed block did not reach may import dynamo
-    return enter_sandbox()
 
 
 def _run_edit(block: Block, edit: Edit, refused: list[str]) -> Outcome | Failure:

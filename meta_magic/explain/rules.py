@@ -82,7 +82,7 @@ def _relate_numbers(probe: Probe) -> Iterator[str]:
     seen: set[frozenset[Variable]] = set()
     limits = []
     for variable in probe.values:
-        accepted = _list_accepted(probe, variable)
+        accepted = probe.find_values(variable)
         found = [r for size in accepted for r in _find_relations(probe, variable, size)]
         for relation in dict.fromkeys(found):
             pair = frozenset((variable, relation.other))
@@ -96,11 +96,6 @@ def _relate_numbers(probe: Probe) -> Iterator[str]:
     for variable, accepted in limits:
         limit = _find_limit(probe, variable, accepted)
         yield f"{probe.label(variable)} {limit}"
-
-
-def _list_accepted(probe: Probe, variable: Variable) -> list[int]:
-    found = probe.list_candidates(variable)
-    return [size for size in found if probe.accepts({variable: size})]
 
 
 def _is_broadcast(probe: Probe, variable: Variable, accepted: Sequence[int]) -> bool:
@@ -177,30 +172,15 @@ def _find_limit(probe: Probe, variable: Variable, accepted: Sequence[int]) -> st
 
 def _relate_groups(probe: Probe) -> Iterator[str]:
     """Yield what several equal numbers must be, all together."""
-    for group in _list_groups(probe):
+    for group in probe.list_groups():
         names = " and ".join(map(probe.label, group))
-        candidates = probe.list_candidates(group[0])
-        sizes = [n for n in candidates if probe.accepts(dict.fromkeys(group, n))]
+        sizes = probe.find_values(*group)
         leaders = [leader for n in sizes for leader in _find_leaders(probe, group, n)]
         for leader in dict.fromkeys(leaders):
             yield f"{names} must equal {probe.label(leader)}"
         if sizes and not leaders:
             shown = " or ".join(map(str, sizes[:3]))
             yield f"{names} would be accepted as {shown}, together"
-
-
-def _list_groups(probe: Probe) -> list[tuple[Variable, ...]]:
-    """Return groups of equal numbers: of each operand, then of all but the first."""
-    sizes = {v: n for v, n in probe.values.items() if v.is_size}
-    numbers = range(len(probe.call.operands))
-    parts = [[v for v in sizes if v.operand == number] for number in numbers]
-    parts.append([v for v in probe.values if v.operand != 0])
-    groups = [
-        tuple(v for v in part if probe.values[v] == value)
-        for part in parts
-        for value in dict.fromkeys(probe.values[v] for v in part)
-    ]
-    return [group for group in dict.fromkeys(groups) if len(group) > 1]
 
 
 def _find_leaders(

@@ -39,7 +39,10 @@ def parse_block(rerun: Rerun, text: str | None = None) -> ast.Module:
     entered = [
         node
         for node in ast.walk(ast.parse(text, rerun.file))
-        if isinstance(node, ast.With) and _begins_at(node, rerun.line)
+        if isinstance(node, ast.With)
+        and (
+            node.lineno == rerun.line or node.lineno <= rerun.line < node.body[0].lineno
+        )
     ]
     if not entered:
         raise TrialError(f"line {rerun.line} of {rerun.file} is no `with record()`")
@@ -49,10 +52,6 @@ def parse_block(rerun: Rerun, text: str | None = None) -> ast.Module:
     except SyntaxError as error:  # a return, a yield
         raise TrialError(f"it cannot stand by itself: {error.msg}") from None
     return block
-
-
-def _begins_at(node: ast.With, line: int) -> bool:
-    return node.lineno <= line < node.body[0].lineno or node.lineno == line
 
 
 def _strip_recording(entered: ast.With, rerun: Rerun) -> list[ast.stmt]:

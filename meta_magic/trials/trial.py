@@ -52,22 +52,6 @@ SECONDS: Final = 60.0
 """How long a trial may take, by default."""
 
 
-class Change(NamedTuple):
-    """What a child runs instead of a trace's block.
-
-    Attributes:
-        block: Its statements.
-        sizes: Values that replace those of names.
-        choices: Changes of torch, see :data:`~meta_magic.trials.trial_choices.CHOICES`.
-        bound: Names that are bound again for each part of a batch.
-    """
-
-    block: ast.Module
-    sizes: Mapping[str, int]
-    choices: Collection[Choice]
-    bound: Collection[str]
-
-
 def ask_trial(
     trace: Trace,
     question: Question[T],
@@ -117,10 +101,9 @@ def ask_trials(
         TrialError: The block cannot run again at all.
     """
     check_choices(choices)
-    changes = [_make_change(trace, own, choices) for own in sizes]
-    asked = [
-        partial(_answer_trial, check_rerun(trace), own, question) for own in changes
-    ]
+    rerun = check_rerun(trace)
+    changed = [_change_block(trace, own, choices) for own in sizes]
+    asked = [partial(_answer_trial, rerun, question, choices, *own) for own in changed]
     return _answer_all(asked, seconds)
 
 
@@ -138,15 +121,16 @@ def _answer_all(
     ]
 
 
-def _make_change(
+def _change_block(
     trace: Trace, sizes: Mapping[str, int], choices: Collection[Choice]
-) -> Change:
+) -> tuple[ast.Module, Mapping[str, int], frozenset[str]]:
+    """Return a block at other sizes, the sizes, and what each part of a batch binds."""
     block, parts = parse_block(check_rerun(trace)), read_parts(choices)
     bound = frozenset[str]()
     if parts is not None:
         bound = accumulate(block, parts)
         sizes = {**sizes, parts.name: _size_of_part(trace, sizes, parts)}
-    return Change(set_sizes(block, sizes), sizes, choices, bound)
+    return set_sizes(block, sizes), sizes, bound
 
 
 def check_rerun(trace: Trace) -> Rerun:
@@ -163,14 +147,19 @@ def check_rerun(trace: Trace) -> Rerun:
 
 
 def _answer_trial(
-    rerun: Rerun, change: Change, question: Question[T]
+    rerun: Rerun,
+    question: Question[T],
+    choices: Collection[Choice],
+    block: ast.Module,
+    sizes: Mapping[str, int],
+    bound: Collection[str],
 ) -> tuple[str | None, T | None]:
     """Return why there is no answer, or the answer; runs in the child."""
-    variables = restore_variables(rerun, change.block, change.sizes)
+    variables = restore_variables(rerun, block, sizes)
     refused = enter_sandbox()
-    faults: list[Fault] = [partial(find_remade, change.bound, variables)]
-    choose = partial(make_choices, change.choices, rerun.options.device, faults)
-    trace = record_block(rerun, change.block, variables, choose)
+    faults: list[Fault] = [partial(find_remade, bound, variables)]
+    choose = partial(make_choices, choices, rerun.options.device, faults)
+    trace = record_block(rerun, block, variables, choose)
     if refused:
         return f"it {refused[0]}", None
     if trace.error is not None:

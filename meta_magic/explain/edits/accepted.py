@@ -152,7 +152,7 @@ def _fit(shape: Sequence[int], other: Operand) -> Iterator[Change]:
                 yield Change("{}" + text, itemgetter(crop))
         if len(shape) == IMAGE and shape[2:] != sizes[2:]:
             text = f"{FUNCTIONAL}.interpolate({{}}, size={name}.shape[2:])"
-            yield Change(text, _resize_to(sizes[2:]))
+            yield Change(text, partial(functional.interpolate, size=sizes[2:]))
         yield Change(f"{{}}.expand_as({name})", methodcaller("expand", sizes))
     if len(sizes) == len(shape) + 1:
         text = f"{{}}.unsqueeze(1).expand_as({name})"
@@ -162,10 +162,6 @@ def _fit(shape: Sequence[int], other: Operand) -> Iterator[Change]:
 
 
 FUNCTIONAL: Final = "torch.nn.functional"
-
-
-def _resize_to(sizes: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
-    return lambda tensor: functional.interpolate(tensor, size=sizes)
 
 
 def _select(rank: int) -> Iterator[Change]:
@@ -241,7 +237,12 @@ def find_accepted(probe: Probe, written: Collection[int]) -> Accepted:
     if probe.accepts({}):
         return Accepted(is_of_values=True)
     end = process_time() + SECONDS
-    found = chain(_walk_numbers(probe), _walk_groups(probe))
+    units = chain(((variable,) for variable in probe.values), probe.list_groups())
+    found = (
+        (probe.values[unit[0]], size)
+        for unit in units
+        for size in probe.find_values(*unit)
+    )
     numbers = dict.fromkeys(takewhile(lambda _: process_time() < end, found))
     known = {*probe.values.values()}
     # Those of other numbers first, and last what is only broadcast.
@@ -253,31 +254,6 @@ def find_accepted(probe: Probe, written: Collection[int]) -> Accepted:
     return Accepted(tuple(ordered[:MAX_NUMBERS]), tuple(changes))
 
 
-def _walk_numbers(probe: Probe) -> Iterator[tuple[int, int]]:
-    """Yield single numbers, with what is accepted instead."""
-    for variable, value in probe.values.items():
-        for size in probe.list_candidates(variable):
-            if probe.accepts({variable: size}):
-                yield value, size
-
-
-def _walk_groups(probe: Probe) -> Iterator[tuple[int, int]]:
-    """Yield equal numbers, with what is accepted for all of them together."""
-    sizes = {variable: n for variable, n in probe.values.items() if variable.is_size}
-    operands = range(len(probe.call.operands))
-    parts = [[v for v in sizes if v.operand == number] for number in operands]
-    parts.append([v for v in probe.values if v.operand != 0])
-    groups: dict[tuple[Variable, ...], None] = {}
-    for part in parts:
-        for value in dict.fromkeys(probe.values[v] for v in part):
-            groups[tuple(v for v in part if probe.values[v] == value)] = None
-    for group in groups:
-        if len(group) > 1:
-            for size in probe.list_candidates(group[0]):
-                if probe.accepts(dict.fromkeys(group, size)):
-                    yield probe.values[group[0]], size
-
-
 def _walk_changes(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
     """Yield changes of single operands."""
     for number in written:
@@ -286,17 +262,10 @@ def _walk_changes(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
             *list_accepted_forms(probe, number),
         ):
             yield _judge(probe, {number: change})
-        for text in _walk_crops(probe, number):
-            yield Accepting(((number, text),))
-
-
-def _walk_crops(probe: Probe, number: int) -> Iterator[str]:
-    """Yield how an operand is cut to a size that is accepted."""
-    for dim, size in enumerate(probe.call.operands[number].geometry.shape):
-        variable = Variable(number, dim)
-        for right in probe.list_candidates(variable):
-            if 1 < right < size and probe.accepts({variable: right}):
-                yield f"{{}}[{':, ' * dim}:{right}]"
+        for dim, size in enumerate(probe.call.operands[number].geometry.shape):
+            for cut in probe.find_values(Variable(number, dim)):
+                if 1 < cut < size:
+                    yield Accepting(((number, f"{{}}[{':, ' * dim}:{cut}]"),))
 
 
 def _walk_pairs(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:

@@ -298,17 +298,14 @@ def _resize_images(situation: Situation) -> Iterator[Edit]:
         for first, second in pairwise(numbers):
             side = read_number(first) or 0
             is_square = side >= MIN_SIDE and side == read_number(second)
-            for at, other in enumerate(_list_sides(side) if is_square else ()):
+            others = SIDES - {side} if is_square else ()
+            near = sorted(others, key=lambda other: abs(log(other / side)))
+            for at, other in enumerate(near[:MAX_SIDES]):
                 edits = (
                     *program.replace(first, str(other), 0),
                     *program.replace(second, str(other), 0),
                 )
                 yield join_edits(edits, RESIZE_COST + at / 10)
-
-
-def _list_sides(side: int) -> list[int]:
-    others = sorted(SIDES - {side}, key=lambda other: abs(log(other / side)))
-    return others[:MAX_SIDES]
 
 
 def _pad_otherwise(situation: Situation) -> Iterator[Edit]:

@@ -286,15 +286,20 @@ class Lineages:
         steps: list[Step] = []
         unresolved = []
         while len(steps) < min(len(reached), MAX_STEPS):
-            step, parts = self._describe(reached[len(steps)])
+            at, reached_number = len(steps), reached[len(steps)]
+            step, parts = self._describe(reached_number)
             step = replace(step, parts=tuple(map(place, parts)))
-            if _is_unknown(step, reached[len(steps)]):
-                unresolved.append(_refer_to(len(steps), reached[len(steps)]))
+            if _is_unknown(step, reached_number):
+                node, dim = reached_number.origin
+                unresolved.append(Unresolved(at, node.call.index, node.output, dim))
             steps.append(step)
-        left = len(reached) - len(steps)
-        caveat = f"what comes after {MAX_STEPS} steps is left out" if left else ""
-        whole = (_cut(step, len(steps)) for step in steps) if left else steps
-        return Lineage(name=name, steps=tuple(whole), caveat=caveat), (*unresolved,)
+        caveat = ""
+        if len(reached) > len(steps):
+            caveat = f"what comes after {MAX_STEPS} steps is left out"
+            for at, step in enumerate(steps):
+                parts = tuple(part for part in step.parts if part < len(steps))
+                steps[at] = replace(step, parts=parts)
+        return Lineage(name=name, steps=tuple(steps), caveat=caveat), (*unresolved,)
 
     def _follow(self, number: Any) -> Any:
         """Return the origin of a number that calls handed on unchanged."""
@@ -426,16 +431,6 @@ def _is_unknown(step: Step, number: Any) -> bool:
     """
     is_constant = bool(step.formula) and step.value < LEAST_LOST
     return not (step.parts or is_constant) and _call_of(number) is not None
-
-
-def _refer_to(step: int, number: Any) -> Unresolved:
-    node, dim = number.origin
-    return Unresolved(step, node.call.index, node.output, dim)
-
-
-def _cut(step: Step, n_steps: int) -> Step:
-    """Return a step without the parts that the chain has no room for."""
-    return replace(step, parts=tuple(part for part in step.parts if part < n_steps))
 
 
 def _name_function(function: Any) -> str:

@@ -51,34 +51,27 @@ class Worked(NamedTuple):
 Origin: TypeAlias = Written | SizeOf | Worked
 
 
-class TracedInt(int):
+class _Traced:
+    """Copies of a traced number keep its origin; pickling drops it."""
+
+    origin: Origin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PLAIN[type(self)], (strip(self),)
+
+    def __copy__(self) -> "_Traced":
+        return self
+
+    def __deepcopy__(self, _: object) -> "_Traced":
+        return self
+
+
+class TracedInt(_Traced, int):
     """An integer with an origin."""
 
-    origin: Origin
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return int, (int(self),)
-
-    def __copy__(self) -> "TracedInt":
-        return self
-
-    def __deepcopy__(self, _: object) -> "TracedInt":
-        return self
-
-
-class TracedFloat(float):
+class TracedFloat(_Traced, float):
     """A float with an origin, as a true division returns."""
-
-    origin: Origin
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return float, (float(self),)
-
-    def __copy__(self) -> "TracedFloat":
-        return self
-
-    def __deepcopy__(self, _: object) -> "TracedFloat":
-        return self
 
 
 TRACED: Final[Mapping[type, type]] = {int: TracedInt, float: TracedFloat}

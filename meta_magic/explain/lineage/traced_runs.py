@@ -148,14 +148,11 @@ def trace_block(block: ast.Module) -> TracedBlock:
     names = {"note": NOTE, "written": WRITTEN, "replace_function": REPLACE}
     given = [ast.alias(name, alias) for name, alias in names.items()]
     head = ast.ImportFrom(__name__, given, 0)
-    later = [n for n in body if isinstance(n, ast.ImportFrom) and _is_future(n)]
-    rest = [statement for statement in body if statement not in later]
-    whole = ast.Module([*later, head, *rest], [])
+    # An import from __future__ must stay the first statement.
+    future = [n for n in body if getattr(n, "module", None) == "__future__"]
+    rest = [statement for statement in body if statement not in future]
+    whole = ast.Module([*future, head, *rest], [])
     return TracedBlock(ast.fix_missing_locations(whole), tuple(tracing.literals))
-
-
-def _is_future(node: ast.ImportFrom) -> bool:
-    return node.module == "__future__"
 
 
 def _label_literals(block: ast.Module) -> dict[int, str]:

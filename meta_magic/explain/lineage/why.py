@@ -9,6 +9,7 @@ LSTM, for which the whole block runs with other numbers (:func:`_resolve`).
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from time import monotonic
 from typing import Any, Final
 
@@ -118,7 +119,7 @@ def _add_operators(run: Run, known: dict[int, Node]) -> None:
             continue
         nodes = [_find(known, metadata) for metadata in op.inputs]
         kwargs = {name: _freeze(value, op, nodes) for name, value in op.arguments}
-        call = Call(-1, _find_operator(op.op), (), kwargs, op.line)
+        call = Call(-1, attrgetter(op.op)(torch.ops), (), kwargs, op.line)
         for output, metadata in enumerate(op.outputs):
             if metadata.tensor_id not in known:
                 node = Node(_make_like(metadata), call, output)
@@ -143,13 +144,6 @@ def _freeze(value: Any, op: OpCall, nodes: list[Node]) -> Any:
 
 def _make_like(metadata: TensorMetadata) -> torch.Tensor:
     return torch.empty(metadata.shape, dtype=metadata.dtype, device="meta")
-
-
-def _find_operator(name: str) -> Any:
-    found: Any = torch.ops
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
 
 
 MAX_LITERALS: Final = 32
