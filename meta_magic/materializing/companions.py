@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from meta_magic.materializing.targets import BOOKKEEPING, Held, address_of, walk
-from meta_magic.recording.identities.living_tensors import find_stored
+from meta_magic.recording.identities.live_versions import find_stored
 from meta_magic.recording.identities.origins import find_origin
 from meta_magic.session.operand_names import read_attributes
 from meta_magic.torch_private.autograd import read_hooks

@@ -15,9 +15,9 @@ import torch
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.targets import Held, Target, group_targets
-from meta_magic.recording.identities.living_tensors import LivingTensors, read_version
+from meta_magic.recording.identities.live_versions import LiveTensors, read_version
 from meta_magic.recording.identities.origins import Origin, find_origin
-from meta_magic.recording.identities.storage_bytes import as_bytes, sum_bytes
+from meta_magic.recording.identities.storages import as_bytes, sum_bytes
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import trace_back
 from meta_magic.replaying.uses import Uses
@@ -78,7 +78,7 @@ def locate(targets: Sequence[Target], program: Program | None) -> Groups:
     Raises:
         MaterializeError: No recording made one, or it was changed outside of any.
     """
-    groups, live = Groups(), LivingTensors()
+    groups, live = Groups(), LiveTensors()
     for target in targets:
         origin, number = locate_one(target, program)
         if program is None:
@@ -87,9 +87,7 @@ def locate(targets: Sequence[Target], program: Program | None) -> Groups:
     return groups
 
 
-def check_fresh(
-    target: Target, origin: Origin, number: int, live: LivingTensors
-) -> None:
+def check_fresh(target: Target, origin: Origin, number: int, live: LiveTensors) -> None:
     """Refuse a target that was changed after its latest recording."""
     if any(
         origin.is_stale(tensor, read_version(tensor), number, live)
@@ -190,7 +188,7 @@ def locate_constructed(
     Raises:
         MaterializeError: No recording made one, or it was changed outside of any.
     """
-    groups, live = Groups(), LivingTensors()
+    groups, live = Groups(), LiveTensors()
     found = [locate_one(target, program) for target in targets]
     moments = [*find_moments(found, read)]
     ends = choose_ends(moments)

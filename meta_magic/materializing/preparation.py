@@ -34,7 +34,7 @@ from meta_magic.materializing.targets import (
     find_on_meta,
     list_variables,
 )
-from meta_magic.recording.identities.storage_bytes import as_bytes
+from meta_magic.recording.identities.storages import as_bytes
 from meta_magic.replaying.memory import make_view
 from meta_magic.torch_private.autograd import (
     mark_graph_lost,

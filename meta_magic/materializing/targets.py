@@ -29,7 +29,7 @@ from torch import Tensor, UntypedStorage, nn
 from torch.nn.parameter import is_lazy
 
 from meta_magic.errors import MaterializeError
-from meta_magic.recording.identities.frame_kinds import OWN, is_library, is_stdlib
+from meta_magic.recording.identities.call_sites import OWN, is_library, is_stdlib
 from meta_magic.recording.identities.origins import find_origin, has_origins
 from meta_magic.recording.rows.tree_tensors import own_tensors
 from meta_magic.replaying.memory import read_geometry

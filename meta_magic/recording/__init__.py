@@ -1,8 +1,8 @@
 """Running code to a program, in five rooms; each stands on those above it here.
 
-* ``identities``: numbers of tensors, storages and modules, places in the source
+* ``identities``: numbers of tensors, storages and modules, call sites
 * ``signatures``: what calls have in common, and which may be answered without a kernel
-* ``rows``: what is written: operator calls, module calls, draws, constants, findings
+* ``rows``: what is written: operator calls, module calls, draws, constants, diagnostics
 * ``as_device``: what a device would run: attention, autocast, optimizers, kernels
 * ``intercept``: modes, and what stands in for functions that no mode sees
 

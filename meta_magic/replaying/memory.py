@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import ReplayError
-from meta_magic.recording.identities.storage_bytes import as_bytes, sum_bytes
+from meta_magic.recording.identities.storages import as_bytes, sum_bytes
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.torch_private.tensor_internals import negate_lazily, parts_of
 from meta_magic.trace.program_facts import Constant

@@ -40,4 +40,4 @@ def make_checks(
 
     known = KnownValues(write.registry, write.constants, write.rows)
     write.imports.follow(known.find_written)
-    return ValueChecks(write.registry, known, write.findings, evaluate, options)
+    return ValueChecks(write.registry, known, write.diagnostics, evaluate, options)

@@ -60,10 +60,10 @@ def find_notes(
     written: Written, program: Program, trees: Sequence[Tree], outside: Outside
 ) -> tuple[Note, ...]:
     """Return all notes of a recording in order of line, those without one last."""
-    findings = written.findings
-    has_saved = any(note.kind == "save" for note in findings.notes)
+    diagnostics = written.diagnostics
+    has_saved = any(note.kind == "save" for note in diagnostics.notes)
     found = [
-        *findings.notes,
+        *diagnostics.notes,
         *(Note(kind="inference", text=t, line=None) for t in written.imports.doubts),
         *_find_silent_broadcasts(program),
         *_find_evaluated(program),
@@ -80,7 +80,7 @@ def find_notes(
 def _find_outside(written: Written, outside: Outside) -> Iterator[Note]:
     """Yield what failed, what was left open, and what was not recorded or not asked."""
     if not outside.has_failed:
-        for text, line in describe_failures(written.findings):
+        for text, line in describe_failures(written.diagnostics):
             yield Note(kind="failed", text=text, line=line)
     for text in outside.left_open:
         yield Note(kind="state", text=text, line=None)
@@ -106,7 +106,7 @@ def _find_outside(written: Written, outside: Outside) -> Iterator[Note]:
             "them: asking the CPU would have been over a quarter of the cell's time",
             line=None,
         )
-    for class_name, count in written.findings.n_unseen.items():
+    for class_name, count in written.diagnostics.n_unseen.items():
         yield Note(
             kind="foreign",
             text=f"{count:,} operators on {class_name} were not recorded",

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor, nn
 
-from meta_magic.recording.identities.code_positions import describe_position, list_spans
+from meta_magic.recording.identities.call_sites import describe_position, list_spans
 from meta_magic.torch_private.module_internals import (
     buffers_of,
     children_of,

@@ -11,18 +11,15 @@ from operator import attrgetter
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from meta_magic.recording.identities.clock import Clock
-from meta_magic.recording.identities.module_numbers import ModuleNumbers
+from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.origins import find_place
-from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.storages import Clock
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.rows.constants import Constants
+from meta_magic.recording.rows.constants import Constants, Imports
+from meta_magic.recording.rows.diagnostics import Diagnostics, FlagChanges
 from meta_magic.recording.rows.draws import Draws
-from meta_magic.recording.rows.findings import Findings
-from meta_magic.recording.rows.flag_changes import FlagChanges
-from meta_magic.recording.rows.imports import Imports
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
-from meta_magic.recording.rows.module_trees import Tree
+from meta_magic.recording.rows.module_trees import ModuleNumbers, Tree
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.replaying.row_columns import Columns
@@ -55,20 +52,20 @@ class Written(NamedTuple):
         constants: Keeps content that came from outside.
         imports: Notes storages of earlier recordings.
         flags: Notes changes of the flags of torch's backends.
-        findings: Takes notes and caveats.
+        diagnostics: Takes notes and caveats.
     """
 
     clock: Clock
     registry: TensorRegistry
     numbers: ModuleNumbers
-    places: Places
+    places: CallSites
     calls: ModuleCallRecorder
     draws: Draws
     rows: RowWriter
     constants: Constants
     imports: Imports
     flags: FlagChanges
-    findings: Findings
+    diagnostics: Diagnostics
 
 
 class ProgramBuilder:
@@ -132,12 +129,12 @@ class ProgramBuilder:
     def _build(
         self, trees: Sequence[Tree], columns: dict[str, Any], *, has_failed: bool
     ) -> Program:
-        write, findings = self._written, self._written.findings
+        write, diagnostics = self._written, self._written.diagnostics
         # A snapshot for each step would be slow if it read all signatures again.
         added = write.rows.entries[len(self._signatures) :]
         self._signatures += tuple(entry.signature for entry in added)
         positions = write.places.build_positions()
-        failures = () if has_failed else describe_failures(findings)
+        failures = () if has_failed else describe_failures(diagnostics)
         texts = [*[GAP][: write.draws.has_gap], *write.imports.doubts]
         n_calls = write.clock.now  # the call that runs now may have evaluations already
         return Program(
@@ -152,10 +149,10 @@ class ProgramBuilder:
             constants=write.constants.build(),
             imports=write.imports.build(),
             torn=tuple(sorted(write.constants.torn)),
-            caveats=(*failures, *findings.doubts, *((text, None) for text in texts)),
-            evaluations=_list_until(n_calls, findings.evaluations),
-            assumptions=_list_until(n_calls, findings.assumptions),
-            kernels=tuple(findings.kernels),
+            caveats=(*failures, *diagnostics.doubts, *((text, None) for text in texts)),
+            evaluations=_list_until(n_calls, diagnostics.evaluations),
+            assumptions=_list_until(n_calls, diagnostics.assumptions),
+            kernels=tuple(diagnostics.kernels),
             flags=tuple(write.flags.changes),
             as_device=self._device,
             raised=self.raised,
@@ -168,9 +165,9 @@ def _list_until(n_calls: int, found: Sequence[Found]) -> tuple[Found, ...]:
     return tuple(found[: bisect_left(found, n_calls, key=attrgetter("call"))])
 
 
-def describe_failures(findings: Findings) -> Iterator[tuple[str, int | None]]:
+def describe_failures(diagnostics: Diagnostics) -> Iterator[tuple[str, int | None]]:
     """Yield a sentence and a line for each call that raised, and the cell went on."""
-    for name, line in findings.failures:
+    for name, line in diagnostics.failures:
         yield f"{name} failed on meta, and the cell went on without it", line
 
 
@@ -202,7 +199,7 @@ def make_written(
     """Return the parts that write a recording, each given those that it needs."""
     clock, numbers, imports, draws = Clock(), ModuleNumbers(), Imports(), Draws()
     registry = TensorRegistry(cache.geometries, clock, imports.note, find_place)
-    places = Places(cell_file, top, numbers.of)
+    places = CallSites(cell_file, top, numbers.of)
     calls = ModuleCallRecorder(registry, clock, numbers, places)
     return Written(
         clock=clock,
@@ -215,7 +212,7 @@ def make_written(
         constants=Constants(registry),
         imports=imports,
         flags=FlagChanges(clock),
-        findings=Findings(places),
+        diagnostics=Diagnostics(places),
     )
 
 
@@ -241,4 +238,6 @@ class LiveColumns:
 
     def is_changed(self) -> bool:
         """Whether a replay may differ: flags were changed, or values were assumed."""
-        return bool(self._written.flags.changes or self._written.findings.assumptions)
+        return bool(
+            self._written.flags.changes or self._written.diagnostics.assumptions
+        )

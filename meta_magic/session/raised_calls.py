@@ -17,10 +17,13 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from meta_magic.recording.identities.frame_kinds import BACKWARD, FORWARD
-from meta_magic.recording.identities.function_names import describe_function
+from meta_magic.recording.identities.call_sites import (
+    BACKWARD,
+    FORWARD,
+    Running,
+    describe_function,
+)
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.places import Running
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.signatures.descriptions import Describer
@@ -106,7 +109,7 @@ def find_raised(
             error = error.__cause__
     except Exception as other:  # noqa: BLE001  must not replace the user's own error
         text = f"the call that raised is not in the trace: {other}"
-        write.findings.note_at("raised", text, None)
+        write.diagnostics.note_at("raised", text, None)
     return None
 
 

@@ -24,7 +24,7 @@ from meta_magic.recording.as_device.meta_kernels import KernelsOf
 from meta_magic.recording.as_device.optimizers import OptimizersOf
 from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.identities.left_versions import look_for_versions
+from meta_magic.recording.identities.live_versions import find_uncounted_versions
 from meta_magic.recording.identities.origins import Origin, has_origins, keep_origins
 from meta_magic.recording.intercept.backward_passes import BackwardPasses
 from meta_magic.recording.intercept.compiled_functions import EagerStance
@@ -44,8 +44,8 @@ from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.shown_tensors import ShownTensors
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
+from meta_magic.recording.rows.diagnostics import RealMemory
 from meta_magic.recording.rows.module_trees import Tree, read_versions
-from meta_magic.recording.rows.real_memory import RealMemory
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.replaying.value_progress import Show, show_line
 from meta_magic.session.checked_values import make_checks
@@ -112,13 +112,13 @@ class Recording:
         self._written = write = make_written(cache, cell_file, top)
         self._trees = TreeFinder(write, namespace)
         self._programs = ProgramBuilder(write, options.device)
-        self._real_memory = RealMemory(write.places, write.findings)
+        self._real_memory = RealMemory(write.places, write.diagnostics)
         self._threads, self._tasks = ThreadWatch(), TaskWatch()
         self._plan = DevicePlan(
-            write.registry, write.places, options, write.findings.note
+            write.registry, write.places, options, write.diagnostics.note
         )
         self._lifting = Lifting(
-            write.registry, write.constants, write.findings, write.places
+            write.registry, write.constants, write.diagnostics, write.places
         )
         self._lending = Lending(self._lifting, self._plan)
         self._composites = CompositesOf(
@@ -127,7 +127,11 @@ class Recording:
         self._autocast = AutocastOf(self._plan, self._composites)
         self._values = ValuesOnDemand(write, self._programs.snapshot, options, show)
         self._shared = SharedMemory(
-            write.registry, write.places, write.constants, write.findings, self._values
+            write.registry,
+            write.places,
+            write.constants,
+            write.diagnostics,
+            self._values,
         )
         refusals = Refusals(is_probe=is_probe, is_patient=options.is_patient)
         contexts = self._make_contexts(options, cache, refusals)
@@ -138,12 +142,16 @@ class Recording:
         self, options: Options, cache: SignatureCache, refusals: Refusals
     ) -> tuple[AbstractContextManager[Any], ...]:
         """Return what is entered around the code, in order: the modes come last."""
-        write, plan, note = self._written, self._plan, self._written.findings.note
+        write, plan, note = self._written, self._plan, self._written.diagnostics.note
         registry, rows = write.registry, write.rows
         attention = AttentionOf(
-            plan, write.clock, self._autocast, write.findings.kernels, self._composites
+            plan,
+            write.clock,
+            self._autocast,
+            write.diagnostics.kernels,
+            self._composites,
         )
-        special = SpecialTensors(write.places, write.findings, plan)
+        special = SpecialTensors(write.places, write.diagnostics, plan)
         kernels = KernelCalls(
             registry=registry,
             rows=rows,
@@ -151,7 +159,7 @@ class Recording:
             constants=write.constants,
             real_memory=self._real_memory,
             special=special,
-            findings=write.findings,
+            diagnostics=write.diagnostics,
             values=self._values,
             plan=plan,
             lifting=self._lifting,
@@ -164,7 +172,7 @@ class Recording:
             registry=registry,
             places=write.places,
             constants=write.constants,
-            findings=write.findings,
+            diagnostics=write.diagnostics,
             attention=attention,
             plan=plan,
             dispatch=dispatch,
@@ -186,7 +194,7 @@ class Recording:
             DataSources(note, saver, loader, self._shared, self._lifting),
             *stand_in_for(plan, note, write.draws, compute),
             NewParameters(registry.forget),
-            GeneratorStates(write.draws, self._values, write.findings),
+            GeneratorStates(write.draws, self._values, write.diagnostics),
             self._lending,
             attention,
             self._composites,
@@ -282,7 +290,7 @@ class Recording:
             namespace, _, name = op.removesuffix(".default").partition(".")
             if f"{namespace}::{name}" in self._autocast.foreign:
                 text = f"{op} casts by a kernel of its own under autocast, not on meta"
-                self._written.findings.doubts[text, None] = None
+                self._written.diagnostics.doubts[text, None] = None
 
 
 def pick_cache(options: Options) -> SignatureCache:
@@ -336,7 +344,7 @@ def keep_origin(
     aliased = frozenset(write.registry.aliased)
     if write.imports.aliased:
         aliased |= write.imports.aliased & program.n_writes_by_storage.keys()
-    counters = look_for_versions(program, refs, aliased, versions)
+    counters = find_uncounted_versions(program, refs, aliased, versions)
     owned = set[int]().union(*(tree.owner_by_storage for tree in trees))
     origin = Origin(
         program=program,

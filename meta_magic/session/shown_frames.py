@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH_FILES, is_stdlib
+from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES, is_stdlib
 
 IN_PACKAGES: Final = re.compile(r".*/(?:site|dist)-packages/([^/.]+)")
 OURS: Final = "meta_magic"

@@ -20,8 +20,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
     put_on_meta,
 )
 from meta_magic.recording.as_device.layouts import lay_out_alike
-from meta_magic.recording.identities.frame_kinds import TORCH_FILES
-from meta_magic.recording.identities.function_names import describe_function
+from meta_magic.recording.identities.call_sites import TORCH_FILES, describe_function
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwargs
@@ -67,7 +66,7 @@ class ValuesOnDemand:
     """Computes values that a cell asks for.
 
     Args:
-        written: The parts that write the recording; its findings take what was
+        written: The parts that write the recording; its diagnostics take what was
             evaluated or assumed.
         snapshot: Returns the program recorded so far.
         options: The limits of one value, and what is assumed beyond them.
@@ -91,7 +90,7 @@ class ValuesOnDemand:
         self._clock = written.clock
         self._snapshot = snapshot
         self._options = options
-        self._findings = written.findings
+        self._diagnostics = written.diagnostics
         self._registry = written.registry
         self._routing = Routing(written.rows, written.registry)
         self._evaluator = Evaluator()
@@ -156,8 +155,8 @@ class ValuesOnDemand:
             if table.written:  # the evaluator keeps what it computed
                 real_by_id = {key: real.clone() for key, real in real_by_id.items()}
             returned = _call_with(table, given, real_by_id)
-        self._findings.n_answered += 1
-        self._findings.evaluations.append(cost)  # not before: the call may fail
+        self._diagnostics.n_answered += 1
+        self._diagnostics.evaluations.append(cost)  # not before: the call may fail
         return returned
 
     def _guess(self, table: OpTable, chosen: Inputs) -> Guess | None:
@@ -182,8 +181,8 @@ class ValuesOnDemand:
         call = Assumption(self._clock.now, guess.n_true, numel, guess.text, guess.value)
         with WithoutModes():
             returned = _call_assumed(table, given, read, call)
-        self._findings.n_answered += 1
-        self._findings.assumptions.append(call)
+        self._diagnostics.n_answered += 1
+        self._diagnostics.assumptions.append(call)
         return returned
 
     def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
@@ -207,8 +206,8 @@ class ValuesOnDemand:
                 return None
             (real,), cost = found
             number = make_view(real, seen[2].record).item()
-        self._findings.n_answered += 1
-        self._findings.evaluations.append(cost)
+        self._diagnostics.n_answered += 1
+        self._diagnostics.evaluations.append(cost)
         return number
 
     def _go_on(self, chosen: Inputs) -> tuple[list[UntypedStorage], Evaluation] | None:

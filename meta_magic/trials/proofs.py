@@ -28,8 +28,11 @@ from meta_magic.cost.advice.advice_records import Advice, Proof
 from meta_magic.cost.advice.advisors import find_advice
 from meta_magic.cost.memory_samples import take_sample
 from meta_magic.errors import TrialError
-from meta_magic.recording.identities.frame_kinds import USER, FrameKinds
-from meta_magic.recording.identities.function_names import describe_function
+from meta_magic.recording.identities.call_sites import (
+    USER,
+    FrameKinds,
+    describe_function,
+)
 from meta_magic.trace.program import Program
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.trial import ask_trial

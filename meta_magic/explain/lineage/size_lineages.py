@@ -37,7 +37,7 @@ from meta_magic.explain.lineage.traced_numbers import (
 )
 from meta_magic.explain.lineage.traced_runs import Literal, Run
 from meta_magic.explain.probing import Probe, Variable
-from meta_magic.recording.identities.function_names import describe_function
+from meta_magic.recording.identities.call_sites import describe_function
 from meta_magic.session.operand_names import NUMBER, find_paths, is_shells
 from meta_magic.torch_private.module_internals import is_made, walk_modules
 from meta_magic.trace.failed_call import FailedCall, Operand, walk_arguments

@@ -31,11 +31,11 @@ from meta_magic.materializing.report import (
     format_names,
 )
 from meta_magic.materializing.targets import Target, group_targets
-from meta_magic.recording.identities.left_generators import (
-    LeftGenerator,
-    find_left,
+from meta_magic.recording.identities.generator_carryover import (
+    CarriedGenerator,
+    carry_generator,
+    find_carried_end,
     forget_left,
-    keep_left,
     mark_state,
     move_own,
 )
@@ -347,7 +347,7 @@ def describe_error(error: ReplayError, target: Target | None) -> MaterializeErro
 
 def find_waiting() -> Program | None:
     """Return the recording whose draws torch's generator waits for, if any."""
-    left = find_left(torch.get_rng_state().numpy().tobytes())
+    left = find_carried_end(torch.get_rng_state().numpy().tobytes())
     return None if left is None else left.program
 
 
@@ -382,7 +382,7 @@ def move_generator(origin: Origin, replay: Execution) -> bool | None:
         # The rest of the program is still to be drawn before anything else.
         state = mark_state(state)
         earlier = EarlierEnd(program=program, source=end)
-        keep_left(LeftGenerator(state.numpy().tobytes(), earlier, own=None))
+        carry_generator(CarriedGenerator(state.numpy().tobytes(), earlier, own=None))
     torch.set_rng_state(state)
     origin.generator_state = state.numpy().tobytes()
     origin.last_draw = last_draw

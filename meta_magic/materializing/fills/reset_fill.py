@@ -16,7 +16,7 @@ from meta_magic.errors import MaterializeError
 from meta_magic.materializing.fills.protocol import EmptyFill, Task
 from meta_magic.materializing.targets import Target, address_of, find_roots
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.storage_bytes import as_bytes
+from meta_magic.recording.identities.storages import as_bytes
 from meta_magic.recording.intercept.libraries import INITIALIZE
 from meta_magic.torch_private.dispatcher import OpOverload, schema_of
 from meta_magic.torch_private.modes import TorchDispatchMode

@@ -24,8 +24,8 @@ from meta_magic.recording.as_device.autocast import AutocastOf, AutocastOff
 from meta_magic.recording.as_device.autocast_rules import ATTENTION
 from meta_magic.recording.as_device.composites import CompositesOf
 from meta_magic.recording.as_device.cpu_answers import adds_batch_to_attention
-from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.identities.storages import Clock
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,

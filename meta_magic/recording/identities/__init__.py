@@ -1,11 +1,12 @@
-"""Who is who: on meta addresses are 0 and ids repeat, so all that is met gets numbers.
+"""Numbers for tensors, storages, modules and call sites, on meta and across cells.
 
-Tensors and storages (``tensors``, ``storages``), their metadata (``geometries``) and
-where the code wants them (``device_plan``), modules (``module_numbers``), places in the
-source (``places``), the moment (``clock``). What lasts from one recording to the next:
-which made a storage (``origins``), whether it was written since (``living_tensors``),
-where generators were left (``left_generators``).
-None holds a tensor alive.
+On meta all addresses are 0 and ids repeat, so whatever is seen gets a number: tensors
+and storages (``tensors``, ``storages``), and their metadata (``geometries``). The line
+that made a call is in ``call_sites``, planned devices are in ``device_plan``. Carried
+over from one recording to the next are which recording made a storage (``origins``),
+whether it was written since (``live_versions``), and the states of generators
+(``generator_carryover``).
+Nothing here holds a tensor alive.
 
 May import ``torch_private`` and ``trace``. Read ``tensors`` first.
 """

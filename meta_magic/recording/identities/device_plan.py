@@ -4,15 +4,15 @@ A *place* is a device that the code named. It belongs to a storage, as a device 
 torch: views share it, and ``p.data = moved`` moves a parameter that stays the same.
 """
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
-from meta_magic.recording.identities.left_places import find_left, has_left
+from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.places import Places
 from meta_magic.recording.identities.storages import NamedPlaces
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.torch_private.modes import (
@@ -20,9 +20,37 @@ from meta_magic.torch_private.modes import (
     DisableTorchFunction,
     function_mode_stack,
 )
+from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.options import DeviceName, Options
 
-__all__ = ["META", "DevicePlan", "is_default_on_meta", "is_way_out_open"]
+kept_placements: dict[int, tuple["weakref.ref[UntypedStorage]", torch.device]] = {}
+
+
+def carry_placement(real: Tensor, place: torch.device | None) -> None:
+    """Note on which device a cell left a real tensor; None if on its own."""
+    for address in [at for at, (ref, _) in kept_placements.items() if ref() is None]:
+        del kept_placements[address]
+    storage = real.untyped_storage()
+    if place in (None, real.device):
+        kept_placements.pop(address_of_storage(storage), None)
+    else:
+        kept_placements[address_of_storage(storage)] = weakref.ref(storage), place
+
+
+def has_carried_placement() -> bool:
+    """Whether a cell left any real tensor on another device than its own."""
+    return bool(kept_placements)
+
+
+def find_placement(real: Tensor) -> torch.device:
+    """Return the device on which a cell left a real tensor; its own if none did."""
+    if kept_placements and real.layout is torch.strided:
+        storage = real.untyped_storage()
+        ref, place = kept_placements.get(address_of_storage(storage), (None, None))
+        if ref is not None and ref() is storage and place is not None:
+            return place
+    return real.device
+
 
 META: Final = torch.device("meta")
 HOMES: Final = {
@@ -57,7 +85,7 @@ class DevicePlan:
     def __init__(
         self,
         registry: TensorRegistry,
-        places: Places,
+        places: CallSites,
         options: Options,
         note: Callable[[str, str], None],
     ) -> None:
@@ -99,7 +127,9 @@ class DevicePlan:
         """Return the device that the code names for a tensor; else a real one's own."""
         with DisableTorchFunction():
             if not tensor.is_meta:
-                return find_left(tensor) if has_left() else tensor.device
+                return (
+                    find_placement(tensor) if has_carried_placement() else tensor.device
+                )
             if not NamedPlaces.are_there:
                 return None
             self._registry.note_deaths()

@@ -1,6 +1,7 @@
-"""Find the tensors in nested values, and in modules."""
+"""Find the tensors in nested values and in modules."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from torch import Tensor, nn
 
@@ -9,8 +10,6 @@ from meta_magic.torch_private.module_internals import (
     parameters_of,
     walk_modules,
 )
-
-__all__ = ["tensors_in", "tensors_of"]
 
 
 def tensors_in(*values: object) -> list[Tensor]:
@@ -33,3 +32,11 @@ def tensors_of(root: nn.Module) -> Iterator[Tensor]:
             for tensor in holder.values():
                 if tensor is not None:
                     yield tensor
+
+
+TRACED: Final = ("FakeTensor", "FunctionalTensor")
+
+
+def is_traced(kind: type) -> bool:
+    """Whether tensors of a class stand for others while torch traces."""
+    return kind.__name__ in TRACED and kind.__module__.startswith("torch.")

@@ -24,8 +24,8 @@ from typing import ClassVar, Final, NamedTuple
 import torch
 from torch import Tensor, UntypedStorage, nn
 
-from meta_magic.recording.identities.living_tensors import (
-    LivingTensors,
+from meta_magic.recording.identities.live_versions import (
+    LiveTensors,
     is_counted,
     is_last,
     read_version,
@@ -89,11 +89,11 @@ class Origin:
         met: Storage and ``id`` of the tensors met on what the block made or wrote.
         order: How many recordings ended before it, and it.
         n_ended: How many ended by now.
-        has_left_places: Whether any recording of this process left such: until then
+        has_placements: Whether any recording of this process left such: until then
             nothing is looked up.
     """
 
-    has_left_places: ClassVar[bool] = False
+    has_placements: ClassVar[bool] = False
     n_ended: ClassVar[int] = 0
     program: Program
     generator_state: bytes | None = None
@@ -114,7 +114,7 @@ class Origin:
         tensor: Tensor,
         version: int,
         storage: int,
-        living: LivingTensors,
+        living: LiveTensors,
         running: Running = NO_RECORDING,
     ) -> bool:
         """Whether a tensor was written since, outside of any recording.
@@ -141,7 +141,7 @@ class Origin:
         return any(read_version(c) > last and is_last(c) for c, last in counters)
 
     def _is_stale(
-        self, tensor: Tensor, version: int, storage: int, living: LivingTensors
+        self, tensor: Tensor, version: int, storage: int, living: LiveTensors
     ) -> bool:
         """Whether it was written since, or what counts with it on other storages."""
         last = self.versions.get((storage, id(tensor)))
@@ -207,7 +207,7 @@ class Origin:
 
 
 def is_known_elsewhere(
-    tensor: Tensor, version: int, met: Collection[Import], living: LivingTensors
+    tensor: Tensor, version: int, met: Collection[Import], living: LiveTensors
 ) -> bool:
     """Whether what a tensor counts are recorded writes of one on another storage.
 
@@ -248,7 +248,7 @@ lock = threading.RLock()
 def keep_origins(origin: Origin, refs: Iterable[StorageRef]) -> None:
     """Remember that a recording made, or read, the storages that still live."""
     if origin.places:
-        Origin.has_left_places = True
+        Origin.has_placements = True
     with lock:
         Origin.n_ended += 1
         origin.order = Origin.n_ended
@@ -282,7 +282,7 @@ def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
 
 def find_place(storage: UntypedStorage) -> torch.device | None:
     """Return the device that the code of an earlier recording named for a storage."""
-    found = find_origin(storage) if Origin.has_left_places else None
+    found = find_origin(storage) if Origin.has_placements else None
     return None if found is None else found[0].places.get(found[1])
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.geometries import span_nbytes
-from meta_magic.recording.identities.storage_bytes import MAX_COPIED_NBYTES, string_at
+from meta_magic.recording.identities.storages import MAX_COPIED_NBYTES, string_at
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import (
     address_of_storage,

@@ -1,24 +1,131 @@
-"""Number storages without holding any of them.
+"""Number storages without holding any of them alive.
 
-On the meta device every address is 0, so a storage is told apart by a weak reference
-that says when it dies.
+On meta every address is 0, so a storage is known by a weak reference, which also says
+when it dies. Beside it: the bytes of real storages and their checksums, the addresses
+that ``data_ptr()`` answers for storages on meta, and the clock that dates everything.
+Read :class:`StorageRegistry` first.
 """
 
+import ctypes
+import threading
 import weakref
+import zlib
 from array import array
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.torch_private.interrupts import unbroken
-from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import address_of_storage, storage_under
 
-__all__ = ["NamedPlaces", "StorageRef", "StorageRegistry"]
+
+class Clock:
+    """Counts the operator calls of one recording; the row writer alone moves it.
+
+    Attributes:
+        now: Calls recorded so far, which is also the number of the next one.
+    """
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 0
+
+
+FIRST_UNMAPPED: Final = 2**63
+"""No process has memory at this address or above."""
+
+FIRST: Final = 2**64 + FIRST_UNMAPPED
+"""The first address given. It takes more than 64 bits, so that what would read memory
+there (``from_address`` of ctypes, numpy, a C extension) raises an error instead of
+ending the process; code that keeps the lower 64 bits alone has no valid address."""
+
+ALIGNMENT: Final = 64
+ATTRIBUTE: Final = "meta_magic_address"
+"""Attribute of a storage that holds its address, and the bytes it had then."""
+
+lock = threading.Lock()
+addresses = [FIRST]
+"""The next address to be given; none is given twice."""
+
+
+def make_up_address(storage: UntypedStorage) -> int:
+    """Return the address of a storage on meta: the same as long as its size is.
+
+    As on the CPU it is a multiple of 64, 0 for a storage of no bytes, and another one
+    after a resize; the bytes of two storages never overlap.
+    """
+    nbytes = storage.nbytes()
+    if not nbytes:
+        return 0
+    address, nbytes_then = vars(storage).get(ATTRIBUTE, (0, 0))
+    if nbytes_then != nbytes:
+        with lock:
+            address = addresses[0]
+            addresses[0] += (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        setattr(storage, ATTRIBUTE, (address, nbytes))
+    return int(address)
+
+
+string_at = ctypes.string_at  # which a recording replaces, as the next
+address_of_memory = UntypedStorage.data_ptr
+
+MAX_COPIED_NBYTES: Final = 16 * 2**20
+"""Bytes up to which the content of a real storage is copied, and summed each time."""
+
+MAX_SMALL_NBYTES: Final = 64
+"""Bytes of which a copy is made sooner than a type of ``ctypes``."""
+
+CPU: Final = torch.device("cpu")
+
+
+def sum_small(storage: UntypedStorage) -> int | None:
+    """Return the checksum of a real storage; None if it is large."""
+    nbytes = storage.nbytes()
+    if nbytes > MAX_COPIED_NBYTES:
+        return None
+    if storage.device == CPU:
+        return sum_storage(storage, nbytes)
+    with DisableTorchFunction(), DisableTorchDispatch():
+        return sum_bytes(as_bytes(storage))
+
+
+def as_bytes(storage: UntypedStorage) -> Tensor:
+    """Return a tensor of the bytes of a storage, which it shares."""
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage)
+
+
+def sum_bytes(tensor: Tensor) -> int:
+    """Return a checksum of a tensor of bytes.
+
+    Read from memory: torch resizes no storage that numpy has seen.
+    """
+    storage = tensor.cpu().untyped_storage()
+    return sum_storage(storage, storage.nbytes())
+
+
+def sum_storage(storage: UntypedStorage, nbytes: int) -> int:
+    """Return a checksum of a storage on the CPU; zero if it has no bytes."""
+    address = find_memory(storage) if nbytes else None
+    if address is None:
+        return 0
+    if nbytes <= MAX_SMALL_NBYTES:
+        return zlib.crc32(string_at(address, nbytes))
+    buffer = ctypes.c_char * nbytes
+    return zlib.crc32(buffer.from_address(address))
+
+
+def find_memory(storage: UntypedStorage) -> int | None:
+    """Return where a real storage lies; the zeros of forward mode have no memory."""
+    try:
+        return address_of_memory(storage)
+    except RuntimeError:
+        return None
 
 
 class StorageRef(weakref.ref[UntypedStorage]):

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, UntypedStorage
 from torch.autograd.graph import increment_version
 
-from meta_magic.recording.identities.clock import Clock
 from meta_magic.recording.identities.geometries import (
     GeometryTable,
     LiveGeometry,
 )
 from meta_magic.recording.identities.storages import (
+    Clock,
     StorageRef,
     StorageRegistry,
 )

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.modules import activation, transformer
 
+from meta_magic.recording.identities.call_sites import OPTIM, PACKAGE, is_library
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import OPTIM, PACKAGE, is_library
 from meta_magic.recording.intercept.libraries import TOLD_DEVICE
 from meta_magic.torch_private.tensor_internals import (
     CHECKPOINTING,

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import TORCH, TORCH_FILES
-from meta_magic.recording.identities.left_places import find_left
+from meta_magic.recording.identities.call_sites import TORCH, TORCH_FILES
+from meta_magic.recording.identities.device_plan import META, DevicePlan, find_placement
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.copies import (
@@ -42,7 +41,7 @@ from meta_magic.recording.rows.constants import (
     Constants,
     data_of,
 )
-from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import (
     DisableTorchDispatch,
@@ -86,8 +85,8 @@ class Factories:
     Args:
         registry: Numbers of tensors.
         constants: Keeps values that come from Python.
-        findings: Takes what is rarely meant, such as float64 that leaked in from numpy,
-            and what was put on meta by name.
+        diagnostics: Takes what is rarely meant, such as float64 that leaked in from
+            numpy, and what was put on meta by name.
         plan: Knows where the code wants what.
         shared: Keeps arrays and tensors alike that share memory.
     """
@@ -96,13 +95,13 @@ class Factories:
         self,
         registry: TensorRegistry,
         constants: Constants,
-        findings: Findings,
+        diagnostics: Diagnostics,
         plan: DevicePlan,
         shared: SharedMemory,
     ) -> None:
         self._registry = registry
         self._constants = constants
-        self._findings = findings
+        self._diagnostics = diagnostics
         self._plan = plan
         self._shared = shared
         self._constructors = device_constructors()
@@ -193,7 +192,9 @@ class Factories:
         is_torchs = caller.f_code.co_filename.startswith(TORCH_FILES)
         if is_torchs or kwargs.get("device") is not None:
             return NotImplemented
-        return self.make(func, args, {**kwargs, "device": find_left(args[0])}, caller)
+        return self.make(
+            func, args, {**kwargs, "device": find_placement(args[0])}, caller
+        )
 
     def make_new(self, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what ``x.new(...)`` does; ``NotImplemented`` if torch's own will do."""
@@ -244,7 +245,7 @@ class Factories:
         if type(device) is int and not self._plan.is_real:
             device = torch.device("cuda", device)
         if func in self._constructors and is_meta_by_name(device, caller):
-            self._findings.doubt(BY_NAME)
+            self._diagnostics.doubt(BY_NAME)
             return self._registry.put_aside(lambda: func(*args, **kwargs))
         if "out" in kwargs or is_meant(
             self._plan, torch.device(device), device, caller
@@ -253,7 +254,7 @@ class Factories:
         if self._plan.is_told(device) and is_told_home(caller):
             device = META  # what it was told itself, and names nothing
         if caller.f_code in TO_EMPTY:
-            self._findings.note(
+            self._diagnostics.note(
                 "place", f"to_empty planned tensors on {device}, {EMPTY}"
             )
         if torch.device(device) != META:
@@ -280,8 +281,8 @@ class Factories:
         copied = copy_flatly(caller, self._registry)
         if copied is not None:
             return copied
-        self._findings.note("load", UNPICKLED)
-        self._findings.doubt(UNPICKLED)
+        self._diagnostics.note("load", UNPICKLED)
+        self._diagnostics.doubt(UNPICKLED)
         with DisableTorchDispatch():
             like = func(*args, **kwargs)
         return rebuild_without_content(like)
@@ -296,4 +297,4 @@ class Factories:
         )
         if is_leak:
             text = f"torch.{func.__name__} took float64 over from numpy (see dtype=)"
-            self._findings.note("float64", text)
+            self._diagnostics.note("float64", text)

@@ -10,10 +10,13 @@ import torch
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.as_device.oracle.type_names import name_types
-from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.left_places import has_left
+from meta_magic.recording.identities.call_sites import CallSites, Running
+from meta_magic.recording.identities.device_plan import (
+    META,
+    DevicePlan,
+    has_carried_placement,
+)
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.places import Places, Running
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.copies import DEEPCOPY, copy_deeply
 from meta_magic.recording.intercept.data_attribute import DataAttribute
@@ -45,7 +48,7 @@ from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.told_attributes import TOLD, ToldAttributes
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
-from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import (
@@ -83,7 +86,7 @@ class FunctionMode(DeviceContext):
         registry: Numbers of tensors; an attribute, too.
         places: Is told which call is running; an attribute, too.
         constants: Keeps values that come from Python.
-        findings: Takes what is rarely meant, and what was put on meta by name.
+        diagnostics: Takes what is rarely meant, and what was put on meta by name.
         attention: Knows whose kernels are recorded.
         plan: Knows where the code wants what.
         dispatch: Records what stands in the place of an operator.
@@ -96,9 +99,9 @@ class FunctionMode(DeviceContext):
         self,
         *,
         registry: TensorRegistry,
-        places: Places,
+        places: CallSites,
         constants: Constants,
-        findings: Findings,
+        diagnostics: Diagnostics,
         attention: AttentionOf,
         plan: DevicePlan,
         dispatch: DispatchMode,
@@ -112,18 +115,18 @@ class FunctionMode(DeviceContext):
         self.registry = registry
         self.places = places
         self._constants = constants
-        self._findings = findings
+        self._diagnostics = diagnostics
         self._attention = attention
         self._autocast = attention.autocast
         self._dispatch = dispatch
         self._constructors = device_constructors() | VALUE_FUNCTIONS
-        self._factories = Factories(registry, constants, findings, plan, shared)
+        self._factories = Factories(registry, constants, diagnostics, plan, shared)
         self._plan = plan
         self._lifting = lifting
         self._mover = Mover(plan, lifting)
         self._packer = Packer(plan, constants)
         data = DataAttribute(registry, lifting)
-        self._told = ToldAttributes(data, places, findings, dispatch, plan)
+        self._told = ToldAttributes(data, places, diagnostics, dispatch, plan)
         self._refusals = refusals
         self._shared = shared
         self._is_watched = False
@@ -220,7 +223,7 @@ class FunctionMode(DeviceContext):
             return self._mover.move(func, args, kwargs, caller)
         if func in LIKE or func is NEW:
             return self._factories.make_alike(func, args, kwargs, caller)
-        if func in GET_DEVICE and (args[0].is_meta or has_left()):
+        if func in GET_DEVICE and (args[0].is_meta or has_carried_placement()):
             return self._told.questions.number(args[0], caller)
         if not args[0].is_meta:
             is_pinned = func is PIN_MEMORY and not has_gpu()
@@ -248,7 +251,7 @@ class FunctionMode(DeviceContext):
         check_place(func, args, kwargs, self._plan.place_of(args[0]))
         if func in TO_NUMPY:
             return self._shared.give(func, args, kwargs)
-        return read_data(func, args, kwargs, self._findings.note)
+        return read_data(func, args, kwargs, self._diagnostics.note)
 
     def look_out(self, _: SharedMemory) -> None:
         """Keep arrays and tensors alike that share memory, from now on."""

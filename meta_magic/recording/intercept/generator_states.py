@@ -13,8 +13,8 @@ from typing import Final
 from torch import Tensor
 
 from meta_magic.recording.intercept.value_source import ValueSource
+from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.rows.draws import Draws
-from meta_magic.recording.rows.findings import Findings
 from meta_magic.torch_private.replaced import GET_STATE
 from meta_magic.torch_private.replacing import Replacements
 
@@ -35,14 +35,16 @@ class GeneratorStates(Replacements):
     Args:
         draws: Knows where the generator stands.
         values: Computes the state there.
-        findings: Takes a note where that takes too much.
+        diagnostics: Takes a note where that takes too much.
     """
 
-    def __init__(self, draws: Draws, values: ValueSource, findings: Findings) -> None:
+    def __init__(
+        self, draws: Draws, values: ValueSource, diagnostics: Diagnostics
+    ) -> None:
         super().__init__()
         self._draws = draws
         self._values = values
-        self._findings = findings
+        self._diagnostics = diagnostics
 
     def __enter__(self) -> None:
         for place in GET_STATE:
@@ -65,5 +67,5 @@ class GeneratorStates(Replacements):
         if state is not None:
             self._draws.catch_up(state)
         elif missing:
-            self._findings.note("draw", UNKNOWN)
-            self._findings.doubt(UNKNOWN)
+            self._diagnostics.note("draw", UNKNOWN)
+            self._diagnostics.doubt(UNKNOWN)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.nn import init
 
-from meta_magic.recording.identities.frame_kinds import TORCH
+from meta_magic.recording.identities.call_sites import TORCH
 from meta_magic.torch_private.dispatcher import parse_schema
 from meta_magic.torch_private.module_internals import (
     IS_ASSIGNING,

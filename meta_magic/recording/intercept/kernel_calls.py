@@ -10,7 +10,7 @@ from torch import Tensor
 from meta_magic.recording.as_device.joined_places import join_places
 from meta_magic.recording.as_device.oracle.refused_calls import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.identities.generator_places import check_generator
+from meta_magic.recording.identities.generator_carryover import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedPlaces
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
@@ -22,9 +22,8 @@ from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.intercept.value_checks import ValueChecks
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.rows.constants import Constants
-from meta_magic.recording.rows.drawing import Drawing
-from meta_magic.recording.rows.findings import Findings
-from meta_magic.recording.rows.real_memory import RealMemory
+from meta_magic.recording.rows.diagnostics import Diagnostics, RealMemory
+from meta_magic.recording.rows.draws import Drawing
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
@@ -48,7 +47,7 @@ class KernelCalls:
         constants: Keeps the content of real tensors that are read.
         real_memory: Counts what operators make on a real device.
         special: Knows what is no plain tensor.
-        findings: Takes what failed or may differ.
+        diagnostics: Takes what failed or may differ.
         values: Computes values of meta tensors.
         plan: Knows where the code wants what, and whose kernels run there.
         refusals: Refuses what the CPU refuses.
@@ -69,7 +68,7 @@ class KernelCalls:
         constants: Constants,
         real_memory: RealMemory,
         special: SpecialTensors,
-        findings: Findings,
+        diagnostics: Diagnostics,
         values: ValueSource,
         plan: DevicePlan,
         lifting: Lifting,
@@ -82,11 +81,11 @@ class KernelCalls:
         self._constants = constants
         self._real_memory = real_memory
         self._special = special
-        self._findings = findings
+        self._diagnostics = diagnostics
         self.plan = plan
         self.lifting = lifting
         self._refusals = refusals
-        self._runs = KernelRuns(rows, findings, values, refusals)
+        self._runs = KernelRuns(rows, diagnostics, values, refusals)
         self._sparse = SparseCalls(registry, values)
         self.checks = checks
         self._values = values
@@ -119,13 +118,13 @@ class KernelCalls:
         Returns:
             That; ``NotImplemented`` if real tensors are to be lifted before.
         """
-        registry, findings = self._registry, self._findings
+        registry, diagnostics = self._registry, self._diagnostics
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
         reals = [pair for pair in inputs if not pair[1][2].is_meta]
         if reals and self._is_to_lift(table, given, reals):
             return NotImplemented
-        n_storages, n_answered = registry.n_storages, findings.n_answered
+        n_storages, n_answered = registry.n_storages, diagnostics.n_answered
         place = self._find_place(table, given) if NamedPlaces.are_there else None
         draw = Drawing(given) if table.draws(args, kwargs) else None
         if draw is not None and draw.generator is not None:
@@ -139,7 +138,7 @@ class KernelCalls:
             return returned
         outputs = [(t, self._see_output(t, inputs, place)) for t in made]
         call = LiveCall(args, kwargs, returned, inputs, outputs)
-        is_answered = n_answered < findings.n_answered
+        is_answered = n_answered < diagnostics.n_answered
         self._check(table, call, n_storages, is_answered=is_answered)
         words += [seen[0] for _, seen in outputs]
         self._rows.append(self._intern(table, key, call, words), words)
@@ -180,7 +179,7 @@ class KernelCalls:
         if self.lifting.has_any and self.lifting.is_due(table, given, given.inputs):
             return NotImplemented
         if self._constants.note_real_inputs(given.inputs):
-            self._findings.doubt(PAST_TORCH)
+            self._diagnostics.doubt(PAST_TORCH)
         kernels = self.plan.kernels_at(seen[2].place)
         returned = self._runs.run_or_rescue(table, given, None, kernels)
         if table.written:
@@ -194,7 +193,7 @@ class KernelCalls:
         if self.lifting.is_due(table, given, reals):
             return True
         if self._constants.note_real_inputs(reals):
-            self._findings.doubt(PAST_TORCH)
+            self._diagnostics.doubt(PAST_TORCH)
         return False
 
     def _intern(

@@ -17,8 +17,8 @@ from meta_magic.recording.as_device.short_kernels import SHORT_KERNELS
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.special_tensors import explain_missing_kernel
 from meta_magic.recording.intercept.value_source import ValueSource
-from meta_magic.recording.rows.drawing import Drawing
-from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.diagnostics import Diagnostics
+from meta_magic.recording.rows.draws import Drawing
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.arguments import Given
 from meta_magic.recording.signatures.entries import OpTable
@@ -39,7 +39,7 @@ class KernelRuns:
 
     Args:
         rows: Has real numbers be drawn as they would without a recording.
-        findings: Takes what failed or may differ.
+        diagnostics: Takes what failed or may differ.
         values: Computes values of meta tensors.
         refusals: Refuses what the CPU refuses.
     """
@@ -47,12 +47,12 @@ class KernelRuns:
     def __init__(
         self,
         rows: RowWriter,
-        findings: Findings,
+        diagnostics: Diagnostics,
         values: ValueSource,
         refusals: Refusals,
     ) -> None:
         self._rows = rows
-        self._findings = findings
+        self._diagnostics = diagnostics
         self._values = values
         self._refusals = refusals
 
@@ -84,8 +84,8 @@ class KernelRuns:
             call = partial(table.func, *args, **kwargs)
             return self._rows.draw_for_real(draw.generator, call, self._find_state)
         except Exception as error:
-            failures = self._findings.failures
-            failure = self._findings.locate(str(table.func))
+            failures = self._diagnostics.failures
+            failure = self._diagnostics.locate(str(table.func))
             is_first = failure not in failures
             failures[failure] = None
             returned = self._rescue(table, given)
@@ -103,8 +103,8 @@ class KernelRuns:
         """Return where a generator would stand, had all draws been made."""
         state = self._values.state_at(source)
         if state is None:
-            self._findings.note("draw", UNMADE)
-            self._findings.doubt(UNMADE)
+            self._diagnostics.note("draw", UNMADE)
+            self._diagnostics.doubt(UNMADE)
         return state
 
     def _run_on_meta(self, table: OpTable, given: Given, kernels: DeviceName) -> Any:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MetaMagicError, MixedDeviceError
-from meta_magic.recording.identities.frame_kinds import OWN, TORCH
+from meta_magic.recording.identities.call_sites import OWN, TORCH
 from meta_magic.recording.signatures.entries import LiveCall
 from meta_magic.torch_private.module_internals import parameters_of
 from meta_magic.torch_private.tensor_internals import address_of_storage

@@ -6,8 +6,8 @@ from typing import Any, Final, cast
 import torch
 from torch import Tensor
 
+from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH_FILES
 from meta_magic.recording.intercept.device_questions import is_told_home
 from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.named_devices import WRITTEN, is_way_out

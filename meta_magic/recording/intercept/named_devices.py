@@ -6,8 +6,8 @@ from typing import Final
 
 import torch
 
+from meta_magic.recording.identities.call_sites import PACKAGE, TORCH, TORCH_FILES
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH, TORCH_FILES
 from meta_magic.torch_private.modes import DeviceContext
 
 __all__ = ["REAL_FACTORY_FILES", "WRITTEN", "is_meant", "is_meta_by_name", "is_way_out"]

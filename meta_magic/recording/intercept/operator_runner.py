@@ -5,8 +5,8 @@ from typing import Any, Final
 import torch
 
 from meta_magic.recording.as_device.attention import AttentionOf
+from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.places import Places
 from meta_magic.recording.intercept.higher_order import has_inside, run_inside
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.legacy_constructors import LEGACY, run_unasked
@@ -46,7 +46,7 @@ class OperatorRunner:
 
     def __init__(
         self,
-        places: Places,
+        places: CallSites,
         special: SpecialTensors,
         attention: AttentionOf,
         kernels: KernelCalls,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, TypedStorage, UntypedStorage
 
 from meta_magic.errors import MissingValueError
-from meta_magic.recording.identities.addresses import FIRST_UNMAPPED
+from meta_magic.recording.identities.storages import FIRST_UNMAPPED
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.value_source import ValueSource

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.recording.identities.addresses import make_up_address
-from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.shared_arrays import (
     META,
     SharedArray,
     SharedArrays,
 )
+from meta_magic.recording.identities.storages import make_up_address
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.rows.constants import Constants
-from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.snapshot import RealTorch
@@ -65,7 +65,7 @@ class SharedMemory:
         registry: Numbers of tensors.
         places: Which call of torch is running.
         constants: Keeps what was written to arrays.
-        findings: Takes a note on what does not follow.
+        diagnostics: Takes a note on what does not follow.
         values: Knows what tensors hold.
 
     Attributes:
@@ -77,15 +77,15 @@ class SharedMemory:
     def __init__(
         self,
         registry: TensorRegistry,
-        places: Places,
+        places: CallSites,
         constants: Constants,
-        findings: Findings,
+        diagnostics: Diagnostics,
         values: ValueSource,
     ) -> None:
         self._registry = registry
         self._places = places
         self._constants = constants
-        self._findings = findings
+        self._diagnostics = diagnostics
         self._values = values
         self._arrays = SharedArrays()
         self._room, self._held = MIN_ROOM, 0
@@ -255,7 +255,7 @@ class SharedMemory:
         for array in [*arrays]:
             if array.storage() is not None and array.read() != array.content:
                 if not array.is_watched:
-                    self._findings.note("array", AHEAD.format(array.nbytes))
+                    self._diagnostics.note("array", AHEAD.format(array.nbytes))
                 self._write_tensor(array)
             if array.is_gone:
                 self._arrays.remove(array)
@@ -301,7 +301,7 @@ class SharedMemory:
         real = self._values.peek(tensor, seen)
         if real is None:
             self._arrays.remove(array)
-            self._findings.note("array", BEHIND)
+            self._diagnostics.note("array", BEHIND)
             return
         with RealTorch():
             array.as_real().copy_(real)

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.identities.frame_kinds import PACKAGE, TORCH_FILES
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.torch_private.modes import (

@@ -23,7 +23,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
     put_on_meta,
     replace,
 )
-from meta_magic.recording.identities.known_positions import (
+from meta_magic.recording.identities.live_versions import (
     find_positions,
     plan_positions,
 )

@@ -11,15 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MetaMagicError
+from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.geometries import QUANTIZED
-from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.nested_tensors import is_traced, tensors_in
 from meta_magic.recording.identities.tensors import Seen
-from meta_magic.recording.identities.traced_tensors import is_traced
 from meta_magic.recording.intercept.device_questions import as_fake
 from meta_magic.recording.intercept.lifted.liftable import replace
-from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.entries import LiveCall, OpTable
 from meta_magic.torch_private.modes import fake_tensor_mode, make_fake
@@ -56,14 +55,16 @@ class SpecialTensors:
 
     Args:
         places: Which call of torch is running.
-        findings: Takes what is not recorded, or not on meta as it would be for real.
+        diagnostics: Takes what is not recorded, or not on meta as it would be for real.
         plan: Knows where the code wants what.
     """
 
-    def __init__(self, places: Places, findings: Findings, plan: DevicePlan) -> None:
+    def __init__(
+        self, places: CallSites, diagnostics: Diagnostics, plan: DevicePlan
+    ) -> None:
         self._plan = plan
         self._places = places
-        self._findings = findings
+        self._diagnostics = diagnostics
 
     def pass_on(
         self,
@@ -75,7 +76,7 @@ class SpecialTensors:
         """Let tensor subclasses run what they stand for; None if they are plain."""
         for kind in types:
             if is_traced(kind):
-                self._findings.count_unseen(kind.__name__)
+                self._diagnostics.count_unseen(kind.__name__)
                 given = self._make_all_fake((args, kwargs or {}))
                 return (func(*given[0], **given[1]),)
             handler = getattr(kind, "__torch_dispatch__", None)
@@ -104,7 +105,7 @@ class SpecialTensors:
         names = [type(tensor).__name__ for tensor in made if is_traced(type(tensor))]
         names += ["a nested tensor" for tensor in made if is_nested(tensor)]
         if names:
-            self._findings.count_unseen(names[0])
+            self._diagnostics.count_unseen(names[0])
         return bool(names)
 
     def is_left_out(self, args: Args, kwargs: Kwargs) -> bool:
@@ -113,11 +114,11 @@ class SpecialTensors:
         And what a ``FakeTensorMode`` makes, also of nothing, stands for others.
         """
         if fake_tensor_mode() is not None:
-            self._findings.count_unseen("FakeTensor")
+            self._diagnostics.count_unseen("FakeTensor")
             return True
         found = any(map(is_nested, tensors_in(args, tuple(kwargs.values()))))
         if found:
-            self._findings.count_unseen("a nested tensor")
+            self._diagnostics.count_unseen("a nested tensor")
         return found
 
     def trace(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -143,7 +144,7 @@ class SpecialTensors:
 
     def _note(self, text: str | None) -> None:
         if text is not None:
-            self._findings.note("foreign", text)
+            self._diagnostics.note("foreign", text)
 
 
 def is_nested(tensor: Tensor) -> bool:

@@ -3,9 +3,11 @@
 from types import FrameType
 from typing import Any, Final
 
-from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.identities.left_places import has_left
-from meta_magic.recording.identities.places import Places
+from meta_magic.recording.identities.call_sites import CallSites
+from meta_magic.recording.identities.device_plan import (
+    DevicePlan,
+    has_carried_placement,
+)
 from meta_magic.recording.intercept.data_attribute import DATA, DataAttribute
 from meta_magic.recording.intercept.device_questions import (
     DEVICE_QUESTIONS,
@@ -19,7 +21,7 @@ from meta_magic.recording.intercept.initializers import (
     is_sending,
     read_initializer,
 )
-from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.arguments import Args
 from meta_magic.torch_private.modes import DisableTorchDispatch
 from meta_magic.torch_private.module_internals import LOADED
@@ -36,7 +38,7 @@ class ToldAttributes:
     Args:
         data: Reads and sets the data of tensors.
         places: Is told which call is running.
-        findings: Takes what is rarely meant.
+        diagnostics: Takes what is rarely meant.
         dispatch: Records what stands in the place of an operator.
         plan: Knows what lies where.
 
@@ -48,14 +50,14 @@ class ToldAttributes:
     def __init__(
         self,
         data: DataAttribute,
-        places: Places,
-        findings: Findings,
+        places: CallSites,
+        diagnostics: Diagnostics,
         dispatch: DispatchMode,
         plan: DevicePlan,
     ) -> None:
         self.data = data
         self._places = places
-        self._findings = findings
+        self._diagnostics = diagnostics
         self._dispatch = dispatch
         self.questions = DeviceQuestions(plan)
 
@@ -65,7 +67,7 @@ class ToldAttributes:
             return self._tell_is_meta(func, args, asker)
         if func.__self__ is DATA:
             return self.data.read_or_set(func, *args)
-        if not (args[0].is_meta or has_left()):
+        if not (args[0].is_meta or has_carried_placement()):
             return func(*args)
         return self.questions.answer(func.__self__, args[0], asker)
 
@@ -86,6 +88,6 @@ class ToldAttributes:
                 places.running = before
         elif is_loading(asker):
             if not is_meta and asker.f_locals[LOADED].is_meta:
-                self._findings.note("load", UNLOADABLE)
+                self._diagnostics.note("load", UNLOADABLE)
             return False  # torch warns that a copy does nothing: it is recorded
         return is_meta and not is_sending(asker)

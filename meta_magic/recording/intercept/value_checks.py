@@ -19,7 +19,7 @@ from meta_magic.recording.as_device.oracle.oracle import Answer, Verdict
 from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.rows.known_values import Bounds, KnownValues, is_integer
 from meta_magic.recording.signatures.allowed_values import Allowed
 from meta_magic.recording.signatures.arguments import Args, Kwargs
@@ -58,7 +58,7 @@ class ValueChecks:
     Args:
         registry: Numbers of tensors.
         known: Knows values and bounds.
-        findings: Takes a note on what may be out of range.
+        diagnostics: Takes a note on what may be out of range.
         evaluate: Computes values.
         options: Whether all is to be evaluated; whose kernels are recorded.
     """
@@ -67,13 +67,13 @@ class ValueChecks:
         self,
         registry: TensorRegistry,
         known: KnownValues,
-        findings: Findings,
+        diagnostics: Diagnostics,
         evaluate: Evaluate,
         options: Options,
     ) -> None:
         self._registry = registry
         self._known = known
-        self._findings = findings
+        self._diagnostics = diagnostics
         self._evaluate = evaluate
         self._is_thorough = options.check_values
         self._is_off = options.device == "meta"
@@ -117,7 +117,7 @@ class ValueChecks:
     def _judge(self, answer: Answer, wrong: str, func: Callable[..., Any]) -> None:
         """Raise what the CPU raises of a call; note it where that is not known."""
         if answer is Verdict.UNKNOWN:
-            self._findings.note("unchecked", f"{func}: {wrong}; {NO_WORD}")
+            self._diagnostics.note("unchecked", f"{func}: {wrong}; {NO_WORD}")
         if isinstance(answer, Verdict):
             return
         answer.add_note(f"meta_magic: {wrong}")
@@ -157,7 +157,7 @@ class ValueChecks:
         real = self._known.find_constant(storage, geometry)
         if real is not None:
             return real
-        site = self._findings.locate(name)
+        site = self._diagnostics.locate(name)
         if site in self._unchecked and not self._is_thorough:
             return None
         try:
@@ -169,7 +169,7 @@ class ValueChecks:
             # positions of tokens, which were drawn after all weights of a model.
             if self._is_thorough or (bounds and isinstance(error, ValueLimitError)):
                 text = describe_unchecked(allowed, name, bounds)
-                self._findings.note("unchecked", text)
+                self._diagnostics.note("unchecked", text)
             return None
         if is_allowed(real, allowed):
             self._note_right(state)

@@ -1,8 +1,8 @@
 """What a recording writes, each part a column or a table of the program.
 
 Operator calls (``row_writer``), module calls (``module_calls``) and trees
-(``module_trees``), random numbers (``draws``), what came from outside (``constants``,
-``imports``), what was real (``real_memory``), and all else (``findings``).
+(``module_trees``), random numbers (``draws``), content that came from outside
+(``constants``), and all else (``diagnostics``).
 
 May import ``signatures``, ``identities``, ``torch_private`` and ``trace``. Read
 ``row_writer`` first.

@@ -12,27 +12,28 @@ them: whoever knows values makes up for the draws before (``find_missing``).
 Of recordings within each other the outermost one writes the tokens: it sees all draws.
 """
 
+from array import array
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Generator, Tensor
 
-from meta_magic.recording.identities.generator_places import is_on_cpu
-from meta_magic.recording.identities.left_generators import (
-    LeftGenerator,
+from meta_magic.recording.identities.generator_carryover import (
+    CarriedGenerator,
+    carry_generator,
+    find_carried_end,
     find_draw,
     find_elsewhere,
-    find_left,
+    is_on_cpu,
     keep_elsewhere,
-    keep_left,
     keep_program,
     settle_default,
     was_used_since,
 )
-from meta_magic.recording.rows.draw_list import DRAW_BITS, TOKEN_BITS, DrawList
 from meta_magic.recording.rows.generator_tokens import (
     ELSEWHERE,
+    MARK,
     UNKNOWN,
     Stream,
     as_plain,
@@ -40,11 +41,78 @@ from meta_magic.recording.rows.generator_tokens import (
     make_aside,
     mark,
     put_state,
+    read_accelerators,
 )
+from meta_magic.recording.signatures.arguments import Given
+from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.tensor_internals import address_of_generator
 from meta_magic.trace.program import EarlierEnd, Program, Randomness
 
-__all__ = ["Draws"]
+
+class Drawing:
+    """How a random operator draws.
+
+    Attributes:
+        generator: What it was told to draw from; None for torch's default.
+        is_real: Whether it makes real numbers, and not just meta tensors.
+    """
+
+    def __init__(self, given: Given) -> None:
+        values = (*given.args, *given.kwargs.values())
+        found = (v for v in values if isinstance(v, torch.Generator))
+        self.generator: torch.Generator | None = next(found, None)
+        device = given.kwargs.get("device")
+        if device is None:
+            self.is_real = not any(seen[2].is_meta for _, seen in given.inputs)
+        else:
+            self.is_real = device.type != "meta"
+
+
+TOKEN_BITS: Final = 32
+DRAW_BITS: Final = (1 << TOKEN_BITS) - 1
+"""Of a token the lowest bits say which draw it is, those above of which recording."""
+
+n_recordings = 0
+
+
+class DrawList:
+    """The draws of one recording, each with the token that it leaves."""
+
+    def __init__(self) -> None:
+        global n_recordings  # noqa: PLW0603  tokens of two recordings must differ
+        n_recordings += 1
+        self._base = MARK | (n_recordings & 0xFFFF) << TOKEN_BITS
+        self._words = array("I")
+        self._shadows: list[Tensor | None] = []
+        self._made: dict[int, Tensor] = {}
+        self._accelerator: tuple[tuple[str, bytes], ...] = ()
+
+    @unbroken
+    def _add(self, op: int, stream: Stream, source: int) -> None:
+        draw = len(self._shadows)
+        if draw == 0 and torch.cuda.is_initialized():
+            self._accelerator = read_accelerators()
+        self._words.extend((op, stream.number, source))
+        self._shadows.append(stream.shadow)
+        if source:  # else it holds the token of a recording around this one
+            stream.put(self._base | draw)
+
+    @unbroken
+    def _add_next(self, op: int, stream: Stream) -> bool:
+        """Add a draw from where the last one was, if that drew nothing for real.
+
+        Returns:
+            Whether a generator stands there still; else nothing is added.
+        """
+        draw = len(self._shadows)
+        last, token = draw - 1, self._base | draw
+        if last < 0 or last in self._made:
+            return False
+        if not stream.put_next(self._shadows[last], token):
+            return False
+        self._words.extend((op, stream.number, 2 * draw))
+        self._shadows.append(stream.shadow)
+        return True
 
 
 class Draws(DrawList):
@@ -96,7 +164,7 @@ class Draws(DrawList):
             if stream.left is not None and not self._is_there(stream.end):
                 end = EarlierEnd(program=program, source=stream.end)
                 own = None if is_default else stream.generator
-                keep_left(LeftGenerator(stream.left[0], end, own))
+                carry_generator(CarriedGenerator(stream.left[0], end, own))
             elif stream.left is not None and is_default:
                 settle_default()
         for (_, device), stream in self._aside.items():
@@ -260,7 +328,7 @@ class Draws(DrawList):
             if token is None:
                 stream.shadow = state
                 plain = as_plain(state)
-                found = find_left(plain) or plain
+                found = find_carried_end(plain) or plain
                 if not self._states and found is plain and stream is self._default:
                     self.has_gap = was_used_since(plain)
                 if not self._states or self._states[-1] != found:

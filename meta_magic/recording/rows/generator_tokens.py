@@ -6,9 +6,12 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from meta_magic.recording.identities.generator_places import is_named, is_on_cpu
-from meta_magic.recording.identities.left_generators import mark_state
-from meta_magic.recording.identities.storage_bytes import string_at
+from meta_magic.recording.identities.generator_carryover import (
+    is_named,
+    is_on_cpu,
+    mark_state,
+)
+from meta_magic.recording.identities.storages import string_at
 from meta_magic.torch_private.generator_state import GeneratorMemory, find_memory
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 

@@ -1,16 +1,20 @@
-"""Describe module trees: live modules to records."""
+"""Describe the module trees of a recording: live modules to records.
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias
+The modules view of a report is made of them. Read :func:`find_trees` first.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import repeat
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from torch import nn
 
-from meta_magic.recording.identities.living_tensors import read_version
-from meta_magic.recording.identities.module_numbers import ModuleNumbers
+from meta_magic.recording.identities.live_versions import read_version
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_settings import ModuleSettings
-from meta_magic.recording.rows.tree_parts import NO_CALLS, add_calls, build_tree
 from meta_magic.recording.rows.tree_tensors import HeldTensors, own_tensors
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
@@ -21,10 +25,97 @@ from meta_magic.torch_private.module_internals import (
 )
 from meta_magic.trace.modules import ModuleClass, ModuleNode
 
+
+class ModuleNumbers:
+    """A number for each module met, and a weak hold on those that live.
+
+    Attributes:
+        class_names: Qualified class name by module number.
+    """
+
+    def __init__(self) -> None:
+        self.class_names: list[str] = []
+        self._known_by_id: dict[int, tuple[int, weakref.ref[nn.Module]]] = {}
+
+    def of(self, module: nn.Module) -> int:
+        """Return the number of ``module``, from 0 in order of first sight."""
+        known = self._known_by_id.get(id(module))
+        if known is not None:
+            if known[1]() is module:
+                return known[0]
+            del self._known_by_id[id(module)]  # so all stand in the order of numbers
+        number = len(self.class_names)
+        self.class_names.append(type(module).__qualname__)
+        # No callback: one written in Python would swallow an interrupt.
+        self._known_by_id[id(module)] = (number, weakref.ref(module))
+        return number
+
+    def living(self) -> list[tuple[int, nn.Module]]:
+        """Return number and module of all that are still there, in order."""
+        known = list(self._known_by_id.values())
+        return [(n, module) for n, ref in known if (module := ref()) is not None]
+
+    def close(self) -> None:
+        """Let go of all modules."""
+        self._known_by_id.clear()
+
+
+NO_CALLS: Final = (None, 0)
+
+SETTERS: Final[Mapping[str, Callable[[ModuleNode, Any], None]]] = {
+    field.name: getattr(ModuleNode, field.name).__set__ for field in fields(ModuleNode)
+}
+"""What sets a field of a node, if that is frozen, too."""
+
+
+def add_calls(
+    root: ModuleNode, calls_by_fqn: Mapping[str, tuple[int | None, int]]
+) -> ModuleNode:
+    """Return a tree with the calls of all its modules."""
+    nodes: list[ModuleNode] = []
+    parents: list[int] = []
+    stack = [(root, 0)]
+    while stack:
+        node, parent = stack.pop()
+        stack += [(child, len(nodes)) for child in reversed(node.children)]
+        nodes.append(node)
+        parents.append(parent)
+    calls = [calls_by_fqn.get(node.fqn, NO_CALLS) for node in nodes]
+    columns: dict[str, Iterable[object]] = {
+        name: [getattr(node, name) for node in nodes] for name in SETTERS
+    }
+    columns["first_call"], columns["n_calls"] = zip(*calls, strict=True)
+    del columns["children"]
+    return build_tree(parents, columns)
+
+
+def build_tree(
+    parents: Sequence[int], columns: Mapping[str, Iterable[object]]
+) -> ModuleNode:
+    """Return the root of a tree, however deep it is.
+
+    Each field of all nodes is set at once: a frozen record sets its own one by one,
+    which takes three times as long.
+
+    Args:
+        parents: The index of the parent of each node; parents first.
+        columns: The values of all fields, by their name, but of ``children``.
+    """
+    nodes = [*map(object.__new__, repeat(ModuleNode, len(parents)))]
+    for name, values in columns.items():
+        deque(map(SETTERS[name], nodes, values), maxlen=0)
+    set_children = SETTERS["children"]
+    deque(map(set_children, nodes, repeat(())), maxlen=0)
+    below: dict[int, list[ModuleNode]] = {}
+    for node, parent in zip(nodes[1:], parents[1:], strict=True):
+        below.setdefault(parent, []).append(node)
+    for index, children in below.items():
+        set_children(nodes[index], tuple(children))
+    return nodes[0]
+
+
 CallsByModule: TypeAlias = Mapping[int, tuple[int | None, int]]
 """Index of the first call and number of calls, by module number."""
-
-__all__ = ["Tree", "describe_places", "describe_tree", "find_trees", "read_versions"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +176,7 @@ def describe_tree(
     return describe_places(registry, numbers, walk_tree(root), name, calls)
 
 
-class Places(NamedTuple):
+class TreeColumns(NamedTuple):
     """The places of a tree at which modules stand, parents first.
 
     Attributes:
@@ -103,7 +194,7 @@ class Places(NamedTuple):
     shared: dict[int, str]
 
 
-def walk_tree(root: nn.Module) -> Places:
+def walk_tree(root: nn.Module) -> TreeColumns:
     """Return the places of a tree; what a module holds is below the first of its own.
 
     Args:
@@ -132,13 +223,13 @@ def walk_tree(root: nn.Module) -> Places:
         else:
             stack.pop()
     modules, names, fqns, parents = zip(*rows, strict=True)
-    return Places(modules, names, fqns, parents, shared)
+    return TreeColumns(modules, names, fqns, parents, shared)
 
 
 def describe_places(
     registry: TensorRegistry,
     numbers: ModuleNumbers,
-    places: Places,
+    places: TreeColumns,
     name: str,
     calls: CallsByModule | None,
 ) -> Tree:
@@ -173,7 +264,7 @@ def describe_places(
 
 
 def make_columns(
-    places: Places,
+    places: TreeColumns,
     settings: list[tuple[str, ModuleClass]],
     called: list[tuple[int | None, int]],
     held: HeldTensors,
@@ -224,7 +315,7 @@ def read_versions(
     return versions
 
 
-def find_trees(numbers: ModuleNumbers) -> list[Places]:
+def find_trees(numbers: ModuleNumbers) -> list[TreeColumns]:
     """Return the places of each tree built or called, in order of first sight."""
     living = [module for _, module in numbers.living()]
     if living and is_made(living[0]):  # mostly all are of the tree of the first

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from meta_magic.recording.identities.geometries import LiveGeometry
-from meta_magic.recording.identities.living_tensors import list_versions
+from meta_magic.recording.identities.live_versions import list_versions
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.torch_private.module_internals import (
     names_not_persistent,

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import meta_magic as mm
-from meta_magic.recording.identities import left_generators
+from meta_magic.recording.identities import generator_carryover
 from tests.conformance.exactness import generator_states
 from tests.conformance.fuzz.programs import Program
 from tests.conformance.fuzz.scope import has_lost_its_history
@@ -195,7 +195,7 @@ def run_real(program: Program) -> Run:
 
 def run_recorded(program: Program, ask: Ask | None = None, *, cache: bool) -> Run:
     """Run a program with its cells recorded, as the first of a session."""
-    left_generators.kept.clear()
+    generator_carryover.kept.clear()
     return run(program, RECORDED.replace("{cache}", str(cache)), ask)
 
 

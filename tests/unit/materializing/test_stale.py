@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from meta_magic import MaterializeError, MissingValueError, materialize, record
-from meta_magic.recording.identities import living_tensors
+from meta_magic.recording.identities import live_versions
 from tests.unit.eager import assert_bit_equal, build_twice
 from tests.unit.materializing.modules import holding, register
 
@@ -326,10 +326,8 @@ def test_a_write_after_the_latest_cell_is_noticed_without_a_look_at_the_heap(
     with torch.device("meta"):
         train()
     looks = []
-    found = living_tensors.find_living
-    monkeypatch.setattr(
-        living_tensors, "find_living", lambda: looks.append(1) or found()
-    )
+    found = live_versions.find_live
+    monkeypatch.setattr(live_versions, "find_live", lambda: looks.append(1) or found())
     with record():
         train()
     assert not looks

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
-from meta_magic.recording.identities.storage_bytes import MAX_COPIED_NBYTES
+from meta_magic.recording.identities.storages import MAX_COPIED_NBYTES
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.view.answers import (
     FORGOTTEN,

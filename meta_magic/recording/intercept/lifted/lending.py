@@ -18,8 +18,11 @@ from torch.autograd import Function
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from meta_magic.recording.identities.device_plan import DevicePlan, is_way_out_open
-from meta_magic.recording.identities.left_places import leave
+from meta_magic.recording.identities.device_plan import (
+    DevicePlan,
+    carry_placement,
+    is_way_out_open,
+)
 from meta_magic.recording.identities.nested_tensors import tensors_in, tensors_of
 from meta_magic.recording.intercept.lifted.held_tensors import find_on_meta, is_real
 from meta_magic.recording.intercept.lifted.liftable import is_wanted, wants_gradient
@@ -113,7 +116,7 @@ class Lending(Replacements):
             for loan in self._loans:
                 match loan.pair:
                     case Tensor(is_meta=False) as real, Tensor(is_meta=True) as planned:
-                        leave(real, self._plan.place_of(planned))
+                        carry_placement(real, self._plan.place_of(planned))
 
     def close(self) -> None:
         """Let go of everything."""

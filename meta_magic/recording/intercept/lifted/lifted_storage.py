@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, UntypedStorage
 
-from meta_magic.recording.identities.living_tensors import read_version
-from meta_magic.recording.identities.storage_bytes import sum_small
+from meta_magic.recording.identities.live_versions import read_version
+from meta_magic.recording.identities.storages import sum_small
 
 if TYPE_CHECKING:
     import weakref

@@ -13,13 +13,11 @@ import torch
 from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.errors import MetaMagicError, MixedDeviceError
-from meta_magic.recording.identities.device_plan import META
-from meta_magic.recording.identities.left_places import find_left
-from meta_magic.recording.identities.living_tensors import read_version
+from meta_magic.recording.identities.call_sites import CallSites
+from meta_magic.recording.identities.device_plan import META, find_placement
+from meta_magic.recording.identities.live_versions import read_version
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.places import Places
-from meta_magic.recording.identities.storage_bytes import sum_small
-from meta_magic.recording.identities.storages import NamedPlaces
+from meta_magic.recording.identities.storages import NamedPlaces, sum_small
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.lifted.liftable import (
     READS_REAL,
@@ -43,7 +41,7 @@ from meta_magic.recording.intercept.lifted.sparse_constants import (
 )
 from meta_magic.recording.intercept.named_devices import is_way_out
 from meta_magic.recording.rows.constants import Constants
-from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwargs
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.torch_private.autograd import current_autograd_node
@@ -65,7 +63,7 @@ class Lifting:
     Args:
         registry: Numbers of tensors.
         constants: Keeps what the real ones hold.
-        findings: Takes a note on them.
+        diagnostics: Takes a note on them.
         places: Which call of torch is running.
 
     Attributes:
@@ -77,8 +75,8 @@ class Lifting:
         self,
         registry: TensorRegistry,
         constants: Constants,
-        findings: Findings,
-        places: Places,
+        diagnostics: Diagnostics,
+        places: CallSites,
     ) -> None:
         self.lend: Callable[[Tensor], None] = refuse_to_lend
         self._registry = registry
@@ -86,7 +84,7 @@ class Lifting:
         self._places = places
         self._lifted_by_address: dict[int, Lifted] = {}
         self._sparse = SparseConstants(registry, constants)
-        self.names = RealNames(findings)
+        self.names = RealNames(diagnostics)
 
     # Operators
 
@@ -288,7 +286,7 @@ class Lifting:
         base = torch.empty(storage.nbytes(), dtype=torch.uint8, device=META)
         self._registry.note_deaths()  # its address may have been another's
         NamedPlaces.are_there = True  # of real tensors they are known
-        ref = self._registry.storage_of(base, find_left(real))
+        ref = self._registry.storage_of(base, find_placement(real))
         if ref is not None:
             self._constants.keep_lifted(ref, storage, name, is_lent=is_lent)
         checksum = None if is_lent else sum_small(storage)

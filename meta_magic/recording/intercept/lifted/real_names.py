@@ -7,8 +7,8 @@ from typing import Final
 
 from torch import Tensor, nn
 
-from meta_magic.recording.identities.frame_kinds import OWN, is_library
-from meta_magic.recording.rows.findings import Findings
+from meta_magic.recording.identities.call_sites import OWN, is_library
+from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     buffers_of,
@@ -31,11 +31,11 @@ class RealNames:
     """Names what was real of a recording, in one note.
 
     Args:
-        findings: Takes the note.
+        diagnostics: Takes the note.
     """
 
-    def __init__(self, findings: Findings) -> None:
-        self._findings = findings
+    def __init__(self, diagnostics: Diagnostics) -> None:
+        self._diagnostics = diagnostics
         self._names: dict[str, None] = {}
         self._nbytes = 0
         self._n_lifted = 0
@@ -47,7 +47,7 @@ class RealNames:
         if nbytes == real.itemsize:  # a number
             return None
         if not self._n_lifted:
-            _, self._line = self._findings.locate("")
+            _, self._line = self._diagnostics.locate("")
         self._nbytes += nbytes
         self._n_lifted += 1
         return self.add(real) if is_named else None
@@ -63,7 +63,7 @@ class RealNames:
         """Write the note."""
         if self._n_lifted:
             names = ", ".join(f"'{name}'" for name in self._names)
-            self._findings.note_at(
+            self._diagnostics.note_at(
                 "real",
                 f"{self._n_lifted} real tensor{'s' * (self._n_lifted > 1)} of "
                 f"{format_bytes(self._nbytes)} met tensors on meta, and count as "

@@ -10,9 +10,8 @@ from typing import NamedTuple
 from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.recording.identities.device_plan import META
-from meta_magic.recording.identities.known_positions import plan_positions
-from meta_magic.recording.identities.living_tensors import read_version
-from meta_magic.recording.identities.storage_bytes import sum_small
+from meta_magic.recording.identities.live_versions import plan_positions, read_version
+from meta_magic.recording.identities.storages import sum_small
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.lifted.liftable import wants_gradient
 from meta_magic.recording.rows.constants import Constants

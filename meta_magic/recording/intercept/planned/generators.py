@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.identities.generator_places import name_generator, place_of
+from meta_magic.recording.identities.generator_carryover import name_generator, place_of
 from meta_magic.recording.intercept.planned.plan_here import plan_here
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.replacing import Replacements

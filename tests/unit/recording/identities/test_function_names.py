@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from meta_magic.recording.identities.function_names import describe_function
+from meta_magic.recording.identities.call_sites import describe_function
 
 
 @pytest.mark.parametrize(

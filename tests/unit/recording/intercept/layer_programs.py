@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from meta_magic.recording.identities.frame_kinds import PACKAGE
+from meta_magic.recording.identities.call_sites import PACKAGE
 from meta_magic.session.record import record
 
 

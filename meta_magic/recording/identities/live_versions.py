@@ -1,42 +1,40 @@
-"""How often tensors were written in place: of one, or of all that live.
+"""Read how often live tensors were written in place.
 
-Torch counts writes by tensor: views and what ``detach`` gives count with their base,
-``.data`` and ``set_`` make a tensor that counts for itself. No list of the tensors on
-a storage is to be had, but that of the garbage collector, which takes some 50 ms.
+``p.data.zero_()`` between two cells is no call of any recording; the next cell sees it
+because torch's count of writes is higher. Views and results of ``detach`` count with
+their base, ``.data`` and ``set_`` make tensors that count for themselves. Only the
+garbage collector lists all tensors on a storage, which takes some 50 ms: it is asked
+rarely. Read :class:`LiveTensors` first.
 """
 
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import lru_cache
 from itertools import compress
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
-from meta_magic.recording.identities.traced_tensors import is_traced
+from meta_magic.recording.identities.nested_tensors import is_traced
+from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.torch_private.dispatcher import has_kernel
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import (
     address_of_storage,
+    count_owners,
     is_counted_with,
     is_on_meta,
     number_counters,
+    plan_part,
     version_of,
 )
-
-__all__ = [
-    "LivingTensors",
-    "find_stored",
-    "is_counted",
-    "is_last",
-    "is_uncounted",
-    "list_versions",
-    "make_counters",
-    "read_version",
-]
+from meta_magic.trace.program import Program
 
 COUNTING: Final = "ADInplaceOrView"
 """Of the kernels of operators that count: foreach, fused and norms have none."""
@@ -45,7 +43,7 @@ RESIZING: Final = ("aten.resize_.default", "aten.resize_as_.default")
 """Operators whose writes torch counts where they change a size, and else not."""
 
 
-class LivingTensors:
+class LiveTensors:
     """The versions of all meta tensors that live when first asked for."""
 
     def __init__(self) -> None:
@@ -78,7 +76,7 @@ def find_versions() -> dict[int, list[dict[int, int]]]:
         return {address: group(tensors) for address, tensors in found.items()}
 
 
-def find_living() -> Iterator[Tensor]:
+def find_live() -> Iterator[Tensor]:
     """Return all tensors that live, but those that stand for others."""
     objects = gc.get_objects()
     tensors = (kind for kind in set(map(type, objects)) if issubclass(kind, Tensor))
@@ -88,7 +86,7 @@ def find_living() -> Iterator[Tensor]:
 
 def find_stored() -> Iterator[tuple[Tensor, int]]:
     """Yield the meta tensors that live and have a storage, and its address."""
-    for tensor in find_living():
+    for tensor in find_live():
         if is_on_meta(tensor):
             # A sparse one has none, nor has what functorch puts around a tensor.
             with suppress(RuntimeError, NotImplementedError, ValueError):
@@ -195,3 +193,61 @@ def is_counted(op: str) -> bool:
 def is_uncounted(op: str) -> bool:
     """Whether torch does not count each write of an operator."""
     return not is_counted(op)
+
+
+def find_uncounted_versions(
+    program: Program,
+    refs: Iterable[StorageRef],
+    aliased: AbstractSet[int],
+    known: dict[tuple[int, int], int],
+) -> dict[int, list[tuple[Tensor, int]]]:
+    """Look for the versions that no count of operators says and that are not known.
+
+    Args:
+        program: What was recorded.
+        refs: The storages that live.
+        aliased: Those of which some tensors count their own writes.
+        known: The versions that were read, by storage and ``id``; takes those found.
+
+    Returns:
+        As :attr:`Origin.counters` has it.
+    """
+    suspects = aliased | program.count_writes(is_uncounted).keys()
+    if not suspects:
+        return {}
+    n_known = Counter(storage for storage, _ in known)
+    living, apart = LiveTensors(), {}
+    for ref in refs:
+        number, storage = ref.number, ref() if ref.number in suspects else None
+        if storage is None:
+            continue
+        n_wanted = count_owners(ref.address) if number in aliased else 1
+        if n_known[number] < n_wanted:
+            groups = living.on(ref.address)
+            for group in groups:
+                known.update({(number, key): v for key, v in group.items()})
+            if len(groups) > 1:
+                apart[ref.address] = number
+    made = make_counters(apart) if apart else {}
+    return {
+        apart[address]: [(counter, read_version(counter)) for counter in counters]
+        for address, counters in made.items()
+    }
+
+
+known: WeakKeyDictionary[UntypedStorage, tuple[int, Tensor]] = WeakKeyDictionary()
+"""How often they had been written, and what they were."""
+
+
+def plan_positions(real: Tensor) -> Tensor:
+    """Return positions on meta, of which it is known what they hold."""
+    with torch.inference_mode(mode=False):  # where torch counts writes
+        planned = plan_part(real)
+    known[planned.untyped_storage()] = read_version(planned), real
+    return planned
+
+
+def find_positions(planned: Tensor) -> Tensor | None:
+    """Return what positions on meta hold; None if that is not known, or was written."""
+    version, real = known.get(planned.untyped_storage(), (-1, None))
+    return real if version == read_version(planned) else None

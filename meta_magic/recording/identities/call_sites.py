@@ -1,41 +1,166 @@
-"""Where a call comes from: the innermost user frame, and the line of the cell.
+"""Find the call site of each call: the line of user code that made it, and its phase.
 
-Walking all frames for every operator costs as much as the rest of the recording, so
-the walk ends where the answer is known already: at the innermost module call, whose
-own place was found when it began.
+The report says ``line 12, forward, of torch.relu``; without this file a row would have
+no line. A walk over all frames for each operator takes as long as the rest of the
+recording, so the walk ends at the innermost module call, whose call site is known since
+it began. Read :meth:`CallSites.locate_operator` first.
 """
 
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from itertools import starmap
+from pathlib import Path
 from types import CodeType, FrameType, TracebackType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import torch
 from torch import nn
 
-from meta_magic.recording.identities.code_positions import (
-    Span,
-    describe_position,
-    list_spans,
-)
-from meta_magic.recording.identities.frame_kinds import (
-    BACKWARD,
-    CELL,
-    FORWARD,
-    INIT,
-    KINDS,
-    MODULE,
-    TOP,
-    USER,
-    FrameKinds,
-    phase_of,
-)
-from meta_magic.recording.identities.function_names import describe_function
 from meta_magic.trace.program import GOES_ON
-from meta_magic.trace.signature import Place, SourcePosition
+from meta_magic.trace.signature import Phase, Place, SourcePosition
 
-__all__ = ["Places", "Running", "Site"]
+Span: TypeAlias = tuple[int, int, int | None, int | None]
+"""First line, last line, first column, column after the last."""
+
+
+@lru_cache(maxsize=4096)
+def list_spans(code: CodeType) -> list[Span]:
+    """Return first line, last line, first and end column of each instruction."""
+    return [
+        (line or code.co_firstlineno, end or line or code.co_firstlineno, column, after)
+        for line, end, column, after in code.co_positions()
+    ]
+
+
+def describe_position(code: CodeType, span: Span) -> SourcePosition:
+    """Return the plain record of a stretch of source."""
+    line, end_line, column, end_column = span
+    return SourcePosition(
+        file=code.co_filename,
+        line=line,
+        end_line=end_line,
+        column=column,
+        end_column=end_column,
+        function=code.co_qualname,
+    )
+
+
+def describe_function(function: Any) -> str | None:
+    """Return the name under which torch's users know a function."""
+    if function is None:
+        return None
+    name = torch.overrides.resolve_name(function)
+    own = getattr(function, "__name__", "")
+    if name and not name.endswith(f".{own}") and getattr(torch, own, None) is function:
+        return f"torch.{own}"  # torch.spmm is torch.mm, and the name that torch finds
+    if name:
+        return str(name)
+    module = getattr(function, "__module__", None) or "torch"
+    return f"{module}.{getattr(function, '__qualname__', function)}"
+
+
+TORCH: Final = Path(torch.__file__).parent
+PACKAGE: Final = f"{Path(__file__).parents[2]}/"
+TORCH_FILES: Final = f"{TORCH}/"
+"""How the names of torch's own files begin."""
+
+OWN: Final = (TORCH_FILES, PACKAGE, "<frozen ")
+OPTIM: Final = f"{TORCH / 'optim'}/"
+NN_INIT: Final = f"{TORCH / 'nn' / 'init.py'}"
+STDLIB: Final = f"{sysconfig.get_paths()['stdlib']}/"
+PACKAGES: Final = ("/site-packages/", "/dist-packages/")
+INIT_METHODS: Final = ("__init__", "reset_parameters", "_init_weights", "init_weights")
+
+USER, CELL, TOP, INIT, OPTIMIZER, BACKWARD, FORWARD, MODULE = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    32,
+    64,
+    128,
+)
+KINDS: Final = MODULE - 1
+"""What places are told apart by: not whether a module is the first argument."""
+
+
+class FrameKinds:
+    """Classifies frames by their code, each code once.
+
+    Args:
+        cell_file: File name of the code whose lines are the cell's.
+        top: Code object of the outermost frame of interest; None for a module's.
+
+    Attributes:
+        by_code: The kinds by ``id`` of the code, all of which are kept alive.
+    """
+
+    def __init__(self, cell_file: str, top: CodeType | None) -> None:
+        self.by_code: dict[int, int] = {}
+        self._cell_file = cell_file
+        self._top = top
+        self._kept: list[CodeType] = []
+        self._name_by_code: dict[int, str] = {}
+
+    def classify(self, frame: FrameType) -> int:
+        """Return the kinds of a frame whose code was not met before."""
+        code = frame.f_code
+        file = code.co_filename
+        kind = USER
+        if file == self._cell_file:
+            is_top = code is self._top or code.co_name == "<module>"
+            kind = USER | CELL | (TOP if is_top else 0)
+        elif file.startswith(OPTIM):
+            kind = OPTIMIZER
+        elif file == NN_INIT:
+            kind = INIT
+        elif file.startswith(OWN) or is_stdlib(file):
+            kind = 0
+        if code.co_name in INIT_METHODS:
+            name = name_first_argument(code)
+            if isinstance(frame.f_locals.get(name), nn.Module):
+                kind |= INIT | MODULE
+                self._name_by_code[id(code)] = name
+        self.by_code[id(code)] = kind
+        self._kept.append(code)
+        return kind
+
+    def find_module(self, frame: FrameType) -> nn.Module | None:
+        """Return the module that a frame of the kind ``MODULE`` is a method's of."""
+        module = frame.f_locals.get(self._name_by_code[id(frame.f_code)])
+        return module if isinstance(module, nn.Module) else None
+
+
+def phase_of(flags: int) -> Phase:
+    """Return what the program was doing, from the kinds of frames on the stack."""
+    if flags & BACKWARD:
+        return "backward"
+    if flags & OPTIMIZER:
+        return "optimizer"
+    if flags & INIT:
+        return "init"
+    return "forward" if flags & FORWARD else "other"
+
+
+@cache
+def is_library(file: str) -> bool:
+    """Whether ``file`` belongs to an installed package, but torch and this one."""
+    return any(part in file for part in PACKAGES) and not file.startswith(OWN)
+
+
+def is_stdlib(file: str) -> bool:
+    """Whether ``file`` belongs to Python itself."""
+    return file.startswith(STDLIB) and not any(part in file for part in PACKAGES)
+
+
+def name_first_argument(code: CodeType) -> str:
+    """Return the name of the first argument of a function; "" if it has none."""
+    return code.co_varnames[0] if code.co_varnames else ""
+
 
 Site: TypeAlias = tuple[int, int]
 """A position in code (its number, 0 for none) and a line of the cell (0 for none)."""
@@ -65,7 +190,7 @@ with the call, as it holds a frame. No class, and no methods to begin and end a 
 these were 7 % of the functions that a recorded GPT-2 calls."""
 
 
-class Places:
+class CallSites:
     """Intern the places that calls come from, and know which call runs now.
 
     Args:

@@ -5,14 +5,14 @@ import torch
 from torch import nn
 
 from meta_magic import real, record
-from meta_magic.recording.identities import left_places
-from meta_magic.recording.identities.left_places import has_left
+from meta_magic.recording.identities import device_plan
+from meta_magic.recording.identities.device_plan import has_carried_placement
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left(monkeypatch):
     """Forget what other tests moved that is alive."""
-    monkeypatch.setattr(left_places, "left", {})
+    monkeypatch.setattr(device_plan, "kept_placements", {})
 
 
 def build():
@@ -34,7 +34,7 @@ def test_the_next_cell_finds_a_real_model_where_a_cell_moved_it():
             other(x.to("cuda:1"))
         assert str(model[1].running_mean.device) == "cuda:1"
         model.cpu()
-    assert not has_left()
+    assert not has_carried_placement()
     with record():
         assert model[0].weight.device.type == model(x).device.type == "cpu"
 
@@ -46,9 +46,9 @@ def test_outside_of_cells_a_real_model_lies_where_it_does():
     assert model[0].weight.device.type == "cpu"
     with record(), real():
         assert model(torch.ones(2, 4)).device.type == "cpu"
-    assert has_left()
+    assert has_carried_placement()
     other = build()
     del model
     with record():
         other.cpu()
-    assert not has_left()
+    assert not has_carried_placement()

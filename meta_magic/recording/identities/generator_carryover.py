@@ -1,13 +1,12 @@
-"""Remember where recordings left generators whose draws they did not make.
+"""Carry the states of generators over from one recording to the next.
 
-Meta moves no generator: the next recording finds one where the last one found it, and
-would draw the same numbers again. On the CPU it would go on. So a generator that a
-recording leaves carries a *mark* in its state, by which the next recording knows that
-nothing drew from it, and nothing seeded it, in between.
+On meta ``torch.randn(2)`` moves no generator: the next recording would find it where
+the last one found it, and draw the same numbers again. So a recording leaves a *mark*
+in the state, by which the next one knows that nothing drew or seeded in between.
 
-The mark stands in the first word of the Mersenne Twister, of whose bits only the
-highest decides any number that is still to be drawn: the recurrence takes the upper bit
-of each word and the lower ones of the next, and the word itself was drawn already.
+The mark is in the first word of the Mersenne Twister. Only the highest bit of that word
+decides numbers still to be drawn: the recurrence takes the upper bit of each word and
+the lower bits of the next one, and the word itself was drawn already.
 """
 
 import weakref
@@ -15,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -23,22 +22,54 @@ from torch import Generator, Tensor
 
 from meta_magic.torch_private.backend_flags import last_seeding
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.torch_private.tensor_internals import address_of_generator
 from meta_magic.trace.program import EarlierEnd, Program
 
-__all__ = [
-    "LeftGenerator",
-    "find_draw",
-    "find_elsewhere",
-    "find_left",
-    "forget_left",
-    "keep_elsewhere",
-    "keep_left",
-    "keep_program",
-    "mark_state",
-    "move_own",
-    "settle_default",
-    "was_used_since",
-]
+OWN_DEVICE: Final[Any] = Generator.device
+
+# Operators are given a generator in a wrapper of their own: known by its address.
+named: dict[int, tuple["weakref.ref[Generator]", torch.device]] = {}
+
+
+def name_generator(generator: Generator, place: torch.device) -> None:
+    """Note the device that a generator stands for."""
+    for address in [at for at, (ref, _) in named.items() if ref() is None]:
+        del named[address]
+    named[address_of_generator(generator)] = weakref.ref(generator), place
+
+
+def place_of(generator: Generator) -> torch.device:
+    """Return the device that a generator stands for; its own if that was not named."""
+    found = named.get(address_of_generator(generator)) if named else None
+    if found is None or found[0]() is None:
+        own: torch.device = OWN_DEVICE.__get__(generator)
+        return own
+    return found[1]
+
+
+def is_named(generator: Generator) -> bool:
+    """Whether a generator stands for another device than its own."""
+    own: torch.device = OWN_DEVICE.__get__(generator)
+    return place_of(generator) != own
+
+
+def is_on_cpu(generator: Generator) -> bool:
+    """Whether a generator is really one of the CPU's."""
+    return bool(OWN_DEVICE.__get__(generator).type == "cpu")
+
+
+def check_generator(generator: Generator, place: torch.device | None) -> None:
+    """Refuse to draw from a generator for what the code wants on another device.
+
+    Raises:
+        RuntimeError: It is on another kind of device, in torch's words.
+    """
+    kind = place_of(generator).type
+    if place is not None and place.type != kind:
+        raise RuntimeError(
+            f"Expected a '{place.type}' device type for generator but found '{kind}'"
+        )
+
 
 FIRST_WORD: Final = 3
 """Where in a CPU generator's state, as words of 64 bits, the Twister's first stands."""
@@ -60,7 +91,7 @@ numbers = count(1)
 
 
 @dataclass(eq=False)
-class LeftGenerator:
+class CarriedGenerator:
     """A generator as a recording left it.
 
     Attributes:
@@ -77,19 +108,19 @@ class LeftGenerator:
     is_settled: bool = False
 
 
-kept: deque[LeftGenerator] = deque(maxlen=MAX_KEPT)
+kept: deque[CarriedGenerator] = deque(maxlen=MAX_KEPT)
 elsewhere: dict[torch.device, tuple[Generator, tuple[object, ...]]] = {}
 """What stands for the generators of devices, and which seeding was the last then."""
 
 programs: "deque[tuple[int, weakref.ref[Program]]]" = deque(maxlen=MAX_KNOWN)
 
 
-def keep_left(left: LeftGenerator) -> None:
+def carry_generator(left: CarriedGenerator) -> None:
     """Remember how a recording left a generator."""
     kept.append(left)
 
 
-def find_left(state: bytes) -> EarlierEnd | None:
+def find_carried_end(state: bytes) -> EarlierEnd | None:
     """Return where a generator in this state would stand, if a recording left it so."""
     return next((left.end for left in kept if left.state == state), None)
 

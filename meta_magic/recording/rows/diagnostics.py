@@ -1,0 +1,147 @@
+"""Collect what a recording learns besides its calls.
+
+Notes and caveats, each with its line; real memory that nobody asked for; flags of
+torch's backends, such as ``torch.backends.cuda.matmul.allow_tf32``, and the call from
+which each holds. Read :class:`Diagnostics` first.
+"""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from meta_magic.recording.identities.call_sites import CallSites, describe_function
+from meta_magic.recording.identities.storages import Clock
+from meta_magic.recording.signatures.entries import LiveCall
+from meta_magic.torch_private.backend_flags import FLAGS
+from meta_magic.torch_private.dispatcher import pad_packed
+from meta_magic.torch_private.modes import device_constructors
+from meta_magic.torch_private.replacing import Replacements
+from meta_magic.trace.notes import Note
+
+if TYPE_CHECKING:
+    from meta_magic.trace.program_facts import Assumption, Evaluation, KernelChoice
+
+
+class Diagnostics:
+    """Collects what the parts of a recording find, each with the line that ran.
+
+    Attributes:
+        notes: What the user should know; a dictionary, so that each stands once.
+        doubts: (what, line of the cell or None) of all that may make a replay differ
+            from the same block on a real device.
+        failures: (operator, line) of the calls that raised.
+        kernels: Which kernels were chosen.
+        evaluations: The calls that were answered with real values, in order.
+        assumptions: The calls whose sizes or values were assumed, in order.
+        n_answered: How many calls were answered with values, or with those assumed.
+        n_unseen: Calls that were not recorded, by the class of tensor they were on.
+    """
+
+    def __init__(self, places: CallSites) -> None:
+        self.notes: dict[Note, None] = {}
+        self.doubts: dict[tuple[str, int | None], None] = {}
+        self.failures: dict[tuple[str, int | None], None] = {}
+        self.kernels: list[KernelChoice] = []
+        self.evaluations: list[Evaluation] = []
+        self.assumptions: list[Assumption] = []
+        self.n_answered = 0
+        self.n_unseen: dict[str, int] = {}
+        self._places = places
+
+    def note(self, kind: str, text: str) -> None:
+        """Note something about the line that runs now."""
+        self.note_at(kind, text, self._places.current_line())
+
+    def note_at(self, kind: str, text: str, line: int | None) -> None:
+        """Note something about a line."""
+        self.notes.setdefault(Note(kind=kind, text=text, line=line))
+
+    def doubt(self, text: str) -> None:
+        """Note what may differ on a device, at the line that runs now."""
+        self.doubts[self.locate(text)] = None
+
+    def locate(self, text: str) -> tuple[str, int | None]:
+        """Return a text with the line that runs now."""
+        return text, self._places.current_line()
+
+    def count_unseen(self, name: str) -> None:
+        """Count a call that is not recorded, by what it was on."""
+        self.n_unseen[name] = self.n_unseen.get(name, 0) + 1
+
+
+class RealMemory:
+    """The storages that operators made on a real device.
+
+    Attributes:
+        nbytes: Their bytes.
+    """
+
+    def __init__(self, places: CallSites, diagnostics: Diagnostics) -> None:
+        self.nbytes = 0
+        self._places = places
+        self._diagnostics = diagnostics
+
+    def count(self, call: LiveCall, n_storages: int) -> None:
+        """Count what a call took; note it if nobody asked for it.
+
+        Args:
+            call: The call.
+            n_storages: How many storages were known before it.
+        """
+        made = {
+            seen[1].number: tensor.untyped_storage().nbytes()
+            for tensor, seen in call.outputs
+            if seen[1] is not None
+            and seen[1].number >= n_storages
+            and not seen[2].is_meta
+        }
+        self.nbytes += sum(made.values())
+        function = self._places.function
+        is_asked = function in device_constructors() or function is pad_packed
+        if made and not call.inputs and not is_asked:
+            name = describe_function(function) or "an operator called by itself"
+            text = f"{name} ignored the meta device and made a real tensor on the CPU"
+            self._diagnostics.note("factory", text)
+
+
+class FlagChanges(Replacements):
+    """Context manager that notes what is set in it, or was set before.
+
+    Args:
+        clock: Dates each change.
+
+    Attributes:
+        changes: (call from which on, name, value) of each.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.changes: list[tuple[int, str, Any]] = []
+        self._clock = clock
+        self._thread = threading.get_ident()
+        self._known = {name: flag.default for name, flag in FLAGS.items()}
+
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        for name, flag in FLAGS.items():
+            self._note(name, flag.read())
+            for place in flag.setters:
+                self.wrap(place, partial(self._make_setter, name))
+
+    def _make_setter(self, name: str, before: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that sets a flag and notes it."""
+        read = FLAGS[name].read
+
+        def write(*args: Any, **kwargs: Any) -> Any:
+            returned = before(*args, **kwargs)
+            if threading.get_ident() == self._thread:
+                self._note(name, read())
+            return returned
+
+        return write
+
+    def _note(self, name: str, value: Any) -> None:
+        if self._known[name] != value:
+            self._known[name] = value
+            self.changes.append((self._clock.now, name, value))
