@@ -16,11 +16,11 @@ from IPython.display import display
 from meta_magic.magic.cell import Body
 from meta_magic.magic.reports import build_outputs, find_cell_id, is_notebook
 from meta_magic.magic.tracebacks import add_below, trim_traceback
-from meta_magic.replaying.value_progress import show_line
+from meta_magic.replaying.value_budget import show_line
 from meta_magic.session.collector import RARE_COLLECTION
 
 if TYPE_CHECKING:
-    from meta_magic.replaying.value_progress import Show
+    from meta_magic.replaying.value_budget import Show
     from meta_magic.session.recording import Recording
     from meta_magic.torch_private.interrupts import Interrupts
     from meta_magic.trace.options import Options, ValueLimits

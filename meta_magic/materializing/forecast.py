@@ -14,10 +14,13 @@ import torch
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.report import WITH_IT
 from meta_magic.materializing.targets import Target
-from meta_magic.replaying.devices import free_nbytes
-from meta_magic.replaying.execution import Execution
-from meta_magic.replaying.part import Part
-from meta_magic.replaying.rates import count_products, estimate_seconds, measure_rates
+from meta_magic.replaying.devices import (
+    count_products,
+    estimate_seconds,
+    free_nbytes,
+    measure_rates,
+)
+from meta_magic.replaying.execution import Execution, Part
 from meta_magic.replaying.steps import StepKind
 from meta_magic.replaying.uses import USES, Uses, find_phases
 from meta_magic.trace.signature import Phase

@@ -1,12 +1,12 @@
-"""A recorded program, or a slice of it, to real tensors.
+"""Replay a recorded program, or a slice of it, on real tensors.
 
-``program_calls`` reads the columns call by call, ``plan`` walks back from what is
-wanted to the calls that make it, ``execution`` runs the plans of a recording and of
-those before it, a ``part`` each, over ``call_runner`` (one call), ``memory`` and
-``streams`` (generators). On top: ``replay``, ``verify``, and
-``evaluator`` for values in the middle of a recording: what a replay leaves is ``kept``
-for the next, for which ``followers`` are brought along; ``value_budget`` decides what a
-value may take, and ``loop_values`` runs loops of small calls forward, without a plan.
+``loss.item()``, ``materialize()``, ``replay()`` and ``verify()`` all end here.
+``program_calls`` reads the program call by call, ``plan`` walks back from the wanted
+storages to the calls that make them, ``execution`` runs the plans of a recording and of
+those before it over ``call_runner``, ``memory`` and ``streams`` (random generators).
+``evaluator`` answers values in the middle of a recording: ``kept`` has what earlier
+replays made, ``value_budget`` decides what a value may take, and ``loop_values`` runs
+loops of small calls forward, without a plan.
 
 May import ``recording``, ``trace``, ``torch_private``, ``errors``. Read ``plan`` first.
 """

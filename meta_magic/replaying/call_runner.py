@@ -1,8 +1,10 @@
-"""Make one recorded call on real tensors."""
+"""Make one recorded call on real tensors, under the flags that were set then."""
 
 import random
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -14,14 +16,12 @@ from meta_magic.errors import ReplayError
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.replaying.memory import Memory
 from meta_magic.replaying.operators import default_generator
-from meta_magic.replaying.program_calls import Call, ProgramCalls
-from meta_magic.replaying.program_draws import Draw
-from meta_magic.replaying.streams import Streams
-from meta_magic.replaying.word_counts import count_words
+from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls
+from meta_magic.replaying.streams import Streams, count_words
+from meta_magic.torch_private.backend_flags import FLAGS
 from meta_magic.torch_private.tensor_internals import address_of_storage
+from meta_magic.trace.program import Program
 from meta_magic.trace.signature import Geometry
-
-__all__ = ["CallRunner"]
 
 NOTHING: Final = nullcontext()
 PLAIN: Final = (Tensor, Parameter)
@@ -224,3 +224,41 @@ def read_outside() -> tuple[object, ...]:
     """Return where the generators of Python and numpy stand."""
     numbers: Any = np.random.get_state()  # noqa: NPY002  the global one
     return random.getstate(), numbers[1].tobytes(), numbers[2:]
+
+
+DEFAULTS: Final = {name: flag.default for name, flag in FLAGS.items()}
+
+
+def needs_flags(program: Program) -> bool:
+    """Whether the flags of a program are not those of now for all of its calls."""
+    is_set = any(flag.read() != flag.default for flag in FLAGS.values())
+    return is_set or bool(program.flags)
+
+
+class FlagsOf:
+    """Context manager in which the flags are those of one call of a program.
+
+    What was not noted had its default, whatever was set after it.
+
+    Args:
+        program: The program.
+        call: The call.
+    """
+
+    def __init__(self, program: Program, call: int) -> None:
+        end = bisect_right(program.flags, call, key=itemgetter(0))
+        noted = {name: value for _, name, value in program.flags[:end]}
+        self._wanted = {**DEFAULTS, **noted}
+        self._before: dict[str, Any] = {}
+
+    def __enter__(self) -> None:
+        for name, value in self._wanted.items():
+            flag = FLAGS[name]
+            before = flag.read()
+            if before != value:
+                self._before[name] = before
+                flag.write(value)
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self._before.items():
+            FLAGS[name].write(value)

@@ -1,25 +1,28 @@
-"""Find out what a plan leaves with content that no cell, run for real, would give it.
+"""What storages hold after a plan, besides their values.
 
-That is what lay in memory before, and what another generator was to draw.
+- Which bytes are uninitialized, as in ``torch.empty(3).sum()`` (:func:`find_raw`,
+  and :class:`RawFollower` where values decide what is written, as with masks).
+- Whether random numbers would come from an accelerator (:func:`find_drawn_elsewhere`).
+- Which call wrote them last, and whether they rest on assumed values
+  (:func:`find_results`).
+- Which live tensors depend on contents that a plan overwrites, and so are to be
+  computed before these are gone (:func:`find_dependents`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from math import prod
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from meta_magic.replaying.program_calls import Call
-from meta_magic.replaying.raw_memory import RawMemory
-from meta_magic.replaying.steps import Plan, StepKind
-from meta_magic.replaying.usage import geometry_after
+import torch
+from torch import Tensor
 
-__all__ = [
-    "find_drawn_elsewhere",
-    "find_raw",
-    "find_raw_before",
-    "find_raw_source",
-    "follow",
-    "reads_raw",
-]
+from meta_magic.errors import ReplayError
+from meta_magic.replaying.kept import RawMemory
+from meta_magic.replaying.operators import geometry_after
+from meta_magic.replaying.program_calls import Call, ProgramCalls
+from meta_magic.replaying.steps import Plan, Step, StepKind
+from meta_magic.trace.derived_facts import AssumedNumbers
 
 RESIZE: Final = "aten.resize_.default"
 
@@ -151,3 +154,232 @@ def reads_raw(
     positions = [i for i in call.usage.read if i or not but_first]
     read = ((call.inputs[i], call.signature.inputs[i]) for i in positions)
     return any(s in raw and not raw[s].holds(geometry) for s, geometry in read)
+
+
+WHERE: Final = "aten.where.self"
+
+Given = Mapping[str, Any]
+Mark = Callable[[Tensor, Given], object]
+
+
+def mark_along(which: Tensor, given: Given) -> None:
+    """Mark what an operator writes that takes positions along one dimension."""
+    which.index_fill_(given["dim"], given["index"], value=True)
+
+
+def mark_at(which: Tensor, given: Given) -> None:
+    """Mark what one writes that takes positions or masks for the first dimensions."""
+    torch.ops.aten.index_put_(which, given["indices"], torch.tensor(data=True))
+
+
+def mark_under(which: Tensor, given: Given) -> None:
+    """Mark what one writes that takes a mask."""
+    which.masked_fill_(given["mask"], value=True)
+
+
+def mark_scattered(which: Tensor, given: Given) -> None:
+    """Mark what one writes that takes a position for each element."""
+    which.scatter_(given["dim"], given["index"], value=True)
+
+
+MARK_BY_NAMES: Final[Mapping[Mark, str]] = {
+    mark_along: "index_copy_.default index_fill_.int_Scalar index_fill_.int_Tensor",
+    mark_at: "index_put_.default _index_put_impl_.default",
+    mark_under: "masked_fill_.Scalar masked_fill_.Tensor masked_scatter_.default",
+    mark_scattered: "scatter_.src scatter_.value",
+}
+MARKS: Final = {
+    f"aten.{name}": mark
+    for mark, names in MARK_BY_NAMES.items()
+    for name in names.split()
+}
+
+
+def has_partial_writes(plan: Plan) -> bool:
+    """Whether a plan writes or chooses something where values say."""
+    names = {step.call.operator.name for step in plan.steps}
+    return WHERE in names or not names.isdisjoint(MARKS)
+
+
+class RawFollower:
+    """Follows, step by step as a plan runs, what holds what lay in memory before.
+
+    Args:
+        plan: What is done.
+        raw: The storages that do so before the first step.
+    """
+
+    def __init__(self, plan: Plan, raw: dict[int, RawMemory]) -> None:
+        self._plan = plan
+        self.raw = raw
+
+    def check(
+        self, step: Step, read_inputs: Callable[[Call], Sequence[Tensor]]
+    ) -> None:
+        """Note what a step, the next one, makes of memory without content.
+
+        Args:
+            step: The step.
+            read_inputs: Returns what a call is given.
+
+        Raises:
+            ReplayError: It reads what nothing was written to.
+        """
+        call, raw, plan = step.call, self.raw, self._plan
+        if step.kind == StepKind.DRAW:
+            return
+        mark = find_mark(call, raw)
+        if call.operator.name == WHERE and call.inputs[0] not in raw:
+            self._choose(call, read_inputs(call)[0])
+            return
+        if step.kind == StepKind.RUN and reads_raw(
+            call, raw, but_first=mark is not None
+        ):
+            raise ReplayError(
+                "nothing was written to some of what it comes from, which "
+                f"{plan.recorded.describe(call)} reads"
+            )
+        if step.kind == StepKind.ALLOCATE or mark is None:
+            follow(call, raw, plan, is_made=step.kind == StepKind.ALLOCATE)
+            return
+        geometry = call.signature.inputs[0]
+        given = call.usage.arguments.fill(read_inputs(call), torch.device("cpu"))
+        which = torch.zeros(geometry.shape, dtype=torch.bool, device="cpu")
+        mark(which, given)
+        raw[call.inputs[0]].write_some(geometry, which.numpy())
+
+    def _choose(self, call: Call, condition: Tensor) -> None:
+        """Note what a call takes of two tensors."""
+        raw, (storage,), (made,) = self.raw, call.outputs, call.signature.outputs
+        whole = RawMemory(0, is_written=True)
+        pairs = zip(call.inputs, call.signature.inputs, strict=True)
+        _, chosen, other = [raw.get(s, whole).find_written(g) for s, g in pairs]
+        which = torch.where(
+            condition, torch.from_numpy(chosen), torch.from_numpy(other)
+        )
+        if not which.all():
+            raw[storage] = RawMemory(self._plan.recorded.nbytes_by_storage[storage])
+            raw[storage].write_some(made, which.numpy())
+
+
+def find_mark(call: Call, raw: Mapping[int, RawMemory]) -> Mark | None:
+    """Return what marks that which a call writes of raw memory, where values say."""
+    adds = dict(call.signature.arguments).get("accumulate")
+    is_met = call.operator.name in MARKS and call.inputs[0] in raw
+    return MARKS[call.operator.name] if is_met and not adds else None
+
+
+class Result(NamedTuple):
+    """How a storage came to what it holds.
+
+    Attributes:
+        last_call: The last call that made or wrote that; -1 before all.
+        is_assumed: Whether it rests on what was assumed.
+    """
+
+    last_call: int
+    is_assumed: bool
+
+
+def find_results(plan: Plan, given: Collection[int]) -> dict[int, Result]:
+    """Return how the storages of a plan come to what they hold after it.
+
+    Args:
+        plan: The plan.
+        given: Storages that rest on what an earlier recording assumed.
+    """
+    recorded, kept, births = plan.recorded, plan.recorded.kept, plan.recorded.births
+    assumptions = {a.call for a in recorded.program.assumptions}
+    numbers = AssumedNumbers(recorded.program)
+    results = {s: Result(-1, s in given) for s in plan.given}
+    for storage, last_call in plan.held.items():
+        is_assumed = kept is not None and kept.is_assumed(storage)
+        results[storage] = Result(last_call, is_assumed)
+    can_rest = bool(assumptions) or any(r.is_assumed for r in results.values())
+    for step in plan.steps:
+        if step.kind != StepKind.RUN:
+            continue
+        call = step.call
+        is_assumed = can_rest and (
+            call.number in assumptions
+            or numbers.may_be_in(call.number, call.signature)
+            or any(results[s].is_assumed for s in call.read if s in results)
+        )
+        result = Result(call.number, is_assumed)
+        for storage in call.outputs:
+            if births[storage] == call.number and storage not in plan.held:
+                results[storage] = result
+        for storage in call.written:
+            was_assumed = storage in results and results[storage].is_assumed
+            results[storage] = result._replace(is_assumed=was_assumed or is_assumed)
+    return results
+
+
+def find_outdated(recorded: ProgramCalls) -> set[int]:
+    """Return the kept storages that were written since."""
+    kept = recorded.kept
+    known = {} if kept is None else kept.list_contents(can_assume=True)
+    find_last, end = recorded.writers.find_last, len(recorded)
+    behind = {s for s, last in known.items() if find_last(s, end) > last}
+    return behind - recorded.dead
+
+
+def find_dependents(plan: Plan) -> set[int]:
+    """Return what lives, is not made by a plan, and comes from what it writes over.
+
+    Args:
+        plan: The plan, of which all that lives is kept.
+    """
+    recorded, dead = plan.recorded, plan.recorded.dead
+    made = {step.call.number for step in plan.steps if step.kind == StepKind.RUN}
+    readers, end = recorded.readers, len(recorded) - 1
+    readers.go_on()
+    waiting = [
+        index
+        for storage, (first, last) in find_changed(plan).items()
+        for index in readers.between(storage, first, last)
+    ]
+    heapify(waiting)
+    found: set[int] = set()
+    now = -1
+    while waiting:
+        index = heappop(waiting)
+        if index == now:
+            continue
+        now = index
+        # What a plan makes is there, unless it is freed at once.
+        fresh = find_changed_by(recorded, index) - found
+        if index in made:
+            fresh = set(dead.among(fresh))
+        found |= fresh
+        for storage in fresh:
+            for later in readers.between(storage, index + 1, end):
+                heappush(waiting, later)
+    return found - dead
+
+
+def find_changed_by(recorded: ProgramCalls, index: int) -> set[int]:
+    """Return the storages that a call makes or writes."""
+    signature, storages = recorded.tensors(index)
+    made = storages[len(signature.inputs) :]
+    born = {s for s in made if recorded.births[s] == index}
+    beside = recorded.sparse.changed.get(index, ())
+    return born.union([storages[i] for i in signature.writes], beside)
+
+
+def find_changed(plan: Plan) -> dict[int, tuple[int, int]]:
+    """Return first and last call between which storages of a plan are written.
+
+    Those that were freed are taken to be written last of all.
+    """
+    recorded, kept = plan.recorded, plan.recorded.kept
+    first = {} if kept is None else kept.list_contents(can_assume=True)
+    found = {}
+    for storage in plan.spared | first.keys():
+        last = recorded.writers.find_last(storage, len(recorded))
+        begin = first.get(storage, recorded.births[storage])
+        if storage in recorded.dead:
+            found[storage] = begin + 1, len(recorded) - 1
+        elif last > begin:
+            found[storage] = begin + 1, last
+    return found

@@ -14,10 +14,10 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
 from meta_magic.recording.identities.origins import living_of
+from meta_magic.replaying.contents import find_dependents, find_outdated
 from meta_magic.replaying.execution import Execution
-from meta_magic.replaying.followers import find_behind, find_followers
-from meta_magic.replaying.kept import Kept
-from meta_magic.replaying.kept_programs import (
+from meta_magic.replaying.kept import (
+    Kept,
     find_kept,
     forget_unreachable,
     keep_for,
@@ -31,8 +31,6 @@ from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.program import Program
 from meta_magic.trace.program_facts import Evaluation
 from meta_magic.trace.signature import Geometry
-
-__all__ = ["Evaluator"]
 
 CPU: Final = torch.device("cpu")
 
@@ -96,7 +94,7 @@ class Evaluator:
             budget.refuse_more()
             with RealTorch(), budget:
                 recorded = self._read(program, budget)
-                behind = set() if self._is_apart else find_behind(recorded)
+                behind = set() if self._is_apart else find_outdated(recorded)
                 done = None if behind else find_there(recorded, request, budget)
                 done = done or self._make(recorded, behind, request, budget)
                 tensors = [build_tensor(g, done.made[storage]) for storage, g in wanted]
@@ -118,7 +116,7 @@ class Evaluator:
         try:
             with RealTorch():
                 recorded = self._read(program, budget)
-                behind = find_behind(recorded)
+                behind = find_outdated(recorded)
                 done = self._make(recorded, behind, request, budget)
         except (ReplayError, ValueLimitError):
             return None
@@ -156,7 +154,7 @@ class Evaluator:
             wider = replace(request, storages=request.storages | along)
             try:
                 replay = self._plan(recorded, wider)
-                more = find_followers(replay.plan) - wider.storages - left
+                more = find_dependents(replay.plan) - wider.storages - left
                 if not more:
                     done = run(replay, budget, keeps=True)
                     break

@@ -8,15 +8,15 @@ to a plan. Read :meth:`ForwardReplay.run` first.
 
 from collections.abc import Callable, Iterator, Sequence
 from sys import maxsize
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.replaying.memory import allocate
-from meta_magic.replaying.program_draws import Draw, read_draws
-from meta_magic.replaying.row_columns import Columns, pick_rows
+from meta_magic.replaying.program_calls import Draw, read_draws
 from meta_magic.replaying.small_calls import (
     CPU,
     CallKind,
@@ -25,13 +25,11 @@ from meta_magic.replaying.small_calls import (
     make_small_call,
 )
 from meta_magic.replaying.streams import Streams
-from meta_magic.trace.program import HEADER
+from meta_magic.trace.program import HEADER, Program, Randomness
 from meta_magic.trace.signature import Geometry, Signature
 
 if TYPE_CHECKING:
     from meta_magic.replaying.kept import Kept
-
-__all__ = ["ForwardReplay"]
 
 PASS, RUN, ALLOCATE, FORGET, REAL = map(int, CallKind)
 
@@ -43,6 +41,59 @@ MUCH_WORK: Final = 2**31
 """What large calls may make before the limits are asked again."""
 
 Rows: TypeAlias = Iterator[tuple[int, int]]  # the number of a call, where its row is
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+Truths: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Columns(NamedTuple):
+    """What was recorded, as a forward replay reads it.
+
+    Attributes:
+        words: All rows.
+        storage_by_tensor: The storage of each tensor.
+        signatures: All signatures.
+        deaths: Pairs (calls before, storage) of the storages that were freed.
+        randomness: Returns what was drawn.
+    """
+
+    words: memoryview
+    storage_by_tensor: Sequence[int]
+    signatures: Sequence[Signature]
+    deaths: Sequence[int]
+    randomness: Callable[[], Randomness]
+
+
+def columns_of(program: Program) -> Columns:
+    """Return what a forward replay reads of a program."""
+    return Columns(
+        words=memoryview(program.words).cast("I"),
+        storage_by_tensor=memoryview(program.storage_by_tensor).cast("I"),
+        signatures=program.signatures,
+        deaths=memoryview(program.deaths).cast("I"),
+        randomness=lambda: program.randomness,
+    )
+
+
+def pick_rows(
+    columns: Columns, starts: Integers, is_passed: Truths, is_copy: Truths
+) -> Integers:
+    """Return which of some calls are to be run.
+
+    Args:
+        columns: What was recorded.
+        starts: Where their rows begin.
+        is_passed: Of each signature, whether its calls are passed over.
+        is_copy: Whether they are where both tensors have one storage: copies of what
+            ``N[i] += 1`` has added to, to itself.
+    """
+    words, storages = np.asarray(columns.words), np.asarray(columns.storage_by_tensor)
+    numbers = words[starts]
+    is_picked, copies = ~is_passed[numbers], np.flatnonzero(is_copy[numbers])
+    first = starts[copies] + HEADER
+    is_same = storages[words[first]] == storages[words[first + 1]]
+    is_picked[copies[is_same]] = False
+    return np.flatnonzero(is_picked)
 
 
 class UnknownCallError(Exception):

@@ -14,22 +14,25 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError
+from meta_magic.replaying.call_runner import needs_flags
 from meta_magic.replaying.execution import Execution
-from meta_magic.replaying.flags_in_force import needs_flags
-from meta_magic.replaying.forward_replay import N_AT_ONCE, ForwardReplay
+from meta_magic.replaying.forward_replay import (
+    N_AT_ONCE,
+    Columns,
+    ForwardReplay,
+    columns_of,
+)
 from meta_magic.replaying.kept import Content
 from meta_magic.replaying.memory import allocate
 from meta_magic.replaying.program_calls import ProgramCalls
-from meta_magic.replaying.row_columns import Columns, columns_of, read_rows
 from meta_magic.replaying.small_calls import CPU, Held
 from meta_magic.replaying.steps import Request
+from meta_magic.replaying.storage_index import read_rows
 from meta_magic.replaying.value_budget import ValueBudget
 from meta_magic.trace.options import LIMITS
 from meta_magic.trace.program import Program
 from meta_magic.trace.program_facts import Evaluation
 from meta_magic.trace.signature import Geometry
-
-__all__ = ["LoopValues", "bring_on_earlier"]
 
 MIN_CALLS: Final = 2**12
 """Calls that are run forward at once, without values being read between them."""

@@ -12,8 +12,6 @@ from meta_magic.torch_private.tensor_internals import negate_lazily, parts_of
 from meta_magic.trace.program_facts import Constant
 from meta_magic.trace.signature import Geometry
 
-__all__ = ["Memory", "allocate", "make_view", "read_geometry", "view_sparse"]
-
 
 class Memory:
     """Holds what is alive during a replay.

@@ -1,8 +1,16 @@
-"""Find the operators that a program names, and call them as it says."""
+"""Find the operator that a row names, and how its calls use their tensors.
 
+:class:`Operator` calls it, :class:`CallArguments` has the arguments that all calls of a
+signature share, and :class:`Usage` says which tensors these calls read and overwrite.
+Without :class:`Usage`, ``x.zero_()`` would replay everything that ``x`` held before.
+Read :func:`find_operator` first.
+"""
+
+import math
 import sys
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
+from math import prod
 from typing import Any, Final
 
 import torch
@@ -11,23 +19,115 @@ from torch import Generator, Tensor
 from meta_magic.errors import ReplayError
 from meta_magic.recording.intercept.initializers import INITIALIZERS
 from meta_magic.recording.signatures.undeclared_writes import find_overwritten
-from meta_magic.replaying.call_arguments import CallArguments
 from meta_magic.torch_private.dispatcher import (
     OpOverload,
+    find_group,
     find_real_group,
     schema_of,
     uses_group,
     wait_for,
 )
+from meta_magic.trace.formulas.call_costs import count_flops
+from meta_magic.trace.signature import (
+    NAN,
+    NEGATIVE_NAN,
+    Argument,
+    Geometry,
+    OpaqueArgument,
+    Signature,
+    TensorArgument,
+    span_nbytes,
+)
 
-__all__ = [
-    "GARBLING",
-    "GARBLING_IF_GROWN",
-    "KEEPING",
-    "Operator",
-    "find_function",
-    "find_operator",
-]
+
+class CallArguments:
+    """What the calls of one signature are given: a replay makes each many times.
+
+    Args:
+        signature: What they share.
+
+    Attributes:
+        signature: What they share.
+        default_dtype: The default dtype under which they gave their outputs; None if
+            these do not depend on it.
+    """
+
+    def __init__(self, signature: Signature) -> None:
+        self.signature = signature
+        self.default_dtype = find_default_dtype(signature)
+        self._plain: dict[str, Any] = {}
+        self._tensors: list[tuple[str, int]] = []
+        self._others: list[tuple[str, Argument]] = []
+        given = dict(signature.arguments)
+        given.pop("generator", None)  # a call is told anew from which to draw
+        for name, value in given.items():
+            if isinstance(value, TensorArgument):
+                self._tensors.append((name, value.index))
+            elif isinstance(value, (tuple, torch.device, OpaqueArgument)):
+                self._others.append((name, value))
+            else:
+                self._plain[name] = value
+
+    def fill(self, tensors: Sequence[Tensor], device: torch.device) -> dict[str, Any]:
+        """Return the arguments with tensors and devices in their places.
+
+        Args:
+            tensors: The tensor arguments.
+            device: What stands for meta.
+
+        Raises:
+            ReplayError: One was not recorded.
+        """
+        given = self._plain.copy()
+        for name, index in self._tensors:
+            given[name] = tensors[index]
+        for name, value in self._others:
+            given[name] = self._fill(name, value, tensors, device)
+        return given
+
+    def _fill(
+        self,
+        name: str,
+        value: Argument,
+        tensors: Sequence[Tensor],
+        device: torch.device,
+    ) -> Any:
+        if isinstance(value, TensorArgument):
+            return tensors[value.index]
+        if isinstance(value, tuple):
+            return [self._fill(name, item, tensors, device) for item in value]
+        if isinstance(value, torch.device) and value.type == "meta":
+            return device
+        if value in (NAN, NEGATIVE_NAN):
+            return math.nan if value == NAN else -math.nan
+        if isinstance(value, OpaqueArgument):
+            found = find_group(value.text)
+            if found is not None:
+                return found
+            raise ReplayError(
+                f"{self.signature.op} was called with {name}={value.text}, of which "
+                "the recording keeps no more than this text"
+            )
+        return value
+
+
+def find_default_dtype(signature: Signature) -> torch.dtype | None:
+    """Return the default dtype under which a call gave its outputs, if that matters.
+
+    Only what has no floating-point argument can have depended on it.
+    """
+    floating = [g.dtype for g in signature.inputs if is_floating(g.dtype)]
+    made = [g.dtype for g in signature.outputs if is_floating(g.dtype)]
+    given: Mapping[str, Argument] = dict(signature.arguments)
+    if floating or not made or given.get("dtype") is not None:
+        return None
+    return made[0].to_real()
+
+
+def is_floating(dtype: torch.dtype) -> bool:
+    """Whether a dtype is a floating-point or complex one."""
+    return dtype.is_floating_point or dtype.is_complex
+
 
 FILL_NAMES: Final = """
 normal_.default uniform_.default random_.default random_.from random_.to
@@ -293,3 +393,105 @@ def default_generator(device: torch.device) -> Generator:
     if device.type == "cpu":
         return torch.default_generator
     return torch.cuda.default_generators[device.index]
+
+
+class Usage:
+    """What the calls of one signature read and write.
+
+    Args:
+        signature: What they share.
+        operator: What they call.
+
+    Attributes:
+        signature: What they share.
+        operator: What they call.
+        overwritten: Indices of the arguments whose elements are all written, none read.
+        read: Indices of the arguments whose content is read.
+        garbled: Indices of the ``out=`` arguments that are resized, of an operator that
+            computes garbage from memory that it resizes.
+    """
+
+    def __init__(self, signature: Signature, operator: Operator) -> None:
+        self.signature = signature
+        self.operator = operator
+        self.overwritten = find_filled(signature, operator)
+        skipped = self.overwritten | operator.unread
+        n_read = 0 if operator.reads_metadata else len(signature.inputs)
+        self.read = tuple(index for index in range(n_read) if index not in skipped)
+        self.garbled = frozenset(
+            index
+            for index in self.overwritten
+            if is_garbled(operator.name, signature, index)
+        )
+        self._nbytes_by_dense = {
+            index: span_nbytes(geometry)
+            for index in self.overwritten
+            if is_dense(geometry := geometry_after(signature, index))
+        }
+
+    @cached_property
+    def arguments(self) -> CallArguments:
+        """What a call is given."""
+        return CallArguments(self.signature)
+
+    @cached_property
+    def work(self) -> int:
+        """How much a call computes."""
+        return count_work(self.signature)
+
+    def fills(self, index: int, nbytes: int) -> bool:
+        """Whether an argument that is overwritten has as many bytes, and no gaps."""
+        return self._nbytes_by_dense.get(index) == nbytes
+
+
+def find_filled(signature: Signature, operator: Operator) -> frozenset[int]:
+    """Return the arguments all of whose elements are written, and none read."""
+    if operator.is_fill:
+        return frozenset({0})
+    if operator.name in KEEPING:
+        return frozenset()
+    out = [value for name, value in signature.arguments if name in operator.out]
+    return frozenset({*list_indices(out)} & {*signature.writes})
+
+
+def is_garbled(name: str, signature: Signature, index: int) -> bool:
+    """Whether an operator computes garbage of an ``out=`` that it reads as well."""
+    before, after = signature.inputs[index].shape, signature.outputs[:1]
+    if name in GARBLING_IF_GROWN:
+        return prod(after[0].shape) > prod(before)
+    return name in GARBLING and after[0].shape != before
+
+
+def list_indices(value: object) -> Iterator[int]:
+    """Yield the indices of the tensors in an argument, or in lists of some."""
+    if isinstance(value, TensorArgument):
+        yield value.index
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from list_indices(item)
+
+
+def geometry_after(signature: Signature, index: int) -> Geometry:
+    """Return what an argument is like after a call, which may resize ``out=``."""
+    after = dict(zip(signature.views, signature.outputs, strict=True))
+    return after.get(index, signature.inputs[index])
+
+
+def is_dense(geometry: Geometry) -> bool:
+    """Whether a tensor's elements fill a stretch of memory, each its own place."""
+    if geometry.stride is None:
+        return False
+    wanted = 1
+    pairs = zip(geometry.stride, geometry.shape, strict=True)
+    for step, size in sorted(pair for pair in pairs if pair[1] != 1):
+        if step != wanted:
+            return False
+        wanted *= size
+    return geometry.storage_offset == 0
+
+
+def count_work(signature: Signature) -> int:
+    """Return the operations of a call; one for each element that it makes or writes."""
+    written = [signature.inputs[i] for i in signature.writes]
+    n_elements = sum(prod(g.shape) for g in (*signature.outputs, *written))
+    return count_flops(signature) or n_elements

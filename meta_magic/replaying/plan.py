@@ -1,32 +1,21 @@
 """Decide which calls of a program must run again, and what may be freed when.
 
-A wanted storage is followed backwards: to the calls that wrote it, to what those read,
-and so on, up to calls that overwrite everything. Random numbers come from a stream, so
-whatever drew from it earlier must draw again, into memory that is thrown away if
-nobody wants it.
+:class:`Planner` follows a wanted storage backwards: to the calls that wrote it, to what
+those read, and so on, up to calls that overwrite everything. Random numbers come from a
+stream: an earlier draw from the same generator must be made again, into memory that is
+thrown away if nobody wants it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 
 import torch
 
 from meta_magic.errors import ReplayError, ValueLimitError
-from meta_magic.replaying.call_queue import CallQueue
-from meta_magic.replaying.generator_ends import (
-    find_before,
-    find_end,
-    find_ends,
-    find_last,
-    find_last_draw,
-    find_tail,
-)
-from meta_magic.replaying.program_calls import Call, ProgramCalls
-from meta_magic.replaying.program_draws import Draw
-from meta_magic.replaying.refusals import check_assumptions, check_given
+from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
-from meta_magic.replaying.word_counts import count_words
-
-__all__ = ["plan_replay"]
+from meta_magic.replaying.streams import count_words
+from meta_magic.trace.derived_facts import AssumedNumbers
 
 
 def plan_replay(recorded: ProgramCalls, request: Request, device: torch.device) -> Plan:
@@ -296,3 +285,214 @@ class Planner:
             has_draw = kind != StepKind.ALLOCATE
             draw = self._recorded.draws_by_call.get(index) if has_draw else None
             yield Step(kind, self._calls[index], draw, tuple(frees), tuple(finished))
+
+
+class CallQueue:
+    """The calls to look at, the latest first; more are added while they are taken.
+
+    Args:
+        recorded: The program.
+        end: The call after the latest one.
+        kept: The last call that made or wrote what is known of some storages; -1 if
+            that came before all.
+    """
+
+    def __init__(
+        self, recorded: ProgramCalls, end: int, kept: Mapping[int, int]
+    ) -> None:
+        self._kept = kept
+        self._writers = recorded.writers
+        self._now = end
+        self._heap: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        while self._heap:
+            index = -heappop(self._heap)
+            if index < self._now:  # else it was taken before
+                self._now = index
+                yield index
+
+    def add(self, calls: Iterable[int]) -> None:
+        """Look at some calls, too, those that are not over yet."""
+        for index in calls:
+            if index < self._now:
+                heappush(self._heap, -index)
+
+    def add_writers(self, storages: Iterable[int]) -> set[int]:
+        """Look at whatever changed storages last; return those that are known so."""
+        known = set()
+        for storage in storages:
+            last = self._writers.find_last(storage, self._now)
+            if self._kept.get(storage) == last:
+                known.add(storage)
+            elif last >= 0:
+                heappush(self._heap, -last)
+        return known
+
+
+def check_assumptions(recorded: ProgramCalls, calls: Sequence[Call]) -> None:
+    """Refuse what rests on sizes or values that were assumed.
+
+    Args:
+        recorded: The program.
+        calls: Those of its calls that are to be made.
+
+    Raises:
+        ReplayError: Something does.
+    """
+    if not recorded.program.assumptions:
+        return
+    assumptions = {a.call: a for a in recorded.program.assumptions}
+    numbers = AssumedNumbers(recorded.program)
+    for call in calls:
+        assumption = assumptions.get(call.number)
+        if assumption is not None and assumption.value is None:
+            raise ReplayError(
+                f"it rests on the size that {recorded.describe(call)} gives, which was "
+                f"assumed ({assumption.text}) and is not known"
+            )
+        is_number = numbers.may_be_in(call.number, call.signature)
+        source = assumption or (numbers.first if is_number else None)
+        if source is not None:
+            what = recorded.describe(recorded.call(source.call))
+            raise ReplayError(
+                f"it rests on the value that {what} gives, or may do so, which was "
+                f"assumed ({source.text}) and is not known"
+            )
+
+
+def check_given(
+    recorded: ProgramCalls, calls: Sequence[Call], given: Collection[int]
+) -> None:
+    """Refuse what came from outside without its content.
+
+    Args:
+        recorded: The program.
+        calls: Those of its calls that are to be made.
+        given: The storages that must be there before them, with their content.
+
+    Raises:
+        ReplayError: Some did.
+    """
+    imported = {i.storage: i for i in recorded.program.imports}
+    for storage in sorted(given - recorded.constants.keys()):
+        first = next((call for call in calls if storage in call.inputs), None)
+        where = "" if first is None else f", read by {recorded.describe(first)},"
+        if storage in imported:
+            if imported[storage].is_stale:
+                raise ReplayError(
+                    f"a tensor of an earlier recording{where} was changed in place "
+                    "outside of any recording: do that in a recorded cell, too",
+                    storage,
+                )
+            continue
+        raise ReplayError(
+            f"a tensor of {recorded.nbytes_by_storage[storage]:,} bytes"
+            f"{where} came from outside of the recording, on meta and so without "
+            "its values (made elsewhere, or loaded from a file onto meta): make it "
+            "in a recorded cell, too",
+            storage,
+        )
+
+
+def find_ends(
+    recorded: ProgramCalls, kinds: Mapping[int, StepKind], default: int | None
+) -> set[int]:
+    """Return where generators end up: torch's, and the user's that come there.
+
+    Args:
+        recorded: The program.
+        kinds: What is done with its calls.
+        default: Where torch's ends up; None if it does not move.
+    """
+    found = set() if default is None else {default}
+    ends = [e for e in recorded.program.randomness.ends[1:] if e and not e & 1]
+    calls = {end: recorded.draws[end // 2 - 1].call for end in ends}
+    empty = StepKind.ALLOCATE
+    return found | {e for e in ends if kinds.get(calls[e], empty) != empty}
+
+
+def find_last_draw(recorded: ProgramCalls, kinds: Mapping[int, StepKind]) -> int:
+    """Return the last draw that is made from the default generator, or -1."""
+    by_call = recorded.draws_by_call
+    made = [by_call[call] for call in by_call.keys() & kinds.keys()]
+    return find_last(d for d in made if kinds[d.call] != StepKind.ALLOCATE)
+
+
+def find_unowned(recorded: ProgramCalls, last_draw: int) -> Iterator[Draw]:
+    """Yield the draws after one, up to the first that fills a module."""
+    owned = {storage for storage, _ in recorded.program.owner_by_storage}
+    for draw in recorded.draws[last_draw + 1 :]:
+        _, storages = recorded.tensors(draw.call)
+        if not draw.source or not owned.isdisjoint(storages):
+            return
+        yield draw
+
+
+def find_tail(recorded: ProgramCalls, last_draw: int) -> Iterator[Draw]:
+    """Yield the draws of torch's generator after one, if any, that fill no module.
+
+    For these nobody will ask later, and so they are made now.
+    """
+    for draw in find_unowned(recorded, last_draw):
+        if not recorded.call(draw.call).operator.draws_blindly:
+            return
+        if draw.generator == 0:
+            yield draw
+
+
+def find_skipped(plan: Plan, *, is_end_known: bool) -> str | None:
+    """Return in words before which draw the default generator stays, if any.
+
+    How much such a one draws depends on values that nobody asked for.
+
+    Args:
+        plan: What was done.
+        is_end_known: Whether that led to where the generator stands in the end.
+    """
+    recorded, made = plan.recorded, {step.draw for step in plan.steps}
+    end = 0 if is_end_known else plan.end or 0
+    before = [*find_before(recorded, end)][::-1]
+    for draw in (*before, *find_unowned(recorded, plan.last_draw)):
+        call = recorded.call(draw.call)
+        is_left_out = draw not in made and not call.operator.draws_blindly
+        if draw.generator == 0 and is_left_out:
+            return recorded.describe(call)
+    return None
+
+
+def find_before(
+    recorded: ProgramCalls, source: int, known: Collection[int] = ()
+) -> Iterator[Draw]:
+    """Yield the draws by which a generator came to a source, the last one first.
+
+    Args:
+        recorded: The program.
+        source: As that of a draw.
+        known: Draws of which it is known where they left the generator.
+    """
+    while source and not source & 1 and source // 2 - 1 not in known:
+        draw = recorded.draws[source // 2 - 1]
+        yield draw
+        source = draw.source
+
+
+def find_last(draws: Iterable[Draw]) -> int:
+    """Return the last of some draws from the default generator, or -1."""
+    return max((draw.number for draw in draws if draw.generator == 0), default=-1)
+
+
+def find_end(recorded: ProgramCalls, last_draw: int, until: int | None = None) -> int:
+    """Return where the default generator stands after a draw, seeded anew or not.
+
+    Args:
+        recorded: The program.
+        last_draw: The draw.
+        until: Where the program is taken to end, if before its end: at the draw, then.
+    """
+    if until is not None:
+        return 2 * last_draw + 2
+    for draw in recorded.draws[last_draw + 1 :]:
+        if draw.generator == 0:
+            return draw.source
+    return recorded.program.randomness.ends[0]

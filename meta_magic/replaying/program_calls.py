@@ -1,31 +1,57 @@
-"""Read a program call by call, as a replay needs it."""
+"""Read a program call by call, as a replay needs it.
+
+Read :class:`ProgramCalls` first: it grows with the recording.
+"""
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
 from meta_magic.errors import ReplayError
-from meta_magic.replaying.assumed_operator import AssumedOperator
-from meta_magic.replaying.choosy_operators import make_operator
-from meta_magic.replaying.operators import Operator
-from meta_magic.replaying.program_draws import Draw, read_draws
-from meta_magic.replaying.readers import Readers
-from meta_magic.replaying.row_columns import RowColumns, read_rows
-from meta_magic.replaying.sparse_memory import SHARING, SparseMemory
-from meta_magic.replaying.storage_columns import NOTHING, Dead, Writers
-from meta_magic.replaying.usage import Usage, is_dense
+from meta_magic.replaying.operators import Operator, Usage
+from meta_magic.replaying.special_operators import AssumedOperator, make_operator
+from meta_magic.replaying.storage_index import (
+    NOTHING,
+    SHARING,
+    Dead,
+    Readers,
+    RowColumns,
+    SparseMemory,
+    Writers,
+    read_rows,
+)
 from meta_magic.torch_private.interrupts import unbroken
-from meta_magic.trace.program import HEADER, Program
-from meta_magic.trace.signature import Geometry, Place, Signature, span_nbytes
+from meta_magic.trace.program import DRAW, HEADER, Program, Randomness
+from meta_magic.trace.signature import Geometry, Place, Signature
 
 if TYPE_CHECKING:
     from meta_magic.replaying.kept import Kept
     from meta_magic.trace.program_facts import Assumption, Constant
 
-__all__ = ["Call", "ProgramCalls", "is_dense", "span_nbytes"]
+
+class Draw(NamedTuple):
+    """One use of a generator, as ``Randomness.draws`` has it."""
+
+    number: int
+    call: int
+    generator: int
+    source: int
+
+    @property
+    def after(self) -> int | None:
+        """The draw whose end state it began from; None if it was a state of its own."""
+        return self.source // 2 - 1 if self.source and not self.source & 1 else None
+
+
+def read_draws(randomness: Randomness, first: int) -> Iterator[Draw]:
+    """Yield the draws of a program from one on."""
+    words = memoryview(randomness.draws).cast("I")
+    for number in range(first, len(words) // DRAW):
+        yield Draw(number, *words[DRAW * number : DRAW * number + DRAW])
+
 
 MAX_USAGES: Final = 2**10  # that are kept: a count of steps makes signatures anew
 NONE: Final = frozenset[int]()

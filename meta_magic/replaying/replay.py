@@ -24,9 +24,6 @@ from meta_magic.trace.program import Program
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
 
-__all__ = ["build_tensor", "replay", "trace_back"]
-
-
 Recorded: TypeAlias = TensorMetadata | Tensor
 
 

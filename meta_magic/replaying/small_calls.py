@@ -13,11 +13,9 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import ReplayError
-from meta_magic.replaying.attention_operator import HOMES
-from meta_magic.replaying.choosy_operators import CHOOSY
 from meta_magic.replaying.memory import allocate, make_view
-from meta_magic.replaying.operators import find_operator
-from meta_magic.replaying.usage import Usage
+from meta_magic.replaying.operators import Usage, find_operator
+from meta_magic.replaying.special_operators import CHOOSY, HOMES
 from meta_magic.torch_private.dispatcher import kernel_of, schema_of
 from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.program import HEADER
@@ -28,8 +26,6 @@ from meta_magic.trace.signature import (
     TensorArgument,
     span_nbytes,
 )
-
-__all__ = ["CPU", "CallKind", "Held", "SmallCall", "make_small_call"]
 
 CPU: Final = torch.device("cpu")
 

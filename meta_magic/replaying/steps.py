@@ -6,13 +6,10 @@ from enum import IntEnum
 from itertools import takewhile
 from typing import NamedTuple
 
-from meta_magic.replaying.program_calls import Call, ProgramCalls
-from meta_magic.replaying.program_draws import Draw
-from meta_magic.replaying.split_draws import split_draw
+from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls
+from meta_magic.replaying.streams import split_draw
 from meta_magic.trace.program import EarlierEnd, Import, Program
 from meta_magic.trace.signature import Geometry
-
-__all__ = ["Plan", "Request", "Step", "StepKind"]
 
 
 class StepKind(IntEnum):

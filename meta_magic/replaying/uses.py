@@ -13,8 +13,6 @@ from meta_magic.replaying.steps import Plan, Step, StepKind
 from meta_magic.trace.program import MODULE_HEADER, Program
 from meta_magic.trace.signature import Phase
 
-__all__ = ["USES", "Uses", "find_phases"]
-
 USES: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer")
 
 READ_AS_ATTRIBUTE: Final = "ParametrizationList"

@@ -21,8 +21,6 @@ from meta_magic.trace.units import format_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["verify"]
-
 COLUMNS: Final = [
     "index",
     "op",

@@ -22,7 +22,7 @@ from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.rows.module_trees import ModuleNumbers, Tree
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.cache import SignatureCache
-from meta_magic.replaying.row_columns import Columns
+from meta_magic.replaying.forward_replay import Columns
 from meta_magic.trace.options import DeviceName
 from meta_magic.trace.program import Growing, Program
 

@@ -47,7 +47,7 @@ from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.diagnostics import RealMemory
 from meta_magic.recording.rows.module_trees import Tree, read_versions
 from meta_magic.recording.signatures.cache import SignatureCache
-from meta_magic.replaying.value_progress import Show, show_line
+from meta_magic.replaying.value_budget import Show, show_line
 from meta_magic.session.checked_values import make_checks
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.failed_calls import describe_error, find_failed_call

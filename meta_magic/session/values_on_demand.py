@@ -25,11 +25,10 @@ from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwargs
 from meta_magic.recording.signatures.entries import ALIGNED, OpTable
-from meta_magic.replaying.assumed_operator import fill
 from meta_magic.replaying.evaluator import Evaluator
 from meta_magic.replaying.memory import make_view
-from meta_magic.replaying.value_budget import ValueBudget
-from meta_magic.replaying.value_progress import Show, show_line
+from meta_magic.replaying.special_operators import fill
+from meta_magic.replaying.value_budget import Show, ValueBudget, show_line
 from meta_magic.session.assumptions import (
     Guess,
     Routing,

@@ -40,10 +40,9 @@ from meta_magic.recording.identities.generator_carryover import (
     move_own,
 )
 from meta_magic.recording.identities.origins import Origin
-from meta_magic.replaying.execution import Execution
-from meta_magic.replaying.generator_ends import find_skipped
-from meta_magic.replaying.part import Part
-from meta_magic.replaying.rates import estimate_seconds, measure_rates
+from meta_magic.replaying.devices import estimate_seconds, measure_rates
+from meta_magic.replaying.execution import Execution, Part
+from meta_magic.replaying.plan import find_skipped
 from meta_magic.replaying.steps import Plan, Request, StepKind
 from meta_magic.replaying.uses import USES, find_phases
 from meta_magic.trace.program import EarlierEnd, Program

@@ -14,7 +14,7 @@ from meta_magic.materializing.fills.inits import INITS
 from meta_magic.materializing.fitting import list_fitting
 from meta_magic.materializing.forecast import Forecast, format_seconds
 from meta_magic.materializing.materialize import prepare
-from meta_magic.replaying.rates import Rates, estimate_seconds, measure_rates
+from meta_magic.replaying.devices import Rates, estimate_seconds, measure_rates
 from tests.unit.eager import build_twice, is_untouched, tensors_of
 from tests.unit.materializing.modules import (
     Masked,

@@ -7,8 +7,8 @@ from torch import distributions, nn
 from torch.nn import functional
 
 from meta_magic import record
-from meta_magic.replaying.split_draws import split_draw
 from meta_magic.replaying.steps import StepKind
+from meta_magic.replaying.streams import split_draw
 from tests.unit.eager import assert_same_tensor
 from tests.unit.replaying.replays import both, ops, plan, replay
 
@@ -176,7 +176,7 @@ MADE = {
 @pytest.mark.parametrize("numel", [63, 64, 65, 79, 80, 128, 129, 1000])
 @pytest.mark.parametrize("name", [*SPLIT, *MADE])
 def test_numbers_of_no_use_are_used_up_part_by_part(name, numel, dtype, monkeypatch):
-    monkeypatch.setattr("meta_magic.replaying.split_draws.MAX_DRAWN", 64)
+    monkeypatch.setattr("meta_magic.replaying.streams.MAX_DRAWN", 64)
 
     def build(generator):
         (SPLIT | MADE)[name](torch.empty(numel, dtype=dtype), generator)

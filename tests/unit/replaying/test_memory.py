@@ -30,7 +30,7 @@ def test_the_peak_counts_memory_for_draws_of_no_use():
 
 
 def test_the_peak_counts_the_part_of_a_draw_that_is_there_at_once(monkeypatch):
-    monkeypatch.setattr("meta_magic.replaying.split_draws.MAX_DRAWN", 64)
+    monkeypatch.setattr("meta_magic.replaying.streams.MAX_DRAWN", 64)
     with record() as trace:
         torch.empty(1000).uniform_()
         x = torch.empty(10).normal_()

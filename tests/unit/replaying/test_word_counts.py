@@ -8,10 +8,10 @@ from torch import nn
 from torch.nn import functional
 
 from meta_magic import record
-from meta_magic.replaying import word_counts
+from meta_magic.replaying import streams
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import StepKind
-from meta_magic.replaying.word_counts import count_words, go_on
+from meta_magic.replaying.streams import count_words, go_on
 from tests.unit.replaying.replays import CPU, plan, replay
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -43,13 +43,13 @@ KINDS = [(name, dtype) for name, (_, dtypes) in DRAWS.items() for dtype in dtype
 @pytest.fixture
 def anew():
     """Measure all anew, before the test and after it."""
-    known = dict(word_counts.counts)
-    word_counts.counts.clear()
-    word_counts.is_advanced_as_known.cache_clear()
+    known = dict(streams.counts)
+    streams.counts.clear()
+    streams.is_advanced_as_known.cache_clear()
     yield
-    word_counts.is_advanced_as_known.cache_clear()
-    word_counts.counts.clear()
-    word_counts.counts.update(known)
+    streams.is_advanced_as_known.cache_clear()
+    streams.counts.clear()
+    streams.counts.update(known)
 
 
 def call_of(draw, *arguments):
@@ -146,7 +146,7 @@ def test_a_kernel_that_leaves_a_number_for_the_next_is_not_counted(monkeypatch):
 
 @pytest.mark.usefixtures("anew")
 def test_of_small_draws_not_all_are_measured(monkeypatch):
-    monkeypatch.setattr(word_counts, "MAX_COUNTS", 2)
+    monkeypatch.setattr(streams, "MAX_COUNTS", 2)
     for std, numel, wanted in (
         (1.0, 80, 80),
         (2.0, 80, 80),
@@ -157,7 +157,7 @@ def test_of_small_draws_not_all_are_measured(monkeypatch):
     ):
         call = call_of(nn.init.normal_, torch.empty(numel, device="meta"), 0.0, std)
         assert count_words(call, CPU) == wanted
-    assert len(word_counts.counts) == 2
+    assert len(streams.counts) == 2
 
 
 def test_a_draw_of_numbers_that_are_overwritten_is_not_made_in_place():
@@ -199,7 +199,7 @@ def draw_much(n, seed):
 @pytest.mark.parametrize("min_jump", [1, 2**23])
 @pytest.mark.parametrize("seed", range(8))
 def test_what_comes_after_draws_of_all_sorts_is_bit_equal(seed, min_jump, monkeypatch):
-    monkeypatch.setattr(word_counts, "MIN_JUMP", min_jump)
+    monkeypatch.setattr(streams, "MIN_JUMP", min_jump)
     torch.manual_seed(seed)
     real = draw_much(40, seed)
     torch.manual_seed(seed)

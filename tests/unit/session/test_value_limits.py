@@ -6,7 +6,7 @@ from torch import nn
 
 from meta_magic import MissingValueError, ValueLimits, record
 from meta_magic.errors import ValueLimitError
-from meta_magic.replaying import devices, value_budget, value_progress
+from meta_magic.replaying import devices, value_budget
 
 
 def test_the_loss_of_a_convolutional_network_is_had_without_an_option():
@@ -127,11 +127,11 @@ def test_little_is_computed_where_a_guess_can_stand_for_the_value():
 def shown(monkeypatch):
     """Return the lines of progress that are shown, each step one."""
     lines: list[str] = []
-    monkeypatch.setattr(value_progress, "FIRST_AFTER", 0)
-    monkeypatch.setattr(value_progress, "EVERY", 0)
-    value_progress.OUTLETS.append(lines.append)
+    monkeypatch.setattr(value_budget, "FIRST_AFTER", 0)
+    monkeypatch.setattr(value_budget, "EVERY", 0)
+    value_budget.OUTLETS.append(lines.append)
     yield lines
-    value_progress.OUTLETS.remove(lines.append)
+    value_budget.OUTLETS.remove(lines.append)
 
 
 def test_a_line_says_which_value_is_computed_and_how_to_go_on(shown):

@@ -1,0 +1,259 @@
+"""Operators that a replay cannot call, or describe, by their name alone.
+
+Some read only those tensors that their arguments say; fused attention may have no
+kernel on the device of the replay; and a call whose values were assumed (``--assume``)
+gives the assumed values. Read :func:`make_operator` first.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, Final, cast
+
+import torch
+from torch import Generator, Tensor
+
+from meta_magic.replaying.operators import (
+    CallArguments,
+    Operator,
+    find_function,
+    find_operator,
+)
+from meta_magic.torch_private.dispatcher import math_attention
+from meta_magic.trace.program_facts import Assumption
+from meta_magic.trace.signature import Signature, TensorArgument
+
+RRELU_BACKWARD: Final = "aten.rrelu_with_noise_backward.default"
+
+
+class NoiseOperator(Operator):
+    """An operator that fills its noise in training, and else leaves it as it is.
+
+    Source:
+        ``rrelu_with_noise_out_cpu`` in ``Activation.cpp``, and ``RreluWithNoise.cu``.
+    """
+
+    def __init__(self, signature: Signature) -> None:
+        super().__init__(signature.op, find_function(signature.op))
+        arguments = dict(signature.arguments)
+        noise = arguments["noise"]
+        if not arguments.get("training"):
+            if isinstance(noise, TensorArgument):
+                self.unread = frozenset({noise.index})
+        elif signature.op != RRELU_BACKWARD:
+            self.out |= {"noise"}
+
+
+class ConvolutionBackward(Operator):
+    """The gradients of a convolution: that of the input reads none of it.
+
+    Nor does that of the weight read the weight. Under ``vmap`` torch asks for one at a
+    time, and makes memory without content for the other.
+
+    Source:
+        ``make_dummy`` in ``BatchRulesConvolution.cpp``.
+    """
+
+    def __init__(self, signature: Signature) -> None:
+        super().__init__(signature.op, find_function(signature.op))
+        arguments = dict(signature.arguments)
+        wants_input, wants_weight, _ = cast("list[bool]", arguments["output_mask"])
+        is_read = {"input": wants_weight, "weight": wants_input}
+        self.unread = frozenset(
+            value.index
+            for name, value in arguments.items()
+            if isinstance(value, TensorArgument) and not is_read.get(name, True)
+        )
+
+
+CHOOSY: Final[Mapping[str, Callable[[Signature], Operator]]] = {
+    "aten.rrelu_with_noise.default": NoiseOperator,
+    "aten.rrelu_with_noise_.default": NoiseOperator,
+    RRELU_BACKWARD: NoiseOperator,
+    "aten.convolution_backward.default": ConvolutionBackward,
+}
+"""What calls them, by name."""
+
+
+def make_operator(signature: Signature) -> Operator:
+    """Return what calls the operator of a signature.
+
+    Raises:
+        ReplayError: It cannot be called.
+    """
+    if signature.op in CHOOSY:
+        return CHOOSY[signature.op](signature)
+    find = AttentionOperator if signature.op in HOMES else find_operator
+    return find(signature.op)
+
+
+COPY: Final = "aten._to_copy.default"
+NONZERO: Final = "aten.nonzero.default"
+MASKS: Final = (torch.bool, torch.uint8)
+
+
+class AssumedOperator(Operator):
+    """An operator that is given a mask with as many true elements as was assumed.
+
+    They are spread evenly, so that it can be run where the mask itself cannot be had.
+    A copy to the CPU returns the numbers that were assumed.
+    """
+
+    def __init__(self, signature: Signature, assumption: Assumption) -> None:
+        super().__init__(signature.op, find_function(signature.op))
+        self._assumption = assumption
+        self._count = assumption.n_true
+        self._is_copy = signature.op == COPY
+        self.unread = frozenset(
+            index
+            for index, geometry in enumerate(signature.inputs)
+            if signature.op in (NONZERO, COPY) or (index and geometry.dtype in MASKS)
+        )
+
+    def call(
+        self,
+        arguments: CallArguments,
+        tensors: Sequence[Tensor],
+        device: torch.device,
+        generator: Generator | None,
+    ) -> Any:
+        """Call the operator; see :meth:`Operator.call`."""
+        if self._is_copy:
+            (made,) = arguments.signature.outputs
+            return fill(self._assumption, made.shape, made.dtype)
+        given = [
+            spread(self._count, tensor) if index in self.unread else tensor
+            for index, tensor in enumerate(tensors)
+        ]
+        return super().call(arguments, given, device, generator)
+
+
+def fill(assumption: Assumption, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return the numbers that were assumed, on the CPU."""
+    if assumption.value is not None:
+        return torch.full(tuple(shape), assumption.value, dtype=dtype, device="cpu")
+    numel = prod(shape)
+    ends = torch.arange(numel + 1, device="cpu") * assumption.n_true // max(1, numel)
+    return ends.diff().view(tuple(shape)).to(dtype)
+
+
+def spread(count: int, like: Tensor) -> Tensor:
+    """Return a mask of the shape of a tensor, ``count`` of its elements true."""
+    numbers = torch.arange(like.numel(), device=like.device)
+    # True wherever the running share of true elements reaches the next whole number.
+    flat = (numbers + 1) * count // max(1, like.numel()) > (
+        numbers * count // max(1, like.numel())
+    )
+    return flat.view(like.shape)
+
+
+HOMES: Final[Mapping[str, str]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": "cpu",
+    "aten._scaled_dot_product_flash_attention.default": "cuda",
+    "aten._scaled_dot_product_efficient_attention.default": "cuda",
+    "aten._scaled_dot_product_cudnn_attention.default": "cuda",
+    "aten._scaled_dot_product_flash_attention_backward.default": "cuda",
+    "aten._scaled_dot_product_efficient_attention_backward.default": "cuda",
+    "aten._scaled_dot_product_cudnn_attention_backward.default": "cuda",
+}
+"""The device that has a kernel, by its operator."""
+
+SEED_DTYPES: Final = (torch.int64, torch.uint64)
+"""Of the first of its tensors that tells the backward how the dropout was drawn."""
+
+MAX_SEED: Final = 1 << 31
+BIAS: Final = 3
+"""At which place of ``grad_input_mask`` the gradient of the mask stands."""
+
+
+class AttentionOperator(Operator):
+    """A fused kernel of attention; on another device than its own, the math of it."""
+
+    def __init__(self, name: str) -> None:
+        self._home = HOMES[name]
+        self._fused = find_function(name)
+        self._is_backward = "_backward." in name
+        run = self._run_backward if self._is_backward else self._run
+        self._seed = 0
+        super().__init__(name, self._fused, run=run)
+
+    def call(
+        self,
+        arguments: CallArguments,
+        tensors: Sequence[Tensor],
+        device: torch.device,
+        generator: Generator | None,
+    ) -> Any:
+        """Call the operator; see :meth:`Operator.call`.
+
+        Elsewhere than at home it returns its output with its other tensors empty, which
+        are for its backward, but for the seed of its dropout.
+        """
+        returned = super().call(arguments, tensors, device, generator)
+        if device.type == self._home or self._is_backward:
+            return returned
+        rest = [
+            torch.zeros(g.shape, dtype=g.dtype, device=device)
+            for g in arguments.signature.outputs[1:]
+        ]
+        seeds = [tensor for tensor in rest if tensor.dtype in SEED_DTYPES]
+        for tensor in seeds[:1]:
+            tensor.fill_(self._seed)
+        return [returned, *rest]
+
+    def _run(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
+        if query.device.type == self._home:
+            return self._fused(query, key, value, **options)
+        has_dropout = options.get("dropout_p", 0.0) > 0
+        self._seed = int(torch.randint(MAX_SEED, ())) if has_dropout else 0
+        return run_math((query, key, value), options, self._seed)
+
+    def _run_backward(self, **given: Any) -> Any:
+        """Return the gradients of the math, which draws the same dropout."""
+        tensors = [given["query"], given["key"], given["value"]]
+        if tensors[0].device.type == self._home:
+            return self._fused(**given)
+        grad = given.get("grad_out", given.get("grad_out_"))
+        wanted = given.get("grad_input_mask", [True] * 3)
+        seed = given["philox_seed"].reshape(-1)[:1].tolist()
+        with torch.enable_grad():
+            leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+            bias = given.get("attn_bias")
+            if bias is not None and len(wanted) > BIAS and wanted[BIAS]:
+                bias = bias.detach().requires_grad_()
+                leaves.append(bias)
+            out = run_math(leaves[:BIAS], {**given, "attn_bias": bias}, *seed)
+            grads = torch.autograd.grad(out, leaves, grad)
+        return [g for g, is_wanted in zip(grads, wanted, strict=False) if is_wanted]
+
+
+def run_math(
+    tensors: Sequence[Tensor], options: Mapping[str, Any], seed: int
+) -> Tensor:
+    """Return the output of the math of many operators.
+
+    Args:
+        tensors: Query, key and value.
+        options: The kernel's other arguments.
+        seed: From which its dropout is drawn.
+    """
+    query, key, value = tensors
+    dropout_p = options.get("dropout_p", 0.0)
+    mask = options.get("attn_mask", options.get("attn_bias"))
+    output, weights = math_attention(
+        query,
+        key,
+        value,
+        mask if mask is not None and mask.numel() else None,
+        0.0,
+        options.get("is_causal", False),
+        scale=options.get("scale"),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    if dropout_p > 0:
+        drawn = torch.rand(weights.shape, generator=Generator().manual_seed(seed))
+        kept = (drawn >= dropout_p).to(weights.device, weights.dtype)
+        n_groups = query.shape[1] // value.shape[1]
+        value = value.repeat_interleave(n_groups, 1)
+        output = weights * kept / (1 - dropout_p) @ value.to(weights.dtype)
+    made: Tensor = output.to(query.dtype)
+    return made

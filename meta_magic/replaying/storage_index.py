@@ -1,0 +1,292 @@
+"""Columns about the storages of a program: which calls make, write and read them.
+
+A plan looks up the last call that wrote a storage; a linear search would take minutes
+in a loop of a million calls. :func:`read_rows` reads many rows at once, for
+:class:`Writers`. :class:`SparseMemory` knows which storages share memory with a sparse
+tensor.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from meta_magic.torch_private.interrupts import unbroken
+from meta_magic.torch_private.tensor_internals import CONSTRUCTORS, POSITIONS
+from meta_magic.trace.program import HEADER, Program
+from meta_magic.trace.signature import Signature, span_nbytes
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+Truths: TypeAlias = npt.NDArray[np.bool_]
+
+IS_MADE: Final = 1
+IS_WRITTEN: Final = 2
+
+
+class RowColumns(NamedTuple):
+    """One item for each tensor of some calls, in order.
+
+    Attributes:
+        calls: The call.
+        storages: The storage.
+        spans: Bytes from the start of the storage to the end of the tensor.
+        is_made: Whether the call returns it.
+        is_written: Whether the call writes it.
+    """
+
+    calls: Integers
+    storages: Integers
+    spans: Integers
+    is_made: Truths
+    is_written: Truths
+
+    def list_firsts(self) -> tuple[Integers, Integers]:
+        """Return the storages, each once, and where each stands first."""
+        storages, firsts = np.unique(self.storages, return_index=True)
+        return storages, firsts
+
+    def list_writes(self) -> Iterator[tuple[int, list[int]]]:
+        """Yield the storages that are written, each with the calls, in order."""
+        written, calls = self.storages[self.is_written], self.calls[self.is_written]
+        order = np.argsort(written, kind="stable")
+        storages, starts = np.unique(written[order], return_index=True)
+        parts = np.split(calls[order], starts[1:])
+        for storage, part in zip(storages.tolist(), parts, strict=False):
+            yield storage, part.tolist()
+
+
+def read_rows(program: Program, first: int, end: int) -> RowColumns:
+    """Return the tensors of a program's calls from one up to another."""
+    words = np.frombuffer(program.words, np.uint32)
+    storage_by_tensor = np.frombuffer(program.storage_by_tensor, np.uint32)
+    offsets = np.asarray(program.offsets)[first : end + 1].astype(np.int64)
+    counts = np.diff(offsets) - HEADER
+    numbers, signature_of = np.unique(words[offsets[:-1]], return_inverse=True)
+    facts = [describe(program.signatures[number]) for number in numbers.tolist()]
+    bases = np.cumsum([0, *[len(rows) for rows in facts]])
+    table = np.array([row for rows in facts for row in rows], np.int64).reshape(-1, 2)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    position = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    tensors = words[offsets[rows] + HEADER + position]
+    spans, flags = table[bases[signature_of[rows]] + position].T
+    return RowColumns(
+        calls=rows + first,
+        storages=storage_by_tensor[tensors].astype(np.int64),
+        spans=spans,
+        is_made=(flags & IS_MADE) > 0,
+        is_written=(flags & IS_WRITTEN) > 0,
+    )
+
+
+def describe(signature: Signature) -> list[tuple[int, int]]:
+    """Return span and flags of each tensor of a signature's calls."""
+    inputs = [
+        (span_nbytes(geometry), IS_WRITTEN * (index in signature.writes))
+        for index, geometry in enumerate(signature.inputs)
+    ]
+    return inputs + [(span_nbytes(geometry), IS_MADE) for geometry in signature.outputs]
+
+
+NOTHING: Final = -1
+
+
+class Dead(AbstractSet[int]):
+    """The storages that were freed."""
+
+    def __init__(self) -> None:
+        self._is_dead = bytearray()
+
+    def update(self, storages: Iterable[int]) -> None:
+        """Note that some were freed."""
+        for storage in storages:
+            missing = storage + 1 - len(self._is_dead)
+            if missing > 0:
+                self._is_dead.extend(bytes(missing))
+            self._is_dead[storage] = True
+
+    def __contains__(self, storage: object) -> bool:
+        is_dead = self._is_dead
+        if not isinstance(storage, int) or storage >= len(is_dead):
+            return False
+        return bool(is_dead[storage])
+
+    def __rsub__(self, storages: AbstractSet[int]) -> set[int]:
+        """Return those of some storages that were not freed."""
+        is_dead, end = self._is_dead, len(self._is_dead)
+        return {s for s in storages if s >= end or not is_dead[s]}
+
+    def among(self, storages: Iterable[int]) -> list[int]:
+        """Return those of some storages that were freed."""
+        is_dead, end = self._is_dead, len(self._is_dead)
+        return [s for s in storages if s < end and is_dead[s]]
+
+    def __iter__(self) -> Iterator[int]:
+        return (storage for storage, is_dead in enumerate(self._is_dead) if is_dead)
+
+    def __len__(self) -> int:
+        return self._is_dead.count(True)
+
+    @classmethod
+    def _from_iterable(cls, storages: Iterable[int]) -> set[int]:  # type: ignore[override]  # what sets and this give together
+        return set(storages)
+
+
+class Writers:
+    """The calls that made or wrote each storage: most are written by one alone.
+
+    Args:
+        births: For each storage, the call that made it; -1 if none did.
+    """
+
+    def __init__(self, births: "array[int]") -> None:
+        self._births = births
+        self._later: dict[int, array[int]] = {}
+
+    def __contains__(self, storage: int) -> bool:
+        return self._births[storage] != NOTHING or storage in self._later
+
+    def add(self, storage: int, call: int) -> None:
+        """Note that a call, the last one so far, wrote a storage that was there."""
+        self.extend(storage, (call,))
+
+    def extend(self, storage: int, calls: Iterable[int]) -> None:
+        """Note that calls did, in order."""
+        known = self._later.get(storage)
+        if known is None:
+            known = self._later[storage] = array("I")
+        known.extend(calls)
+
+    def of(self, storage: int) -> list[int]:
+        """Return the calls that made or wrote a storage, in order."""
+        birth = self._births[storage]
+        return [*([] if birth == NOTHING else [birth]), *self._later.get(storage, ())]
+
+    def find_last(self, storage: int, before: int) -> int:
+        """Return the last of them before a call; -1 if there is none."""
+        calls = self._later.get(storage, ())
+        position = bisect_left(calls, before)
+        if position:
+            return calls[position - 1]
+        birth = self._births[storage]
+        return birth if birth < before else NOTHING
+
+
+NONE: Final = 0
+"""The link that is the end of each chain."""
+
+
+class Calls(Protocol):
+    """The calls of a program that may go on meanwhile."""
+
+    def __len__(self) -> int: ...
+
+    def tensors(self, index: int) -> tuple[Signature, Sequence[int]]:
+        """Return the signature of a call, and the storages of all its tensors."""
+
+
+class Readers:
+    """For each storage of a program, the calls that have it as an argument, in order.
+
+    Of the calls that :meth:`go_on` has looked through. A chain for each storage, from
+    the last call back, in two columns for all of them.
+
+    Args:
+        recorded: Those of a program.
+    """
+
+    def __init__(self, recorded: Calls) -> None:
+        self._recorded = recorded
+        self._n_read = 0
+        self._last = array("I")
+        self._calls = array("I", [0])
+        self._before = array("I", [NONE])
+
+    @unbroken
+    def go_on(self) -> None:
+        """Look through the calls that are new."""
+        recorded = self._recorded
+        last, calls, before = self._last, self._calls, self._before
+        for index in range(self._n_read, len(recorded)):
+            signature, storages = recorded.tensors(index)
+            for storage in storages[: len(signature.inputs)]:
+                if storage >= len(last):
+                    last.extend([NONE] * (storage + 1 - len(last)))
+                before.append(last[storage])
+                last[storage] = len(calls)
+                calls.append(index)
+        self._n_read = len(recorded)
+
+    def between(self, storage: int, first: int, last: int) -> Sequence[int]:
+        """Return the calls that read a storage, of some, the last one included."""
+        found: list[int] = []
+        link = self._last[storage] if storage < len(self._last) else NONE
+        while link != NONE and self._calls[link] >= first:
+            if self._calls[link] <= last:
+                found.append(self._calls[link])
+            link = self._before[link]
+        return found[::-1]
+
+
+SHARING: Final = CONSTRUCTORS | POSITIONS
+"""Operators that share memory with a sparse tensor."""
+
+
+class SparseMemory:
+    """The storages whose content changes when another one is written.
+
+    Attributes:
+        is_there: Whether any sparse tensor shares memory.
+        changed: Those that calls change beside what they write, by the call's number.
+    """
+
+    def __init__(self) -> None:
+        self.is_there = False
+        self.changed: dict[int, set[int]] = {}
+        self._values: dict[int, set[int]] = {}  # those that hold the same, itself too
+        self._sparse_by_positions: dict[int, set[int]] = {}
+
+    def follow(
+        self, call: int, signature: Signature, storages: Sequence[int]
+    ) -> set[int]:
+        """Note what the next call shares; return what it changes beside what it writes.
+
+        Args:
+            call: The number of the call.
+            signature: Its signature.
+            storages: The storages of its tensors.
+        """
+        self.is_there = True
+        changed: set[int] = set()
+        if signature.op in POSITIONS:
+            sparse, positions = storages
+            self._share_positions([positions], sparse)
+        elif signature.op in CONSTRUCTORS:
+            *all_positions, values, sparse = storages
+            shared = self._values.setdefault(values, {values})
+            shared.add(sparse)
+            self._values[sparse] = shared
+            self._share_positions(all_positions, sparse)
+        elif signature.writes:
+            written = {storages[i] for i in signature.writes}
+            by_values = [self._values.get(s, ()) for s in written]
+            by_positions = [self._sparse_by_positions.get(s, ()) for s in written]
+            changed = set(chain(*by_values, *by_positions)) - written
+            if changed:
+                self.changed[call] = changed
+        return changed
+
+    def _share_positions(self, positions: Sequence[int], sparse: int) -> None:
+        for storage in positions:
+            self._sparse_by_positions.setdefault(storage, set()).add(sparse)
+
+    def forget(self, dead: Iterable[int]) -> None:
+        """Forget storages that were freed: no later call changes them."""
+        if self.is_there:
+            for storage in dead:
+                self._values.pop(storage, set()).discard(storage)
+                self._sparse_by_positions.pop(storage, None)
