@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic import ReplayError, record, replay, verify
+from meta_magic import ReplayError, ValueLimits, record, replay, verify
 
 
 def linear_step():
@@ -61,8 +61,8 @@ def test_a_difference_knows_its_line_and_module():
 
 
 def test_a_call_that_fails_for_real_is_an_error_row():
-    with record() as trace:
-        index = torch.rand(1).add(7).long()  # not known while it is recorded
+    with record(limits=ValueLimits(nbytes=0)) as trace:
+        index = torch.rand(1).add(7).long()  # too expensive to know when recorded
         torch.ones(3).index_select(0, index)
     differences = verify(trace)
     assert [*differences["field"]] == ["error"]
