@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 
 from meta_magic.errors import ReplayError
 from meta_magic.recording.intercept.initializers import INITIALIZERS
-from meta_magic.recording.signatures.undeclared_writes import find_overwritten
+from meta_magic.recording.signatures.entries import find_overwritten
 from meta_magic.torch_private.dispatcher import (
     OpOverload,
     find_group,

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import torch
 
 from meta_magic.errors import ReplayError
-from meta_magic.recording.as_device.joined_places import join_places
+from meta_magic.recording.as_device.operand_placements import join_places
 from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.replaying.operators import find_function

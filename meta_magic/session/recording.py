@@ -18,11 +18,13 @@ from torch import nn
 
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.as_device.autocast import AutocastOf
-from meta_magic.recording.as_device.chunked_losses import ChunkedLossesOf
 from meta_magic.recording.as_device.composites import CompositesOf
-from meta_magic.recording.as_device.meta_kernels import KernelsOf
-from meta_magic.recording.as_device.optimizers import OptimizersOf
-from meta_magic.recording.as_device.oracle.refused_calls import Refusals
+from meta_magic.recording.as_device.device_choices import (
+    ChunkedLossesOf,
+    KernelsOf,
+    OptimizersOf,
+)
+from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.live_versions import find_uncounted_versions
 from meta_magic.recording.identities.origins import Origin, has_origins, keep_origins
@@ -33,13 +35,13 @@ from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.generator_states import GeneratorStates
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
-from meta_magic.recording.intercept.lifted.lending import Lending
-from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.loading import Loader
 from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.planned.planned_devices import stand_in_for
 from meta_magic.recording.intercept.read_storages import ReadStorages
+from meta_magic.recording.intercept.real_tensors.borrowed_modules import Lending
+from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.shown_tensors import ShownTensors

@@ -23,8 +23,14 @@ from meta_magic.recording.as_device.layouts import lay_out_alike
 from meta_magic.recording.identities.call_sites import TORCH_FILES, describe_function
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen
-from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwargs
-from meta_magic.recording.signatures.entries import ALIGNED, OpTable
+from meta_magic.recording.signatures.entries import (
+    ALIGNED,
+    Args,
+    Given,
+    Inputs,
+    Kwargs,
+    OpTable,
+)
 from meta_magic.replaying.evaluator import Evaluator
 from meta_magic.replaying.memory import make_view
 from meta_magic.replaying.special_operators import fill

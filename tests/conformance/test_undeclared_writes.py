@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from meta_magic.recording.signatures.undeclared_writes import (
+from meta_magic.recording.signatures.entries import (
     OTHERS,
     WRITING_STATISTICS,
     find_always_written,

@@ -1,9 +1,12 @@
-"""What a device would run, on meta: the CPU's or CUDA's kernels, without either.
+"""Run operators on meta as the CPU or CUDA would run them.
 
-A context manager for each subject, entered with the recording: ``attention`` (by
-``attention_rules``), ``composites``, ``autocast``, ``optimizers``, ``meta_kernels``.
-And two tables by operator: ``corrections`` (meta refuses, the CPU does not) and
-``adjustments`` (meta answers, but otherwise than the device). ``cpu_kernels`` asks the
-CPU. May import ``signatures``, ``identities``, ``torch_private``, ``trace`` and
-``errors``. Read ``corrections`` to mend an operator, ``composites`` to replace one.
+Without this ``scaled_dot_product_attention`` would be recorded as many operators, and a
+batch norm would return statistics of another dtype than on the CPU. Context managers,
+entered with the recording: ``attention``, ``autocast``, ``composites``,
+``device_choices``. Tables by operator: ``corrections`` (meta refuses, the CPU does not)
+and ``adjustments`` (meta answers differently). ``cpu_kernels`` and ``oracle/`` ask the
+CPU.
+
+May import ``signatures``, ``identities``, ``torch_private``, ``trace``, ``errors``.
+Read ``corrections`` to mend an operator, ``composites`` to replace one.
 """

@@ -7,18 +7,181 @@ can go.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import layer_norm, linear
 
 from meta_magic.recording.as_device.cpu_kernels import ask_cpu, enlarge_storage
-from meta_magic.recording.as_device.fast_attention import attend, encode
-from meta_magic.recording.as_device.losses import LOSSES
 from meta_magic.torch_private.tensor_internals import suggest_memory_format
 
-__all__ = ["ADJUSTMENTS", "ON_CPU"]
+
+def lay_out_loss_gradient(
+    returned: Tensor, _: Tensor, a: Tensor, *__: Any, **___: Any
+) -> Tensor:
+    """Return a gradient laid out in rows, of the dtype of what it is for.
+
+    Source:
+        ``mse_loss_backward`` and its like in ``Loss.cpp`` of torch 2.13, which write
+        into new zeros; on meta all are composed of operators that promote.
+    """
+    if not a.is_meta:
+        return returned
+    return torch.empty(returned.shape, dtype=a.dtype, device="meta")
+
+
+def cast_loss_gradient(returned: Tensor, _: Tensor, a: Tensor, *__: Any) -> Tensor:
+    """Return a gradient of the dtype of what it is for. Source: as above."""
+    return returned.to(a.dtype) if a.is_meta else returned
+
+
+def lay_out_as_input(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
+    """Return a loss of the dtype of its input, laid out as that if it is not reduced.
+
+    Source:
+        ``binary_cross_entropy_cpu``, ``huber_loss`` and ``soft_margin_loss`` in
+        ``Loss.cpp`` of torch 2.13.
+    """
+    if not a.is_meta:
+        return returned
+    return torch.empty_like(a if returned.shape == a.shape else returned, dtype=a.dtype)
+
+
+def keep_losses(returned: Tensor, a: Tensor, b: Tensor, *_: Any, **__: Any) -> Tensor:
+    """Return a loss on the storage of those of all elements, of which it is made.
+
+    Source:
+        ``mse_loss_out``, ``smooth_l1_loss_out``, ``soft_margin_loss`` and
+        ``binary_cross_entropy_cpu`` in ``Loss.cpp`` of torch 2.13.
+    """
+    numel = prod(torch.broadcast_shapes(a.shape, b.shape))
+    is_kept = returned.is_meta and not returned.ndim
+    return enlarge_storage(returned, numel * returned.itemsize) if is_kept else returned
+
+
+def keep_entropies(returned: Tensor, *args: Any, **given: Any) -> Tensor:
+    """Return a loss of the input's dtype on such a storage. Source: as above."""
+    return keep_losses(lay_out_as_input(returned, *args, **given), *args)
+
+
+LOSSES: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
+    {
+        "aten.binary_cross_entropy.default": keep_entropies,
+        "aten.huber_loss.default": lay_out_as_input,
+        "aten.huber_loss_backward.default": lay_out_loss_gradient,
+        "aten.mse_loss.default": keep_losses,
+        "aten.mse_loss_backward.default": lay_out_loss_gradient,
+        "aten.smooth_l1_loss.default": keep_losses,
+        "aten.smooth_l1_loss_backward.default": lay_out_loss_gradient,
+        "aten.soft_margin_loss.default": keep_entropies,
+        "aten.soft_margin_loss_backward.default": cast_loss_gradient,
+    }
+)
+"""By the operator's name; as in ``adjustments``."""
+
+
+PADDING, BOTH = 1, 2
+"""Kinds of masks: of keys that are padding, and those merged for each head."""
+
+
+def attend(  # noqa: PLR0913, PLR0917  the operator's own
+    _: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    mask: Tensor | None = None,
+    need_weights: bool = True,  # noqa: FBT001, FBT002
+    average_attn_weights: bool = True,  # noqa: FBT001, FBT002
+    mask_type: int | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Return attention, and its weights where they are wanted.
+
+    Shape:
+        ``(b, t, d)`` and ``(b, t, s)``, or ``(b, h, t, s)`` if they are not averaged.
+    """
+    (n, n_queries, width), n_keys = query.shape, key.shape[1]
+    require(width == embed_dim and not embed_dim % num_head)
+    require(key.shape == value.shape == (n, n_keys, embed_dim))
+    require_alike(query, key, value, qkv_weight, qkv_bias, proj_weight, proj_bias)
+    for weight in qkv_weight.split(embed_dim):
+        require(weight.shape == (embed_dim, embed_dim))
+    require(qkv_bias.shape == qkv_weight.shape[:1] == (3 * embed_dim,))
+    if not query.numel():
+        return torch.empty_like(query), None
+    if mask is not None:
+        require(is_fitting(mask, mask_type, (n, num_head, n_queries, n_keys)))
+    made = linear(query.new_empty(query.shape), proj_weight, proj_bias)
+    heads = () if average_attn_weights else (num_head,)
+    weights = query.new_empty((n, *heads, n_queries, n_keys))
+    return made, weights if need_weights else None
+
+
+def is_fitting(
+    mask: Tensor, mask_type: int | None, shape: tuple[int, int, int, int]
+) -> bool:
+    """Whether a mask is one of weights of ``shape``."""
+    n, _, n_queries, n_keys = shape
+    if mask_type == PADDING:
+        return mask.shape == (n, n_keys)
+    return mask.shape == (shape if mask_type == BOTH else (n_queries, n_keys))
+
+
+def encode(  # noqa: PLR0913, PLR0917  the operator's own
+    returned: Any,
+    src: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    use_gelu: bool,  # noqa: ARG001, FBT001
+    norm_first: bool,  # noqa: ARG001, FBT001
+    eps: float,
+    norm_weight_1: Tensor,
+    norm_bias_1: Tensor,
+    norm_weight_2: Tensor,
+    norm_bias_2: Tensor,
+    ffn_weight_1: Tensor,
+    ffn_bias_1: Tensor,
+    ffn_weight_2: Tensor,
+    ffn_bias_2: Tensor,
+    mask: Tensor | None = None,
+    mask_type: int | None = None,
+) -> Tensor:
+    """Return what a layer of an encoder does. Shape: ``(b, t, d)``."""
+    if not src.numel():
+        return src.clone()
+    projections = (qkv_weight, qkv_bias, proj_weight, proj_bias)
+    heads = (embed_dim, num_heads)
+    operands = (src, src, src, *heads, *projections, mask)
+    made, _ = attend(returned, *operands, mask_type=mask_type)
+    require_alike(src, ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2)
+    made += src
+    made = layer_norm(made, (embed_dim,), norm_weight_1, norm_bias_1, eps)
+    hidden = linear(made, ffn_weight_1, ffn_bias_1)
+    made += linear(hidden, ffn_weight_2, ffn_bias_2)
+    return layer_norm(made, (embed_dim,), norm_weight_2, norm_bias_2, eps)
+
+
+def require_alike(*tensors: Tensor) -> None:
+    """Raise unless tensors have one dtype."""
+    require(len({tensor.dtype for tensor in tensors}) == 1)
+
+
+def require(is_right: bool) -> None:  # noqa: FBT001
+    """Raise unless arguments are right."""
+    if not is_right:
+        raise ValueError("wrong arguments")
 
 
 def keep_statistics(

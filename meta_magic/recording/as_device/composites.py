@@ -16,37 +16,92 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import MissingValueError
-from meta_magic.recording.as_device.cpu_answers import find_refusal_of_pooling
-from meta_magic.recording.as_device.packed_recurrent import PACKED_RECURRENT
-from meta_magic.recording.as_device.recurrent import RECURRENT
-from meta_magic.recording.as_device.spectra import (
-    RANKS,
-    eigvals,
-    eigvalsh,
-    needs_gradient,
-    svdvals,
-)
+from meta_magic.recording.as_device.cpu_kernels import find_refusal_of_pooling
+from meta_magic.recording.as_device.recurrent import PACKED_RECURRENT, RECURRENT
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.autograd import name_nodes
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
     add_kernel,
     destroy_library,
+    eigenvalues,
     loss_of_sequences,
     override_kernel,
     run_kernel,
+    singular_values,
+    symmetric_eigenvalues,
 )
 from meta_magic.torch_private.tensor_internals import suggest_memory_format
 
-__all__ = ["CompositesOf"]
+aten = torch.ops.aten
+
+
+def needs_gradient(a: Tensor) -> bool:
+    """Whether autograd records what is done with a tensor."""
+    return torch.is_grad_enabled() and a.requires_grad
+
+
+def svdvals(_: object, a: Tensor, *, driver: str | None = None) -> Tensor:
+    """Return singular values; the vectors are computed where a gradient needs them.
+
+    Source:
+        ``linalg_svdvals`` and ``linalg_eigvalsh`` in ``BatchLinearAlgebra.cpp`` of
+        torch 2.13: where a mode looks on, they always are.
+    """
+    values: Tensor = singular_values(
+        a, full_matrices=False, compute_uv=needs_gradient(a), driver=driver
+    )[1]
+    return values
+
+
+def eigvalsh(_: object, a: Tensor, UPLO: str = "L") -> Tensor:  # noqa: N803  the schema's
+    """Return eigenvalues. Source: as above."""
+    values: Tensor = symmetric_eigenvalues(a, UPLO, compute_v=needs_gradient(a))[0]
+    return values
+
+
+def eigvals(_: object, a: Tensor) -> Tensor:
+    """Return eigenvalues. Source: as above."""
+    if needs_gradient(a):
+        values: Tensor = aten.linalg_eig(a)[0]
+    else:
+        values = eigenvalues(a)
+    return values
+
+
+def matrix_rank(overload: str, _: object, *args: Any, out: Tensor, **given: Any) -> Any:
+    """Count singular values that are no zeros, into ``out``.
+
+    Source:
+        ``matrix_rank_impl`` in ``LinearAlgebra.cpp`` of torch 2.13: where a mode looks
+        on, it leaves what it was given as it was, and returns another tensor.
+    """
+    operator = getattr(aten.linalg_matrix_rank, overload)
+    key = DispatchKey.CompositeImplicitAutograd
+    made = run_kernel(operator, key, args, {**given, "out": out})
+    return out if made is out else out.copy_(made)
+
+
+RANKS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        f"linalg_matrix_rank.{overload}": partial(matrix_rank, overload)
+        for overload in (
+            "out",
+            "out_tol_tensor",
+            "atol_rtol_float_out",
+            "atol_rtol_tensor_out",
+        )
+    }
+)
+"""By the operator's name."""
+
 
 COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
 CPU: Final = torch.device("cpu")
 MEAN: Final = 1
 
-aten = torch.ops.aten
 
 Keep = Callable[..., None]
 """Takes a tensor, the function that made it, and its arguments."""
@@ -74,11 +129,11 @@ def group_norm(
     counts = (batch, channels, prod(sizes), num_groups)
     if not any(needs_gradient(t) for t in (a, weight, bias) if t is not None):
         return aten.native_group_norm(a, weight, bias, *counts, eps)[0]
-    return GroupNorm.apply(a, weight, bias, counts, eps)  # type: ignore[no-untyped-call]  # torch's has no types
+    return _GroupNorm.apply(a, weight, bias, counts, eps)  # type: ignore[no-untyped-call]  # torch's has no types
 
 
 @name_nodes("NativeGroupNormBackward0")
-class GroupNorm(torch.autograd.Function):
+class _GroupNorm(torch.autograd.Function):
     """A group norm of channels that come last, whose gradient has them there, too.
 
     Source:

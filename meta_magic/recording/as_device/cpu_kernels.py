@@ -5,15 +5,18 @@ if they are sparse. Who wants the answer for tensors of any size writes a correc
 (see ``corrections``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
+from meta_magic.recording.signatures.entries import Args, Given, Kwargs
+from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.torch_private.tensor_internals import (
     SPARSE,
@@ -24,16 +27,6 @@ from meta_magic.torch_private.tensor_internals import (
     parts_of,
 )
 from meta_magic.trace.signature import Geometry
-
-__all__ = [
-    "ask_cpu",
-    "enlarge_storage",
-    "is_without_kernel",
-    "lay_out_as",
-    "lay_out_written",
-    "make_stand_in",
-    "put_on_meta",
-]
 
 MAX_NBYTES: Final = 2**28
 """What the tensors that the CPU is asked with may take."""
@@ -247,3 +240,74 @@ def put_on_meta(value: Any, known: Mapping[int, Tensor] | None = None) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)([put_on_meta(item, known) for item in value])
     return value
+
+
+class Listing:
+    """Notes names of operators; a mixin, so that torch does not import dynamo."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Args = (),
+        kwargs: Kwargs | None = None,
+    ) -> Any:
+        """Run an operator."""
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class ListingMode(Listing, TorchDispatchMode):
+    """The mode that a call is run under."""
+
+
+def list_operators(call: Callable[[torch.Tensor], object]) -> list[str]:
+    """Return the operators that a call of one zero runs on the CPU, in order."""
+    with RealTorch():
+        zero = torch.zeros(1, 1, 1, device="cpu")
+        listing = ListingMode()
+        with listing:
+            call(zero)
+    return listing.names
+
+
+@cache
+def fills_with_numbers() -> bool:
+    """Whether a number is written at an index as it is; a tensor is made of it else."""
+    names = list_operators(lambda zero: zero.__setitem__(0, 1.0))
+    return "aten.fill_.Scalar" in names
+
+
+@cache
+def adds_batch_to_attention() -> bool:
+    """Whether attention of three dimensions is that of a batch of one; math else."""
+    names = list_operators(lambda z: scaled_dot_product_attention(z, z, z))
+    return names[0] == "aten.unsqueeze.default"
+
+
+@cache
+def runs_lstm_by_onednn(dtype: torch.dtype, *, has_gradients: bool) -> bool:
+    """Whether oneDNN runs an LSTM of a dtype, which depends on the processor, too."""
+
+    def call(zero: torch.Tensor) -> object:
+        state, weight = zero.to(dtype), zero.new_zeros(4, 1, dtype=dtype)
+        with torch.set_grad_enabled(has_gradients):
+            options = False, 1, 0.0, False, False, False
+            return torch.lstm(state, (state, state), (weight, weight), *options)
+
+    return "aten.mkldnn_rnn_layer.default" in list_operators(call)
+
+
+@cache
+def find_refusal_of_pooling(dtype: torch.dtype) -> str | None:
+    """Return what ``max_pool1d`` says of a dtype that it refuses without a gradient."""
+    with RealTorch():
+        try:
+            torch.max_pool1d(torch.zeros(1, 1, 1, dtype=dtype, device="cpu"), 1)
+        except NotImplementedError as error:
+            return str(error)
+    return None

@@ -14,10 +14,8 @@ from torch import Tensor
 from meta_magic.recording.as_device.cpu_kernels import ask_cpu, put_on_meta
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
+from meta_magic.recording.signatures.entries import Args, Given, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
-
-__all__ = ["lay_out_alike", "lay_out_made", "lay_out_moved", "take_geometries"]
 
 MAX_NUMEL: Final = 2**16
 """Elements of all arguments up to which an operator is asked, whatever it computes."""

@@ -18,7 +18,7 @@ import torch
 
 from meta_magic.errors import MetaMagicError
 from meta_magic.recording.intercept.higher_order import EagerOperators
-from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
     destroy_library,

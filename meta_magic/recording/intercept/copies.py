@@ -19,7 +19,7 @@ from torch import SymInt, Tensor, UntypedStorage
 
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.signatures.arguments import Args
+from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import (
     REBUILDING,

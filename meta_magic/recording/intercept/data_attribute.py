@@ -12,8 +12,8 @@ from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.intercept.lifted.liftable import is_wanted
-from meta_magic.recording.intercept.lifted.lifting import Lifting
+from meta_magic.recording.intercept.real_tensors.capturable import is_wanted
+from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import set_lazy_bits
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import torch
 
-from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchFunction
 
 __all__ = ["DATA_PTR", "DATA_READERS", "TO_NUMPY", "check_place", "read_data"]

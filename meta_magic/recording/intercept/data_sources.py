@@ -14,8 +14,8 @@ from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.device_plan import META, is_default_on_meta
 from meta_magic.recording.intercept.copies import find_copied, is_copying
 from meta_magic.recording.intercept.libraries import FIND_WRITERS
-from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.loading import Loader
+from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
 from meta_magic.recording.intercept.saving import Saver, is_on_meta
 from meta_magic.recording.intercept.script_saving import ScriptSaver
 from meta_magic.recording.intercept.shared_memory import SharedMemory

@@ -15,8 +15,8 @@ from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.intercept.watched_calls import WatchedOperators, WatchedRunner
 from meta_magic.recording.rows.row_writer import RowWriter
-from meta_magic.recording.signatures.arguments import Args, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
+from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.recording.signatures.operator_keys import build_operator_key
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,

@@ -28,12 +28,12 @@ from meta_magic.recording.intercept.legacy_constructors import (
     read_sparse,
 )
 from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
-from meta_magic.recording.intercept.lifted.liftable import is_wanted
 from meta_magic.recording.intercept.named_devices import (
     REAL_FACTORY_FILES,
     is_meant,
     is_meta_by_name,
 )
+from meta_magic.recording.intercept.real_tensors.capturable import is_wanted
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.transforms import make_below
 from meta_magic.recording.rows.constants import (
@@ -42,7 +42,7 @@ from meta_magic.recording.rows.constants import (
     data_of,
 )
 from meta_magic.recording.rows.diagnostics import Diagnostics
-from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.modes import (
     DisableTorchDispatch,
     DisableTorchFunction,

@@ -8,8 +8,7 @@ from typing import Any, Final
 import torch
 
 from meta_magic.recording.as_device.attention import AttentionOf
-from meta_magic.recording.as_device.oracle.refused_calls import Refusals
-from meta_magic.recording.as_device.oracle.type_names import name_types
+from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals, name_types
 from meta_magic.recording.identities.call_sites import CallSites, Running
 from meta_magic.recording.identities.device_plan import (
     META,
@@ -35,8 +34,6 @@ from meta_magic.recording.intercept.legacy_constructors import (
     NUMBER_READERS,
     read_number,
 )
-from meta_magic.recording.intercept.lifted.liftable import MustLend
-from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import (
     DEVICE_READERS,
@@ -45,11 +42,13 @@ from meta_magic.recording.intercept.moves import (
     is_cast,
 )
 from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
+from meta_magic.recording.intercept.real_tensors.capturable import MustLend
+from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.told_attributes import TOLD, ToldAttributes
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.diagnostics import Diagnostics
-from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import (
     DeviceContext,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (
     ASKS_MODE,
     DispatchKey,

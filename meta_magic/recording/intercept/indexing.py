@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from meta_magic.recording.as_device.cpu_answers import fills_with_numbers
-from meta_magic.recording.signatures.arguments import Args
+from meta_magic.recording.as_device.cpu_kernels import fills_with_numbers
+from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.modes import (
     BelowTransforms,
     DisableTorchDispatch,

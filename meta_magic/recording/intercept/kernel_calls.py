@@ -7,16 +7,16 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.as_device.joined_places import join_places
-from meta_magic.recording.as_device.oracle.refused_calls import Refusals
+from meta_magic.recording.as_device.operand_placements import join_places
+from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_carryover import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedPlaces
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.intercept.kernel_runs import KernelRuns
-from meta_magic.recording.intercept.lifted.lifting import Lifting
 from meta_magic.recording.intercept.mixed_devices import check_devices
+from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
 from meta_magic.recording.intercept.sparse_calls import SparseCalls
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.intercept.value_checks import ValueChecks
@@ -25,9 +25,17 @@ from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.diagnostics import Diagnostics, RealMemory
 from meta_magic.recording.rows.draws import Drawing
 from meta_magic.recording.rows.row_writer import RowWriter
-from meta_magic.recording.signatures.arguments import Args, Given, Inputs, Kwargs
 from meta_magic.recording.signatures.cache import SignatureCache
-from meta_magic.recording.signatures.entries import Entry, LiveCall, OpTable, sharing_of
+from meta_magic.recording.signatures.entries import (
+    Args,
+    Entry,
+    Given,
+    Inputs,
+    Kwargs,
+    LiveCall,
+    OpTable,
+    sharing_of,
+)
 from meta_magic.recording.signatures.operator_keys import Key, has_opaque
 from meta_magic.torch_private.dispatcher import read_scalar
 from meta_magic.torch_private.modes import DisableTorchDispatch

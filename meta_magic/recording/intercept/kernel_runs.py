@@ -9,19 +9,17 @@ from torch.autograd.graph import increment_version
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
-from meta_magic.recording.as_device.corrections import CORRECTIONS
+from meta_magic.recording.as_device.corrections import CORRECTIONS, SHORT_KERNELS
 from meta_magic.recording.as_device.cpu_kernels import lay_out_written
 from meta_magic.recording.as_device.layouts import lay_out_made, lay_out_moved
-from meta_magic.recording.as_device.oracle.refused_calls import Refusals
-from meta_magic.recording.as_device.short_kernels import SHORT_KERNELS
+from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.special_tensors import explain_missing_kernel
 from meta_magic.recording.intercept.value_source import ValueSource
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.rows.draws import Drawing
 from meta_magic.recording.rows.row_writer import RowWriter
-from meta_magic.recording.signatures.arguments import Given
-from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.recording.signatures.entries import Given, OpTable
 from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.trace.options import DeviceName

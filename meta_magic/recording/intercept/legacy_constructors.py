@@ -13,7 +13,7 @@ from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import META, is_default_on_meta
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.dispatcher import copy_to, is_python_excluded, read_scalar
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_of
-from meta_magic.recording.intercept.lifted.lending import Lending
-from meta_magic.recording.intercept.lifted.real_names import find_address
+from meta_magic.recording.intercept.real_tensors.borrowed_modules import Lending
+from meta_magic.recording.intercept.real_tensors.real_names import find_address
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.snapshot import WithoutModes

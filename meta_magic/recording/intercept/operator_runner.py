@@ -11,8 +11,7 @@ from meta_magic.recording.intercept.higher_order import has_inside, run_inside
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.legacy_constructors import LEGACY, run_unasked
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
-from meta_magic.recording.signatures.arguments import Args, Kwargs
-from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.recording.signatures.entries import Args, Kwargs, OpTable
 from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.torch_private.dispatcher import DispatchKey, has_kernel
 from meta_magic.torch_private.modes import (

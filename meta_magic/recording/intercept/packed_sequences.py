@@ -7,7 +7,7 @@ from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.rows.constants import Constants
-from meta_magic.recording.signatures.arguments import Args
+from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.dispatcher import pack_padded, pad_packed
 
 __all__ = ["PACKING", "Packer"]

@@ -8,11 +8,14 @@ from torch.autograd.graph import increment_version
 
 from meta_magic.recording.as_device.cpu_kernels import enlarge_storage
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.signatures.alike import derive, generalize, sharing_of
-from meta_magic.recording.signatures.arguments import Args, Kwargs
-from meta_magic.recording.signatures.entries import Entry, Kind, OpTable
+from meta_magic.recording.signatures.cache import (
+    COUNTED,
+    derive,
+    generalize,
+    sharing_of,
+)
+from meta_magic.recording.signatures.entries import Args, Entry, Kind, Kwargs, OpTable
 from meta_magic.recording.signatures.operator_keys import Key
-from meta_magic.recording.signatures.servable import COUNTED
 from meta_magic.trace.program import HEADER
 
 __all__ = ["ServedOperators"]

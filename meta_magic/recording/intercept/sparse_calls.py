@@ -30,8 +30,7 @@ from meta_magic.recording.identities.live_versions import (
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_source import ValueSource
-from meta_magic.recording.signatures.arguments import Given
-from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.recording.signatures.entries import Given, OpTable
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.torch_private.tensor_internals import (
     CONSTRUCTORS,

@@ -22,7 +22,7 @@ from meta_magic.recording.intercept.initializers import (
     read_initializer,
 )
 from meta_magic.recording.rows.diagnostics import Diagnostics
-from meta_magic.recording.signatures.arguments import Args
+from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.modes import DisableTorchDispatch
 from meta_magic.torch_private.module_internals import LOADED
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.signatures.arguments import Args
+from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.modes import (
     BelowTransforms,
     DisableTorchDispatch,

@@ -14,16 +14,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from torch import Tensor
 
 from meta_magic.errors import MissingValueError, ValueLimitError
-from meta_magic.recording.as_device.oracle.known_operands import ask_of_values
-from meta_magic.recording.as_device.oracle.oracle import Answer, Verdict
+from meta_magic.recording.as_device.oracle.oracle import Answer, Verdict, ask_of_values
 from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.rows.known_values import Bounds, KnownValues, is_integer
 from meta_magic.recording.signatures.allowed_values import Allowed
-from meta_magic.recording.signatures.arguments import Args, Kwargs
-from meta_magic.recording.signatures.entries import Entry
+from meta_magic.recording.signatures.entries import Args, Entry, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.options import Options
 from meta_magic.trace.program import HEADER

@@ -6,8 +6,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from meta_magic.recording.identities.tensors import Seen
-from meta_magic.recording.signatures.arguments import Given, Inputs
-from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.recording.signatures.entries import Given, Inputs, OpTable
 
 __all__ = ["ValueSource"]
 

@@ -6,8 +6,7 @@ from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.served_operators import ServedOperators
 from meta_magic.recording.intercept.shared_memory import SharedMemory
-from meta_magic.recording.signatures.arguments import Args, Kwargs
-from meta_magic.recording.signatures.entries import Entry, OpTable
+from meta_magic.recording.signatures.entries import Args, Entry, Kwargs, OpTable
 
 __all__ = ["WatchedOperators", "WatchedRunner"]
 

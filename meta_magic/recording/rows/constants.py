@@ -25,7 +25,7 @@ from meta_magic.recording.identities.storages import (
     sum_small,
 )
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
-from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import parts_of, version_of
 from meta_magic.trace.program import Import

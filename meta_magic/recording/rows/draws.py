@@ -43,7 +43,7 @@ from meta_magic.recording.rows.generator_tokens import (
     put_state,
     read_accelerators,
 )
-from meta_magic.recording.signatures.arguments import Given
+from meta_magic.recording.signatures.entries import Given
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.tensor_internals import address_of_generator
 from meta_magic.trace.program import EarlierEnd, Program, Randomness

@@ -1,8 +1,9 @@
-"""What calls have in common, met once and then looked up.
+"""The operator cache: signatures of calls by their keys.
 
-A key (``operator_keys``) holds all that decides a result; the ``cache`` has an entry
-for each (``entries``), with its plain record (``descriptions``). ``servable`` says
-which calls need no kernel when they come again. A process has one cache.
+A key (``operator_keys``) holds everything that decides a result. The ``cache`` has one
+entry (``entries``) for each key, and decides which calls need no kernel on a cache hit.
+``allowed_values`` says which operands hold positions or classes. A process has one
+cache.
 
 May import ``identities``, ``torch_private`` and ``trace``. Read ``entries`` first.
 """

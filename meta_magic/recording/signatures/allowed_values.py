@@ -10,8 +10,6 @@ import torch
 
 from meta_magic.trace.signature import Signature, TensorArgument
 
-__all__ = ["Allowed", "find_allowed"]
-
 MASKS: Final = frozenset({torch.bool, torch.uint8})
 
 

@@ -1,10 +1,10 @@
 """What is known of operators while recording: one call, one signature, one schema."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from math import copysign
 from types import EllipsisType, NoneType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,21 +12,88 @@ from torch import Tensor
 from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.signatures.allowed_values import find_allowed
-from meta_magic.recording.signatures.undeclared_writes import find_always_written
 from meta_magic.torch_private.dispatcher import OpOverload, find_schema, has_kernel
-from meta_magic.trace.signature import Signature
+from meta_magic.trace.signature import Argument, Signature
 
-__all__ = [
-    "ALIGNED",
-    "PLAIN",
-    "Entry",
-    "Kind",
-    "LiveCall",
-    "OpTable",
-    "plain_float",
-    "sharing",
-    "sharing_of",
-]
+Args: TypeAlias = Sequence[Any]
+"""Positional arguments: whatever torch takes."""
+
+Kwargs: TypeAlias = Mapping[str, Any]
+"""Keyword arguments."""
+
+Inputs: TypeAlias = Sequence[tuple[Tensor, Seen]]
+"""The tensors among the arguments, with what is known of them before the call."""
+
+
+class Given(NamedTuple):
+    """What one operator is called with.
+
+    Attributes:
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        inputs: The tensors among both.
+    """
+
+    args: Args
+    kwargs: Kwargs
+    inputs: Inputs
+
+
+OF_C10D: Final = "c10d."
+SENDING: Final = "c10d.send.default"
+REDUCED: Final = "tensors"
+"""Name of what a collective reads and writes; what it only writes is an output."""
+
+OTHERS: Final[Mapping[str, frozenset[str]]] = {
+    "fsdp.all_gather_copy_in.default": frozenset({"all_gather_output"}),
+}
+
+STATISTICS: Final = frozenset({"running_mean", "running_var"})
+WRITING_STATISTICS: Final = frozenset(
+    f"aten.{name}.{variant}"
+    for variant in ("default", "out")
+    for name in (
+        "native_batch_norm",
+        "cudnn_batch_norm",
+        "miopen_batch_norm",
+        "batch_norm_update_stats",
+        "batch_norm_gather_stats",
+        "batch_norm_gather_stats_with_counts",
+    )
+)
+"""Operators that write the statistics, unless they are told that this is no
+training."""
+
+
+def find_always_written(op: str, names: Sequence[str]) -> frozenset[str]:
+    """Return the arguments that each call of an operator writes undeclared."""
+    reduced = {REDUCED} & {*names} if is_collective(op) else set()
+    return OTHERS.get(op, frozenset()) | find_overwritten(op, names) | reduced
+
+
+def find_overwritten(op: str, names: Sequence[str]) -> frozenset[str]:
+    """Return the arguments of which a collective writes all and reads nothing.
+
+    Source:
+        ``FakeProcessGroup.hpp`` and ``ProcessGroupGloo.cpp`` of torch 2.13: each output
+        is copied to, by the group that sends nothing as well.
+    """
+    outputs = (name for name in names if name.startswith("output"))
+    return frozenset(outputs if is_collective(op) else ())
+
+
+def find_written_statistics(
+    op: str, arguments: Iterable[tuple[str, Argument]]
+) -> frozenset[str]:
+    """Return the arguments that a call of a batch norm writes undeclared."""
+    is_writing = op in WRITING_STATISTICS and ("training", False) not in arguments
+    return STATISTICS if is_writing else frozenset()
+
+
+def is_collective(op: str) -> bool:
+    """Whether an operator fills tensors with what a process group sends."""
+    return op.startswith(OF_C10D) and op != SENDING
+
 
 READING_TAGS: Final = frozenset(
     {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
@@ -152,7 +219,7 @@ class OpTable:
     """What the schema of one operator says, and the entries of its calls so far.
 
     Its ``entries`` are found by the keys of calls; those ``alike`` by what
-    :func:`~meta_magic.recording.signatures.alike.generalize` makes of these.
+    :func:`~meta_magic.recording.signatures.cache.generalize` makes of these.
     """
 
     def __init__(self, func: Any) -> None:

@@ -1,11 +1,10 @@
-"""What the CPU refuses: its own operators are asked, once for each signature.
+"""Ask the CPU's own operators whether they refuse a call, once for each signature.
 
-A small call runs on ``stand_ins``; a large one is shrunk (``shrinking``), and whatever
-is refused then, or was refused on meta, is confirmed at its true sizes in a ``child``.
-``value_words`` tells what metadata cannot decide; ``refused_calls`` says which calls
-of a recording are asked about, ``known_operands`` asks with values.
+Without this ``torch.softmax(torch.ones(3, dtype=torch.long), 0)`` would run on meta. A
+small call runs on ``proxy_tensors``; a large call is made smaller (``shrinking``). What
+is refused then is asked again at its true sizes, in a ``child`` process.
+``cpu_refusals`` decides which calls of a recording are asked about.
 
-May import ``recording``'s ``identities`` and ``signatures``, and the ``cpu_kernels``
-beside it, ``errors``, ``torch_private``, ``trace``.
-Read ``oracle`` first.
+May import ``recording``'s ``identities`` and ``signatures``, ``cpu_kernels`` and
+``layouts`` beside it, ``errors``, ``torch_private``, ``trace``. Read ``oracle`` first.
 """

@@ -18,15 +18,6 @@ import torch
 with suppress(ImportError):  # on Windows, which has no children either
     import resource
 
-__all__ = [
-    "NO_ANSWER",
-    "Child",
-    "NoAnswer",
-    "ask_child",
-    "ask_children",
-    "can_fork",
-    "run_in_child",
-]
 
 SECONDS: Final = 2
 """What a child may compute."""

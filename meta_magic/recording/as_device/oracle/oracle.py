@@ -5,14 +5,16 @@ values, and is refused if each of them is; a large one is asked at its true size
 memory that nobody touches, in a child process, as torch refuses before it computes.
 """
 
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # public
 from torch.nn.parameter import Parameter, is_lazy
 
 from meta_magic.recording.as_device.oracle.child import (
@@ -20,14 +22,7 @@ from meta_magic.recording.as_device.oracle.child import (
     can_fork,
     run_in_child,
 )
-from meta_magic.recording.as_device.oracle.same_draws import SameDraws
-from meta_magic.recording.as_device.oracle.shrinking import (
-    MAX_NUMEL,
-    is_small,
-    shrink,
-    take_one,
-)
-from meta_magic.recording.as_device.oracle.stand_ins import (
+from meta_magic.recording.as_device.oracle.proxy_tensors import (
     FILLINGS,
     UNRESERVED,
     StandIns,
@@ -36,16 +31,91 @@ from meta_magic.recording.as_device.oracle.stand_ins import (
     put_on_cpu,
     rebuild,
 )
-from meta_magic.recording.as_device.oracle.value_words import (
-    speaks_of_types,
-    speaks_of_values,
+from meta_magic.recording.as_device.oracle.shrinking import (
+    MAX_NUMEL,
+    is_small,
+    shrink,
+    take_one,
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.dispatcher import find_schema
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
-__all__ = ["Answer", "Oracle", "Verdict", "is_plain", "is_view"]
+OF_VALUES: Final = re.compile(
+    r"index out of range in self|target -?\d+ is out of bounds|"
+    r"out of bounds for dimension \d+ with size|index -?\d+ is out of|"
+    r"can't allocate|not enough memory|singular|converge|"
+    r"positive-definite|pivots [^.]*between|internal assert|u\[|"
+    r"probability tensor|probabilities|offsets\[|sum to|class values must|"
+    r"all elements of (input|target)",
+    re.IGNORECASE,
+)
+"""What only values, or the memory of this machine, can have said."""
+
+OF_MASKS: Final = re.compile("indexing result of shape|indexing tensors could not")
+"""What may be about the elements that a mask chooses, as many as the words say."""
+
+LIKE_VALUES: Final = re.compile(
+    r"out of range|out of bounds|not positive|non-?negative|negative|\binf\b|nan\b|"
+    r"must be (in|between|>|<)|between|monoton|sum of|offsets|lengths|"
+    r"expected to be sorted|number of (non-?zero|true)|rank|ill-condition|illegal|"
+    r"division by zero|diagonal|numerator|infinite|indptr|invariant|"
+    r"could not run|max must|min and max",
+    re.IGNORECASE,
+)
+"""What may be about values."""
+
+OF_TYPES: Final = re.compile("scalar type|same type|dtype|not implemented for")
+"""What no value decides."""
+
+OF_METADATA: Final = re.compile(
+    r"single memory location|padding|dimension out of range|selected number|"
+    r"selected index|expected .* dtype|same dtype|scalar type|shape|size|dimension|"
+    r"dim\(\)|implemented for|dtype|\b(from|to - 1) is out of bounds",
+    re.IGNORECASE,
+)
+"""What is about metadata all the same."""
+
+
+def speaks_of_types(error: BaseException) -> bool:
+    """Whether an operator refused types, as it would with any values."""
+    return bool(OF_TYPES.search(str(error))) and not speaks_of_values(error)
+
+
+def speaks_of_values(error: BaseException, *, is_tried: bool = False) -> bool:
+    """Whether an operator that was given made-up values refused them, perhaps.
+
+    Args:
+        error: What it said.
+        is_tried: Whether it says so whatever it is given.
+    """
+    if isinstance(error, (LinAlgError, MemoryError)):
+        return True
+    text = str(error)
+    if OF_VALUES.search(text) or (OF_MASKS.search(text) and not is_tried):
+        return True
+    return bool(LIKE_VALUES.search(text)) and not OF_METADATA.search(text)
+
+
+RANDOM: Final = torch.Tag.nondeterministic_seeded
+
+
+class SameDraws:
+    """Context manager after which numbers are drawn as if an operator drew none."""
+
+    def __init__(self, operator: Any) -> None:
+        self._is_due = RANDOM in getattr(operator, "tags", ())
+        self._state: Any = None
+
+    def __enter__(self) -> None:
+        if self._is_due:
+            self._state = torch.default_generator.get_state()
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_due:
+            torch.default_generator.set_state(self._state)
+
 
 MAX_SHARE: Final = 0.25
 MAX_SHARE_UNSAFE: Final = 0.5
@@ -289,3 +359,79 @@ def is_view(func: Any) -> bool:
     if schema is None or schema.is_mutable:
         return False
     return any(returned.alias_info for returned in schema.returns)
+
+
+LINALG_CHECK: Final = "aten._linalg_check_errors.default"
+
+
+def ask_of_values(
+    func: Callable[..., Any],
+    args: Args,
+    kwargs: Kwargs,
+    real_by_id: Mapping[int, Tensor],
+) -> Answer:
+    """Return what the CPU raises of a call, given what it reads.
+
+    At its true sizes, in a child process where there can be one: a kernel may trust
+    values that are wrong.
+
+    Args:
+        func: An operator.
+        args: Its positional arguments, tensors on meta.
+        kwargs: Its others.
+        real_by_id: What some of these tensors hold, by their ``id()``.
+    """
+    has_child = can_fork() and UNRESERVED is not None
+    met = tensors_in(args, kwargs)
+    tensors = [tensor for tensor in met if tensor.is_meta or not has_child]
+    is_small_or_apart = has_child or is_small([tensor.shape for tensor in tensors])
+    if not is_small_or_apart or not all(map(is_plain, tensors)):
+        return Verdict.UNKNOWN
+    stand_ins = StandIns(measure_spans(tensors), is_untouched=has_child)
+
+    def replace(value: Any) -> Any:
+        if id(value) in real_by_id:
+            return real_by_id[id(value)]
+        is_on_meta = isinstance(value, Tensor) and value.is_meta
+        return stand_ins.make(value) if is_on_meta else put_on_cpu(value)
+
+    def run() -> None:
+        func(*rebuild(args, replace), **rebuild(kwargs, replace))
+
+    with DisableTorchDispatch(), DisableTorchFunction(), torch.no_grad():
+        answer = judge_of_values(run_in_child if has_child else run_here, run)
+    if str(func) == LINALG_CHECK and isinstance(answer, RuntimeError):
+        return as_linalg_error(answer)
+    return answer
+
+
+def as_linalg_error(error: RuntimeError) -> RuntimeError:
+    """Return an error as ``torch.linalg`` raises it: torch.ops loses the class."""
+    is_of_lu = str(error).startswith("torch.linalg.lu_factor")
+    return error if is_of_lu else LinAlgError(str(error))
+
+
+Run = Callable[[Callable[[], object]], Exception | None]
+"""Runs a function; returns what it raised, or None if it ran."""
+
+
+def judge_of_values(run_it: Run, function: Callable[[], object]) -> Answer:
+    """Return what a function raises."""
+    try:
+        raised = run_it(function)
+    except (Unaskable, OSError):
+        return Verdict.UNKNOWN
+    if raised is NO_ANSWER:
+        return Verdict.UNKNOWN
+    return Verdict.ACCEPTED if raised is None else raised
+
+
+def run_here(run: Callable[[], object]) -> Exception | None:
+    """Run a function in this process."""
+    try:
+        run()
+    except Unaskable:
+        raise
+    except Exception as error:  # noqa: BLE001  it is the answer
+        return error.with_traceback(None)
+    return None

@@ -11,14 +11,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.as_device.oracle.stand_ins import (
+from meta_magic.recording.as_device.oracle.proxy_tensors import (
     Filling,
     put_on_cpu,
     rebuild,
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in
-
-__all__ = ["KEPT", "MAX_NUMEL", "is_small", "shrink", "take_one"]
 
 KEPT: Final = 8
 """Sizes up to this one stay as they are."""

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.entries import Args, Kwargs
 
 __all__ = ["Adopt", "Library"]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.intercept.libraries.library import Library
-from meta_magic.recording.signatures.arguments import Args, Kwargs
+from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch
 
 __all__ = ["SAFETENSORS"]

@@ -1,11 +1,11 @@
-"""What torch answers of devices that are only planned.
+"""Devices that the code names and this machine may lack: planned devices.
 
-``cuda`` and ``tensor_types`` stand for GPUs and types that this machine lacks,
-``default_devices`` for what has torch make tensors elsewhere, ``training`` for what
-trains on several of them, ``fast_paths`` for what modules choose by the device. Each
-replaces functions while a recording runs; ``planned_devices`` enters them all.
+Without this ``torch.cuda.get_device_name()`` in a cell would fail on a laptop. Each
+class replaces functions of torch while a recording runs: ``cuda`` those of
+``torch.cuda``, ``gpu_types`` its streams, events and tensor types, ``generators`` seeds
+and generators. ``planned_devices`` enters all of them, and replaces what modules and
+``GradScaler`` ask.
 
-May import ``recording``'s ``identities`` and ``intercept``, ``torch_private``,
-``errors``.
-Read ``planned_devices`` first.
+May import ``recording``'s ``identities``, ``rows`` and ``intercept``,
+``torch_private``, ``errors``. Read ``planned_devices`` first.
 """

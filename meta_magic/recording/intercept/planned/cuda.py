@@ -13,19 +13,17 @@ from typing import Any, Final
 import torch
 
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.intercept.planned.objects import (
+from meta_magic.recording.intercept.planned.generators import PlannedSeeds
+from meta_magic.recording.intercept.planned.gpu_types import (
     TYPES,
     GpuProperties,
     do_nothing,
     find_index,
 )
-from meta_magic.recording.intercept.planned.seeds import PlannedSeeds
 from meta_magic.recording.rows.draws import Draws
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.replaced import CUDA_IS_THERE
 from meta_magic.torch_private.replacing import Replacements
-
-__all__ = ["PlannedCuda"]
 
 Answer = Callable[..., Any]
 

@@ -1,21 +1,217 @@
 """All that stands for devices that are not there, while a recording runs."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Final, TypeAlias
 
-from meta_magic.recording.identities.device_plan import DevicePlan
+import torch
+from torch import Tensor, nn
+
+from meta_magic.errors import MissingValueError
+from meta_magic.recording.identities.device_plan import (
+    META,
+    DevicePlan,
+    is_default_on_meta,
+)
+from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.intercept.function_mode import FunctionMode
+from meta_magic.recording.intercept.libraries import MAKE_REAL
+from meta_magic.recording.intercept.moves import read_type
 from meta_magic.recording.intercept.planned.cuda import PlannedCuda
-from meta_magic.recording.intercept.planned.default_devices import DefaultDevices
-from meta_magic.recording.intercept.planned.fast_paths import FastPaths
-from meta_magic.recording.intercept.planned.generators import PlannedGenerators
-from meta_magic.recording.intercept.planned.plan_here import PlanHere
-from meta_magic.recording.intercept.planned.seeds import SeededDevices
-from meta_magic.recording.intercept.planned.tensor_types import PlannedTypes
-from meta_magic.recording.intercept.planned.training import Compute, PlannedTraining
+from meta_magic.recording.intercept.planned.generators import (
+    PlannedGenerators,
+    SeededDevices,
+)
+from meta_magic.recording.intercept.planned.gpu_types import PlanHere, PlannedTypes
+from meta_magic.recording.intercept.real_tensors.capturable import wants_gradient
 from meta_magic.recording.rows.draws import Draws
+from meta_magic.torch_private.backend_flags import has_gpu
+from meta_magic.torch_private.modes import function_mode_stack
+from meta_magic.torch_private.replaced import STEP_OF_SCALER
+from meta_magic.torch_private.replacing import Methods, Replacements
 
-__all__ = ["stand_in_for"]
+CPU: Final = torch.device("cpu")
+
+
+class DefaultDevices(Replacements):
+    """Have a default device that the cell sets be a plan, within the block.
+
+    Args:
+        plan: Knows where the code wants what.
+        note: Takes the kind and the text of a note on the line that runs now.
+    """
+
+    def __init__(self, plan: DevicePlan, note: Callable[[str, str], None]) -> None:
+        super().__init__()
+        self._plan = plan
+        self._note = note
+
+    def __enter__(self) -> None:
+        if not self._plan.is_real:
+            methods: Methods = {
+                "set_default_device": self._set,
+                "get_default_device": self._get,
+                "set_default_tensor_type": self._set_type,
+            }
+            self.replace_here(torch, methods)
+
+    def _set(self, _: Any, device: Any) -> None:
+        place = META if device is None else self._plan.read(device)
+        self._plan.default = None if place == META else place
+        if device is not None:
+            text = f"torch.set_default_device({device}) was undone after the cell"
+            self._note("state", text)
+
+    def _get(self, plain: Callable[[], torch.device]) -> torch.device:
+        default = self._plan.default
+        if sys._getframe(2).f_code.co_name in MAKE_REAL:
+            return default or CPU  # where the tensor is that it compares with this
+        return plain() if default is None or not is_default_on_meta() else default
+
+    def _set_type(self, _: Any, kind: Any) -> None:
+        device, dtype = read_type(kind)
+        torch.set_default_dtype(dtype)
+        self._set(None, None if device == "cpu" else device)
+
+
+PLAIN: Final = nn.Parameter.__torch_function__
+"""What types have for which torch calls its functions as they are."""
+
+ENCODER: Final = nn.TransformerEncoder.forward.__code__
+PADDED: Final = (
+    "nn.TransformerEncoder leaves out what is padded for real, in nested tensors, and "
+    "returns zeros there; recorded is what it does with enable_nested_tensor=False"
+)
+
+
+class FastPaths(Replacements):
+    """Have modules choose as if no mode of a recording were on, within the block.
+
+    Args:
+        plan: Knows where the code wants what.
+        note: Takes the kind and the text of a note on the line that runs now.
+
+    Source:
+        ``forward`` in ``nn/modules/transformer.py`` and ``nn/modules/activation.py``:
+        no fast path where ``has_torch_function``, which is true under any mode.
+    """
+
+    def __init__(self, plan: DevicePlan, note: Callable[[str, str], None]) -> None:
+        super().__init__()
+        self._plan = plan
+        self._note = note
+
+    def __enter__(self) -> None:
+        if self._plan.kernels != "meta":
+            self.replace_here(torch.overrides, {"has_torch_function": self._has})
+
+    def _has(self, _: Any, operands: Sequence[Any]) -> bool:
+        """Whether something else than this recording is to see what is done."""
+        if self._plan.default is not None:  # which is a mode, for real
+            return True
+        if any(type(mode) is not FunctionMode for mode in function_mode_stack()):
+            return True
+        if any(map(is_overriding, operands)):
+            return True
+        if sys._getframe(2).f_code is ENCODER and not any(
+            map(wants_gradient, operands)
+        ):
+            self._note("kernel", PADDED)
+            return True
+        return False
+
+
+def is_overriding(operand: object) -> bool:
+    """Whether a type says what functions of torch are to do with its objects."""
+    kind = type(operand)
+    function = getattr(kind, "__torch_function__", PLAIN)
+    return kind is not Tensor and function is not PLAIN
+
+
+Compute: TypeAlias = Callable[[list[Tensor]], object]
+"""Computes what tensors hold, or raises a ``MissingValueError``."""
+
+FINITE: Final = (
+    "GradScaler.step: to compute whether the gradients are finite takes too much: they "
+    "are assumed to be, and the step is taken"
+)
+ONE_REPLICA: Final = (
+    "DataParallel runs as one replica with the whole batch on {}, not as {} with a "
+    "part each"
+)
+
+
+class PlannedTraining(Replacements):
+    """Have them run on tensors of a plan, within the block.
+
+    Args:
+        plan: Knows where the code wants what.
+        note: Takes the kind and the text of a note on the line that runs now.
+        compute: Returns what tensors hold.
+    """
+
+    def __init__(
+        self, plan: DevicePlan, note: Callable[[str, str], None], compute: Compute
+    ) -> None:
+        super().__init__()
+        self._compute = compute
+        self._plan = plan
+        self._note = note
+
+    def __enter__(self) -> None:
+        scaler, step = STEP_OF_SCALER
+        self.replace_here(scaler, {step: self._step})
+        if not (self._plan.is_real or has_gpu()):
+            self.replace_here(nn.DataParallel, {"forward": self._run_replica})
+
+    def _step(
+        self, plain: Any, scaler: Any, optimizer: Any, state: Any, *args: Any, **kw: Any
+    ) -> Any:
+        """Take a step of an optimizer if its gradients are finite, or may be."""
+        found = tensors_in(list(state["found_inf_per_device"].values()))
+        if not any(tensor.is_meta for tensor in found):
+            return plain(scaler, optimizer, state, *args, **kw)
+        try:
+            self._compute(found)
+        except MissingValueError:
+            self._note("assumed", FINITE)
+            return optimizer.step(*args, **kw)
+        return plain(scaler, optimizer, state, *args, **kw)
+
+    def _run_replica(
+        self, plain: Any, parallel: nn.DataParallel[Any], *inputs: Any, **kwargs: Any
+    ) -> Any:
+        """Run the module itself, where its first replica would be."""
+        if not parallel.device_ids:
+            return plain(parallel, *inputs, **kwargs)
+        home = parallel.src_device_obj
+        for tensor in (*parallel.module.parameters(), *parallel.module.buffers()):
+            place = self._plan.place_of(tensor) or CPU
+            if place != home:
+                raise RuntimeError(
+                    "module must have its parameters and buffers on device "
+                    f"{home} (device_ids[0]) but found one of them on device: "
+                    f"{place}"
+                )
+        n_replicas = len(parallel.device_ids)
+        if n_replicas > 1:
+            self._note("place", ONE_REPLICA.format(home, n_replicas))
+        moved, named = self._move((inputs, kwargs), home)
+        output = torch.device("cuda", parallel.output_device)
+        return self._move(parallel.module(*moved, **named), output)
+
+    def _move(self, value: Any, place: torch.device) -> Any:
+        """Return a value with its tensors on a device."""
+        if type(value) in (list, tuple):
+            return type(value)(self._move(item, place) for item in value)
+        if type(value) is dict:
+            return {name: self._move(item, place) for name, item in value.items()}
+        if not isinstance(value, Tensor) or self._plan.place_of(value) == place:
+            return value
+        moved = value.to(META, copy=True)
+        self._plan.name_all([moved], place)
+        return moved
 
 
 def stand_in_for(

@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from meta_magic import record
-from meta_magic.recording.as_device.cpu_answers import adds_batch_to_attention
+from meta_magic.recording.as_device.cpu_kernels import adds_batch_to_attention
 from tests.unit.eager import Names
 
 

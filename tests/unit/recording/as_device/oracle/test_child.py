@@ -21,7 +21,7 @@ from meta_magic.recording.as_device.oracle.child import (
     ask_children,
     run_in_child,
 )
-from meta_magic.recording.as_device.oracle.stand_ins import Unaskable
+from meta_magic.recording.as_device.oracle.proxy_tensors import Unaskable
 
 
 def fail(error):

@@ -18,7 +18,7 @@ from torch.nn.functional import (
 )
 
 from meta_magic import record
-from meta_magic.recording.as_device.oracle import oracle, refused_calls
+from meta_magic.recording.as_device.oracle import cpu_refusals, oracle
 
 HUGE = 2**20
 
@@ -290,7 +290,7 @@ def test_a_batch_norm_of_too_few_channels_ends_no_process(n_channels, monkeypatc
         return ask(question, seen, is_unsafe=is_unsafe)
 
     monkeypatch.setattr(oracle.Question, "ask", note)
-    monkeypatch.setattr(refused_calls, "ask_cpu", pytest.fail)  # in this process
+    monkeypatch.setattr(cpu_refusals, "ask_cpu", pytest.fail)  # in this process
     with record(as_device="cpu", cache=False), suppress(RuntimeError):
         few = torch.ones(n_channels)
         torch.native_batch_norm(torch.ones(5, 6, 5), *4 * [few], True, 0.5, 0.6)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.recording.as_device.oracle.type_names import name_types
+from meta_magic.recording.as_device.oracle.cpu_refusals import name_types
 
 
 def overwrite(dtype=torch.float32):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from meta_magic.recording.as_device.oracle.value_words import speaks_of_values
+from meta_magic.recording.as_device.oracle.oracle import speaks_of_values
 
 OF_VALUES = {
     "embedding": lambda: torch.embedding(torch.ones(2, 3), torch.tensor([2])),

@@ -7,23 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MixedDeviceError
-from meta_magic.recording.as_device.joined_places import takes_numbers
+from meta_magic.recording.as_device.operand_placements import takes_numbers
 from meta_magic.recording.identities.geometries import QUANTIZED
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.signatures.arguments import Kwargs
-from meta_magic.recording.signatures.entries import OpTable
+from meta_magic.recording.signatures.entries import Kwargs, OpTable
 from meta_magic.torch_private.modes import DisableTorchFunction
-
-__all__ = [
-    "READS_REAL",
-    "MustLend",
-    "count_real",
-    "is_sizes",
-    "is_wanted",
-    "may_write",
-    "replace",
-    "wants_gradient",
-]
+from meta_magic.torch_private.module_internals import (
+    buffers_of,
+    children_of,
+    parameters_of,
+    walk_modules,
+)
 
 RECURRENT: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 """Functions of which the sizes of batches are real, as they are read."""
@@ -102,3 +96,37 @@ def may_write(func: Any, kwargs: Kwargs) -> bool:
     name = getattr(func, "__name__", "")
     is_operator = name.startswith("__i") or name == "__setitem__"
     return is_operator or name.endswith("_") or kwargs.get("out") is not None
+
+
+def find_on_meta(root: nn.Module) -> list[nn.Module] | None:
+    """Return a module and all below it, or None if they hold a real tensor."""
+    walked, opened = [root], set[int]()
+    for module in walked:
+        held = (*parameters_of(module).values(), *buffers_of(module).values())
+        for tensor in held:
+            if tensor is not None and not tensor.is_meta:
+                return None
+        children = children_of(module)
+        if children and id(module) not in opened:
+            opened.add(id(module))
+            walked += [m for m in children.values() if m is not None]
+    return walked
+
+
+def is_real(root: nn.Module) -> bool | None:
+    """Whether a module holds a real tensor; if it holds none, whether one below does.
+
+    Returns:
+        None if neither it nor what is below it holds a tensor.
+    """
+    for _, module in walk_modules(root):
+        is_holding = False
+        for holder in (parameters_of(module), buffers_of(module)):
+            for tensor in holder.values():
+                if tensor is not None:
+                    if not tensor.is_meta:
+                        return True
+                    is_holding = True
+        if is_holding:
+            return False
+    return None

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic.recording.intercept.lifted.held_tensors import find_on_meta, is_real
+from meta_magic.recording.intercept.real_tensors.capturable import find_on_meta, is_real
 
 
 def circle_around(*modules):

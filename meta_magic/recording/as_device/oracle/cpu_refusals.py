@@ -1,7 +1,10 @@
 """Which calls of a recording the CPU is asked about, and what is raised then."""
 
 import math
+import re
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 import torch
@@ -15,18 +18,55 @@ from meta_magic.recording.as_device.oracle.oracle import (
     Verdict,
     is_view,
 )
+from meta_magic.recording.as_device.oracle.proxy_tensors import CPU
 from meta_magic.recording.as_device.oracle.shrinking import MAX_NUMEL
-from meta_magic.recording.as_device.oracle.stand_ins import CPU
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.signatures.arguments import Args, Given, Kwargs
-from meta_magic.recording.signatures.entries import OpTable, sharing_of
+from meta_magic.recording.signatures.entries import (
+    Args,
+    Given,
+    Kwargs,
+    OpTable,
+    sharing_of,
+)
 from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.torch_private.modes import functorch_interpreter
 from meta_magic.trace.options import DeviceName
 
-__all__ = ["Refusals"]
+ON_META: Final = re.compile(r"\bMeta(\w+)Type\b|\btorch\.meta\.(\w+)\b")
+
+BACKENDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {"cpu": ("CPU", "torch"), "cuda": ("CUDA", "torch.cuda")}
+)
+
+OLD: Final = frozenset(
+    {"Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short"}
+)
+"""What has a class of tensors of its own: torch writes its name instead.
+
+Source:
+    ``processErrorMsg`` in ``torch/csrc/Exceptions.cpp`` of torch 2.13.
+"""
+
+
+def name_types(error: Exception, device: DeviceName) -> None:
+    """Have an error name types of a device where it names those of meta."""
+    if device == "meta" or not ON_META.search(str(error)):
+        return
+    backend, package = BACKENDS[device]
+
+    def name(found: re.Match[str]) -> str:
+        kind = found[1]
+        if kind is None:
+            return f"{package}.{found[2]}"
+        return f"{package}.{kind}Tensor" if kind in OLD else f"{backend}{kind}Type"
+
+    error.args = tuple(
+        ON_META.sub(name, part) if isinstance(part, str) else part
+        for part in error.args
+    )
+
 
 OF_TORCH: Final = ("aten.", "torch_nn.")
 """How the names of torch's own operators begin, those in Python among them."""

@@ -16,17 +16,6 @@ from meta_magic.torch_private.tensor_internals import (
     negate_lazily,
 )
 
-__all__ = [
-    "CPU",
-    "FILLINGS",
-    "Filling",
-    "StandIns",
-    "Unaskable",
-    "measure_spans",
-    "put_on_cpu",
-    "rebuild",
-]
-
 CPU: Final = torch.device("cpu")
 Filling = Callable[[Tensor], object]
 """Writes made-up values into a tensor of one dimension, which holds zeros."""

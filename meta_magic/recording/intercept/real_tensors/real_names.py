@@ -18,8 +18,6 @@ from meta_magic.torch_private.module_internals import (
 from meta_magic.torch_private.tensor_internals import address_of_storage, parts_of
 from meta_magic.trace.units import format_bytes
 
-__all__ = ["RealNames", "find_address", "is_of_module", "name_of_real"]
-
 MAX_NAMES: Final = 6
 
 SNAPSHOT_OWNERS: Final = 3

@@ -8,8 +8,6 @@ import torch
 from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.signatures.entries import OpTable
 
-__all__ = ["join_places", "takes_numbers"]
-
 CPU: Final = torch.device("cpu")
 
 FIRST_DECIDES: Final = frozenset(
