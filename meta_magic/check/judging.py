@@ -132,7 +132,7 @@ class Judge:
 def find_unrun(trace: "Trace") -> Iterator[Finding]:
     """Yield which parts of a successful recording did not run."""
     if trace.modules and not trace.module_calls:
-        text = "no module was called: their forward is not checked"
+        text = "no module was called: what it computes is not checked"
     elif not (trace.modules or len(trace.ops)):
         text = "torch was not called: nothing is checked"
     else:

@@ -110,11 +110,11 @@ def test_a_size_that_is_none_or_too_little_is_told(check, size):
 @pytest.mark.parametrize(
     ("script", "code", "words"),
     [
-        ("x = 1", 0, "note: nothing of torch was called: nothing is checked"),
+        ("x = 1", 0, "note: torch was not called: nothing is checked"),
         (
             "from torch import nn\nm = nn.Linear(3, 4)",
             0,
-            "note: no module was called: what it would do with data is not checked",
+            "note: no module was called: what it computes is not checked",
         ),
         (
             "import torch\nm = torch.nn.Linear(3, 4).cuda()\nm(torch.ones(2, 3))",
