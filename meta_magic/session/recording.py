@@ -30,21 +30,19 @@ from meta_magic.recording.identities.live_versions import find_uncounted_version
 from meta_magic.recording.identities.origins import Origin, has_origins, keep_origins
 from meta_magic.recording.intercept.backward_passes import BackwardPasses
 from meta_magic.recording.intercept.compiled_functions import EagerStance
-from meta_magic.recording.intercept.data_sources import DataSources
+from meta_magic.recording.intercept.constructors import NewParameters
+from meta_magic.recording.intercept.data_readers import ReadStorages, ShownTensors
+from meta_magic.recording.intercept.data_sources import DataSources, Loader
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.generator_states import GeneratorStates
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
-from meta_magic.recording.intercept.loading import Loader
-from meta_magic.recording.intercept.new_parameters import NewParameters
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.planned.planned_devices import stand_in_for
-from meta_magic.recording.intercept.read_storages import ReadStorages
 from meta_magic.recording.intercept.real_tensors.borrowed_modules import Lending
 from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.shared_memory import SharedMemory
-from meta_magic.recording.intercept.shown_tensors import ShownTensors
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.diagnostics import RealMemory
 from meta_magic.recording.rows.module_trees import Tree, read_versions

@@ -1,14 +1,43 @@
-"""Methods that read the data of a tensor, which torch refuses before any operator."""
+"""Answer what reads a tensor's data: ``x.numpy()``, ``print(x)``, ``storage[0]``.
 
+torch refuses these on meta before any operator runs, so no mode can answer them. Here
+the values are computed by a replay and handed to torch's own method, which formats
+them or raises its own errors.
+"""
+
+import ctypes
+import re
+import sys
+import threading
 from collections.abc import Callable
-from typing import Any, Final
+from types import FrameType
+from typing import Any, Final, TypeAlias
 
 import torch
+from torch import Tensor, TypedStorage, UntypedStorage, nn
 
+from meta_magic.errors import MissingValueError
+from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES
+from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.identities.storages import FIRST_UNMAPPED
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.shared_memory import SharedMemory
+from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.recording.signatures.entries import Args, Kwargs
-from meta_magic.torch_private.modes import DisableTorchFunction
-
-__all__ = ["DATA_PTR", "DATA_READERS", "TO_NUMPY", "check_place", "read_data"]
+from meta_magic.torch_private.modes import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    functorch_interpreter,
+    n_dispatch_modes,
+)
+from meta_magic.torch_private.replaced import STORAGE_READERS, TEXT_OF_TENSOR
+from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.snapshot import WithoutModes
+from meta_magic.torch_private.tensor_internals import (
+    join_suffixes,
+    untyped_of,
+    write_values,
+)
 
 DATA_PTR: Final[Any] = torch.Tensor.data_ptr
 IS_SET_TO: Final[Any] = torch.Tensor.is_set_to
@@ -111,3 +140,242 @@ def is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
             getattr(tensor, name)() == getattr(other, name)()
             for name in ("storage_offset", "size", "stride")
         )
+
+
+ADVICE: Final = (
+    "Give the value in Python, or compute it under `with torch.device('cpu'):`"
+)
+
+
+MEMORY_READERS: Final = ("string_at", "wstring_at", "memmove", "memset", "cast")
+"""Functions of ctypes that keep the lower 64 bits of an address; others refuse one that
+has more."""
+
+
+class ReadStorages(Replacements):
+    """Read storages on meta, and hear of their sizes, in the block and its thread.
+
+    Args:
+        registry: Knows storages.
+        values: Knows what a tensor holds.
+        shared: Knows where storages are.
+    """
+
+    def __init__(
+        self, registry: TensorRegistry, values: ValueSource, shared: SharedMemory
+    ) -> None:
+        super().__init__()
+        self._shared = shared
+        self._registry = registry
+        self._values = values
+
+    def __enter__(self) -> None:
+        for owner, name in STORAGE_READERS:
+            self.replace_here(owner, {name: self._read})
+        methods = {"resize_": self._resize, "data_ptr": self._find_address}
+        self.replace_here(UntypedStorage, methods)
+        self.replace_here(ctypes, dict.fromkeys(MEMORY_READERS, refuse_made_up))
+
+    def _read(self, plain: Callable[..., Any], storage: Any, *args: Any) -> Any:
+        """Call a method of a storage; of one on meta, on what it would be for real."""
+        untyped = untyped_of(storage)
+        if untyped.device.type != "meta" or not untyped.nbytes():
+            return plain(storage, *args)
+        whole = self._make_real(untyped)
+        with WithoutModes():
+            real = whole.untyped_storage().clone()  # which may be written
+            if not isinstance(storage, UntypedStorage):
+                real = TypedStorage(wrap_storage=real, dtype=storage.dtype)
+            return plain(real, *args) if args else iter([*plain(real)])
+
+    def _find_address(self, plain: Callable[..., int], storage: UntypedStorage) -> int:
+        """Return where a storage is; of one on meta, at which made-up address."""
+        address = plain(storage)
+        if address or storage.device.type != "meta":
+            return address
+        return self._shared.find_address(storage)
+
+    def _resize(
+        self, plain: Callable[..., Any], storage: UntypedStorage, *args: Any
+    ) -> Any:
+        """Resize a storage, and note its bytes."""
+        returned = plain(storage, *args)
+        self._registry.note_resized(storage)
+        return returned
+
+    def _make_real(self, untyped: UntypedStorage) -> Tensor:
+        """Return the bytes that a storage on meta would hold.
+
+        Raises:
+            MissingValueError: They cannot be computed, or take too much.
+        """
+        with DisableTorchFunction(), DisableTorchDispatch():
+            whole = torch.empty(0, dtype=torch.uint8, device="meta").set_(untyped)
+            self._registry.note_deaths()
+            chosen = [(whole, self._registry.read(whole))]
+        try:
+            (real,) = self._values.read(chosen)
+        except MissingValueError as error:
+            raise type(error)(
+                f"a storage of {untyped.nbytes():,} bytes on meta is read: {error}. "
+                f"{ADVICE}."
+            ) from None
+        return real
+
+
+def refuse_made_up(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call what reads memory, unless it is to read at an address that was made up.
+
+    Raises:
+        MissingValueError: It is: without this the process ends.
+    """
+    for given in (*args, *kwargs.values()):
+        address = getattr(given, "value", given)
+        if type(address) is int and address >= FIRST_UNMAPPED:
+            raise MissingValueError(
+                f"{address:#x} is the address of a tensor on meta, which has no "
+                "memory: it only tells tensors apart. Read values by x.numpy() or "
+                "x.tolist()"
+            )
+    return plain(*args, **kwargs)
+
+
+NO_VALUES: Final = "..."
+SUFFIX: Final = re.compile(r",\s+(?=[a-z_]+=)")
+"""What stands before each suffix, such as ``dtype=torch.int64``, in torch's texts."""
+
+WRITING: Final = frozenset(
+    {"__format__", "__repr__", "__str__", "extra_repr", "handle_torch_function"}
+)
+"""Functions that write a tensor because somebody asked for a text."""
+
+ABOUT_GRADIENTS: Final = ("grad_fn=", "requires_grad=", "tangent=")
+PLAIN: Final = (Tensor, nn.Parameter)
+
+Write: TypeAlias = Callable[..., str]
+
+
+class ShownTensors(Replacements):
+    """Write tensors on meta with their values, within the block and in its thread.
+
+    Args:
+        registry: Knows tensors, and their places.
+        values: Knows what a tensor holds.
+        plan: Knows where a tensor would lie. None if nothing is recorded; else a mode
+            is on, but in kernels, which write texts for themselves.
+        has_places: Whether a tensor is written as one on the device that its cell
+            named; else as one on meta, as plain code has it.
+    """
+
+    def __init__(
+        self,
+        registry: TensorRegistry,
+        values: ValueSource,
+        plan: DevicePlan | None,
+        *,
+        has_places: bool = True,
+    ) -> None:
+        super().__init__()
+        self._plan = plan
+        self._has_places = has_places
+        self._registry = registry
+        self._values = values
+        self._thread = 0
+
+    def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        self.wrap(TEXT_OF_TENSOR, self._wrap)
+
+    def _is_ours(self, tensor: Tensor) -> bool:
+        with DisableTorchFunction():
+            return tensor.is_meta and threading.get_ident() == self._thread
+
+    def _wrap(self, torch_writes: Write) -> Write:
+        def write(tensor: Tensor, *, tensor_contents: str | None = None) -> str:
+            has_mode = n_dispatch_modes() or functorch_interpreter() is not None
+            is_in_kernel = self._plan is not None and not has_mode
+            is_said = tensor_contents is not None or is_in_kernel
+            if is_said or not self._is_ours(tensor):
+                return torch_writes(tensor, tensor_contents=tensor_contents)
+            return self._write(tensor, torch_writes)
+
+        return write
+
+    def _write(self, tensor: Tensor, torch_writes: Write) -> str:
+        """Return the text of a tensor on meta; nothing that is unknown raises."""
+        self._registry.note_deaths()
+        with DisableTorchFunction():
+            seen = self._registry.read(tensor)
+        storage = seen[1]
+        if storage is None:  # sparse, nested, or a wrapper of torch.func
+            return torch_writes(tensor)
+        try:
+            real = self._values.peek(tensor, seen)
+        except Exception:  # noqa: BLE001  a repr raises nothing
+            real = None
+        place = storage.place if self._has_places else None
+        if real is None and place is None:  # a recording around may know more
+            return torch_writes(tensor)
+        if place is None and self._plan is not None and is_for_torch(sys._getframe()):
+            place = self._plan.home
+        with WithoutModes(), torch.no_grad():
+            return describe(tensor, real, place, torch_writes)
+
+
+def is_for_torch(frame: FrameType | None) -> bool:
+    """Whether torch itself has a tensor written, in an error's text for example."""
+    while frame is not None:
+        code = frame.f_code
+        if not (code.co_name in WRITING or code.co_filename.startswith(PACKAGE)):
+            return code.co_filename.startswith(TORCH_FILES)
+        frame = frame.f_back
+    return False
+
+
+def describe(
+    tensor: Tensor,
+    real: Tensor | None,
+    place: torch.device | None,
+    torch_writes: Write,
+) -> str:
+    """Return the text of a meta tensor.
+
+    Args:
+        tensor: The tensor.
+        real: What it holds, if that is known.
+        place: Where the code wants it: it is written as one that lies there; as one on
+            meta, that has values, if nowhere by name.
+        torch_writes: Writes as torch does.
+    """
+    if real is not None and real.layout is not torch.strided:
+        return write_sparse(tensor, real, place, torch_writes)
+    kind = type(tensor)
+    indent = len("tensor(" if kind in PLAIN else f"{kind.__name__}(")
+    values = NO_VALUES if real is None else write_values(real, indent)
+    if place is None:
+        return torch_writes(tensor, tensor_contents=values)
+    head, *suffixes = split(torch_writes(tensor, tensor_contents=""))
+    about: list[Any] = [] if place.type == "cpu" else [f"device='{place}'"]
+    if real is None:
+        about += [s for s in suffixes if not s.startswith("device=")]
+    else:
+        about += split(torch_writes(real.detach(), tensor_contents=""))[1:]
+        about += [s for s in suffixes if s.startswith(ABOUT_GRADIENTS)]
+    return join_suffixes(head + values, about, indent)
+
+
+def write_sparse(
+    tensor: Tensor, real: Tensor, place: torch.device | None, torch_writes: Write
+) -> str:
+    """Return the text of a sparse tensor; as ``describe``."""
+    text = torch_writes(real.detach()).removesuffix(")")
+    is_on_cpu = place is not None and place.type == "cpu"
+    about = [] if is_on_cpu else [f"device='{place or 'meta'}'"]
+    suffixes = split(torch_writes(tensor))
+    about += [suffix for suffix in suffixes if suffix.startswith(ABOUT_GRADIENTS)]
+    return ", ".join([text, *about]) + ")"
+
+
+def split(text: str) -> list[str]:
+    """Return the head of a tensor's text, and its suffixes."""
+    return SUFFIX.split(text.removesuffix(")"))

@@ -1,36 +1,49 @@
-"""Data that comes into a cell by ways that no mode sees, such as ``torch.load``."""
+"""Put on meta what enters a cell from files and arrays, and keep its values.
+
+``torch.load``, ``torch.from_numpy`` and memory-mapped files make tensors that no mode
+of torch sees. Without this file they would be real tensors among those on meta.
+``torch.load`` asks for the device of each storage, so ``map_location`` holds.
+"""
 
 import contextlib
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import psutil
 import torch
-from torch import Tensor, serialization
+from torch import Tensor, nn, serialization
 from torch.utils.data import DataLoader
 
 from meta_magic.errors import MissingValueError
-from meta_magic.recording.identities.device_plan import META, is_default_on_meta
+from meta_magic.recording.identities.device_plan import (
+    META,
+    DevicePlan,
+    is_default_on_meta,
+)
+from meta_magic.recording.identities.nested_tensors import tensors_of
 from meta_magic.recording.intercept.copies import find_copied, is_copying
+from meta_magic.recording.intercept.higher_order import make_below
 from meta_magic.recording.intercept.libraries import FIND_WRITERS
-from meta_magic.recording.intercept.loading import Loader
+from meta_magic.recording.intercept.real_tensors.borrowed_modules import Lending
 from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
-from meta_magic.recording.intercept.saving import Saver, is_on_meta
-from meta_magic.recording.intercept.script_saving import ScriptSaver
+from meta_magic.recording.intercept.real_tensors.real_names import find_address
+from meta_magic.recording.intercept.saving import Saver, ScriptSaver, is_on_meta
 from meta_magic.recording.intercept.shared_memory import SharedMemory
-from meta_magic.recording.intercept.transforms import make_below
-from meta_magic.torch_private.modes import DisableTorchDispatch
+from meta_magic.torch_private.backend_flags import has_gpu
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.torch_private.tensor_internals import (
     REBUILD,
     REDUCE,
+    address_of_storage,
     type_storage,
     untyped_of,
 )
-
-__all__ = ["DataSources"]
 
 SCRIPTED: Final[Any] = torch.jit.RecursiveScriptModule  # type: ignore[attr-defined]  # not in its __all__
 
@@ -55,7 +68,7 @@ class DataSources(Replacements):
         self,
         note: Callable[[str, str], None],
         saver: Saver,
-        loader: Loader,
+        loader: "Loader",
         shared: SharedMemory,
         lifting: Lifting,
     ) -> None:
@@ -158,3 +171,80 @@ def load_for_real(plain: Any, *args: Any, **kwargs: Any) -> Any:
     """Call ``torch.load`` with no mode on."""
     with WithoutModes():
         return plain(*args, **kwargs)
+
+
+UNREAD: Final = (
+    "torch.load read shapes and no data, as the file is larger than the free memory "
+    "(see the file as init= of meta_magic.materialize)"
+)
+
+
+class Loader:
+    """Loads files onto meta.
+
+    Args:
+        note: Takes the kind and the text of a note on the line that runs now.
+        plan: Knows where the code wants what.
+        lending: Puts real tensors on meta.
+    """
+
+    def __init__(
+        self, note: Callable[[str, str], None], plan: DevicePlan, lending: Lending
+    ) -> None:
+        self._note = note
+        self._plan = plan
+        self._lending = lending
+        self._place_by_address: dict[int | None, torch.device] | None = None
+
+    def load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call ``torch.load`` where a factory would build on meta.
+
+        What it is told to load onto the CPU stays real, but for modules.
+        """
+        told = args[1] if len(args) > 1 else kwargs.get("map_location")
+        if told is None and is_too_large(args[0] if args else kwargs.get("f")):
+            args, kwargs["map_location"] = args[:1], "meta"
+            self._note("load", UNREAD)
+        places = self._place_by_address = {}
+        try:
+            with WithoutModes():
+                loaded = plain(*args, **kwargs)
+        finally:
+            self._place_by_address = None
+        with DisableTorchFunction():
+            for tensor, is_of_module in find_tensors(loaded):
+                place = places.get(find_address(tensor))
+                if place is None and (told is None or is_of_module):
+                    place = META if told is None else tensor.device
+                if place is not None:
+                    self._lending.keep(tensor, place)
+        return loaded
+
+    def restore(self, plain: Any, storage: Any, location: str) -> Any:
+        """Say where a storage of a file goes that is to lie at a location."""
+        places, kind = self._place_by_address, location.partition(":")[0]
+        is_there = kind in ("cpu", "meta") or has_gpu()
+        if places is None or is_there or self._plan.is_real:
+            return plain(storage, location)
+        places[address_of_storage(storage)] = self._plan.read(location)
+        return storage
+
+
+def is_too_large(file: object) -> bool:
+    """Whether a file holds more than there is free memory."""
+    path = Path(file) if isinstance(file, (str, os.PathLike)) else None
+    if path is None or not path.exists():
+        return False
+    return path.stat().st_size > psutil.virtual_memory().available
+
+
+def find_tensors(value: object) -> Iterator[tuple[Tensor, bool]]:
+    """Yield the tensors in what was loaded, and whether each belongs to a module."""
+    if isinstance(value, Tensor):
+        yield value, False
+    elif isinstance(value, nn.Module):
+        for tensor in tensors_of(value):
+            yield tensor, True
+    elif isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from find_tensors(item)

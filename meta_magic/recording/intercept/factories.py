@@ -13,20 +13,20 @@ from meta_magic.recording.identities.call_sites import TORCH, TORCH_FILES
 from meta_magic.recording.identities.device_plan import META, DevicePlan, find_placement
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.intercept.copies import (
-    REBUILDING,
-    UNPICKLED,
-    copy_flatly,
-    rebuild_without_content,
-)
-from meta_magic.recording.intercept.device_questions import as_fake, is_told_home
-from meta_magic.recording.intercept.legacy_constructors import (
+from meta_magic.recording.intercept.constructors import (
     N_POSITIONS,
     holds_planned,
     join_values,
     read_new,
     read_sparse,
 )
+from meta_magic.recording.intercept.copies import (
+    REBUILDING,
+    UNPICKLED,
+    copy_flatly,
+    rebuild_without_content,
+)
+from meta_magic.recording.intercept.higher_order import make_below
 from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
 from meta_magic.recording.intercept.named_devices import (
     REAL_FACTORY_FILES,
@@ -34,8 +34,8 @@ from meta_magic.recording.intercept.named_devices import (
     is_meta_by_name,
 )
 from meta_magic.recording.intercept.real_tensors.capturable import is_wanted
+from meta_magic.recording.intercept.reported_devices import as_fake, is_told_home
 from meta_magic.recording.intercept.shared_memory import SharedMemory
-from meta_magic.recording.intercept.transforms import make_below
 from meta_magic.recording.rows.constants import (
     VALUE_FUNCTIONS,
     Constants,

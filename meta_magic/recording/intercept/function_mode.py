@@ -17,8 +17,12 @@ from meta_magic.recording.identities.device_plan import (
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.constructors import (
+    NUMBER_READERS,
+    DataAttribute,
+    read_number,
+)
 from meta_magic.recording.intercept.copies import DEEPCOPY, copy_deeply
-from meta_magic.recording.intercept.data_attribute import DataAttribute
 from meta_magic.recording.intercept.data_readers import (
     DATA_PTR,
     DATA_READERS,
@@ -26,14 +30,9 @@ from meta_magic.recording.intercept.data_readers import (
     check_place,
     read_data,
 )
-from meta_magic.recording.intercept.device_questions import GET_DEVICE
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.factories import LIKE, NEW, Factories
 from meta_magic.recording.intercept.indexing import INDEXING, prepare_index
-from meta_magic.recording.intercept.legacy_constructors import (
-    NUMBER_READERS,
-    read_number,
-)
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import (
     DEVICE_READERS,
@@ -44,8 +43,12 @@ from meta_magic.recording.intercept.moves import (
 from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
 from meta_magic.recording.intercept.real_tensors.capturable import MustLend
 from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
+from meta_magic.recording.intercept.reported_devices import (
+    GET_DEVICE,
+    TOLD,
+    ToldAttributes,
+)
 from meta_magic.recording.intercept.shared_memory import SharedMemory
-from meta_magic.recording.intercept.told_attributes import TOLD, ToldAttributes
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.entries import Args, Kwargs

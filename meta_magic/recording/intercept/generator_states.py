@@ -12,7 +12,7 @@ from typing import Final
 
 from torch import Tensor
 
-from meta_magic.recording.intercept.value_source import ValueSource
+from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.rows.draws import Draws
 from meta_magic.torch_private.replaced import GET_STATE

@@ -1,7 +1,8 @@
-"""Higher-order operators, such as ``torch.cond``: what they run is recorded.
+"""Record what higher-order operators run, such as ``torch.cond``, and ``torch.func``.
 
-As one operator each, what they run would be unseen, and nobody could replay it. And
-without dynamo they would not know of parameters that a branch uses: no gradient.
+As one operator each they would hide the operators of their branches, and no replay
+could run them. Inside a transform of ``torch.func`` a new tensor is made below the
+transform, which then wraps it, as it wraps what the CPU makes.
 """
 
 from collections.abc import Callable
@@ -22,16 +23,20 @@ from meta_magic.torch_private.dispatcher import (
     higher_order_operators,
 )
 from meta_magic.torch_private.modes import (
+    BelowTransforms,
+    DisableTorchDispatch,
     DisableTorchFunction,
     dispatch_mode_stack,
     function_mode_stack,
+    functorch_interpreter,
+    get_unwrapped,
+    is_batched,
+    is_functorch_wrapped_tensor,
     pop_dispatch_mode,
     pop_function_mode,
     push_dispatch_mode,
     push_function_mode,
 )
-
-__all__ = ["EagerOperators", "Inside", "has_inside", "run_inside"]
 
 KERNEL: Final = DispatchKey.CompositeExplicitAutograd
 ABOVE: Final = DispatchKey.AutogradMeta
@@ -183,3 +188,46 @@ def unaware_of_modes(kernel: Any) -> Any:
     return FunctionType(
         kernel.__code__, names, kernel.__name__, kernel.__defaults__, kernel.__closure__
     )
+
+
+LIFT: Final = torch.ops.aten.lift_fresh.default
+
+
+def make_below(make: Callable[..., Any], args: Args) -> Any:
+    """Make a tensor below the transforms that are running, and have them take it up.
+
+    Args:
+        make: Makes it.
+        args: What it is called with; tensors as they are there. Those in lists are read
+            as numbers.
+    """
+    if functorch_interpreter() is None:
+        return make(*args)
+    below = [*map(unwrap, args)]
+    with BelowTransforms():
+        made = make(*below)
+    with DisableTorchFunction(), DisableTorchDispatch():  # torch lifts it unseen
+        return LIFT(made)
+
+
+def unwrap(value: Any) -> Any:
+    """Return the tensor that transforms put theirs around; else what it is given.
+
+    Raises:
+        RuntimeError: One in a list has a number for each of what vmap goes over.
+    """
+    if isinstance(value, (list, tuple)):
+        return type(value)([unwrap_number(item) for item in value])
+    while isinstance(value, Tensor) and is_functorch_wrapped_tensor(value):
+        value = get_unwrapped(value)
+    return value
+
+
+def unwrap_number(value: Any) -> Any:
+    """Return a tensor below transforms that has one number there, or lists of them."""
+    layer = value
+    while isinstance(layer, Tensor) and is_functorch_wrapped_tensor(layer):
+        if is_batched(layer):
+            value.item()  # which torch refuses in its own words
+        layer = get_unwrapped(layer)
+    return unwrap(layer)

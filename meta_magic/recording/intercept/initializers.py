@@ -1,8 +1,8 @@
-"""The initializers of ``torch.nn.init`` that do nothing on meta, and who asks there.
+"""Record the initializers of ``torch.nn.init``, which return at once on meta.
 
-They look whether their argument is on meta, and return at once if it is; a recording
-would miss them. So that question, which reaches the function mode, is answered by
-recording the whole initializer as if it was one operator.
+``nn.init.xavier_uniform_(w)`` asks ``w.is_meta`` and does nothing if it is: a recording
+would miss it, and Materialize would leave uninitialized memory. Here that question is
+answered by recording the whole initializer as one operator.
 """
 
 import math

@@ -19,8 +19,7 @@ from meta_magic.recording.intercept.mixed_devices import check_devices
 from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
 from meta_magic.recording.intercept.sparse_calls import SparseCalls
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
-from meta_magic.recording.intercept.value_checks import ValueChecks
-from meta_magic.recording.intercept.value_source import ValueSource
+from meta_magic.recording.intercept.value_checks import ValueChecks, ValueSource
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.diagnostics import Diagnostics, RealMemory
 from meta_magic.recording.rows.draws import Drawing

@@ -15,7 +15,7 @@ from meta_magic.recording.as_device.layouts import lay_out_made, lay_out_moved
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.special_tensors import explain_missing_kernel
-from meta_magic.recording.intercept.value_source import ValueSource
+from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.rows.draws import Drawing
 from meta_magic.recording.rows.row_writer import RowWriter

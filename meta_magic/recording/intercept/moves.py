@@ -8,9 +8,9 @@ from torch import Tensor
 
 from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.intercept.device_questions import is_told_home
 from meta_magic.recording.intercept.named_devices import WRITTEN, is_way_out
 from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
+from meta_magic.recording.intercept.reported_devices import is_told_home
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
 

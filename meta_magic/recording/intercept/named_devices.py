@@ -1,4 +1,4 @@
-"""What the code that calls a factory means by the device that it names."""
+"""Say what the code that calls a factory means by the device that it names."""
 
 import sys
 from types import FrameType

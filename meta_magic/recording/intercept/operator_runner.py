@@ -7,9 +7,9 @@ import torch
 from meta_magic.recording.as_device.attention import AttentionOf
 from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.intercept.constructors import LEGACY, run_unasked
 from meta_magic.recording.intercept.higher_order import has_inside, run_inside
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
-from meta_magic.recording.intercept.legacy_constructors import LEGACY, run_unasked
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.signatures.entries import Args, Kwargs, OpTable
 from meta_magic.recording.signatures.operator_keys import Key

@@ -1,15 +1,16 @@
-"""``torch.save``, and what libraries save, in a cell: values that the CPU would have.
+"""Write real values when a cell calls ``torch.save`` or ``torch.jit.save``.
 
-Pickle finds the tensors of whatever is saved, wherever they are held, in a first run
-that writes nothing. In the second, a real one stands for each, and those of one storage
-lie on one storage again, so that ties come back when the file is loaded.
+Tensors on meta have no bytes: without this file a checkpoint saved in a cell would be
+refused by pickle, or be empty. Pickle first runs without writing, to find all tensors.
+Their values are computed together; in the second run a real tensor stands for each.
+Tensors that share a storage share it again, so ties survive loading.
 """
 
 import inspect
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +18,12 @@ from torch.nn.parameter import is_lazy
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.intercept.value_source import ValueSource
+from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.module_internals import list_script_tensors
 from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.torch_private.tensor_internals import parts_of
 from meta_magic.trace.units import format_bytes
-
-__all__ = ["Saver", "is_on_meta"]
 
 Reduce: TypeAlias = Callable[[object], Any]
 """What ``reducer_override`` does: ``NotImplemented`` leaves it to pickle."""
@@ -225,3 +225,78 @@ def dress(real: Tensor, tensor: Tensor) -> Tensor:
     real.requires_grad_(tensor.requires_grad)
     real.__dict__.update(tensor.__dict__)
     return real
+
+
+CONSTANT: Final = "prim::Constant"
+FROZEN: Final = (
+    "torch.jit.save cannot write what torch.jit.freeze made constants of, on meta: "
+    "freeze after the cell, when meta_magic.materialize has made the module real, or "
+    "save before it is frozen."
+)
+
+
+class Held(NamedTuple):
+    """A tensor of a scripted module.
+
+    Attributes:
+        owner: What torch holds it in.
+        name: Its name there.
+        tensor: The tensor.
+    """
+
+    owner: Any
+    name: str
+    tensor: Tensor
+
+
+class ScriptSaver:
+    """Saves scripted modules that a cell has on meta.
+
+    Args:
+        saver: Computes what their tensors hold.
+    """
+
+    def __init__(self, saver: Saver) -> None:
+        self._saver = saver
+
+    def save(
+        self, plain: Callable[..., Any], module: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call what writes a scripted module, with real tensors in it.
+
+        Raises:
+            MissingValueError: They cannot be computed, or take too much.
+        """
+        if any(map(is_on_meta, find_constants(module))):
+            raise MissingValueError(FROZEN)
+        held = list(find_held(module))
+        tensors = [part.tensor for part in held]
+        reals = self._saver.compute(tensors)
+        try:
+            for (owner, name, _), real in zip(held, reals, strict=True):
+                owner.setattr(name, real)
+            saved = plain(module, *args, **kwargs)
+        finally:
+            for owner, name, tensor in held:
+                owner.setattr(name, tensor)
+        if held:
+            self._saver.note_saved("torch.jit.save", tensors)
+        return saved
+
+
+def find_constants(module: Any) -> Iterator[Tensor]:
+    """Yield the tensors that stand in the code of a scripted module."""
+    if not hasattr(module, "forward"):
+        return
+    graph = module.inlined_graph  # its nodes live as long as it does
+    for node in graph.findAllNodes(CONSTANT):
+        if node.hasAttribute("value") and node.kindOf("value") == "t":
+            yield node.t("value")
+
+
+def find_held(module: torch.jit.ScriptModule) -> Iterator[Held]:
+    """Yield the tensors on meta of a scripted module and all that are in it."""
+    for part in module.modules():
+        for owner, name, tensor in list_script_tensors(part):
+            if is_on_meta(tensor):
+                yield Held(owner, name, tensor)

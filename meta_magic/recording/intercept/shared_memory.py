@@ -19,7 +19,7 @@ from meta_magic.recording.identities.shared_arrays import (
 )
 from meta_magic.recording.identities.storages import make_up_address
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.intercept.value_source import ValueSource
+from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.entries import Args, Kwargs

@@ -29,7 +29,7 @@ from meta_magic.recording.identities.live_versions import (
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.intercept.value_source import ValueSource
+from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.recording.signatures.entries import Given, OpTable
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.torch_private.tensor_internals import (

@@ -16,8 +16,8 @@ from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.geometries import QUANTIZED
 from meta_magic.recording.identities.nested_tensors import is_traced, tensors_in
 from meta_magic.recording.identities.tensors import Seen
-from meta_magic.recording.intercept.device_questions import as_fake
 from meta_magic.recording.intercept.real_tensors.capturable import replace
+from meta_magic.recording.intercept.reported_devices import as_fake
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.entries import Args, Kwargs, LiveCall, OpTable
 from meta_magic.torch_private.modes import fake_tensor_mode, make_fake

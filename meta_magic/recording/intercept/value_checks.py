@@ -9,7 +9,7 @@ is raised. Read :meth:`ValueChecks.check` first.
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -17,17 +17,22 @@ from meta_magic.errors import MissingValueError, ValueLimitError
 from meta_magic.recording.as_device.oracle.oracle import Answer, Verdict, ask_of_values
 from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.rows.known_values import Bounds, KnownValues, is_integer
 from meta_magic.recording.signatures.allowed_values import Allowed
-from meta_magic.recording.signatures.entries import Args, Entry, Kwargs
+from meta_magic.recording.signatures.entries import (
+    Args,
+    Entry,
+    Given,
+    Inputs,
+    Kwargs,
+    OpTable,
+)
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.options import Options
 from meta_magic.trace.program import HEADER
 from meta_magic.trace.signature import Geometry
-
-__all__ = ["ValueChecks"]
 
 MAX_RIGHT: Final = 4096
 """Operands that are remembered to be in range."""
@@ -246,3 +251,52 @@ def describe_allowed(allowed: Allowed) -> str:
         return f"allowed is {allowed.low}"
     spared = "" if allowed.spared is None else f", and {allowed.spared}"
     return f"allowed are {allowed.low} to {allowed.high}{spared}"
+
+
+class ValueSource(Protocol):
+    """Computes values of meta tensors while a cell runs.
+
+    Attributes:
+        prepare: Called with tensors before their values are read.
+    """
+
+    prepare: Callable[[Sequence[Tensor]], object]
+
+    def evaluate(self, table: OpTable, given: Given) -> Any:
+        """Return what an operator that failed on meta returns, if it needs only values.
+
+        Returns:
+            That; ``NotImplemented`` if it needs none.
+
+        Raises:
+            MissingValueError: They cannot be computed, or take too much.
+        """
+
+    def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
+        """Return what a tensor holds, if that takes little; the trace says nothing."""
+
+    def find_number(self, tensor: Tensor, seen: Seen) -> Any:
+        """Return the number that a tensor is, if it is there already; else None.
+
+        It counts as an answered call.
+        """
+
+    def read(self, chosen: Inputs, *, can_wait: bool = True) -> list[Tensor]:
+        """Return what tensors hold; those that share a storage do so again.
+
+        Args:
+            chosen: The tensors, as they were seen.
+            can_wait: Whether the code asked for the values; else little is computed.
+
+        Raises:
+            MissingValueError: They cannot be computed, or take too much.
+        """
+
+    def state_at(self, source: int) -> Tensor | None:
+        """Return where a CPU generator would stand, had the draws before been made.
+
+        None if that takes too much.
+
+        Args:
+            source: The place, as the source of a draw.
+        """

@@ -1,11 +1,12 @@
-"""Constructors that know of no default device, and tensors within lists of values.
+"""Record tensors that constructors make: ``torch.Tensor(2, 3)``, ``nn.Parameter(x)``.
 
-``torch.FloatTensor([1.0])``, ``torch.LongTensor(array)`` and ``torch.Tensor(2, 3)`` run
-operators on the CPU, unseen by any function mode. They are what runs there unasked: of
-all else the function is known that runs.
+``torch.FloatTensor([1.0])`` ignores the default device and runs on the CPU, unseen by a
+function mode; ``nn.Parameter`` and ``x.data = y`` run no operator. Without this file a
+cell would hold real tensors, or parameters that no row made.
 """
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, Final
 
 import torch
@@ -13,21 +14,16 @@ from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import META, is_default_on_meta
 from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.real_tensors.capturable import is_wanted
+from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.dispatcher import copy_to, is_python_excluded, read_scalar
-
-__all__ = [
-    "LEGACY",
-    "NUMBER_READERS",
-    "N_POSITIONS",
-    "holds_planned",
-    "join_values",
-    "read_new",
-    "read_number",
-    "read_sparse",
-    "run_unasked",
-]
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.torch_private.replaced import MAKE_PARAMETER, MAKE_TENSOR
+from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.tensor_internals import set_lazy_bits
 
 aten = torch.ops.aten
 
@@ -198,3 +194,131 @@ def flatten(values: Any) -> list[Any]:
     if not isinstance(values, (list, tuple)):
         return [values]
     return [value for item in values for value in flatten(item)]
+
+
+class NewParameters(Replacements):
+    """Context manager that hears of each parameter as it is made.
+
+    It shares a storage with what it is made of. At the address of a tensor that is
+    gone, with that storage and the same geometry, it would be taken for that.
+
+    And ``Labeled(x)``, of a class of the user's, makes what it does without any mode:
+    below one torch refuses to give a tensor that operators made another class.
+
+    Args:
+        hear: Takes its ``id()``, and None.
+    """
+
+    def __init__(self, hear: Callable[[int, None], object]) -> None:
+        super().__init__()
+        self._hear = hear
+
+    def __enter__(self) -> None:
+        self.wrap(MAKE_PARAMETER, self._make_new)
+        self.wrap(MAKE_TENSOR, make_of_subclass)
+
+    def _make_new(self, before: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Return what makes parameters, and has each heard of."""
+        hear = self._hear
+
+        @wraps(before)
+        def make(*args: Any, **kwargs: Any) -> Tensor:
+            made = before(*args, **kwargs)
+            hear(id(made), None)
+            return made
+
+        return make
+
+
+def make_of_subclass(before: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return what makes tensors of a subclass as ``as_subclass`` does."""
+
+    def make(kind: type[Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        if kind is Tensor or kwargs or not is_default_on_meta():
+            return before(kind, *args, **kwargs)
+        is_copy = len(args) == 1 and isinstance(args[0], Tensor)
+        return (args[0] if is_copy else before(Tensor, *args)).as_subclass(kind)
+
+    return make
+
+
+DATA: Final[Any] = Tensor.data
+BEFORE: Final = "change it before the cell, "
+
+
+class DataAttribute:
+    """Reads the data of tensors, and gives them that of others.
+
+    Args:
+        registry: Numbers of tensors.
+        lifting: Makes constants of real tensors.
+    """
+
+    def __init__(self, registry: TensorRegistry, lifting: Lifting) -> None:
+        self._registry = registry
+        self._lifting = lifting
+
+    def read_or_set(self, func: Any, tensor: Tensor, *source: Tensor) -> Any:
+        """Return the data of a tensor, or set it.
+
+        Raises:
+            MixedDeviceError: The tensor is real, and the other one is on meta.
+        """
+        if not source or not isinstance(source[0], Tensor):
+            self._registry.note_alias(tensor)
+            return func(tensor, *source)
+        with DisableTorchFunction():
+            given = self._lift(tensor, source[0])
+            is_plain = given.is_meta and given.layout is torch.strided
+            adapted = adapt(tensor, given) if is_plain else given
+        for alias in (tensor, given):
+            self._registry.note_alias(alias)
+        func(tensor, adapted)
+        if adapted is not given:
+            set_lazy_bits(tensor, given)
+            self._registry.forget(id(tensor), None)
+        return None
+
+    def is_taken(self, func: Any, tensor: Tensor, source: Tensor) -> bool:
+        """Return whether a tensor takes the data of another: modules ask before.
+
+        What the cell put on meta by name takes none of a device's, nor the other way.
+        """
+        with DisableTorchFunction():
+            tensors = tensor, source
+            if not all(t.is_meta and t.layout is torch.strided for t in tensors):
+                return bool(func(*tensors))
+            self._registry.note_deaths()
+            refs = [*map(self._registry.storage_of, tensors)]
+            aside = {
+                ref and self._registry.is_storage_aside(ref.number) for ref in refs
+            }
+            return len(aside) == 1
+
+    def _lift(self, tensor: Tensor, source: Tensor) -> Tensor:
+        """Return what stands on meta for a source, where a tensor is on meta."""
+        if tensor.is_meta:
+            return self._lifting.lift(source) if is_wanted(source) else source
+        if source.is_meta and is_wanted(tensor):
+            self._lifting.refuse_write("`.data =`", tensor, BEFORE)
+        return source
+
+
+def kind_of(tensor: Tensor) -> tuple[bool, bool, bool]:
+    """Return what torch compares of two tensors on meta, and not on the CPU."""
+    return tensor.is_inference(), tensor.is_conj(), tensor.is_neg()
+
+
+def adapt(tensor: Tensor, source: Tensor) -> Tensor:
+    """Return a tensor on the memory of a source that another tensor takes as data.
+
+    If their kinds differ, both are neither conjugated nor negated afterwards.
+    """
+    if kind_of(tensor) == kind_of(source):
+        return source
+    with DisableTorchDispatch(), torch.inference_mode(mode=tensor.is_inference()):
+        made = torch.empty(0, dtype=source.dtype, device=META)
+        geometry = source.storage_offset(), source.shape, source.stride()
+        made.set_(source.untyped_storage(), *geometry)
+    set_lazy_bits(tensor, made)
+    return made

@@ -1,0 +1,184 @@
+"""Answer with the device that the code names when a cell asks a tensor for its device.
+
+All tensors of a cell are on meta. ``if x.is_cuda:`` or ``x.device`` must answer as on
+the planned device, else the cell takes another branch than the real program. Functions
+of torch that need the true answer get it: the frame that asks decides.
+"""
+
+import inspect
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.modules import activation, transformer
+
+from meta_magic.recording.identities.call_sites import (
+    OPTIM,
+    PACKAGE,
+    CallSites,
+    is_library,
+)
+from meta_magic.recording.identities.device_plan import (
+    META,
+    DevicePlan,
+    has_carried_placement,
+)
+from meta_magic.recording.intercept.constructors import DATA, DataAttribute
+from meta_magic.recording.intercept.initializers import (
+    IS_META,
+    UNLOADABLE,
+    is_loading,
+    is_sending,
+    read_initializer,
+)
+from meta_magic.recording.intercept.libraries import TOLD_DEVICE
+from meta_magic.recording.rows.diagnostics import Diagnostics
+from meta_magic.recording.signatures.entries import Args
+from meta_magic.torch_private.modes import DisableTorchDispatch
+from meta_magic.torch_private.module_internals import LOADED
+from meta_magic.torch_private.tensor_internals import (
+    CHECKPOINTING,
+    PICKLING,
+    MetaConverter,
+)
+
+if TYPE_CHECKING:
+    from meta_magic.recording.intercept.dispatch_mode import DispatchMode
+
+DEVICE: Final[Any] = Tensor.device
+GET_DEVICE: Final = frozenset[Any]({Tensor.get_device, torch.get_device})
+IS_TYPE: Final[dict[Any, str]] = {
+    getattr(Tensor, f"is_{name}"): name for name in ("cuda", "cpu", "xpu", "mps")
+}
+DEVICE_QUESTIONS: Final = frozenset[Any]({DEVICE, *IS_TYPE})
+"""The attributes that say on which device a tensor is; ``is_meta`` tells the truth."""
+
+ASKING: Final = frozenset({activation.__file__, transformer.__file__})
+"""Those of torch's own files that choose kernels by the device of a tensor."""
+
+DESCRIBING: Final = inspect.getfile(MetaConverter)
+"""The file that asks where a tensor is that a fake one is to stand for."""
+
+CHOOSING: Final = (OPTIM, functional.__file__)
+"""How the names of those begin that do so by its ``is_cpu`` and the like."""
+
+
+class DeviceQuestions:
+    """Answers with the device that the code named.
+
+    Where it named none, the cell's own code is told meta, as ever; a library the device
+    on which the tensor would be, else it leaves out work, or refuses it.
+
+    Args:
+        plan: Knows what lies where.
+    """
+
+    def __init__(self, plan: DevicePlan) -> None:
+        self._plan = plan
+
+    def answer(self, attribute: Any, tensor: Tensor, asker: FrameType) -> Any:
+        """Return the value of an attribute of ``DEVICE_QUESTIONS``."""
+        device = self._find(tensor, asker)
+        if attribute is DEVICE:
+            return device
+        if device == META and asker.f_code.co_filename.startswith(CHOOSING):
+            device = self._plan.home
+        return device.type == IS_TYPE[attribute]
+
+    def number(self, tensor: Tensor, asker: FrameType) -> int:
+        """Return what ``get_device()`` does: the device's index, -1 for the CPU."""
+        device = self._find(tensor, asker)
+        return -1 if device.type in ("cpu", "meta") else device.index
+
+    def _find(self, tensor: Tensor, asker: FrameType) -> torch.device:
+        code = asker.f_code
+        is_as_it_is = code is PICKLING or code is CHECKPOINTING  # to hash code is slow
+        if is_as_it_is or code.co_filename.startswith(PACKAGE):
+            return tensor.device  # as it is: what pickles would look for data
+        place = self._plan.place_of(tensor)
+        if code.co_filename == DESCRIBING:
+            return as_fake(place or self._plan.home)
+        if place is not None:
+            return place
+        return self._plan.home if is_told_home(asker) else META
+
+
+def as_fake(device: torch.device) -> torch.device:
+    """Return where a fake tensor is that stands for one on a device.
+
+    Of an accelerator that torch does not have it would end the process.
+    """
+    return device if device.type == "cpu" else META
+
+
+def is_told_home(asker: FrameType) -> bool:
+    """Whether code is told where a tensor would lie for which no device is named."""
+    name, file = asker.f_code.co_name, asker.f_code.co_filename
+    return name in TOLD_DEVICE or file in ASKING or is_library(file)
+
+
+TOLD: Final = DEVICE_QUESTIONS | {IS_META, DATA}
+"""Attributes whose answer may depend on who asks, or makes another tensor."""
+
+
+class ToldAttributes:
+    """Answers for the attributes of ``TOLD``, and records what follows.
+
+    Args:
+        data: Reads and sets the data of tensors.
+        places: Is told which call is running.
+        diagnostics: Takes what is rarely meant.
+        dispatch: Records what stands in the place of an operator.
+        plan: Knows what lies where.
+
+    Attributes:
+        data: Reads and sets the data of tensors.
+        questions: Answers where a tensor is.
+    """
+
+    def __init__(
+        self,
+        data: DataAttribute,
+        places: CallSites,
+        diagnostics: Diagnostics,
+        dispatch: "DispatchMode",
+        plan: DevicePlan,
+    ) -> None:
+        self.data = data
+        self._places = places
+        self._diagnostics = diagnostics
+        self._dispatch = dispatch
+        self.questions = DeviceQuestions(plan)
+
+    def tell(self, func: Any, args: Args, asker: FrameType) -> Any:
+        """Tell on which device a tensor is, or whether on meta; note ``.data``."""
+        if func.__self__ is IS_META:
+            return self._tell_is_meta(func, args, asker)
+        if func.__self__ is DATA:
+            return self.data.read_or_set(func, *args)
+        if not (args[0].is_meta or has_carried_placement()):
+            return func(*args)
+        return self.questions.answer(func.__self__, args[0], asker)
+
+    def _tell_is_meta(self, func: Any, args: Args, asker: FrameType) -> bool:
+        """Tell whether a tensor is on meta; record who would do nothing then."""
+        is_meta: bool = func(*args)
+        initializer = read_initializer(asker) if is_meta else None
+        if initializer is not None:
+            places = self._places
+            running = [initializer.function, asker, None, ()]
+            before, places.running = places.running, running
+            arguments = initializer.read_arguments(asker)
+            try:
+                with DisableTorchDispatch():
+                    self._dispatch.__torch_dispatch__(initializer, (), *arguments)
+                    initializer.count_writes(arguments[0])
+            finally:
+                places.running = before
+        elif is_loading(asker):
+            if not is_meta and asker.f_locals[LOADED].is_meta:
+                self._diagnostics.note("load", UNLOADABLE)
+            return False  # torch warns that a copy does nothing: it is recorded
+        return is_meta and not is_sending(asker)
