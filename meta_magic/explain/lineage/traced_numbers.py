@@ -51,7 +51,7 @@ class Worked(NamedTuple):
 Origin: TypeAlias = Written | SizeOf | Worked
 
 
-class _Traced:
+class TracedNumber:
     """Copies of a traced number keep its origin; pickling drops it."""
 
     origin: Origin
@@ -59,18 +59,18 @@ class _Traced:
     def __reduce__(self) -> tuple[Any, ...]:
         return PLAIN[type(self)], (strip(self),)
 
-    def __copy__(self) -> "_Traced":
+    def __copy__(self) -> "TracedNumber":
         return self
 
-    def __deepcopy__(self, _: object) -> "_Traced":
+    def __deepcopy__(self, _: object) -> "TracedNumber":
         return self
 
 
-class TracedInt(_Traced, int):
+class TracedInt(TracedNumber, int):
     """An integer with an origin."""
 
 
-class TracedFloat(_Traced, float):
+class TracedFloat(TracedNumber, float):
     """A float with an origin, as a true division returns."""
 
 

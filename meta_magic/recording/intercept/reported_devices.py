@@ -7,7 +7,7 @@ of torch that need the true answer get it: the frame that asks decides.
 
 import inspect
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -36,16 +36,13 @@ from meta_magic.recording.intercept.initializers import (
 from meta_magic.recording.intercept.libraries import TOLD_DEVICE
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.entries import Args
-from meta_magic.torch_private.modes import DisableTorchDispatch
+from meta_magic.torch_private.modes import DisableTorchDispatch, TorchDispatchMode
 from meta_magic.torch_private.module_internals import LOADED
 from meta_magic.torch_private.tensor_internals import (
     CHECKPOINTING,
     PICKLING,
     MetaConverter,
 )
-
-if TYPE_CHECKING:
-    from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 
 DEVICE: Final[Any] = Tensor.device
 GET_DEVICE: Final = frozenset[Any]({Tensor.get_device, torch.get_device})
@@ -143,7 +140,7 @@ class ToldAttributes:
         data: DataAttribute,
         places: CallSites,
         diagnostics: Diagnostics,
-        dispatch: "DispatchMode",
+        dispatch: TorchDispatchMode,
         plan: DevicePlan,
     ) -> None:
         self.data = data
