@@ -22,6 +22,7 @@ from meta_magic.recording.identities.storages import (
     StorageRef,
     StorageRegistry,
 )
+from meta_magic.torch_private.tensor_internals import address_of_storage
 
 __all__ = ["Seen", "TensorRegistry"]
 
@@ -63,41 +64,35 @@ class TensorRegistry(StorageRegistry):
     def read(self, tensor: Tensor) -> Seen:
         """Return what is known of ``tensor``; number it when it is new."""
         seen = self.seen_by_id.get(id(tensor))
-        try:
-            if seen is not None and self._is_as_seen(tensor, seen):
-                return seen
-        except (RuntimeError, ValueError):  # an uninitialized parameter
-            pass
+        if seen is not None:
+            # Another tensor may be at the address now: all that a key depends on is
+            # compared. In line, as each operator reads two tensors.
+            _, storage, geometry = seen
+            try:
+                if (
+                    tensor.dtype is geometry.dtype
+                    and tensor.shape == geometry.shape
+                    and storage is not None
+                    and storage() is tensor.untyped_storage()
+                    and storage.address != 0
+                    and tensor.stride() == geometry.stride
+                    and tensor.storage_offset() == geometry.offset
+                    and not self._has_negatives
+                ):
+                    return seen
+            except (RuntimeError, ValueError):  # an uninitialized parameter
+                pass
         return self._read_anew(tensor, seen)
 
     def read_again(self, tensor: Tensor) -> Seen:
         """Return what is known of a tensor that was just read."""
         return self.seen_by_id.get(id(tensor)) or self.read(tensor)
 
-    def _is_as_seen(self, tensor: Tensor, seen: Seen) -> bool:
-        """Whether a tensor at a known address is the one that was seen there."""
-        geometry, storage = seen[2], seen[1]
-        return (
-            tensor.dtype is geometry.dtype
-            and tensor.shape == geometry.shape
-            and storage is not None
-            and storage() is tensor.untyped_storage()
-            and storage.address != 0
-            and tensor.stride() == geometry.stride
-            and tensor.storage_offset() == geometry.offset
-            and not self._has_negatives
-        )
-
     def find(self, tensor: Tensor) -> Seen | None:
         """Return what is known of ``tensor`` if it was seen before as it is now."""
         seen = self.seen_by_id.get(id(tensor))
         if seen is None:
             return None
-        try:
-            if self._is_as_seen(tensor, seen):
-                return seen
-        except RuntimeError:  # a sparse one has no storage
-            pass
         ref = self._find_ref(tensor)
         if ref is None:
             return None
@@ -141,10 +136,15 @@ class TensorRegistry(StorageRegistry):
 
     def add_fresh(self, tensor: Tensor, geometry: LiveGeometry) -> int:
         """Number a tensor just made on a new storage of its own."""
-        ref = self._add_storage(tensor.untyped_storage(), geometry.place)
-        storages = self.storage_by_tensor
+        storage, storages = tensor.untyped_storage(), self.storage_by_tensor
+        ref = StorageRef(storage, self._on_death)  # as ``_add_storage``, in line
+        ref.number = n_storages = self.n_storages
+        self.n_storages = n_storages + 1
+        ref.place = geometry.place
+        ref.address = address = address_of_storage(storage)
+        self._storage_by_address[address] = ref
         number = len(storages)
-        storages.append(ref.number)
+        storages.append(n_storages)
         self.seen_by_id[id(tensor)] = (number, ref, geometry)
         return number
 

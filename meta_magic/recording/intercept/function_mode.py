@@ -122,6 +122,7 @@ class FunctionMode(DeviceContext):
         self._autocast = attention.autocast
         self._dispatch = dispatch
         self._constructors = device_constructors() | VALUE_FUNCTIONS
+        self._handled = HANDLED | INDEXING | self._constructors
         self._factories = Factories(registry, constants, diagnostics, plan, shared)
         self._plan = plan
         self._lifting = lifting
@@ -156,8 +157,13 @@ class FunctionMode(DeviceContext):
         places = self.places
         before, places.running = places.running, (running := [func, caller, None, args])
         try:
-            if self._is_watched:
-                self._shared.take_in(tensors_in(args, kwargs or {}))
+            if (
+                func not in self._handled
+                and not self._is_watched
+                and not self._autocast.is_on
+                and not (kwargs and "device" in kwargs)
+            ):  # as nearly all
+                return func(*args, **kwargs) if kwargs else func(*args)
             return self._run(func, args, kwargs or {}, caller)
         except Exception as error:
             again = self._prepare(error, func, args, kwargs or {})
@@ -168,7 +174,9 @@ class FunctionMode(DeviceContext):
         return self._call_again(func, *again, running)
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Call a function whose like was not seen before, or that is never served."""
+        """Call a function, or what replaces it in a recording."""
+        if self._is_watched:
+            self._shared.take_in(tensors_in(args, kwargs))
         has_target = args or func in DEVICE_READERS
         if func in HANDLED and has_target and not is_cast(func, args, kwargs):
             returned = self._handle(func, args, kwargs, caller)

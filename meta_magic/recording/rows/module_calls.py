@@ -69,6 +69,23 @@ class ModuleValues:
         """Append the words of a call, and return where they begin."""
         words = [0]
         with DisableTorchFunction():
+            if (
+                type(output) is Tensor
+                and len(args) == 1
+                and type(args[0]) is Tensor
+                and not kwargs
+            ):  # as most calls: the same key and words in fewer steps
+                taken, read = args[0], self._registry.read
+                number, _, geometry = read(taken)
+                made_number, _, made_geometry = read(output)
+                structure = self.intern(((geometry,), None, made_geometry))
+                return self.append_words(
+                    [
+                        structure,
+                        number << 1 | taken.requires_grad,
+                        made_number << 1 | output.requires_grad,
+                    ]
+                )
             key = (
                 tuple([self._describe(item, words, 1) for item in args]),
                 self._describe(kwargs, words) if kwargs else None,
@@ -77,10 +94,10 @@ class ModuleValues:
         words[0] = self.intern(key)
         return self.append_words(words)
 
-    def append_words(self, words: Sequence[int]) -> int:
+    def append_words(self, words: list[int]) -> int:
         """Append words, and return where they begin."""
         begin = len(self.words)
-        self.words.extend(words)
+        self.words.fromlist(words)  # twice as fast as ``extend``
         return begin
 
     def _describe(  # noqa: PLR0911  a call more for each tensor is felt
@@ -229,7 +246,8 @@ class ModuleCallRecorder:
             frame.f_back, self.entry, self.site
         )
         now = self._clock.now
-        self.rows.extend((number, self.word >> 1, position, line, now, now, 0))
+        # Twice as fast as ``extend``.
+        self.rows.fromlist([number, self.word >> 1, position, line, now, now, 0])
         n_rows = len(self.rows) // MODULE_HEADER
         if owner:
             self.while_built.append(n_rows - 1)

@@ -162,9 +162,12 @@ class RowWriter:
         """
         number = self._number_by_entry.get(entry)
         words[0] = self._add_entry(entry) if number is None else number
-        node = current_autograd_node()
-        if self._calls.is_in_backward or node is None:
-            place, words[2], words[3] = self._locate()
+        node, calls = current_autograd_node(), self._calls
+        if calls.is_in_backward or node is None:
+            place, owner, words[3] = self._places.locate_operator(
+                calls.entry, calls.site
+            )
+            words[2] = calls.word or owner
         else:
             place, words[3] = self._tie(node)
         words[1] = place
@@ -224,12 +227,6 @@ class RowWriter:
         number = self._number_by_entry[entry] = len(self.entries)
         self.entries.append(entry)
         return number
-
-    def _locate(self) -> tuple[int, int, int]:
-        """Return the words of the header that tell where a call is made now."""
-        calls = self._calls
-        place, owner, last = self._places.locate_operator(calls.entry, calls.site)
-        return place, calls.word or owner, last
 
     def _tie(self, node: Any) -> tuple[int, int]:
         """Return place and last word of the header of what ``node`` calls."""
