@@ -15,16 +15,9 @@ from typing import Final, NamedTuple
 
 import meta_magic
 
-__all__ = ["BY_CHANCE", "PACKAGE", "Count", "Place", "count_calls"]
+__all__ = ["PACKAGE", "Count", "Place", "count_calls"]
 
 PACKAGE: Final = Path(meta_magic.__file__).parent
-
-BY_CHANCE: Final = frozenset({"_is_as_seen"})
-"""Functions that are not counted, for how often they are called is chance.
-
-``_is_as_seen`` is asked when a tensor lies where another was seen. That the other is
-gone, and Python has given its address to the next, differs by some ten calls a run.
-"""
 
 ASKED_ONCE: Final = frozenset({"<frozen abc>", "<frozen _collections_abc>"})
 """Files that are not counted: ``isinstance`` of an abstract class asks them for each
@@ -59,14 +52,12 @@ class Count:
         n_builtin: Of functions written in C, by these.
         n_total: Of all Python functions, torch's and the model's among them.
         n_by_place: The same calls by what was called, or made them.
-        skipped: Those of ``BY_CHANCE`` that were met.
     """
 
     n_own: int
     n_builtin: int
     n_total: int
     n_by_place: Mapping[Place, int]
-    skipped: frozenset[str]
 
 
 def count_calls(run: Callable[[], object]) -> Count:
@@ -89,7 +80,6 @@ def build_count(profile: cProfile.Profile) -> Count:
     """Add up what a profiler saw."""
     n_own = n_total = 0
     n_by_place: Counter[Place] = Counter()
-    skipped = set()
     for entry in profile.getstats():
         code = entry.code
         if not isinstance(code, CodeType):
@@ -97,9 +87,6 @@ def build_count(profile: cProfile.Profile) -> Count:
         if code.co_filename in ASKED_ONCE:
             continue
         is_own = Path(code.co_filename).is_relative_to(PACKAGE)
-        if is_own and code.co_name in BY_CHANCE:
-            skipped.add(code.co_name)
-            continue
         n_total += entry.callcount
         if is_own:
             n_by_place[builtins_of(code)] += sum(
@@ -115,7 +102,6 @@ def build_count(profile: cProfile.Profile) -> Count:
         n_builtin=sum(n for place, n in n_by_place.items() if place.is_builtin),
         n_total=n_total,
         n_by_place=n_by_place,
-        skipped=frozenset(skipped),
     )
 
 

@@ -25,14 +25,6 @@ def outer():
     return len(numbers)
 """
 
-BY_CHANCE = """
-def _is_as_seen(text):
-    return text.strip()
-
-def outer():
-    return _is_as_seen("")
-"""
-
 
 def count_of(n_own, n_by_place=None, n_total=2000):
     return Count(
@@ -40,7 +32,6 @@ def count_of(n_own, n_by_place=None, n_total=2000):
         n_builtin=500,
         n_total=n_total,
         n_by_place=n_by_place or {},
-        skipped=frozenset(),
     )
 
 
@@ -131,11 +122,3 @@ def test_calls_are_counted_by_function_and_those_of_comprehensions_in_it():
     assert (count.n_own, count.n_builtin) == (1 + 3, 3 + 1)
     assert count.n_by_place[Place(made_up, "inner", is_builtin=False)] == 3
     assert count.n_by_place[Place(made_up, "outer", is_builtin=True)] == 3 + 1
-
-
-def test_what_is_called_by_chance_is_not_counted_and_said():
-    names = {}
-    exec(compile(BY_CHANCE, PACKAGE / "made_up.py", "exec"), names)
-    count = count_calls(names["outer"])
-    assert (count.n_own, count.n_builtin) == (1, 0)
-    assert count.skipped == {"_is_as_seen"}
