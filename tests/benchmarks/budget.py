@@ -13,7 +13,7 @@ what all of Python calls, depends on versions, and is compared under those of th
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -227,7 +227,6 @@ def main() -> None:
     count_by_cell = dict(count_cells(options.cells))
     ledger = read_ledger()
     print_counts(count_by_cell, ledger)
-    if options.cells is NAMES:
     if options.update:
         reason, is_for_all = options.update, options.all
         write_ledger(update(count_by_cell, ledger, reason, is_for_all=is_for_all))
