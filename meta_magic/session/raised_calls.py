@@ -130,7 +130,7 @@ def _find_failed(
             continue
         is_operator = frame.f_code is OPERATOR
         if not is_operator:  # the getter of an attribute has no `running`
-            running = given.get("running", [given["func"], None, None, ()])
+            running = given.get("running", Running(given["func"], None))
         call = given["func"], given["args"], given["kwargs"] or {}
         found = Failed(entries[:at], is_operator, *call, running)
     found = found or _find_failed_module(entries)
@@ -176,7 +176,7 @@ def _describe(failed: Failed, error: BaseException, write: Written) -> RaisedCal
         ),
         place=place,
         module_word=module_word,
-        goes_on=bool(failed.running and failed.running[2]),
+        goes_on=bool(failed.running and failed.running.located),
         tensors=tuple(number for number, _, _ in seen),
         error=f"{type(error).__name__}: {text}".removesuffix(": "),
         sizes=_read_sizes(read_attributes(module)),
@@ -189,9 +189,10 @@ def _locate(failed: Failed, write: Written) -> tuple[int, int, object]:
     inner = (e for e in reversed(failed.above) if e.tb_frame.f_code in kinds)
     within = next(inner, None)
     flags = 0 if within is None else kinds[within.tb_frame.f_code]
-    function, _, before, _ = failed.running or (None, None, None, ())
-    place, owner, *_ = before or write.places.locate_raised(
-        function, failed.above, flags
+    running = failed.running
+    known = running and running.located
+    place, owner, *_ = known or write.places.locate_raised(
+        running and running.function, failed.above, flags
     )
     if within is None or flags == BACKWARD:
         return place, owner, None

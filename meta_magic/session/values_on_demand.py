@@ -322,7 +322,8 @@ class ValuesOnDemand:
 
     def _describe(self) -> str:
         """Return what is computed now, such as ``loss, line 33``."""
-        function, frame, _, given = self._places.running or (None, None, None, ())
+        running = self._places.running
+        frame, given = (running.frame, running.args) if running else (None, ())
         while frame is not None and frame.f_code.co_filename.startswith(TORCH_FILES):
             frame = frame.f_back
         variables = {} if frame is None else read_variables(frame)
@@ -331,7 +332,9 @@ class ValuesOnDemand:
             for name, value in variables.items()
             if not name.startswith("_") and any(value is asked for asked in given)
         ]
-        name = names[0] if names else describe_function(function) or "a value"
+        name = (
+            names[0] if names else describe_function(self._places.function) or "a value"
+        )
         line = self._places.current_line()
         return name if line is None else f"{name}, line {line}"
 

@@ -153,7 +153,7 @@ class DevicePlan:
         if wanted is not None:
             return None if wanted == META else wanted
         running = self._places.running
-        given = () if running is None else tensors_in(running[3])
+        given = () if running is None else tensors_in(running.args)
         return next((self.place_of(tensor) for tensor in given), None)
 
     def name_all(self, made: Iterable[Tensor], device: torch.device) -> None:

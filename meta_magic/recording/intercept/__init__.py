@@ -1,7 +1,7 @@
 """See what running code does, and hand it to the rows.
 
 ``function_mode`` sees each call of torch's functions, ``dispatch_mode`` each operator:
-a cache hit takes the fast path (``served_operators``), any other call runs its kernel
+a cache hit takes the fast path (``fast_path``), any other call runs its kernel
 (``operator_runner``, ``kernel_calls``). Calls that no mode sees have a file for each
 subject, such as ``initializers`` and ``copies``. ``planned`` answers for devices that
 do not exist here, ``real_tensors`` takes real tensors in, ``libraries`` knows others.

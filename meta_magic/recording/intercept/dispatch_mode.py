@@ -1,4 +1,8 @@
-"""The dispatch mode: meets every operator; what it does with each stands elsewhere."""
+"""The dispatch mode sees every operator: a cache hit takes the fast path, others run.
+
+Without it ``y = x + 1`` would run in a cell and leave no row. Read
+``Dispatch.__torch_dispatch__`` first: it is the path of each operator.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final, Self
@@ -6,17 +10,18 @@ from typing import Any, Final, Self
 from torch import Tensor
 from torch.nn import Parameter
 
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedPlaces
 from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.intercept.fast_path import ALONE, FastPath
 from meta_magic.recording.intercept.higher_order import Inside
+from meta_magic.recording.intercept.kernel_calls import OperatorCall
 from meta_magic.recording.intercept.operator_runner import OperatorRunner, is_undivided
-from meta_magic.recording.intercept.served_operators import ServedOperators
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
-from meta_magic.recording.intercept.watched_calls import WatchedOperators, WatchedRunner
 from meta_magic.recording.rows.row_writer import RowWriter
 from meta_magic.recording.signatures.cache import SignatureCache
-from meta_magic.recording.signatures.entries import Args, Kwargs
+from meta_magic.recording.signatures.entries import Args, Kwargs, OpTable
 from meta_magic.recording.signatures.operator_keys import build_operator_key
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
@@ -32,17 +37,17 @@ PLAIN_TENSORS: Final = frozenset({Tensor, Parameter})
 
 
 class Dispatch:
-    """What the dispatch mode does: serve an operator, or have it run.
+    """What the dispatch mode does with an operator.
 
     A plain class, mixed in below: torch wraps ``__torch_dispatch__`` of a direct
     subclass of ``TorchDispatchMode`` so that the first operator imports dynamo.
 
     Args:
         registry: Numbers of tensors.
-        rows: Where served calls are written.
-        cache: The signatures met.
-        special: Knows what is no plain tensor.
-        runner: Runs and records what is not served.
+        rows: Takes the rows of cache hits.
+        cache: The signatures.
+        special: Handles tensors that are not plain.
+        runner: Runs and records operators that are no cache hits.
 
     Attributes:
         is_in_backward: Whether a function mode is on that is there for hooks: kernels,
@@ -67,7 +72,8 @@ class Dispatch:
         self._runner = runner
         self._plan = runner.plan
         self._checks = runner.checks
-        self._served = ServedOperators(registry)
+        self._fast = FastPath(registry)
+        self._shared: SharedMemory | None = None
 
     def __torch_dispatch__(
         self,
@@ -85,7 +91,7 @@ class Dispatch:
                 passed = self._special.pass_on(func, types, args, kwargs)
                 if passed is not None:
                     return passed[0]
-            registry, served = self._registry, self._served
+            registry, fast = self._registry, self._fast
             if registry.freed:
                 registry.note_deaths()
             table = self._table_by_op.get(func) or self._cache.open(func)
@@ -96,10 +102,19 @@ class Dispatch:
             if kwargs and "device" in kwargs and NamedPlaces.are_there:
                 place = self._plan.place_of_made()  # where a factory puts it
                 key = key if place is None else (*key, place)
-            entry = served.find(table, key, words, args, kwargs)
-            if entry is None or n_dispatch_modes():  # as make_fx's, which must see it
-                return self._runner.run(self, table, key, words, args, kwargs or {})
-            returned = served.serve(entry, words, args, kwargs or {})
+            read = None if self._shared is None else self._read_arrays(args, kwargs)
+            entry = table.entries.get(key)
+            if entry is None or entry.kind not in ALONE:
+                entry = fast.find(table, key, entry, words, args, kwargs)
+            if (
+                entry is None
+                or n_dispatch_modes()  # as make_fx's, which must see the kernel
+                or (read is not None and self._writes_arrays(table, read))
+            ):
+                return self._run(
+                    OperatorCall(table, key, words, args, kwargs or {}), read
+                )
+            returned = fast.make_result(entry, words, args, kwargs or {})
             if entry.allowed:  # refused once it ran, as the kernel did
                 self._checks.check(entry, func, words, args, kwargs or {})
             self._rows.append(entry, words)
@@ -109,6 +124,30 @@ class Dispatch:
         finally:
             if guard is not None:
                 guard.__exit__(None, None, None)
+
+    def _run(self, call: OperatorCall, read: Sequence[Tensor] | None) -> Any:
+        """Run and record an operator that is no cache hit.
+
+        Args:
+            call: The call.
+            read: Its tensors if arrays may share their memory, else None.
+        """
+        returned = self._runner.run(self, call)
+        if self._shared is not None and read is not None and call.table.written:
+            self._shared.give_out(read)
+        return returned
+
+    def _read_arrays(self, args: Args, kwargs: Kwargs | None) -> Sequence[Tensor]:
+        """Return a call's tensors, once they hold what was written to their arrays."""
+        read = tensors_in(args, kwargs or {})
+        if self._shared is not None:
+            self._shared.take_in(read)
+        return read
+
+    def _writes_arrays(self, table: OpTable, read: Sequence[Tensor]) -> bool:
+        """Whether an operator may write memory that an array shares."""
+        shared = self._shared
+        return shared is not None and bool(table.written) and shared.concerns(read)
 
 
 class DispatchMode(Dispatch, Inside, TorchDispatchMode):
@@ -130,10 +169,9 @@ class DispatchMode(Dispatch, Inside, TorchDispatchMode):
         super().__exit__(*exception)  # type: ignore[no-untyped-call]  # as above
 
     def look_out(self, shared: SharedMemory) -> None:
-        """Keep arrays and tensors alike that share memory, from now on."""
-        self._served = WatchedOperators(self._served, shared)
-        self._runner = WatchedRunner(self._runner, shared)
+        """Keep arrays and the tensors that share their memory equal, from now on."""
+        self._shared = shared
 
     def begin_inside(self, op: str) -> None:
-        """Let what an operator calls have places of its own."""
+        """Give the operators that an operator calls their own call sites."""
         self._special.begin(op)

@@ -155,7 +155,8 @@ class FunctionMode(DeviceContext):
             return func(*args)  # an attribute such as ``shape``: runs no operator
         caller = frame_at(1)
         places = self.places
-        before, places.running = places.running, (running := [func, caller, None, args])
+        before = places.running
+        places.running = running = Running(func, caller, args)
         try:
             if (
                 func not in self._handled
@@ -212,7 +213,7 @@ class FunctionMode(DeviceContext):
         self, func: Any, args: Args, kwargs: Kwargs, running: Running
     ) -> Any:
         """Call a function with what was lifted of its arguments."""
-        places, running[3] = self.places, args
+        places, running.args = self.places, args
         before, places.running = places.running, running
         try:
             return func(*args, **kwargs)

@@ -1,12 +1,24 @@
-"""Call the kernel of an operator, see to it that its result is right, and record it."""
+"""Run the kernel of an operator as the device would, and record the call.
+
+Most operators run on meta. Some of them fail there, or return what the device would
+not: ``torch.histogram`` has no meta kernel, and a convolution has other strides. Others
+are refused by the CPU and not by meta. Read ``KernelCalls.call`` first.
+"""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
+from meta_magic.errors import MissingValueError
+from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
+from meta_magic.recording.as_device.corrections import CORRECTIONS, SHORT_KERNELS
+from meta_magic.recording.as_device.cpu_kernels import lay_out_written
+from meta_magic.recording.as_device.layouts import lay_out_made, lay_out_moved
 from meta_magic.recording.as_device.operand_placements import join_places
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
@@ -14,11 +26,13 @@ from meta_magic.recording.identities.generator_carryover import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedPlaces
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
-from meta_magic.recording.intercept.kernel_runs import KernelRuns
-from meta_magic.recording.intercept.mixed_devices import check_devices
+from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
 from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
 from meta_magic.recording.intercept.sparse_calls import SparseCalls
-from meta_magic.recording.intercept.special_tensors import SpecialTensors
+from meta_magic.recording.intercept.special_tensors import (
+    SpecialTensors,
+    explain_missing_kernel,
+)
 from meta_magic.recording.intercept.value_checks import ValueChecks, ValueSource
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.diagnostics import Diagnostics, RealMemory
@@ -37,11 +51,36 @@ from meta_magic.recording.signatures.entries import (
 )
 from meta_magic.recording.signatures.operator_keys import Key, has_opaque
 from meta_magic.torch_private.dispatcher import read_scalar
-from meta_magic.torch_private.modes import DisableTorchDispatch
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.trace.options import DeviceName
 
-__all__ = ["KernelCalls"]
+__all__ = ["KernelCalls", "OperatorCall"]
 
 PAST_TORCH: Final = "a real tensor was written unseen by torch, as numpy does it"
+
+
+UNMADE: Final = (
+    "real numbers were drawn without those that the cell draws before them on meta, "
+    "which would take too much (see torch.manual_seed, --value-seconds)"
+)
+
+
+class OperatorCall(NamedTuple):
+    """An operator call that is no cache hit.
+
+    Attributes:
+        table: The operator.
+        key: All that decides the result.
+        words: The row, with the tensors that the operator reads.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+    """
+
+    table: OpTable
+    key: Key
+    words: list[int]
+    args: Args
+    kwargs: Kwargs
 
 
 class KernelCalls:
@@ -92,39 +131,23 @@ class KernelCalls:
         self.plan = plan
         self.lifting = lifting
         self._refusals = refusals
-        self._runs = KernelRuns(rows, diagnostics, values, refusals)
         self._sparse = SparseCalls(registry, values)
         self.checks = checks
         self._values = values
         self._opaque_entries: dict[object, Entry] = {}
 
-    def call(
-        self,
-        table: OpTable,
-        key: Key,
-        words: list[int],
-        args: Args,
-        kwargs: Kwargs,
-    ) -> Any:
-        """Call a kernel, or answer without; record the call with what it returned.
+    def call(self, call: OperatorCall) -> Any:
+        """Run a kernel, or answer without it; record the call.
 
         Returns:
-            That; ``NotImplemented`` if real tensors are to be lifted before.
+            The operator's result; ``NotImplemented`` if real tensors must be captured
+            as constants first.
         """
+        table, key, words, args, kwargs = call
         if table.func is read_scalar:
             number = self._find_number(table.entries.get(key), words, args[0])
             if number is not None:
                 return number
-        return self._call(table, key, words, args, kwargs)
-
-    def _call(
-        self, table: OpTable, key: Key, words: list[int], args: Args, kwargs: Kwargs
-    ) -> Any:
-        """Call a kernel, then record the call with what it returned.
-
-        Returns:
-            That; ``NotImplemented`` if real tensors are to be lifted before.
-        """
         registry, diagnostics = self._registry, self._diagnostics
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
@@ -136,7 +159,7 @@ class KernelCalls:
         draw = Drawing(given) if table.draws(args, kwargs) else None
         if draw is not None and draw.generator is not None:
             check_generator(draw.generator, place)
-        run = partial(self._runs.run, table, key, given, draw)
+        run = partial(self._run, table, key, given, draw)
         returned = self._sparse.run(table, given, run, self.plan.kernels_at(place))
         if registry.freed:
             registry.note_deaths()
@@ -144,11 +167,11 @@ class KernelCalls:
         if self._special.has_unseen(made):
             return returned
         outputs = [(t, self._see_output(t, inputs, place)) for t in made]
-        call = LiveCall(args, kwargs, returned, inputs, outputs)
+        ran = LiveCall(args, kwargs, returned, inputs, outputs)
         is_answered = n_answered < diagnostics.n_answered
-        self._check(table, call, n_storages, is_answered=is_answered)
+        self._check(table, ran, n_storages, is_answered=is_answered)
         words += [seen[0] for _, seen in outputs]
-        self._rows.append(self._intern(table, key, call, words), words)
+        self._rows.append(self._intern(table, key, ran, words), words)
         if draw is not None and not draw.is_real:
             self._rows.note_draw(words, draw.generator)
         return returned
@@ -168,18 +191,14 @@ class KernelCalls:
             self._rows.append(entry, words)
         return number
 
-    def call_on_real(
-        self, entry: Entry, table: OpTable, words: list[int], args: Args, kwargs: Kwargs
-    ) -> Any:
-        """Call a kernel on one real tensor, which makes nothing new, and record that.
+    def call_on_real(self, entry: Entry, call: OperatorCall) -> Any:
+        """Run a kernel on one real tensor, which makes nothing new; record the call.
 
         Args:
-            entry: Its signature, one with ``is_on_real``.
-            table: The operator.
-            words: The row of the call.
-            args: Its positional arguments.
-            kwargs: Its others.
+            entry: The signature, one with ``is_on_real``.
+            call: The call.
         """
+        table, _, words, args, kwargs = call
         real = tensors_in(args, kwargs)[0]
         seen = self._registry.read_again(real)
         given = Given(args, kwargs, [(real, seen)])
@@ -188,7 +207,7 @@ class KernelCalls:
         if self._constants.note_real_inputs(given.inputs):
             self._diagnostics.doubt(PAST_TORCH)
         kernels = self.plan.kernels_at(seen[2].place)
-        returned = self._runs.run_or_rescue(table, given, None, kernels)
+        returned = self._run_or_rescue(table, given, None, kernels)
         if table.written:
             self._constants.note_made(given.inputs)
             words.append(seen[0])
@@ -259,3 +278,89 @@ class KernelCalls:
             if argument is tensor:
                 return self._registry.renew(tensor, seen)
         return self._registry.add_output(tensor, place)
+
+    def _run(
+        self,
+        table: OpTable,
+        key: Key,
+        given: Given,
+        draw: Drawing | None,
+        kernels: DeviceName,
+    ) -> Any:
+        """Call an operator, or refuse it as the device does."""
+        if not self._refusals.is_due(table, key, given, kernels):
+            return self._run_or_rescue(table, given, draw, kernels)
+        if table.written or table.reads_data:  # meta resizes it, or values are read
+            self._refusals.check(table, given, kernels)
+            return self._run_or_rescue(table, given, draw, kernels)
+        returned = self._run_or_rescue(table, given, draw, kernels)
+        return self._refusals.check(table, given, kernels, returned)
+
+    def _run_or_rescue(
+        self, table: OpTable, given: Given, draw: Drawing | None, kernels: DeviceName
+    ) -> Any:
+        """Call an operator; one that draws for real from where plain meta would."""
+        args, kwargs, inputs = given
+        try:
+            if draw is None or not draw.is_real:
+                return self._run_on_meta(table, given, kernels)
+            call = partial(table.func, *args, **kwargs)
+            return self._rows.draw_for_real(draw.generator, call, self._find_state)
+        except Exception as error:
+            failures = self._diagnostics.failures
+            failure = self._diagnostics.locate(str(table.func))
+            is_first = failure not in failures
+            failures[failure] = None
+            returned = self._rescue(table, given)
+            if returned is NotImplemented:
+                returned = self._refusals.rescue(table, given, kernels, error)
+            if returned is NotImplemented:
+                explain_mix(error, [tensor for tensor, _ in inputs])
+                explain_missing_kernel(error, table.name, inputs)
+                raise
+            if is_first:
+                del failures[failure]
+            return returned
+
+    def _find_state(self, source: int) -> Tensor | None:
+        """Return where a generator would stand, had all draws been made."""
+        state = self._values.state_at(source)
+        if state is None:
+            self._diagnostics.note("draw", UNMADE)
+            self._diagnostics.doubt(UNMADE)
+        return state
+
+    def _run_on_meta(self, table: OpTable, given: Given, kernels: DeviceName) -> Any:
+        """Call an operator, and see to it that all is as it would be on the device."""
+        args, kwargs, _ = given
+        short = None if kernels == "meta" else SHORT_KERNELS.get(table.name)
+        with DisableTorchFunction():  # a kernel's own calls are no code of the cell
+            returned = (short or table.func)(*args, **kwargs)
+        if table.counts_writes:
+            increment_version(args[0])
+        if table.has_out and kernels == "cpu":
+            lay_out_written(table.func, given)
+        adjust = ADJUSTMENTS[kernels].get(table.name)
+        if adjust is not None:
+            returned = adjust(returned, *args, **kwargs)
+        if kernels == "cpu" and table.makes_new:
+            returned = lay_out_made(table.func, given, returned)
+        return returned
+
+    def _rescue(self, table: OpTable, given: Given) -> Any:
+        """Return what an operator returns that failed on meta, or NotImplemented."""
+        correct = CORRECTIONS.get(table.name)
+        if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
+            with suppress(Exception):  # of wrong arguments: the CPU says of which
+                returned = correct(*given.args, **given.kwargs)
+                if returned is not NotImplemented:
+                    return returned
+        try:
+            returned = self._values.evaluate(table, given)
+        except MissingValueError:
+            if not table.is_foreign:  # else what it lacks is a kernel for meta
+                raise
+            return NotImplemented
+        if isinstance(returned, Tensor) and not returned.is_meta:
+            return lay_out_moved(returned, given.args[0])
+        return returned

@@ -1,4 +1,4 @@
-"""Run the operators that are not served: whole, taken apart, or replaced."""
+"""Run the operators that are no cache hits: whole, decomposed, or replaced."""
 
 from typing import Any, Final
 
@@ -9,10 +9,9 @@ from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.intercept.constructors import LEGACY, run_unasked
 from meta_magic.recording.intercept.higher_order import has_inside, run_inside
-from meta_magic.recording.intercept.kernel_calls import KernelCalls
+from meta_magic.recording.intercept.kernel_calls import KernelCalls, OperatorCall
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.signatures.entries import Args, Kwargs, OpTable
-from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.torch_private.dispatcher import DispatchKey, has_kernel
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
@@ -30,17 +29,17 @@ MOVE: Final = "aten.to."
 
 
 class OperatorRunner:
-    """Decides how an operator that is not served is run.
+    """Decides how an operator that is no cache hit is run.
 
     Args:
-        places: Which function of torch is running.
-        special: Knows what is no plain tensor.
-        attention: Runs what torch makes of other operators, as a device does.
-        kernels: Runs kernels, and records them.
+        places: Knows the running function of torch.
+        special: Handles tensors that are not plain.
+        attention: Decomposes operators as a device does.
+        kernels: Runs and records kernels.
 
     Attributes:
-        plan: Knows where the code wants what.
-        checks: Refuses calls for what some of their operands hold.
+        plan: Knows which device the code wants.
+        checks: Refuses calls whose operands hold values out of range.
     """
 
     def __init__(
@@ -57,29 +56,18 @@ class OperatorRunner:
         self.checks = kernels.checks
         self._kernels = kernels
 
-    def run(
-        self,
-        mode: Any,
-        table: OpTable,
-        key: Key,
-        words: list[int],
-        args: Args,
-        kwargs: Kwargs,
-    ) -> Any:
-        """Run an operator that is not served, and record it, or what it runs.
+    def run(self, mode: Any, call: OperatorCall) -> Any:
+        """Run an operator, and record it or the operators that it runs.
 
         Args:
-            mode: The mode that met it.
-            table: The operator.
-            key: What decides its result.
-            words: Its row, with the tensors that it reads.
-            args: Its positional arguments.
-            kwargs: Its others.
+            mode: The dispatch mode that saw the call.
+            call: The call.
         """
+        table, key, _, args, kwargs = call
         func = table.func
         entry = table.entries.get(key)
         if entry is not None and entry.is_on_real and is_unwatched():
-            return self._kernels.call_on_real(entry, table, words, args, kwargs)
+            return self._kernels.call_on_real(entry, call)
         if self._special.is_left_out(args, kwargs):
             return func(*args, **kwargs)
         returned: Any = NotImplemented
@@ -91,15 +79,12 @@ class OperatorRunner:
         if returned is NotImplemented and is_legacy:
             returned = run_unasked(mode, func, args, kwargs)
         if returned is NotImplemented:
-            returned = self._kernels.call(table, key, words, args, kwargs)
-        is_done = returned is not NotImplemented
-        return returned if is_done else self._lift(mode, table, args, kwargs)
-
-    def _lift(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
-        """Run an operator once its real tensors are on meta."""
-        lift = self._kernels.lifting.lift_arguments
-        lifted = lift(args, table), lift(kwargs, table)
-        return mode.__torch_dispatch__(table.func, (), *lifted)
+            returned = self._kernels.call(call)
+        if returned is NotImplemented:  # real tensors go to meta first
+            lift = self._kernels.lifting.lift_arguments
+            lifted = lift(args, table), lift(kwargs, table)
+            returned = mode.__torch_dispatch__(func, (), *lifted)
+        return returned
 
     def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
         """Run what torch makes of an operator, so that the mode sees that.

@@ -165,8 +165,8 @@ class ToldAttributes:
         initializer = read_initializer(asker) if is_meta else None
         if initializer is not None:
             places = self._places
-            running = [initializer.function, asker, None, ()]
-            before, places.running = places.running, running
+            before = places.running
+            places.running = Running(initializer.function, asker)
             arguments = initializer.read_arguments(asker)
             try:
                 with DisableTorchDispatch():

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.recording.identities.call_sites import CallSites
+from meta_magic.recording.identities.call_sites import CallSites, Running
 from meta_magic.recording.identities.shared_arrays import (
     META,
     SharedArray,
@@ -282,7 +282,7 @@ class SharedMemory:
                 if ref is not None:
                     self._constants.keep_lifted(ref, real.untyped_storage())
                 if before is not None:
-                    places.running = [Tensor.copy_, before[1], None, ()]
+                    places.running = Running(Tensor.copy_, before.frame)
                 dispatch.__torch_dispatch__(COPY, (), (tensor, values))
                 registry.forget(id(tensor), None)
         finally:

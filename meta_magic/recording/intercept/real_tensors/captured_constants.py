@@ -294,7 +294,7 @@ class Lifting:
         """Whether a real tensor from outside counts as a constant here."""
         known = self._find(tensor.untyped_storage())
         running = self._places.running
-        if known is None or (running is not None and is_way_out(running[1])):
+        if known is None or (running is not None and is_way_out(running.frame)):
             return False
         return known.is_lent or self.is_from_outside(tensor)
 

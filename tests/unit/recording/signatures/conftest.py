@@ -11,11 +11,11 @@ def ran(monkeypatch):
     """The operators whose kernels ran, where none is known before."""
     shared_cache_by_device.clear()
     names = []
-    call = KernelCalls.call
+    run = KernelCalls.call
 
-    def note(self, table, *args):
-        names.append(table.name)
-        return call(self, table, *args)
+    def note(self, call):
+        names.append(call.table.name)
+        return run(self, call)
 
     monkeypatch.setattr(KernelCalls, "call", note)
     return names

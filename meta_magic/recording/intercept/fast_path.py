@@ -1,7 +1,11 @@
-"""Answer operator calls that were seen before, without their kernel."""
+"""The fast path: make the result of a cache hit without its kernel.
+
+A kernel on meta takes some 90 us (``torch.add``), a cache hit 8. Read
+``FastPath.make_result`` first.
+"""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.autograd.graph import increment_version
@@ -18,16 +22,19 @@ from meta_magic.recording.signatures.entries import Args, Entry, Kind, Kwargs, O
 from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.trace.program import HEADER
 
-__all__ = ["ServedOperators"]
+__all__ = ["FastPath"]
 
 # Plain integers: the attribute of an enum costs more than the comparison.
 RUN, PURE, _, VIEW, VIEW_MANY, IN_PLACE, PURE_WIDE = map(int, Kind)
 
+ALONE: Final = frozenset({PURE, Kind.PURE_MANY, VIEW, VIEW_MANY, PURE_WIDE})
+"""Kinds of entries that their key alone decides."""
+
 as_strided = torch.as_strided
 
 
-class ServedOperators:
-    """Makes what a kernel would return.
+class FastPath:
+    """Makes the results of cache hits.
 
     Args:
         registry: Numbers of tensors.
@@ -40,14 +47,28 @@ class ServedOperators:
         self,
         table: OpTable,
         key: Key,
+        entry: Entry | None,
         words: Sequence[int],
         args: Args,
         kwargs: Kwargs | None,
     ) -> Entry | None:
-        """Return the entry that alone answers a call, if there is one."""
-        entry = table.entries.get(key)
-        if entry is not None and entry.kind != RUN:
-            if entry.kind != IN_PLACE or len(words) == HEADER + 1:
+        """Return the entry of a call that its key alone does not decide.
+
+        That of a write in place, or of a call that differs only in a number.
+
+        Args:
+            table: The operator.
+            key: The key.
+            entry: The entry at the key, of no kind in ``ALONE``.
+            words: The row of the call, with the tensors that it reads.
+            args: Its positional arguments.
+            kwargs: Its others.
+
+        Returns:
+            The entry; None if the kernel must run.
+        """
+        if entry is not None and entry.kind == IN_PLACE:
+            if len(words) == HEADER + 1:
                 return entry
             # What is written must not be read through another tensor as well.
             storage_by_tensor = self._registry.storage_by_tensor
@@ -82,7 +103,7 @@ class ServedOperators:
             entry = table.entries[key] = derive(known, table, args, kwargs)
         return entry
 
-    def serve(
+    def make_result(
         self,
         entry: Entry,
         words: list[int],
