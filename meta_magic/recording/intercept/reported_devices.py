@@ -18,6 +18,7 @@ from meta_magic.recording.identities.call_sites import (
     OPTIM,
     PACKAGE,
     CallSites,
+    Running,
     is_library,
 )
 from meta_magic.recording.identities.device_plan import (
