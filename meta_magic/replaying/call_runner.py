@@ -25,14 +25,15 @@ from meta_magic.trace.signature import Geometry
 
 NOTHING: Final = nullcontext()
 PLAIN: Final = (Tensor, Parameter)
+"""Classes of tensors whose memory is their own; subclasses may wrap other tensors."""
 
 
 class CallRunner:
-    """Memory, generators, and a way to make the calls of a program with them.
+    """Makes the calls of a program, with real storages and generators.
 
     Attributes:
-        device: What stands for meta.
-        memory: The storages that are alive.
+        device: Replaces the meta device.
+        memory: The live storages.
         streams: The generators.
     """
 
@@ -45,9 +46,9 @@ class CallRunner:
         self._recorded = recorded
 
     def read_inputs(self, call: Call) -> list[Tensor]:
-        """Return the tensor arguments of a call, out of memory."""
+        """Return the tensor arguments of a call."""
         tensors = [*map(self.memory.tensor, call.inputs, call.signature.inputs)]
-        if call.operator.out:  # resized, an argument changes if it is the same object
+        if call.operator.out:  # resizing out= must change no other tensor object
             owners: dict[int, int] = {}
             for i, number in enumerate(self._recorded.input_numbers(call)):
                 if owners.setdefault(id(tensors[i]), number) != number:
@@ -57,10 +58,10 @@ class CallRunner:
     def make(
         self, call: Call, draw: Draw | None, tensors: Sequence[Tensor]
     ) -> list[Tensor]:
-        """Make a call, and return the tensors that it returns.
+        """Make a call; return its output tensors.
 
         Raises:
-            ReplayError: It raised.
+            ReplayError: The operator raised an error.
         """
         if call.operator.is_setting:
             return [self._set(call.outputs[0], call.signature.outputs[0])]
@@ -75,7 +76,7 @@ class CallRunner:
         return tensors_in(returned)
 
     def _set(self, storage: int, geometry: Geometry) -> Tensor:
-        """Return a tensor on a storage, which is made if there is none yet."""
+        """Return a tensor on a storage, which is allocated if necessary."""
         if storage not in self.memory:
             self.memory.allocate(storage, geometry)
         return self.memory.tensor(storage, geometry)
@@ -83,15 +84,15 @@ class CallRunner:
     def use_up(
         self, call: Call, draw: Draw, pieces: Iterable[Sequence[Tensor]]
     ) -> None:
-        """Make a call for the random numbers that it uses up, or skip these.
+        """Advance the generator as a call does: by the call, or by skipping its words.
 
         Args:
             call: The call.
-            draw: Where it draws from.
-            pieces: Its tensor arguments, or parts of these one after the other.
+            draw: Its draw.
+            pieces: Scratch arguments for one call, or for several smaller ones.
 
         Raises:
-            ReplayError: It raised.
+            ReplayError: The operator raised an error.
         """
         device, n_words = call.device_on(self.device), count_words(call, self.device)
         if n_words is not None:
@@ -127,18 +128,18 @@ class CallRunner:
         unneeded: Collection[int] = (),
         spared: Collection[int] = (),
     ) -> None:
-        """Take what a call made into memory, laid out as it was recorded.
+        """Add the outputs of a call to the memory, with their recorded strides.
 
         Args:
             call: The call.
             inputs: Its tensor arguments.
-            outputs: What it returned.
-            unneeded: Storages that nothing reads, which may be otherwise than recorded:
-                a norm's statistics on the CPU are not those on CUDA.
-            spared: Those that are taken in all the same if they are as recorded.
+            outputs: Its outputs.
+            unneeded: Storages that nothing reads. They may differ from the record: a
+                norm returns other statistics on the CPU than on CUDA.
+            spared: Storages to keep for later replays, if they are as recorded.
 
         Raises:
-            ReplayError: It has another shape or dtype than was recorded.
+            ReplayError: An output has another shape or dtype than was recorded.
         """
         if len(outputs) != len(call.outputs):
             raise self._explain_number(call, outputs)
@@ -166,17 +167,15 @@ class CallRunner:
 
     @contextmanager
     def _undeclared_draws_refused(self, call: Call) -> Iterator[None]:
-        """Refuse an operator that draws from torch's generator without saying so.
-
-        Or from that of Python or numpy, which are not recorded.
+        """Refuse a custom operator that draws random numbers without declaring it.
 
         Raises:
-            ReplayError: It did; torch's generator is where it was.
+            ReplayError: It drew; torch's generator is restored.
         """
         generator = default_generator(self.device)
-        before, outside = generator.get_state(), read_outside()
+        before, outside = generator.get_state(), _read_outside()
         yield
-        if outside != read_outside():
+        if outside != _read_outside():
             raise ReplayError(
                 f"{self._recorded.describe(call)} draws random numbers outside of torch"
             )
@@ -200,7 +199,7 @@ class CallRunner:
         real = tensor.untyped_storage()
         address = address_of_storage(real)
         is_alike = (
-            type(tensor) in PLAIN  # others wrap tensors, and have no memory
+            type(tensor) in PLAIN
             and tensor.stride() == geometry.stride
             and tensor.storage_offset() == geometry.storage_offset
             and real.nbytes() == self._recorded.nbytes_by_storage[storage]
@@ -220,8 +219,8 @@ class CallRunner:
         self.memory.tensor(storage, geometry)[once].copy_(tensor[once])
 
 
-def read_outside() -> tuple[object, ...]:
-    """Return where the generators of Python and numpy stand."""
+def _read_outside() -> tuple[object, ...]:
+    """Return the states of the generators of Python and numpy."""
     numbers: Any = np.random.get_state()  # noqa: NPY002  the global one
     return random.getstate(), numbers[1].tobytes(), numbers[2:]
 
@@ -230,25 +229,21 @@ DEFAULTS: Final = {name: flag.default for name, flag in FLAGS.items()}
 
 
 def needs_flags(program: Program) -> bool:
-    """Whether the flags of a program are not those of now for all of its calls."""
+    """Whether a call of a program ran under other flags than are set now."""
     is_set = any(flag.read() != flag.default for flag in FLAGS.values())
     return is_set or bool(program.flags)
 
 
 class FlagsOf:
-    """Context manager in which the flags are those of one call of a program.
+    """Context manager that sets the flags of torch's backends as one call had them.
 
-    What was not noted had its default, whatever was set after it.
-
-    Args:
-        program: The program.
-        call: The call.
+    The program records changes only: before the first one a flag had its default.
     """
 
     def __init__(self, program: Program, call: int) -> None:
         end = bisect_right(program.flags, call, key=itemgetter(0))
-        noted = {name: value for _, name, value in program.flags[:end]}
-        self._wanted = {**DEFAULTS, **noted}
+        changed = {name: value for _, name, value in program.flags[:end]}
+        self._wanted = {**DEFAULTS, **changed}
         self._before: dict[str, Any] = {}
 
     def __enter__(self) -> None:

@@ -28,23 +28,23 @@ RESIZE: Final = "aten.resize_.default"
 
 
 def find_raw(plan: Plan, given: Mapping[int, RawMemory]) -> dict[int, RawMemory]:
-    """Return the storages of which some holds what lay in memory before.
+    """Return the storages that have uninitialized bytes after a plan.
 
     Args:
-        plan: What is done.
-        given: Storages that are so before the first step, as earlier ones left them.
+        plan: The plan.
+        given: Such storages of earlier recordings, before the first step.
     """
     raw = find_raw_before(plan, given)
     for step in plan.steps:
         is_made = step.kind == StepKind.ALLOCATE
         is_run = step.kind == StepKind.RUN
         if is_made or (is_run and not raw.keys().isdisjoint(step.call.inputs)):
-            follow(step.call, raw, plan, is_made=is_made)
+            follow_call(step.call, raw, plan, is_made=is_made)
     return {s: memory for s, memory in raw.items() if not memory.is_written}
 
 
 def find_raw_before(plan: Plan, given: Mapping[int, RawMemory]) -> dict[int, RawMemory]:
-    """Return the storages that are so before the first step."""
+    """Return the storages that have uninitialized bytes before the first step."""
     sizes, kept = plan.recorded.nbytes_by_storage, plan.recorded.kept
     there = {**given, **(kept.find_raw(plan.held) if kept is not None else {})}
     raw = {storage: RawMemory(sizes[storage]) for storage in plan.blank}
@@ -52,11 +52,11 @@ def find_raw_before(plan: Plan, given: Mapping[int, RawMemory]) -> dict[int, Raw
 
 
 def find_raw_source(plan: Plan, raw: Mapping[int, RawMemory]) -> Call | None:
-    """Return the first call that made memory from which wanted storages come.
+    """Return the first call that allocated the uninitialized memory of wanted storages.
 
     Args:
-        plan: What is done.
-        raw: The storages of which it leaves some as it lay in memory.
+        plan: The plan.
+        raw: The storages that have uninitialized bytes after it.
     """
     followed = raw.keys() & plan.wanted
     for step in reversed(plan.steps):
@@ -68,11 +68,11 @@ def find_raw_source(plan: Plan, raw: Mapping[int, RawMemory]) -> Call | None:
 
 
 def find_drawn_elsewhere(plan: Plan, given: Mapping[int, None]) -> dict[int, None]:
-    """Return the wanted storages that rest on what an accelerator was to draw.
+    """Return the storages that rest on draws of an accelerator (as keys).
 
     Args:
-        plan: What is done.
-        given: Storages that do so before the first step.
+        plan: The plan.
+        given: Such storages before the first step.
     """
     drawn = set(given)
     signatures = plan.recorded.program.signatures
@@ -94,14 +94,16 @@ def find_drawn_elsewhere(plan: Plan, given: Mapping[int, None]) -> dict[int, Non
     return dict.fromkeys(drawn & plan.wanted)
 
 
-def follow(call: Call, raw: dict[int, RawMemory], plan: Plan, *, is_made: bool) -> None:
-    """Note what a call makes of raw memory.
+def follow_call(
+    call: Call, raw: dict[int, RawMemory], plan: Plan, *, is_made: bool
+) -> None:
+    """Update the uninitialized bytes by one call.
 
     Args:
         call: The call.
-        raw: The storages that are raw, in part at least.
+        raw: The storages that have uninitialized bytes; it is changed.
         plan: The plan that it belongs to.
-        is_made: Whether the call just makes memory.
+        is_made: Whether the call only allocates.
     """
     sizes, signature = plan.recorded.nbytes_by_storage, call.signature
     is_tainted = not is_made and reads_raw(call, raw)
@@ -120,17 +122,17 @@ def follow(call: Call, raw: dict[int, RawMemory], plan: Plan, *, is_made: bool) 
 
 
 def make_raw(call: Call, plan: Plan, *, is_tainted: bool) -> dict[int, RawMemory]:
-    """Return the memory that a call makes and of which nothing is written.
+    """Return the new storages of a call, as uninitialized memory.
 
     Args:
         call: The call.
         plan: The plan that it belongs to.
-        is_tainted: Whether it holds what was computed from what lay in memory.
+        is_tainted: Whether they are computed from uninitialized bytes.
     """
     sizes, births = plan.recorded.nbytes_by_storage, plan.recorded.births
     found = {}
     for storage, geometry in zip(call.outputs, call.signature.outputs, strict=True):
-        # What is held is there, and is left as it is.
+        # A kept content stays as it is.
         is_held = storage in plan.held and not is_tainted
         if births[storage] == call.number and not is_held:
             found[storage] = RawMemory(sizes[storage], is_tainted=is_tainted)
@@ -142,14 +144,14 @@ def make_raw(call: Call, plan: Plan, *, is_tainted: bool) -> dict[int, RawMemory
 def reads_raw(
     call: Call, raw: Mapping[int, RawMemory], *, but_first: bool = False
 ) -> bool:
-    """Whether a call reads an element that nothing wrote.
+    """Whether a call reads an uninitialized element.
 
     Args:
         call: The call.
-        raw: The storages that are raw, in part at least.
-        but_first: Whether its first tensor is not asked about.
+        raw: The storages that have uninitialized bytes.
+        but_first: Whether to ignore its first tensor.
     """
-    if call.operator.name == RESIZE:  # which leaves what is there
+    if call.operator.name == RESIZE:  # it moves the old bytes only
         return False
     positions = [i for i in call.usage.read if i or not but_first]
     read = ((call.inputs[i], call.signature.inputs[i]) for i in positions)
@@ -163,22 +165,22 @@ Mark = Callable[[Tensor, Given], object]
 
 
 def mark_along(which: Tensor, given: Given) -> None:
-    """Mark what an operator writes that takes positions along one dimension."""
+    """Mark what an operator writes at positions along one dimension."""
     which.index_fill_(given["dim"], given["index"], value=True)
 
 
 def mark_at(which: Tensor, given: Given) -> None:
-    """Mark what one writes that takes positions or masks for the first dimensions."""
+    """Mark what an operator writes at indices or masks of the first dimensions."""
     torch.ops.aten.index_put_(which, given["indices"], torch.tensor(data=True))
 
 
 def mark_under(which: Tensor, given: Given) -> None:
-    """Mark what one writes that takes a mask."""
+    """Mark what an operator writes under a mask."""
     which.masked_fill_(given["mask"], value=True)
 
 
 def mark_scattered(which: Tensor, given: Given) -> None:
-    """Mark what one writes that takes a position for each element."""
+    """Mark what an operator writes at a position for each element."""
     which.scatter_(given["dim"], given["index"], value=True)
 
 
@@ -196,17 +198,17 @@ MARKS: Final = {
 
 
 def has_partial_writes(plan: Plan) -> bool:
-    """Whether a plan writes or chooses something where values say."""
+    """Whether values decide which elements a plan writes, as an index or mask does."""
     names = {step.call.operator.name for step in plan.steps}
     return WHERE in names or not names.isdisjoint(MARKS)
 
 
 class RawFollower:
-    """Follows, step by step as a plan runs, what holds what lay in memory before.
+    """Follows uninitialized bytes while a plan runs, where values decide.
 
     Args:
-        plan: What is done.
-        raw: The storages that do so before the first step.
+        plan: The plan.
+        raw: The storages that have uninitialized bytes before the first step.
     """
 
     def __init__(self, plan: Plan, raw: dict[int, RawMemory]) -> None:
@@ -216,14 +218,14 @@ class RawFollower:
     def check(
         self, step: Step, read_inputs: Callable[[Call], Sequence[Tensor]]
     ) -> None:
-        """Note what a step, the next one, makes of memory without content.
+        """Follow the next step, before it runs.
 
         Args:
             step: The step.
-            read_inputs: Returns what a call is given.
+            read_inputs: Returns the tensor arguments of a call.
 
         Raises:
-            ReplayError: It reads what nothing was written to.
+            ReplayError: It reads uninitialized elements.
         """
         call, raw, plan = step.call, self.raw, self._plan
         if step.kind == StepKind.DRAW:
@@ -240,7 +242,7 @@ class RawFollower:
                 f"{plan.recorded.describe(call)} reads"
             )
         if step.kind == StepKind.ALLOCATE or mark is None:
-            follow(call, raw, plan, is_made=step.kind == StepKind.ALLOCATE)
+            follow_call(call, raw, plan, is_made=step.kind == StepKind.ALLOCATE)
             return
         geometry = call.signature.inputs[0]
         given = call.usage.arguments.fill(read_inputs(call), torch.device("cpu"))
@@ -249,7 +251,7 @@ class RawFollower:
         raw[call.inputs[0]].write_some(geometry, which.numpy())
 
     def _choose(self, call: Call, condition: Tensor) -> None:
-        """Note what a call takes of two tensors."""
+        """Follow ``where``, which takes each element from one of two tensors."""
         raw, (storage,), (made,) = self.raw, call.outputs, call.signature.outputs
         whole = RawMemory(0, is_written=True)
         pairs = zip(call.inputs, call.signature.inputs, strict=True)
@@ -263,18 +265,18 @@ class RawFollower:
 
 
 def find_mark(call: Call, raw: Mapping[int, RawMemory]) -> Mark | None:
-    """Return what marks that which a call writes of raw memory, where values say."""
+    """Return the function that marks which elements of raw memory a call writes."""
     adds = dict(call.signature.arguments).get("accumulate")
-    is_met = call.operator.name in MARKS and call.inputs[0] in raw
-    return MARKS[call.operator.name] if is_met and not adds else None
+    is_marked = call.operator.name in MARKS and call.inputs[0] in raw
+    return MARKS[call.operator.name] if is_marked and not adds else None
 
 
 class Result(NamedTuple):
-    """How a storage came to what it holds.
+    """Where the content of a storage comes from.
 
     Attributes:
-        last_call: The last call that made or wrote that; -1 before all.
-        is_assumed: Whether it rests on what was assumed.
+        last_call: The last call that made or wrote it; -1 if none did.
+        is_assumed: Whether it rests on assumed values.
     """
 
     last_call: int
@@ -282,11 +284,11 @@ class Result(NamedTuple):
 
 
 def find_results(plan: Plan, given: Collection[int]) -> dict[int, Result]:
-    """Return how the storages of a plan come to what they hold after it.
+    """Return where the contents come from that storages have after a plan.
 
     Args:
         plan: The plan.
-        given: Storages that rest on what an earlier recording assumed.
+        given: Storages that rest on assumed values of an earlier recording.
     """
     recorded, kept, births = plan.recorded, plan.recorded.kept, plan.recorded.births
     assumptions = {a.call for a in recorded.program.assumptions}
@@ -316,19 +318,20 @@ def find_results(plan: Plan, given: Collection[int]) -> dict[int, Result]:
 
 
 def find_outdated(recorded: ProgramCalls) -> set[int]:
-    """Return the kept storages that were written since."""
+    """Return the storages that were written after their content was kept."""
     kept = recorded.kept
     known = {} if kept is None else kept.list_contents(can_assume=True)
     find_last, end = recorded.writers.find_last, len(recorded)
-    behind = {s for s, last in known.items() if find_last(s, end) > last}
-    return behind - recorded.dead
+    outdated = {s for s, last in known.items() if find_last(s, end) > last}
+    return outdated - recorded.dead
 
 
 def find_dependents(plan: Plan) -> set[int]:
-    """Return what lives, is not made by a plan, and comes from what it writes over.
+    """Return the live storages that depend on contents which a plan overwrites.
 
-    Args:
-        plan: The plan, of which all that lives is kept.
+    The kept content of ``w`` is gone after ``w.sub_(g)`` is replayed; a live ``y`` that
+    was computed from the old ``w`` would need all calls since the beginning. The plan
+    itself does not make the returned storages.
     """
     recorded, dead = plan.recorded, plan.recorded.dead
     made = {step.call.number for step in plan.steps if step.kind == StepKind.RUN}
@@ -347,7 +350,7 @@ def find_dependents(plan: Plan) -> set[int]:
         if index == now:
             continue
         now = index
-        # What a plan makes is there, unless it is freed at once.
+        # The plan keeps what it makes, unless the storage is dead.
         fresh = find_changed_by(recorded, index) - found
         if index in made:
             fresh = set(dead.among(fresh))
@@ -368,9 +371,9 @@ def find_changed_by(recorded: ProgramCalls, index: int) -> set[int]:
 
 
 def find_changed(plan: Plan) -> dict[int, tuple[int, int]]:
-    """Return first and last call between which storages of a plan are written.
+    """Return the first and the last call that overwrite each storage of a plan.
 
-    Those that were freed are taken to be written last of all.
+    A dead storage counts as overwritten by the last call.
     """
     recorded, kept = plan.recorded, plan.recorded.kept
     first = {} if kept is None else kept.list_contents(can_assume=True)

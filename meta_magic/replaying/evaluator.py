@@ -1,7 +1,8 @@
-"""Values on demand: what tensors of a recording hold now, if that takes little.
+"""Values on demand: the values of tensors in the middle of a recording, within limits.
 
-What was replayed for one value is kept for the next: each call is made once, as long
-as what it leaves fits into the limits.
+``loss.item()`` and ``if mask.any():`` are answered here. What one value needs is kept
+for the next: each call is replayed once, as long as the kept contents fit into the
+limits. Read :meth:`Evaluator.evaluate` first.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ Made: TypeAlias = dict[int, UntypedStorage | Tensor]
 
 
 class Done(NamedTuple):
-    """A replay that was run, if one had to be, the wanted storages, what they took."""
+    """The replay that was run, if any; the wanted storages; the cost."""
 
     replay: Execution | None
     made: Made
@@ -46,18 +47,18 @@ class Done(NamedTuple):
 
 
 class Evaluator:
-    """Computes values for one recording as it goes on, and so makes each call once.
+    """Computes values of one recording while it goes on; makes each call once.
 
     Args:
-        is_apart: Whether it computes what nobody asked for: others see nothing of
-            it, and it makes no dependents, of which a training has ever more.
+        is_apart: Whether it computes values that the cell did not ask for: its kept
+            contents are its own, and it computes no dependents.
     """
 
     def __init__(self, *, is_apart: bool = False) -> None:
         self._is_apart = is_apart
         self._recorded: ProgramCalls | None = None
         self._earlier: dict[int, ProgramCalls] = {}
-        self._left_behind: set[int] = set()
+        self._given_up: set[int] = set()
         self.loops = LoopValues(self._plan)
 
     def evaluate(
@@ -69,19 +70,21 @@ class Evaluator:
         can_assume: bool = True,
         is_brief: bool = False,
     ) -> tuple[list[Tensor], Evaluation]:
-        """Return the values that tensors have on the CPU now, and what they took.
+        """Return the values that tensors have on the CPU now, and the cost.
 
-        They rest on what was assumed, and are not to be written.
+        The returned tensors are not to be written.
 
         Args:
-            program: All that was recorded so far.
+            program: The program so far.
             wanted: Storage and geometry of each tensor.
-            budget: What it may take.
-            can_assume: Whether they may rest on what was assumed.
-            is_brief: Whether it is of no interest how much more it would take.
+            budget: The limits.
+            can_assume: Whether the values may rest on assumed ones.
+            is_brief: Whether planning may stop at the limit, so that an error does not
+                say how much the value would take.
 
         Raises:
-            MissingValueError: It would take more, or depends on what was not recorded.
+            MissingValueError: It exceeds the limits, or depends on something that was
+                not recorded.
         """
         request = Request(
             storages=frozenset(storage for storage, _ in wanted),
@@ -94,9 +97,9 @@ class Evaluator:
             budget.refuse_more()
             with RealTorch(), budget:
                 recorded = self._read(program, budget)
-                behind = set() if self._is_apart else find_outdated(recorded)
-                done = None if behind else find_there(recorded, request, budget)
-                done = done or self._make(recorded, behind, request, budget)
+                outdated = set() if self._is_apart else find_outdated(recorded)
+                done = None if outdated else find_kept_values(recorded, request, budget)
+                done = done or self._make(recorded, outdated, request, budget)
                 tensors = [build_tensor(g, done.made[storage]) for storage, g in wanted]
         except ReplayError as error:
             raise MissingValueError(str(error)) from error
@@ -105,28 +108,28 @@ class Evaluator:
     def state_at(
         self, program: Program, source: int, budget: ValueBudget
     ) -> Tensor | None:
-        """Return where a CPU generator would stand; None if it takes too much.
+        """Return the state of a CPU generator; None if it exceeds the limits.
 
         Args:
-            program: All that was recorded so far.
-            source: The place, as the source of a draw.
-            budget: What it may take.
+            program: The program so far.
+            source: Where the generator stands, as the source of a draw.
+            budget: The limits.
         """
         request = Request(sources=frozenset({source}), keeps=True)
         try:
             with RealTorch():
                 recorded = self._read(program, budget)
-                behind = find_outdated(recorded)
-                done = self._make(recorded, behind, request, budget)
+                outdated = find_outdated(recorded)
+                done = self._make(recorded, outdated, request, budget)
         except (ReplayError, ValueLimitError):
             return None
         return None if done.replay is None else done.replay.state_at(source)
 
     def hand_over(self, program: Program) -> None:
-        """Let later recordings go on from what was kept of this one.
+        """Keep the contents for later recordings, at the end of this one.
 
         Args:
-            program: All that was recorded.
+            program: The finished program.
         """
         forget_unreachable()
         if self._recorded is not None and self._recorded.kept is not None:
@@ -136,25 +139,33 @@ class Evaluator:
     def _make(
         self,
         recorded: ProgramCalls,
-        behind: AbstractSet[int],
+        outdated: AbstractSet[int],
         request: Request,
         budget: ValueBudget,
     ) -> Done:
-        """Replay what is wanted, and bring along what must be, if that can be had.
+        """Replay what is wanted, with the dependents of what the replay overwrites.
+
+        If these exceed the limits they are given up, and only what is wanted is made.
+
+        Args:
+            recorded: The calls so far.
+            outdated: Kept storages that were written since.
+            request: What is wanted.
+            budget: The limits.
 
         Raises:
-            ReplayError: What is wanted depends on what was not recorded.
-            MissingValueError: So it does, or it would take too much.
+            ReplayError: What is wanted depends on something that was not recorded.
+            MissingValueError: The same, or it exceeds the limits.
         """
         if self._is_apart:
             return run(self._plan(recorded, request), budget, keeps=True)
-        left = set(self._left_behind)
-        along = behind - left
+        given_up = set(self._given_up)
+        along = outdated - given_up
         while True:
             wider = replace(request, storages=request.storages | along)
             try:
                 replay = self._plan(recorded, wider)
-                more = find_dependents(replay.plan) - wider.storages - left
+                more = find_dependents(replay.plan) - wider.storages - given_up
                 if not more:
                     done = run(replay, budget, keeps=True)
                     break
@@ -163,18 +174,18 @@ class Evaluator:
                 is_over = isinstance(error, ValueLimitError)
                 if is_over and not along and request.max_flops is not None:
                     raise
-                if not along:  # what is wanted, and no more
+                if not along:  # only what is wanted, and keep nothing
                     replay = self._plan(recorded, replace(request, keeps=False))
                     done = run(replay, budget, keeps=False)
                     break
-                left |= along
+                given_up |= along
                 along = set()
         if recorded.kept is not None:
-            self._left_behind = left.difference(recorded.kept.storages)
+            self._given_up = given_up.difference(recorded.kept.storages)
         return done
 
     def _read(self, program: Program, budget: ValueBudget) -> ProgramCalls:
-        """Return the calls of a recording; keep what its loops have come to by now."""
+        """Return the calls so far; replay the loops among them."""
         recorded = self._recorded
         if recorded is None:
             recorded = self._recorded = ProgramCalls(program)
@@ -205,28 +216,29 @@ class Evaluator:
 
 
 def check(replay: Execution, request: Request) -> None:
-    """Refuse what nobody knows the values of.
+    """Refuse values that depend on unknown contents.
 
     Raises:
-        MissingValueError: What is requested comes from that.
+        MissingValueError: They come from a tensor that was written outside of torch, or
+            from uninitialized memory.
     """
     if not replay.plan.storages.isdisjoint(replay.plan.recorded.program.torn):
         raise MissingValueError(
             "a real tensor that it comes from was written unseen by torch, as numpy "
             "does it"
         )
-    if replay.reads_raw(request.read) and not replay.find_out():
-        # Kernels that trust sizes and positions would write anywhere.
+    if replay.reads_raw(request.read) and not replay.follow_partial_writes():
+        # Kernels trust sizes and indices: garbage there would corrupt memory.
         raise MissingValueError(
             "nothing was written to it, or to some of what it comes from, since "
             f"{replay.describe_raw()}"
         )
 
 
-def find_there(
+def find_kept_values(
     recorded: ProgramCalls, request: Request, budget: ValueBudget
 ) -> Done | None:
-    """Return what is wanted if all of it was kept and needs no replay."""
+    """Return what is wanted if all of it is kept; else None."""
     kept = recorded.kept
     if kept is None or not budget.allows_kept(kept.nbytes):
         return None
@@ -250,11 +262,12 @@ def run(replay: Execution, budget: ValueBudget, *, keeps: bool) -> Done:
 
     Args:
         replay: The replay.
-        budget: What it may take.
-        keeps: Whether what it leaves is kept for later ones, with what is kept already.
+        budget: The limits.
+        keeps: Whether to keep its results for later replays. If not, all kept contents
+            that it does not use are dropped first.
 
     Raises:
-        ValueLimitError: It takes more.
+        ValueLimitError: It exceeds the limits.
         ReplayError: A step failed.
     """
     idle_nbytes = sum(part.drop_idle(is_all=not keeps) for part in replay.parts)

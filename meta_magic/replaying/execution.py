@@ -37,17 +37,17 @@ from meta_magic.trace.signature import Geometry
 Fact = TypeVar("Fact")
 
 Finished = Callable[[int, UntypedStorage | Tensor], None]
-"""Takes the number and the content of a wanted storage; a tensor for sparse layouts."""
+"""Receives a wanted storage: its number and its content; a tensor if it is sparse."""
 
 
 class Part:
-    """What is replayed of one recording.
+    """The replay of one recording: a plan, with its memory and generators.
 
     Attributes:
         program: The recording.
-        plan: What is done of it.
+        plan: Its plan.
         imports: The storages that earlier recordings make for it.
-        follower: Finds out what is written where values say, if that is asked.
+        follower: Follows uninitialized bytes while the plan runs, if values decide.
     """
 
     def __init__(
@@ -73,34 +73,34 @@ class Part:
         return self.plan.steps
 
     def peak_nbytes(self, kept: Mapping[int, int]) -> int:
-        """Return the most bytes held at any moment, given storages included."""
+        """Return the most bytes held at any moment; see :meth:`Plan.peak_nbytes`."""
         is_cpu = self._runner.device.type == "cpu"
         return self.plan.peak_nbytes(kept, can_split=is_cpu)
 
     def give(self, storage: int, real: UntypedStorage | Tensor) -> None:
-        """Take in what an earlier recording made."""
+        """Add a storage that an earlier recording made."""
         if isinstance(real, Tensor):
             self._runner.memory.add_tensor(storage, real)
         else:
             self._runner.memory.add(storage, real)
 
     def end_state(self) -> Tensor | None:
-        """Return where torch's default CPU generator would stand now, if it moved."""
+        """Return the end state of torch's default CPU generator, if it is used."""
         end = self.plan.end
         return None if end is None else self.state_at(end)
 
     def state_at(self, source: int, device: str = "cpu") -> Tensor | None:
-        """Return where a generator on a device stood at a requested source."""
+        """Return the state of a generator on a device at a requested source."""
         return self._runner.streams.state_at(source, device)
 
     def go_on_from(self, done: Mapping[int, "Part"]) -> None:
-        """Take in where earlier recordings brought generators, by their programs."""
+        """Use the generator states of earlier parts, by the id of their program."""
         for number, end in self.plan.earlier_ends.items():
-            told = partial(done[id(end.program)].state_at, end.source)
-            self._runner.streams.give(number, told)
+            state_on = partial(done[id(end.program)].state_at, end.source)
+            self._runner.streams.give(number, state_on)
 
     def run(self, finished: Finished) -> Iterator[None]:
-        """Do the steps; yield after each."""
+        """Run the steps; yield after each."""
         memory = self._runner.memory
         used = {s for step in self.steps for s in (*step.frees, *step.finishes)}
         has_flags = needs_flags(self.program)
@@ -122,13 +122,13 @@ class Part:
             yield
 
     def drop_idle(self, *, is_all: bool) -> int:
-        """Forget what was kept and the plan does not go on from.
+        """Drop kept contents that the plan does not use.
 
         Args:
-            is_all: Whether all of that, or what belongs to storages that were freed.
+            is_all: Whether to drop all of them, or only those of dead storages.
 
         Returns:
-            The bytes that are left of it.
+            The bytes of the unused contents that are still kept.
         """
         kept, held = self.plan.recorded.kept, self.plan.held
         if kept is None:
@@ -139,12 +139,12 @@ class Part:
 
     @property
     def kept_nbytes(self) -> int:
-        """Bytes that are kept of the recording, whether the plan needs them or not."""
+        """Bytes of all kept contents of the recording."""
         kept = self.plan.recorded.kept
         return 0 if kept is None else kept.nbytes
 
     def writes(self, storage: int) -> bool:
-        """Whether the recording writes a storage that was there before."""
+        """Whether the recording writes a storage of an earlier one."""
         return storage in self.plan.recorded.writers
 
     def keep(
@@ -153,12 +153,12 @@ class Part:
         results: Mapping[int, Result],
         raw: Mapping[int, RawMemory],
     ) -> None:
-        """Leave to later replays what this one made and what still lives.
+        """Keep the live results for later replays.
 
         Args:
-            made: What was handed over.
-            results: Since which call each storage holds what it holds.
-            raw: Storages of which some holds what lay in memory before.
+            made: The wanted storages.
+            results: Where the contents come from.
+            raw: Storages that have uninitialized bytes.
         """
         recorded, kept, runner = (
             self.plan.recorded,
@@ -173,15 +173,16 @@ class Part:
         for storage in self.plan.spared & results.keys() - tainted:
             real = made.get(storage, runner.memory.find(storage))
             constant = recorded.constants.get(storage)
-            is_read_anew = constant is not None and constant.tensor is not None
-            if isinstance(real, UntypedStorage) and not is_read_anew:
+            # The user may change their own tensor: it is read again each time.
+            is_shared = constant is not None and constant.tensor is not None
+            if isinstance(real, UntypedStorage) and not is_shared:
                 kept.put(storage, Content(real, *results[storage], raw.get(storage)))
 
     def _find_freed(self, step: Step) -> list[int]:
         return [s for s in step.frees if s not in self.plan.spared]
 
     def _provide(self) -> None:
-        """Bring in what is there before the first step."""
+        """Add the storages that must exist before the first step."""
         recorded, runner = self.plan.recorded, self._runner
         kept = recorded.kept
         if kept is not None:
@@ -210,7 +211,7 @@ class Part:
             runner.keep(call, inputs, outputs, step.frees, self.plan.spared)
 
     def _make_scratch(self, call: Call) -> Iterator[list[Tensor]]:
-        """Yield arguments for a call of which only the draw matters."""
+        """Yield scratch arguments for a call of which only the draw matters."""
         device, sizes = self._runner.device, self.plan.recorded.nbytes_by_storage
         pieces = split_draw(call) if device.type == "cpu" else []
         if pieces:
@@ -229,21 +230,19 @@ class Part:
 
 
 class Execution:
-    """One replay of the calls that some storages depend on.
-
-    What earlier recordings made is replayed first, each recording once.
+    """The replay of a recording, after the parts of earlier ones that it needs.
 
     Args:
-        program: What was recorded.
+        program: The recording.
         request: What is wanted of it.
-        device: What stands for meta.
-        read: Returns the columns of a program.
+        device: Replaces the meta device.
+        read: Returns the calls of a program.
 
     Raises:
-        ReplayError: Their content depends on something that was not recorded.
+        ReplayError: A wanted content depends on something that was not recorded.
 
     Attributes:
-        plan: What will be done of the program itself.
+        plan: The plan of the recording itself.
     """
 
     def __init__(
@@ -283,16 +282,16 @@ class Execution:
 
     @property
     def steps(self) -> list[Step]:
-        """Steps of all recordings, in order."""
+        """The steps of all recordings, in order."""
         return [step for part in self._parts for step in part.steps]
 
     @property
     def uninitialized(self) -> set[int]:
-        """Wanted storages of which some holds what lay in memory before."""
+        """Wanted storages that have uninitialized bytes."""
         return self._raw[id(self._last)].keys() & self.plan.wanted
 
     def reads_raw(self, read: Iterable[tuple[int, Geometry]]) -> bool:
-        """Whether wanted tensors hold, or something rests on, what lay in memory.
+        """Whether tensors have uninitialized elements, or values computed from such.
 
         Args:
             read: Storage and geometry of the tensors.
@@ -302,10 +301,10 @@ class Execution:
             return True
         return any(s in raw and not raw[s].holds(geometry) for s, geometry in read)
 
-    def find_out(self) -> bool:
-        """Find out as it runs what is written where values say; whether anything is.
+    def follow_partial_writes(self) -> bool:
+        """Follow uninitialized bytes while it runs; False if no values decide on them.
 
-        What is read and was not written is then refused by :meth:`run`.
+        :meth:`run` then refuses to read uninitialized elements.
         """
         if not has_partial_writes(self.plan):
             return False
@@ -322,9 +321,9 @@ class Execution:
         return True
 
     def describe_raw(self) -> str:
-        """Return in words which call made the memory that wanted storages still hold.
+        """Describe the call that allocated the uninitialized memory of wanted storages.
 
-        With what is said to differ at its line.
+        With the caveats of its line.
         """
         for part in self._parts:
             recorded = part.plan.recorded
@@ -338,19 +337,19 @@ class Execution:
 
     @cached_property
     def _raw(self) -> dict[int, dict[int, RawMemory]]:
-        """Storages of each part of which some holds what lay in memory before."""
+        """Storages of each part that have uninitialized bytes."""
         return self.follow(find_raw)
 
     @property
     def drawn_elsewhere(self) -> set[int]:
-        """Wanted storages that rest on what the generator of an accelerator draws."""
+        """Wanted storages that rest on draws from an accelerator's generator."""
         found = self.follow(find_drawn_elsewhere)[id(self._last)]
         return found.keys() & self.plan.wanted
 
     def follow(
         self, find: Callable[[Plan, Mapping[int, Fact]], dict[int, Fact]]
     ) -> dict[int, dict[int, Fact]]:
-        """Find storages of each part, given those that earlier ones pass on."""
+        """Call ``find`` for each part, with the facts on storages of earlier parts."""
         given: dict[int, dict[int, Fact]] = {}
         found: dict[int, dict[int, Fact]] = {}
         for part in self._parts:
@@ -365,7 +364,7 @@ class Execution:
         peak = 0
         waiting: dict[int, int] = {}
         for part in self._parts:
-            waiting.pop(id(part), None)  # what it was given counts in its own peak
+            waiting.pop(id(part), None)  # they count in the own peak of the part
             own = part.peak_nbytes(kept if part is self._last else {})
             peak = max(peak, own + sum(waiting.values()))
             for storage in part.plan.wanted:
@@ -375,19 +374,19 @@ class Execution:
         return peak
 
     def run(self, finished: Finished) -> Iterator[None]:
-        """Do it, one step at a time; under :func:`RealTorch`.
+        """Run all steps; under :func:`RealTorch`.
 
         Args:
-            finished: Given each wanted storage as soon as nothing changes it any more.
+            finished: Receives each wanted storage after the last step that changes it.
 
         Yields:
             After each step.
 
         Raises:
-            ReplayError: A step failed, or gave something else than was recorded.
+            ReplayError: A step failed, or its result differs from the record.
         """
         done: dict[int, Part] = {}
-        if self._keeps:  # before anything is taken out of what was kept
+        if self._keeps:  # before the parts take kept contents out
             self._results = list(self._find_results())
         for part in self._parts:
             is_last = part is self._last
@@ -400,17 +399,17 @@ class Execution:
             )
 
     def keep(self, made: Mapping[int, UntypedStorage | Tensor]) -> None:
-        """Leave to later replays what :meth:`run` made and what still lives.
+        """Keep live results of :meth:`run` for later replays.
 
         Args:
-            made: What it handed over.
+            made: The wanted storages.
         """
         for part, results in zip(self._parts, self._results, strict=True):
             own = made if part is self._last else {}
             part.keep(own, results, self._raw[id(part)])
 
     def _find_results(self) -> Iterator[dict[int, Result]]:
-        """Yield, for each part, how its storages come to what they will hold."""
+        """Yield, for each part, where the contents of its storages come from."""
         assumed: dict[int, set[int]] = {}
         for part in self._parts:
             results = find_results(part.plan, assumed.get(id(part), ()))
@@ -421,33 +420,33 @@ class Execution:
                         assumed.setdefault(id(taker), set()).add(number)
 
     def end_state(self) -> Tensor | None:
-        """Return where torch's default CPU generator would stand now, if it moved."""
+        """Return the end state of torch's default CPU generator, if it is used."""
         return self._last.end_state()
 
     @property
     def parts(self) -> Sequence[Part]:
-        """What is done of each recording, in order."""
+        """The parts, in order of their recordings."""
         return self._parts
 
     def state_at(self, source: int) -> Tensor | None:
-        """Return where a CPU generator of the program stood at a requested source."""
+        """Return the state of a CPU generator at a requested source."""
         return self._last.state_at(source)
 
     def _takers_of(self, part: "Part", storage: int) -> list[tuple["Part", int]]:
         return self._takers.get((id(part.program), storage), [])
 
     def _passing_on(self, part: "Part") -> Finished:
-        """Return what gives the content of storages to later recordings."""
+        """Return a function that gives finished storages to the later parts."""
 
         def take(storage: int, real: UntypedStorage | Tensor) -> None:
             takers = self._takers_of(part, storage)
-            # What none of them writes, a later recording will ask for here again.
+            # A storage that no later part writes stays valid: keep it here.
             is_kept = storage in part.plan.spared
             is_kept = is_kept and not any(t.writes(number) for t, number in takers)
             if is_kept:
                 part.give(storage, real)
             for index, (taker, number) in enumerate(takers):
-                # Each may write it: all but one get a copy.
+                # Each part may write it: all but the first get a copy.
                 taker.give(number, real.clone() if index or is_kept else real)
 
         return take
@@ -456,11 +455,11 @@ class Execution:
 def order_latest_first(
     program: Program, sources_of: Callable[[Program], Sequence[Program]]
 ) -> list[Program]:
-    """Return a recording and all that it goes on from, each before those it needs.
+    """Return a recording and its sources, direct or not, each before its own sources.
 
     Args:
         program: The recording.
-        sources_of: Returns those from which one goes on directly.
+        sources_of: Returns the direct sources of a recording.
     """
     done: dict[int, Program] = {}
     stack = [(program, iter(sources_of(program)))]
@@ -476,12 +475,12 @@ def order_latest_first(
 
 
 def imported_by(program: Program) -> list[Program]:
-    """Return the recordings whose storages one met."""
+    """Return the recordings whose storages a recording uses."""
     return list({id(i.program): i.program for i in program.imports}.values())
 
 
 def needed_by(program: Program) -> list[Program]:
-    """Return the recordings whose storages one met, or whose generators it found."""
+    """Return the recordings whose storages or generator states a recording uses."""
     states = program.randomness.states
     return [
         *imported_by(program),

@@ -26,15 +26,15 @@ Bytes: TypeAlias = npt.NDArray[np.bool_]
 
 
 class RawMemory:
-    """Which bytes of a storage were written.
+    """Which bytes of a storage were written; the others are uninitialized.
 
     Args:
-        nbytes: How many it has.
-        is_written: Whether all of them are.
-        is_tainted: Whether they were computed from what lay in memory.
+        nbytes: Bytes of the storage.
+        is_written: Whether all of them were written.
+        is_tainted: Whether they were computed from uninitialized bytes.
 
     Attributes:
-        is_tainted: Whether some were, at some time.
+        is_tainted: Whether some bytes were computed from uninitialized ones.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RawMemory:
         self._is_whole = is_written or nbytes == 0
 
     def copy(self, nbytes: int) -> "RawMemory":
-        """Return another that is the same; none is written if it has other bytes."""
+        """Return a copy; with another count of bytes, none of them is written."""
         made = RawMemory(nbytes, is_tainted=self.is_tainted)
         if nbytes == self._nbytes:
             made._is_whole = self._is_whole
@@ -55,7 +55,7 @@ class RawMemory:
 
     @property
     def is_written(self) -> bool:
-        """Whether all of it is written."""
+        """Whether all bytes are written."""
         if self._written is not None and self._written.all():
             self._written, self._is_whole = None, True
         return self._is_whole
@@ -66,14 +66,14 @@ class RawMemory:
             return True
         if self._written is None:
             return False
-        elements = view(self._written, geometry)
+        elements = _view_bytes(self._written, geometry)
         return elements is not None and bool(elements.all())
 
     def find_written(self, geometry: Geometry) -> Bytes:
         """Return which elements of a tensor are written."""
         if self._written is None:
             return np.full(geometry.shape, self._is_whole, np.bool_)
-        elements = view(self._written, geometry)
+        elements = _view_bytes(self._written, geometry)
         if elements is None or not prod(geometry.shape):
             return np.full(geometry.shape, fill_value=False)
         return np.asarray(elements.all(axis=-1))
@@ -87,25 +87,20 @@ class RawMemory:
             self._mark(geometry, is_written=True)
 
     def write_some(self, geometry: Geometry, which: Bytes) -> None:
-        """Write some elements of a tensor.
-
-        Args:
-            geometry: The tensor's.
-            which: Which of them.
-        """
+        """Write the elements of a tensor where ``which`` is true."""
         if self._written is None:
             self._written = np.full(self._nbytes, self._is_whole, np.bool_)
-        elements = view(self._written, geometry)
+        elements = _view_bytes(self._written, geometry)
         if elements is not None:
             elements[which] = True
 
     def taint(self, geometry: Geometry) -> None:
-        """Write what was computed from what lay in memory over the elements."""
+        """Overwrite the elements of a tensor with values of uninitialized ones."""
         self.is_tainted = True
         self._mark(geometry, is_written=False)
 
     def leave_out_gaps(self, geometry: Geometry) -> None:
-        """Take what lies between the elements of the only tensor for written."""
+        """Count the bytes between the elements of the only tensor as written."""
         self._is_whole = True
         self._mark(geometry, is_written=False)
 
@@ -113,15 +108,15 @@ class RawMemory:
         if self._written is None:
             self._written = np.full(self._nbytes, self._is_whole, np.bool_)
         self._is_whole = False
-        elements = view(self._written, geometry)
+        elements = _view_bytes(self._written, geometry)
         if elements is not None:
             elements[...] = is_written
         elif not is_written:
             self._written[...] = False
 
 
-def view(written: Bytes, geometry: Geometry) -> Bytes | None:
-    """Return the bytes of a tensor's elements; None if they have no places."""
+def _view_bytes(written: Bytes, geometry: Geometry) -> Bytes | None:
+    """Return the bytes of a tensor's elements; None for a tensor without strides."""
     stride, offset, itemsize = (
         geometry.stride,
         geometry.storage_offset,
@@ -139,17 +134,17 @@ def view(written: Bytes, geometry: Geometry) -> Bytes | None:
 
 
 MAX_STATES: Final = 64
-"""Of one generator; and how many generators."""
+"""Kept states of one generator, and generators with kept states."""
 
 
 class Content(NamedTuple):
-    """What a storage held after some calls.
+    """The content of a storage after a call.
 
     Attributes:
         real: The bytes.
-        last_call: The last call that made or wrote them; -1 before all.
-        is_assumed: Whether they rest on what was assumed.
-        raw: Which of them were written, if not all.
+        last_call: The last call that made or wrote them; -1 if none did.
+        is_assumed: Whether they rest on assumed values.
+        raw: Which bytes were written; None if all were.
     """
 
     real: UntypedStorage
@@ -159,14 +154,14 @@ class Content(NamedTuple):
 
 
 class Kept:
-    """Contents of storages and states of generators, each true on its own.
+    """Contents of storages and states of generators, each valid on its own.
 
-    A replay takes out what it will write, and puts back what it made: one that fails
-    or is interrupted leaves less, and nothing wrong.
+    A replay takes contents out before it writes them, and puts results back: after an
+    error or an interrupt fewer contents are kept, and no wrong ones.
 
     Attributes:
-        nbytes: The bytes that it has of all storages.
-        is_brought_on: Whether the loops of the recording were run, once it was over.
+        nbytes: Bytes of all kept contents.
+        is_brought_on: Whether the loops of the finished recording were replayed.
     """
 
     def __init__(self) -> None:
@@ -182,28 +177,28 @@ class Kept:
 
     @property
     def storages(self) -> Collection[int]:
-        """The storages of which it has the content."""
+        """The storages with a kept content."""
         return self._contents.keys()
 
     def nbytes_of(self, storages: Iterable[int]) -> int:
-        """Return the bytes that it has of some storages."""
+        """Return the kept bytes of some storages."""
         known = self._contents
         return sum(known[s].real.nbytes() for s in storages if s in known)
 
     @property
     def draws(self) -> set[int]:
-        """The draws that are known to have left a generator of the CPU in a state."""
+        """The draws after which the state of a CPU generator is kept."""
         return {draw for states in self._states.values() for draw in states}
 
     def state_after(self, draw: int) -> Tensor | None:
-        """Return the state in which a draw left its generator, if that is known."""
+        """Return the state of a generator after a draw, if it is kept."""
         return next((s[draw] for s in self._states.values() if draw in s), None)
 
     def list_contents(self, *, can_assume: bool) -> Mapping[int, int]:
-        """Return the storages that it has, and the last call that made or wrote each.
+        """Return the kept storages, each with the last call that made or wrote it.
 
         Args:
-            can_assume: Whether also those that rest on what was assumed.
+            can_assume: Whether to include contents that rest on assumed values.
         """
         calls = self._last_calls
         if can_assume or not self._assumed:
@@ -211,21 +206,21 @@ class Kept:
         return {s: call for s, call in calls.items() if s not in self._assumed}
 
     def is_assumed(self, storage: int) -> bool:
-        """Whether a kept content rests on what was assumed."""
+        """Whether a kept content rests on assumed values."""
         return storage in self._assumed
 
     def find_raw(self, storages: Iterable[int]) -> dict[int, RawMemory]:
-        """Return those of some storages of which not all was written."""
+        """Return the storages, of some, that have uninitialized bytes."""
         found = ((s, self._contents[s].raw) for s in storages)
         return {s: raw for s, raw in found if raw is not None}
 
     def find(self, storage: int) -> UntypedStorage:
-        """Return a content."""
+        """Return the content of a storage; not to be written."""
         return self._contents[storage].real
 
     @unbroken
     def take(self, storage: int) -> UntypedStorage:
-        """Hand a content over, and forget it."""
+        """Remove a content and return it."""
         content = self._contents.pop(storage)
         del self._last_calls[storage]
         self._assumed.discard(storage)
@@ -234,7 +229,7 @@ class Kept:
 
     @unbroken
     def put(self, storage: int, content: Content) -> None:
-        """Take a content in, unless there is a later one."""
+        """Keep a content, unless a later one is kept."""
         known = self._contents.get(storage)
         if known is None or known.last_call <= content.last_call:
             self.drop([storage])
@@ -245,28 +240,28 @@ class Kept:
                 self._assumed.add(storage)
 
     def put_state(self, generator: int, draw: int, state: Tensor) -> None:
-        """Take in where a draw left its generator; of the oldest some are dropped."""
+        """Keep the state of a generator after a draw; the oldest states are dropped."""
         states = self._states.pop(generator, {})
-        self._states[generator] = states  # now the last one that was used
+        self._states[generator] = states  # the most recently used one is the last
         states[draw] = state
         for crowd in (states, self._states):
             while len(crowd) > MAX_STATES:
                 del crowd[next(iter(crowd))]
 
     def drop(self, storages: Iterable[int]) -> None:
-        """Forget the contents of some storages."""
+        """Invalidate the contents of some storages."""
         for storage in storages:
             if storage in self._contents:
                 self.take(storage)
 
     def drop_states(self) -> None:
-        """Forget the states of generators but the last of each."""
+        """Drop all states but the last one of each generator."""
         for states in self._states.values():
             for draw in [*states][:-1]:
                 del states[draw]
 
     def drop_others(self, storages: Collection[int]) -> None:
-        """Forget all contents but those of some storages."""
+        """Drop all contents but those of some storages."""
         self.drop([storage for storage in self._contents if storage not in storages])
 
 
@@ -274,22 +269,22 @@ kept_by_program: dict[int, tuple[weakref.ref[Program], Kept]] = {}
 
 
 def keep_for(program: Program, kept: Kept) -> None:
-    """Keep what replays left of a recording that is finished."""
+    """Keep the results of replays for as long as a finished recording lives."""
     key = id(program)
-    # A callback written in Python would swallow an interrupt.
+    # Not a lambda: an interrupt inside of a Python callback would be lost.
     forget = partial(kept_by_program.pop, key)
     kept_by_program[key] = weakref.ref(program, forget), kept
 
 
 def find_kept(program: Program) -> Kept:
-    """Return what replays left of a finished recording, and will."""
+    """Return what is kept of a finished recording; empty if it was not replayed."""
     if id(program) not in kept_by_program:
         keep_for(program, Kept())
     return kept_by_program[id(program)][1]
 
 
 def forget_unreachable() -> None:
-    """Forget what no later recording can ask for: a later one has its tensors."""
+    """Drop contents of storages without a live tensor: nobody can ask for them."""
     for ref, kept in [*kept_by_program.values()]:
         program = ref()
         if program is not None:

@@ -1,4 +1,8 @@
-"""The real storages of a replay, by their number in the program."""
+"""The real storages of a replay, by their number in the program.
+
+Read :class:`Memory` first; :func:`make_view` makes a tensor of recorded geometry on a
+storage.
+"""
 
 from collections.abc import Iterable
 
@@ -14,24 +18,24 @@ from meta_magic.trace.signature import Geometry
 
 
 class Memory:
-    """Holds what is alive during a replay.
+    """The real storages that are live during a replay.
 
     Attributes:
-        device: What stands for meta.
+        device: Replaces the meta device.
     """
 
     def __init__(self, recorded: ProgramCalls, device: torch.device) -> None:
         self.device = device
         self._recorded = recorded
         self._storages: dict[int, UntypedStorage] = {}
-        self._tensors: dict[int, Tensor] = {}  # of layouts without a storage
+        self._tensors: dict[int, Tensor] = {}  # sparse ones, which have no storage
         self._last: dict[int, tuple[Geometry, Tensor]] = {}
 
     def __contains__(self, storage: int) -> bool:
         return storage in self._storages or storage in self._tensors
 
     def tensor(self, storage: int, geometry: Geometry) -> Tensor:
-        """Return a tensor of the recorded geometry; not one to give away."""
+        """Return a tensor of the recorded geometry; the next call may reuse it."""
         last = self._last.get(storage)
         if last is not None and last[0] is geometry:
             return last[1]
@@ -39,7 +43,7 @@ class Memory:
             return view_sparse(self._tensors[storage], geometry)
         real = self._storages[storage]
         if geometry.device.type == "meta" and real.device != self.device:
-            # A constant that the cell would have made on the device.
+            # A recorded constant is on the CPU; in the cell it was on the device.
             real = self._storages[storage] = (
                 as_bytes(real).to(self.device).untyped_storage()
             )
@@ -48,29 +52,29 @@ class Memory:
         return tensor
 
     def note_tensor(self, storage: int, geometry: Geometry, tensor: Tensor) -> None:
-        """Take in a tensor that lies on a storage and is as recorded."""
+        """Remember a tensor on a storage, for the next call that needs it."""
         self._last[storage] = geometry, tensor
 
     def forget_tensors(self, storages: Iterable[int]) -> None:
-        """Make tensors on some storages anew, for those of before may be otherwise."""
+        """Forget remembered tensors, whose shape or strides a call may have changed."""
         for storage in storages:
             self._last.pop(storage, None)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held."""
+        """Bytes of all storages."""
         tensors = sum(tensor.nbytes for tensor in self._tensors.values())
         return tensors + sum(real.nbytes() for real in self._storages.values())
 
     def storages(self) -> set[int]:
-        """Return the numbers of what is held."""
+        """Return the numbers of all storages."""
         return {*self._storages, *self._tensors}
 
     def add(self, storage: int, real: UntypedStorage) -> None:
-        """Take a storage in, as large as the recording made it.
+        """Add a storage; it is grown to its recorded size.
 
         Raises:
-            ReplayError: It has no memory: a view of it would end the process.
+            ReplayError: It has no memory: reading it would crash the process.
         """
         if not has_memory(real):
             raise ReplayError("a tensor subclass has no memory of its own", storage)
@@ -83,38 +87,38 @@ class Memory:
         self._last.pop(storage, None)
 
     def add_tensor(self, storage: int, tensor: Tensor) -> None:
-        """Take in a tensor that has no storage of its own, such as a sparse one."""
+        """Add a tensor that has no storage, such as a sparse one."""
         self._tensors[storage] = tensor
 
     def find(self, storage: int) -> UntypedStorage | None:
-        """Return a storage, if it is there."""
+        """Return a storage, or None."""
         return self._storages.get(storage)
 
     def take(self, storage: int) -> UntypedStorage | Tensor:
-        """Hand a storage over, and forget it."""
+        """Remove a storage and return it."""
         self._last.pop(storage, None)
         found = self._storages.pop(storage, None)
         return self._tensors.pop(storage) if found is None else found
 
     def free(self, storages: Iterable[int]) -> None:
-        """Forget storages."""
+        """Remove storages."""
         for storage in storages:
             self._storages.pop(storage, None)
             self._tensors.pop(storage, None)
             self._last.pop(storage, None)
 
     def allocate(self, storage: int, geometry: Geometry) -> None:
-        """Make memory without content for a storage."""
+        """Add a new, uninitialized storage."""
         device = self.device if geometry.device.type == "meta" else geometry.device
         nbytes = self._recorded.nbytes_by_storage[storage]
         self._storages[storage] = allocate(nbytes, device)
         self._last.pop(storage, None)
 
     def load(self, constant: Constant) -> None:
-        """Make a storage with a recorded content.
+        """Add a storage with its recorded content.
 
         Raises:
-            ReplayError: It was kept by reference, and changed since.
+            ReplayError: The recording refers to the user's tensor, which changed since.
         """
         if constant.sparse is not None:
             sparse = constant.sparse.clone().to(self.device)
@@ -127,7 +131,7 @@ class Memory:
             self._load_shared(constant)
 
     def _load_shared(self, constant: Constant) -> None:
-        """Make a storage with the content of one that is the user's."""
+        """Add a copy of a tensor of the user, if it did not change since."""
         tensor, name = constant.tensor, constant.name
         if tensor is None or sum_bytes(tensor) != constant.checksum:
             raise ReplayError(
@@ -141,12 +145,12 @@ class Memory:
 
 
 def allocate(nbytes: int, device: torch.device) -> UntypedStorage:
-    """Return a new storage without content."""
+    """Return a new, uninitialized storage."""
     return torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
 
 
 def has_memory(storage: UntypedStorage) -> bool:
-    """Whether a storage has all the bytes that it claims, as a wrapper's has not."""
+    """Whether a storage has memory; that of a tensor subclass may have none."""
     try:
         return bool(storage.data_ptr()) or not storage.nbytes()
     except RuntimeError:
@@ -157,7 +161,7 @@ def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
     """Return a tensor on a storage.
 
     Raises:
-        ReplayError: There is none such.
+        ReplayError: The tensor does not fit on the storage, or is sparse.
     """
     shape, stride, offset = geometry.shape, geometry.stride, geometry.storage_offset
     if stride is None or offset is None:
@@ -168,7 +172,7 @@ def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
         view.set_(storage, offset, shape, stride)
     except RuntimeError as error:
         cause = error
-    if cause is not None or storage.nbytes() != nbytes:  # else torch made it larger
+    if cause is not None or storage.nbytes() != nbytes:  # set_ grows a short storage
         raise ReplayError(
             f"torch makes no {geometry.dtype} tensor of shape {shape} on a storage of "
             f"{nbytes:,} bytes"
@@ -182,7 +186,7 @@ def view_sparse(sparse: Tensor, geometry: Geometry) -> Tensor:
     """Return a sparse tensor, or a view of its values.
 
     Raises:
-        ReplayError: These are not laid out as they were recorded.
+        ReplayError: The values have other strides than recorded.
     """
     if geometry.stride is None:
         return sparse
@@ -195,7 +199,7 @@ def view_sparse(sparse: Tensor, geometry: Geometry) -> Tensor:
 
 
 def read_geometry(tensor: Tensor) -> Geometry:
-    """Return the geometry of a living tensor."""
+    """Return the geometry of a tensor."""
     return Geometry(
         shape=tuple(tensor.shape),
         stride=tensor.stride(),

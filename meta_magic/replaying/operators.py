@@ -41,15 +41,12 @@ from meta_magic.trace.signature import (
 
 
 class CallArguments:
-    """What the calls of one signature are given: a replay makes each many times.
-
-    Args:
-        signature: What they share.
+    """The arguments of all calls of one signature; :meth:`fill` adds the tensors.
 
     Attributes:
-        signature: What they share.
-        default_dtype: The default dtype under which they gave their outputs; None if
-            these do not depend on it.
+        signature: The signature.
+        default_dtype: torch's default dtype when the calls were recorded; None if
+            their outputs do not depend on it.
     """
 
     def __init__(self, signature: Signature) -> None:
@@ -59,7 +56,7 @@ class CallArguments:
         self._tensors: list[tuple[str, int]] = []
         self._others: list[tuple[str, Argument]] = []
         given = dict(signature.arguments)
-        given.pop("generator", None)  # a call is told anew from which to draw
+        given.pop("generator", None)  # Streams says from which to draw
         for name, value in given.items():
             if isinstance(value, TensorArgument):
                 self._tensors.append((name, value.index))
@@ -69,14 +66,14 @@ class CallArguments:
                 self._plain[name] = value
 
     def fill(self, tensors: Sequence[Tensor], device: torch.device) -> dict[str, Any]:
-        """Return the arguments with tensors and devices in their places.
+        """Return the keyword arguments of one call.
 
         Args:
             tensors: The tensor arguments.
-            device: What stands for meta.
+            device: Replaces the meta device.
 
         Raises:
-            ReplayError: One was not recorded.
+            ReplayError: An argument was not recorded.
         """
         given = self._plain.copy()
         for name, index in self._tensors:
@@ -105,43 +102,46 @@ class CallArguments:
             if found is not None:
                 return found
             raise ReplayError(
-                f"{self.signature.op} was called with {name}={value.text}, of which "
-                "the recording keeps no more than this text"
+                f"{self.signature.op} was called with {name}={value.text}: the "
+                "recording keeps only this text of the argument"
             )
         return value
 
 
 def find_default_dtype(signature: Signature) -> torch.dtype | None:
-    """Return the default dtype under which a call gave its outputs, if that matters.
+    """Return torch's default dtype as it was when a call was recorded, if it matters.
 
-    Only what has no floating-point argument can have depended on it.
+    It matters for factories such as ``torch.ones(2)``, without a floating-point input.
     """
-    floating = [g.dtype for g in signature.inputs if is_floating(g.dtype)]
-    made = [g.dtype for g in signature.outputs if is_floating(g.dtype)]
+    floating = [g.dtype for g in signature.inputs if _is_floating(g.dtype)]
+    made = [g.dtype for g in signature.outputs if _is_floating(g.dtype)]
     given: Mapping[str, Argument] = dict(signature.arguments)
     if floating or not made or given.get("dtype") is not None:
         return None
     return made[0].to_real()
 
 
-def is_floating(dtype: torch.dtype) -> bool:
-    """Whether a dtype is a floating-point or complex one."""
+def _is_floating(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-FILL_NAMES: Final = """
-normal_.default uniform_.default random_.default random_.from random_.to
-exponential_.default log_normal_.default cauchy_.default geometric_.default
-bernoulli_.float zero_.default fill_.Scalar
-"""
-FILLS: Final = frozenset(f"aten.{name}" for name in FILL_NAMES.split())
-"""Operators that write all of their tensor and read nothing."""
+def aten_names(text: str) -> frozenset[str]:
+    """Return the names in a text, each with its namespace ``aten``."""
+    return frozenset(f"aten.{name}" for name in text.split())
+
+
+FILLS: Final = aten_names(
+    "normal_.default uniform_.default random_.default random_.from random_.to "
+    "exponential_.default log_normal_.default cauchy_.default geometric_.default "
+    "bernoulli_.float zero_.default fill_.Scalar"
+)
+"""Operators that overwrite their tensor and read nothing."""
 
 COPIES: Final = frozenset({"aten.copy_.default", "aten.fill_.Tensor"})
-"""Operators that write all of their first tensor and read the other alone."""
+"""Operators that overwrite their first tensor and read only the second."""
 
 SPLIT: Final = frozenset({"aten.uniform_.default", "aten.normal_.default"})
-"""Operators that draw element by element on the CPU, or in groups of 16."""
+"""Operators that the CPU runs element by element, or in groups of 16 elements."""
 
 DRAWN: Final[dict[str, Callable[..., Any]]] = {
     "aten.rand.default": Tensor.uniform_,
@@ -149,81 +149,77 @@ DRAWN: Final[dict[str, Callable[..., Any]]] = {
     "aten.randn.default": Tensor.normal_,
     "aten.randn.generator": Tensor.normal_,
 }
-"""Factories that draw as one of those, and what draws so into a part."""
+"""Factories that draw like one of these, and the method that fills a part alike."""
 
-EMPTY_NAMES: Final = """
-empty_like.default empty_strided.default empty_permuted.default new_empty.default
-new_empty_strided.default empty.memory_format
-"""
 SETTING: Final = frozenset(
     {"aten.set_.source_Storage", "aten.set_.source_Storage_storage_offset"}
 )
-"""Operators that give a tensor another storage, which no argument recorded names."""
+"""Operators that give a tensor another storage; it is no recorded argument."""
 
-EMPTY: Final = SETTING | {f"aten.{name}" for name in EMPTY_NAMES.split()}
-"""Operators that make memory without content, or none."""
+EMPTY: Final = SETTING | aten_names(
+    "empty_like.default empty_strided.default empty_permuted.default new_empty.default "
+    "new_empty_strided.default empty.memory_format"
+)
+"""Operators that return uninitialized memory, or a new view of a storage."""
 
-LIKE_NAMES: Final = """
-zeros_like.default ones_like.default full_like.default rand_like.default
-randn_like.default randint_like.default randint_like.low_dtype new_zeros.default
-new_ones.default new_full.default empty_like.default new_empty.default
-new_empty_strided.default
-"""
-LIKE: Final = frozenset(f"aten.{name}" for name in LIKE_NAMES.split())
-"""Operators that read nothing of their argument but its metadata."""
+LIKE: Final = aten_names(
+    "zeros_like.default ones_like.default full_like.default rand_like.default "
+    "randn_like.default randint_like.default randint_like.low_dtype new_zeros.default "
+    "new_ones.default new_full.default empty_like.default new_empty.default "
+    "new_empty_strided.default"
+)
+"""Operators that read only the metadata of their argument."""
 
-BY_SHAPE_NAMES: Final = """
-bernoulli.default bernoulli.p bernoulli_.Tensor native_dropout.default
-multinomial.default normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor
-"""
-BY_SHAPE: Final = frozenset(f"aten.{name}" for name in BY_SHAPE_NAMES.split())
-"""Operators that draw as much whatever their tensors hold, if that is allowed."""
+BY_SHAPE: Final = aten_names(
+    "bernoulli.default bernoulli.p bernoulli_.Tensor native_dropout.default "
+    "multinomial.default normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor"
+)
+"""Operators that draw equally many numbers for all valid values of their tensors."""
 
 N_TRAINED: Final = {"aten.mkldnn_rnn_layer.default": 4}
+"""Operators that return so many tensors with gradients, and fewer without."""
 
-KEEPING_NAMES: Final = """
-empty.out empty_like.out empty_permuted.out empty_strided.out new_empty.out
-new_empty_strided.out native_batch_norm.out
-"""
-KEEPING: Final = frozenset(f"aten.{name}" for name in KEEPING_NAMES.split())
-"""Operators that may leave what is in ``out=``."""
+KEEPING: Final = aten_names(
+    "empty.out empty_like.out empty_permuted.out empty_strided.out new_empty.out "
+    "new_empty_strided.out native_batch_norm.out"
+)
+"""Operators that may leave the old values in ``out=``."""
 
-GARBLING_NAMES: Final = """
-addmm.out mm.out std.correction_out std.out var.correction_out var.out
-"""
-GARBLING: Final = frozenset(f"aten.{name}" for name in GARBLING_NAMES.split())
-"""Operators that compute garbage of an argument that they resize as their ``out=``."""
+GARBLING: Final = aten_names(
+    "addmm.out mm.out std.correction_out std.out var.correction_out var.out"
+)
+"""Operators that compute garbage if ``out=`` is also an input and is resized."""
 
 GARBLING_IF_GROWN: Final = frozenset({"aten.histc.out"})
-"""Operators that do so if the argument grows: they then read what nothing wrote."""
+"""Operators that do so only if ``out=`` grows: they read its uninitialized end."""
 
 READING: Final = frozenset({"aten.from_file.default"})
-"""Operators whose result lies outside of the recording."""
+"""Operators that read something outside of the recording."""
 
 
 class Operator:
     """An operator that a program calls.
 
     Args:
-        name: Name as torch has it.
-        function: What has that name.
-        run: What is called in its place; None for the function itself.
+        name: Its name in torch, such as ``aten.addmm.default``.
+        function: torch's operator of that name.
+        run: A function to call instead of it.
 
     Attributes:
-        name: Name as torch has it.
-        is_fill: Whether it writes all of its first tensor without reading it.
-        is_empty: Whether what it returns is uninitialized, where that is new.
+        name: Its name in torch.
+        is_fill: Whether it overwrites its first tensor without reading it.
+        is_empty: Whether its new outputs are uninitialized.
         is_setting: Whether it gives a tensor another storage.
-        reads_metadata: Whether it reads nothing of its tensors but their metadata.
-        is_builtin: Whether it is torch's own, whose tags say whether it draws.
+        reads_metadata: Whether it reads only the metadata of its tensors.
+        is_builtin: Whether it is torch's own: its tags then say whether it draws.
         out: Names of the arguments that take results.
         is_random: Whether it draws random numbers.
-        lays_out_anew: Whether it may leave its arguments with another shape or strides.
-        can_split: Whether drawing for a part of the elements after the other uses up
-            the same numbers, on the CPU.
-        draws_by_shape: Whether it draws as much for any values that it allows.
-        draws_blindly: Whether how much it draws depends on no tensor's values.
-        unread: Indices of the tensors of which it reads nothing but their metadata.
+        lays_out_anew: Whether it may change the shape or strides of its arguments.
+        can_split: Whether the CPU draws the same numbers when it draws for one part of
+            the elements after the other.
+        draws_by_shape: Whether it draws equally many numbers for all valid values.
+        draws_blindly: Whether the count of its draws depends on no tensor's values.
+        unread: Indices of the tensors of which it reads only the metadata.
     """
 
     def __init__(
@@ -250,7 +246,6 @@ class Operator:
             or bool(self.out)
             or not self.is_builtin
         )
-        # Where gradients are wanted it returns as many tensors, else less.
         self._n_trained = N_TRAINED.get(name, sys.maxsize)
         tensors = [a for a in schema_of(function).arguments if "Tensor" in str(a.type)]
         self.draws_by_shape = name in BY_SHAPE
@@ -259,7 +254,7 @@ class Operator:
         )
         made = getattr(initializer, "function", function)
         self._call: Callable[..., Any] = run or made
-        # Two of its draws would come from different generators.
+        # It draws twice, and hands the generator to one of the two draws only.
         self._takes_generator = name != "nn.init.sparse_"
         self._call_with = (
             function if "generator" in self._names else find_variant(function)
@@ -269,7 +264,7 @@ class Operator:
 
     @property
     def function(self) -> OpOverload | None:
-        """What has that name; None if something else is called in its place."""
+        """Torch's operator; None if another function is called instead."""
         return self._call if isinstance(self._call, OpOverload) else None
 
     def call(
@@ -282,10 +277,10 @@ class Operator:
         """Call the operator.
 
         Args:
-            arguments: Its arguments.
-            tensors: Those that are tensors; of a factory, what it is to draw into.
-            device: What stands for meta.
-            generator: What to draw from.
+            arguments: Its arguments but for the tensors.
+            tensors: Its tensor arguments; for a random factory, a tensor to draw into.
+            device: Replaces the meta device.
+            generator: The generator to draw from.
         """
         if tensors and self.name in DRAWN:
             return DRAWN[self.name](tensors[0], generator=generator)
@@ -313,7 +308,7 @@ def find_operator(name: str) -> Operator:
     """Return the operator of a name such as ``aten.addmm.default``.
 
     Raises:
-        ReplayError: It is not there, or stands for functions that were not recorded.
+        ReplayError: It is not registered, or cannot be replayed.
     """
     initializer = INITIALIZERS.get(name)
     if initializer is not None:
@@ -323,15 +318,16 @@ def find_operator(name: str) -> Operator:
     if name.startswith("higher_order."):
         raise ReplayError(f"{name} takes functions, which a recording does not keep")
     function = find_function(name)
-    is_sent = uses_group(name)
-    return Operator(name, function, partial(call_alone, function) if is_sent else None)
+    is_collective = uses_group(name)
+    run = partial(call_collective, function) if is_collective else None
+    return Operator(name, function, run)
 
 
-def call_alone(function: Any, **given: Any) -> Any:
-    """Call a collective, and wait for it, where no other process takes part.
+def call_collective(function: Any, **given: Any) -> Any:
+    """Call a collective of a group of one process, and wait for it.
 
     Raises:
-        ReplayError: One does: what it sends is not known, and it may never answer.
+        ReplayError: The group has other processes, which may never answer.
     """
     group = find_real_group(given.values())
     if group is not None:
@@ -345,10 +341,10 @@ def call_alone(function: Any, **given: Any) -> Any:
 
 
 def find_function(name: str) -> Any:
-    """Return the function of an operator.
+    """Return torch's operator of a name.
 
     Raises:
-        ReplayError: There is none.
+        ReplayError: It is not registered.
     """
     try:
         namespace, packet, overload = name.rsplit(".", maxsplit=2)
@@ -374,9 +370,9 @@ def find_variant(function: Any) -> Callable[..., Any] | None:
 
 
 def call_on_default(generator: Generator, call: Callable[[], Any]) -> Any:
-    """Call what can draw from torch's default generator alone.
+    """Call a function that draws only from torch's default generator.
 
-    The default generator is lent the state for as long as the call takes.
+    The default generator has the state of ``generator`` during the call.
     """
     default = default_generator(generator.device)
     saved = default.get_state()
@@ -389,39 +385,35 @@ def call_on_default(generator: Generator, call: Callable[[], Any]) -> Any:
 
 
 def default_generator(device: torch.device) -> Generator:
-    """Return the generator that torch draws from on ``device`` unless told."""
+    """Return the generator that torch draws from on ``device`` by default."""
     if device.type == "cpu":
         return torch.default_generator
     return torch.cuda.default_generators[device.index]
 
 
 class Usage:
-    """What the calls of one signature read and write.
-
-    Args:
-        signature: What they share.
-        operator: What they call.
+    """Which tensor arguments the calls of one signature read and write.
 
     Attributes:
-        signature: What they share.
-        operator: What they call.
-        overwritten: Indices of the arguments whose elements are all written, none read.
+        signature: The signature.
+        operator: Its operator.
+        overwritten: Indices of the arguments that are overwritten and not read.
         read: Indices of the arguments whose content is read.
-        garbled: Indices of the ``out=`` arguments that are resized, of an operator that
-            computes garbage from memory that it resizes.
+        garbled: Indices of the ``out=`` arguments that the operator resizes, and would
+            compute garbage from.
     """
 
     def __init__(self, signature: Signature, operator: Operator) -> None:
         self.signature = signature
         self.operator = operator
-        self.overwritten = find_filled(signature, operator)
+        self.overwritten = _find_overwritten(signature, operator)
         skipped = self.overwritten | operator.unread
         n_read = 0 if operator.reads_metadata else len(signature.inputs)
         self.read = tuple(index for index in range(n_read) if index not in skipped)
         self.garbled = frozenset(
             index
             for index in self.overwritten
-            if is_garbled(operator.name, signature, index)
+            if _is_garbled(operator.name, signature, index)
         )
         self._nbytes_by_dense = {
             index: span_nbytes(geometry)
@@ -431,21 +423,20 @@ class Usage:
 
     @cached_property
     def arguments(self) -> CallArguments:
-        """What a call is given."""
+        """The arguments of a call."""
         return CallArguments(self.signature)
 
     @cached_property
     def work(self) -> int:
-        """How much a call computes."""
+        """The operations of a call."""
         return count_work(self.signature)
 
     def fills(self, index: int, nbytes: int) -> bool:
-        """Whether an argument that is overwritten has as many bytes, and no gaps."""
+        """Whether overwriting an argument overwrites a storage of so many bytes."""
         return self._nbytes_by_dense.get(index) == nbytes
 
 
-def find_filled(signature: Signature, operator: Operator) -> frozenset[int]:
-    """Return the arguments all of whose elements are written, and none read."""
+def _find_overwritten(signature: Signature, operator: Operator) -> frozenset[int]:
     if operator.is_fill:
         return frozenset({0})
     if operator.name in KEEPING:
@@ -454,8 +445,7 @@ def find_filled(signature: Signature, operator: Operator) -> frozenset[int]:
     return frozenset({*list_indices(out)} & {*signature.writes})
 
 
-def is_garbled(name: str, signature: Signature, index: int) -> bool:
-    """Whether an operator computes garbage of an ``out=`` that it reads as well."""
+def _is_garbled(name: str, signature: Signature, index: int) -> bool:
     before, after = signature.inputs[index].shape, signature.outputs[:1]
     if name in GARBLING_IF_GROWN:
         return prod(after[0].shape) > prod(before)
@@ -463,7 +453,7 @@ def is_garbled(name: str, signature: Signature, index: int) -> bool:
 
 
 def list_indices(value: object) -> Iterator[int]:
-    """Yield the indices of the tensors in an argument, or in lists of some."""
+    """Yield the indices of the tensors in an argument, which may be nested lists."""
     if isinstance(value, TensorArgument):
         yield value.index
     elif isinstance(value, (list, tuple)):
@@ -472,13 +462,13 @@ def list_indices(value: object) -> Iterator[int]:
 
 
 def geometry_after(signature: Signature, index: int) -> Geometry:
-    """Return what an argument is like after a call, which may resize ``out=``."""
+    """Return the geometry of an argument after a call, which may resize ``out=``."""
     after = dict(zip(signature.views, signature.outputs, strict=True))
     return after.get(index, signature.inputs[index])
 
 
 def is_dense(geometry: Geometry) -> bool:
-    """Whether a tensor's elements fill a stretch of memory, each its own place."""
+    """Whether elements fill the start of a storage without gaps or overlaps."""
     if geometry.stride is None:
         return False
     wanted = 1
@@ -491,7 +481,7 @@ def is_dense(geometry: Geometry) -> bool:
 
 
 def count_work(signature: Signature) -> int:
-    """Return the operations of a call; one for each element that it makes or writes."""
+    """Return the FLOPs of a call, or how many elements it makes and writes."""
     written = [signature.inputs[i] for i in signature.writes]
     n_elements = sum(prod(g.shape) for g in (*signature.outputs, *written))
     return count_flops(signature) or n_elements

@@ -19,15 +19,15 @@ from meta_magic.trace.derived_facts import AssumedNumbers
 
 
 def plan_replay(recorded: ProgramCalls, request: Request, device: torch.device) -> Plan:
-    """Return what must be done for a request.
+    """Return the plan of a request.
 
     Args:
         recorded: The program.
         request: What is wanted of it.
-        device: Where it will be done.
+        device: Where the plan will run.
 
     Raises:
-        ReplayError: Their content depends on something that was not recorded.
+        ReplayError: A wanted content depends on something that was not recorded.
     """
     plan = Planner(recorded, request, device).build()
     if plan.needs_earlier_contents:
@@ -74,7 +74,7 @@ class Planner:
             blind, reading = self._find_missing_draws()
             if not reading:
                 break
-            self._forced |= reading  # what they read must be there, too
+            self._forced |= reading  # walk back again, from what they read as well
         for index in blind:
             self._add_draw(index)
         calls = [self._call(index) for index in self._kinds]
@@ -99,11 +99,11 @@ class Planner:
         )
 
     def _find_spared(self, calls: Iterable[Call]) -> frozenset[int]:
-        """Return the storages that are kept for a later replay, where they are made."""
+        """Return the storages to keep for later replays."""
         if not self._request.keeps:
             return frozenset()
-        met = {s for call in calls for s in (*call.inputs, *call.outputs)}
-        return frozenset((met | self._held) - self._recorded.dead)
+        used = {s for call in calls for s in (*call.inputs, *call.outputs)}
+        return frozenset((used | self._held) - self._recorded.dead)
 
     def _call(self, index: int) -> Call:
         call = self._calls.get(index)
@@ -112,7 +112,11 @@ class Planner:
         return call
 
     def _walk_back(self) -> None:
-        """Find the calls that the wanted content comes from."""
+        """Find the calls that make the wanted contents.
+
+        ``contents`` are storages whose content is needed before the current call,
+        ``memory`` those of which only the allocation is.
+        """
         self._kinds, self._flops = {}, 0
         contents, memory = set(self._wanted), set[int]()
         births, beside = self._recorded.births, self._recorded.sparse.changed
@@ -141,7 +145,7 @@ class Planner:
     def _include(
         self, index: int, born: set[int], contents: set[int], memory: set[int]
     ) -> None:
-        """Add a call to the plan, and what it needs to what is needed before it."""
+        """Add a call to the plan, and what it reads to what is needed before it."""
         call = self._call(index)
         contents -= born
         if call.operator.is_empty:
@@ -154,7 +158,7 @@ class Planner:
         for position in usage.overwritten:
             target = inputs[position]
             nbytes = self._recorded.nbytes_by_storage[target]
-            # Else the memory must be that of the sparse tensor that changes, too.
+            # With `beside`, the memory is shared with a sparse tensor: no new one.
             if not call.beside and call.fills(position, nbytes):
                 contents.discard(target)
                 memory.add(target)
@@ -165,7 +169,7 @@ class Planner:
             memory |= set(inputs) - contents
 
     def _count(self, call: Call) -> None:
-        """Give up as soon as it takes too much."""
+        """Add a call to the operations, and give up above the limit."""
         self._flops += call.usage.work
         if self._flops > (self._request.max_flops or 0):
             raise ValueLimitError("it takes more operations than are allowed")
@@ -177,11 +181,11 @@ class Planner:
             self._call(index)
 
     def _find_missing_draws(self) -> tuple[list[int], set[int]]:
-        """Find the calls that draw before a needed call does, from the same stream.
+        """Find the calls that draw from the same stream before a needed call does.
 
         Returns:
-            Those that can draw into memory of no use, and those that must first have
-            what they read.
+            The calls that can draw into scratch memory, and those that must first have
+            the values that they read.
         """
         recorded = self._recorded
         wanted_draws = [
@@ -218,7 +222,7 @@ class Planner:
         return blind, set(missing) - set(blind)
 
     def _find_draws(self) -> Iterable[Draw]:
-        """Return the draws that may be needed, in order."""
+        """Return the draws that the plan may need, in order."""
         recorded = self._recorded
         if self._request.modules:
             return recorded.draws
@@ -228,9 +232,9 @@ class Planner:
         return [recorded.draws_by_call[call] for call in sorted(found)]
 
     def _find_before_end(self, wanted: Sequence[Draw]) -> Iterator[Draw]:
-        """Yield the draw after which torch's generator stands in the end.
+        """Yield the draw that leaves torch's generator where the recording ends.
 
-        None if that is a wanted one, or depends on values that nobody asked for.
+        Nothing if it is wanted anyway, or depends on values that nobody asked for.
         """
         last = find_last(wanted)
         end = find_end(self._recorded, last) if last >= 0 else 0
@@ -241,7 +245,7 @@ class Planner:
             yield from unmade[:1]
 
     def _can_draw(self, draw: Draw) -> bool:
-        """Whether a draw is made, or can be made without what it reads."""
+        """Whether a draw is made, or can be made without reading values."""
         is_run = self._kinds.get(draw.call) == StepKind.RUN
         return is_run or self._call(draw.call).operator.draws_blindly
 
@@ -255,17 +259,18 @@ class Planner:
         return bool(wanted & {*call.written, *call.outputs})
 
     def _add_draw(self, index: int) -> None:
-        """Add a call for its draw: in place where there is memory, else on its own."""
+        """Add a call for its draw: in place if its tensors exist, else on scratch."""
         call, births = self._call(index), self._recorded.births
-        is_apart = call.operator.draws_by_shape or not all(
+        is_scratch = call.operator.draws_by_shape or not all(
             births[s] in self._kinds and self._kinds[births[s]] != StepKind.DRAW
             for s in {*call.inputs, *call.outputs}
         )
-        is_apart = is_apart or count_words(call, self._device) is not None  # skipped
-        self._kinds[index] = StepKind.DRAW if is_apart else StepKind.RUN
+        # A draw of known length is skipped.
+        is_scratch = is_scratch or count_words(call, self._device) is not None
+        self._kinds[index] = StepKind.DRAW if is_scratch else StepKind.RUN
 
     def _order(self) -> Iterator[Step]:
-        """Yield the steps, each with what may go after it."""
+        """Yield the steps, each with the storages that it finishes and frees."""
         indices = sorted(self._kinds)
         last: dict[int, int] = {}
         for index in indices:
@@ -273,13 +278,13 @@ class Planner:
             used = call.inputs if kind == StepKind.RUN else ()
             made = call.outputs if kind != StepKind.DRAW else ()
             last.update(dict.fromkeys((*used, *made), index))
-            if call.beside:  # what shares memory lives until then
+            if call.beside:  # keep storages that share memory until then
                 last.update(dict.fromkeys(call.beside.intersection(last), index))
-        over: dict[int, list[int]] = {}
+        ended_by_call: dict[int, list[int]] = {}
         for storage, index in last.items():
-            over.setdefault(index, []).append(storage)
+            ended_by_call.setdefault(index, []).append(storage)
         for index in indices:
-            ended, kind = over.get(index, ()), self._kinds[index]
+            ended, kind = ended_by_call.get(index, ()), self._kinds[index]
             finished = [s for s in ended if s in self._wanted]
             frees = [s for s in ended if s not in self._wanted] if finished else ended
             has_draw = kind != StepKind.ALLOCATE
@@ -288,13 +293,13 @@ class Planner:
 
 
 class CallQueue:
-    """The calls to look at, the latest first; more are added while they are taken.
+    """The calls that a backward walk visits, the latest first; it adds more meanwhile.
 
     Args:
         recorded: The program.
         end: The call after the latest one.
-        kept: The last call that made or wrote what is known of some storages; -1 if
-            that came before all.
+        kept: Storages with a kept content, each with the last call that made or wrote
+            it.
     """
 
     def __init__(
@@ -308,18 +313,18 @@ class CallQueue:
     def __iter__(self) -> Iterator[int]:
         while self._heap:
             index = -heappop(self._heap)
-            if index < self._now:  # else it was taken before
+            if index < self._now:  # else it was visited before
                 self._now = index
                 yield index
 
     def add(self, calls: Iterable[int]) -> None:
-        """Look at some calls, too, those that are not over yet."""
+        """Add calls; those after the current one are ignored."""
         for index in calls:
             if index < self._now:
                 heappush(self._heap, -index)
 
     def add_writers(self, storages: Iterable[int]) -> set[int]:
-        """Look at whatever changed storages last; return those that are known so."""
+        """Add the last writer of each storage; return those with a kept content."""
         known = set()
         for storage in storages:
             last = self._writers.find_last(storage, self._now)
@@ -331,14 +336,10 @@ class CallQueue:
 
 
 def check_assumptions(recorded: ProgramCalls, calls: Sequence[Call]) -> None:
-    """Refuse what rests on sizes or values that were assumed.
-
-    Args:
-        recorded: The program.
-        calls: Those of its calls that are to be made.
+    """Refuse calls that rest on assumed sizes or values.
 
     Raises:
-        ReplayError: Something does.
+        ReplayError: A call does.
     """
     if not recorded.program.assumptions:
         return
@@ -356,7 +357,7 @@ def check_assumptions(recorded: ProgramCalls, calls: Sequence[Call]) -> None:
         if source is not None:
             what = recorded.describe(recorded.call(source.call))
             raise ReplayError(
-                f"it rests on the value that {what} gives, or may do so, which was "
+                f"it rests, or may rest, on the value that {what} gives, which was "
                 f"assumed ({source.text}) and is not known"
             )
 
@@ -364,15 +365,15 @@ def check_assumptions(recorded: ProgramCalls, calls: Sequence[Call]) -> None:
 def check_given(
     recorded: ProgramCalls, calls: Sequence[Call], given: Collection[int]
 ) -> None:
-    """Refuse what came from outside without its content.
+    """Refuse storages from outside whose content was not recorded.
 
     Args:
         recorded: The program.
-        calls: Those of its calls that are to be made.
-        given: The storages that must be there before them, with their content.
+        calls: The calls that are to be made.
+        given: The storages that need a content from outside.
 
     Raises:
-        ReplayError: Some did.
+        ReplayError: One has none.
     """
     imported = {i.storage: i for i in recorded.program.imports}
     for storage in sorted(given - recorded.constants.keys()):
@@ -398,12 +399,12 @@ def check_given(
 def find_ends(
     recorded: ProgramCalls, kinds: Mapping[int, StepKind], default: int | None
 ) -> set[int]:
-    """Return where generators end up: torch's, and the user's that come there.
+    """Return the sources at which generators end: torch's, and those of the user.
 
     Args:
         recorded: The program.
-        kinds: What is done with its calls.
-        default: Where torch's ends up; None if it does not move.
+        kinds: The steps of the plan, by call.
+        default: The end of torch's generator; None if the plan does not use it.
     """
     found = set() if default is None else {default}
     ends = [e for e in recorded.program.randomness.ends[1:] if e and not e & 1]
@@ -413,14 +414,14 @@ def find_ends(
 
 
 def find_last_draw(recorded: ProgramCalls, kinds: Mapping[int, StepKind]) -> int:
-    """Return the last draw that is made from the default generator, or -1."""
+    """Return the last draw of a plan from the default generator, or -1."""
     by_call = recorded.draws_by_call
     made = [by_call[call] for call in by_call.keys() & kinds.keys()]
     return find_last(d for d in made if kinds[d.call] != StepKind.ALLOCATE)
 
 
 def find_unowned(recorded: ProgramCalls, last_draw: int) -> Iterator[Draw]:
-    """Yield the draws after one, up to the first that fills a module."""
+    """Yield the draws after ``last_draw``, up to the first that fills a module."""
     owned = {storage for storage, _ in recorded.program.owner_by_storage}
     for draw in recorded.draws[last_draw + 1 :]:
         _, storages = recorded.tensors(draw.call)
@@ -430,9 +431,9 @@ def find_unowned(recorded: ProgramCalls, last_draw: int) -> Iterator[Draw]:
 
 
 def find_tail(recorded: ProgramCalls, last_draw: int) -> Iterator[Draw]:
-    """Yield the draws of torch's generator after one, if any, that fill no module.
+    """Yield the draws from torch's generator after one, that fill no module.
 
-    For these nobody will ask later, and so they are made now.
+    They are made now: no later request will ask for them.
     """
     for draw in find_unowned(recorded, last_draw):
         if not recorded.call(draw.call).operator.draws_blindly:
@@ -442,21 +443,21 @@ def find_tail(recorded: ProgramCalls, last_draw: int) -> Iterator[Draw]:
 
 
 def find_skipped(plan: Plan, *, is_end_known: bool) -> str | None:
-    """Return in words before which draw the default generator stays, if any.
+    """Describe the draw before which the default generator stops, if there is one.
 
-    How much such a one draws depends on values that nobody asked for.
+    How much that draws depends on values that nobody asked for.
 
     Args:
-        plan: What was done.
-        is_end_known: Whether that led to where the generator stands in the end.
+        plan: The plan that was run.
+        is_end_known: Whether it led to the state at which the recording ends.
     """
     recorded, made = plan.recorded, {step.draw for step in plan.steps}
     end = 0 if is_end_known else plan.end or 0
     before = [*find_before(recorded, end)][::-1]
     for draw in (*before, *find_unowned(recorded, plan.last_draw)):
         call = recorded.call(draw.call)
-        is_left_out = draw not in made and not call.operator.draws_blindly
-        if draw.generator == 0 and is_left_out:
+        is_skipped = draw not in made and not call.operator.draws_blindly
+        if draw.generator == 0 and is_skipped:
             return recorded.describe(call)
     return None
 
@@ -464,12 +465,12 @@ def find_skipped(plan: Plan, *, is_end_known: bool) -> str | None:
 def find_before(
     recorded: ProgramCalls, source: int, known: Collection[int] = ()
 ) -> Iterator[Draw]:
-    """Yield the draws by which a generator came to a source, the last one first.
+    """Yield the draws that lead to a source, the last one first.
 
     Args:
         recorded: The program.
-        source: As that of a draw.
-        known: Draws of which it is known where they left the generator.
+        source: The source of a draw.
+        known: Draws after which the state is known: the search ends there.
     """
     while source and not source & 1 and source // 2 - 1 not in known:
         draw = recorded.draws[source // 2 - 1]
@@ -483,12 +484,12 @@ def find_last(draws: Iterable[Draw]) -> int:
 
 
 def find_end(recorded: ProgramCalls, last_draw: int, until: int | None = None) -> int:
-    """Return where the default generator stands after a draw, seeded anew or not.
+    """Return the source at which the default generator stands after a draw.
 
     Args:
         recorded: The program.
         last_draw: The draw.
-        until: Where the program is taken to end, if before its end: at the draw, then.
+        until: The count of calls to consider; if it is set, the draw is the end.
     """
     if until is not None:
         return 2 * last_draw + 2

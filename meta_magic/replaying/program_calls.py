@@ -33,7 +33,15 @@ if TYPE_CHECKING:
 
 
 class Draw(NamedTuple):
-    """One use of a generator, as ``Randomness.draws`` has it."""
+    """One use of a generator.
+
+    Attributes:
+        number: Its index among all draws.
+        call: The call that draws.
+        generator: Number of the generator; 0 is torch's default one.
+        source: Where it began: 0 is unknown, ``2 * n + 1`` is recorded state ``n``,
+            ``2 * n + 2`` is the end of draw ``n``.
+    """
 
     number: int
     call: int
@@ -42,34 +50,34 @@ class Draw(NamedTuple):
 
     @property
     def after(self) -> int | None:
-        """The draw whose end state it began from; None if it was a state of its own."""
+        """The draw whose end it began from; None if it began from a recorded state."""
         return self.source // 2 - 1 if self.source and not self.source & 1 else None
 
 
 def read_draws(randomness: Randomness, first: int) -> Iterator[Draw]:
-    """Yield the draws of a program from one on."""
+    """Yield the draws of a program from draw ``first`` on."""
     words = memoryview(randomness.draws).cast("I")
     for number in range(first, len(words) // DRAW):
         yield Draw(number, *words[DRAW * number : DRAW * number + DRAW])
 
 
-MAX_USAGES: Final = 2**10  # that are kept: a count of steps makes signatures anew
+MAX_USAGES: Final = 2**10  # a loop over step counts makes ever new signatures
 NONE: Final = frozenset[int]()
-ROWS_AT_ONCE: Final = 2**16  # that are read as columns
-MAX_ROWS: Final = 2**10  # that are kept: a step's are looked at some times
+ROWS_AT_ONCE: Final = 2**16
+MAX_ROWS: Final = 2**10  # kept rows: a plan reads each row several times
 
 
 class Call(NamedTuple):
     """One operator call, as a replay needs it.
 
     Attributes:
-        number: Its place in the program.
-        signature: What it shares with its like.
-        operator: What it calls.
-        usage: What it does with its tensors.
+        number: Its index in the program.
+        signature: Its signature.
+        operator: Its operator.
+        usage: Which tensors it reads and writes.
         inputs: Storage of each tensor argument.
         outputs: Storage of each tensor returned.
-        beside: The storages that change as they share memory with those it writes.
+        beside: Storages that change because they share memory with a written one.
     """
 
     number: int
@@ -82,31 +90,31 @@ class Call(NamedTuple):
 
     @property
     def written(self) -> set[int]:
-        """The storages whose content it changes, but for those that it makes."""
+        """The storages that it changes, without those that it makes."""
         return {self.inputs[i] for i in self.signature.writes}.union(self.beside)
 
     @property
     def overwritten(self) -> frozenset[int]:
-        """Indices of the arguments all of whose elements are written, and none read."""
+        """Indices of the arguments that are overwritten and not read."""
         return self.usage.overwritten
 
     @property
     def read(self) -> set[int]:
-        """The storages whose content it reads."""
+        """The storages that it reads."""
         return {self.inputs[i] for i in self.usage.read}
 
     @property
     def drawn(self) -> Geometry:
-        """What it draws into: its first argument, else what it makes."""
+        """Geometry of what it draws into: its first argument, else its output."""
         return (*self.signature.inputs, *self.signature.outputs)[0]
 
     def device_on(self, device: torch.device) -> torch.device:
-        """Return where it draws, given what stands for meta."""
+        """Return the device that it draws on if ``device`` replaces meta."""
         own = self.drawn.device
         return device if own.type == "meta" else own
 
     def fills(self, index: int, nbytes: int) -> bool:
-        """Whether it overwrites a whole storage, that of an argument it overwrites.
+        """Whether overwriting an argument overwrites its whole storage.
 
         Args:
             index: The argument.
@@ -117,19 +125,19 @@ class Call(NamedTuple):
 
 
 class ProgramCalls:
-    """The columns of a program, read into calls one by one.
+    """A program as calls, with an index of its storages; it grows by :meth:`read`.
 
     Attributes:
         program: The program.
         draws: All draws in order.
         births: For each storage, the call that made it; -1 if none did.
         writers: The calls that made or wrote each storage.
-        constants: Storages that came from outside with their content.
+        constants: Storages whose content was recorded, because it came from outside.
         nbytes_by_storage: Bytes of each storage.
-        sparse: Knows what shares memory with a sparse tensor.
+        sparse: Which storages share memory with a sparse tensor.
         dead: Storages that were freed.
-        kept: What replays of it on the CPU left; None if none is to leave anything.
-        readers: For each storage, the calls that read it.
+        kept: What replays on the CPU keep for later ones; None if they keep nothing.
+        readers: The calls that read each storage.
     """
 
     program: Program
@@ -137,7 +145,7 @@ class ProgramCalls:
     def __init__(self, program: Program) -> None:
         self._n_read = self._n_signatures = 0
         self._has_sharing = False
-        self._met: set[int] = set()
+        self._outside: set[int] = set()
         self._rows: dict[int, tuple[Signature, list[int]]] = {}
         self._usages: dict[int, Usage] = {}
         self._assumptions: dict[int, Assumption] = {}
@@ -158,7 +166,7 @@ class ProgramCalls:
 
     @unbroken
     def read(self, program: Program) -> None:
-        """Read a program: a new one, or a later state of that which was read before."""
+        """Read a program, or what was added to it since it was read last."""
         if self._n_read:
             program.go_on_from(self.program)
         self.program = program
@@ -172,29 +180,29 @@ class ProgramCalls:
         self._words = memoryview(program.words).cast("I")
         self._storages = memoryview(program.storage_by_tensor).cast("I")
         self._assumptions.update((a.call, a) for a in assumptions)
-        outside = (*imports, *constants)  # born in another one, or by nobody
-        self._met.update(known.storage for known in outside)
+        outside = (*imports, *constants)  # no call of this program made them
+        self._outside.update(known.storage for known in outside)
         self._find_writers(deaths[1::2])
-        # What came from outside no operator may ever have met.
+        # A storage from outside may be the argument of no call at all.
         given = [(known.storage, known.nbytes) for known in outside]
         self._make_room([storage for storage, _ in sizes])
         for storage, nbytes in (*sizes, *given):
             if nbytes > self.nbytes_by_storage[storage]:
                 self._grow(storage, nbytes)
         for draw in read_draws(program.randomness, len(self.draws)):
-            if draw.call >= self._n_read:  # it is being made
+            if draw.call >= self._n_read:  # its row is not written yet
                 break
             self.draws.append(draw)
             self.draws_by_call[draw.call] = draw
 
     def _make_room(self, storages: list[int]) -> None:
-        """Have a place for some storages in the columns."""
+        """Grow the columns for some storages."""
         n_new = max(storages, default=-1) + 1 - len(self.births)
         self.births.extend([NOTHING] * n_new)
         self.nbytes_by_storage.extend([0] * n_new)
 
     def _unread(self, name: str, column: Any) -> Any:
-        """Return what a column has that was not read before."""
+        """Return the items of a column that were not read yet."""
         start, self._n_by_column[name] = self._n_by_column.get(name, 0), len(column)
         return column[start:]
 
@@ -215,7 +223,7 @@ class ProgramCalls:
         return row
 
     def input_numbers(self, call: Call) -> list[int]:
-        """Return the number of each tensor argument: the same object has the same."""
+        """Return the number of each tensor argument: one Python object, one number."""
         start = self.program.offsets[call.number] + HEADER
         return [*self._words[start : start + len(call.inputs)]]
 
@@ -233,7 +241,7 @@ class ProgramCalls:
             line = self.line(index)
             raise ReplayError(
                 f"{signature.op}{'' if line is None else f' in line {line}'} resizes "
-                "its out= over its own argument, which torch computes garbage from: "
+                "its out=, which is also its argument: torch then computes garbage; "
                 "give it another out="
             )
         return Call(
@@ -259,7 +267,7 @@ class ProgramCalls:
         return usage
 
     def constructs(self, index: int) -> int | None:
-        """Return the number of the module during whose construction a call was made."""
+        """Return the module in whose construction a call was made, if any."""
         word = self._words[self.program.offsets[index] + 2]
         return word >> 1 if word & 1 else None
 
@@ -273,11 +281,11 @@ class ProgramCalls:
         return name if line is None else f"{name} in line {line}"
 
     def function(self, index: int) -> str | None:
-        """Return the name of torch's function that made a call."""
+        """Return the name of the function of torch that made a call."""
         return self._place(index).function
 
     def drawn_storages(self) -> set[int]:
-        """Return the storages that random numbers went into, directly or not."""
+        """Return the storages whose content depends on random numbers."""
         drawn: set[int] = set()
         for index in range(len(self)):
             signature, storages = self.tensors(index)
@@ -288,7 +296,7 @@ class ProgramCalls:
         return drawn
 
     def draws_elsewhere(self) -> bool:
-        """Whether something drew on another device than the CPU, for real."""
+        """Whether a call drew on a real device other than the CPU."""
         for draw in self.draws[self._n_placed :]:
             signature, _ = self.tensors(draw.call)
             for geometry in (*signature.inputs, *signature.outputs):
@@ -300,15 +308,15 @@ class ProgramCalls:
         return self.program.places[self._words[self.program.offsets[index] + 1] - 1]
 
     def _grow(self, storage: int, nbytes: int) -> None:
-        """Note that a storage has more bytes; what was kept of it are too few."""
+        """Note that a storage has more bytes; what is kept of it is too short."""
         self.nbytes_by_storage[storage] = nbytes
         if self.kept is not None:
             self.kept.drop([storage])
 
     def _find_writers(self, dead: Iterable[int]) -> None:
-        """Look through the calls that were not read yet, at whose end some are dead."""
+        """Index the calls that were not read yet; then some storages are dead."""
         self._rows.clear()
-        self._make_room([*self._unread("tensors", self._storages), *self._met])
+        self._make_room([*self._unread("tensors", self._storages), *self._outside])
         while self._n_read < len(self):
             end = min(self._n_read + ROWS_AT_ONCE, len(self))
             rows = read_rows(self.program, self._n_read, end)
@@ -317,7 +325,7 @@ class ProgramCalls:
         self.sparse.forget(dead)
 
     def _find_shared(self, first: int, end: int) -> dict[int, list[int]]:
-        """Return what calls change through sparse tensors beside what they write."""
+        """Return the calls that change each storage through a sparse tensor."""
         new = self.program.signatures[self._n_signatures :]
         self._n_signatures += len(new)
         self._has_sharing |= any(signature.op in SHARING for signature in new)
@@ -330,14 +338,14 @@ class ProgramCalls:
         return changed
 
     def _take_in(self, columns: RowColumns, shared: dict[int, list[int]]) -> None:
-        """Take in some calls after those that were read before."""
+        """Add some calls to the index."""
         births = np.frombuffer(self.births, np.int64)
         sizes = np.frombuffer(self.nbytes_by_storage, np.int64)
         storages, firsts = columns.list_firsts()
-        is_new = (births[storages] == NOTHING) & ~np.isin(storages, [*self._met])
+        is_new = (births[storages] == NOTHING) & ~np.isin(storages, [*self._outside])
         is_born = is_new & columns.is_made[firsts]
         births[storages[is_born]] = columns.calls[firsts[is_born]]
-        self._met.update(storages[is_new & ~is_born].tolist())
+        self._outside.update(storages[is_new & ~is_born].tolist())
         is_over = columns.spans > sizes[columns.storages]
         grown = columns.storages[is_over]
         np.maximum.at(sizes, grown, columns.spans[is_over])

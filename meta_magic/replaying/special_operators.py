@@ -26,7 +26,7 @@ RRELU_BACKWARD: Final = "aten.rrelu_with_noise_backward.default"
 
 
 class NoiseOperator(Operator):
-    """An operator that fills its noise in training, and else leaves it as it is.
+    """RReLU, which writes its noise argument in training, and else ignores it.
 
     Source:
         ``rrelu_with_noise_out_cpu`` in ``Activation.cpp``, and ``RreluWithNoise.cu``.
@@ -44,10 +44,10 @@ class NoiseOperator(Operator):
 
 
 class ConvolutionBackward(Operator):
-    """The gradients of a convolution: that of the input reads none of it.
+    """The gradients of a convolution: that of the input does not read the input.
 
     Nor does that of the weight read the weight. Under ``vmap`` torch asks for one at a
-    time, and makes memory without content for the other.
+    time, and passes uninitialized memory for the other.
 
     Source:
         ``make_dummy`` in ``BatchRulesConvolution.cpp``.
@@ -71,11 +71,11 @@ CHOOSY: Final[Mapping[str, Callable[[Signature], Operator]]] = {
     RRELU_BACKWARD: NoiseOperator,
     "aten.convolution_backward.default": ConvolutionBackward,
 }
-"""What calls them, by name."""
+"""Operators whose arguments say which tensors they read."""
 
 
 def make_operator(signature: Signature) -> Operator:
-    """Return what calls the operator of a signature.
+    """Return the operator of a signature.
 
     Raises:
         ReplayError: It cannot be called.
@@ -92,10 +92,11 @@ MASKS: Final = (torch.bool, torch.uint8)
 
 
 class AssumedOperator(Operator):
-    """An operator that is given a mask with as many true elements as was assumed.
+    """A call whose values or result size were assumed (``--assume nonzero=0.5``).
 
-    They are spread evenly, so that it can be run where the mask itself cannot be had.
-    A copy to the CPU returns the numbers that were assumed.
+    It runs with a made-up mask that has the assumed count of true elements, evenly
+    spread: the real mask need not be known. A copy to the CPU returns the assumed
+    numbers.
     """
 
     def __init__(self, signature: Signature, assumption: Assumption) -> None:
@@ -128,7 +129,7 @@ class AssumedOperator(Operator):
 
 
 def fill(assumption: Assumption, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return the numbers that were assumed, on the CPU."""
+    """Return the assumed numbers, on the CPU."""
     if assumption.value is not None:
         return torch.full(tuple(shape), assumption.value, dtype=dtype, device="cpu")
     numel = prod(shape)
@@ -137,9 +138,9 @@ def fill(assumption: Assumption, shape: Sequence[int], dtype: torch.dtype) -> Te
 
 
 def spread(count: int, like: Tensor) -> Tensor:
-    """Return a mask of the shape of a tensor, ``count`` of its elements true."""
+    """Return a mask of a tensor's shape with ``count`` true elements."""
     numbers = torch.arange(like.numel(), device=like.device)
-    # True wherever the running share of true elements reaches the next whole number.
+    # True wherever the running count of true elements reaches the next whole number.
     flat = (numbers + 1) * count // max(1, like.numel()) > (
         numbers * count // max(1, like.numel())
     )
@@ -155,18 +156,18 @@ HOMES: Final[Mapping[str, str]] = {
     "aten._scaled_dot_product_efficient_attention_backward.default": "cuda",
     "aten._scaled_dot_product_cudnn_attention_backward.default": "cuda",
 }
-"""The device that has a kernel, by its operator."""
+"""The device that has the kernel of an operator."""
 
 SEED_DTYPES: Final = (torch.int64, torch.uint64)
-"""Of the first of its tensors that tells the backward how the dropout was drawn."""
+"""Dtypes of the output that hands the seed of the dropout to the backward."""
 
 MAX_SEED: Final = 1 << 31
 BIAS: Final = 3
-"""At which place of ``grad_input_mask`` the gradient of the mask stands."""
+"""Index of the mask's gradient in ``grad_input_mask``."""
 
 
 class AttentionOperator(Operator):
-    """A fused kernel of attention; on another device than its own, the math of it."""
+    """A fused kernel of attention; on other devices than its own, the same math."""
 
     def __init__(self, name: str) -> None:
         self._home = HOMES[name]
@@ -185,8 +186,8 @@ class AttentionOperator(Operator):
     ) -> Any:
         """Call the operator; see :meth:`Operator.call`.
 
-        Elsewhere than at home it returns its output with its other tensors empty, which
-        are for its backward, but for the seed of its dropout.
+        On another device the further outputs, which are for the backward, are zeros;
+        only the seed of the dropout is real.
         """
         returned = super().call(arguments, tensors, device, generator)
         if device.type == self._home or self._is_backward:
@@ -208,7 +209,7 @@ class AttentionOperator(Operator):
         return run_math((query, key, value), options, self._seed)
 
     def _run_backward(self, **given: Any) -> Any:
-        """Return the gradients of the math, which draws the same dropout."""
+        """Return the gradients of the math, with the dropout of the forward."""
         tensors = [given["query"], given["key"], given["value"]]
         if tensors[0].device.type == self._home:
             return self._fused(**given)
@@ -229,12 +230,12 @@ class AttentionOperator(Operator):
 def run_math(
     tensors: Sequence[Tensor], options: Mapping[str, Any], seed: int
 ) -> Tensor:
-    """Return the output of the math of many operators.
+    """Return the output of attention, computed by many operators.
 
     Args:
         tensors: Query, key and value.
         options: The kernel's other arguments.
-        seed: From which its dropout is drawn.
+        seed: Seed of the dropout.
     """
     query, key, value = tensors
     dropout_p = options.get("dropout_p", 0.0)

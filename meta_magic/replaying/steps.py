@@ -1,4 +1,4 @@
-"""What a replay does: its steps, in order, and the bytes that they hold."""
+"""What is asked of a replay (:class:`Request`), and its steps (:class:`Plan`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,20 +18,20 @@ class StepKind(IntEnum):
     RUN = 0
     """Run it on real tensors."""
     ALLOCATE = 1
-    """Make the memory that it makes; its content is overwritten later."""
+    """Allocate its outputs only; they are overwritten later."""
     DRAW = 2
-    """Run it on memory of its own, for the random numbers that it uses up."""
+    """Run it on scratch memory, to advance the generator."""
 
 
 class Step(NamedTuple):
-    """One thing to do.
+    """One step of a plan.
 
     Attributes:
-        kind: What.
-        call: The call that it is about.
-        draw: What it draws from, None if it does not.
-        frees: Storages of no use after it.
-        finishes: Wanted storages that have their content after it.
+        kind: What is done with the call.
+        call: The call.
+        draw: The draw that it makes, if any.
+        frees: Storages that no later step needs.
+        finishes: Wanted storages that no later step changes.
     """
 
     kind: StepKind
@@ -43,21 +43,21 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do to have the wanted storages.
+    """The steps that make the wanted storages.
 
     Attributes:
         recorded: The program.
         wanted: Storages to make.
-        steps: What to do, in order.
-        given: Storages that are there before the first step, with their content.
-        blank: Storages that are there before the first step as mere memory.
-        end: Where torch's default generator stands afterwards, as the source of a
-            draw; None if it does not move.
-        sources: All sources at which the state of a generator will be asked for.
+        steps: The steps, in order.
+        given: Storages that need their content from outside before the first step.
+        blank: Storages that are allocated before the first step, without content.
+        end: Where torch's default generator ends, as the source of a draw; None if
+            the plan does not use it.
+        sources: All sources at which the state of a generator is needed.
         last_draw: The last draw from that generator; -1 if there is none.
-        held: Storages whose content is there before the first step because an earlier
-            replay kept it, and the last call that made or wrote that.
-        spared: Storages that are kept for a later one.
+        held: Storages whose content an earlier replay kept, each with the last call
+            that made or wrote it.
+        spared: Storages to keep for later replays.
     """
 
     recorded: ProgramCalls
@@ -73,7 +73,7 @@ class Plan:
 
     @property
     def needs_earlier_contents(self) -> bool:
-        """Whether some call needs a storage as it was before what is held of it."""
+        """Whether a call needs a storage as it was before its kept content."""
         latest = max(self.held.values(), default=-1)
         return any(
             step.call.number <= self.held.get(storage, -1)
@@ -84,7 +84,7 @@ class Plan:
 
     @property
     def earlier_ends(self) -> dict[int, EarlierEnd]:
-        """Where earlier recordings must bring a generator first, by the state here."""
+        """The ends of earlier recordings at which a generator begins here, by state."""
         states = enumerate(self.recorded.program.randomness.states)
         ends = {n: end for n, end in states if isinstance(end, EarlierEnd)}
         if not ends:
@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def storages(self) -> set[int]:
-        """All storages that it has to do with."""
+        """All storages that the plan makes or needs."""
         made = {s for step in self.steps for s in step.call.outputs}
         return made | self.given | self.blank | self.held.keys()
 
@@ -103,8 +103,8 @@ class Plan:
         """Return the most bytes that are held at any moment.
 
         Args:
-            kept: Bytes that a wanted storage takes once it is finished.
-            can_split: Whether draws of no use are made by :func:`split_draw`.
+            kept: Bytes of wanted storages after they are finished, if they differ.
+            can_split: Whether scratch draws are made by :func:`split_draw`.
         """
         sizes = self.recorded.nbytes_by_storage
         there = self.given | self.blank | self.held.keys()
@@ -129,7 +129,7 @@ class Plan:
                     now -= alive.pop(storage)
             for storage in step.finishes:
                 size, left = alive.pop(storage), kept.get(storage, sizes[storage])
-                if left != size:  # cast, with both there for a moment
+                if left != size:  # the cast holds both for a moment
                     peak = max(peak, now + left)
                 now += left - size
         return peak
@@ -140,20 +140,20 @@ class Request:
     """What a replay is to make.
 
     Attributes:
-        storages: Numbers of storages, as they are after the calls looked at.
-        read: Storage and geometry of the tensors that are read of them, where it is no
-            harm that the rest holds what lay in memory before.
-        sources: Where generators are to be brought, as the sources of draws.
-        modules: Numbers of the modules they belong to. What was drawn while these
-            were constructed is drawn even if it was thrown away.
-        goes_on: Whether what was drawn after that, and fills no other module, is drawn
-            as well: torch's generator is to go on from there.
-        left: The earlier recording whose draws torch's generator waits for, if any:
-            of what is needed of that, the same holds.
-        until: Calls to look at; None for all of them.
-        can_assume: Whether it may rest on sizes that were assumed.
-        keeps: Whether what lives is kept for later ones.
-        max_flops: Operations from which on it is given up; None for none.
+        storages: Numbers of the wanted storages.
+        read: Storage and geometry of the tensors that will be read: the rest of these
+            storages may be uninitialized.
+        sources: Sources of draws at which the states of generators are wanted.
+        modules: Numbers of the modules that the storages belong to. All draws of
+            their construction are made, even those whose numbers were thrown away.
+        goes_on: Whether later draws that fill no other module are made as well:
+            torch's generator then continues from there.
+        left: The earlier recording whose draws torch's generator still waits for, if
+            any: ``goes_on`` holds for it, too.
+        until: The count of calls to consider; None for all of them.
+        can_assume: Whether the result may rest on assumed values and sizes.
+        keeps: Whether live storages are kept for later replays.
+        max_flops: Operations above which planning is given up; None for no limit.
     """
 
     storages: frozenset[int] = frozenset()
@@ -168,12 +168,12 @@ class Request:
     max_flops: int | None = None
 
     def of_earlier(self, program: Program) -> "Request":
-        """Return what is asked of an earlier recording from the first."""
+        """Return the request to an earlier recording, still without storages."""
         is_left = program is self.left
         return Request(can_assume=self.can_assume, keeps=self.keeps, goes_on=is_left)
 
     def extend(self, needed: Import | EarlierEnd) -> "Request":
-        """Return what is asked of an earlier recording, and one thing more."""
+        """Return the request with one more need of a later recording."""
         if isinstance(needed, Import):
             return replace(self, storages=self.storages | {needed.origin})
         return replace(self, sources=self.sources | {needed.source})

@@ -29,14 +29,14 @@ IS_WRITTEN: Final = 2
 
 
 class RowColumns(NamedTuple):
-    """One item for each tensor of some calls, in order.
+    """Columns with one item for each tensor argument and output of some calls.
 
     Attributes:
-        calls: The call.
-        storages: The storage.
+        calls: Number of the call.
+        storages: Number of the storage.
         spans: Bytes from the start of the storage to the end of the tensor.
-        is_made: Whether the call returns it.
-        is_written: Whether the call writes it.
+        is_made: Whether the call returns the tensor.
+        is_written: Whether the call writes the tensor.
     """
 
     calls: Integers
@@ -46,12 +46,12 @@ class RowColumns(NamedTuple):
     is_written: Truths
 
     def list_firsts(self) -> tuple[Integers, Integers]:
-        """Return the storages, each once, and where each stands first."""
+        """Return the storages, each once, and the index of each one's first item."""
         storages, firsts = np.unique(self.storages, return_index=True)
         return storages, firsts
 
     def list_writes(self) -> Iterator[tuple[int, list[int]]]:
-        """Yield the storages that are written, each with the calls, in order."""
+        """Yield the storages that are written, each with the calls that write it."""
         written, calls = self.storages[self.is_written], self.calls[self.is_written]
         order = np.argsort(written, kind="stable")
         storages, starts = np.unique(written[order], return_index=True)
@@ -61,7 +61,7 @@ class RowColumns(NamedTuple):
 
 
 def read_rows(program: Program, first: int, end: int) -> RowColumns:
-    """Return the tensors of a program's calls from one up to another."""
+    """Return the tensors of the calls from ``first`` up to ``end``."""
     words = np.frombuffer(program.words, np.uint32)
     storage_by_tensor = np.frombuffer(program.storage_by_tensor, np.uint32)
     offsets = np.asarray(program.offsets)[first : end + 1].astype(np.int64)
@@ -84,7 +84,7 @@ def read_rows(program: Program, first: int, end: int) -> RowColumns:
 
 
 def describe(signature: Signature) -> list[tuple[int, int]]:
-    """Return span and flags of each tensor of a signature's calls."""
+    """Return (bytes spanned, flags) of each tensor of a signature's calls."""
     inputs = [
         (span_nbytes(geometry), IS_WRITTEN * (index in signature.writes))
         for index, geometry in enumerate(signature.inputs)
@@ -96,13 +96,13 @@ NOTHING: Final = -1
 
 
 class Dead(AbstractSet[int]):
-    """The storages that were freed."""
+    """The set of storages that were freed, one byte each."""
 
     def __init__(self) -> None:
         self._is_dead = bytearray()
 
     def update(self, storages: Iterable[int]) -> None:
-        """Note that some were freed."""
+        """Add storages."""
         for storage in storages:
             missing = storage + 1 - len(self._is_dead)
             if missing > 0:
@@ -116,12 +116,12 @@ class Dead(AbstractSet[int]):
         return bool(is_dead[storage])
 
     def __rsub__(self, storages: AbstractSet[int]) -> set[int]:
-        """Return those of some storages that were not freed."""
+        """Return the storages that were not freed: ``storages - dead``."""
         is_dead, end = self._is_dead, len(self._is_dead)
         return {s for s in storages if s >= end or not is_dead[s]}
 
     def among(self, storages: Iterable[int]) -> list[int]:
-        """Return those of some storages that were freed."""
+        """Return the storages that were freed, of some."""
         is_dead, end = self._is_dead, len(self._is_dead)
         return [s for s in storages if s < end and is_dead[s]]
 
@@ -132,12 +132,12 @@ class Dead(AbstractSet[int]):
         return self._is_dead.count(True)
 
     @classmethod
-    def _from_iterable(cls, storages: Iterable[int]) -> set[int]:  # type: ignore[override]  # what sets and this give together
+    def _from_iterable(cls, storages: Iterable[int]) -> set[int]:  # type: ignore[override]  # results are plain sets
         return set(storages)
 
 
 class Writers:
-    """The calls that made or wrote each storage: most are written by one alone.
+    """The calls that made or wrote each storage; most have one such call.
 
     Args:
         births: For each storage, the call that made it; -1 if none did.
@@ -151,11 +151,11 @@ class Writers:
         return self._births[storage] != NOTHING or storage in self._later
 
     def add(self, storage: int, call: int) -> None:
-        """Note that a call, the last one so far, wrote a storage that was there."""
+        """Add a call that wrote a storage; it is the last call so far."""
         self.extend(storage, (call,))
 
     def extend(self, storage: int, calls: Iterable[int]) -> None:
-        """Note that calls did, in order."""
+        """Add calls that wrote a storage, in order."""
         known = self._later.get(storage)
         if known is None:
             known = self._later[storage] = array("I")
@@ -167,7 +167,7 @@ class Writers:
         return [*([] if birth == NOTHING else [birth]), *self._later.get(storage, ())]
 
     def find_last(self, storage: int, before: int) -> int:
-        """Return the last of them before a call; -1 if there is none."""
+        """Return the last call that made or wrote a storage before a call, or -1."""
         calls = self._later.get(storage, ())
         position = bisect_left(calls, before)
         if position:
@@ -177,26 +177,23 @@ class Writers:
 
 
 NONE: Final = 0
-"""The link that is the end of each chain."""
+"""The link that ends each chain."""
 
 
 class Calls(Protocol):
-    """The calls of a program that may go on meanwhile."""
+    """The calls of a program that may still grow."""
 
     def __len__(self) -> int: ...
 
     def tensors(self, index: int) -> tuple[Signature, Sequence[int]]:
-        """Return the signature of a call, and the storages of all its tensors."""
+        """Return the signature of a call and the storages of all its tensors."""
 
 
 class Readers:
-    """For each storage of a program, the calls that have it as an argument, in order.
+    """The calls that have each storage as an argument, up to the last :meth:`go_on`.
 
-    Of the calls that :meth:`go_on` has looked through. A chain for each storage, from
-    the last call back, in two columns for all of them.
-
-    Args:
-        recorded: Those of a program.
+    Each storage has a chain of calls, from the last one back; all chains share two
+    columns.
     """
 
     def __init__(self, recorded: Calls) -> None:
@@ -208,7 +205,7 @@ class Readers:
 
     @unbroken
     def go_on(self) -> None:
-        """Look through the calls that are new."""
+        """Read the calls that were recorded since."""
         recorded = self._recorded
         last, calls, before = self._last, self._calls, self._before
         for index in range(self._n_read, len(recorded)):
@@ -222,7 +219,7 @@ class Readers:
         self._n_read = len(recorded)
 
     def between(self, storage: int, first: int, last: int) -> Sequence[int]:
-        """Return the calls that read a storage, of some, the last one included."""
+        """Return the calls from ``first`` to ``last``, inclusive, reading a storage."""
         found: list[int] = []
         link = self._last[storage] if storage < len(self._last) else NONE
         while link != NONE and self._calls[link] >= first:
@@ -233,32 +230,35 @@ class Readers:
 
 
 SHARING: Final = CONSTRUCTORS | POSITIONS
-"""Operators that share memory with a sparse tensor."""
+"""Operators after which a sparse tensor and another one share memory."""
 
 
 class SparseMemory:
-    """The storages whose content changes when another one is written.
+    """Which storages change with another one, because a sparse tensor was made of it.
+
+    ``values.mul_(2)`` changes ``torch.sparse_coo_tensor(indices, values)``, although
+    the program has two storages.
 
     Attributes:
         is_there: Whether any sparse tensor shares memory.
-        changed: Those that calls change beside what they write, by the call's number.
+        changed: By call, the storages that change besides those that it writes.
     """
 
     def __init__(self) -> None:
         self.is_there = False
         self.changed: dict[int, set[int]] = {}
-        self._values: dict[int, set[int]] = {}  # those that hold the same, itself too
+        self._values: dict[int, set[int]] = {}  # groups that share their values
         self._sparse_by_positions: dict[int, set[int]] = {}
 
     def follow(
         self, call: int, signature: Signature, storages: Sequence[int]
     ) -> set[int]:
-        """Note what the next call shares; return what it changes beside what it writes.
+        """Read the next call; return the storages it changes besides those it writes.
 
         Args:
-            call: The number of the call.
+            call: Number of the call.
             signature: Its signature.
-            storages: The storages of its tensors.
+            storages: Storages of its tensors.
         """
         self.is_there = True
         changed: set[int] = set()
@@ -285,7 +285,7 @@ class SparseMemory:
             self._sparse_by_positions.setdefault(storage, set()).add(sparse)
 
     def forget(self, dead: Iterable[int]) -> None:
-        """Forget storages that were freed: no later call changes them."""
+        """Forget freed storages: no later call changes them."""
         if self.is_there:
             for storage in dead:
                 self._values.pop(storage, set()).discard(storage)

@@ -26,17 +26,17 @@ from meta_magic.trace.program import EarlierEnd, Randomness
 from meta_magic.trace.signature import Geometry
 
 StateOn = Callable[[str], Tensor | None]
-"""Returns the state of a generator on a device, if it is known there."""
+"""Returns the state of a generator on a device, or None if it is not known."""
 
 
 class Streams:
-    """Generators of our own for each one that a program used; torch's are not touched.
+    """A generator for each one that a program used; torch's own are not touched.
 
     Args:
-        randomness: What the program used.
-        draws: The draws to be made, in order.
-        sources: Those at which :meth:`state_at` will be asked.
-        device: What stands for meta.
+        randomness: Generators, states and draws of the program.
+        draws: The draws that will be made, in order.
+        sources: Where :meth:`state_at` will be asked; see :class:`Draw`.
+        device: Replaces the meta device.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Streams:
         self._returned_to = find_returns(draws) | {*sources}
 
     def go_on_with(self, randomness: Randomness) -> None:
-        """Take in what the program used since."""
+        """Go on with a later state of the same program."""
         self._randomness = randomness
         self._known = {2 * draw + 2: state for draw, state in randomness.known}
 
     def can_reach(self, draw: Draw) -> bool:
-        """Whether a draw is from a generator of the CPU, and its start is known."""
+        """Whether a draw is from a CPU generator whose state before it is known."""
         source = draw.source
         if not source or self._randomness.generators[draw.generator] not in ("", "cpu"):
             return False
@@ -72,7 +72,7 @@ class Streams:
         return is_there or self.state_at(source) is not None
 
     def ends(self) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield each generator of the CPU, its last draw, and the state after it."""
+        """Yield each CPU generator, its last draw, and the state after that."""
         for (number, device), generator in self._generators.items():
             source = self._stands.get(number, 1)
             if device == "cpu" and not source & 1:
@@ -80,15 +80,15 @@ class Streams:
                 yield number, source // 2 - 1, generator.get_state()
 
     def prepare(self, draw: Draw, device: torch.device) -> Generator:
-        """Return the generator of a draw on ``device``, where the draw began."""
+        """Return the generator of a draw, in its state before the draw."""
         generator = self._bring(draw, device)
         self._make_up(draw.generator)
         return generator
 
     def skip(self, draw: Draw, device: torch.device, n_words: int) -> None:
-        """Note that a draw need not be made, of which its words are known.
+        """Skip a draw of ``n_words`` words.
 
-        They are made up for when somebody asks for the generator.
+        The generator is advanced only when it is used again.
         """
         generator = self._bring(draw, device)
         _, before = self._skipped.get(draw.generator, (generator, 0))
@@ -96,16 +96,16 @@ class Streams:
         self.note(draw)
 
     def _make_up(self, number: int) -> None:
-        """Let a generator of the CPU go on by what was skipped."""
+        """Advance a generator by its skipped words."""
         if number in self._skipped:
-            go_on(*self._skipped.pop(number))
+            advance_generator(*self._skipped.pop(number))
 
     def _bring(self, draw: Draw, device: torch.device) -> Generator:
-        """Return the generator of a draw, where that began but for what was skipped."""
+        """Return the generator of a draw; skipped words may still be due."""
         kind = self._randomness.generators[draw.generator]
         is_own = draw.generator and kind
         is_elsewhere = is_own and torch.device(kind).type != device.type
-        if is_elsewhere and not self._is_stand_in(draw, device):
+        if is_elsewhere and not self._replaces_device(draw, device):
             raise ReplayError(
                 f"the recording draws from a generator on {kind}, which does not work "
                 f"on {device}: give the cell a generator on that device"
@@ -115,10 +115,10 @@ class Streams:
             self._return_to(draw)
         return generator
 
-    def _is_stand_in(self, draw: Draw, device: torch.device) -> bool:
-        """Whether a generator of the CPU stood for one of a device that was not there.
+    def _replaces_device(self, draw: Draw, device: torch.device) -> bool:
+        """Whether a CPU generator replaced that of a device that the machine lacks.
 
-        Then it has states of the CPU's; what is drawn from it is not what that draws.
+        Its states are those of a CPU generator then.
         """
         if device.type != "cpu" or (draw.generator, str(device)) in self._generators:
             return device.type == "cpu"
@@ -138,31 +138,31 @@ class Streams:
             }
 
     def go_on_from(self, kept: Kept | None, *, keeps: bool) -> None:
-        """Take in what earlier replays know of the CPU's generators.
+        """Use the states that earlier replays kept.
 
         Args:
-            kept: That, and what else they left.
-            keeps: Whether later ones are to know more.
+            kept: Has these states.
+            keeps: Whether to save states after each draw for later replays.
         """
         self._kept, self._keeps = kept, keeps
 
     def saved_states(self) -> Iterator[tuple[int, Tensor]]:
-        """Yield draws after which a state was saved, and that, if it is the CPU's."""
+        """Yield each draw with the saved state after it, for CPU generators."""
         for source, states in self._saved.items():
             if states.keys() == {"cpu"}:
                 yield source // 2 - 1, states["cpu"]
 
-    def give(self, state: int, told: StateOn) -> None:
-        """Take in where an earlier recording brought a generator.
+    def give(self, state: int, state_on: StateOn) -> None:
+        """Use the state in which an earlier recording left a generator.
 
         Args:
-            state: The number of that state here.
-            told: Returns it on a device.
+            state: Number of the state in this recording.
+            state_on: Returns the state on a device.
         """
-        self._given[state] = told
+        self._given[state] = state_on
 
     def state_at(self, source: int, device: str = "cpu") -> Tensor | None:
-        """Return the state of a generator on a device at ``source``, if known."""
+        """Return the state of a generator on a device at ``source``, or None."""
         if source & 1:
             return self._read_state(source // 2, device)
         saved = self._saved.get(source, {}).get(device)
@@ -173,7 +173,7 @@ class Streams:
         return saved
 
     def _read_state(self, number: int, device: str) -> Tensor | None:
-        """Return a recorded state, or that at which an earlier recording ended."""
+        """Return a recorded state, or the end state of an earlier recording."""
         if number in self._given:
             return self._given[number](device)
         state = self._randomness.states[number]
@@ -186,7 +186,7 @@ class Streams:
         generator = self._generators.get(key)
         if generator is None:
             generator = self._generators[key] = Generator(device)
-            self._stands.pop(number, None)  # the new one must be put there, too
+            self._stands.pop(number, None)  # the new one has no state yet
         return generator
 
     def _return_to(self, draw: Draw) -> None:
@@ -203,7 +203,7 @@ class Streams:
         self._stands[draw.generator] = source
 
     def _set(self, generator: Generator, number: int, state: int) -> None:
-        """Put a generator of a device into what corresponds to a state of the CPU's."""
+        """Set an accelerator's generator to what corresponds to a CPU state."""
         recorded = self._randomness.states[state]
         known = dict(self._randomness.accelerator).get(str(generator.device))
         is_default = not number or not self._randomness.generators[number]
@@ -219,13 +219,13 @@ class Streams:
             generator.set_state(default_generator(generator.device).get_state())
         else:
             raise ReplayError(
-                "the cell put the CPU's generator into a state that no seed leads to "
-                f"directly, and {generator.device} has none that corresponds to it"
+                "the cell set the CPU's generator to a state that is not the start of "
+                f"a seed: no state of a generator on {generator.device} corresponds"
             )
 
 
 def find_returns(draws: Iterable[Draw]) -> set[int]:
-    """Return the sources to which a generator is set back after it went on."""
+    """Return the sources that a generator is set back to: their states are saved."""
     stands: dict[int, int] = {}
     returns = set()
     for draw in draws:
@@ -245,34 +245,36 @@ normal_.default uniform_.default random_.default random_.from random_.to
 exponential_.default cauchy_.default geometric_.default bernoulli_.float
 """
 LINEAR: Final = DRAWN.keys() | {f"aten.{name}" for name in NAMES.split()}
-"""Operators that draw as many words for each 16 elements more, whatever they draw. Not
-``log_normal_``, which leaves a number for the next, nor what rejects numbers."""
+"""Operators that draw equally many words for each further 16 elements. Not
+``log_normal_``, which caches a number for the next call, nor rejection sampling."""
 
 GROUP: Final = 16
-"""Elements below which ``normal_`` draws in another way, and leaves a number."""
+"""Elements below which ``normal_`` draws in another way, and caches a number."""
 
 LARGER: Final = (9 * GROUP, 2**12, 2**16)
-"""Elements, besides the first and the second few, for which a count is confirmed."""
+"""Further counts of elements by which a measured count is confirmed."""
 
 MAX_COUNTS: Final = 2**9
-"""That are kept: of noise that is scaled otherwise at each step there is no end."""
+"""Kept counts: noise with another scale at each step makes ever new ones."""
 
 MUCH: Final = 2**16
-"""Elements from which on a count is worth the 2 ms that it takes in any case."""
+"""Elements from which on a measurement pays; it takes 2 ms."""
 
 MAX_DRAWN: Final = 2**20
+"""Numbers that are drawn at a time, to be thrown away."""
+
 MIN_JUMP: Final = 2**23
-"""Words from which on a generator is advanced in less time than it draws them."""
+"""Words from which on advancing a generator is faster than drawing them."""
 
 CPU: Final = torch.device("cpu")
 
 
 class Count(NamedTuple):
-    """Words that are drawn for tensors of which the last group has as many elements.
+    """Words that are drawn for a tensor of n groups and a rest.
 
     Attributes:
-        first: For a tensor of one group and that rest.
-        more: For each group more.
+        first: Words for one group and the rest.
+        more: Words for each further group.
     """
 
     first: int
@@ -285,17 +287,21 @@ counts: dict[object, Count | None] = {}
 def count_words(call: Call, device: torch.device) -> int | None:
     """Return how many words of 32 bits a call draws on the CPU; None if not certain.
 
-    Nothing else of the generator is changed by such a call.
+    The count is measured in this process: another build of torch may draw otherwise.
+    The listed operators draw for one element after the other, or for groups of 16.
 
     Args:
         call: The call.
-        device: What stands for meta. None of another generator than the CPU's.
+        device: Replaces the meta device.
+
+    Source:
+        ``ATen/native/cpu/DistributionTemplates.h``.
     """
-    is_listed = call.operator.name in LINEAR or is_never_rejected(call)
+    is_listed = call.operator.name in LINEAR or never_rejects(call)
     if not is_listed or call.device_on(device).type != "cpu":
         return None
     geometry, numel = call.drawn, math.prod(call.drawn.shape)
-    if numel < GROUP or not (is_in_order(geometry) and is_advanced_as_known()):
+    if numel < GROUP or not (is_in_order(geometry) and can_advance()):
         return None
     n_groups, rest = divmod(numel, GROUP)
     given = [a for a in call.signature.arguments if a[0] not in ("size", "generator")]
@@ -305,15 +311,15 @@ def count_words(call: Call, device: torch.device) -> int | None:
             if numel < MUCH:
                 return None
             counts.pop(next(iter(counts)), None)
-        counts[key] = measure(call, rest)
+        counts[key] = measure_words(call, rest)
     count = counts[key]
     return None if count is None else count.first + (n_groups - 1) * count.more
 
 
-def is_never_rejected(call: Call) -> bool:
-    """Whether a call is a ``trunc_normal_`` of which no number can be out of bounds.
+def never_rejects(call: Call) -> bool:
+    """Whether a call is a ``trunc_normal_`` whose bounds no number can exceed.
 
-    What ``normal_`` makes of a uniform number of 53 bits, that is not 1, is at most
+    ``normal_`` makes of a uniform number of 53 bits below 1 a number that is at most
     sqrt(-2 log 2^-53) = 8.6 standard deviations from the mean.
     """
     if call.operator.name != "nn.init.trunc_normal_":
@@ -321,14 +327,14 @@ def is_never_rejected(call: Call) -> bool:
     given = dict(call.signature.arguments)
     numbers = [given[name] for name in ("mean", "std", "a", "b")]
     mean, std, low, high = (n if isinstance(n, float) else math.nan for n in numbers)
-    is_exact = abs(mean) <= 100 * std  # else it may be rounded by more than the rest
+    is_exact = abs(mean) <= 100 * std  # else rounding may exceed the margin
     return is_exact and low <= mean - 10 * std and mean + 10 * std <= high
 
 
-def measure(call: Call, rest: int) -> Count | None:
-    """Return how many words calls draw that are alike but for their size.
+def measure_words(call: Call, rest: int) -> Count | None:
+    """Return how many words such calls of any size draw.
 
-    None if they fail, do not all draw by one rule, or change more of the generator.
+    None if they fail, follow no common rule, or change more of the generator.
     """
     try:
         with RealTorch():
@@ -336,36 +342,36 @@ def measure(call: Call, rest: int) -> Count | None:
             if first is None or second is None:
                 return None
             count = Count(first, second - first)
-            is_so = all(confirm(call, count, larger + rest) for larger in LARGER)
+            is_right = all(is_confirmed(call, count, n + rest) for n in LARGER)
     except (RuntimeError, LookupError, TypeError, ValueError):
-        return None  # it will fail again, where that is told
-    return count if is_so else None
+        return None  # the replay makes the call, and reports its error
+    return count if is_right else None
 
 
-def confirm(call: Call, count: Count, numel: int) -> bool:
-    """Whether a call for some elements draws as many words as a count says."""
-    before, after = draw(call, numel, has_number=True)
+def is_confirmed(call: Call, count: Count, numel: int) -> bool:
+    """Whether a call with ``numel`` elements draws as many words as a count says."""
+    before, after = draw_once(call, numel, has_number=True)
     n_words = count.first + (numel // GROUP - 1) * count.more
     return is_same(advance(before, n_words), after)
 
 
 def find_words(call: Call, numel: int) -> int | None:
-    """Return how many words a call draws for a few elements, if that is all it does."""
+    """Return how many words a call draws; None if it changes more of a generator."""
     found = set()
     for has_number in (False, True):
-        before, after = draw(call, numel, has_number=has_number)
+        before, after = draw_once(call, numel, has_number=has_number)
         n = ((count_taken(after) or 0) - (count_taken(before) or 0)) % N
         found.add(n if is_same(advance(before, n), after) else None)
     return found.pop() if len(found) == 1 else None
 
 
-def draw(call: Call, numel: int, *, has_number: bool) -> tuple[Tensor, Tensor]:
-    """Make a call for some elements; return a generator's state before it and after it.
+def draw_once(call: Call, numel: int, *, has_number: bool) -> tuple[Tensor, Tensor]:
+    """Draw for ``numel`` elements; return a generator's state before and after.
 
     Args:
         call: The call.
-        numel: How many elements.
-        has_number: Whether ``normal_`` has left a number in the generator.
+        numel: Count of elements.
+        has_number: Whether the generator has a number that ``normal_`` cached.
     """
     generator = Generator().manual_seed(numel)
     if has_number:
@@ -376,8 +382,8 @@ def draw(call: Call, numel: int, *, has_number: bool) -> tuple[Tensor, Tensor]:
     return before, generator.get_state()
 
 
-def go_on(generator: Generator, n_words: int) -> None:
-    """Let a generator go on by some words that :func:`count_words` counted."""
+def advance_generator(generator: Generator, n_words: int) -> None:
+    """Advance a generator by as many words as :func:`count_words` counted."""
     if n_words >= MIN_JUMP:
         state = advance(generator.get_state(), n_words)
         if state is not None:
@@ -389,8 +395,8 @@ def go_on(generator: Generator, n_words: int) -> None:
 
 
 @cache
-def is_advanced_as_known() -> bool:
-    """Whether ``uniform_`` draws a word for each element, and states are as known."""
+def can_advance() -> bool:
+    """Whether this torch draws one word for each element of ``uniform_``, as known."""
     with RealTorch():
         generator = Generator().manual_seed(0)
         before = generator.get_state()
@@ -404,10 +410,9 @@ def is_same(state: Tensor | None, other: Tensor) -> bool:
 
 
 def split_draw(call: Call) -> list[int]:
-    """Return how many elements to draw at a time, for numbers of no use on the CPU.
+    """Return the counts of elements to draw one after the other, in little memory.
 
-    They are used up in the same order as by the whole call, in little memory. Empty if
-    only the whole call does that.
+    The CPU draws the same numbers as in one call. Empty if it does not.
     """
     geometry = call.drawn
     if not (call.operator.can_split and is_in_order(geometry)):
@@ -415,13 +420,13 @@ def split_draw(call: Call) -> list[int]:
     whole, rest = divmod(prod(geometry.shape), MAX_DRAWN)
     pieces = [MAX_DRAWN] * whole
     if 0 < rest < GROUP and pieces:
-        pieces[-1] += rest  # normal_ draws otherwise for less than a group
+        pieces[-1] += rest  # normal_ draws in another way below 16 elements
     elif rest:
         pieces.append(rest)
     return pieces
 
 
 def is_in_order(geometry: Geometry) -> bool:
-    """Whether elements lie in memory one after the other, without gaps."""
+    """Whether elements lie in memory in their order, without gaps."""
     strides = list(geometry.stride or ())
     return is_dense(geometry) and strides == sorted(strides, reverse=True)

@@ -11,7 +11,7 @@ from meta_magic import record
 from meta_magic.replaying import streams
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import StepKind
-from meta_magic.replaying.streams import count_words, go_on
+from meta_magic.replaying.streams import advance_generator, count_words
 from tests.unit.replaying.replays import CPU, plan, replay
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -45,9 +45,9 @@ def anew():
     """Measure all anew, before the test and after it."""
     known = dict(streams.counts)
     streams.counts.clear()
-    streams.is_advanced_as_known.cache_clear()
+    streams.can_advance.cache_clear()
     yield
-    streams.is_advanced_as_known.cache_clear()
+    streams.can_advance.cache_clear()
     streams.counts.clear()
     streams.counts.update(known)
 
@@ -78,7 +78,7 @@ def test_a_draw_takes_as_many_words_as_are_counted(name, dtype):
         after = torch.get_rng_state()
         generator = torch.Generator()
         generator.set_state(before)
-        go_on(generator, n_words)
+        advance_generator(generator, n_words)
         assert torch.equal(generator.get_state(), after), numel
 
 

@@ -210,7 +210,7 @@ def test_all_after_an_assumed_number_other_than_nan_may_rest_on_it():
         module = torch.nn.Linear(2, 2)
         module.weight.sum().item()
         later = torch.nn.Linear(2, 2)
-    with pytest.raises(MaterializeError, match=r"or may do so, .* \(values=1\)"):
+    with pytest.raises(MaterializeError, match=r"or may rest, .* \(values=1\)"):
         materialize(later)
     materialize(module)
 
