@@ -26,16 +26,16 @@ CONTROL_GROUPS: Final = (
     (GROUPS, "memory.max", "memory.current"),
     (GROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-"""Where Linux says what a container may take of memory, and takes: versions 2 and 1."""
+"""Files with the memory limit and use of a container: cgroups version 2, then 1."""
 
 
 def read_device(
     device: str | torch.device, error: type[MetaMagicError]
 ) -> torch.device:
-    """Return a device that is there.
+    """Return a device of this machine.
 
     Raises:
-        MetaMagicError: ``error``: there is no such device, or it holds no data.
+        MetaMagicError: ``error``: there is no such device, or it is ``meta``.
     """
     there = list_devices()
     listed = f"there {'is' if len(there) == 1 else 'are'} {', '.join(there)}"
@@ -53,21 +53,21 @@ def read_device(
 
 
 def list_devices() -> list[str]:
-    """Return the names of the devices that tensors can be made on."""
+    """Return the names of the devices of this machine."""
     return ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
 
 
 def free_nbytes(device: torch.device) -> int:
-    """Return the bytes that can still be had on a device."""
+    """Return the free bytes of a device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return min([int(psutil.virtual_memory().available), *free_in_group()])
+    return min([int(psutil.virtual_memory().available), *_free_in_container()])
 
 
-def free_in_group() -> list[int]:
-    """Return what a container has left of its memory; [] where nothing limits it.
+def _free_in_container() -> list[int]:
+    """Return the free bytes of the container; [] without a limit.
 
-    Beyond it the process is killed, however much memory the machine has.
+    Beyond the limit the process is killed, however much memory the machine has.
     """
     for folder, limit, used in CONTROL_GROUPS:
         try:
@@ -75,7 +75,7 @@ def free_in_group() -> list[int]:
             stat = dict(
                 map(str.split, (folder / "memory.stat").read_text().splitlines())
             )
-        except (OSError, ValueError):  # there is none, or the limit is "max"
+        except (OSError, ValueError):  # no such file, or the limit is "max"
             continue
         return [n_limit - n_used + int(stat.get("inactive_file", 0))]
     return []
@@ -83,24 +83,23 @@ def free_in_group() -> list[int]:
 
 RECURRENT: Final = "aten.mkldnn_rnn_layer"
 SMALL: Final = 2**25
-"""FLOPs of a product below which it counts as small: those take longer for each."""
+"""FLOPs of a product below which it is small: a small one is slower per FLOP."""
 
 N_ROUNDS: Final = 4
 
 STEP: Final = 5
-"""How long a step takes besides, in calls of torch that do nothing: 13 us where such a
-one took 2.9."""
+"""Overhead of a step, in times of a call of torch on one element."""
 
 
 class Rates(NamedTuple):
-    """What a device does in a second.
+    """The speed of a device, per second.
 
     Attributes:
         large: FLOPs in large products of matrices.
-        small: FLOPs in small ones.
+        small: FLOPs in small products.
         nbytes: Bytes that are read and written.
         drawn: Random numbers.
-        steps: Steps that compute next to nothing.
+        steps: Steps on tensors of one element.
     """
 
     large: float
@@ -112,7 +111,7 @@ class Rates(NamedTuple):
 
 @cache
 def measure_rates(device: torch.device) -> Rates:
-    """Return what a device does in a second: it takes some 0.1 s, once."""
+    """Return the speed of a device; it is measured once, in about 0.1 s."""
     with RealTorch(), torch.no_grad():
         large, small, weight, many, one = (
             torch.ones(shape, dtype=torch.float32, device=device)
@@ -134,39 +133,38 @@ def measure_rates(device: torch.device) -> Rates:
 
 
 def time_calls(call: Callable[[], object], n: int, device: torch.device) -> float:
-    """Return the seconds that a call takes: the best of a few rounds of ``n`` calls.
+    """Return the seconds of a call: the best of a few rounds of ``n`` calls.
 
-    The mean would be far off where another process takes the core for a moment.
+    The mean would include moments when another process has the core.
     """
     call()
-    wait_for(device)
+    _synchronize(device)
     rounds = []
     for _ in range(N_ROUNDS):
         started = time.perf_counter()
         for _ in range(n):
             call()
-        wait_for(device)
+        _synchronize(device)
         rounds.append((time.perf_counter() - started) / n)
     return min(rounds)
 
 
-def wait_for(device: torch.device) -> None:
-    """Return when a device has done what it was given."""
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def estimate_seconds(step: Step, rates: Rates, device: torch.device) -> float:
-    """Return about how long a step takes on a device, which does as much in a second.
+    """Return about how many seconds a step takes on a device.
 
-    What is skipped takes a moment, however much it would draw.
+    Known are its FLOPs, bytes and random numbers, not how good the kernel is.
     """
     seconds = 1 / rates.steps
     call, signature = step.call, step.call.signature
     if step.kind == StepKind.ALLOCATE or signature.is_view:
         return seconds
     if step.kind == StepKind.DRAW and count_words(call, device) is not None:
-        return seconds
+        return seconds  # its words are skipped
     if step.draw is not None:
         return seconds + prod(call.drawn.shape) / rates.drawn
     flops, n_products = count_products(signature)
@@ -178,11 +176,11 @@ def estimate_seconds(step: Step, rates: Rates, device: torch.device) -> float:
 
 @lru_cache(maxsize=2**10)
 def count_products(signature: Signature) -> tuple[int, int]:
-    """Return the FLOPs of a call, and in how many products of matrices they are."""
+    """Return the FLOPs of a call, and the count of its matrix products."""
     flops, n = count_flops(signature) or 0, 1
     if signature.op == "aten.bmm.default":
         n = signature.outputs[0].shape[0]
     if signature.op.startswith(RECURRENT):
         n_passes = 2 if "backward" in signature.op else 1
-        n = signature.inputs[0].shape[0] * n_passes  # its steps, one after the other
+        n = signature.inputs[0].shape[0] * n_passes  # one after the other
     return flops, max(n, 1)

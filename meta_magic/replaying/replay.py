@@ -1,4 +1,4 @@
-"""``replay()``: the real values of recorded tensors."""
+"""``mm.replay(trace, y)``: the real values of recorded tensors, on any device."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -44,20 +44,20 @@ def replay(
     tensors: Recorded | Sequence[Recorded],
     device: str | torch.device = "cpu",
 ) -> Tensor | list[Tensor]:
-    """Return the values that recorded tensors would have, had the cell run for real.
+    """Return the values that recorded tensors would have if the cell ran for real.
 
-    Only the calls that they depend on run again, and what none needs any more is freed.
-    Random numbers are those that the cell would have drawn on ``device``.
+    Only the calls that they depend on are run, and memory is freed as early as
+    possible. Random numbers are those that the cell would draw on ``device``.
 
     Args:
         trace: The recording.
-        tensors: Inputs or outputs of its calls, or tensors on meta; one, or several.
-            Their values are those at the end of the recording, after all writes.
-        device: What stands for meta.
+        tensors: One or several: inputs or outputs of its calls, or meta tensors. Their
+            values are those at the end of the recording, after all writes.
+        device: The device to run on, instead of meta.
 
     Returns:
-        A real tensor for each, with its shape, strides and dtype; those that shared a
-        storage do so again. The tensor alone where one was asked for.
+        A real tensor for each, with its shape, strides and dtype; tensors that shared
+        a storage share one again. A single tensor if one was given.
 
     Raises:
         ReplayError: A value depends on something that was not recorded, or a call
@@ -85,7 +85,7 @@ def find_wanted(trace: Trace, tensor: object) -> tuple[int, Geometry]:
     """Return the number of a tensor's storage in a trace, and its geometry.
 
     Raises:
-        ReplayError: It is no tensor of the trace.
+        ReplayError: The tensor is not of the trace.
     """
     if isinstance(tensor, Tensor):
         return find_storage(trace.program, tensor), read_geometry(tensor)
@@ -101,7 +101,7 @@ def find_wanted(trace: Trace, tensor: object) -> tuple[int, Geometry]:
 
 
 def find_storage(program: Program, tensor: Tensor) -> int:
-    """Return the number of a living tensor's storage in a program.
+    """Return the number of a live tensor's storage in a program.
 
     Raises:
         ReplayError: The program did not make it.
@@ -132,11 +132,11 @@ def build_tensor(
 def trace_back(
     origin: Origin, number: int, program: Program
 ) -> tuple[Origin, int] | None:
-    """Return where a storage is to be found as it was at the end of ``program``.
+    """Return the recording, and the number there, of a storage as ``program`` left it.
 
     Args:
-        origin: The latest recording that met it.
-        number: Number of the storage there.
+        origin: The latest recording that used the storage.
+        number: Number of the storage in it.
         program: A recording, which may be an earlier or a later one.
     """
     if any(
@@ -146,8 +146,8 @@ def trace_back(
         return origin, number
     current = origin.program
     while current is not program:
-        passed = next((i for i in current.imports if i.storage == number), None)
-        if passed is None:
+        imported = next((i for i in current.imports if i.storage == number), None)
+        if imported is None:
             return None
-        current, number = passed.program, passed.origin
+        current, number = imported.program, imported.origin
     return Origin(program=program), number

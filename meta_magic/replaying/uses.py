@@ -1,7 +1,8 @@
-"""Tell in a recording the construction of modules from their use.
+"""Find where the construction of modules ends and their use begins.
 
-A use is a call of a module, a backward pass, a step of an optimizer. What the
-construction of a module calls is none, nor is what initializes it in its first call.
+``materialize(model, state="constructed")`` gives parameters as they were before the
+first use: a module call, a backward pass, or a step of an optimizer. Calls inside of a
+constructor, and lazy initialization in the first call, are no use.
 """
 
 from bisect import bisect
@@ -16,15 +17,11 @@ from meta_magic.trace.signature import Phase
 USES: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer")
 
 READ_AS_ATTRIBUTE: Final = "ParametrizationList"
-"""Torch's module that is called whenever a parametrized tensor is looked at."""
+"""A module of torch that is called whenever a parametrized tensor is read."""
 
 
 class Uses:
-    """Which calls of a recording use its modules.
-
-    Args:
-        recorded: The recording.
-    """
+    """Which calls of a recording use its modules."""
 
     def __init__(self, recorded: ProgramCalls) -> None:
         self._recorded, program = recorded, recorded.program
@@ -34,17 +31,17 @@ class Uses:
         self._outermost = list(self._find_outermost(program))
 
     def _find_outermost(self, program: Program) -> Iterator[int | None]:
-        """Yield for each module call the one around all; None if it is no use."""
+        """Yield the outermost call around each module call; None if it is no use."""
         built, found = set(program.calls_while_built), list[int | None]()
         for call in range(len(self._module_rows) // MODULE_HEADER):
             number, parent = self._module_rows[call * MODULE_HEADER :][:2]
             outermost = found[parent - 1] if parent else call
-            looks = not parent and program.modules[number][2] == READ_AS_ATTRIBUTE
-            found.append(None if call in built or looks else outermost)
+            is_read = not parent and program.modules[number][2] == READ_AS_ATTRIBUTE
+            found.append(None if call in built or is_read else outermost)
             yield found[-1]
 
     def phase(self, index: int) -> Phase | None:
-        """Return of which use a call is a part; None if of none."""
+        """Return the kind of use that a call belongs to; None if it is no use."""
         offset = self._recorded.program.offsets[index]
         phase = self._phases[self._words[offset + 1] - 1]
         if phase in ("backward", "optimizer"):
@@ -59,9 +56,9 @@ class Uses:
         return self._outermost[(word >> 1) - 1] if is_inside else None
 
     def find_first(self, storages: Collection[int]) -> dict[int, int]:
-        """Return the first use of each of some storages after it was made, if any.
+        """Return the first call that uses each storage after it was made, if any.
 
-        That of a module that holds it is one, whether it comes upon the storage or not.
+        A call of the module that owns a storage is a use, even without reading it.
         """
         births = self._recorded.births
         found = self._find_first_calls(storages)
@@ -71,10 +68,10 @@ class Uses:
             if not pending:
                 break
             signature, tensors = self._recorded.tensors(index)
-            met = pending.intersection(tensors)
-            if not met or signature.is_view or self.phase(index) is None:
+            used = pending.intersection(tensors)
+            if not used or signature.is_view or self.phase(index) is None:
                 continue
-            for storage in met:
+            for storage in used:
                 if found.get(storage, index) < index:
                     pending.discard(storage)
                 elif births[storage] < index and self._uses(index, storage):
@@ -83,14 +80,14 @@ class Uses:
         return found
 
     def _uses(self, index: int, storage: int) -> bool:
-        """Whether it is used there; what was made in a use may be filled first."""
+        """Whether a call uses a storage; one that a use made must first be filled."""
         birth = self._recorded.births[storage]
         if birth < 0 or self.phase(birth) is None:
             return True
         return storage in self._recorded.call(index).read
 
     def _find_first_calls(self, storages: Collection[int]) -> dict[int, int]:
-        """Return where the first call of a module began that holds each storage."""
+        """Return the start of the first call of a module that owns each storage."""
         program = self._recorded.program
         owners = dict(program.owner_by_storage)
         starts: dict[tuple[int, str], list[int]] = {}
@@ -111,7 +108,7 @@ class Uses:
 
 
 def walk_up(fqn: str) -> Iterator[str]:
-    """Yield the names of a module and of those around it, up to the root."""
+    """Yield the names of a module and of its parents, up to the root."""
     yield fqn
     while fqn:
         fqn = fqn.rpartition(".")[0]
@@ -121,11 +118,11 @@ def walk_up(fqn: str) -> Iterator[str]:
 def find_phases(
     plan: Plan, given: Mapping[int, frozenset[Phase]]
 ) -> dict[int, frozenset[Phase]]:
-    """Return the storages with content from a use of modules, and of what kind.
+    """Return the storages whose content comes from uses, with the kinds of use.
 
     Args:
-        plan: What is done.
-        given: Storages that are so before the first step.
+        plan: The plan.
+        given: Such storages before the first step.
     """
     uses, births = Uses(plan.recorded), plan.recorded.births
     found = dict(given)
@@ -149,7 +146,7 @@ def find_phases(
 
 
 def fills(plan: Plan, step: Step, storage: int) -> bool:
-    """Whether a step overwrites the whole of a storage."""
+    """Whether a step overwrites a whole storage."""
     nbytes = plan.recorded.nbytes_by_storage[storage]
     call = step.call
     return any(

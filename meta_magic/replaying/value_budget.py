@@ -23,17 +23,17 @@ from meta_magic.trace.program_facts import Evaluation
 from meta_magic.trace.units import format_bytes, format_flops
 
 Show: TypeAlias = Callable[[str], None]
-"""Shows a line in the place of the one before; "" removes it."""
+"""Shows a line instead of the last one; "" removes it."""
 
 FIRST_AFTER: Final = 0.5
 EVERY: Final = 0.25
 
 EARLY: Final = 0.1
-"""The part of the work after which its own speed tells how long all of it takes."""
+"""The part of the work after which its own speed replaces the estimate."""
 
 
 class ValueProgress:
-    """The progress of one replay.
+    """The line that shows the progress of one replay, if it takes long.
 
     Args:
         describe: Returns what is computed, such as ``loss, line 33``.
@@ -56,7 +56,7 @@ class ValueProgress:
         self._n_done = 0
 
     def note_step(self) -> None:
-        """Note that one more step is done; show the line where it is time."""
+        """Count one more step; show the line if it is due."""
         self._n_done += 1
         now = time.perf_counter()
         if now >= self._next:
@@ -64,7 +64,7 @@ class ValueProgress:
             self._next = time.perf_counter() + EVERY
 
     def finish(self) -> None:
-        """Remove the line, if one is shown."""
+        """Remove the line, if it is shown."""
         if self._seconds:
             self._show("")
 
@@ -81,43 +81,43 @@ class ValueProgress:
 
 
 def show_line(text: str) -> None:
-    """Show a line where this process shows them: at the end of its terminal, if any."""
+    """Show a line by the last one of :data:`OUTLETS`."""
     OUTLETS[-1](text)
 
 
 def write_to_terminal(text: str) -> None:
-    """Write a line over the last one of a terminal; nothing elsewhere."""
+    """Replace the last line of the terminal, if there is one."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()
 
 
 OUTLETS: Final[list[Show]] = [write_to_terminal]
-"""What shows lines in this process: the last one."""
+"""Functions that can show lines in this process; the last one does."""
 
 
 CPU: Final = torch.device("cpu")
 
 SHARE: Final = 4
-"""Values take at most this part of the free memory: a quarter."""
+"""A value takes at most a quarter of the free memory."""
 
 FEW_BYTES: Final = 2**24
 FEW_FLOPS: Final = 10**9
 FEW_STEPS: Final = 20_000
-"""What takes no more is computed without asking how much memory is free, and how fast
-the machine is: it takes less than about a second."""
+"""Up to here a value takes less than a second: it is computed without measuring how
+much memory is free and how fast the machine is."""
 
 A_VALUE: Final = "a value"
 FREE: Final = ", a quarter of the memory that is free"
 
 
 class Excess(NamedTuple):
-    """A limit that is too low for a value.
+    """A limit that a value exceeds.
 
     Attributes:
-        limit: Its name among the fields of ``ValueLimits``.
-        wanted: What is enough.
-        text: How much is taken, and how much is allowed.
+        limit: Name of the field of ``ValueLimits``.
+        wanted: A limit that would be enough.
+        text: How much the value takes, and how much is allowed.
     """
 
     limit: str
@@ -126,12 +126,12 @@ class Excess(NamedTuple):
 
 
 class ValueBudget:
-    """What values of one recording may take, and the seconds they took so far.
+    """The limits of values of one recording, and the seconds that they took so far.
 
-    A context manager: the seconds within are spent on values.
+    As a context manager it counts the seconds of its block.
 
     Args:
-        limits: What one of them may take.
+        limits: The limits of one value.
         describe: Returns what is computed now, such as ``loss, line 33``.
         show: Shows a line of progress.
     """
@@ -155,14 +155,14 @@ class ValueBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether values took as long as all of a recording may take."""
+        """Whether all seconds that the values of a recording may take are spent."""
         return self._spent > N_VALUES * self.limits.seconds
 
     def refuse_more(self) -> None:
-        """Refuse a value, however little it takes, once all that is allowed is spent.
+        """Refuse any further value once all allowed seconds are spent.
 
         Raises:
-            ValueLimitError: It is.
+            ValueLimitError: They are spent.
         """
         if self.is_spent:
             most = N_VALUES * self.limits.seconds
@@ -174,7 +174,7 @@ class ValueBudget:
             raise ValueLimitError(text, wanted)
 
     def watch(self, estimate: Callable[[], Sequence[float]]) -> ValueProgress:
-        """Return what shows how far the value is that is computed now.
+        """Return the progress of the value that is computed now.
 
         Args:
             estimate: Returns about how many seconds each step takes, in order.
@@ -182,37 +182,28 @@ class ValueBudget:
         return ValueProgress(self._describe, estimate, self._show)
 
     def max_flops(self) -> int:
-        """Return the operations above which planning a value need not go on."""
+        """Return the operations above which a value is surely refused."""
         if self.limits.flops is not None:
             return self.limits.flops
         return int(self.limits.seconds * measure_rates(CPU).large)
 
     def allows_kept(self, nbytes: int) -> bool:
-        """Whether contents may stay in memory for later values.
-
-        Args:
-            nbytes: Their bytes.
-        """
+        """Whether contents of so many bytes may stay in memory for later values."""
         return nbytes <= self._max_nbytes(nbytes, nbytes)
 
     def allows(self, nbytes: int, flops: int) -> bool:
-        """Whether a value may take so many bytes and operations.
-
-        Args:
-            nbytes: Bytes in memory.
-            flops: Operations.
-        """
+        """Whether a value may take so many bytes and operations."""
         return self.allows_kept(nbytes) and flops <= self.max_flops()
 
     def check(self, replay: Execution, idle_nbytes: int) -> Evaluation:
-        """Return what a replay takes, beyond what was kept.
+        """Return the cost of a replay.
 
         Args:
             replay: The replay.
             idle_nbytes: Bytes that are kept for other values meanwhile.
 
         Raises:
-            ValueLimitError: It takes more than is allowed.
+            ValueLimitError: It exceeds the limits.
         """
         steps = [step for step in replay.steps if step.kind != StepKind.ALLOCATE]
         cost = Evaluation(
@@ -234,11 +225,11 @@ class ValueBudget:
         return cost
 
     def run(self, replay: Execution, finished: Finished) -> None:
-        """Run a replay; under :func:`RealTorch`.
+        """Run a replay and show its progress; under :func:`RealTorch`.
 
         Args:
             replay: The replay.
-            finished: Takes each wanted storage.
+            finished: Receives each wanted storage.
 
         Raises:
             ReplayError: A step failed.
@@ -251,7 +242,7 @@ class ValueBudget:
             progress.finish()
 
     def _max_nbytes(self, nbytes: int, kept_nbytes: int) -> int:
-        """Return the bytes that are allowed; all of few without asking for more."""
+        """Return the allowed bytes; few bytes are allowed without measuring."""
         if self.limits.nbytes is not None:
             return self.limits.nbytes
         if nbytes <= FEW_BYTES:
@@ -261,14 +252,14 @@ class ValueBudget:
     def _find_nbytes(self, nbytes: int, kept_nbytes: int) -> Iterator[Excess]:
         most = self._max_nbytes(nbytes, kept_nbytes)
         if nbytes > most:
-            text = tell_apart(nbytes, most, format_bytes)
+            text = compare(nbytes, most, format_bytes)
             of = "" if self.limits.nbytes is not None else FREE
             yield Excess("nbytes", nbytes, f"{text}{of})")
 
     def _find_flops(self, flops: int) -> Iterator[Excess]:
         most = self.limits.flops
         if most is not None and flops > most:
-            yield Excess("flops", flops, f"{tell_apart(flops, most, format_flops)})")
+            yield Excess("flops", flops, f"{compare(flops, most, format_flops)})")
 
     def _find_seconds(self, replay: Execution, cost: Evaluation) -> Iterator[Excess]:
         seconds, most = 0.0, self.limits.seconds
@@ -292,8 +283,8 @@ def estimate_all(steps: Sequence[Step]) -> list[float]:
     return [estimate_seconds(step, rates, CPU) for step in steps]
 
 
-def tell_apart(number: int, limit: int, write: Callable[[int], str]) -> str:
-    """Return in words that a number is over its limit; the bracket is left open."""
+def compare(number: int, limit: int, write: Callable[[int], str]) -> str:
+    """Return a number and its limit as text that differs; the bracket stays open."""
     texts = write(number), write(limit)
     if texts[0] == texts[1]:
         unit = write(10).partition(" ")[2]
@@ -302,6 +293,6 @@ def tell_apart(number: int, limit: int, write: Callable[[int], str]) -> str:
 
 
 def round_up(number: float) -> int:
-    """Return a number that is not less and has two digits that are not zero."""
+    """Round a number up to two significant digits."""
     unit = int(10 ** max(int(log10(max(number, 1))) - 1, 0))
     return ceil(number / unit) * unit

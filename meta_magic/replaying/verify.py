@@ -1,4 +1,4 @@
-"""``verify()``: compare what was recorded with what a real device does."""
+"""``mm.verify(trace)``: compare the record of each call with a real device."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -13,7 +13,6 @@ from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.streams import Streams
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.torch_private.tensor_internals import address_of_storage
-from meta_magic.trace.calls import OpCall
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes
@@ -32,8 +31,13 @@ COLUMNS: Final = [
     "real",
 ]
 
+NOT_CHECKED: Final = "not checked"
+
+PROFILER: Final = "profiler."
+"""Prefix of operators that mark a time span of the profiler, and compute nothing."""
+
 Row = tuple[int | None, str, object, object]
-"""Number of the output (None: the call as a whole), field, recorded and real value."""
+"""Number of the output (None for the whole call), field, recorded and real value."""
 
 
 def verify(
@@ -41,21 +45,20 @@ def verify(
 ) -> "pd.DataFrame":
     """Run a recording for real, call by call, and compare each output's metadata.
 
-    Compared are shape, dtype, stride, storage offset, layout, and which argument an
-    output shares its storage with. Inputs that no recorded call made have made-up
-    values (zeros).
+    It compares shape, dtype, stride, storage offset, layout, and the argument that an
+    output shares its storage with. Inputs that no recorded call made are zeros.
 
     Args:
         trace: The recording.
-        device: What stands for meta.
-        max_nbytes: The most bytes to hold at any moment; by default half of what is
-            free. Calls that need more are listed as not checked.
+        device: The device to run on, instead of meta.
+        max_nbytes: The most bytes to hold at any moment; by default half of the free
+            memory. Calls that need more are listed as not checked.
 
     Returns:
         One row for each difference: ``index``, ``op``, ``line`` and ``module`` of the
         call, the number of its ``output``, the ``field``, its ``recorded`` and ``real``
-        value; the ``field`` is ``"not checked"`` where a call could not be made, and
-        why. ``attrs`` holds ``n_calls`` and ``n_checked``.
+        value. The ``field`` is ``"not checked"`` for a call that could not be made;
+        ``real`` then says why. ``attrs`` holds ``n_calls`` and ``n_checked``.
 
     Raises:
         ReplayError: There is no such device.
@@ -72,30 +75,17 @@ def verify(
     rows, n_checked = [], 0
     for index, found in enumerate(Verifier(trace, place, bound).run()):
         n_checked += all(row[1] != NOT_CHECKED for row in found)
-        rows += [(*identify(trace.ops[index]), *row) for row in found]
+        if found:
+            call = trace.ops[index]
+            identity = (call.index, call.op, call.line, call.module)
+            rows += [(*identity, *row) for row in found]
     frame = pd.DataFrame.from_records(rows, columns=COLUMNS)
     frame.attrs = {"n_calls": trace.program.n_calls, "n_checked": n_checked}
     return frame
 
 
-def identify(call: OpCall) -> tuple[object, ...]:
-    """Return what says which call a row is about."""
-    return call.index, call.op, call.line, call.module
-
-
-NOT_CHECKED: Final = "not checked"
-PROFILER: Final = "profiler."
-"""How operators begin that mark a stretch of time, and do nothing."""
-
-
 class Verifier:
-    """One pass over all calls of a program.
-
-    Args:
-        trace: The recording.
-        device: What stands for meta.
-        max_nbytes: The most bytes to hold.
-    """
+    """One pass over all calls of a program, in order."""
 
     def __init__(self, trace: Trace, device: torch.device, max_nbytes: int) -> None:
         self._recorded = ProgramCalls(trace.program)
@@ -117,7 +107,7 @@ class Verifier:
             yield found
 
     def _find_ends(self) -> dict[int, list[int]]:
-        """Return which storages are of no use after each call."""
+        """Return the storages that are used last by each call."""
         last: dict[int, int] = {}
         for index in range(len(self._recorded)):
             last.update(dict.fromkeys(self._recorded.tensors(index)[1], index))
@@ -127,7 +117,7 @@ class Verifier:
         return ends
 
     def _check(self, call: Call) -> Iterator[Row]:
-        """Make a call, and yield in which its outputs differ from the record."""
+        """Make a call, and yield the differences of its outputs from the record."""
         if call.operator.name.startswith(PROFILER):
             return
         runner, sizes = self._runner, self._recorded.nbytes_by_storage
@@ -147,7 +137,7 @@ class Verifier:
         yield from self._make(call, is_made_up=is_made_up)
         if is_empty or is_made_up:
             self._made_up.update(call.outputs)
-        if is_empty:  # what lies there may be no valid index
+        if is_empty:  # uninitialized integers may be no valid indices
             for pair in zip(call.outputs, call.signature.outputs, strict=True):
                 runner.memory.tensor(*pair).zero_()
 
@@ -162,14 +152,14 @@ class Verifier:
             found += compare(call, inputs, outputs)
             runner.keep(call, inputs, outputs)
         except ReplayError as error:
-            if not found:  # else that is why
+            if not found:  # else the differences are the cause
                 is_ours = error.__cause__ is None
                 kind = NOT_CHECKED if is_made_up or is_ours else "error"
                 found.append((None, kind, None, str(error.__cause__ or error)))
         return found
 
     def _make_up(self, storage: int, geometry: Geometry) -> None:
-        """Bring in a storage that no call made, or whose call was not made."""
+        """Add a storage that no call made, or whose call was not checked: zeros."""
         runner, constant = self._runner, self._recorded.constants.get(storage)
         if constant is not None:
             runner.memory.load(constant)
@@ -182,7 +172,7 @@ class Verifier:
 def compare(
     call: Call, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
 ) -> Iterator[Row]:
-    """Yield what differs between the outputs recorded and those of a real call."""
+    """Yield the differences between recorded and real outputs of a call."""
     if len(outputs) != len(call.outputs):
         yield None, "outputs", len(call.outputs), len(outputs)
         return
@@ -207,13 +197,13 @@ def compare(
 
 
 def find_shared(call: Call, number: int) -> int | None:
-    """Return the first input whose storage an output shares, as it was recorded."""
+    """Return the first input that shares its storage with an output in the record."""
     storage = call.outputs[number]
     return call.inputs.index(storage) if storage in call.inputs else None
 
 
 def find_base(inputs: Sequence[Tensor], tensor: Tensor) -> int | None:
-    """Return the first input whose storage a real output shares."""
+    """Return the first input that shares its storage with a real output."""
     if tensor.layout is not torch.strided:
         return None
     address = address_of_storage(tensor.untyped_storage())
