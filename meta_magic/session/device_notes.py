@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import torch
 
 from meta_magic.errors import ReplayError
-from meta_magic.recording.as_device.operand_placements import join_places
+from meta_magic.recording.as_device.operand_placements import join_placements
 from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.replaying.operators import find_function
@@ -144,7 +144,7 @@ def _find_clash(signature: Signature) -> Clash | None:
 def _is_refused(op: str, inputs: Iterable[Geometry]) -> bool:
     """Whether torch refuses an operator because its inputs are on two devices."""
     try:
-        join_places(OpTable(find_function(op)), [*map(LiveGeometry, inputs)])
+        join_placements(OpTable(find_function(op)), [*map(LiveGeometry, inputs)])
     except ReplayError:  # not an operator of torch's
         return False
     except RuntimeError:

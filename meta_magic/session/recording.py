@@ -16,13 +16,13 @@ from typing import Any, Final, TypeVar
 
 from torch import nn
 
-from meta_magic.recording.as_device.attention import AttentionOf
-from meta_magic.recording.as_device.autocast import AutocastOf
-from meta_magic.recording.as_device.composites import CompositesOf
+from meta_magic.recording.as_device.attention import DeviceAttention
+from meta_magic.recording.as_device.autocast import DeviceAutocast
+from meta_magic.recording.as_device.composites import DeviceComposites
 from meta_magic.recording.as_device.device_choices import (
-    ChunkedLossesOf,
-    KernelsOf,
-    OptimizersOf,
+    DeviceChunkedLosses,
+    DeviceMetaKernels,
+    DeviceOptimizers,
 )
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
@@ -38,9 +38,11 @@ from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.generator_states import GeneratorStates
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.operator_runner import OperatorRunner
-from meta_magic.recording.intercept.planned.planned_devices import stand_in_for
-from meta_magic.recording.intercept.real_tensors.borrowed_modules import Lending
-from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
+from meta_magic.recording.intercept.planned.planned_devices import make_device_contexts
+from meta_magic.recording.intercept.real_tensors.borrowed_modules import BorrowedModules
+from meta_magic.recording.intercept.real_tensors.captured_constants import (
+    ConstantCapture,
+)
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
@@ -117,14 +119,14 @@ class Recording:
         self._plan = DevicePlan(
             write.registry, write.places, options, write.diagnostics.note
         )
-        self._lifting = Lifting(
+        self._capture = ConstantCapture(
             write.registry, write.constants, write.diagnostics, write.places
         )
-        self._lending = Lending(self._lifting, self._plan)
-        self._composites = CompositesOf(
+        self._borrowed = BorrowedModules(self._capture, self._plan)
+        self._composites = DeviceComposites(
             self._plan, write.constants.note_values, write.registry.count_write
         )
-        self._autocast = AutocastOf(self._plan, self._composites)
+        self._autocast = DeviceAutocast(self._plan, self._composites)
         self._values = ValuesOnDemand(write, self._programs.snapshot, options, show)
         self._shared = SharedMemory(
             write.registry,
@@ -144,7 +146,7 @@ class Recording:
         """Return what is entered around the code, in order: the modes come last."""
         write, plan, note = self._written, self._plan, self._written.diagnostics.note
         registry, rows = write.registry, write.rows
-        attention = AttentionOf(
+        attention = DeviceAttention(
             plan,
             write.clock,
             self._autocast,
@@ -162,7 +164,7 @@ class Recording:
             diagnostics=write.diagnostics,
             values=self._values,
             plan=plan,
-            lifting=self._lifting,
+            capture=self._capture,
             refusals=refusals,
             checks=make_checks(write, self._programs.snapshot, options),
         )
@@ -176,14 +178,14 @@ class Recording:
             attention=attention,
             plan=plan,
             dispatch=dispatch,
-            lifting=self._lifting,
+            capture=self._capture,
             refusals=refusals,
             shared=self._shared,
         )
         self._modes = functions, dispatch
         self._connect()
         saver = Saver(registry, self._values, note)
-        loader = Loader(note, plan, self._lending)
+        loader = Loader(note, plan, self._borrowed)
         compute = partial(saver.compute, can_wait=False)
         return (  # entered in this order; a later mode sees a call first
             RARE_COLLECTION,
@@ -191,17 +193,17 @@ class Recording:
             self._threads,
             self._tasks,
             ProcessWatch(note),
-            DataSources(note, saver, loader, self._shared, self._lifting),
-            *stand_in_for(plan, note, write.draws, compute),
+            DataSources(note, saver, loader, self._shared, self._capture),
+            *make_device_contexts(plan, note, write.draws, compute),
             NewParameters(registry.forget),
             GeneratorStates(write.draws, self._values, write.diagnostics),
-            self._lending,
+            self._borrowed,
             attention,
             self._composites,
             self._autocast,
-            OptimizersOf(options.device),
-            ChunkedLossesOf(options.device),
-            KernelsOf(plan),
+            DeviceOptimizers(options.device),
+            DeviceChunkedLosses(options.device),
+            DeviceMetaKernels(plan),
             write.flags,
             write.draws,
             write.calls,
@@ -216,7 +218,7 @@ class Recording:
     def _connect(self) -> None:
         """Close the circles: each of these parts calls one that is made after it."""
         # A call of a real module borrows it, and borrowing reads what calls wrote.
-        self._written.calls.meet = self._lending.meet
+        self._written.calls.meet = self._borrowed.borrow_called
         # The modes share arrays with tensors, and look at those arrays once one exists.
         self._shared.modes = self._modes
 
@@ -247,7 +249,7 @@ class Recording:
         write.calls.close_open_calls()
         self._note_foreign_casts()
         trees = self._describe(namespace)
-        self._programs.raised = find_raised(error, self._modes, write, self._lending)
+        self._programs.raised = find_raised(error, self._modes, write, self._borrowed)
         program = self._programs.build(trees, has_failed=has_failed)
         write.draws.keep_ends(program)
         module_by_number = dict(write.numbers.living())
@@ -264,23 +266,23 @@ class Recording:
             cell=source,
             error_line=write.places.find_error_line(error),
             roots=tuple(None if root is None else weakref.ref(root) for root in roots),
-            failed=find_failed_call(error, self._modes, write.registry, self._lending),
+            failed=find_failed_call(error, self._modes, write.registry, self._borrowed),
         )
         keep_origin(write, program, trees, module_by_number, modules_in(namespace))
         self._values.hand_over(program)
-        for part in (write.calls, write.numbers, write.registry, self._lending):
+        for part in (write.calls, write.numbers, write.registry, self._borrowed):
             part.close()
         return trace
 
     def _describe(self, namespace: Mapping[str, object]) -> list[Tree]:
         """Return the module trees as the block had them: borrowed modules on meta."""
-        with RealTorch() if self._lending.has_lent else nullcontext():
-            self._lending.exchange()
+        with RealTorch() if self._borrowed.has_borrowed else nullcontext():
+            self._borrowed.exchange()
             try:
                 trees = self._trees.describe(namespace)
             finally:
-                self._lending.give_back()
-        self._lifting.finish()
+                self._borrowed.give_back()
+        self._capture.finish()
         return trees
 
     def _note_foreign_casts(self) -> None:
@@ -300,7 +302,7 @@ def pick_cache(options: Options) -> SignatureCache:
     cache hit would look to it like ``empty_strided``.
     """
     if not options.cache or dispatch_mode_stack():
-        return SignatureCache(is_serving=False)
+        return SignatureCache(uses_fast_paths=False)
     changed = known_kernels ^ kernels_put_in
     if changed:
         # A library registered a kernel for an operator of torch's own, or took it back.
@@ -310,7 +312,7 @@ def pick_cache(options: Options) -> SignatureCache:
         known_kernels.symmetric_difference_update(changed)
     shared_cache = shared_cache_by_device.get(options.device)
     if shared_cache is None:
-        shared_cache = SignatureCache(is_serving=True)
+        shared_cache = SignatureCache(uses_fast_paths=True)
         shared_cache_by_device[options.device] = shared_cache
     if shared_cache.n_entries > MAX_SHARED_SIGNATURES:
         shared_cache.clear()

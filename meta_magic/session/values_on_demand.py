@@ -16,7 +16,7 @@ from torch import Tensor, UntypedStorage
 from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
 from meta_magic.recording.as_device.cpu_kernels import (
     lay_out_as,
-    make_stand_in,
+    make_proxy,
     put_on_meta,
 )
 from meta_magic.recording.as_device.layouts import lay_out_alike
@@ -380,7 +380,7 @@ def _call_with(table: OpTable, given: Given, real_by_id: Mapping[int, Tensor]) -
         other = torch.empty(1, device="cpu").expand(args[0].shape)
         real_by_id = {**real_by_id, id(args[0]): other}
     outs = _find_outs(table, kwargs)
-    real_by_id = {**real_by_id, **{id(out): make_stand_in(out) for out in outs}}
+    real_by_id = {**real_by_id, **{id(out): make_proxy(out) for out in outs}}
     real_args, real_kwargs = _replace((args, kwargs), real_by_id)
     returned = table.func(*real_args, **real_kwargs)
     for out in outs:

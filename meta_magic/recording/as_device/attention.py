@@ -15,8 +15,12 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
-from meta_magic.recording.as_device.autocast import ATTENTION, AutocastOf, AutocastOff
-from meta_magic.recording.as_device.composites import CompositesOf
+from meta_magic.recording.as_device.autocast import (
+    ATTENTION,
+    AutocastOff,
+    DeviceAutocast,
+)
+from meta_magic.recording.as_device.composites import DeviceComposites
 from meta_magic.recording.as_device.cpu_kernels import adds_batch_to_attention
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.storages import Clock
@@ -353,11 +357,11 @@ RUNS: Final = {
 }
 
 
-entered_by_thread: dict[int, list["AttentionOf"]] = {}
+entered_by_thread: dict[int, list["DeviceAttention"]] = {}
 """Torch has one kernel for all threads, of which several may record."""
 
 
-class AttentionOf:
+class DeviceAttention:
     """Have attention on meta be that of a device, within the block.
 
     Below function modes, so that it holds while activations are computed again, too.
@@ -378,9 +382,9 @@ class AttentionOf:
         self,
         plan: DevicePlan,
         clock: Clock,
-        autocast: AutocastOf,
+        autocast: DeviceAutocast,
         kernels: list[KernelChoice],
-        composites: CompositesOf,
+        composites: DeviceComposites,
     ) -> None:
         self.device = plan.kernels
         self._plan = plan

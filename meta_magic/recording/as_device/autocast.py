@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.as_device.composites import CompositesOf
+from meta_magic.recording.as_device.composites import DeviceComposites
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.backend_flags import has_gpu
@@ -82,7 +82,7 @@ UNSAFE: Final = (
 )
 
 
-def tell_dtype(name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+def request_float32(name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """Return arguments with float32 as the dtype to return, if they tell none."""
     names = [a.name for a in schema_of(find_operator(name)[0]).arguments]
     place = names.index("dtype")
@@ -152,7 +152,7 @@ class AutocastOff:
         autocast: What is off within.
     """
 
-    def __init__(self, autocast: "AutocastOf") -> None:
+    def __init__(self, autocast: "DeviceAutocast") -> None:
         self._autocast = autocast
         self._was_on = False
 
@@ -163,7 +163,7 @@ class AutocastOff:
         self._autocast.is_on = self._was_on
 
 
-class AutocastOf:
+class DeviceAutocast:
     """Have autocast do on meta what it does on a device, within the block.
 
     Args:
@@ -176,7 +176,7 @@ class AutocastOf:
             meta; with their namespace.
     """
 
-    def __init__(self, plan: DevicePlan, composites: CompositesOf) -> None:
+    def __init__(self, plan: DevicePlan, composites: DeviceComposites) -> None:
         self.is_on = False
         self.foreign: frozenset[str] = frozenset()
         self._plan = plan
@@ -245,7 +245,7 @@ class AutocastOf:
             dtype = torch.float32 if torch.float32 in met else narrow
         elif device == "cuda" and name in WITH_DTYPE:
             is_cast = is_eligible(args[0])
-            return tell_dtype(name, args, kwargs) if is_cast else (args, kwargs)
+            return request_float32(name, args, kwargs) if is_cast else (args, kwargs)
         values = [*args, *kwargs.values()][::ORDER]
         cast = [self._cast(value, dtype, narrow) for value in values][::ORDER]
         return cast[: len(args)], dict(zip(kwargs, cast[len(args) :], strict=True))

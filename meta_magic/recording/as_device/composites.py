@@ -297,7 +297,7 @@ def name_of(operator: Any) -> str:
     return str(operator).removeprefix("aten.").removesuffix(".default")
 
 
-class CompositesOf:
+class DeviceComposites:
     """Have such operators on meta be those of a device, within the block.
 
     Args:

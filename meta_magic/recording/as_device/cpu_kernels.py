@@ -64,23 +64,23 @@ def ask_cpu(
         if not met or not is_askable or sum(map(count_nbytes, met)) > MAX_NBYTES:
             return NotImplemented
         has_ones = torch.Tag.pointwise in func.tags or "divide" in str(func)
-        stand_ins = {id(t): make_stand_in(t, has_ones=has_ones) for t in met}
+        proxies = {id(t): make_proxy(t, has_ones=has_ones) for t in met}
         try:
             with torch.set_grad_enabled(wants_gradients):
-                returned = call_on(stand_ins, func, args, kwargs)
+                returned = call_on(proxies, func, args, kwargs)
         except Exception:  # noqa: BLE001  then what meta said stands
             return NotImplemented
         with torch.inference_mode(is_inference):
-            return take_over(returned, {id(stand_ins[id(t)]): t for t in met})
+            return take_over(returned, {id(proxies[id(t)]): t for t in met})
 
 
 def call_on(
-    stand_ins: Mapping[int, Tensor], func: Any, args: Args, kwargs: Kwargs
+    proxies: Mapping[int, Tensor], func: Any, args: Args, kwargs: Kwargs
 ) -> Any:
     """Call an operator on stand-ins; torch's generator stays where it is."""
     before = torch.default_generator.get_state()
     try:
-        real_args, real_kwargs = (replace(v, stand_ins) for v in (args, kwargs))
+        real_args, real_kwargs = (replace(v, proxies) for v in (args, kwargs))
         return func(*real_args, **real_kwargs)
     finally:
         torch.default_generator.set_state(before)
@@ -124,7 +124,7 @@ def put_on_cpu(record: Geometry, *, has_ones: bool = False) -> Tensor:
     """Return a stand-in for a tensor that was of some geometry."""
     like = torch.empty(0, dtype=record.dtype, device="meta")
     made = like.as_strided(record.shape, record.stride or ())
-    return make_stand_in(made, has_ones=has_ones)
+    return make_proxy(made, has_ones=has_ones)
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -141,7 +141,7 @@ def count_nbytes(tensor: Tensor) -> int:
     return int(last + 1) * tensor.itemsize
 
 
-def make_stand_in(tensor: Tensor, *, has_ones: bool = False) -> Tensor:
+def make_proxy(tensor: Tensor, *, has_ones: bool = False) -> Tensor:
     """Return ones, or zeros where they might be positions, laid out as a tensor.
 
     Args:
@@ -169,18 +169,18 @@ def make_sparse(like: Tensor, device: str) -> Tensor:
     return build_sparse(like, parts, is_coalesced=has_coalesced(like))
 
 
-def replace(value: Any, stand_ins: Mapping[int, Tensor]) -> Any:
+def replace(value: Any, proxies: Mapping[int, Tensor]) -> Any:
     """Return arguments with all that is on meta, or draws, on the CPU."""
     if isinstance(value, Tensor):
-        return stand_ins[id(value)]
+        return proxies[id(value)]
     if isinstance(value, torch.device):
         return torch.device("cpu")
     if isinstance(value, torch.Generator):
         return torch.Generator()
     if isinstance(value, (list, tuple)):
-        return [replace(item, stand_ins) for item in value]
+        return [replace(item, proxies) for item in value]
     if isinstance(value, Mapping):
-        return {name: replace(item, stand_ins) for name, item in value.items()}
+        return {name: replace(item, proxies) for name, item in value.items()}
     return value
 
 

@@ -20,10 +20,10 @@ from meta_magic.torch_private.replaced import (
 )
 from meta_magic.torch_private.replacing import Replacements
 
-TellDevice: TypeAlias = Callable[[object], str]
+FindDevice: TypeAlias = Callable[[object], str]
 
 
-class KernelsOf(Replacements):
+class DeviceMetaKernels(Replacements):
     """Have meta kernels answer as those of a device, within the block.
 
     Strides of what ``linalg.svd``, ``linalg.eig``, ``fft.rfftn`` and others return; and
@@ -48,16 +48,16 @@ class KernelsOf(Replacements):
             asked = {"are_deterministic_algorithms_enabled": self._must_replace}
             self.replace_here(torch, asked)
 
-    def _make_hint(self, before: TellDevice) -> TellDevice:
+    def _make_hint(self, before: FindDevice) -> FindDevice:
         """Return what tells a kernel the device as which it is to answer."""
 
-        def tell_device(tensor: object) -> str:
+        def find_device(tensor: object) -> str:
             is_plain = type(tensor) is Tensor or type(tensor) is Parameter
             if is_plain and self._plan.kernels_of(tensor) == "cpu":
                 return "cpu"
             return before(tensor)
 
-        return tell_device
+        return find_device
 
     def _must_replace(self, plain: Callable[[], bool]) -> bool:
         """Whether kernels are to be replaced by others that are deterministic."""
@@ -83,7 +83,7 @@ REPLACED: Final[dict[str, tuple[Replaceable, ...]]] = {
 ListDevices: TypeAlias = Callable[..., list[str]]
 
 
-class OptimizersOf(Replacements):
+class DeviceOptimizers(Replacements):
     """Have optimizers on meta be those of a device, within the block.
 
     Args:
@@ -114,7 +114,7 @@ DEVICES: Final = {name: torch.device(name) for name in ("cpu", "cuda", "meta")}
 Adjust: TypeAlias = Callable[..., Any]
 
 
-class ChunkedLossesOf(Replacements):
+class DeviceChunkedLosses(Replacements):
     """Have options of losses on meta be chosen as for a device, within the block.
 
     Args:

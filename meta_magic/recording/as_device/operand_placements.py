@@ -32,7 +32,9 @@ NUMBERS: Final = INDEXING | frozenset(
 """Operators that take a number on the CPU, beside those that work elementwise."""
 
 
-def join_places(table: OpTable, inputs: Sequence[LiveGeometry]) -> torch.device | None:
+def join_placements(
+    table: OpTable, inputs: Sequence[LiveGeometry]
+) -> torch.device | None:
     """Return the place of what an operator returns that is new.
 
     Args:

@@ -15,8 +15,10 @@ from torch import Tensor
 from meta_magic.recording.identities.device_plan import META, is_default_on_meta
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.intercept.real_tensors.capturable import is_wanted
-from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
+from meta_magic.recording.intercept.real_tensors.capturable import is_capturable
+from meta_magic.recording.intercept.real_tensors.captured_constants import (
+    ConstantCapture,
+)
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.dispatcher import copy_to, is_python_excluded, read_scalar
@@ -251,12 +253,12 @@ class DataAttribute:
 
     Args:
         registry: Numbers of tensors.
-        lifting: Makes constants of real tensors.
+        capture: Makes constants of real tensors.
     """
 
-    def __init__(self, registry: TensorRegistry, lifting: Lifting) -> None:
+    def __init__(self, registry: TensorRegistry, capture: ConstantCapture) -> None:
         self._registry = registry
-        self._lifting = lifting
+        self._capture = capture
 
     def read_or_set(self, func: Any, tensor: Tensor, *source: Tensor) -> Any:
         """Return the data of a tensor, or set it.
@@ -298,9 +300,9 @@ class DataAttribute:
     def _lift(self, tensor: Tensor, source: Tensor) -> Tensor:
         """Return what stands on meta for a source, where a tensor is on meta."""
         if tensor.is_meta:
-            return self._lifting.lift(source) if is_wanted(source) else source
-        if source.is_meta and is_wanted(tensor):
-            self._lifting.refuse_write("`.data =`", tensor, BEFORE)
+            return self._capture.capture(source) if is_capturable(source) else source
+        if source.is_meta and is_capturable(tensor):
+            self._capture.refuse_write("`.data =`", tensor, BEFORE)
         return source
 
 

@@ -28,8 +28,10 @@ from meta_magic.recording.identities.nested_tensors import tensors_of
 from meta_magic.recording.intercept.copies import find_copied, is_copying
 from meta_magic.recording.intercept.higher_order import make_below
 from meta_magic.recording.intercept.libraries import FIND_WRITERS
-from meta_magic.recording.intercept.real_tensors.borrowed_modules import Lending
-from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
+from meta_magic.recording.intercept.real_tensors.borrowed_modules import BorrowedModules
+from meta_magic.recording.intercept.real_tensors.captured_constants import (
+    ConstantCapture,
+)
 from meta_magic.recording.intercept.real_tensors.real_names import find_address
 from meta_magic.recording.intercept.saving import Saver, ScriptSaver, is_on_meta
 from meta_magic.recording.intercept.shared_memory import SharedMemory
@@ -61,7 +63,7 @@ class DataSources(Replacements):
         saver: Does what stands for ``torch.save``.
         loader: Does what stands for ``torch.load``.
         shared: Keeps arrays and tensors alike that share memory.
-        lifting: Makes constants of what is unpickled.
+        capture: Makes constants of what is unpickled.
     """
 
     def __init__(
@@ -70,10 +72,10 @@ class DataSources(Replacements):
         saver: Saver,
         loader: "Loader",
         shared: SharedMemory,
-        lifting: Lifting,
+        capture: ConstantCapture,
     ) -> None:
         super().__init__()
-        self._lifting = lifting
+        self._capture = capture
         self._loader = loader
         self._note = note
         self._saver = saver
@@ -146,7 +148,7 @@ class DataSources(Replacements):
     def _rebuild(self, plain: Any, storage: Any, *geometry: Any) -> Any:
         """Put on meta what is unpickled: its values are constants."""
         if is_default_on_meta() and find_copied(sys._getframe(1)) is None:
-            planned = self._lifting.lift_storage(untyped_of(storage))
+            planned = self._capture.capture_storage(untyped_of(storage))
             storage = type_storage(planned, storage.dtype)
         return plain(storage, *geometry)
 
@@ -185,15 +187,18 @@ class Loader:
     Args:
         note: Takes the kind and the text of a note on the line that runs now.
         plan: Knows where the code wants what.
-        lending: Puts real tensors on meta.
+        borrowed: Puts real tensors on meta.
     """
 
     def __init__(
-        self, note: Callable[[str, str], None], plan: DevicePlan, lending: Lending
+        self,
+        note: Callable[[str, str], None],
+        plan: DevicePlan,
+        borrowed: BorrowedModules,
     ) -> None:
         self._note = note
         self._plan = plan
-        self._lending = lending
+        self._borrowed = borrowed
         self._place_by_address: dict[int | None, torch.device] | None = None
 
     def load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
@@ -217,7 +222,7 @@ class Loader:
                 if place is None and (told is None or is_of_module):
                     place = META if told is None else tensor.device
                 if place is not None:
-                    self._lending.keep(tensor, place)
+                    self._borrowed.move_for_good(tensor, place)
         return loaded
 
     def restore(self, plain: Any, storage: Any, location: str) -> Any:

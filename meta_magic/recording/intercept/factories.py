@@ -33,7 +33,7 @@ from meta_magic.recording.intercept.named_devices import (
     is_meant,
     is_meta_by_name,
 )
-from meta_magic.recording.intercept.real_tensors.capturable import is_wanted
+from meta_magic.recording.intercept.real_tensors.capturable import is_capturable
 from meta_magic.recording.intercept.reported_devices import as_fake, is_told_home
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.constants import (
@@ -175,7 +175,7 @@ class Factories:
     ) -> Any:
         """Plan what is made like a real tensor, or by ``x.new``; as ``make_like``."""
         is_meta = args[0].is_meta
-        if not is_meta and not is_wanted(args[0]):
+        if not is_meta and not is_capturable(args[0]):
             return NotImplemented
         if func is NEW:
             return self.make_new(args, kwargs, caller)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from meta_magic.recording.as_device.attention import AttentionOf
+from meta_magic.recording.as_device.attention import DeviceAttention
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals, name_types
 from meta_magic.recording.identities.call_sites import CallSites, Running
 from meta_magic.recording.identities.device_plan import (
@@ -41,8 +41,10 @@ from meta_magic.recording.intercept.moves import (
     is_cast,
 )
 from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
-from meta_magic.recording.intercept.real_tensors.capturable import MustLend
-from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
+from meta_magic.recording.intercept.real_tensors.capturable import MustBorrow
+from meta_magic.recording.intercept.real_tensors.captured_constants import (
+    ConstantCapture,
+)
 from meta_magic.recording.intercept.reported_devices import (
     GET_DEVICE,
     TOLD,
@@ -92,7 +94,7 @@ class FunctionMode(DeviceContext):
         attention: Knows whose kernels are recorded.
         plan: Knows where the code wants what.
         dispatch: Records what stands in the place of an operator.
-        lifting: Makes constants of real tensors.
+        capture: Makes constants of real tensors.
         refusals: Has a call be refused in the words of the CPU.
         shared: Keeps arrays and tensors alike that share memory.
     """
@@ -104,10 +106,10 @@ class FunctionMode(DeviceContext):
         places: CallSites,
         constants: Constants,
         diagnostics: Diagnostics,
-        attention: AttentionOf,
+        attention: DeviceAttention,
         plan: DevicePlan,
         dispatch: DispatchMode,
-        lifting: Lifting,
+        capture: ConstantCapture,
         refusals: Refusals,
         shared: SharedMemory,
     ) -> None:
@@ -125,10 +127,10 @@ class FunctionMode(DeviceContext):
         self._handled = HANDLED | INDEXING | self._constructors
         self._factories = Factories(registry, constants, diagnostics, plan, shared)
         self._plan = plan
-        self._lifting = lifting
-        self._mover = Mover(plan, lifting)
+        self._capture = capture
+        self._mover = Mover(plan, capture)
         self._packer = Packer(plan, constants)
-        data = DataAttribute(registry, lifting)
+        data = DataAttribute(registry, capture)
         self._told = ToldAttributes(data, places, diagnostics, dispatch, plan)
         self._refusals = refusals
         self._shared = shared
@@ -187,7 +189,7 @@ class FunctionMode(DeviceContext):
             device, note = self._attention.device, self._constants.note_values
             func, args = prepare_index(func, args, device, note)
         if self._autocast.is_on:
-            args, kwargs = self._lifting.lift_mixed(func, args, kwargs)
+            args, kwargs = self._capture.capture_mixed(func, args, kwargs)
         names_device = kwargs and kwargs.get("device") is not None
         if names_device or func in self._constructors:
             return self._factories.make(func, args, kwargs, caller)
@@ -200,8 +202,8 @@ class FunctionMode(DeviceContext):
 
         None if it failed for good, in words that are the best to be had.
         """
-        if isinstance(error, (RuntimeError, MustLend)):
-            again = self._lifting.prepare(error, func, args, kwargs)
+        if isinstance(error, (RuntimeError, MustBorrow)):
+            again = self._capture.prepare(error, func, args, kwargs)
             if again is not None:
                 return again
             explain_mix(error, tensors_in(args, kwargs))

@@ -19,7 +19,7 @@ from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.corrections import CORRECTIONS, SHORT_KERNELS
 from meta_magic.recording.as_device.cpu_kernels import lay_out_written
 from meta_magic.recording.as_device.layouts import lay_out_made, lay_out_moved
-from meta_magic.recording.as_device.operand_placements import join_places
+from meta_magic.recording.as_device.operand_placements import join_placements
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_carryover import check_generator
@@ -27,7 +27,7 @@ from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedPlaces
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
-from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
+from meta_magic.recording.intercept.real_tensors.captured_constants import ConstantCapture
 from meta_magic.recording.intercept.sparse_calls import SparseCalls
 from meta_magic.recording.intercept.special_tensors import (
     SpecialTensors,
@@ -101,7 +101,7 @@ class KernelCalls:
 
     Attributes:
         plan: Knows where the code wants what.
-        lifting: Makes constants of real tensors.
+        capture: Makes constants of real tensors.
         checks: Refuses calls for what operands hold.
     """
 
@@ -117,7 +117,7 @@ class KernelCalls:
         diagnostics: Diagnostics,
         values: ValueSource,
         plan: DevicePlan,
-        lifting: Lifting,
+        capture: ConstantCapture,
         refusals: Refusals,
         checks: ValueChecks,
     ) -> None:
@@ -129,7 +129,7 @@ class KernelCalls:
         self._special = special
         self._diagnostics = diagnostics
         self.plan = plan
-        self.lifting = lifting
+        self.capture = capture
         self._refusals = refusals
         self._sparse = SparseCalls(registry, values)
         self.checks = checks
@@ -202,7 +202,7 @@ class KernelCalls:
         real = tensors_in(args, kwargs)[0]
         seen = self._registry.read_again(real)
         given = Given(args, kwargs, [(real, seen)])
-        if self.lifting.has_any and self.lifting.is_due(table, given, given.inputs):
+        if self.capture.has_any and self.capture.is_due(table, given, given.inputs):
             return NotImplemented
         if self._constants.note_real_inputs(given.inputs):
             self._diagnostics.doubt(PAST_TORCH)
@@ -216,7 +216,7 @@ class KernelCalls:
 
     def _is_to_lift(self, table: OpTable, given: Given, reals: Inputs) -> bool:
         """Whether real arguments are to be on meta; else note what they hold."""
-        if self.lifting.is_due(table, given, reals):
+        if self.capture.is_due(table, given, reals):
             return True
         if self._constants.note_real_inputs(reals):
             self._diagnostics.doubt(PAST_TORCH)
@@ -255,7 +255,7 @@ class KernelCalls:
         """
         is_on_meta = all(seen[2].is_meta for _, seen in call.outputs)
         if is_answered and is_on_meta:  # of some operators no tag says that they read
-            table.is_served = False
+            table.allows_fast_path = False
         if not is_on_meta:
             if not is_answered:
                 check_devices(table.name, call)
@@ -269,7 +269,7 @@ class KernelCalls:
         """Return where an operator puts what it makes; refuse where it cannot be."""
         if "device" in given.kwargs:
             return self.plan.place_of_made()
-        return join_places(table, [seen[2] for _, seen in given.inputs])
+        return join_placements(table, [seen[2] for _, seen in given.inputs])
 
     def _see_output(
         self, tensor: Tensor, inputs: Inputs, place: torch.device | None

@@ -9,7 +9,9 @@ from torch import Tensor
 from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.intercept.named_devices import WRITTEN, is_way_out
-from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
+from meta_magic.recording.intercept.real_tensors.captured_constants import (
+    ConstantCapture,
+)
 from meta_magic.recording.intercept.reported_devices import is_told_home
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
@@ -75,12 +77,12 @@ class Mover:
 
     Args:
         plan: Knows what lies where.
-        lifting: Makes constants of real tensors.
+        capture: Makes constants of real tensors.
     """
 
-    def __init__(self, plan: DevicePlan, lifting: Lifting) -> None:
+    def __init__(self, plan: DevicePlan, capture: ConstantCapture) -> None:
         self.plan = plan
-        self._lifting = lifting
+        self._capture = capture
 
     def move(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Do what a function does that moves a tensor.
@@ -101,7 +103,7 @@ class Mover:
         place = META if is_written else self._find_place(tensor, device, caller)
         if not tensor.is_meta and place.type in ("cpu", "meta"):
             return self._move_real(func, tensor, options, is_written=is_written)
-        return self._move(self._lifting.take(tensor), place, options)
+        return self._move(self._capture.take(tensor), place, options)
 
     def read_device(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call what reads a device: a number is that of a GPU, which torch may lack."""

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import torch
 
-from meta_magic.recording.as_device.attention import AttentionOf
+from meta_magic.recording.as_device.attention import DeviceAttention
 from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.intercept.constructors import LEGACY, run_unasked
@@ -46,7 +46,7 @@ class OperatorRunner:
         self,
         places: CallSites,
         special: SpecialTensors,
-        attention: AttentionOf,
+        attention: DeviceAttention,
         kernels: KernelCalls,
     ) -> None:
         self._places = places
@@ -81,7 +81,7 @@ class OperatorRunner:
         if returned is NotImplemented:
             returned = self._kernels.call(call)
         if returned is NotImplemented:  # real tensors go to meta first
-            lift = self._kernels.lifting.lift_arguments
+            lift = self._kernels.capture.capture_arguments
             lifted = lift(args, table), lift(kwargs, table)
             returned = mode.__torch_dispatch__(func, (), *lifted)
         return returned

@@ -280,7 +280,7 @@ class SharedMemory:
                 registry.note_alias(tensor)
                 ref = registry.storage_of(values)
                 if ref is not None:
-                    self._constants.keep_lifted(ref, real.untyped_storage())
+                    self._constants.keep_captured(ref, real.untyped_storage())
                 if before is not None:
                     places.running = Running(Tensor.copy_, before.frame)
                 dispatch.__torch_dispatch__(COPY, (), (tensor, values))

@@ -19,7 +19,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
     MAX_NBYTES,
     ask_cpu,
     count_nbytes,
-    make_stand_in,
+    make_proxy,
     put_on_meta,
     replace,
 )
@@ -167,12 +167,10 @@ class SparseCalls:
         """Return a tensor on the CPU with the positions of one on meta."""
         if is_sparse(tensor):
             *positions, values = parts_of(tensor)
-            parts = [*map(self._read, positions), make_stand_in(values, has_ones=True)]
+            parts = [*map(self._read, positions), make_proxy(values, has_ones=True)]
             return build_sparse(tensor, parts, is_coalesced=has_coalesced(tensor))
         is_number = tensor.is_floating_point() or tensor.is_complex()
-        return (
-            make_stand_in(tensor) if is_number and not reads_all else self._read(tensor)
-        )
+        return make_proxy(tensor) if is_number and not reads_all else self._read(tensor)
 
     def _read(self, tensor: Tensor) -> Tensor:
         """Return a copy of what a dense tensor holds."""

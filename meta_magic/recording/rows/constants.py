@@ -81,13 +81,13 @@ class Constants:
             self._registry.note_size(ref, storage.nbytes())
             self._keep(ref, storage)
 
-    def keep_lifted(
+    def keep_captured(
         self,
         ref: StorageRef,
         storage: UntypedStorage,
         name: str | None = None,
         *,
-        is_lent: bool = False,
+        is_borrowed: bool = False,
     ) -> None:
         """Note what a storage on meta holds that stands for a real one.
 
@@ -95,10 +95,10 @@ class Constants:
             ref: The storage on meta.
             storage: The real one.
             name: How the block calls that.
-            is_lent: Whether the real one stays as it is while the block runs; one that
-                is not small is then not copied.
+            is_borrowed: Whether the real one stays as it is while the block runs; a
+                large one is then not copied.
         """
-        max_copied = MAX_COPIED_OF_LENT if is_lent else MAX_COPIED_NBYTES
+        max_copied = MAX_COPIED_OF_LENT if is_borrowed else MAX_COPIED_NBYTES
         self._keep(ref, storage, max_copied, name)
 
     def keep_sparse(self, ref: StorageRef, copy: Tensor) -> None:

@@ -207,10 +207,10 @@ class SignatureCache:
         table_by_op: One table for each operator met.
     """
 
-    def __init__(self, *, is_serving: bool) -> None:
+    def __init__(self, *, uses_fast_paths: bool) -> None:
         self.geometries = GeometryTable()
         self.table_by_op: dict[object, OpTable] = {}
-        self.is_serving = is_serving
+        self.uses_fast_paths = uses_fast_paths
 
     @property
     def n_entries(self) -> int:
@@ -243,14 +243,14 @@ class SignatureCache:
             entries, key, entry = entry.variants, outputs, entry.variants.get(outputs)
         if entry is None:
             kind, rebuild = Kind.RUN, None
-            if self.is_serving and table.can_serve(call):
+            if self.uses_fast_paths and table.has_fast_path(call):
                 kind, rebuild = choose_kind(table, call)
             signature = describe_signature(table, call)
             entry = entries[key] = Entry(signature, outputs, int(kind), rebuild)
             entry.is_random = table.draws(call.args, call.kwargs)
             if entry.is_random:
                 entry.drawn_on = signature.accelerator
-            elif self.is_serving and not entry.allowed:
+            elif self.uses_fast_paths and not entry.allowed:
                 entry.is_on_real = is_on_real(table, call)
             if kind and table.is_elementwise and is_floating(signature):
                 table.alike.setdefault(generalize(key), entry)

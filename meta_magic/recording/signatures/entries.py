@@ -105,7 +105,7 @@ ALIGNED: Final = "aten._nested_tensor_from_mask_left_aligned.default"
 
 FOREACH: Final = "aten._foreach_"
 
-UNSERVED_TAGS: Final = READING_TAGS | {torch.Tag.inplace_view}
+SLOW_TAGS: Final = READING_TAGS | {torch.Tag.inplace_view}
 
 INDEX: Final = "aten.index.Tensor"
 TRUTHS: Final = frozenset({torch.bool, torch.uint8})
@@ -240,9 +240,9 @@ class OpTable:
         # Each tensor is then written by an operator of its own, which counts it.
         self.counts_writes = bool(self.written) and self.name.startswith(FOREACH)
         self.is_loose = self.name in BY_STORAGE
-        self.is_served = (
+        self.allows_fast_path = (
             schema is not None
-            and not UNSERVED_TAGS.intersection(func.tags)
+            and not SLOW_TAGS.intersection(func.tags)
             and self.name not in BY_GRADIENT
             and not self.is_loose
         )
@@ -258,16 +258,16 @@ class OpTable:
         )
         self.is_pure = not (has_aliases or undeclared)
         self.makes_new = any(r.alias_info is None for r in returned)
-        self.is_elementwise = self.is_served and is_elementwise(func, arguments)
+        self.is_elementwise = self.allows_fast_path and is_elementwise(func, arguments)
         self.has_alike = bool(self.written) or self.is_elementwise
         self.entries: dict[tuple[object, ...], Entry] = {}
         self.alike: dict[object, Entry] = {}
 
-    def can_serve(self, call: LiveCall) -> bool:
+    def has_fast_path(self, call: LiveCall) -> bool:
         """Whether later calls that are like one may be answered without the kernel."""
         indices = call.inputs[1:] if self.name == INDEX else ()
         are_positions = bool(indices) and TRUTHS.isdisjoint(t.dtype for t, _ in indices)
-        return self.is_served or are_positions
+        return self.allows_fast_path or are_positions
 
     def draws(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call would draw: attention and dropout may have theirs off."""

@@ -161,14 +161,14 @@ class Refusals:
         is_patient: Whether the CPU is asked so long in any case.
 
     Attributes:
-        is_left: Whether the last call was not asked about, for want of time.
+        is_unasked: Whether the last call was not asked about, for want of time.
     """
 
     def __init__(self, *, is_probe: bool = False, is_patient: bool = False) -> None:
         self._oracle = Oracle(is_patient=is_probe or is_patient)
         self._is_probe = is_probe
         self._raised = 0
-        self.is_left = False
+        self.is_unasked = False
 
     def is_due(
         self, table: OpTable, key: Key, given: Given, device: DeviceName
@@ -207,7 +207,7 @@ class Refusals:
         made, is_unsafe = tensors_in(returned), may_end_process(table, given)
         question = table.func, args, kwargs, made
         verdict = self._ask(device, None, *question, is_unsafe=is_unsafe)
-        self.is_left = verdict is Verdict.UNASKED
+        self.is_unasked = verdict is Verdict.UNASKED
         if kind is not None and verdict is Verdict.ACCEPTED:
             accepted_kinds.add(kind)
         is_known = verdict is Verdict.ACCEPTED and table.is_pure and device == "cpu"

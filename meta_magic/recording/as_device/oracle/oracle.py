@@ -25,7 +25,7 @@ from meta_magic.recording.as_device.oracle.child import (
 from meta_magic.recording.as_device.oracle.proxy_tensors import (
     FILLINGS,
     UNRESERVED,
-    StandIns,
+    ProxyTensors,
     Unaskable,
     measure_spans,
     put_on_cpu,
@@ -78,12 +78,12 @@ OF_METADATA: Final = re.compile(
 """What is about metadata all the same."""
 
 
-def speaks_of_types(error: BaseException) -> bool:
+def mentions_types(error: BaseException) -> bool:
     """Whether an operator refused types, as it would with any values."""
-    return bool(OF_TYPES.search(str(error))) and not speaks_of_values(error)
+    return bool(OF_TYPES.search(str(error))) and not mentions_values(error)
 
 
-def speaks_of_values(error: BaseException, *, is_tried: bool = False) -> bool:
+def mentions_values(error: BaseException, *, is_tried: bool = False) -> bool:
     """Whether an operator that was given made-up values refused them, perhaps.
 
     Args:
@@ -230,7 +230,7 @@ class Question:
         self.returned: Any = None
         self.is_of_function = find_schema(func) is None
         self._make_stand_ins = partial(
-            StandIns, self._spans, has_gradients=self.is_of_function
+            ProxyTensors, self._spans, has_gradients=self.is_of_function
         )
 
     def ask(self, seen: Sequence[Tensor], *, is_unsafe: bool) -> Answer:
@@ -280,9 +280,9 @@ class Question:
         """Return what is raised whatever the tensors hold."""
         answers = []
         for filling in FILLINGS:
-            stand_ins = self._make_stand_ins(filling)
-            answer = decide(lambda: self._run_with(stand_ins), is_tried=True)  # noqa: B023  called at once
-            if isinstance(answer, Verdict) or speaks_of_types(answer):
+            proxies = self._make_stand_ins(filling)
+            answer = decide(lambda: self._run_with(proxies), is_tried=True)  # noqa: B023  called at once
+            if isinstance(answer, Verdict) or mentions_types(answer):
                 return answer
             answers.append(answer)
         is_one = len(set(map(str, answers))) == 1  # else values have their part in it
@@ -309,12 +309,12 @@ class Question:
         is_known = raised is not NO_ANSWER
         return judge(raised, is_tried=is_tried) if is_known else Verdict.UNKNOWN
 
-    def _run_with(self, stand_ins: StandIns) -> None:
+    def _run_with(self, proxies: ProxyTensors) -> None:
         args, kwargs = self._call
 
         def replace(value: Any) -> Any:
             is_tensor = isinstance(value, Tensor)
-            return stand_ins.make(value) if is_tensor else put_on_cpu(value)
+            return proxies.make(value) if is_tensor else put_on_cpu(value)
 
         try:
             args, kwargs = rebuild(args, replace), rebuild(kwargs, replace)
@@ -339,7 +339,7 @@ def judge(raised: Exception | None, *, is_tried: bool) -> Answer:
     """Return what was raised, if metadata alone decided it."""
     if raised is None:
         return Verdict.ACCEPTED
-    is_of_values = speaks_of_values(raised, is_tried=is_tried)
+    is_of_values = mentions_values(raised, is_tried=is_tried)
     return Verdict.UNKNOWN if is_of_values else raised
 
 
@@ -387,13 +387,13 @@ def ask_of_values(
     is_small_or_apart = has_child or is_small([tensor.shape for tensor in tensors])
     if not is_small_or_apart or not all(map(is_plain, tensors)):
         return Verdict.UNKNOWN
-    stand_ins = StandIns(measure_spans(tensors), is_untouched=has_child)
+    proxies = ProxyTensors(measure_spans(tensors), is_untouched=has_child)
 
     def replace(value: Any) -> Any:
         if id(value) in real_by_id:
             return real_by_id[id(value)]
         is_on_meta = isinstance(value, Tensor) and value.is_meta
-        return stand_ins.make(value) if is_on_meta else put_on_cpu(value)
+        return proxies.make(value) if is_on_meta else put_on_cpu(value)
 
     def run() -> None:
         func(*rebuild(args, replace), **rebuild(kwargs, replace))

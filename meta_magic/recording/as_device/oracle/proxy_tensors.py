@@ -51,7 +51,7 @@ class Unaskable(NoAnswer):
     """Raised by an argument that nothing can stand for."""
 
 
-class StandIns:
+class ProxyTensors:
     """Tensors on the CPU like others on meta, those alike that share a storage.
 
     Args:

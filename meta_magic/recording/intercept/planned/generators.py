@@ -12,7 +12,7 @@ from meta_magic.recording.identities.generator_carryover import name_generator, 
 from meta_magic.recording.intercept.planned.gpu_types import (
     do_nothing,
     find_index,
-    plan_here,
+    find_plan,
 )
 from meta_magic.recording.rows.draws import Draws
 from meta_magic.recording.rows.generator_tokens import ELSEWHERE
@@ -44,7 +44,7 @@ class Generator(torch.Generator, metaclass=GeneratorKind):
         Torch's own, if it can: of another one torch's C++ asks Python what it is, and
         takes an interrupt then for an answer.
         """
-        plan = plan_here()
+        plan = find_plan()
         place = torch.device(device) if plan is None else plan.read(device)
         if is_there(place):
             return PLAIN(place)

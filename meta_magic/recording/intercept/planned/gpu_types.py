@@ -17,7 +17,7 @@ from meta_magic.torch_private.replacing import Replacements
 plans: defaultdict[int, list[DevicePlan]] = defaultdict(list)
 
 
-class PlanHere:
+class PlanOfThread:
     """Context manager within which a plan holds on this thread.
 
     Args:
@@ -38,7 +38,7 @@ class PlanHere:
             del plans[self._thread]
 
 
-def plan_here() -> DevicePlan | None:
+def find_plan() -> DevicePlan | None:
     """Return the plan that holds on this thread, or None if nothing is recorded."""
     found = plans.get(threading.get_ident())
     return found[-1] if found else None
@@ -150,7 +150,7 @@ class device:  # noqa: N801  as torch names it
     """
 
     def __init__(self, device: Any) -> None:
-        self._plan = plan_here()
+        self._plan = find_plan()
         self.idx = -1 if self._plan is None else find_index(self._plan, device)
         self.prev_idx = -1
 
@@ -226,7 +226,7 @@ class TensorKind(type):
         is_copy = len(args) == 1 and type(args[0]) is Tensor and args[0].is_meta
         is_alias = is_copy and args[0].dtype is cls.dtype
         made: Tensor = args[0].as_subclass(Tensor) if is_alias else cls.plain(*args)
-        plan = plan_here()
+        plan = find_plan()
         if cls.is_cuda and plan is not None:
             plan.name_all([made], plan.read("cuda"))
         return made
@@ -234,7 +234,7 @@ class TensorKind(type):
     def __instancecheck__(cls, value: object) -> bool:
         if not isinstance(value, Tensor) or value.dtype is not cls.dtype:
             return False
-        plan = plan_here()
+        plan = find_plan()
         if plan is None:
             return value.is_cuda if cls.is_cuda else isinstance(value, cls.plain)
         place = plan.place_of(value)

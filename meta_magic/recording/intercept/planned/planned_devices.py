@@ -23,7 +23,7 @@ from meta_magic.recording.intercept.planned.generators import (
     PlannedGenerators,
     SeededDevices,
 )
-from meta_magic.recording.intercept.planned.gpu_types import PlanHere, PlannedTypes
+from meta_magic.recording.intercept.planned.gpu_types import PlannedTypes, PlanOfThread
 from meta_magic.recording.intercept.real_tensors.capturable import wants_gradient
 from meta_magic.recording.rows.draws import Draws
 from meta_magic.torch_private.backend_flags import has_gpu
@@ -214,7 +214,7 @@ class PlannedTraining(Replacements):
         return moved
 
 
-def stand_in_for(
+def make_device_contexts(
     plan: DevicePlan,
     note: Callable[[str, str], None],
     draws: Draws,
@@ -229,7 +229,7 @@ def stand_in_for(
         compute: Returns what tensors hold.
     """
     return (
-        PlanHere(plan),
+        PlanOfThread(plan),
         PlannedCuda(plan, note, draws),
         SeededDevices(plan, draws),
         PlannedGenerators(plan),

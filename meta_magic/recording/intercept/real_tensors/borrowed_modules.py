@@ -1,10 +1,13 @@
-"""Real modules that meet meta tensors are lent: on meta until the cell ends.
+"""Borrow real modules that a cell calls with meta tensors: on meta until the cell ends.
 
-A leaf that wants a gradient cannot be a constant, as the engine compares the device of
-a gradient with its leaf's. So its implementation is exchanged for a twin on meta, whose
-values are known: the Python object, which modules and optimizers hold, stays. When the
-cell ends it gets back its own. What is no tensor, such as ``training``, stays as the
-cell left it.
+Without this ``model(x)`` in a cell, with a real model and ``x`` on meta, would mix two
+devices. A leaf that wants a gradient cannot be a captured constant, as autograd
+compares the device of a gradient with the device of its leaf. So the implementation of
+the leaf is swapped with a twin on meta whose values are known. The Python object stays,
+as modules and optimizers hold it. At the end of the cell everything is swapped back;
+what is no tensor, such as ``training``, stays as the cell set it.
+
+Read ``BorrowedModules.borrow_called`` first.
 """
 
 import threading
@@ -26,11 +29,13 @@ from meta_magic.recording.identities.device_plan import (
 from meta_magic.recording.identities.nested_tensors import tensors_in, tensors_of
 from meta_magic.recording.intercept.real_tensors.capturable import (
     find_on_meta,
+    is_capturable,
     is_real,
-    is_wanted,
     wants_gradient,
 )
-from meta_magic.recording.intercept.real_tensors.captured_constants import Lifting
+from meta_magic.recording.intercept.real_tensors.captured_constants import (
+    ConstantCapture,
+)
 from meta_magic.torch_private.autograd import read_hooks, set_hooks
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.torch_private.modes import DisableTorchFunction
@@ -46,36 +51,37 @@ from meta_magic.torch_private.tensor_internals import swap_tensor_impl
 MISSING: Final = object()
 
 
-class Loan(Protocol):
-    """Something real that stands aside while a cell runs."""
+class Borrowed(Protocol):
+    """Something real that is replaced while a cell runs."""
 
     def exchange(self) -> None:
-        """Put what is real in its place, or what the cell has there."""
+        """Swap the real thing with its replacement, in either direction."""
 
     @property
     def pair(self) -> tuple[object, object]:
-        """What is real, and what the cell has in its place, once it stands aside."""
+        """After the cell: the real thing, and its replacement."""
 
 
-class TensorLoan:
-    """A tensor and its twin on meta."""
+class BorrowedTensor:
+    """A real tensor and its twin on meta."""
 
     def __init__(self, real: Tensor, twin: Tensor) -> None:
         self.pair = real, twin
 
     def exchange(self) -> None:
-        """Exchange their implementations."""
-        torch.clear_autocast_cache()  # it holds parameters, weakly: torch refuses then
+        """Swap their implementations."""
+        # The cache has weak references to parameters, with which torch refuses to swap.
+        torch.clear_autocast_cache()
         swap_tensor_impl(*self.pair)
 
 
-class EntryLoan:
-    """What stood in a dictionary: the state of an optimizer, a module's tensor.
+class BorrowedEntry:
+    """An entry of a dictionary: the state of an optimizer, or a tensor of a module.
 
     Args:
         holder: The dictionary.
-        key: Where in it.
-        value: What stood there; ``MISSING`` if nothing did.
+        key: The key of the entry.
+        value: The real value; ``MISSING`` if there is no such entry.
     """
 
     def __init__(
@@ -86,7 +92,7 @@ class EntryLoan:
         self._value = value
 
     def exchange(self) -> None:
-        """Put it back, and keep what stands there now."""
+        """Swap the entry with the value that is kept here."""
         now = self._holder.get(self._key, MISSING)
         if self._value is not MISSING:
             self._holder[self._key] = self._value
@@ -96,45 +102,45 @@ class EntryLoan:
 
     @property
     def pair(self) -> tuple[object, object]:
-        """What stands there, and what the cell had."""
+        """The value in the dictionary, and the value that is kept here."""
         return self._holder.get(self._key), self._value
 
 
-class Lending(Replacements):
+class BorrowedModules(Replacements):
     """Context manager within which real modules that a cell calls are on meta.
 
-    Entered again, it lends again.
+    It can be entered again, and then borrows the same modules again.
 
     Args:
-        lifting: Makes what stands for a real tensor.
+        capture: Makes tensors on meta that have the values of real ones.
         plan: Knows what a named device means.
     """
 
-    def __init__(self, lifting: Lifting, plan: DevicePlan) -> None:
+    def __init__(self, capture: ConstantCapture, plan: DevicePlan) -> None:
         super().__init__()
         self._plan = plan
-        self._lifting = lifting
-        self._loans: list[Loan] = []
-        self._lent: dict[int, Tensor] = {}
-        self._states: dict[tuple[int, int], Any] = {}
+        self._capture = capture
+        self._borrowed: list[Borrowed] = []
+        self._tensor_by_id: dict[int, Tensor] = {}
+        self._optimizer_by_state: dict[tuple[int, int], Any] = {}
         self._handle: Any = None
         self._thread = 0
-        lifting.lend = self.lend
+        capture.borrow = self.borrow
 
     @unbroken
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
-        tree = partial(self._before, self._lend_tree)
+        tree = partial(self._borrow_before, self._borrow_tree)
         self.replace_here(nn.Module, {APPLY_OF_MODULES[1]: tree, "zero_grad": tree})
-        step = partial(self._before, self._lend_all)
+        step = partial(self._borrow_before, self._borrow_parameters)
         self.replace_here(Optimizer, {"zero_grad": step})
-        held = vars(Function)["apply"]  # written in C, or in Python: as torch has it
+        held = vars(Function)["apply"]  # written in C or in Python, by version of torch
 
         def apply(kind: type, *args: Any, **kwargs: Any) -> Any:
             return held.__get__(None, kind)(*args, **kwargs)
 
-        self.replace(Function, "apply", classmethod(self._before_custom(apply)))
-        self._handle = register_optimizer_step_pre_hook(self._lend_state)
+        self.replace(Function, "apply", classmethod(self._wrap_apply(apply)))
+        self._handle = register_optimizer_step_pre_hook(self._borrow_optimizer)
         self.exchange()
 
     @unbroken
@@ -145,188 +151,190 @@ class Lending(Replacements):
 
     @unbroken
     def exchange(self) -> None:
-        """Have what is lent be on meta."""
-        for loan in self._loans:
-            loan.exchange()
+        """Put everything that is borrowed on meta."""
+        for borrowed in self._borrowed:
+            borrowed.exchange()
 
     @unbroken
     def give_back(self) -> None:
-        """Have what is lent be real."""
+        """Make everything that is borrowed real again."""
         failed: RuntimeError | None = None
-        for loan in reversed(self._loans):
-            try:  # each on its own: one that fails must not keep the others out
-                loan.exchange()
+        for borrowed in reversed(self._borrowed):
+            try:  # one that fails must not keep the others on meta
+                borrowed.exchange()
             except RuntimeError as error:
                 failed = error
-        self._leave_places()
+        self._carry_placements()
         if failed is not None:
             raise failed
 
-    def _leave_places(self) -> None:
-        """Remember where the cell wants what it borrowed."""
+    def _carry_placements(self) -> None:
+        """Keep the planned devices of borrowed tensors for the next cell."""
         with DisableTorchFunction():
-            for loan in self._loans:
-                match loan.pair:
+            for borrowed in self._borrowed:
+                match borrowed.pair:
                     case Tensor(is_meta=False) as real, Tensor(is_meta=True) as planned:
                         carry_placement(real, self._plan.place_of(planned))
 
     def close(self) -> None:
-        """Let go of everything."""
-        self._loans.clear()
-        self._lent.clear()
-        self._states.clear()
+        """Drop all references."""
+        self._borrowed.clear()
+        self._tensor_by_id.clear()
+        self._optimizer_by_state.clear()
 
     @property
-    def has_lent(self) -> bool:
-        """Whether anything was lent."""
-        return bool(self._loans)
+    def has_borrowed(self) -> bool:
+        """Whether anything is borrowed."""
+        return bool(self._borrowed)
 
-    def lend(self, real: Tensor) -> None:
-        """Have a real leaf be on meta until the cell ends."""
-        if is_wanted(real):
-            self._lend(real, self._lifting.names.add(real))
+    def borrow(self, real: Tensor) -> None:
+        """Put a real leaf on meta until the cell ends."""
+        if is_capturable(real):
+            self._borrow(real, self._capture.names.add(real))
 
     @unbroken
-    def _lend(self, real: Tensor, name: str | None = None) -> None:
+    def _borrow(self, real: Tensor, name: str | None = None) -> None:
         with DisableTorchFunction():
-            is_lendable = is_wanted(real) and real.is_leaf
-            if id(real) in self._lent or not is_lendable:
+            can_borrow = is_capturable(real) and real.is_leaf
+            if id(real) in self._tensor_by_id or not can_borrow:
                 return
-            loan = TensorLoan(real, self._make_twin(real, name))
-            loan.exchange()
-            self._loans.append(loan)
-            self._lent[id(real)] = real
+            borrowed = BorrowedTensor(real, self._make_twin(real, name))
+            borrowed.exchange()
+            self._borrowed.append(borrowed)
+            self._tensor_by_id[id(real)] = real
 
     @unbroken
-    def keep(self, real: Tensor, place: torch.device) -> None:
-        """Have a real leaf be on meta for good.
+    def move_for_good(self, real: Tensor, place: torch.device) -> None:
+        """Put a real leaf on meta, and leave it there after the cell.
 
         Args:
-            real: That.
-            place: Where the code wants it; meta if nowhere by name.
+            real: The leaf.
+            place: Its planned device; meta if the code names none.
         """
         with DisableTorchFunction():
-            if is_wanted(real) and real.is_leaf:
+            if is_capturable(real) and real.is_leaf:
                 swap_tensor_impl(real, self._make_twin(real, None, is_noted=False))
                 self._plan.name_all([real], place)
 
     def _make_twin(
         self, real: Tensor, name: str | None, *, is_noted: bool = True
     ) -> Tensor:
-        """Return a leaf on meta that is like a real one."""
-        lift = self._lifting.lift
-        twin = lift(real, is_lent=True, name=name, is_noted=is_noted)
+        """Return a leaf on meta with the values, hooks and gradient of a real leaf."""
+        capture = self._capture.capture
+        twin = capture(real, is_borrowed=True, name=name, is_noted=is_noted)
         twin.requires_grad_(real.requires_grad)
         set_hooks(twin, read_hooks(real))
-        if real.grad is not None and is_wanted(real.grad):
-            twin.grad = lift(real.grad, is_lent=True, is_noted=is_noted)
+        if real.grad is not None and is_capturable(real.grad):
+            twin.grad = capture(real.grad, is_borrowed=True, is_noted=is_noted)
         return twin
 
-    def meet(self, module: nn.Module, args: tuple[object, ...]) -> Sequence[nn.Module]:
-        """Lend a real module that is called, if it meets tensors on meta.
+    def borrow_called(
+        self, module: nn.Module, args: tuple[object, ...]
+    ) -> Sequence[nn.Module]:
+        """Borrow a real module that is called with meta tensors.
 
-        Or if it could be trained: a real one would be another afterwards.
+        Also a module that the cell could train: training must not change a real one.
 
         Returns:
-            Those of which nothing is left to be done at later calls.
+            Modules that need no such check at later calls.
         """
         with DisableTorchFunction():
             below = find_on_meta(module)
             if below is not None:
                 return below
-            is_done = not is_real(module) or self._meet_real(module, args)
+            is_done = not is_real(module) or self._borrow_real(module, args)
             return [module] if is_done else []
 
-    def _meet_real(self, module: nn.Module, args: tuple[object, ...]) -> bool:
-        is_met = any(map(wants_gradient, tensors_of(module)))
-        is_met = is_met or any(t.is_meta for t in tensors_in(args))
-        return is_met and self._ask(self._lend_tree, module)
+    def _borrow_real(self, module: nn.Module, args: tuple[object, ...]) -> bool:
+        is_due = any(map(wants_gradient, tensors_of(module)))
+        is_due = is_due or any(t.is_meta for t in tensors_in(args))
+        return is_due and self._borrow_if_due(self._borrow_tree, module)
 
-    def _lend_tree(self, root: nn.Module) -> None:
-        """Lend what a module holds, and all below it."""
-        if not any(map(self._lifting.is_from_outside, tensors_of(root))):
+    def _borrow_tree(self, root: nn.Module) -> None:
+        """Borrow the parameters and buffers of a module and of all modules below it."""
+        if not any(map(self._capture.is_from_outside, tensors_of(root))):
             return
-        name = self._lifting.names.add(root)
+        name = self._capture.names.add(root)
         for fqn, module in walk_modules(root):
             path = ".".join(filter(None, (name, fqn)))
-            self._lend_held(parameters_of(module), path)
-            self._lend_held(buffers_of(module), path)
+            self._borrow_held(parameters_of(module), path)
+            self._borrow_held(buffers_of(module), path)
 
-    def _lend_held(self, holder: dict[str, Tensor | None], path: str) -> None:
-        """Lend the parameters or the buffers of a module."""
+    def _borrow_held(self, holder: dict[str, Tensor | None], path: str) -> None:
+        """Borrow the parameters or the buffers of one module."""
         for name, tensor in list(holder.items()):
-            if tensor is not None and self._lifting.is_from_outside(tensor):
-                self._lend(tensor, f"{path}.{name}" if path else name)
-                if id(tensor) in self._lent:
-                    self._loans.append(EntryLoan(holder, name, tensor))
+            if tensor is not None and self._capture.is_from_outside(tensor):
+                self._borrow(tensor, f"{path}.{name}" if path else name)
+                if id(tensor) in self._tensor_by_id:
+                    self._borrowed.append(BorrowedEntry(holder, name, tensor))
 
-    def _lend_all(self, optimizer: Any) -> None:
-        """Lend what an optimizer steps."""
+    def _borrow_parameters(self, optimizer: Any) -> None:
         for parameter in parameters_in(optimizer):
-            if self._lifting.is_from_outside(parameter):
-                self.lend(parameter)
+            if self._capture.is_from_outside(parameter):
+                self.borrow(parameter)
 
-    def _lend_state(self, optimizer: Any, *_: object) -> None:
-        """Lend what an optimizer steps, and have what it keeps of that be on meta."""
-        self._ask(self._lend_all, optimizer)
+    def _borrow_optimizer(self, optimizer: Any, *_: object) -> None:
+        """Borrow the parameters and the state of an optimizer, before its step."""
+        self._borrow_if_due(self._borrow_parameters, optimizer)
         with DisableTorchFunction():
             for parameter in parameters_in(optimizer):
                 key = id(optimizer), id(parameter)
-                if id(parameter) in self._lent and key not in self._states:
-                    self._states[key] = optimizer
-                    self._lend_entry(optimizer.state, parameter)
+                is_new = key not in self._optimizer_by_state
+                if id(parameter) in self._tensor_by_id and is_new:
+                    self._optimizer_by_state[key] = optimizer
+                    self._borrow_entry(optimizer.state, parameter)
 
-    def _before(
+    def _borrow_before(
         self,
-        lend: Callable[[Any], None],
+        borrow: Callable[[Any], None],
         plain: Callable[..., Any],
         this: Any,
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Lend what would be another after a method, and call that."""
-        self._ask(lend, this)
+        """Borrow what a method would change, then call the method."""
+        self._borrow_if_due(borrow, this)
         return plain(this, *args, **kwargs)
 
-    def _before_custom(self, apply: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what applies a custom function, of which autograd sees no operators.
+    def _wrap_apply(self, apply: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``Function.apply`` that borrows real leaves beside meta tensors first.
 
-        It lends the leaves among its arguments if others are on meta.
+        Autograd sees no operators of a custom function, so no later check would borrow.
         """
 
         @wraps(apply)
         def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            self._ask(self._lend_leaves, args)
+            self._borrow_if_due(self._borrow_leaves, args)
             return apply(cls, *args, **kwargs)
 
         return call
 
-    def _lend_leaves(self, args: tuple[object, ...]) -> None:
+    def _borrow_leaves(self, args: tuple[object, ...]) -> None:
         given = tensors_in(args)
         if any(tensor.is_meta for tensor in given):
             for tensor in filter(wants_gradient, given):
-                self.lend(tensor)
+                self.borrow(tensor)
 
-    def _ask(self, lend: Callable[[Any], None], holder: Any) -> bool:
-        """Lend what something holds, where the cell did not choose the way out."""
+    def _borrow_if_due(self, borrow: Callable[[Any], None], holder: Any) -> bool:
+        """Borrow, unless real tensors are meant to stay real here."""
         is_here = threading.get_ident() == self._thread
         is_due = is_here and not self._plan.is_real and not is_way_out_open()
         if is_due:
             with DisableTorchFunction():
-                lend(holder)
+                borrow(holder)
         return is_due
 
     @unbroken
-    def _lend_entry(self, state: MutableMapping[Any, Any], parameter: Tensor) -> None:
+    def _borrow_entry(self, state: MutableMapping[Any, Any], parameter: Tensor) -> None:
         known = state.get(parameter, MISSING)
-        self._loans.append(EntryLoan(state, parameter, known))
+        self._borrowed.append(BorrowedEntry(state, parameter, known))
         if known is not MISSING:
             state[parameter] = self._copy(known)
 
     def _copy(self, value: Any) -> Any:
-        """Return the state of an optimizer with copies on meta of its tensors."""
+        """Return an optimizer's state with copies on meta of its tensors."""
         if isinstance(value, Tensor):
-            return self._lifting.lift(value, is_lent=True)
+            return self._capture.capture(value, is_borrowed=True)
         if type(value) in (list, tuple):
             return type(value)(map(self._copy, value))
         if type(value) is dict:
@@ -335,6 +343,6 @@ class Lending(Replacements):
 
 
 def parameters_in(optimizer: Any) -> Iterator[Tensor]:
-    """Yield what an optimizer steps."""
+    """Yield the parameters of an optimizer."""
     for group in optimizer.param_groups:
         yield from group["params"]

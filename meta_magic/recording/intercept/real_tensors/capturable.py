@@ -1,4 +1,7 @@
-"""Which real tensors could be constants, and what is made of arguments with such."""
+"""Decide which real tensors become constants, and replace them in arguments.
+
+Also: whether a module holds real tensors. Read ``is_capturable`` first.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -20,20 +23,20 @@ from meta_magic.torch_private.module_internals import (
 )
 
 RECURRENT: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-"""Functions of which the sizes of batches are real, as they are read."""
+"""Functions that read the batch sizes of packed sequences, which stay real."""
 
 READS_REAL: Final = frozenset(
     {"aten.copy_.default", "aten._pack_padded_sequence.default"}
     | {"aten._pad_packed_sequence.default"}
 )
-"""Operators that take real tensors beside those on meta."""
+"""Operators that accept real tensors beside meta tensors."""
 
 
-class MustLend(MixedDeviceError):  # noqa: N818  a request, until nobody can follow it
-    """A real tensor that wants a gradient met meta tensors.
+class MustBorrow(MixedDeviceError):  # noqa: N818  a request; an error if the tensor is no leaf
+    """A real tensor that wants a gradient is used with meta tensors.
 
     Attributes:
-        tensors: Those tensors.
+        tensors: The real tensors.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -45,24 +48,24 @@ class MustLend(MixedDeviceError):  # noqa: N818  a request, until nobody can fol
 
 
 def replace(
-    value: Any, is_meant: Callable[[Tensor], bool], lift: Callable[[Tensor], Tensor]
+    value: Any, is_meant: Callable[[Tensor], bool], capture: Callable[[Tensor], Tensor]
 ) -> Any:
-    """Return arguments with what is made of the tensors in them that are meant."""
+    """Return arguments in which the tensors that are meant are captured."""
     if isinstance(value, Tensor):
-        return lift(value) if is_meant(value) else value
+        return capture(value) if is_meant(value) else value
     if type(value) in (list, tuple):
-        return type(value)([replace(item, is_meant, lift) for item in value])
+        return type(value)([replace(item, is_meant, capture) for item in value])
     if isinstance(value, Mapping):
-        return {key: replace(item, is_meant, lift) for key, item in value.items()}
+        return {key: replace(item, is_meant, capture) for key, item in value.items()}
     return value
 
 
-def is_wanted(tensor: Tensor, table: OpTable | None = None) -> bool:
-    """Whether a tensor is real, and a constant could stand for it.
+def is_capturable(tensor: Tensor, table: OpTable | None = None) -> bool:
+    """Whether a tensor is real, and a constant can replace it.
 
     Args:
         tensor: The tensor.
-        table: The operator, some of which take numbers as they are.
+        table: The operator; some accept a real number beside meta tensors.
     """
     if tensor.is_meta or type(tensor) not in (Tensor, nn.Parameter):
         return False
@@ -81,13 +84,13 @@ def is_sizes(func: Any, tensor: Tensor) -> bool:
 
 
 def count_real(*values: object) -> int:
-    """Return how many of the tensors in values are real."""
+    """Return how many tensors in values are real."""
     with DisableTorchFunction():
         return sum(not tensor.is_meta for tensor in tensors_in(*values))
 
 
 def wants_gradient(tensor: Tensor) -> bool:
-    """Whether autograd would send a gradient to a tensor."""
+    """Whether autograd would compute a gradient of a tensor."""
     return tensor.requires_grad and torch.is_grad_enabled()
 
 
@@ -99,7 +102,7 @@ def may_write(func: Any, kwargs: Kwargs) -> bool:
 
 
 def find_on_meta(root: nn.Module) -> list[nn.Module] | None:
-    """Return a module and all below it, or None if they hold a real tensor."""
+    """Return a module and all modules below it, or None if any tensor is real."""
     walked, opened = [root], set[int]()
     for module in walked:
         held = (*parameters_of(module).values(), *buffers_of(module).values())

@@ -1,9 +1,11 @@
-"""Real tensors that meet meta tensors: each is a constant, whose values are known.
+"""Capture real tensors that meet meta tensors: each is a constant with known values.
 
-It happens below autograd, where an operator is met that mixes both: one more look at
-the arguments of each call would be felt. Autograd compares the devices of gradients
-and leaves: a real leaf that wants a gradient is *lent* before (:mod:`lending`), and
-the call is made again; so is one that torch refuses before any operator.
+Without this ``x + mask`` with a real ``mask`` and ``x`` on meta would mix two devices.
+The dispatch mode captures where an operator mixes both (``is_due``, then
+``capture_arguments``): checking the arguments of every call before that would be slow.
+Autograd compares the devices of gradients and leaves, so a real leaf that wants a
+gradient is borrowed instead (``borrowed_modules``), and the call is made again. So is a
+call that torch refuses before it reaches any operator (``prepare``).
 """
 
 import weakref
@@ -23,10 +25,10 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.named_devices import is_way_out
 from meta_magic.recording.intercept.real_tensors.capturable import (
     READS_REAL,
-    MustLend,
+    MustBorrow,
     count_real,
+    is_capturable,
     is_sizes,
-    is_wanted,
     may_write,
     replace,
     wants_gradient,
@@ -52,159 +54,44 @@ from meta_magic.torch_private.tensor_internals import (
 )
 
 
-class Known(NamedTuple):
-    """What stands for a real sparse tensor.
+class CapturedStorage(NamedTuple):
+    """A storage on meta that has the content of a real storage.
 
     Attributes:
-        planned: The tensor on meta.
-        storages: Those of the positions and values of the real one.
-        state: What changes when these are written.
-    """
-
-    planned: Tensor
-    storages: tuple[weakref.ref[UntypedStorage], ...]
-    state: tuple[object, ...]
-
-
-class SparseConstants:
-    """Makes constants of real sparse tensors.
-
-    Args:
-        registry: Numbers of tensors.
-        constants: Keeps what the real ones hold.
-    """
-
-    def __init__(self, registry: TensorRegistry, constants: Constants) -> None:
-        self._registry = registry
-        self._constants = constants
-        self._known: dict[tuple[object, ...], Known] = {}
-
-    def are_due(self, given: Given, reals: Inputs, *, is_mixed: bool) -> bool:
-        """Whether real sparse tensors among the arguments of an operator are lifted.
-
-        Also alone: where they go to meta, and in a backward pass, which would make a
-        real one anew each time.
-
-        Args:
-            given: The arguments.
-            reals: Those of its tensors that are real.
-            is_mixed: Whether others are on meta.
-        """
-        sparse = [tensor for tensor, _ in reals if is_real_sparse(tensor)]
-        if not sparse or any(map(wants_gradient, sparse)):
-            return False
-        is_moved = given.kwargs.get("device") == META
-        is_backward = current_autograd_node() is not None
-        are_known = is_backward and any(map(self._find, sparse))
-        return is_mixed or is_moved or are_known
-
-    def lift(self, real: Tensor, count: Callable[..., object]) -> Tensor:
-        """Return the sparse tensor on meta that has the elements of a real one.
-
-        Args:
-            real: The real one.
-            count: Notes one that is met for the first time.
-        """
-        known = self._find(real)
-        if known is None:
-            count(real, is_named=True)
-            known = self._make(real)
-            self._known[find_key(real)] = known
-        return known.planned.detach()
-
-    def _find(self, real: Tensor) -> Known | None:
-        known = self._known.get(find_key(real))
-        if known is None or known.state != find_state(real):
-            return None
-        parts = parts_of(real)
-        is_same = all(
-            ref() is part.untyped_storage()
-            for ref, part in zip(known.storages, parts, strict=True)
-        )
-        return known if is_same else None
-
-    def _make(self, real: Tensor) -> Known:
-        self._known = {
-            key: known
-            for key, known in self._known.items()
-            if all(ref() is not None for ref in known.storages)
-        }
-        parts, copy = parts_of(real), real.detach().clone()
-        *positions, values = parts_of(copy)
-        planned = build_sparse(
-            real,
-            [*map(plan_positions, positions), plan_part(values)],
-            is_coalesced=has_coalesced(real),
-        )
-        self._registry.note_deaths()
-        ref = self._registry.storage_of(planned)
-        if ref is not None:
-            self._constants.keep_sparse(ref, copy)
-        storages = tuple(weakref.ref(part.untyped_storage()) for part in parts)
-        return Known(planned, storages, find_state(real))
-
-    def clear(self) -> None:
-        """Let go of what stands for real tensors."""
-        self._known.clear()
-
-
-def is_real_sparse(tensor: Tensor) -> bool:
-    """Whether a tensor is a real sparse one that could be a constant."""
-    is_real = tensor.layout in SPARSE and not tensor.is_meta
-    return is_real and type(tensor) in (Tensor, nn.Parameter)
-
-
-def find_key(real: Tensor) -> tuple[object, ...]:
-    """Return what tells a real sparse tensor from others that live."""
-    addresses = [address_of_storage(part.untyped_storage()) for part in parts_of(real)]
-    shapes = [part.shape for part in parts_of(real)]
-    return (*addresses, *shapes, real.shape, real.layout, has_coalesced(real))
-
-
-def find_state(real: Tensor) -> tuple[object, ...]:
-    """Return what changes when a real sparse tensor is written."""
-    sums = [sum_small(part.untyped_storage()) for part in parts_of(real)]
-    return read_version(real), *sums
-
-
-class Lifted(NamedTuple):
-    """A real storage on meta.
-
-    Attributes:
-        real: It itself.
-        base: Its bytes on meta.
-        version: How often it had been written.
-        checksum: Of its bytes; None if they are many.
-        is_lent: Whether writes of it are planned.
+        real: The real storage.
+        base: All bytes of the storage on meta.
+        version: The version counter of the real tensor when it was captured.
+        checksum: The checksum of the real bytes; None if there are many.
+        is_borrowed: Whether the cell may write the storage on meta.
     """
 
     real: weakref.ref[UntypedStorage]
     base: Tensor
     version: int
     checksum: int | None
-    is_lent: bool
+    is_borrowed: bool
 
     def is_unchanged(self, real: Tensor, storage: UntypedStorage) -> bool:
-        """Whether a real storage holds what it held when it was lifted."""
-        if self.is_lent:  # what the cell writes is planned, and on meta
+        """Whether the real storage has the content that was captured."""
+        if self.is_borrowed:  # the cell writes the storage on meta, not the real one
             return True
         if self.checksum is not None:
             return self.checksum == sum_small(storage)
         return self.version == read_version(real)
 
 
-class Lifting:
+class ConstantCapture:
     """Makes constants of real tensors.
 
     Args:
         registry: Numbers of tensors.
-        constants: Keeps what the real ones hold.
-        diagnostics: Takes a note on them.
-        places: Which call of torch is running.
+        constants: Keeps the values of the real tensors.
+        diagnostics: Takes one note on all captured tensors.
+        places: Knows which call of torch is running.
 
     Attributes:
-        lend: Has a leaf be on meta until the cell ends.
-        names: Notes what is lifted.
+        borrow: Puts a leaf on meta until the cell ends; set by ``BorrowedModules``.
+        names: Names captured tensors in the note.
     """
 
     def __init__(
@@ -214,11 +101,11 @@ class Lifting:
         diagnostics: Diagnostics,
         places: CallSites,
     ) -> None:
-        self.lend: Callable[[Tensor], None] = refuse_to_lend
+        self.borrow: Callable[[Tensor], None] = lambda _: None
         self._registry = registry
         self._constants = constants
         self._places = places
-        self._lifted_by_address: dict[int, Lifted] = {}
+        self._captured_by_address: dict[int, CapturedStorage] = {}
         self._sparse = SparseConstants(registry, constants)
         self.names = RealNames(diagnostics)
 
@@ -226,20 +113,20 @@ class Lifting:
 
     @property
     def has_any(self) -> bool:
-        """Whether anything stands for a real tensor."""
-        return bool(self._lifted_by_address)
+        """Whether any dense tensor is captured."""
+        return bool(self._captured_by_address)
 
     def is_due(self, table: OpTable, given: Given, reals: Inputs) -> bool:
-        """Whether real tensors among the arguments of an operator are to be lifted.
+        """Whether real arguments of an operator must be captured before it runs.
 
         Args:
             table: The operator.
             given: Its arguments.
-            reals: Those of its tensors that are real.
+            reals: The real tensors among them.
 
         Raises:
-            MixedDeviceError: It would write a real tensor that is a constant.
-            MustLend: A gradient is wanted of one.
+            MixedDeviceError: The operator would write a real tensor that is a constant.
+            MustBorrow: One of the real tensors wants a gradient.
         """
         is_mixed = len(reals) < len(given.inputs)
         if self._sparse.are_due(given, reals, is_mixed=is_mixed):
@@ -248,24 +135,26 @@ class Lifting:
             self._refuse_writes(table, given, is_mixed=is_mixed)
         if not is_mixed:
             return False
-        found = [t for t, _ in reals if is_wanted(t, table)]
+        found = [t for t, _ in reals if is_capturable(t, table)]
         wanting = [t for t in found if wants_gradient(t)]
         if wanting and current_autograd_node() is None:
-            raise MustLend(wanting)
+            raise MustBorrow(wanting)
         return bool(found) and table.name not in READS_REAL
 
-    def lift_arguments(self, value: Any, table: OpTable) -> Any:
+    def capture_arguments(self, value: Any, table: OpTable) -> Any:
         """Return arguments of an operator with meta tensors for the real ones."""
         return replace(
-            value, lambda t: is_wanted(t, table) or is_real_sparse(t), self.lift
+            value,
+            lambda t: is_capturable(t, table) or is_real_sparse(t),
+            self.capture,
         )
 
     def _refuse_writes(self, table: OpTable, given: Given, *, is_mixed: bool) -> None:
-        """Refuse to write a real tensor that is a constant, or what is not known."""
+        """Refuse to write a real tensor that is a constant, or to write meta values."""
         values = dict(zip(table.arguments, given.args, strict=False)) | {**given.kwargs}
         written = [value for name, value in values.items() if name in table.written]
         for tensor in tensors_in(written):
-            if is_wanted(tensor) and (is_mixed or self._is_kept(tensor)):
+            if is_capturable(tensor) and (is_mixed or self._is_constant(tensor)):
                 self.refuse_write(table.name, tensor)
 
     def refuse_write(self, what: str, real: Tensor, advice: str = "") -> NoReturn:
@@ -280,104 +169,106 @@ class Lifting:
         raise MixedDeviceError(
             f"{what} would change your real "
             f"{'tensor' if name is None else f'`{name}`'}; build {subject} {way}, "
-            f"{advice}or lift a copy with `mm.meta_like`"
+            f"{advice}or make a copy with `mm.meta_like`"
         )
 
     def is_from_outside(self, tensor: Tensor) -> bool:
-        """Whether a tensor is real, can be lifted, and was not made in the cell."""
-        if not is_wanted(tensor):
+        """Whether a tensor can be captured and was made before the cell."""
+        if not is_capturable(tensor):
             return False
         self._registry.note_deaths()
         return self._registry.find_storage(tensor) not in self._constants.made
 
-    def _is_kept(self, tensor: Tensor) -> bool:
+    def _is_constant(self, tensor: Tensor) -> bool:
         """Whether a real tensor from outside counts as a constant here."""
         known = self._find(tensor.untyped_storage())
         running = self._places.running
         if known is None or (running is not None and is_way_out(running.frame)):
             return False
-        return known.is_lent or self.is_from_outside(tensor)
+        return known.is_borrowed or self.is_from_outside(tensor)
 
     # Functions
 
     def prepare(
         self, error: Exception, func: Any, args: Args, kwargs: Kwargs
     ) -> tuple[Args, Kwargs] | None:
-        """Return arguments with which a function that failed is to be called again.
+        """Return arguments with which a function that failed can be called again.
 
-        None if that would not help, or would write what is real.
+        None if another call would not help, or would write a real tensor.
         """
-        if isinstance(error, MustLend):
-            return (args, kwargs) if self._lend_leaves(args, kwargs, error) else None
+        if isinstance(error, MustBorrow):
+            return (args, kwargs) if self._borrow_leaves(args, kwargs, error) else None
         is_of_torch = not isinstance(error, MetaMagicError)
         is_due = is_of_torch and ("device" in str(error) or "meta" in str(error))
         n_real = count_real(args, kwargs) if is_due else 0
-        again = self.lift_mixed(func, args, kwargs) if n_real else (args, kwargs)
+        again = self.capture_mixed(func, args, kwargs) if n_real else (args, kwargs)
         return again if count_real(*again) < n_real else None
 
-    def lift_mixed(self, func: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        """Return arguments of a function all on meta, if some are."""
+    def capture_mixed(
+        self, func: Any, args: Args, kwargs: Kwargs
+    ) -> tuple[Args, Kwargs]:
+        """Return the arguments of a function all on meta, if some of them are."""
         with DisableTorchFunction():
-            met = tensors_in(args, kwargs)
-            n_real = count_real(met)
-            if n_real in (0, len(met)) or may_write(func, kwargs):
+            tensors = tensors_in(args, kwargs)
+            n_real = count_real(tensors)
+            if n_real in (0, len(tensors)) or may_write(func, kwargs):
                 return args, kwargs
-            self._lend_leaves(args, kwargs)
+            self._borrow_leaves(args, kwargs)
             wanted = {
                 id(t)
-                for t in met
-                if (is_wanted(t) and not is_sizes(func, t)) or is_real_sparse(t)
+                for t in tensors
+                if (is_capturable(t) and not is_sizes(func, t)) or is_real_sparse(t)
                 if not wants_gradient(t)
             }
-            lifted = replace((args, kwargs), lambda t: id(t) in wanted, self.lift)
-            return lifted[0], lifted[1]
+            captured = replace((args, kwargs), lambda t: id(t) in wanted, self.capture)
+            return captured[0], captured[1]
 
-    def _lend_leaves(
-        self, args: Args, kwargs: Kwargs, error: MustLend | None = None
+    def _borrow_leaves(
+        self, args: Args, kwargs: Kwargs, error: MustBorrow | None = None
     ) -> bool:
-        """Lend the leaves that want a gradient; return whether there were any."""
+        """Borrow the leaves that want a gradient; return whether there were any."""
         with DisableTorchFunction():
-            met = tensors_in(args, kwargs, error.tensors if error else ())
-            leaves = [t for t in met if is_wanted(t) and t.is_leaf]
+            tensors = tensors_in(args, kwargs, error.tensors if error else ())
+            leaves = [t for t in tensors if is_capturable(t) and t.is_leaf]
             leaves = [t for t in leaves if wants_gradient(t)]
             for leaf in leaves:
-                self.lend(leaf)
+                self.borrow(leaf)
             return bool(leaves)
 
     # Tensors
 
     def take(self, tensor: Tensor) -> Tensor:
-        """Return what stands on meta for a tensor that a plan moves.
+        """Return the meta tensor for a real tensor that moves to a planned device.
 
         Raises:
-            MustLend: Autograd would send a gradient to what real operators made.
+            MustBorrow: The tensor is no leaf, and wants a gradient.
         """
         with DisableTorchFunction():
-            if is_wanted(tensor) and not wants_gradient(tensor):
+            if is_capturable(tensor) and not wants_gradient(tensor):
                 if not isinstance(tensor, nn.Parameter):
-                    return self.lift(tensor)
-                self.lend(tensor)
-            elif is_wanted(tensor):
-                self.lend(tensor)
+                    return self.capture(tensor)
+                self.borrow(tensor)
+            elif is_capturable(tensor):
+                self.borrow(tensor)
                 if not tensor.is_meta:
-                    raise MustLend([tensor])
+                    raise MustBorrow([tensor])
             return tensor
 
-    def lift(
+    def capture(
         self,
         real: Tensor,
         *,
-        is_lent: bool = False,
+        is_borrowed: bool = False,
         name: str | None = None,
         is_noted: bool = True,
     ) -> Tensor:
         """Return a meta tensor that has the values of a real one.
 
         Args:
-            real: That; views of one storage share theirs.
-            is_lent: Whether it stands for the real one until the cell ends.
-            name: How the cell calls one that is lent, if that is known.
-            is_noted: Whether a note counts it.
+            real: The real tensor; views of one storage share the storage on meta.
+            is_borrowed: Whether it replaces the real tensor until the cell ends.
+            name: The name of a borrowed tensor in the cell, if it is known.
+            is_noted: Whether the note counts it.
         """
         with (
             DisableTorchFunction(),
@@ -387,60 +278,177 @@ class Lifting:
         ):
             self._registry.note_deaths()
             if is_real_sparse(real):
-                return self._sparse.lift(real, self.names.count)
+                return self._sparse.capture(real, self.names.count)
             storage = real.untyped_storage()
             known = self._find(storage)
             if known is None or not known.is_unchanged(real, storage):
                 if is_noted:
-                    name = self.names.count(real, is_named=not is_lent) or name
-                known = self._make(real, storage, name, is_lent=is_lent)
-            if is_lent and not known.is_lent:
-                known = known._replace(is_lent=True)
-            self._lifted_by_address[address_of_storage(storage)] = known
+                    name = self.names.count(real, is_named=not is_borrowed) or name
+                known = self._make(real, storage, name, is_borrowed=is_borrowed)
+            if is_borrowed and not known.is_borrowed:
+                known = known._replace(is_borrowed=True)
+            self._captured_by_address[address_of_storage(storage)] = known
             made = torch.empty(0, dtype=real.dtype, device=META)
             given = real.storage_offset(), real.shape, real.stride()
             made.set_(known.base.untyped_storage(), *given)
             made = made.conj() if real.is_conj() else made
             return negate_lazily(made) if real.is_neg() else made
 
-    def lift_storage(self, storage: UntypedStorage) -> UntypedStorage:
+    def capture_storage(self, storage: UntypedStorage) -> UntypedStorage:
         """Return a storage on meta with the content of a real one that nobody has."""
         with DisableTorchFunction(), DisableTorchDispatch():
             real = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-            return self._make(real, storage, None, is_lent=False).base.untyped_storage()
+            made = self._make(real, storage, None, is_borrowed=False)
+            return made.base.untyped_storage()
 
-    def _find(self, storage: UntypedStorage) -> Lifted | None:
-        """Return what was made of a real storage."""
-        known = self._lifted_by_address.get(address_of_storage(storage))
+    def _find(self, storage: UntypedStorage) -> CapturedStorage | None:
+        known = self._captured_by_address.get(address_of_storage(storage))
+        # The address may belong to another storage by now.
         return known if known is not None and known.real() is storage else None
 
     def _make(
-        self, real: Tensor, storage: UntypedStorage, name: str | None, *, is_lent: bool
-    ) -> Lifted:
-        """Make a storage on meta a constant."""
-        self._forget_dead()
+        self,
+        real: Tensor,
+        storage: UntypedStorage,
+        name: str | None,
+        *,
+        is_borrowed: bool,
+    ) -> CapturedStorage:
+        """Make a storage on meta, and keep the real content as its values."""
+        captured = self._captured_by_address
+        for address in [a for a, known in captured.items() if known.real() is None]:
+            del captured[address]
         base = torch.empty(storage.nbytes(), dtype=torch.uint8, device=META)
-        self._registry.note_deaths()  # its address may have been another's
-        NamedPlaces.are_there = True  # of real tensors they are known
+        self._registry.note_deaths()  # a dead storage may have had the same address
+        NamedPlaces.are_there = True  # the placement of a real tensor is known
         ref = self._registry.storage_of(base, find_placement(real))
         if ref is not None:
-            self._constants.keep_lifted(ref, storage, name, is_lent=is_lent)
-        checksum = None if is_lent else sum_small(storage)
+            self._constants.keep_captured(ref, storage, name, is_borrowed=is_borrowed)
+        checksum = None if is_borrowed else sum_small(storage)
         version = read_version(real)
-        return Lifted(weakref.ref(storage), base, version, checksum, is_lent)
-
-    def _forget_dead(self) -> None:
-        """Let go of what was made of storages that are gone."""
-        lifted = self._lifted_by_address
-        for address in [a for a, known in lifted.items() if known.real() is None]:
-            del lifted[address]
+        return CapturedStorage(
+            weakref.ref(storage), base, version, checksum, is_borrowed
+        )
 
     def finish(self) -> None:
-        """Let go of what was lifted, and note it."""
-        self._lifted_by_address.clear()
+        """Drop the captured storages, and write the note."""
+        self._captured_by_address.clear()
         self._sparse.clear()
         self.names.finish()
 
 
-def refuse_to_lend(tensor: Tensor) -> None:
-    """Lend nothing, where nobody can."""
+class CapturedSparse(NamedTuple):
+    """A sparse tensor on meta that has the elements of a real one.
+
+    Attributes:
+        planned: The tensor on meta.
+        storages: The storages of the positions and values of the real tensor.
+        state: Changes when these are written.
+    """
+
+    planned: Tensor
+    storages: tuple[weakref.ref[UntypedStorage], ...]
+    state: tuple[object, ...]
+
+
+class SparseConstants:
+    """Makes constants of real sparse tensors.
+
+    Without this ``adjacency @ torch.randn(3, 4)`` would fail: torch has no such kernel.
+
+    Args:
+        registry: Numbers of tensors.
+        constants: Keeps the values of the real tensors.
+    """
+
+    def __init__(self, registry: TensorRegistry, constants: Constants) -> None:
+        self._registry = registry
+        self._constants = constants
+        self._captured_by_key: dict[tuple[object, ...], CapturedSparse] = {}
+
+    def are_due(self, given: Given, reals: Inputs, *, is_mixed: bool) -> bool:
+        """Whether real sparse arguments of an operator must be captured.
+
+        Also where no argument is on meta: in a move to meta, and in a backward pass,
+        which would make a new real tensor each time.
+
+        Args:
+            given: The arguments.
+            reals: The real tensors among them.
+            is_mixed: Whether others are on meta.
+        """
+        sparse = [tensor for tensor, _ in reals if is_real_sparse(tensor)]
+        if not sparse or any(map(wants_gradient, sparse)):
+            return False
+        is_moved = given.kwargs.get("device") == META
+        is_backward = current_autograd_node() is not None
+        are_known = is_backward and any(map(self._find, sparse))
+        return is_mixed or is_moved or are_known
+
+    def capture(self, real: Tensor, count: Callable[..., object]) -> Tensor:
+        """Return the sparse tensor on meta that has the elements of a real one.
+
+        Args:
+            real: The real tensor.
+            count: Counts a tensor that is captured for the first time.
+        """
+        known = self._find(real)
+        if known is None:
+            count(real, is_named=True)
+            known = self._make(real)
+            self._captured_by_key[find_key(real)] = known
+        return known.planned.detach()
+
+    def _find(self, real: Tensor) -> CapturedSparse | None:
+        known = self._captured_by_key.get(find_key(real))
+        if known is None or known.state != find_state(real):
+            return None
+        parts = parts_of(real)
+        is_same = all(
+            ref() is part.untyped_storage()
+            for ref, part in zip(known.storages, parts, strict=True)
+        )
+        return known if is_same else None
+
+    def _make(self, real: Tensor) -> CapturedSparse:
+        self._captured_by_key = {
+            key: known
+            for key, known in self._captured_by_key.items()
+            if all(ref() is not None for ref in known.storages)
+        }
+        parts, copy = parts_of(real), real.detach().clone()
+        *positions, values = parts_of(copy)
+        planned = build_sparse(
+            real,
+            [*map(plan_positions, positions), plan_part(values)],
+            is_coalesced=has_coalesced(real),
+        )
+        self._registry.note_deaths()
+        ref = self._registry.storage_of(planned)
+        if ref is not None:
+            self._constants.keep_sparse(ref, copy)
+        storages = tuple(weakref.ref(part.untyped_storage()) for part in parts)
+        return CapturedSparse(planned, storages, find_state(real))
+
+    def clear(self) -> None:
+        """Drop the captured tensors."""
+        self._captured_by_key.clear()
+
+
+def is_real_sparse(tensor: Tensor) -> bool:
+    """Whether a tensor is real, sparse, and can be captured."""
+    is_real = tensor.layout in SPARSE and not tensor.is_meta
+    return is_real and type(tensor) in (Tensor, nn.Parameter)
+
+
+def find_key(real: Tensor) -> tuple[object, ...]:
+    """Return a key that differs between live real sparse tensors."""
+    addresses = [address_of_storage(part.untyped_storage()) for part in parts_of(real)]
+    shapes = [part.shape for part in parts_of(real)]
+    return (*addresses, *shapes, real.shape, real.layout, has_coalesced(real))
+
+
+def find_state(real: Tensor) -> tuple[object, ...]:
+    """Return values that change when a real sparse tensor is written."""
+    sums = [sum_small(part.untyped_storage()) for part in parts_of(real)]
+    return read_version(real), *sums

@@ -1,4 +1,8 @@
-"""What the cell calls a real tensor or module, such as ``model.fc.weight``."""
+"""Find the name of a real tensor or module in the cell, such as ``model.fc.weight``.
+
+Without this an error would say "your real tensor" and not which one. Read
+``name_of_real`` first.
+"""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,12 +25,12 @@ from meta_magic.trace.units import format_bytes
 MAX_NAMES: Final = 6
 
 SNAPSHOT_OWNERS: Final = 3
-"""References to the variables of a function that nobody else asked for: the frame's,
-ours, and the argument's."""
+"""References to the variables of a function if only we asked for them: those of the
+frame, of ``find_name``, and of the argument."""
 
 
 class RealNames:
-    """Names what was real of a recording, in one note.
+    """Names the real tensors of a recording in one note.
 
     Args:
         diagnostics: Takes the note.
@@ -40,9 +44,9 @@ class RealNames:
         self._line: int | None = None
 
     def count(self, real: Tensor, *, is_named: bool) -> str | None:
-        """Count the storage of a real tensor, and return its name if that is asked."""
+        """Count the storage of a real tensor, and return its name if it is named."""
         nbytes = sum(part.untyped_storage().nbytes() for part in parts_of(real))
-        if nbytes == real.itemsize:  # a number
+        if nbytes == real.itemsize:  # a single number needs no note
             return None
         if not self._n_lifted:
             _, self._line = self._diagnostics.locate("")
@@ -51,7 +55,7 @@ class RealNames:
         return self.add(real) if is_named else None
 
     def add(self, value: Tensor | nn.Module) -> str | None:
-        """Name a tensor, or a module; after some the rest goes unnamed."""
+        """Name a tensor or a module; None after ``MAX_NAMES`` names."""
         name = name_of_real(value) if len(self._names) < MAX_NAMES else None
         if name is not None:
             self._names[name] = None
@@ -71,17 +75,17 @@ class RealNames:
 
 
 def name_of_real(value: Tensor | nn.Module) -> str | None:
-    """Return the name by which running code knows a real tensor or a module.
+    """Return the name of a real tensor or a module in the running code.
 
     Returns:
-        A variable's, or a place in a module; of another tensor on the same storage if
-        only that has a name; None if nothing has.
+        The name of a variable, or a path in a module. If only another tensor on the
+        same storage has a name, that name; else None.
     """
     with DisableTorchFunction():
         found = [find_name(frame, value) for frame in user_frames()]
-    met = list(filter(None, reversed(found)))  # the cell's own name first
-    exact = (name for name, is_exact in met if is_exact)
-    return next(exact, met[0][0] if met else None)
+    names = list(filter(None, reversed(found)))  # the cell's own name first
+    exact = (name for name, is_exact in names if is_exact)
+    return next(exact, names[0][0] if names else None)
 
 
 def is_of_module(tensor: Tensor, name: str | None) -> bool:
@@ -100,19 +104,19 @@ def user_frames() -> Iterator[FrameType]:
 
 
 def find_name(frame: FrameType, value: Tensor | nn.Module) -> tuple[str, bool] | None:
-    """Return the name of a value in one frame, and whether it stands for just that."""
+    """Return a value's name in one frame, and whether it names exactly that value."""
     variables = frame.f_locals
     found = find_among(variables, value)
     is_snapshot = frame.f_locals is variables and variables is not frame.f_globals
     if is_snapshot and sys.getrefcount(variables) <= SNAPSHOT_OWNERS:
-        variables.clear()  # else it keeps what the function deletes, until 3.13
+        variables.clear()  # before 3.13 it keeps variables that the function deletes
     return found
 
 
 def find_among(
     variables: Mapping[str, object], value: Tensor | nn.Module
 ) -> tuple[str, bool] | None:
-    """Return a value's name among variables, and whether it stands for just that."""
+    """Return a value's name among variables, and whether it names that very value."""
     items = [(n, v) for n, v in list(variables.items()) if not n.startswith("_")]
     tensors = items if isinstance(value, nn.Module) else [*items, *tensors_in(items)]
     exact = next((name for name, other in tensors if other is value), None)
@@ -124,9 +128,9 @@ def find_among(
 
 
 def tensors_in(items: Iterable[tuple[str, object]]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of the modules among variables, each with its place."""
+    """Yield the tensors of the modules among variables, each with its path."""
     for name, module in items:
-        # Not isinstance alone: that would ask the ``__class__`` of whatever lies there.
+        # isinstance alone would read ``__class__``, which runs code of lazy objects.
         if issubclass(type(module), nn.Module) and isinstance(module, nn.Module):
             for path, tensor in tensors_of(module):
                 yield f"{name}.{path}", tensor

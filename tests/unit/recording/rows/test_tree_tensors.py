@@ -10,7 +10,7 @@ from meta_magic.session.program_builder import make_written
 
 
 def make_registry():
-    return make_written(SignatureCache(is_serving=False), "", None).registry
+    return make_written(SignatureCache(uses_fast_paths=False), "", None).registry
 
 
 def hold(tensor):

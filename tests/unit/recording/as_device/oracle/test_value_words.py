@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from meta_magic.recording.as_device.oracle.oracle import speaks_of_values
+from meta_magic.recording.as_device.oracle.oracle import mentions_values
 
 OF_VALUES = {
     "embedding": lambda: torch.embedding(torch.ones(2, 3), torch.tensor([2])),
@@ -49,13 +49,13 @@ def catch(call):
 
 @pytest.mark.parametrize("name", OF_VALUES)
 def test_what_values_decide_is_no_refusal(name):
-    assert speaks_of_values(catch(OF_VALUES[name]))
+    assert mentions_values(catch(OF_VALUES[name]))
 
 
 @pytest.mark.parametrize("name", OF_METADATA)
 def test_what_metadata_decides_is_a_refusal(name):
-    assert not speaks_of_values(catch(OF_METADATA[name]))
+    assert not mentions_values(catch(OF_METADATA[name]))
 
 
 def test_too_little_memory_is_no_refusal():
-    assert speaks_of_values(MemoryError())
+    assert mentions_values(MemoryError())

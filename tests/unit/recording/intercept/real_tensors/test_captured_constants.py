@@ -118,7 +118,7 @@ def test_a_write_into_a_real_tensor_is_refused_by_its_name(name):
 
 def test_a_write_into_a_real_model_names_the_parameter():
     model = nn.ModuleDict({"fc": nn.Linear(4, 3)})
-    text = r"your real `model.fc.weight`; build the model in the cell, or lift a copy"
+    text = r"your real `model.fc.weight`; build the model in the cell, or make a copy"
     with pytest.raises(MixedDeviceError, match=text), record():
         model.fc.weight.data.copy_(torch.zeros(3, 4))
 
