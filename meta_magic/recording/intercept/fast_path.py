@@ -12,13 +12,15 @@ from torch.autograd.graph import increment_version
 
 from meta_magic.recording.as_device.cpu_kernels import enlarge_storage
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.signatures.cache import (
-    COUNTED,
-    derive,
-    generalize,
+from meta_magic.recording.signatures.cache import COUNTED, derive, generalize
+from meta_magic.recording.signatures.entries import (
+    Args,
+    Entry,
+    Kind,
+    Kwargs,
+    OpTable,
     sharing_of,
 )
-from meta_magic.recording.signatures.entries import Args, Entry, Kind, Kwargs, OpTable
 from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.trace.program import HEADER
 

@@ -47,7 +47,7 @@ from meta_magic.recording.signatures.entries import (
     Kwargs,
     LiveCall,
     OpTable,
-    sharing_of,
+    sharing_of_inputs,
 )
 from meta_magic.recording.signatures.operator_keys import Key, has_opaque
 from meta_magic.torch_private.dispatcher import read_scalar
@@ -233,7 +233,7 @@ class KernelCalls:
         if has_opaque(key):
             entries, key = self._opaque_entries, (table, *key)
         if not table.is_pure:  # what it writes may be what it reads
-            key = (*key, *sharing_of(call.inputs))
+            key = (*key, *sharing_of_inputs(call.inputs))
         with DisableTorchDispatch():  # it makes tensors that no other mode must see
             entry = self._cache.intern(table, entries, key, call)
         if self._refusals.is_left:

@@ -1,4 +1,8 @@
-"""Which operands of operators are positions or classes, and what these may be."""
+"""Rules: which operands hold positions, classes or probabilities, and their bounds.
+
+Without this ``weight[torch.tensor([99])]`` of ten rows would be recorded, and the CPU
+would raise an ``IndexError``. ``NAMES`` is the table; ``find_allowed`` reads it.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
@@ -14,16 +18,16 @@ MASKS: Final = frozenset({torch.bool, torch.uint8})
 
 
 class Allowed(NamedTuple):
-    """What the values of one operand may be: else an operator refuses them.
+    """The values that one operand may have; the operator refuses others.
 
     Attributes:
-        position: Which of the operator's inputs it is.
-        name: How the operator calls it.
-        low: The least of them.
-        high: The greatest of them.
-        spared: A value that is allowed all the same; None if there is none.
-        is_count: Whether that is said of how many elements are true.
-        is_first: Whether that is said of the first element alone.
+        position: The number of the operand among the inputs.
+        name: The name of the operand in the schema.
+        low: The least allowed value.
+        high: The greatest allowed value.
+        spared: One more allowed value, such as ``ignore_index``; None if there is none.
+        is_count: Whether the bounds are for the number of true elements.
+        is_first: Whether the bounds are for the first element only.
     """
 
     position: int
@@ -35,9 +39,9 @@ class Allowed(NamedTuple):
     is_first: bool = False
 
     def has(self, low: float, high: float) -> bool:
-        """Whether values that lie between two may all be allowed.
+        """Whether all values between two bounds are allowed.
 
-        Bounds of which one is spared say that of it alone.
+        If a bound is ``spared``, it is the only value on its side.
         """
         if self.is_first:
             return low <= self.high and self.low <= high
@@ -46,7 +50,7 @@ class Allowed(NamedTuple):
 
 
 class Operands:
-    """The arguments that an operator's calls of one signature have in common.
+    """The arguments of a signature, by their names in the schema.
 
     Args:
         signature: The signature.
@@ -57,25 +61,25 @@ class Operands:
         self._given = dict(signature.arguments)
 
     def find(self, name: str, default: Any = None) -> Any:
-        """Return an argument; what it is if it is not given."""
+        """Return an argument, or its default."""
         return self._given.get(name, default)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor; one element stands for a number."""
+        """Return the shape of a tensor; ``(1,)`` for a tensor without dimensions."""
         return self._inputs[self._given[name].index].shape or (1,)  # type: ignore[attr-defined]  # a tensor's
 
     def allow(
         self, name: str, high: float, low: float = 0, spared: int | None = None
     ) -> Iterator[Allowed]:
-        """Yield what an operand may hold, if it is given."""
+        """Yield the bounds of an operand, if it is given."""
         operand = self._given.get(name)
         if isinstance(operand, TensorArgument):
             yield Allowed(operand.index, name, low, high, spared)
 
     def find_positions(self) -> Iterator[Allowed]:
-        """Yield what the positions may be of which there are some for each dimension.
+        """Yield the bounds of ``indices``, one tensor for each dimension.
 
-        A mask stands for those of all its dimensions.
+        A mask takes the place of as many tensors as it has dimensions.
         """
         shape, at = self.shape("self"), 0
         for part in self.find("indices", ()):
@@ -89,7 +93,7 @@ class Operands:
             at += 1
 
     def find_count(self) -> Iterator[Allowed]:
-        """Yield how many elements of a mask are true if a value is given for each."""
+        """Yield the number of true elements of a mask, if each has one of ``values``."""
         parts = self.find("indices", ())
         at = [i for i, part in enumerate(parts) if part is not None]
         mask = self._inputs[parts[at[0]].index] if len(at) == 1 else None
@@ -105,29 +109,29 @@ Rule = Callable[[Operands], Iterator[Allowed]]
 
 
 def among_written(given: Operands) -> Iterator[Allowed]:
-    """Yield what positions may be that are written, and how many a mask chooses."""
+    """Bound positions that are written, and the number of elements of a mask."""
     return chain(given.find_positions(), given.find_count())
 
 
 def along_dim(given: Operands) -> Iterator[Allowed]:
-    """Yield what positions along a dimension may be, none counted from its end."""
+    """Bound positions along a dimension; negative ones are refused."""
     return given.allow("index", given.shape("self")[given.find("dim", 0)] - 1)
 
 
 def along_dim_and_back(given: Operands) -> Iterator[Allowed]:
-    """Yield what positions along a dimension may be, some counted from its end."""
+    """Bound positions along a dimension; negative ones count from its end."""
     n = given.shape("self")[given.find("dim", 0)]
     return given.allow("index", n - 1, low=-n)
 
 
 def among_all(given: Operands) -> Iterator[Allowed]:
-    """Yield what positions among all elements may be."""
+    """Bound positions among all elements."""
     n = prod(given.shape("self"))
     return given.allow("index", n - 1, low=-n)
 
 
 def among_rows(given: Operands) -> Iterator[Allowed]:
-    """Yield what positions in a table may be, and where its bags may begin."""
+    """Bound the rows of an embedding, and the offsets of its bags."""
     rows = given.allow("indices", given.shape("weight")[0] - 1)
     if given.find("offsets") is None:
         return rows
@@ -137,62 +141,62 @@ def among_rows(given: Operands) -> Iterator[Allowed]:
 
 
 def among_rows_and_back(given: Operands) -> Iterator[Allowed]:
-    """Yield what positions in a table may be, some counted from its end."""
+    """Bound the rows of an embedding; negative ones count from its end."""
     n = given.shape("self")[0]
     return given.allow("indices", n - 1, low=-n)
 
 
 def among_classes(given: Operands) -> Iterator[Allowed]:
-    """Yield what classes may be."""
+    """Bound classes; ``ignore_index`` is allowed as well."""
     n_classes = (*given.shape("self")[:2],)[-1]
     spared = given.find("ignore_index", -100)
     return given.allow("target", n_classes - 1, spared=spared)
 
 
 def among_scores(given: Operands) -> Iterator[Allowed]:
-    """Yield what classes may be, of which none is ignored."""
+    """Bound classes of which none is ignored."""
     return given.allow("target", given.shape("self")[-1] - 1)
 
 
 def among_scores_or_none(given: Operands) -> Iterator[Allowed]:
-    """Yield what classes may be that end with -1."""
+    """Bound classes of a list that ends with -1."""
     return given.allow("target", given.shape("self")[-1] - 1, low=-1)
 
 
 def among_unpooled(given: Operands) -> Iterator[Allowed]:
-    """Yield what positions in each plane that is made may be."""
+    """Bound positions in each plane of the output."""
     return given.allow("indices", prod(given.find("output_size", ())) - 1)
 
 
 def of_weights(given: Operands) -> Iterator[Allowed]:
-    """Yield what probabilities may be that are not scaled, and rates."""
+    """Bound weights and rates: not negative."""
     return given.allow("self", inf)
 
 
 def of_probabilities(given: Operands) -> Iterator[Allowed]:
-    """Yield what probabilities may be."""
+    """Bound probabilities."""
     return given.allow("p" if given.find("p") is not None else "self", 1)
 
 
 def of_two_probabilities(given: Operands) -> Iterator[Allowed]:
-    """Yield what probabilities may be that are met, and that are wanted."""
+    """Bound probabilities of the input and the target."""
     return chain(given.allow("self", 1), given.allow("target", 1))
 
 
 def of_deviations(given: Operands) -> Iterator[Allowed]:
-    """Yield what standard deviations may be."""
+    """Bound standard deviations: not negative."""
     return given.allow("std", inf)
 
 
 def of_true_ones(given: Operands) -> Iterator[Allowed]:
-    """Yield how many elements of a mask may be true."""
+    """Bound the number of true elements of a mask."""
     n_each = prod(given.shape("self")) // max(1, prod(given.shape("mask")))
     most = prod(given.shape("source")) // max(1, n_each)
     return (a._replace(is_count=True) for a in given.allow("mask", most))
 
 
 def of_errors(given: Operands) -> Iterator[Allowed]:
-    """Yield what LAPACK reports of matrices that are not singular."""
+    """Bound the status of LAPACK: 0 says that no matrix is singular."""
     return given.allow("info", 0)
 
 
@@ -219,15 +223,15 @@ NAMES: Final[Mapping[Rule, str]] = MappingProxyType(
     }
 )
 RULES: Final = {name: rule for rule, names in NAMES.items() for name in names.split()}
-"""By name, without overload and underscores around it.
+"""By the operator's name without its overload and outer underscores.
 
 Source:
-    What each raises on the CPU, torch 2.13: ``tests/unit/recording/signatures``.
+    Errors of torch 2.13 on the CPU, which ``tests/unit/recording/signatures`` raise.
 """
 
 
 def find_allowed(signature: Signature) -> tuple[Allowed, ...]:
-    """Return what the values may be that calls of a signature read."""
+    """Return the bounds of the operands of a signature."""
     library, name, *_ = signature.op.split(".")
     rule = RULES.get(name.strip("_")) if library == "aten" else None
     return () if rule is None else tuple(rule(Operands(signature)))

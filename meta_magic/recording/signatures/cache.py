@@ -1,6 +1,19 @@
-"""All signatures met, each interned once; shared by the recordings of a process."""
+"""The operator cache: each signature interned once, for all recordings of a process.
 
-from collections.abc import Sequence
+The same operator with the same input metadata and arguments returns the same output
+metadata. So a repeated call needs no kernel: it is a cache hit, and takes a *fast path*
+that makes its outputs directly. Three kinds of operator have one (``choose_kind``):
+
+* pure: the schema names no alias and no write; the outputs are new strided tensors;
+* view: the outputs share the storage of the one input; one view is made again by
+  ``as_strided``, several views, or a view that it cannot make, by the operator itself;
+* in-place: the returns are the written arguments, whose metadata did not change.
+
+A second key is for calls that differ in a number only (``generalize``): an optimizer
+that corrects its bias divides by another number in each step, and no number decides the
+metadata of an elementwise operator, nor whether it is refused.
+"""
+
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,192 +32,29 @@ from meta_magic.recording.signatures.entries import (
 )
 from meta_magic.recording.signatures.operator_keys import Describer, describe_signature
 from meta_magic.torch_private.tensor_internals import is_zero_tensor
-from meta_magic.trace.signature import (
-    Signature,
-)
+from meta_magic.trace.signature import Signature
 
+# An object: the function mode would take the string "meta" for a choice of the cell.
 META: Final = torch.device("meta")
-"""Not by name, which is how a cell would say it, where the function mode is on."""
 
 DETACH: Final = "aten.detach.default"
 """Autograd saves results by it with its own keys active: an ``as_strided`` in its place
 would give the saved tensor a history, and so tie graph and result into a cycle."""
 
 COUNTED: Final = "counted"
-"""Stands for ``None`` returned by what counts the writes of each of its tensors."""
-
-
-def choose_kind(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
-    """Return how later calls with this signature may be answered, and with what."""
-    if not all(
-        seen[2].is_servable and type(tensor) in (Tensor, torch.nn.Parameter)
-        for tensor, seen in (*call.inputs, *call.outputs)
-    ):
-        return Kind.RUN, None
-    if table.written:
-        return choose_in_place(table, call)
-    if has_plain_views(call):
-        if not isinstance(call.returned, Tensor):
-            return Kind.VIEW_MANY, table.func
-        return Kind.VIEW, table.func if table.name == DETACH else None
-    if table.is_pure and call.outputs:
-        return choose_pure(call)
-    return Kind.RUN, None
-
-
-def choose_pure(call: LiveCall) -> tuple[Kind, Any]:
-    """Serve new tensors, unless some share a storage against their schema."""
-    before = {seen[1] for _, seen in call.inputs}
-    after = {seen[1] for _, seen in call.outputs}
-    if before & after or len(after) < len(call.outputs):
-        return Kind.RUN, None
-    returned = call.returned
-    if not all(is_as_empty_strided(*output) for output in call.outputs):
-        return choose_wide(returned)
-    if isinstance(returned, Tensor):
-        return Kind.PURE, None
-    if not isinstance(returned, (tuple, list)) or not all(
-        item is None or isinstance(item, Tensor) for item in returned
-    ):
-        return Kind.RUN, None
-    # An output that the operator left out, such as a gradient nobody asked for.
-    is_there = tuple(item is not None for item in returned)
-    return Kind.PURE_MANY, (isinstance(returned, list), is_there)
-
-
-def choose_wide(returned: object) -> tuple[Kind, Any]:
-    """Serve a mean on the storage of what it is of; others may keep an input's."""
-    if not isinstance(returned, Tensor) or returned.ndim:
-        return Kind.RUN, None
-    if returned.storage_offset() or is_zero_tensor(returned):
-        return Kind.RUN, None
-    return Kind.PURE_WIDE, returned.untyped_storage().nbytes()
-
-
-def has_plain_views(call: LiveCall) -> bool:
-    """Whether the outputs are new tensors on the storage of the one input.
-
-    Judged by what happened, not by the schema: ``aten._unsafe_view`` shares a storage
-    that its schema does not admit to, and ``aten.lift_fresh`` returns its argument.
-    """
-    if len(call.inputs) != 1 or not call.outputs:
-        return False
-    base, before = call.inputs[0]
-    return call.args[0] is base and all(
-        view is not base and after[1] is before[1] and view.dtype is base.dtype
-        for view, after in call.outputs
-    )
-
-
-def choose_in_place(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
-    """Serve a write that returns arguments and left all metadata as it was."""
-    for tensor, seen in (*call.inputs, *call.outputs):
-        before = next((s for t, s in call.inputs if t is tensor), None)
-        if before is None or before[1:] != seen[1:] or not is_as_seen(tensor, before):
-            return Kind.RUN, None
-    returned = call.returned
-    if table.counts_writes:
-        return Kind.IN_PLACE, COUNTED
-    if returned is None or (type(returned) is tuple and not returned):
-        return Kind.IN_PLACE, returned
-    if isinstance(returned, Tensor):
-        for where in (*range(len(call.args)), *call.kwargs):
-            if argument_at(where, call) is returned:
-                return Kind.IN_PLACE, where
-    return Kind.RUN, None
-
-
-def is_on_real(table: OpTable, call: LiveCall) -> bool:
-    """Whether a call reads a real tensor, or writes it in place, and makes no other.
-
-    As an optimizer counts its steps.
-    """
-    func = table.func
-    is_plain = table.name.startswith("aten.") and not (table.has_out or table.is_loose)
-    if not is_plain or len(call.inputs) != 1 or torch.Tag.inplace_view in func.tags:
-        return False
-    real, before = call.inputs[0]
-    return (
-        type(real) in (Tensor, torch.nn.Parameter)
-        and before[2].is_real
-        and "device" not in call.kwargs
-        and all(made is real and after == before for made, after in call.outputs)
-        and (call.returned is real) == bool(table.written)
-    )
-
-
-def argument_at(where: int | str, call: LiveCall) -> object:
-    """Return a positional argument by its index or a keyword argument by its name."""
-    return call.args[where] if isinstance(where, int) else call.kwargs[where]
-
-
-def is_as_seen(tensor: Tensor, seen: Seen) -> bool:
-    """Whether a strided tensor still has the geometry it had."""
-    record = seen[2].record
-    return (
-        tuple(tensor.shape) == record.shape
-        and tensor.stride() == record.stride
-        and tensor.storage_offset() == record.storage_offset
-        and tensor.dtype == record.dtype
-    )
-
-
-def is_as_empty_strided(tensor: Tensor, seen: Seen) -> bool:
-    """Whether ``torch.empty_strided`` would make the same tensor, to the byte."""
-    record = seen[2].record
-    if record.storage_offset != 0 or record.stride is None or is_zero_tensor(tensor):
-        return False
-    again = torch.empty_strided(
-        record.shape, record.stride, dtype=record.dtype, device=META
-    )
-    return again.untyped_storage().nbytes() == tensor.untyped_storage().nbytes()
-
+"""Stands for a returned ``None`` if each written tensor counts its own writes."""
 
 NUMBER_LIMIT: Final = torch.finfo(torch.float16).max
-"""Beyond it not all floating-point dtypes hold a number, and some operators refuse."""
-
-
-def sharing_of(numbers: Sequence[int], storages: Sequence[int]) -> tuple[object, ...]:
-    """Return which tensors are the same or share a storage; () if none do.
-
-    Args:
-        numbers: Those of the tensors.
-        storages: Those of their storages.
-    """
-    if len(set(storages)) == len(storages):
-        return ()
-    return tuple(map(numbers.index, numbers)), tuple(map(storages.index, storages))
-
-
-def generalize(key: object) -> object:
-    """Return a key with the sign alone of each ordinary float."""
-    if type(key) is not tuple:
-        return key
-    if len(key) == 2 and key[0] is float and type(key[1]) is float:  # noqa: PLR2004
-        value = key[1]
-        return (float, value > 0) if abs(value) <= NUMBER_LIMIT else key
-    return tuple(map(generalize, key))
-
-
-def is_floating(signature: Signature) -> bool:
-    """Whether all that a call is given takes any number that is not too large."""
-    dtypes = [geometry.dtype for geometry in signature.inputs]
-    return all(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
-
-
-def derive(known: Entry, table: OpTable, args: Args, kwargs: Kwargs) -> Entry:
-    """Return the entry of a call that differs from a known one in numbers alone."""
-    arguments = Describer().describe_arguments(table.arguments, args, kwargs)
-    signature = replace(known.signature, arguments=arguments)
-    return Entry(signature, known.outputs, known.kind, known.rebuild)
+"""Larger numbers do not fit all floating-point dtypes, and some operators refuse."""
 
 
 class SignatureCache:
-    """Everything known of operators and their signatures.
+    """All operators and their signatures.
 
     Attributes:
         geometries: The geometries that keys are made of.
-        table_by_op: One table for each operator met.
+        table_by_op: One table for each operator.
+        uses_fast_paths: Whether a cache hit may take a fast path.
     """
 
     def __init__(self, *, uses_fast_paths: bool) -> None:
@@ -214,17 +64,17 @@ class SignatureCache:
 
     @property
     def n_entries(self) -> int:
-        """Signatures held."""
+        """Number of signatures."""
         return sum(len(t.entries) for t in self.table_by_op.values())
 
     def clear(self) -> None:
-        """Forget all signatures."""
+        """Drop all signatures."""
         for table in self.table_by_op.values():
             table.entries.clear()
             table.alike.clear()
 
     def open(self, func: Any) -> OpTable:
-        """Return the table of an operator met for the first time."""
+        """Return a new table for an operator that has none."""
         table = self.table_by_op[func] = OpTable(func)
         return table
 
@@ -235,7 +85,7 @@ class SignatureCache:
         key: object,
         call: LiveCall,
     ) -> Entry:
-        """Return the entry of a call that ran; add it when it is the first such."""
+        """Return the entry of a call that ran; add it if its signature is new."""
         outputs = tuple([seen[2] for _, seen in call.outputs])
         entry = entries.get(key)
         if entry is not None and entry.outputs != outputs:
@@ -255,3 +105,156 @@ class SignatureCache:
             if kind and table.is_elementwise and is_floating(signature):
                 table.alike.setdefault(generalize(key), entry)
         return entry
+
+
+# Which fast path a signature has
+
+
+def choose_kind(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
+    """Return the kind of a call's entry, and the ``rebuild`` of that entry."""
+    if not all(
+        seen[2].is_servable and type(tensor) in (Tensor, torch.nn.Parameter)
+        for tensor, seen in (*call.inputs, *call.outputs)
+    ):
+        return Kind.RUN, None
+    if table.written:
+        return choose_in_place(table, call)
+    if has_plain_views(call):
+        if not isinstance(call.returned, Tensor):
+            return Kind.VIEW_MANY, table.func
+        return Kind.VIEW, table.func if table.name == DETACH else None
+    if table.is_pure and call.outputs:
+        return choose_pure(call)
+    return Kind.RUN, None
+
+
+def choose_pure(call: LiveCall) -> tuple[Kind, Any]:
+    """Choose for new tensors; none if they share a storage against the schema."""
+    before = {seen[1] for _, seen in call.inputs}
+    after = {seen[1] for _, seen in call.outputs}
+    if before & after or len(after) < len(call.outputs):
+        return Kind.RUN, None
+    returned = call.returned
+    if not all(is_as_empty_strided(*output) for output in call.outputs):
+        return choose_wide(returned)
+    if isinstance(returned, Tensor):
+        return Kind.PURE, None
+    if not isinstance(returned, (tuple, list)) or not all(
+        item is None or isinstance(item, Tensor) for item in returned
+    ):
+        return Kind.RUN, None
+    # None stands for an output that was not asked for, such as a gradient.
+    is_there = tuple(item is not None for item in returned)
+    return Kind.PURE_MANY, (isinstance(returned, list), is_there)
+
+
+def choose_wide(returned: object) -> tuple[Kind, Any]:
+    """Choose for a scalar, such as a mean, on a storage of many elements."""
+    if not isinstance(returned, Tensor) or returned.ndim:
+        return Kind.RUN, None
+    if returned.storage_offset() or is_zero_tensor(returned):
+        return Kind.RUN, None
+    return Kind.PURE_WIDE, returned.untyped_storage().nbytes()
+
+
+def choose_in_place(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
+    """Choose for a write that returns arguments; none if their metadata changed."""
+    for tensor, seen in (*call.inputs, *call.outputs):
+        before = next((s for t, s in call.inputs if t is tensor), None)
+        if before is None or before[1:] != seen[1:] or not is_as_seen(tensor, before):
+            return Kind.RUN, None
+    returned = call.returned
+    if table.counts_writes:
+        return Kind.IN_PLACE, COUNTED
+    if returned is None or (type(returned) is tuple and not returned):
+        return Kind.IN_PLACE, returned
+    if isinstance(returned, Tensor):
+        for index, value in enumerate(call.args):
+            if value is returned:
+                return Kind.IN_PLACE, index
+        for name, value in call.kwargs.items():
+            if value is returned:
+                return Kind.IN_PLACE, name
+    return Kind.RUN, None
+
+
+def has_plain_views(call: LiveCall) -> bool:
+    """Whether the outputs are new tensors on the storage of the one input.
+
+    The schema does not say it: ``aten._unsafe_view`` shares a storage and its schema
+    names no alias, and ``aten.lift_fresh`` returns its argument.
+    """
+    if len(call.inputs) != 1 or not call.outputs:
+        return False
+    base, before = call.inputs[0]
+    return call.args[0] is base and all(
+        view is not base and after[1] is before[1] and view.dtype is base.dtype
+        for view, after in call.outputs
+    )
+
+
+def is_on_real(table: OpTable, call: LiveCall) -> bool:
+    """Whether a call reads or writes one real tensor, and makes no new tensor.
+
+    An optimizer counts its steps by such calls.
+    """
+    func = table.func
+    is_plain = table.name.startswith("aten.") and not (table.has_out or table.is_loose)
+    if not is_plain or len(call.inputs) != 1 or torch.Tag.inplace_view in func.tags:
+        return False
+    real, before = call.inputs[0]
+    return (
+        type(real) in (Tensor, torch.nn.Parameter)
+        and before[2].is_real
+        and "device" not in call.kwargs
+        and all(made is real and after == before for made, after in call.outputs)
+        and (call.returned is real) == bool(table.written)
+    )
+
+
+def is_as_seen(tensor: Tensor, seen: Seen) -> bool:
+    """Whether a strided tensor still has the geometry that it had."""
+    record = seen[2].record
+    return (
+        tuple(tensor.shape) == record.shape
+        and tensor.stride() == record.stride
+        and tensor.storage_offset() == record.storage_offset
+        and tensor.dtype == record.dtype
+    )
+
+
+def is_as_empty_strided(tensor: Tensor, seen: Seen) -> bool:
+    """Whether ``torch.empty_strided`` makes the same tensor, on as large a storage."""
+    record = seen[2].record
+    if record.storage_offset != 0 or record.stride is None or is_zero_tensor(tensor):
+        return False
+    again = torch.empty_strided(
+        record.shape, record.stride, dtype=record.dtype, device=META
+    )
+    return again.untyped_storage().nbytes() == tensor.untyped_storage().nbytes()
+
+
+# Calls that differ in a number only
+
+
+def generalize(key: object) -> object:
+    """Return a key in which the sign stands for each ordinary float."""
+    if type(key) is not tuple:
+        return key
+    if len(key) == 2 and key[0] is float and type(key[1]) is float:  # noqa: PLR2004
+        value = key[1]
+        return (float, value > 0) if abs(value) <= NUMBER_LIMIT else key
+    return tuple(map(generalize, key))
+
+
+def is_floating(signature: Signature) -> bool:
+    """Whether all inputs are of dtypes that hold any number below the limit."""
+    dtypes = [geometry.dtype for geometry in signature.inputs]
+    return all(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
+
+
+def derive(known: Entry, table: OpTable, args: Args, kwargs: Kwargs) -> Entry:
+    """Return the entry of a call that differs from a known one in numbers only."""
+    arguments = Describer().describe_arguments(table.arguments, args, kwargs)
+    signature = replace(known.signature, arguments=arguments)
+    return Entry(signature, known.outputs, known.kind, known.rebuild)

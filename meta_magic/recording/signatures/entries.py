@@ -1,4 +1,13 @@
-"""What is known of operators while recording: one call, one signature, one schema."""
+"""Records of the operator cache: one call, one signature, one operator.
+
+An ``OpTable`` holds what the schema of one operator says, and an ``Entry`` for each
+signature of its calls so far. Read ``Entry`` first.
+
+Some operators write arguments although their schema denies it: a replay would leave
+``dist.all_gather_into_tensor(y, x)`` out, as nobody reads its result, and ``y`` would
+keep its old values. ``find_always_written`` knows them;
+``tests/conformance/test_undeclared_writes.py`` goes through all operators of torch.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
@@ -16,17 +25,52 @@ from meta_magic.torch_private.dispatcher import OpOverload, find_schema, has_ker
 from meta_magic.trace.signature import Argument, Signature
 
 Args: TypeAlias = Sequence[Any]
-"""Positional arguments: whatever torch takes."""
+"""Positional arguments of a call of torch."""
 
 Kwargs: TypeAlias = Mapping[str, Any]
-"""Keyword arguments."""
+"""Keyword arguments of a call of torch."""
 
 Inputs: TypeAlias = Sequence[tuple[Tensor, Seen]]
-"""The tensors among the arguments, with what is known of them before the call."""
+"""The tensors among the arguments, with their identities before the call."""
+
+READING_TAGS: Final = frozenset(
+    {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+)
+"""Tags of operators whose result, or its size, depends on data."""
+
+SLOW_TAGS: Final = READING_TAGS | {torch.Tag.inplace_view}
+
+ALIGNED: Final = "aten._nested_tensor_from_mask_left_aligned.default"
+"""Returns whether padding is last in each row; it reads data, but has no tag."""
+
+FOREACH: Final = "aten._foreach_"
+
+INDEX: Final = "aten.index.Tensor"
+MASKS: Final = frozenset({torch.bool, torch.uint8})
+"""Dtypes of masks, whose values decide the size of a result. Positions do not, but the
+tags of ``INDEX`` are for both."""
+
+BY_GRADIENT: Final = frozenset({"aten.mkldnn_rnn_layer.default"})
+"""Operators that return more where gradients are wanted; no key holds that."""
+
+BY_STORAGE: Final = frozenset({"aten.as_strided.default"})
+"""Views that may end past their storage on meta; no key holds the storage's size."""
+
+OF_TORCH: Final = ("aten.", "prims.", "higher_order.")
+"""Prefixes of torch's own operators."""
+
+COMPOSITE: Final = "CompositeImplicitAutograd"
+RANDOM: Final = torch.Tag.nondeterministic_seeded
+
+PLAIN: Final = frozenset(
+    {int, float, bool, complex, str, NoneType, EllipsisType}
+    | {torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
+"""Types of arguments that are a part of a key as they are."""
 
 
 class Given(NamedTuple):
-    """What one operator is called with.
+    """The arguments of one operator call.
 
     Attributes:
         args: Positional arguments.
@@ -39,99 +83,26 @@ class Given(NamedTuple):
     inputs: Inputs
 
 
-OF_C10D: Final = "c10d."
-SENDING: Final = "c10d.send.default"
-REDUCED: Final = "tensors"
-"""Name of what a collective reads and writes; what it only writes is an output."""
+class LiveCall(NamedTuple):
+    """One call that ran: arguments and results.
 
-OTHERS: Final[Mapping[str, frozenset[str]]] = {
-    "fsdp.all_gather_copy_in.default": frozenset({"all_gather_output"}),
-}
-
-STATISTICS: Final = frozenset({"running_mean", "running_var"})
-WRITING_STATISTICS: Final = frozenset(
-    f"aten.{name}.{variant}"
-    for variant in ("default", "out")
-    for name in (
-        "native_batch_norm",
-        "cudnn_batch_norm",
-        "miopen_batch_norm",
-        "batch_norm_update_stats",
-        "batch_norm_gather_stats",
-        "batch_norm_gather_stats_with_counts",
-    )
-)
-"""Operators that write the statistics, unless they are told that this is no
-training."""
-
-
-def find_always_written(op: str, names: Sequence[str]) -> frozenset[str]:
-    """Return the arguments that each call of an operator writes undeclared."""
-    reduced = {REDUCED} & {*names} if is_collective(op) else set()
-    return OTHERS.get(op, frozenset()) | find_overwritten(op, names) | reduced
-
-
-def find_overwritten(op: str, names: Sequence[str]) -> frozenset[str]:
-    """Return the arguments of which a collective writes all and reads nothing.
-
-    Source:
-        ``FakeProcessGroup.hpp`` and ``ProcessGroupGloo.cpp`` of torch 2.13: each output
-        is copied to, by the group that sends nothing as well.
+    Attributes:
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        returned: The return value of the operator.
+        inputs: The tensor arguments with their identities before the call.
+        outputs: The tensors returned with their identities after the call.
     """
-    outputs = (name for name in names if name.startswith("output"))
-    return frozenset(outputs if is_collective(op) else ())
 
-
-def find_written_statistics(
-    op: str, arguments: Iterable[tuple[str, Argument]]
-) -> frozenset[str]:
-    """Return the arguments that a call of a batch norm writes undeclared."""
-    is_writing = op in WRITING_STATISTICS and ("training", False) not in arguments
-    return STATISTICS if is_writing else frozenset()
-
-
-def is_collective(op: str) -> bool:
-    """Whether an operator fills tensors with what a process group sends."""
-    return op.startswith(OF_C10D) and op != SENDING
-
-
-READING_TAGS: Final = frozenset(
-    {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
-)
-"""Of operators whose result, or its size, depends on data."""
-
-ALIGNED: Final = "aten._nested_tensor_from_mask_left_aligned.default"
-"""Says whether padding stands last in each row, and has no tag for that."""
-
-FOREACH: Final = "aten._foreach_"
-
-SLOW_TAGS: Final = READING_TAGS | {torch.Tag.inplace_view}
-
-INDEX: Final = "aten.index.Tensor"
-TRUTHS: Final = frozenset({torch.bool, torch.uint8})
-"""Dtypes of masks, whose values say how much an index takes; those of positions do not,
-though the tags are for both."""
-
-BY_GRADIENT: Final = frozenset({"aten.mkldnn_rnn_layer.default"})
-"""Operators that return more where gradients are wanted, which no key says."""
-
-BY_STORAGE: Final = frozenset({"aten.as_strided.default"})
-"""Views that may end past their storage on meta; no key says how large that is."""
-
-OF_TORCH: Final = ("aten.", "prims.", "higher_order.")
-"""How the names of torch's own operators begin."""
-
-COMPOSITE: Final = "CompositeImplicitAutograd"
-RANDOM: Final = torch.Tag.nondeterministic_seeded
-
-PLAIN: Final = frozenset(
-    {int, float, bool, complex, str, NoneType, EllipsisType}
-    | {torch.dtype, torch.device, torch.layout, torch.memory_format}
-)
+    args: Sequence[object]
+    kwargs: Mapping[str, object]
+    returned: object
+    inputs: Inputs
+    outputs: Inputs
 
 
 class Kind(IntEnum):
-    """How the calls of one signature are answered."""
+    """How a cache hit returns its result: by the kernel, or by a fast path."""
 
     RUN = 0
     PURE = 1
@@ -142,43 +113,24 @@ class Kind(IntEnum):
     PURE_WIDE = 6
 
 
-class LiveCall(NamedTuple):
-    """One call that ran: what went in, what came out.
-
-    Attributes:
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-        returned: What the operator returned.
-        inputs: The tensor arguments with what was known of them before the call.
-        outputs: The tensors returned with what is known of them now.
-    """
-
-    args: Sequence[object]
-    kwargs: Mapping[str, object]
-    returned: object
-    inputs: Sequence[tuple[Tensor, Seen]]
-    outputs: Sequence[tuple[Tensor, Seen]]
-
-
 class Entry:
     """A signature while recording.
 
     Attributes:
         signature: The plain record.
         outputs: Geometry of each tensor returned.
-        kind: How its calls are answered, a :class:`Kind`.
-        rebuild: What ``PURE_MANY`` and ``IN_PLACE`` need to build the return value; the
-            bytes of the storage of a ``PURE_WIDE``, more than it needs; the operator
-            that makes a ``VIEW_MANY``, or a ``VIEW`` where ``as_strided`` will not do.
-        is_random: Whether it would draw from a generator.
-        is_on_real: Whether its calls take one real tensor, and make none: they are run,
-            but nothing of what comes of it is new.
-        is_unasked: Whether nobody knows if the CPU refuses its calls.
-        allowed: What the values may be of what is read, where an operator refuses
-            others.
-        changes: What its rows make and write, once somebody asked.
-        drawn_on: Device other than the CPU whose generator that would be, as planned.
-        variants: Entries of the same call whose outputs came out otherwise.
+        kind: How a cache hit returns its result, a :class:`Kind`.
+        rebuild: By kind. ``PURE_MANY`` and ``IN_PLACE``: how to build the return value;
+            ``PURE_WIDE``: the bytes of the storage, more than the tensor needs;
+            ``VIEW_MANY``, and a ``VIEW`` that ``as_strided`` cannot make: the operator.
+        is_random: Whether a call draws from a generator.
+        is_on_real: Whether a call takes one real tensor and makes no new tensor. The
+            kernel runs, but its results need no new identities.
+        is_unasked: Whether the oracle was not asked if the CPU refuses the call.
+        allowed: The values that operands may have; the operator refuses others.
+        changes: What a row of this signature makes and writes; None until needed.
+        drawn_on: Planned device of the generator, if it is not the CPU.
+        variants: Entries of calls with the same key whose outputs differ.
     """
 
     __slots__ = (
@@ -218,8 +170,27 @@ class Entry:
 class OpTable:
     """What the schema of one operator says, and the entries of its calls so far.
 
-    Its ``entries`` are found by the keys of calls; those ``alike`` by what
-    :func:`~meta_magic.recording.signatures.cache.generalize` makes of these.
+    Attributes:
+        name: As ``str(func)`` has it.
+        func: The operator.
+        arguments: The names of its arguments.
+        written: The arguments that each call writes.
+        has_out: Whether it has arguments as ``out=``.
+        counts_writes: Whether each tensor is written by an operator of its own, which
+            counts the write.
+        is_loose: Whether it makes views that may end past their storage on meta.
+        allows_fast_path: Whether its schema and tags allow a fast path.
+        reads_data: Whether its result, or its size, depends on data.
+        is_foreign: Whether it is no operator of torch.
+        is_random: Whether it may draw from a generator.
+        is_composite: Whether the CPU has no kernel for it, and runs other operators.
+        is_pure: Whether it returns no alias and writes nothing.
+        makes_new: Whether some result is no alias of an argument.
+        is_elementwise: Whether no number among its arguments decides metadata.
+        has_alike: Whether its calls have a second key, if the first one is unknown.
+        entries: Entries by the keys of calls.
+        alike: Entries by :func:`~meta_magic.recording.signatures.cache.generalize` of
+            their keys.
     """
 
     def __init__(self, func: Any) -> None:
@@ -237,7 +208,6 @@ class OpTable:
         self.has_out = any(
             a.kwarg_only and a.alias_info and a.alias_info.is_write for a in arguments
         )
-        # Each tensor is then written by an operator of its own, which counts it.
         self.counts_writes = bool(self.written) and self.name.startswith(FOREACH)
         self.is_loose = self.name in BY_STORAGE
         self.allows_fast_path = (
@@ -250,7 +220,7 @@ class OpTable:
         self.reads_data = is_tagged or self.name == ALIGNED
         self.is_foreign = not self.name.startswith(OF_TORCH)
         self.is_random = schema is not None and RANDOM in func.tags
-        # Its own method would count decompositions that torch.compile alone uses.
+        # A method of ``func`` says this too, but counts what only torch.compile uses.
         self.is_composite = (
             isinstance(func, OpOverload)
             and has_kernel(func.name(), COMPOSITE)
@@ -264,13 +234,13 @@ class OpTable:
         self.alike: dict[object, Entry] = {}
 
     def has_fast_path(self, call: LiveCall) -> bool:
-        """Whether later calls that are like one may be answered without the kernel."""
+        """Whether later calls with the signature of ``call`` may need no kernel."""
         indices = call.inputs[1:] if self.name == INDEX else ()
-        are_positions = bool(indices) and TRUTHS.isdisjoint(t.dtype for t, _ in indices)
+        are_positions = bool(indices) and MASKS.isdisjoint(t.dtype for t, _ in indices)
         return self.allows_fast_path or are_positions
 
     def draws(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether a call would draw: attention and dropout may have theirs off."""
+        """Whether a call draws: attention and dropout may have dropout switched off."""
         if not self.is_random:
             return False
         given = {**dict(zip(self.arguments, args, strict=False)), **kwargs}
@@ -279,9 +249,9 @@ class OpTable:
 
 
 def is_elementwise(func: Any, arguments: Sequence[Any]) -> bool:
-    """Whether an operator goes from element to element, and takes mere numbers.
+    """Whether an operator computes element by element, and takes any number.
 
-    Those that it calls floats are more: probabilities, which have limits.
+    Arguments that the schema calls ``float`` are probabilities, which have limits.
     """
     is_plain = torch.Tag.pointwise in func.tags or str(func).startswith(FOREACH)
     takes_floats = any("float" in str(argument.type) for argument in arguments)
@@ -289,34 +259,94 @@ def is_elementwise(func: Any, arguments: Sequence[Any]) -> bool:
 
 
 def plain_float(value: Any) -> object:
-    """Return what stands for a float or complex number in a key.
+    """Return the part of a key for a float or complex number.
 
-    Negative zero equals zero and nan equals nothing: told apart by their text, and nan
-    by its sign, which no text has.
+    In Python -0.0 equals 0.0, and nan equals nothing. The text tells these apart; two
+    nans differ by their sign, which the text has not.
     """
     kind = type(value)
     if kind is float and value:
-        if value == value:  # noqa: PLR0124  but for nan
+        if value == value:  # noqa: PLR0124  no nan
             return (kind, value)
         return (kind, copysign(1, value), repr(value))
     return (kind, repr(value))
 
 
-def sharing_of(inputs: Sequence[tuple[Tensor, Seen]]) -> tuple[object, ...]:
-    """Return which strided arguments are the same or share a storage."""
-    return sharing(
-        [
-            tensor
-            for tensor, (_, storage, geometry) in inputs
-            if storage is not None and geometry.record.stride is not None
-        ]
-    )
+def sharing_of(numbers: Sequence[int], storages: Sequence[int]) -> tuple[object, ...]:
+    """Return which tensors are the same or share a storage; () if none do.
 
-
-def sharing(tensors: Sequence[Tensor]) -> tuple[object, ...]:
-    """Return which tensors are the same or share a storage; () if none do."""
-    storages = [id(tensor.untyped_storage()) for tensor in tensors]
+    Args:
+        numbers: The numbers of the tensors.
+        storages: The numbers of their storages.
+    """
     if len(set(storages)) == len(storages):
         return ()
-    ids = list(map(id, tensors))
-    return tuple(map(ids.index, ids)), tuple(map(storages.index, storages))
+    return tuple(map(numbers.index, numbers)), tuple(map(storages.index, storages))
+
+
+def sharing_of_inputs(inputs: Inputs) -> tuple[object, ...]:
+    """Return which strided arguments are the same or share a storage; () if none do."""
+    tensors = [
+        tensor
+        for tensor, (_, storage, geometry) in inputs
+        if storage is not None and geometry.record.stride is not None
+    ]
+    storages = [id(tensor.untyped_storage()) for tensor in tensors]
+    return sharing_of([*map(id, tensors)], storages)
+
+
+# Writes that a schema does not declare
+
+OF_C10D: Final = "c10d."
+SENDING: Final = "c10d.send.default"
+REDUCED: Final = "tensors"
+"""Name of the argument that a collective reads and writes."""
+
+OTHERS: Final[Mapping[str, frozenset[str]]] = {
+    "fsdp.all_gather_copy_in.default": frozenset({"all_gather_output"}),
+}
+
+STATISTICS: Final = frozenset({"running_mean", "running_var"})
+WRITING_STATISTICS: Final = frozenset(
+    f"aten.{name}.{variant}"
+    for variant in ("default", "out")
+    for name in (
+        "native_batch_norm",
+        "cudnn_batch_norm",
+        "miopen_batch_norm",
+        "batch_norm_update_stats",
+        "batch_norm_gather_stats",
+        "batch_norm_gather_stats_with_counts",
+    )
+)
+"""Operators that write the statistics, unless ``training`` is false."""
+
+
+def find_always_written(op: str, names: Sequence[str]) -> frozenset[str]:
+    """Return the arguments that each call of an operator writes undeclared."""
+    reduced = {REDUCED} & {*names} if is_collective(op) else set()
+    return OTHERS.get(op, frozenset()) | find_overwritten(op, names) | reduced
+
+
+def find_overwritten(op: str, names: Sequence[str]) -> frozenset[str]:
+    """Return the arguments that a collective writes in full and does not read.
+
+    Source:
+        ``FakeProcessGroup.hpp`` and ``ProcessGroupGloo.cpp`` of torch 2.13: each output
+        is copied to, also by the group that sends nothing.
+    """
+    outputs = (name for name in names if name.startswith("output"))
+    return frozenset(outputs if is_collective(op) else ())
+
+
+def find_written_statistics(
+    op: str, arguments: Iterable[tuple[str, Argument]]
+) -> frozenset[str]:
+    """Return the arguments that a call of a batch norm writes undeclared."""
+    is_writing = op in WRITING_STATISTICS and ("training", False) not in arguments
+    return STATISTICS if is_writing else frozenset()
+
+
+def is_collective(op: str) -> bool:
+    """Whether an operator fills tensors with data of a process group."""
+    return op.startswith(OF_C10D) and op != SENDING

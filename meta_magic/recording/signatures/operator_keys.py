@@ -1,4 +1,8 @@
-"""What decides the result of an operator call, as a key."""
+"""Make the key of an operator call, and the plain signature that equal keys share.
+
+The key holds everything that decides the metadata of the result: a call whose key is
+known is a cache hit. Read ``build_operator_key`` first: it runs for every operator.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import copysign, isnan
@@ -40,13 +44,13 @@ def build_operator_key(
     kwargs: Kwargs | None,
     words: list[int],
 ) -> Key:
-    """Return all that decides a result; append the words of the tensors read.
+    """Return the key of a call; append the numbers of its tensors to its row.
 
     Args:
-        read: Returns what is known of a tensor.
+        read: Returns the identities of a tensor.
         args: Positional arguments of the operator.
-        kwargs: Its others.
-        words: The row of the call.
+        kwargs: Keyword arguments.
+        words: The integers of the row of the call.
     """
     parts: list[object] = [default_dtype(), is_deterministic()]
     for value in args:
@@ -71,7 +75,7 @@ def build_operator_key(
 
 
 def encode(read: Callable[[Tensor], Seen], value: Any, words: list[int]) -> object:
-    """Return what stands for any ``value`` in a key; append its tensors' words."""
+    """Return the part of a key for any value; append the numbers of its tensors."""
     kind = type(value)
     if kind is float or kind is complex:
         return plain_float(value)
@@ -83,11 +87,11 @@ def encode(read: Callable[[Tensor], Seen], value: Any, words: list[int]) -> obje
         seen = read(value)
         words.append(seen[0])
         return seen[2]
-    return describe_opaque(value)  # never by its id(), which others get again
+    return describe_opaque(value)  # not its id(), which another object may get later
 
 
 def has_opaque(key: Key) -> bool:
-    """Whether a key holds what it cannot tell from others of its kind: a generator."""
+    """Whether a key has a part that equals others of its kind, such as a generator."""
     for part in key:
         if type(part) is OpaqueArgument or (type(part) is tuple and has_opaque(part)):
             return True
@@ -95,16 +99,16 @@ def has_opaque(key: Key) -> bool:
 
 
 def describe_opaque(value: object) -> OpaqueArgument:
-    """Return what stands for a value that is no plain one."""
+    """Return the description of a value that is not plain."""
     if isinstance(value, (Generator, UntypedStorage)):
-        # In torch's words a generator's address, or all bytes of a storage.
+        # Their text in torch is an address, or all bytes of the storage.
         return OpaqueArgument(f"{type(value).__name__} on {value.device}")
     text = describe_group(value)
     return OpaqueArgument(text or f"{type(value).__name__} {str(value)[:200]}")
 
 
 def describe_signature(table: OpTable, call: LiveCall) -> Signature:
-    """Return the plain record of what ``call`` shares with its like."""
+    """Return the plain record that ``call`` shares with all calls of its key."""
     describer = Describer()
     storages = [seen[1] for _, seen in call.inputs]
     arguments = describer.describe_arguments(table.arguments, call.args, call.kwargs)
@@ -124,10 +128,10 @@ def describe_signature(table: OpTable, call: LiveCall) -> Signature:
 
 
 class Describer:
-    """Turn live arguments into plain ones, numbering the tensors on the way.
+    """Turns live arguments into plain ones, and numbers the tensors among them.
 
     Args:
-        reads_data: Whether values depend on data: calls alike have their type alone.
+        reads_data: Whether values depend on data: only their types are described.
     """
 
     def __init__(self, *, reads_data: bool = False) -> None:
@@ -159,7 +163,7 @@ class Describer:
         return tuple(sorted(number for span in spans for number in span))
 
     def describe(self, value: object) -> Argument:
-        """Return a plain stand-in for ``value``."""
+        """Return the plain description of ``value``."""
         if isinstance(value, Tensor):
             self._n_tensors += 1
             return TensorArgument(self._n_tensors - 1)

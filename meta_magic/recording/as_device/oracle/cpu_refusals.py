@@ -27,7 +27,7 @@ from meta_magic.recording.signatures.entries import (
     Given,
     Kwargs,
     OpTable,
-    sharing_of,
+    sharing_of_inputs,
 )
 from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.torch_private.dispatcher import kernels_put_in
@@ -186,7 +186,10 @@ class Refusals:
         is_same = is_alike(table.func) and not table.is_loose
         if is_same or torch.Tag.inplace_view in table.func.tags:
             return False
-        is_new = table.is_pure or (*key, *sharing_of(given.inputs)) not in table.entries
+        is_new = (
+            table.is_pure
+            or (*key, *sharing_of_inputs(given.inputs)) not in table.entries
+        )
         return is_new or table.is_loose
 
     def check(
