@@ -93,7 +93,7 @@ class Operands:
             at += 1
 
     def find_count(self) -> Iterator[Allowed]:
-        """Yield the number of true elements of a mask, if each has one of ``values``."""
+        """Yield the number of true elements of a mask that ``values`` must have."""
         parts = self.find("indices", ())
         at = [i for i, part in enumerate(parts) if part is not None]
         mask = self._inputs[parts[at[0]].index] if len(at) == 1 else None
