@@ -1,8 +1,9 @@
-"""``torch.cuda`` and ``torch.accelerator`` on a machine that has no GPU.
+"""Replace functions of ``torch.cuda`` and ``torch.accelerator`` without a GPU.
 
-Where CUDA is recorded, they answer as a machine with those GPUs does. Where it is not,
-they tell that there is none; yet what only acts on one does nothing, and a GPU that the
-code names all the same has properties: its tensors are a plan.
+Without this ``torch.cuda.synchronize()`` in a cell would fail on a laptop. Where CUDA
+is recorded, they return what a machine with planned GPUs returns. Elsewhere
+``is_available()`` is false; functions that only act on a GPU do nothing, and a GPU that
+the code names has properties: it is planned. Read ``PlannedCuda._list_answers`` first.
 """
 
 from collections import defaultdict
@@ -35,30 +36,30 @@ IDLE: Final = frozenset(
     | {"reset_max_memory_allocated", "reset_max_memory_cached"}
     | {"set_per_process_memory_fraction", "set_sync_debug_mode"}
 )
-"""What does something to a GPU, and returns nothing."""
+"""Functions that act on a GPU, and return nothing."""
 
 HOLDING: Final = frozenset(
     {"memory_allocated", "memory_reserved", "memory_cached", "device_memory_used"}
     | {"max_memory_allocated", "max_memory_reserved", "max_memory_cached"}
 )
-"""What says how many bytes a GPU holds."""
+"""Functions that return how many bytes a GPU holds."""
 
 MARKING: Final = frozenset({"range_push", "range_pop", "mark"})
-"""Of ``torch.cuda.nvtx``."""
+"""Functions of ``torch.cuda.nvtx``."""
 
 PEAK: Final = (
-    "torch.cuda.{} says what the tensors on {} take now, not the most that they took "
-    "(see the memory in the report)"
+    "torch.cuda.{} returns the bytes of the tensors on {} now, not their peak (see the "
+    "memory in the report)"
 )
 
 
 class PlannedCuda(Replacements):
-    """Have ``torch.cuda`` be that of a plan, within the block.
+    """Replaces functions of ``torch.cuda``, within the block.
 
     Args:
-        plan: Knows where the code wants what.
+        plan: Knows the planned devices.
         note: Takes the kind and the text of a note on the line that runs now.
-        draws: Knows the generators of devices that are not there.
+        draws: Keeps the generators of planned devices.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class PlannedCuda(Replacements):
         self.replace_all(torch.cuda, TYPES)
 
     def _list_answers(self) -> dict[str, Answer]:
-        """Return what stands for each function, by its name."""
+        """Return the replacement of each function by its name."""
         plan = self._plan
         facts = self._list_facts() if plan.is_for_cuda else {}
         holding = {name: partial(self._count_bytes, name) for name in HOLDING}
@@ -114,14 +115,14 @@ class PlannedCuda(Replacements):
             "can_device_access_peer": lambda *_: True,
             "mem_get_info": self._find_free,
             "get_memory_info": self._find_free,
-            "memory_stats": self._tell_memory,
+            "memory_stats": self._describe_memory,
             "memory_summary": lambda *_, **__: "",
             "memory_snapshot": lambda *_, **__: [],
             "utilization": lambda *_: 0,
         }
 
     def _list_facts(self) -> dict[str, Answer]:
-        """Return what is otherwise on a machine that has GPUs."""
+        """Return the functions that return something else on a machine with GPUs."""
         n_devices = self._plan.n_accelerators or 1
         return {
             "is_available": lambda: True,
@@ -136,7 +137,7 @@ class PlannedCuda(Replacements):
         return torch.cuda.Stream(find_index(self._plan, device))
 
     def _describe(self, device: Any = None) -> GpuProperties:
-        find_index(self._plan, device)  # which refuses one that is not there
+        find_index(self._plan, device)  # it refuses a GPU that the plan lacks
         return GPU
 
     def _find_capability(self, device: Any = None) -> tuple[int, int]:
@@ -147,7 +148,7 @@ class PlannedCuda(Replacements):
         taken = self._plan.count_bytes(find_index(self._plan, device))
         return max(0, GPU.total_memory - taken), GPU.total_memory
 
-    def _tell_memory(self, device: Any = None) -> dict[str, int]:
+    def _describe_memory(self, device: Any = None) -> dict[str, int]:
         taken = self._count_bytes("max_memory_allocated", device)
         known = {
             f"{kind}_bytes.all.{when}": taken
@@ -164,5 +165,5 @@ class PlannedCuda(Replacements):
 
 
 def ignore_plain(answer: Answer) -> Answer:
-    """Return what answers in the place of a function that it does not need."""
+    """Return a replacement that ignores the function that it replaces."""
     return lambda _, *args, **kwargs: answer(*args, **kwargs)

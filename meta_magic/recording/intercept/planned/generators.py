@@ -1,4 +1,8 @@
-"""Generators of a GPU that is planned: what they draw is a plan, too."""
+"""Generators of planned devices, their seeds and their states.
+
+Without this ``torch.Generator("cuda")`` would fail without a GPU. A generator of a
+planned device draws on the CPU, and ``generator.device`` returns the planned device.
+"""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -25,24 +29,24 @@ PLAIN = torch.Generator
 
 
 class GeneratorKind(type(torch.Generator)):  # type: ignore[misc]  # torch has one of its own
-    """Has all generators be of the kind that stands for theirs."""
+    """Makes every generator an instance of the replacement of ``torch.Generator``."""
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, PLAIN)
 
 
 class Generator(torch.Generator, metaclass=GeneratorKind):
-    """A generator; one for a device that is not there is one of the CPU's.
+    """A generator; for a planned device a generator of the CPU.
 
     Args:
-        device: As torch takes it.
+        device: A device, as torch accepts it.
     """
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        """Make torch's own, or one that draws on the CPU and says what it stands for.
+        """Make torch's own generator, or one of this class for a planned device.
 
-        Torch's own, if it can: of another one torch's C++ asks Python what it is, and
-        takes an interrupt then for an answer.
+        Torch's own where possible: C++ asks Python for the type of another generator,
+        and an interrupt at that moment counts as the answer.
         """
         plan = find_plan()
         place = torch.device(device) if plan is None else plan.read(device)
@@ -59,21 +63,21 @@ class Generator(torch.Generator, metaclass=GeneratorKind):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]  # torch has an attribute
-        """Where it is to draw."""
+        """The planned device."""
         return place_of(self)
 
 
 def is_there(place: torch.device) -> bool:
-    """Whether this machine has a device."""
+    """Whether this machine has a GPU."""
     is_known = place.type == "cuda" and has_gpu()
     return is_known and place.index < torch.cuda.device_count()
 
 
 class PlannedGenerators(Replacements):
-    """Have ``torch.Generator`` take a device that is not there, within the block.
+    """Makes ``torch.Generator`` accept planned devices, within the block.
 
     Args:
-        plan: Knows where the code wants what.
+        plan: Knows the planned devices.
     """
 
     def __init__(self, plan: DevicePlan) -> None:
@@ -91,15 +95,15 @@ KIND_BY_SEEDING: Final[dict[Replaceable, str]] = {
     (torch.mps, "manual_seed"): "mps",
     (torch.mtia, "manual_seed_all"): "mtia",
 }
-"""What ``torch.manual_seed`` calls, and the kind of device that it seeds."""
+"""Functions that ``torch.manual_seed`` calls, and the kinds of device they seed."""
 
 
 class SeededDevices(Replacements):
-    """Have what seeds all devices seed those of a plan as well, within the block.
+    """Makes ``torch.manual_seed`` seed planned devices as well, within the block.
 
     Args:
-        plan: Knows what a named device means.
-        draws: Knows the generators of devices that are not there.
+        plan: Knows the planned devices.
+        draws: Keeps the generators of planned devices.
     """
 
     def __init__(self, plan: DevicePlan, draws: Draws) -> None:
@@ -118,11 +122,11 @@ class SeededDevices(Replacements):
 
 
 class PlannedSeeds:
-    """Answers for ``torch.cuda.manual_seed`` and what else is about generators.
+    """Replacements of ``torch.cuda.manual_seed`` and its like.
 
     Args:
-        plan: Knows how many GPUs there are.
-        draws: Knows the generators of devices that are not there.
+        plan: Knows how many GPUs are planned.
+        draws: Keeps the generators of planned devices.
     """
 
     def __init__(self, plan: DevicePlan, draws: Draws) -> None:
@@ -130,7 +134,7 @@ class PlannedSeeds:
         self._draws = draws
 
     def list_answers(self) -> dict[str, Callable[..., Any]]:
-        """Return what stands for each function, by its name."""
+        """Return the replacement of each function by its name."""
         return {
             "manual_seed": self._seed,
             "manual_seed_all": do_nothing,

@@ -1,4 +1,9 @@
-"""Streams, events and properties of a GPU that is planned."""
+"""Types of ``torch.cuda`` for a planned GPU, and types of tensors.
+
+Without this ``torch.cuda.Event()`` or ``isinstance(x, torch.cuda.FloatTensor)`` in a
+cell would ask for a GPU. Also, no meta tensor is a ``torch.ByteTensor`` for torch, and
+torchvision asks that of images.
+"""
 
 import threading
 import time
@@ -14,14 +19,15 @@ from meta_magic.recording.intercept.moves import DTYPES
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.replacing import Replacements
 
-plans: defaultdict[int, list[DevicePlan]] = defaultdict(list)
+plans_by_thread: defaultdict[int, list[DevicePlan]] = defaultdict(list)
+"""The types below are made once for all recordings, and find the current plan here."""
 
 
 class PlanOfThread:
-    """Context manager within which a plan holds on this thread.
+    """Context manager that makes a plan the current one of this thread.
 
     Args:
-        plan: Knows where the code wants what.
+        plan: Knows the planned devices.
     """
 
     def __init__(self, plan: DevicePlan) -> None:
@@ -30,23 +36,23 @@ class PlanOfThread:
 
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
-        plans[self._thread].append(self._plan)
+        plans_by_thread[self._thread].append(self._plan)
 
     def __exit__(self, *_: object) -> None:
-        plans[self._thread].remove(self._plan)
-        if not plans[self._thread]:
-            del plans[self._thread]
+        plans_by_thread[self._thread].remove(self._plan)
+        if not plans_by_thread[self._thread]:
+            del plans_by_thread[self._thread]
 
 
 def find_plan() -> DevicePlan | None:
-    """Return the plan that holds on this thread, or None if nothing is recorded."""
-    found = plans.get(threading.get_ident())
+    """Return the current plan of this thread, or None if nothing is recorded."""
+    found = plans_by_thread.get(threading.get_ident())
     return found[-1] if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProperties:
-    """What a planned GPU says of itself: the one whose attention is recorded.
+    """Properties of the planned GPU, the one whose attention is recorded.
 
     Source:
         ``torch.cuda.get_device_properties`` on an H100 with 80 GB.
@@ -69,13 +75,13 @@ class GpuProperties:
 
 
 class Event:
-    """An event; between two of them the time passes that the recording takes."""
+    """An event; the time between two events is the time of the recording."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.seconds = time.perf_counter()
 
     def record(self, stream: Any = None) -> None:  # noqa: ARG002  torch's own
-        """Note when it was recorded."""
+        """Keep the time."""
         self.seconds = time.perf_counter()
 
     def elapsed_time(self, end: "Event") -> float:
@@ -83,7 +89,7 @@ class Event:
         return (end.seconds - self.seconds) * 1000
 
     def query(self) -> bool:
-        """Whether it has come, as nothing runs beside the cell."""
+        """Whether it was reached: nothing runs beside the cell."""
         return True
 
     def synchronize(self) -> None:
@@ -94,15 +100,15 @@ class Event:
 
 
 class Stream(torch.Stream):
-    """A stream, on which all is done at once.
+    """A stream; everything on it is done at once.
 
     Attributes:
-        priority: As it was told.
+        priority: The priority that the code chose.
         cuda_stream: Its address.
     """
 
     def __new__(cls, device: Any = None, *_: Any, **__: Any) -> Self:
-        """Make one by its number, for which torch asks no GPU."""
+        """Make a stream by its number, for which torch needs no GPU."""
         is_number = type(device) is int
         index = device if is_number else torch.device(device or "cuda").index
         made: Any = super().__new__
@@ -114,7 +120,7 @@ class Stream(torch.Stream):
         self.cuda_stream = 0
 
     def query(self) -> bool:
-        """Whether all is done."""
+        """Whether all work is done."""
         return True
 
     def synchronize(self) -> None:
@@ -143,10 +149,10 @@ class Stream(torch.Stream):
 
 
 class device:  # noqa: N801  as torch names it
-    """Has another GPU be the current one, within the block.
+    """Makes another GPU the current one, within the block.
 
     Args:
-        device: As torch takes it.
+        device: A device, as torch accepts it.
     """
 
     def __init__(self, device: Any) -> None:
@@ -164,7 +170,7 @@ class device:  # noqa: N801  as torch names it
 
 
 class device_of(device):  # noqa: N801  as torch names it
-    """Has the GPU of a tensor be the current one, within the block.
+    """Makes the GPU of a tensor the current one, within the block.
 
     Args:
         obj: The tensor.
@@ -176,10 +182,10 @@ class device_of(device):  # noqa: N801  as torch names it
 
 
 class StreamContext:
-    """Has another stream be the current one, within the block.
+    """Stands for making another stream the current one.
 
     Args:
-        stream: That.
+        stream: The stream.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -193,11 +199,11 @@ class StreamContext:
 TYPES: Final = {
     kind.__name__: kind for kind in (Event, Stream, StreamContext, device, device_of)
 }
-"""What stands for the types of ``torch.cuda``, by their names."""
+"""Replacements of types of ``torch.cuda`` by their names."""
 
 
 def find_index(plan: DevicePlan, device: Any) -> int:
-    """Return the index of a GPU that is named; that of the current one if none is."""
+    """Return the index of a named GPU; of the current GPU if none is named."""
     if device is None or (type(device) is int and device < 0):
         return plan.current
     index: int | None = plan.read(device).index
@@ -205,16 +211,16 @@ def find_index(plan: DevicePlan, device: Any) -> int:
 
 
 def do_nothing(*_: Any, **__: Any) -> None:
-    """Stand for what does something to a GPU."""
+    """Replace a function that only acts on a GPU."""
 
 
 class TensorKind(type):
-    """Makes types of tensors: called they make one, and a tensor may be of them.
+    """Type of types of tensors, which make tensors and know their instances.
 
     Attributes:
         plain: Torch's own type for the CPU.
-        dtype: The dtype of its tensors.
-        is_cuda: Whether they lie on CUDA.
+        dtype: The dtype of the tensors.
+        is_cuda: Whether the tensors are on CUDA.
     """
 
     plain: Any
@@ -243,7 +249,7 @@ class TensorKind(type):
 
 
 def make_kinds(home: Any) -> dict[str, TensorKind]:
-    """Return the types of tensors of ``torch`` or ``torch.cuda``, by their names."""
+    """Return types of tensors of ``torch`` or ``torch.cuda`` by their names."""
     kinds = {}
     for stem, dtype in DTYPES.items():
         name = f"{stem}Tensor"
@@ -257,10 +263,10 @@ KINDS: Final = {home: make_kinds(home) for home in (torch, torch.cuda)}
 
 
 class PlannedTypes(Replacements):
-    """Have ``torch.cuda.FloatTensor`` and the like be those of a plan, in the block.
+    """Replaces ``torch.cuda.FloatTensor`` and its like, within the block.
 
     Args:
-        plan: Knows where the code wants what.
+        plan: Knows the planned devices.
     """
 
     def __init__(self, plan: DevicePlan) -> None:

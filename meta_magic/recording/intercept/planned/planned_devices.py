@@ -1,4 +1,8 @@
-"""All that stands for devices that are not there, while a recording runs."""
+"""Enter everything that replaces questions to devices, while a recording runs.
+
+``make_device_contexts`` lists it. Also here: the default device, ``GradScaler`` and
+``DataParallel``, and the fast paths of attention in eval mode.
+"""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -35,10 +39,10 @@ CPU: Final = torch.device("cpu")
 
 
 class DefaultDevices(Replacements):
-    """Have a default device that the cell sets be a plan, within the block.
+    """Makes a default device that the cell sets a planned one, within the block.
 
     Args:
-        plan: Knows where the code wants what.
+        plan: Knows the planned devices.
         note: Takes the kind and the text of a note on the line that runs now.
     """
 
@@ -66,7 +70,9 @@ class DefaultDevices(Replacements):
     def _get(self, plain: Callable[[], torch.device]) -> torch.device:
         default = self._plan.default
         if sys._getframe(2).f_code.co_name in MAKE_REAL:
-            return default or CPU  # where the tensor is that it compares with this
+            return (
+                default or CPU
+            )  # it compares this with the reported device of a tensor
         return plain() if default is None or not is_default_on_meta() else default
 
     def _set_type(self, _: Any, kind: Any) -> None:
@@ -76,25 +82,28 @@ class DefaultDevices(Replacements):
 
 
 PLAIN: Final = nn.Parameter.__torch_function__
-"""What types have for which torch calls its functions as they are."""
+"""The method of types for which torch calls its functions directly."""
 
 ENCODER: Final = nn.TransformerEncoder.forward.__code__
 PADDED: Final = (
-    "nn.TransformerEncoder leaves out what is padded for real, in nested tensors, and "
-    "returns zeros there; recorded is what it does with enable_nested_tensor=False"
+    "on a real device nn.TransformerEncoder skips padding, in nested tensors, and "
+    "returns zeros there; it is recorded with enable_nested_tensor=False"
 )
 
 
 class FastPaths(Replacements):
-    """Have modules choose as if no mode of a recording were on, within the block.
+    """Makes modules choose as if no mode of a recording were on, within the block.
+
+    Without this ``nn.TransformerEncoderLayer`` in eval mode would not be recorded as
+    the one operator that the CPU runs.
 
     Args:
-        plan: Knows where the code wants what.
+        plan: Knows the planned devices.
         note: Takes the kind and the text of a note on the line that runs now.
 
     Source:
         ``forward`` in ``nn/modules/transformer.py`` and ``nn/modules/activation.py``:
-        no fast path where ``has_torch_function``, which is true under any mode.
+        no fast path if ``has_torch_function`` is true, as it is under any mode.
     """
 
     def __init__(self, plan: DevicePlan, note: Callable[[str, str], None]) -> None:
@@ -107,8 +116,8 @@ class FastPaths(Replacements):
             self.replace_here(torch.overrides, {"has_torch_function": self._has})
 
     def _has(self, _: Any, operands: Sequence[Any]) -> bool:
-        """Whether something else than this recording is to see what is done."""
-        if self._plan.default is not None:  # which is a mode, for real
+        """Whether anything but this recording overrides functions of torch."""
+        if self._plan.default is not None:  # on a real device it is a mode
             return True
         if any(type(mode) is not FunctionMode for mode in function_mode_stack()):
             return True
@@ -123,18 +132,18 @@ class FastPaths(Replacements):
 
 
 def is_overriding(operand: object) -> bool:
-    """Whether a type says what functions of torch are to do with its objects."""
+    """Whether the type of an operand overrides functions of torch."""
     kind = type(operand)
     function = getattr(kind, "__torch_function__", PLAIN)
     return kind is not Tensor and function is not PLAIN
 
 
 Compute: TypeAlias = Callable[[list[Tensor]], object]
-"""Computes what tensors hold, or raises a ``MissingValueError``."""
+"""Computes the values of tensors, or raises a ``MissingValueError``."""
 
 FINITE: Final = (
-    "GradScaler.step: to compute whether the gradients are finite takes too much: they "
-    "are assumed to be, and the step is taken"
+    "GradScaler.step: whether the gradients are finite takes too much to compute: they "
+    "are assumed to be finite, and the step is taken"
 )
 ONE_REPLICA: Final = (
     "DataParallel runs as one replica with the whole batch on {}, not as {} with a "
@@ -143,12 +152,12 @@ ONE_REPLICA: Final = (
 
 
 class PlannedTraining(Replacements):
-    """Have them run on tensors of a plan, within the block.
+    """Makes ``GradScaler`` and ``DataParallel`` accept planned tensors, in the block.
 
     Args:
-        plan: Knows where the code wants what.
+        plan: Knows the planned devices.
         note: Takes the kind and the text of a note on the line that runs now.
-        compute: Returns what tensors hold.
+        compute: Computes the values of tensors.
     """
 
     def __init__(
@@ -168,7 +177,7 @@ class PlannedTraining(Replacements):
     def _step(
         self, plain: Any, scaler: Any, optimizer: Any, state: Any, *args: Any, **kw: Any
     ) -> Any:
-        """Take a step of an optimizer if its gradients are finite, or may be."""
+        """Take a step of an optimizer if its gradients are finite, or assumed to be."""
         found = tensors_in(list(state["found_inf_per_device"].values()))
         if not any(tensor.is_meta for tensor in found):
             return plain(scaler, optimizer, state, *args, **kw)
@@ -182,7 +191,7 @@ class PlannedTraining(Replacements):
     def _run_replica(
         self, plain: Any, parallel: nn.DataParallel[Any], *inputs: Any, **kwargs: Any
     ) -> Any:
-        """Run the module itself, where its first replica would be."""
+        """Run the module itself, on the device of its first replica."""
         if not parallel.device_ids:
             return plain(parallel, *inputs, **kwargs)
         home = parallel.src_device_obj
@@ -220,13 +229,13 @@ def make_device_contexts(
     draws: Draws,
     compute: Compute,
 ) -> tuple[AbstractContextManager[Any], ...]:
-    """Return the context managers that replace what would ask a device.
+    """Return the context managers that replace questions to devices.
 
     Args:
-        plan: Knows where the code wants what.
+        plan: Knows the planned devices.
         note: Takes the kind and the text of a note on the line that runs now.
-        draws: Knows the generators of devices that are not there.
-        compute: Returns what tensors hold.
+        draws: Keeps the generators of planned devices.
+        compute: Computes the values of tensors.
     """
     return (
         PlanOfThread(plan),
