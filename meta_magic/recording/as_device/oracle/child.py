@@ -1,4 +1,8 @@
-"""Run what may crash, hang or take too much in a child process."""
+"""Run functions that may crash, hang or take too much in a child process.
+
+Some kernels of torch end the process if sizes or positions do not fit. The child is
+forked, so it has this process's memory, copied. Read ``ask_children`` first.
+"""
 
 import faulthandler
 import os
@@ -20,14 +24,14 @@ with suppress(ImportError):  # on Windows, which has no children either
 
 
 SECONDS: Final = 2
-"""What a child may compute."""
+"""Seconds that a child may compute."""
 
 PATIENCE: Final = 6
-"""How many seconds to wait for one: on a busy machine it stands still meanwhile."""
+"""Seconds to wait for a child: on a busy machine it stands still for a while."""
 
 
 class NoAnswer(Exception):  # noqa: N818  no error: nothing is known
-    """Raised in a child that cannot say; stands for one that crashed or is late."""
+    """Raised in a child without an answer; the answer of one that crashed or is late."""
 
 
 NO_ANSWER: Final = NoAnswer()
@@ -39,11 +43,11 @@ def can_fork() -> bool:
 
 
 def run_in_child(function: Callable[[], object]) -> Exception | None:
-    """Run a function in a child that shares the memory of this process, copied.
+    """Run a function in a child process.
 
     Returns:
-        What it raised, or None if it ran; ``NO_ANSWER`` if the child ended without, or
-        none can be made.
+        Its error, or None if it ran; ``NO_ANSWER`` if the child ended without answer,
+        or cannot be made.
 
     Raises:
         OSError: No pipe can be made.
@@ -54,24 +58,22 @@ def run_in_child(function: Callable[[], object]) -> Exception | None:
 
 
 def ask_child(function: Callable[[], Any], seconds: float, patience: float) -> Any:
-    """Return what a function returns in a child, as :func:`ask_children` does."""
+    """Return the result of a function in a child, as :func:`ask_children` does."""
     return ask_children([function], seconds, patience)[0]
 
 
 def ask_children(
     functions: Iterable[Callable[[], Any]], seconds: float, patience: float
 ) -> list[Any]:
-    """Return what functions return, each in a child of its own, all at once.
-
-    A child has this process's memory, copied.
+    """Return the results of functions, each in a child of its own, at the same time.
 
     Args:
-        functions: They return what can be pickled; what they raise is lost.
+        functions: They return what can be pickled; their errors are lost.
         seconds: How long each may compute.
-        patience: How long to wait for one.
+        patience: How long to wait for each.
 
     Returns:
-        What each returned, or ``NO_ANSWER``, as of :func:`run_in_child`.
+        The result of each, or ``NO_ANSWER``, as of :func:`run_in_child`.
 
     Raises:
         OSError: No pipe can be made.
@@ -83,34 +85,34 @@ def ask_children(
 
 
 class Child:
-    """A process that runs a function; it is ended where its context is left.
+    """A process that runs a function; it is ended at the end of the context.
 
     Args:
-        function: As of :func:`ask_children`.
-        seconds: The same.
+        function: As in :func:`ask_children`.
+        seconds: As in :func:`ask_children`.
     """
 
     def __init__(self, function: Callable[[], Any], seconds: float) -> None:
         self._number = 0
         self._reader, writer = os.pipe()
         try:
-            with warnings.catch_warnings():  # of threads that it lacks, and its own
+            with warnings.catch_warnings():  # Python warns of fork with threads
                 warnings.simplefilter("ignore")
                 self._number = os.fork()
                 if self._number == 0:
                     end_with_answer(function, seconds, writer)
-        except Exception:  # noqa: BLE001, S110  no more processes, or a sandbox's own
+        except Exception:  # noqa: BLE001, S110  no more processes, or a sandbox forbids it
             pass
         finally:
             os.close(writer)
 
     def read(self, patience: float) -> Any:
-        """Return what the function returned, or ``NO_ANSWER``."""
+        """Return the result of the function, or ``NO_ANSWER``."""
         if not self._number:
             return NO_ANSWER
         try:
             return read_answer(self._reader, patience)
-        except Exception:  # noqa: BLE001  no memory, or what cannot be unpickled
+        except Exception:  # noqa: BLE001  no memory, or the result cannot be unpickled
             return NO_ANSWER
 
     def __enter__(self) -> Self:
@@ -120,7 +122,7 @@ class Child:
         self.end()
 
     def end(self) -> None:
-        """End it, whatever it does."""
+        """End the process, whatever it does."""
         os.close(self._reader)
         if self._number:  # unless the user's handler of SIGCHLD has waited for it
             with suppress(ProcessLookupError, ChildProcessError):
@@ -129,7 +131,7 @@ class Child:
 
 
 def read_answer(reader: int, patience: float) -> Any:
-    """Return what a child wrote into a pipe."""
+    """Return the answer that a child wrote into a pipe."""
     poll = select.poll()  # select() itself takes no numbers over 1,023
     poll.register(reader, select.POLLIN)
     if not poll.poll(patience * 1000):
@@ -142,14 +144,18 @@ def read_answer(reader: int, patience: float) -> Any:
 
 
 def end_with_answer(function: Callable[[], Any], seconds: float, writer: int) -> None:
-    """Run a function, write what it returned, and end this process, the child."""
+    """Run a function, write its result, and end this process, the child."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        faulthandler.disable()  # a crash is an answer, not to be shown
-        with suppress(ValueError):  # nor to be kept: of 1 byte not even a pipe gets it
+        faulthandler.disable()  # a crash is an answer; its report is not shown
+        with suppress(
+            ValueError
+        ):  # a limit of 1 byte: no core file, not even by a pipe
             resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
             resource.setrlimit(resource.RLIMIT_CPU, (ceil(seconds), ceil(seconds)))
-        with suppress(OSError):  # if memory gives out, this process is ended, no other
+        with suppress(
+            OSError
+        ):  # if memory runs out, the kernel ends this process first
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, 1)
@@ -158,11 +164,11 @@ def end_with_answer(function: Callable[[], Any], seconds: float, writer: int) ->
         with suppress(NoAnswer), open(writer, "wb", closefd=False) as pipe:
             pipe.write(pickle.dumps(function()))
     finally:
-        os.kill(os.getpid(), signal.SIGKILL)  # which runs nothing more
+        os.kill(os.getpid(), signal.SIGKILL)  # no handlers, no cleanup
 
 
 def answer(function: Callable[[], object]) -> tuple[type[Any], str] | None:
-    """Return the type and the text of what a function raises."""
+    """Return type and text of a function's error; None if it ran."""
     try:
         function()
     except NoAnswer:

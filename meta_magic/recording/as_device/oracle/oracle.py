@@ -1,13 +1,15 @@
-"""The CPU's own operator is asked whether it refuses a call, and in what words.
+"""The oracle: ask the CPU's own operator whether it refuses a call, and how.
 
-Refused is only what metadata decides: a small call runs with zeros, ones and other
-values, and is refused if each of them is; a large one is asked at its true sizes, on
-memory that nobody touches, in a child process, as torch refuses before it computes.
+Only what metadata decides is an answer. A small call runs with zeros, ones and other
+values, and is refused if all of them are refused. A large call is asked at its true
+sizes, on memory that nobody touches, in a child process: torch refuses before it
+computes. Read ``Oracle.ask`` first, then ``Question.ask``.
 """
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -42,98 +44,24 @@ from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.dispatcher import find_schema
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
-OF_VALUES: Final = re.compile(
-    r"index out of range in self|target -?\d+ is out of bounds|"
-    r"out of bounds for dimension \d+ with size|index -?\d+ is out of|"
-    r"can't allocate|not enough memory|singular|converge|"
-    r"positive-definite|pivots [^.]*between|internal assert|u\[|"
-    r"probability tensor|probabilities|offsets\[|sum to|class values must|"
-    r"all elements of (input|target)",
-    re.IGNORECASE,
-)
-"""What only values, or the memory of this machine, can have said."""
-
-OF_MASKS: Final = re.compile("indexing result of shape|indexing tensors could not")
-"""What may be about the elements that a mask chooses, as many as the words say."""
-
-LIKE_VALUES: Final = re.compile(
-    r"out of range|out of bounds|not positive|non-?negative|negative|\binf\b|nan\b|"
-    r"must be (in|between|>|<)|between|monoton|sum of|offsets|lengths|"
-    r"expected to be sorted|number of (non-?zero|true)|rank|ill-condition|illegal|"
-    r"division by zero|diagonal|numerator|infinite|indptr|invariant|"
-    r"could not run|max must|min and max",
-    re.IGNORECASE,
-)
-"""What may be about values."""
-
-OF_TYPES: Final = re.compile("scalar type|same type|dtype|not implemented for")
-"""What no value decides."""
-
-OF_METADATA: Final = re.compile(
-    r"single memory location|padding|dimension out of range|selected number|"
-    r"selected index|expected .* dtype|same dtype|scalar type|shape|size|dimension|"
-    r"dim\(\)|implemented for|dtype|\b(from|to - 1) is out of bounds",
-    re.IGNORECASE,
-)
-"""What is about metadata all the same."""
-
-
-def mentions_types(error: BaseException) -> bool:
-    """Whether an operator refused types, as it would with any values."""
-    return bool(OF_TYPES.search(str(error))) and not mentions_values(error)
-
-
-def mentions_values(error: BaseException, *, is_tried: bool = False) -> bool:
-    """Whether an operator that was given made-up values refused them, perhaps.
-
-    Args:
-        error: What it said.
-        is_tried: Whether it says so whatever it is given.
-    """
-    if isinstance(error, (LinAlgError, MemoryError)):
-        return True
-    text = str(error)
-    if OF_VALUES.search(text) or (OF_MASKS.search(text) and not is_tried):
-        return True
-    return bool(LIKE_VALUES.search(text)) and not OF_METADATA.search(text)
-
-
-RANDOM: Final = torch.Tag.nondeterministic_seeded
-
-
-class SameDraws:
-    """Context manager after which numbers are drawn as if an operator drew none."""
-
-    def __init__(self, operator: Any) -> None:
-        self._is_due = RANDOM in getattr(operator, "tags", ())
-        self._state: Any = None
-
-    def __enter__(self) -> None:
-        if self._is_due:
-            self._state = torch.default_generator.get_state()
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_due:
-            torch.default_generator.set_state(self._state)
-
-
 MAX_SHARE: Final = 0.25
 MAX_SHARE_UNSAFE: Final = 0.5
 MIN_SECONDS: Final = 1.0
-"""What is spent on asking at most: so much, or that share of the recording, more if
-meta refuses a call, as without an answer a valid program would end."""
-
+"""The time for asking: ``MIN_SECONDS``, or a share of the recording. The share is
+larger for calls that meta refuses: without an answer a valid program might end."""
 
 UNRESIZABLE: Final = "resize storage that is not resizable"
-"""What torch says where it would grow memory that nobody touches."""
+"""The error of torch where it would grow memory that nobody touches."""
 
 MAX_NBYTES: Final = 16 * MAX_NUMEL
-"""What the storages of such a call take up to its last elements: few of a large one
-may lie far apart."""
+"""Limit on the storages of a small call: few elements may span a large storage."""
+
+RANDOM: Final = torch.Tag.nondeterministic_seeded
+LINALG_CHECK: Final = "aten._linalg_check_errors.default"
 
 
 class Verdict(Enum):
-    """What is said of a call that is not known to be refused."""
+    """The answer about a call that is not known to be refused."""
 
     ACCEPTED = "accepted"
     UNKNOWN = "unknown"
@@ -144,13 +72,14 @@ Answer: TypeAlias = Exception | Verdict
 
 
 class Oracle:
-    """Asks the CPU, within a share of what a recording takes.
+    """Asks the CPU, within a share of the time of the recording.
 
     Args:
         is_patient: Whether it asks however long that takes.
 
     Attributes:
-        returned: What it returned last of a call that it was asked about as it is.
+        returned: The CPU's result of the last call, if that ran in this process with
+            proxies of its true sizes.
     """
 
     def __init__(self, *, is_patient: bool = False) -> None:
@@ -168,14 +97,14 @@ class Oracle:
         *,
         is_unsafe: bool = False,
     ) -> Answer:
-        """Return what the CPU raises where metadata decides it; else a verdict.
+        """Return the error of the CPU if metadata decides it; else a verdict.
 
         Args:
             func: An operator, or a function of torch.
             args: Its positional arguments, tensors on meta.
-            kwargs: Its others.
-            made: What it returned on meta.
-            is_unsafe: Whether it may end the process, as when meta refused it.
+            kwargs: Its keyword arguments.
+            made: Its results on meta.
+            is_unsafe: Whether it may end the process, as a call that meta refused.
         """
         self.returned = None
         tensors = tensors_in(args, kwargs)
@@ -190,7 +119,7 @@ class Oracle:
                 DisableTorchDispatch(),
                 DisableTorchFunction(),
                 torch.set_grad_enabled(question.is_of_function and is_on),
-                SameDraws(func),
+                same_draws(func),
             ):
                 answer = question.ask([*tensors, *made], is_unsafe=is_unsafe)
             self.returned = question.returned
@@ -201,7 +130,7 @@ class Oracle:
         return answer
 
     def _is_over(self, share: float) -> bool:
-        """Whether more than a share of the recording was spent on asking."""
+        """Whether asking took more than a share of the recording."""
         seconds = time.perf_counter() - self._started
         is_much = self._seconds > max(MIN_SECONDS, seconds * share)
         return is_much and not self._is_patient
@@ -211,8 +140,9 @@ class Question:
     """One call that the CPU is asked about.
 
     Attributes:
-        returned: What it returned, if it ran as it is and in this process.
-        is_of_function: Whether it is of no operator: it may look at gradients.
+        returned: The result, if the call ran in this process at its true sizes.
+        is_of_function: Whether a function is called, no operator: it may look at
+            gradients.
     """
 
     def __init__(
@@ -223,24 +153,24 @@ class Question:
         tensors: Sequence[Tensor],
     ) -> None:
         self._func = func
-        # Memory that needs an accelerator is no matter of metadata.
+        # Pinned memory needs an accelerator, and does not change the answer.
         self._call = args, {n: v for n, v in kwargs.items() if n != "pin_memory"}
         self._tensors = tensors
         self._spans = measure_spans(tensors)
         self.returned: Any = None
         self.is_of_function = find_schema(func) is None
-        self._make_stand_ins = partial(
+        self._make_proxies = partial(
             ProxyTensors, self._spans, has_gradients=self.is_of_function
         )
 
     def ask(self, seen: Sequence[Tensor], *, is_unsafe: bool) -> Answer:
-        """Return what the CPU raises.
+        """Return the error of the CPU, or a verdict.
 
         Args:
-            seen: All tensors that are met, results among them.
-            is_unsafe: Whether it may end the process, as when meta refused it.
+            seen: All tensors of the call, results among them.
+            is_unsafe: Whether it may end the process, as a call that meta refused.
         """
-        if any(tensor.is_nested for tensor in seen):  # which say no shape
+        if any(tensor.is_nested for tensor in seen):  # their shapes are not known
             return Verdict.UNKNOWN
         if is_view(self._func) and not is_unsafe:  # it computes nothing
             return decide(self._run_untouched)
@@ -255,9 +185,9 @@ class Question:
         return self._ask_of_smaller()
 
     def _ask_for_one(self) -> Answer:
-        """Return what is raised of sizes, if it is raised of one element, too."""
+        """Return the error of a factory, if it also refuses to make one element."""
         smaller = take_one(self._call)
-        if smaller == self._call:  # no sizes are told: it may make much
+        if smaller == self._call:  # no sizes among the arguments: it may make much
             return Verdict.UNKNOWN
         args, kwargs = (rebuild(given, put_on_cpu) for given in smaller)
         answer = decide(partial(self._func, *args, **kwargs))
@@ -265,7 +195,7 @@ class Question:
         return answer if is_taken else self._confirm(self._run_untouched)
 
     def _ask_of_smaller(self) -> Answer:
-        """Return what is raised at the true sizes, if a smaller call is refused."""
+        """Return the error at the true sizes, if a smaller call is refused."""
         smaller = shrink(self._func, self._call, self._tensors)
         if smaller is None:
             return Verdict.UNKNOWN
@@ -277,15 +207,15 @@ class Question:
         return self._confirm(self._run_untouched)
 
     def _run_small(self) -> Answer:
-        """Return what is raised whatever the tensors hold."""
+        """Return the error that all values give."""
         answers = []
         for filling in FILLINGS:
-            proxies = self._make_stand_ins(filling)
+            proxies = self._make_proxies(filling)
             answer = decide(lambda: self._run_with(proxies), is_tried=True)  # noqa: B023  called at once
             if isinstance(answer, Verdict) or mentions_types(answer):
                 return answer
             answers.append(answer)
-        is_one = len(set(map(str, answers))) == 1  # else values have their part in it
+        is_one = len(set(map(str, answers))) == 1  # different errors depend on values
         return answers[0] if is_one else Verdict.UNKNOWN
 
     def _run_small_or_raise(self) -> None:
@@ -295,14 +225,14 @@ class Question:
 
     def _run_untouched(self) -> None:
         try:
-            self._run_with(self._make_stand_ins(is_untouched=True))
+            self._run_with(self._make_proxies(is_untouched=True))
         except RuntimeError as error:
             if UNRESIZABLE not in str(error):
                 raise
-            self._run_with(self._make_stand_ins())
+            self._run_with(self._make_proxies())
 
     def _confirm(self, run: Callable[[], object], *, is_tried: bool = False) -> Answer:
-        """Return what is raised in a child process, if there can be one."""
+        """Return the error in a child process, if there can be one."""
         if not can_fork() or UNRESERVED is None:
             return Verdict.UNKNOWN
         raised = run_in_child(run)
@@ -318,25 +248,25 @@ class Question:
 
         try:
             args, kwargs = rebuild(args, replace), rebuild(kwargs, replace)
-        except Exception as error:  # nothing that the operator says
+        except Exception as error:  # not an error of the operator
             raise Unaskable from error
         self.returned = self._func(*args, **kwargs)
 
 
 def decide(run: Callable[[], object], *, is_tried: bool = False) -> Answer:
-    """Return what something raises, unless other values might not have it raised."""
+    """Return the error of a function, if other values would give it as well."""
     try:
         run()
     except Unaskable:
         raise
     except Exception as error:  # noqa: BLE001  it is the answer
-        error = error.with_traceback(None)  # which would keep what is on meta
+        error = error.with_traceback(None)  # a traceback would keep meta tensors alive
         return judge(error, is_tried=is_tried)
     return Verdict.ACCEPTED
 
 
 def judge(raised: Exception | None, *, is_tried: bool) -> Answer:
-    """Return what was raised, if metadata alone decided it."""
+    """Return an error, if metadata alone decided it."""
     if raised is None:
         return Verdict.ACCEPTED
     is_of_values = mentions_values(raised, is_tried=is_tried)
@@ -344,7 +274,7 @@ def judge(raised: Exception | None, *, is_tried: bool) -> Answer:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether something can stand for a tensor."""
+    """Whether a tensor can have a proxy."""
     kind = type(tensor)
     is_own = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
     if kind not in {Tensor, Parameter} and (is_own or is_lazy(tensor)):
@@ -354,14 +284,27 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def is_view(func: Any) -> bool:
-    """Whether an operator returns what shares memory with an argument, and no more."""
+    """Whether an operator only returns views of its arguments."""
     schema = find_schema(func)
     if schema is None or schema.is_mutable:
         return False
     return any(returned.alias_info for returned in schema.returns)
 
 
-LINALG_CHECK: Final = "aten._linalg_check_errors.default"
+@contextmanager
+def same_draws(operator: Any) -> Iterator[None]:
+    """Restore the generator after a random operator was asked."""
+    if RANDOM not in getattr(operator, "tags", ()):
+        yield
+        return
+    state = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
+
+
+# With known values
 
 
 def ask_of_values(
@@ -370,20 +313,20 @@ def ask_of_values(
     kwargs: Kwargs,
     real_by_id: Mapping[int, Tensor],
 ) -> Answer:
-    """Return what the CPU raises of a call, given what it reads.
+    """Return the error of the CPU for a call, some of whose values are known.
 
-    At its true sizes, in a child process where there can be one: a kernel may trust
+    At its true sizes, and in a child process if there can be one: a kernel may trust
     values that are wrong.
 
     Args:
         func: An operator.
         args: Its positional arguments, tensors on meta.
-        kwargs: Its others.
-        real_by_id: What some of these tensors hold, by their ``id()``.
+        kwargs: Its keyword arguments.
+        real_by_id: The values of some of these tensors, by their ``id()``.
     """
     has_child = can_fork() and UNRESERVED is not None
-    met = tensors_in(args, kwargs)
-    tensors = [tensor for tensor in met if tensor.is_meta or not has_child]
+    given = tensors_in(args, kwargs)
+    tensors = [tensor for tensor in given if tensor.is_meta or not has_child]
     is_small_or_apart = has_child or is_small([tensor.shape for tensor in tensors])
     if not is_small_or_apart or not all(map(is_plain, tensors)):
         return Verdict.UNKNOWN
@@ -399,35 +342,21 @@ def ask_of_values(
         func(*rebuild(args, replace), **rebuild(kwargs, replace))
 
     with DisableTorchDispatch(), DisableTorchFunction(), torch.no_grad():
-        answer = judge_of_values(run_in_child if has_child else run_here, run)
-    if str(func) == LINALG_CHECK and isinstance(answer, RuntimeError):
-        return as_linalg_error(answer)
-    return answer
-
-
-def as_linalg_error(error: RuntimeError) -> RuntimeError:
-    """Return an error as ``torch.linalg`` raises it: torch.ops loses the class."""
-    is_of_lu = str(error).startswith("torch.linalg.lu_factor")
-    return error if is_of_lu else LinAlgError(str(error))
-
-
-Run = Callable[[Callable[[], object]], Exception | None]
-"""Runs a function; returns what it raised, or None if it ran."""
-
-
-def judge_of_values(run_it: Run, function: Callable[[], object]) -> Answer:
-    """Return what a function raises."""
-    try:
-        raised = run_it(function)
-    except (Unaskable, OSError):
-        return Verdict.UNKNOWN
+        try:
+            raised = run_in_child(run) if has_child else run_here(run)
+        except (Unaskable, OSError):
+            return Verdict.UNKNOWN
     if raised is NO_ANSWER:
         return Verdict.UNKNOWN
+    if str(func) == LINALG_CHECK and isinstance(raised, RuntimeError):
+        # torch.ops loses the class of an error of torch.linalg.
+        is_of_lu = str(raised).startswith("torch.linalg.lu_factor")
+        return raised if is_of_lu else LinAlgError(str(raised))
     return Verdict.ACCEPTED if raised is None else raised
 
 
 def run_here(run: Callable[[], object]) -> Exception | None:
-    """Run a function in this process."""
+    """Run a function in this process; return its error."""
     try:
         run()
     except Unaskable:
@@ -435,3 +364,61 @@ def run_here(run: Callable[[], object]) -> Exception | None:
     except Exception as error:  # noqa: BLE001  it is the answer
         return error.with_traceback(None)
     return None
+
+
+# Which errors are about values, and not about metadata
+
+OF_VALUES: Final = re.compile(
+    r"index out of range in self|target -?\d+ is out of bounds|"
+    r"out of bounds for dimension \d+ with size|index -?\d+ is out of|"
+    r"can't allocate|not enough memory|singular|converge|"
+    r"positive-definite|pivots [^.]*between|internal assert|u\[|"
+    r"probability tensor|probabilities|offsets\[|sum to|class values must|"
+    r"all elements of (input|target)",
+    re.IGNORECASE,
+)
+"""Errors that only values, or the memory of this machine, can cause."""
+
+OF_MASKS: Final = re.compile("indexing result of shape|indexing tensors could not")
+"""Errors that may be about the number of elements that a mask selects."""
+
+LIKE_VALUES: Final = re.compile(
+    r"out of range|out of bounds|not positive|non-?negative|negative|\binf\b|nan\b|"
+    r"must be (in|between|>|<)|between|monoton|sum of|offsets|lengths|"
+    r"expected to be sorted|number of (non-?zero|true)|rank|ill-condition|illegal|"
+    r"division by zero|diagonal|numerator|infinite|indptr|invariant|"
+    r"could not run|max must|min and max",
+    re.IGNORECASE,
+)
+"""Errors that may be about values."""
+
+OF_TYPES: Final = re.compile("scalar type|same type|dtype|not implemented for")
+"""Errors that no value decides."""
+
+OF_METADATA: Final = re.compile(
+    r"single memory location|padding|dimension out of range|selected number|"
+    r"selected index|expected .* dtype|same dtype|scalar type|shape|size|dimension|"
+    r"dim\(\)|implemented for|dtype|\b(from|to - 1) is out of bounds",
+    re.IGNORECASE,
+)
+"""Errors that are about metadata, even if they match ``LIKE_VALUES``."""
+
+
+def mentions_types(error: BaseException) -> bool:
+    """Whether an operator refused types, whatever the values."""
+    return bool(OF_TYPES.search(str(error))) and not mentions_values(error)
+
+
+def mentions_values(error: BaseException, *, is_tried: bool = False) -> bool:
+    """Whether an operator may have refused the made-up values.
+
+    Args:
+        error: The error.
+        is_tried: Whether several made-up values gave it.
+    """
+    if isinstance(error, (LinAlgError, MemoryError)):
+        return True
+    text = str(error)
+    if OF_VALUES.search(text) or (OF_MASKS.search(text) and not is_tried):
+        return True
+    return bool(LIKE_VALUES.search(text)) and not OF_METADATA.search(text)

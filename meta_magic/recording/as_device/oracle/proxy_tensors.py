@@ -1,4 +1,8 @@
-"""Real tensors that stand for those of a call: metadata, aliases, made-up values."""
+"""Proxy tensors: real tensors with the metadata and aliases of meta tensors.
+
+The oracle runs a call of the CPU with them. They hold made-up values (``FILLINGS``), or
+lie in memory that is reserved and never touched. Read ``ProxyTensors.make`` first.
+"""
 
 import mmap
 import sys
@@ -18,22 +22,22 @@ from meta_magic.torch_private.tensor_internals import (
 
 CPU: Final = torch.device("cpu")
 Filling = Callable[[Tensor], object]
-"""Writes made-up values into a tensor of one dimension, which holds zeros."""
+"""Writes made-up values into a flat tensor of zeros."""
 
 WHOLE_NBYTES: Final = 2**19
-"""Up to this size a storage is stood for as a whole: some operators look at it."""
+"""Up to this size a proxy has the whole storage: some operators look at its size."""
 
 UNRESERVED: Final = 0x4000 if sys.platform == "linux" else None
-"""Memory that is never touched takes none with this flag, MAP_NORESERVE, which older
-Pythons do not name; None where there is no such."""
+"""MAP_NORESERVE, which older Pythons do not name: untouched memory takes nothing. None
+where there is no such flag."""
 
 
 PLAIN: Final = (int, float, bool, complex, str, type(None), type(Ellipsis))
-TOLD: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+METADATA: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 def write_ramp(flat: Tensor) -> None:
-    """Write numbers between 0 and 1, or 0 and 1 in turn."""
+    """Write numbers between 0 and 1; integers are 0 and 1 in turn."""
     if flat.dtype.is_floating_point or flat.dtype.is_complex:
         flat.copy_(torch.linspace(0.1, 0.9, flat.numel(), device=CPU))
     else:
@@ -48,17 +52,17 @@ FILLINGS: Final[tuple[Filling | None, ...]] = (
 
 
 class Unaskable(NoAnswer):
-    """Raised by an argument that nothing can stand for."""
+    """Raised for an argument that can have no proxy."""
 
 
 class ProxyTensors:
-    """Tensors on the CPU like others on meta, those alike that share a storage.
+    """Makes proxies on the CPU; they share storages as the meta tensors do.
 
     Args:
-        spans: How many bytes of each storage they take, by its address.
-        fill: What they hold; zeros if it is None.
-        is_untouched: Whether they lie in memory that nobody is to read or to write.
-        has_gradients: Whether those want one that stand for leaves that do.
+        spans: How many bytes of each storage are used, by its address.
+        fill: Writes their values; None leaves zeros.
+        is_untouched: Whether they lie in memory that nobody may read or write.
+        has_gradients: Whether proxies of leaves that want a gradient want one, too.
     """
 
     def __init__(
@@ -77,7 +81,7 @@ class ProxyTensors:
         self._made: dict[int, Tensor] = {}
 
     def make(self, tensor: Tensor) -> Tensor:
-        """Return what stands for a tensor; the same one each time."""
+        """Return the proxy of a tensor, the same one each time."""
         made = self._made.get(id(tensor))
         if made is None:
             with self._leave_inference(tensor):
@@ -85,14 +89,14 @@ class ProxyTensors:
         return made
 
     def _leave_inference(self, tensor: Tensor) -> AbstractContextManager[object]:
-        """Return what makes a tensor one that may want a gradient, if one does."""
+        """Return a context in which a proxy may want a gradient, if its tensor may."""
         is_outer = torch.is_inference_mode_enabled() and not tensor.is_inference()
         if is_outer and self._has_gradients:
             return torch.inference_mode(mode=False)
         return nullcontext()
 
     def _build(self, tensor: Tensor) -> Tensor:
-        if not tensor.is_meta:  # nor may it be written, but for a child's copy of it
+        if not tensor.is_meta:  # only a child may write a real tensor: it has a copy
             return tensor if self._is_untouched else tensor.clone()
         storage = tensor.untyped_storage()
         address = address_of_storage(storage)
@@ -109,9 +113,9 @@ class ProxyTensors:
             made = made.conj()
         if tensor.is_neg():
             made = negate_lazily(made)
-        # In this order: a view that was written gets a node when it is asked.
+        # requires_grad first: a view that was written gets a node when it is asked.
         if self._has_gradients and tensor.requires_grad and tensor.is_leaf:
-            made = made.detach().requires_grad_()  # views of it ask their base
+            made = made.detach().requires_grad_()  # views of it read this of their base
         return made
 
     def _allocate(self, nbytes: int, dtype: torch.dtype) -> Tensor:
@@ -126,7 +130,7 @@ class ProxyTensors:
 
 
 def measure_spans(tensors: Sequence[Tensor]) -> Mapping[int, int]:
-    """Return up to which byte of each storage tensors lie, by its address."""
+    """Return the last used byte of each storage, by its address."""
     spans: dict[int, int] = {}
     for tensor in tensors:
         address = address_of_storage(tensor.untyped_storage())
@@ -135,7 +139,7 @@ def measure_spans(tensors: Sequence[Tensor]) -> Mapping[int, int]:
 
 
 def rebuild(value: Any, replace: Callable[[Any], Any]) -> Any:
-    """Return arguments with each that is no list, tuple, dict or slice replaced."""
+    """Return arguments in which ``replace`` is applied below all containers."""
     if isinstance(value, (list, tuple)):
         kind = list if isinstance(value, list) else tuple
         return kind([rebuild(item, replace) for item in value])
@@ -148,15 +152,15 @@ def rebuild(value: Any, replace: Callable[[Any], Any]) -> Any:
 
 
 def put_on_cpu(value: Any) -> Any:
-    """Return an argument as it is given on the CPU.
+    """Return an argument as a call on the CPU takes it.
 
     Raises:
-        Unaskable: Nothing can stand for it.
+        Unaskable: There is no such argument.
     """
     if isinstance(value, torch.device) or (type(value) is str and value == "meta"):
         return CPU
     if isinstance(value, torch.Generator):
         return torch.Generator()
-    if isinstance(value, (Tensor, *PLAIN, *TOLD)):
+    if isinstance(value, (Tensor, *PLAIN, *METADATA)):
         return value
     raise Unaskable

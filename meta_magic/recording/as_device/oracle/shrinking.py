@@ -1,7 +1,8 @@
-"""A call made smaller: sizes and their multiples together, as long as meta accepts it.
+"""Make a large call small enough to run: smaller sizes that meta still accepts.
 
-Meta decides what is consistent: no rule of any operator is needed. What the small call
-says of the large one is a suspicion, not an answer.
+A size and its multiples shrink together. Meta decides whether the sizes fit, so no rule
+of any operator is needed. If the small call is refused, the large one may be: the
+oracle then asks it at its true sizes. Read ``shrink`` first.
 """
 
 import math
@@ -19,7 +20,7 @@ from meta_magic.recording.as_device.oracle.proxy_tensors import (
 from meta_magic.recording.identities.nested_tensors import tensors_in
 
 KEPT: Final = 8
-"""Sizes up to this one stay as they are."""
+"""Sizes up to this one do not shrink."""
 
 CHECKING: Final = frozenset(
     {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear"}
@@ -36,17 +37,17 @@ CHECKING: Final = frozenset(
     | {"cauchy", "log_normal", "rand_like", "randn_like", "randint_like", "full_like"}
     | {"new_full"}
 )
-"""Operators that check all sizes that they are given before they touch memory. Others
-might end the process when they are given some that do not belong together."""
+"""Operators that check all sizes before they touch memory. Others may end the process
+if the sizes do not fit."""
 
 SMALLER: Final = (2, 3, 4, 5, 6, 7)
-"""What a size may become, with its multiples in proportion."""
+"""New sizes to try; multiples of the old size shrink in proportion."""
 
 MAX_NUMEL: Final = 2**17
-"""Elements of all tensors of a call that is asked as it is."""
+"""Limit on the elements of all tensors of a call that is asked at its true sizes."""
 
 MAX_WORK: Final = 2**25
-"""Elements times the largest size: a bound on what such a call computes."""
+"""Limit on elements times the largest size, a bound on the work of such a call."""
 
 N_TRIALS: Final = 40
 """How often meta is asked for smaller sizes."""
@@ -55,14 +56,14 @@ Call = tuple[Any, Any]
 
 
 def is_small(shapes: Sequence[Sequence[int]], share: int = 1) -> bool:
-    """Whether a call of tensors of these shapes takes little; or a share of that."""
+    """Whether a call with tensors of these shapes is within the limits, or a share."""
     numel = sum(map(math.prod, shapes))
     longest = max((n for shape in shapes for n in shape), default=1)
     return numel <= MAX_NUMEL // share and numel * longest <= MAX_WORK // share
 
 
 def take_one(value: Any) -> Any:
-    """Return the arguments of a factory with all sizes in lists being one."""
+    """Return the arguments of a factory with all lists of sizes replaced by ones."""
     if isinstance(value, dict):
         return {name: take_one(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -72,22 +73,22 @@ def take_one(value: Any) -> Any:
 
 
 def base_name(operator: Any) -> str:
-    """Return the name of an operator without its overload, and underscores."""
+    """Return the name of an operator without overload and outer underscores."""
     name: str = operator.name().removeprefix("aten::")
     return name.partition(".")[0].strip("_")
 
 
 def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> "Smaller | None":
-    """Return a smaller call, that the CPU can be asked about.
+    """Return a smaller call that can run on the CPU.
 
     Args:
         func: The operator.
-        call: Its arguments, positional and by name, on meta.
-        tensors: Those among them.
+        call: Its positional and keyword arguments, on meta.
+        tensors: The tensors among them.
 
     Returns:
-        It; None if meta accepts none that is small enough, or if that might end the
-        process.
+        None if meta accepts no call that is small enough, or if a smaller call might
+        end the process.
     """
     is_elementwise = torch.Tag.pointwise in func.tags
     if not is_elementwise and base_name(func) not in CHECKING:
@@ -112,7 +113,7 @@ def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> "Smaller | None"
 
 
 class Smaller:
-    """Which size stands for which, in the shapes and the numbers of a call."""
+    """A call whose sizes, in shapes and numbers, are replaced by smaller ones."""
 
     def __init__(self, call: Call, tensors: Sequence[Tensor]) -> None:
         self._call = call
@@ -127,31 +128,31 @@ class Smaller:
             self._numbers.add(abs(value))
 
     def list_sizes(self) -> list[int]:
-        """Return the sizes that may become smaller, the largest first."""
+        """Return the sizes that may shrink, the largest first."""
         found = {n for t in self._tensors for n in t.shape if n > KEPT}
         return sorted(found, reverse=True)
 
     def read(self, size: int) -> int:
-        """Return what stands for a size."""
+        """Return the new value of a size."""
         return self._now.get(size, size)
 
     def fits(self) -> bool:
-        """Whether the call is small by now."""
+        """Whether the call is small enough."""
         shapes = [[*map(self.read, t.shape)] for t in self._tensors]
         return is_small(shapes, share=8)
 
     def forget(self) -> None:
-        """Have all sizes be as they were."""
+        """Restore all sizes."""
         self._now.clear()
 
     def propose(self) -> None:
-        """Make all sizes smaller at once, the smallest first, none like another."""
+        """Shrink all sizes at once, the smallest first, so that no two become equal."""
         for size in reversed(self.list_sizes()):
             if self.read(size) > KEPT:
                 any(self._scale(size, target) for target in SMALLER)
 
     def try_size(self, func: Callable[..., Any], size: int, target: int) -> bool:
-        """Make a size and its multiples smaller, if meta accepts that."""
+        """Shrink a size and its multiples, if meta accepts that."""
         before = dict(self._now)
         if self._scale(size, target) and self.is_accepted(func):
             return True
@@ -159,7 +160,7 @@ class Smaller:
         return False
 
     def is_accepted(self, func: Callable[..., Any]) -> bool:
-        """Whether meta accepts the call as it is by now, and makes no more of it."""
+        """Whether meta accepts the call, and its results are small."""
         args, kwargs = self.build("meta")
         try:
             made = func(*args, **kwargs)
@@ -168,7 +169,7 @@ class Smaller:
         return is_small([tensor.shape for tensor in tensors_in(made)])
 
     def _scale(self, size: int, target: int) -> bool:
-        """Make a size and its multiples smaller, unless two would be alike."""
+        """Shrink a size and its multiples, unless two sizes would become equal."""
         before = dict(self._now)
         for value in self._all:
             if value % size == 0 and self.read(value) * target % size == 0:
@@ -179,7 +180,7 @@ class Smaller:
         return False
 
     def build(self, device: str, fill: Filling | None = None) -> Call:
-        """Return the arguments as they are by now, on a device; zeros by default."""
+        """Return the arguments with the new sizes on a device, filled with zeros."""
         made: dict[int, Tensor] = {}
         is_on_meta = device == "meta"
 
@@ -195,7 +196,7 @@ class Smaller:
         return rebuild(self._call[0], replace), rebuild(self._call[1], replace)
 
     def _make(self, tensor: Tensor, device: str, fill: Filling | None) -> Tensor:
-        """Return numbers laid out in the order of a tensor, without gaps."""
+        """Return a tensor with the order of dimensions of ``tensor``, without gaps."""
         shape = [*map(self.read, tensor.shape)]
         steps, step = [0] * tensor.ndim, 1
         for i in sorted(range(tensor.ndim), key=lambda i: (tensor.stride(i), -i)):
