@@ -1,9 +1,10 @@
-"""What torch's meta kernels answer as no device does, adjusted to what a device gives.
+"""Adjust results of torch's meta kernels that differ from every device.
 
-Asked after each call of such an operator, where the kernels of that device are wanted.
-An operator that torch's kernel *refuses* on meta belongs into ``corrections``.
-``tests/conformance/test_corrections.py`` compares each with the CPU and says when it
-can go.
+Without this a batch norm of bfloat16 would return statistics in float32, and the CPU
+returns bfloat16. An adjustment runs after each call of its operator, if the kernels of
+its device are recorded. An operator that torch *refuses* on meta belongs into
+``corrections``. ``tests/conformance/test_corrections.py`` compares each adjustment with
+the CPU, and fails when it is no longer needed. ``ADJUSTMENTS`` is the table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +23,11 @@ from meta_magic.torch_private.tensor_internals import suggest_memory_format
 def lay_out_loss_gradient(
     returned: Tensor, _: Tensor, a: Tensor, *__: Any, **___: Any
 ) -> Tensor:
-    """Return a gradient laid out in rows, of the dtype of what it is for.
+    """Return a gradient in rows, of the dtype of its input.
 
     Source:
         ``mse_loss_backward`` and its like in ``Loss.cpp`` of torch 2.13, which write
-        into new zeros; on meta all are composed of operators that promote.
+        into new zeros; on meta they are composed of operators that promote dtypes.
     """
     if not a.is_meta:
         return returned
@@ -34,12 +35,12 @@ def lay_out_loss_gradient(
 
 
 def cast_loss_gradient(returned: Tensor, _: Tensor, a: Tensor, *__: Any) -> Tensor:
-    """Return a gradient of the dtype of what it is for. Source: as above."""
+    """Return a gradient of the dtype of its input. Source: as above."""
     return returned.to(a.dtype) if a.is_meta else returned
 
 
 def lay_out_as_input(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Return a loss of the dtype of its input, laid out as that if it is not reduced.
+    """Return a loss of the dtype of its input, and with its strides if not reduced.
 
     Source:
         ``binary_cross_entropy_cpu``, ``huber_loss`` and ``soft_margin_loss`` in
@@ -51,7 +52,10 @@ def lay_out_as_input(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
 
 
 def keep_losses(returned: Tensor, a: Tensor, b: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Return a loss on the storage of those of all elements, of which it is made.
+    """Return a mean on the storage of the losses of all elements.
+
+    The CPU writes the mean over the first of them, so that ``as_strided`` of the mean
+    works there, and fails on meta.
 
     Source:
         ``mse_loss_out``, ``smooth_l1_loss_out``, ``soft_margin_loss`` and
@@ -63,7 +67,7 @@ def keep_losses(returned: Tensor, a: Tensor, b: Tensor, *_: Any, **__: Any) -> T
 
 
 def keep_entropies(returned: Tensor, *args: Any, **given: Any) -> Tensor:
-    """Return a loss of the input's dtype on such a storage. Source: as above."""
+    """Return a loss of the input's dtype on a large storage. Source: as above."""
     return keep_losses(lay_out_as_input(returned, *args, **given), *args)
 
 
@@ -80,11 +84,11 @@ LOSSES: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
         "aten.soft_margin_loss_backward.default": cast_loss_gradient,
     }
 )
-"""By the operator's name; as in ``adjustments``."""
+"""Adjustments of losses by the operator's name."""
 
 
 PADDING, BOTH = 1, 2
-"""Kinds of masks: of keys that are padding, and those merged for each head."""
+"""Kinds of masks: of keys that are padding, and merged masks for each head."""
 
 
 def attend(  # noqa: PLR0913, PLR0917  the operator's own
@@ -103,7 +107,10 @@ def attend(  # noqa: PLR0913, PLR0917  the operator's own
     average_attn_weights: bool = True,  # noqa: FBT001, FBT002
     mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return attention, and its weights where they are wanted.
+    """Return attention, and its weights if they are wanted.
+
+    The fast paths of attention in eval mode: torch's meta kernels check no sizes. The
+    text of the errors here does not matter: the CPU is asked for its own.
 
     Shape:
         ``(b, t, d)`` and ``(b, t, s)``, or ``(b, h, t, s)`` if they are not averaged.
@@ -128,7 +135,7 @@ def attend(  # noqa: PLR0913, PLR0917  the operator's own
 def is_fitting(
     mask: Tensor, mask_type: int | None, shape: tuple[int, int, int, int]
 ) -> bool:
-    """Whether a mask is one of weights of ``shape``."""
+    """Whether a mask fits attention weights of ``shape``."""
     n, _, n_queries, n_keys = shape
     if mask_type == PADDING:
         return mask.shape == (n, n_keys)
@@ -158,7 +165,7 @@ def encode(  # noqa: PLR0913, PLR0917  the operator's own
     mask: Tensor | None = None,
     mask_type: int | None = None,
 ) -> Tensor:
-    """Return what a layer of an encoder does. Shape: ``(b, t, d)``."""
+    """Return the output of an encoder layer. Shape: ``(b, t, d)``."""
     if not src.numel():
         return src.clone()
     projections = (qkv_weight, qkv_bias, proj_weight, proj_bias)
@@ -187,13 +194,13 @@ def require(is_right: bool) -> None:  # noqa: FBT001
 def keep_statistics(
     returned: tuple[Tensor, ...], a: Tensor, *arguments: Any
 ) -> tuple[Tensor, ...]:
-    """Return what a norm does, with mean and deviation as the CPU keeps them.
+    """Return the result of a norm, with mean and deviation in the dtype of the CPU.
 
     Source:
         ``native_layer_norm`` in torch's ``_refs``, and ``native_batch_norm_helper`` in
         its decompositions ("very annoying inconsistency"): CUDA, and so meta, keeps
-        float32; the CPU keeps the dtype of the parameters, and for a batch norm that
-        does not train nothing.
+        float32; the CPU keeps the dtype of the parameters, and nothing for a batch
+        norm that does not train.
     """
     is_training = next((v for v in arguments if isinstance(v, bool)), True)
     if not is_training:
@@ -208,7 +215,7 @@ def keep_statistics(
 def drop_statistics(
     returned: tuple[Tensor, ...], a: Tensor, *arguments: Any
 ) -> tuple[Tensor, ...]:
-    """Return what a norm does without mean and deviation. Source: as above."""
+    """Return the result of a norm without mean and deviation. Source: as above."""
     if not a.is_meta:
         return returned
     output, _, _, *rest = returned
@@ -219,11 +226,11 @@ def drop_statistics(
 def lay_out_layer_gradient(
     returned: tuple[Tensor | None, ...], _: Tensor, a: Tensor, *__: Any
 ) -> tuple[Tensor | None, ...]:
-    """Return a gradient laid out in rows.
+    """Return a gradient in rows.
 
     Source:
-        ``layer_norm_backward_cpu`` in ``layer_norm.cpp`` of torch 2.13, which makes it
-        with the layout of a contiguous input.
+        ``layer_norm_backward_cpu`` in ``layer_norm.cpp`` of torch 2.13: the gradient
+        has the layout of a contiguous input.
     """
     gradient, *rest = returned
     if gradient is None or not a.is_meta:
@@ -232,7 +239,7 @@ def lay_out_layer_gradient(
 
 
 def lay_out_rows(returned: Any, a: Tensor, *_: Any, **__: Any) -> Any:
-    """Return a tensor, or several, laid out in rows.
+    """Return a tensor, or several, in rows.
 
     Source:
         ``rrelu_with_noise_cpu`` and ``log_sigmoid_forward_cpu`` in ``Activation.cpp``
@@ -246,7 +253,7 @@ def lay_out_rows(returned: Any, a: Tensor, *_: Any, **__: Any) -> Any:
 
 
 def copy_storage(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Return a tensor on a storage as large as the input's, all of which was copied.
+    """Return a tensor on a storage as large as the input's, which the CPU copies.
 
     Source:
         ``clone_preserve_strides`` in ``TensorShape.cpp`` of torch 2.13.
@@ -257,7 +264,7 @@ def copy_storage(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
 
 
 def keep_last_of_window(returned: Tensor, n: int, *rest: Any, **given: Any) -> Tensor:
-    """Return a window on a storage with one element more, if it is periodic.
+    """Return a window on a storage of one more element, if it is periodic.
 
     Source:
         ``kaiser_window`` in ``TensorFactories.cpp`` of torch 2.13.
@@ -269,11 +276,11 @@ def keep_last_of_window(returned: Tensor, n: int, *rest: Any, **given: Any) -> T
 
 
 def make_workspace(returned: tuple[Tensor | None, ...], *args: Any) -> Any:
-    """Return what oneDNN does, with the workspace that its backward reads.
+    """Return the result of oneDNN, with the workspace that its backward reads.
 
     Source:
-        ``mkldnn_rnn_layer`` in ``mkldnn/RNN.cpp`` of torch 2.13: without gradients it
-        makes none, and how large it is only oneDNN knows.
+        ``mkldnn_rnn_layer`` in ``mkldnn/RNN.cpp`` of torch 2.13: there is no workspace
+        without gradients, and only oneDNN knows its size.
     """
     *outputs, _ = returned
     if not args[0].is_meta:
@@ -294,26 +301,26 @@ def make_workspace(returned: tuple[Tensor | None, ...], *args: Any) -> Any:
 
 
 def part_biases(returned: tuple[Tensor, ...], *_: Any) -> tuple[Tensor, ...]:
-    """Return gradients of which none is another.
+    """Return gradients of which no two are the same tensor.
 
     Source:
-        ``meta_mkldnn_rnn_layer_backward`` in torch 2.13, where both biases share one.
+        ``meta_mkldnn_rnn_layer_backward`` in torch 2.13: both biases share one.
     """
     *weights, bias = returned[:4]
     return (*weights, bias, torch.empty_like(bias), *returned[5:])
 
 
 workspaces: dict[object, int] = {}
-"""How large they are, by the metadata of the arguments."""
+"""Sizes of workspaces by the metadata of the arguments."""
 
 
 def find_dtype(a: Tensor, arguments: Sequence[Any]) -> torch.dtype:
-    """Return the dtype of the first parameter of a norm; the input's without any."""
+    """Return the dtype of the first parameter of a norm, or that of its input."""
     return next((v.dtype for v in arguments if isinstance(v, Tensor)), a.dtype)
 
 
 def lay_out_image(returned: Tensor, a: Tensor, weight: Tensor, *_: object) -> Tensor:
-    """Return what a convolution does, channels last if those of an argument are.
+    """Return the result of a convolution, channels last if an argument is.
 
     Source:
         ``meta_conv`` in torch 2.13 ("Memory format is left as contiguous: meta tensors
@@ -332,11 +339,11 @@ def lay_out_image(returned: Tensor, a: Tensor, weight: Tensor, *_: object) -> Te
 def leave_out(
     returned: tuple[Tensor | None, ...], *arguments: Any
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of a batch norm that are asked for.
+    """Return the gradients of a batch norm that ``output_mask`` asks for.
 
     Source:
         ``native_batch_norm_backward`` in torch 2.13's decompositions, which meta runs,
-        gives that of the input always; the kernels of devices look at ``output_mask``.
+        always returns the gradient of the input; kernels of devices read the mask.
     """
     masks = (v for v in arguments if isinstance(v, (list, tuple)) and True in v)
     mask = next(masks, [False] * len(returned))
@@ -344,10 +351,10 @@ def leave_out(
 
 
 def lay_out_channels(returned: Tensor, a: Tensor, *_: Any) -> Tensor:
-    """Return a tensor with the channels last if those of an input are, else in rows.
+    """Return a tensor channels last if the input is, else in rows.
 
     Source:
-        ``roll`` in ``TensorTransformations.cpp`` of torch 2.13, which joins pieces;
+        ``roll`` in ``TensorTransformations.cpp`` of torch 2.13, a concatenation;
         ``batch_norm_cpu`` and ``batch_norm_backward_cpu`` in ``Normalization.cpp``.
     """
     layout = suggest_memory_format(a)
@@ -359,7 +366,7 @@ def lay_out_channels(returned: Tensor, a: Tensor, *_: Any) -> Tensor:
 def lay_out_batch_norm(
     returned: tuple[Tensor, ...], a: Tensor, *arguments: Any
 ) -> tuple[Tensor, ...]:
-    """Return what a batch norm does as the CPU. Source: as above."""
+    """Return the result of a batch norm of the CPU. Source: as above."""
     output, *statistics = keep_statistics(returned, a, *arguments)
     return (lay_out_channels(output, a), *statistics)
 
@@ -367,7 +374,7 @@ def lay_out_batch_norm(
 def lay_out_batch_gradient(
     returned: tuple[Tensor | None, ...], grad: Tensor, a: Tensor, *arguments: Any
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of a batch norm that are asked for. Source: as above."""
+    """Return the gradients of a batch norm of the CPU. Source: as above."""
     gradient, *others = leave_out(returned, grad, a, *arguments)
     laid_out = None if gradient is None else lay_out_channels(gradient, a)
     return (laid_out, *others)
@@ -421,4 +428,4 @@ ADJUSTMENTS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = MappingProx
         "meta": MappingProxyType({}),
     }
 )
-"""By device and operator; each takes what its kernel returned, and the arguments."""
+"""By device and operator; each takes the result of the kernel, and the arguments."""

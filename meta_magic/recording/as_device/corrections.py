@@ -1,9 +1,11 @@
-"""What torch's meta kernels refuse and the CPU does not: what it returns there.
+"""Return the CPU's metadata where torch's meta kernel refuses and the CPU does not.
 
-Asked only where torch's own kernel has raised, so that an entry does no harm once torch
-is right. An operator that torch *answers* on meta, but otherwise than a device, belongs
-into ``adjustments``. ``tests/conformance/test_corrections.py`` compares each with the
-CPU and says when it can go.
+Without this ``torch.geqrf(x)`` of a large ``x`` on meta would fail. A correction runs
+only after torch's own kernel failed, so it does no harm when torch is mended. An
+operator that torch *answers* on meta, but differently from a device, belongs into
+``adjustments``. ``tests/conformance/test_corrections.py`` compares each correction with
+the CPU, and fails when it is no longer needed. ``CORRECTIONS`` is the table.
+``SHORT_KERNELS`` are replacements of correct but slow kernels.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,11 +21,13 @@ PLAIN: Final = (Tensor, Parameter)
 
 
 def multiply_and_add(bias: Tensor, a: Tensor, b: Tensor, **scales: Any) -> Any:
-    """Return what ``addmm`` does: a new tensor in rows, whatever the strides.
+    """Return the result of ``addmm``: a new tensor in rows, whatever the strides.
+
+    Unusual or wrong arguments are left to torch's own kernel.
 
     Source:
-        ``aten/src/ATen/native/LinearAlgebra.cpp`` of torch 2.13. On meta it is that of
-        ``torch/_decomp/decompositions.py``, which takes 0.4 ms, mostly to say no more.
+        ``aten/src/ATen/native/LinearAlgebra.cpp`` of torch 2.13. Meta runs the one of
+        ``torch/_decomp/decompositions.py``, which takes 0.4 ms for the same result.
     """
     is_usual = (
         all(type(given) in PLAIN and given.is_meta for given in (bias, a, b))
@@ -41,11 +45,11 @@ def multiply_and_add(bias: Tensor, a: Tensor, b: Tensor, **scales: Any) -> Any:
 SHORT_KERNELS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "aten.addmm.default": multiply_and_add,
-        # On a device it wraps its argument; on meta it makes another tensor.
+        # On a device it wraps its argument; torch's meta kernel makes a new tensor.
         "_c10d_functional._wrap_tensor_autograd.default": torch.ops.aten.alias.default,
     }
 )
-"""By the name of the operator."""
+"""Short kernels by the operator's name."""
 
 
 def grouped_mm(
@@ -63,8 +67,7 @@ def grouped_mm(
         ``(g, m, k) @ (g, k, n)`` is ``(g, m, n)``.
 
     Source:
-        torch 2.13 on meta: "Expected inputs of BF16 type", which the CPU does not ask
-        for.
+        torch 2.13 on meta: "Expected inputs of BF16 type"; the CPU takes others.
     """
     is_matrix = a.ndim == 2, b.ndim == 2  # noqa: PLR2004
     n_groups = len(offs) if offs is not None and all(is_matrix) else a.shape[0]
@@ -74,11 +77,11 @@ def grouped_mm(
 
 
 def arange(start: float, end: float, step: float = 1, **options: Any) -> Tensor | Any:
-    """Return integers in steps that are less than one; ``NotImplemented`` for others.
+    """Return integers in steps of less than one; ``NotImplemented`` for other steps.
 
     Source:
         ``arange_out`` in ``aten/src/ATen/native/RangeFactories.cpp`` of torch 2.13: the
-        CPU counts them before it rounds the step, but for int64.
+        CPU counts them before it rounds the step, except for int64.
     """
     dtype = options.get("dtype")
     is_narrow = dtype is not None and not dtype.is_floating_point
@@ -91,7 +94,7 @@ def geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
     """Return the factors of matrices, column by column, and their scales.
 
     Source:
-        torch 2.13 has no meta kernel, but for the ``out=`` of this operator.
+        torch 2.13 has a meta kernel for the ``out=`` of this operator only.
     """
     *batch, n_rows, n_columns = a.shape
     factors = a.new_empty((*batch, n_columns, n_rows)).mT
@@ -129,10 +132,10 @@ def to_dense(a: Tensor, dtype: torch.dtype | None = None, **_: object) -> Tensor
 
 
 def write_nothing(*_: object, **__: object) -> None:
-    """Return nothing, as an operator does that writes its arguments.
+    """Return nothing, as an operator that writes its arguments.
 
     Source:
-        torch 2.13 has no meta kernel for these two, but for their functional variants.
+        torch 2.13 has meta kernels for the functional variants of these two only.
     """
 
 
@@ -145,7 +148,7 @@ def lstsq(
 ) -> tuple[Tensor, ...] | Any:
     """Return solutions, residuals, ranks and no singular values.
 
-    ``NotImplemented`` for drivers that give residuals where the ranks are full alone.
+    ``NotImplemented`` for drivers that return residuals only if ranks are full.
 
     Source:
         ``linalg_lstsq`` in ``BatchLinearAlgebra.cpp`` of torch 2.13, which has no meta
@@ -203,4 +206,4 @@ RIGHT_SINCE: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "aten._histogramdd_from_bin_cts.default": (2, 15),
     }
 )
-"""The version from which torch is right by itself: both go with the older ones."""
+"""The version of torch that needs no such correction."""

@@ -1,8 +1,11 @@
-"""What the CPU's kernel returns, where torch has none for meta: the CPU is asked.
+"""Run the CPU's kernel for metadata, where torch has none for meta.
 
-Once for each signature, with ones and zeros of the same metadata, or with no elements
-if they are sparse. Who wants the answer for tensors of any size writes a correction
-(see ``corrections``).
+Without this ``torch.geqrf(x)`` on meta would fail. ``ask_cpu`` runs the kernel once for
+each signature, on proxy tensors of ones and zeros; sparse proxies have no elements.
+Large tensors are not tried: they need a correction (see ``corrections``).
+
+Also here: what differs between CPUs and versions of torch, such as whether oneDNN runs
+an LSTM. A tiny call runs for real, once a process, when it first matters.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,12 +32,12 @@ from meta_magic.torch_private.tensor_internals import (
 from meta_magic.trace.signature import Geometry
 
 MAX_NBYTES: Final = 2**28
-"""What the tensors that the CPU is asked with may take."""
+"""Limit on the bytes of the proxy tensors."""
 
 LAYOUTS: Final = SPARSE | {torch.strided}
 
 REFUSALS: Final = (RuntimeError, ValueError, IndexError, TypeError)
-"""By these torch refuses arguments, on the CPU, too."""
+"""Errors by which torch refuses arguments, also on the CPU."""
 
 
 def is_without_kernel(error: Exception) -> bool:
@@ -45,39 +48,43 @@ def is_without_kernel(error: Exception) -> bool:
 def ask_cpu(
     func: Any, args: Args, kwargs: Kwargs, *, wants_gradients: bool = False
 ) -> Any:
-    """Return what an operator of torch returns, by its kernel on the CPU.
+    """Return on meta what the CPU's kernel of an operator returns.
 
     Args:
         func: The operator.
         args: Its positional arguments.
-        kwargs: Its others.
-        wants_gradients: Whether it is to make what a backward needs.
+        kwargs: Its keyword arguments.
+        wants_gradients: Whether the kernel must make what a backward needs.
 
     Returns:
-        That, on meta, what it wrote being the argument itself; ``NotImplemented`` if
-        the CPU cannot tell.
+        The result; a written argument is the argument itself. ``NotImplemented`` if the
+        CPU cannot be asked.
     """
-    met = tensors_in(args, kwargs)
+    tensors = tensors_in(args, kwargs)
     is_inference = torch.is_inference_mode_enabled()
     with RealTorch():
-        is_askable = str(func).startswith("aten.") and all(map(is_plain, met))
-        if not met or not is_askable or sum(map(count_nbytes, met)) > MAX_NBYTES:
+        is_askable = str(func).startswith("aten.") and all(map(is_plain, tensors))
+        if (
+            not tensors
+            or not is_askable
+            or sum(map(count_nbytes, tensors)) > MAX_NBYTES
+        ):
             return NotImplemented
         has_ones = torch.Tag.pointwise in func.tags or "divide" in str(func)
-        proxies = {id(t): make_proxy(t, has_ones=has_ones) for t in met}
+        proxies = {id(t): make_proxy(t, has_ones=has_ones) for t in tensors}
         try:
             with torch.set_grad_enabled(wants_gradients):
                 returned = call_on(proxies, func, args, kwargs)
-        except Exception:  # noqa: BLE001  then what meta said stands
+        except Exception:  # noqa: BLE001  the answer of meta stays
             return NotImplemented
         with torch.inference_mode(is_inference):
-            return take_over(returned, {id(proxies[id(t)]): t for t in met})
+            return take_over(returned, {id(proxies[id(t)]): t for t in tensors})
 
 
 def call_on(
     proxies: Mapping[int, Tensor], func: Any, args: Args, kwargs: Kwargs
 ) -> Any:
-    """Call an operator on stand-ins; torch's generator stays where it is."""
+    """Call an operator on proxies; restore torch's generator."""
     before = torch.default_generator.get_state()
     try:
         real_args, real_kwargs = (replace(v, proxies) for v in (args, kwargs))
@@ -87,11 +94,11 @@ def call_on(
 
 
 def lay_out_written(func: Any, given: Given) -> None:
-    """Lay out what was written and changed its layout as the CPU does it.
+    """Give written tensors whose layout changed the layout of the CPU.
 
     Args:
         func: The operator, which has run.
-        given: What it was given, with what was known of that before.
+        given: Its arguments, with their metadata before the call.
     """
     with RealTorch():
         records = [(tensor, seen[2].record) for tensor, seen in given.inputs]
@@ -103,9 +110,9 @@ def lay_out_written(func: Any, given: Given) -> None:
         nbytes = sum(tensor.nbytes for tensor, _ in records)
         if not changed or not all(t.is_meta for t, _ in records) or nbytes > MAX_NBYTES:
             return
-        for has_ones in (False, True):  # positions may begin with 1, as pivots do
+        for has_ones in (False, True):  # positions may begin with 1, as pivots
             made = {id(t): put_on_cpu(r, has_ones=has_ones) for t, r in records}
-            with suppress(Exception):  # then what meta made of it stands
+            with suppress(Exception):  # the layout of meta stays
                 call_on(made, func, given.args, given.kwargs)
                 for tensor in changed:
                     lay_out_as(made[id(tensor)], tensor)
@@ -113,7 +120,7 @@ def lay_out_written(func: Any, given: Given) -> None:
 
 
 def lay_out_as(real: Tensor, tensor: Tensor) -> None:
-    """Lay a tensor out as what stands for it on the CPU, which has written that."""
+    """Give a tensor the layout of its proxy on the CPU, after a write."""
     if (tensor.shape, tensor.stride()) == (real.shape, real.stride()):
         return
     enlarge_storage(tensor, real.untyped_storage().nbytes())
@@ -121,19 +128,19 @@ def lay_out_as(real: Tensor, tensor: Tensor) -> None:
 
 
 def put_on_cpu(record: Geometry, *, has_ones: bool = False) -> Tensor:
-    """Return a stand-in for a tensor that was of some geometry."""
+    """Return the proxy of a tensor that had a geometry."""
     like = torch.empty(0, dtype=record.dtype, device="meta")
     made = like.as_strided(record.shape, record.stride or ())
     return make_proxy(made, has_ones=has_ones)
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a stand-in can be made of a tensor."""
+    """Whether a tensor can have a proxy."""
     return tensor.is_meta and tensor.layout in LAYOUTS
 
 
 def count_nbytes(tensor: Tensor) -> int:
-    """Return the bytes from a storage's start to a tensor's last element."""
+    """Return the bytes from the start of the storage to the last element."""
     if not tensor.numel() or tensor.layout is not torch.strided:
         return 0
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
@@ -142,11 +149,11 @@ def count_nbytes(tensor: Tensor) -> int:
 
 
 def make_proxy(tensor: Tensor, *, has_ones: bool = False) -> Tensor:
-    """Return ones, or zeros where they might be positions, laid out as a tensor.
+    """Return a proxy of ones, with the layout of a tensor; integers are zeros.
 
     Args:
         tensor: The tensor.
-        has_ones: Whether integers are no positions.
+        has_ones: Whether integers are ones as well; they may be positions.
     """
     if tensor.layout in SPARSE:
         return make_sparse(tensor, "cpu")
@@ -154,7 +161,7 @@ def make_proxy(tensor: Tensor, *, has_ones: bool = False) -> Tensor:
     is_number = has_ones or tensor.is_floating_point() or tensor.is_complex()
     flat = torch.empty([numel], dtype=tensor.dtype, device="cpu")
     made = flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-    made.fill_(int(is_number))  # few elements of a large storage take little
+    made.fill_(int(is_number))  # touches the elements only, not the whole storage
     made = made.conj() if tensor.is_conj() else made
     return negate_lazily(made) if tensor.is_neg() else made
 
@@ -170,7 +177,7 @@ def make_sparse(like: Tensor, device: str) -> Tensor:
 
 
 def replace(value: Any, proxies: Mapping[int, Tensor]) -> Any:
-    """Return arguments with all that is on meta, or draws, on the CPU."""
+    """Return arguments with proxies, the CPU as device, and a new generator."""
     if isinstance(value, Tensor):
         return proxies[id(value)]
     if isinstance(value, torch.device):
@@ -184,15 +191,15 @@ def replace(value: Any, proxies: Mapping[int, Tensor]) -> Any:
     return value
 
 
-def take_over(returned: Any, met: Mapping[int, Tensor]) -> Any:
-    """Return what the CPU returned, on meta; ``NotImplemented`` if it is no new one.
+def take_over(returned: Any, meta_by_id: Mapping[int, Tensor]) -> Any:
+    """Return a result of the CPU on meta; ``NotImplemented`` for views and values.
 
     Args:
-        returned: That.
-        met: By the identity of a stand-in, the argument on meta.
+        returned: The result.
+        meta_by_id: The arguments on meta by the ``id()`` of their proxies.
     """
     tensors = tensors_in(returned)
-    new = [tensor for tensor in tensors if id(tensor) not in met]
+    new = [tensor for tensor in tensors if id(tensor) not in meta_by_id]
     is_new = all(
         t.layout in LAYOUTS
         and not (is_view(t) or t.is_quantized or t.is_nested)
@@ -201,20 +208,20 @@ def take_over(returned: Any, met: Mapping[int, Tensor]) -> Any:
     )
     if not is_new or is_value(returned):
         return NotImplemented
-    for written in (t for t in tensors if id(t) in met):
-        lay_out_as(written, met[id(written)])  # as addbmm_ grows a tensor
-    return put_on_meta(returned, met)
+    for written in (t for t in tensors if id(t) in meta_by_id):
+        lay_out_as(written, meta_by_id[id(written)])  # as addbmm_ grows a tensor
+    return put_on_meta(returned, meta_by_id)
 
 
 def is_value(returned: Any) -> bool:
-    """Whether an operator returned something else than tensors, known by data."""
+    """Whether an operator returned anything but tensors: it depends on data."""
     if isinstance(returned, (list, tuple)):
         return any(map(is_value, returned))
     return returned is not None and not isinstance(returned, Tensor)
 
 
 def enlarge_storage(tensor: Tensor, nbytes: int) -> Tensor:
-    """Return a new tensor on meta once its storage has at least so many bytes."""
+    """Return a tensor on meta after its storage has at least ``nbytes`` bytes."""
     storage = tensor.untyped_storage()
     if storage.nbytes() < nbytes:
         storage.resize_(nbytes)
@@ -222,11 +229,11 @@ def enlarge_storage(tensor: Tensor, nbytes: int) -> Tensor:
 
 
 def put_on_meta(value: Any, known: Mapping[int, Tensor] | None = None) -> Any:
-    """Return what an operator returned, its tensors without their data.
+    """Return a result with its tensors on meta.
 
     Args:
-        value: That.
-        known: By their identity, what on meta stands for some tensors.
+        value: The result.
+        known: Tensors on meta for some of them, by their ``id()``.
     """
     if isinstance(value, Tensor):
         if known and id(value) in known:
@@ -243,7 +250,7 @@ def put_on_meta(value: Any, known: Mapping[int, Tensor] | None = None) -> Any:
 
 
 class Listing:
-    """Notes names of operators; a mixin, so that torch does not import dynamo."""
+    """Lists names of operators; a mixin, so that torch does not import dynamo."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,11 +269,11 @@ class Listing:
 
 
 class ListingMode(Listing, TorchDispatchMode):
-    """The mode that a call is run under."""
+    """The mode under which a call runs."""
 
 
 def list_operators(call: Callable[[torch.Tensor], object]) -> list[str]:
-    """Return the operators that a call of one zero runs on the CPU, in order."""
+    """Return the operators that the CPU runs in a call with one zero, in order."""
     with RealTorch():
         zero = torch.zeros(1, 1, 1, device="cpu")
         listing = ListingMode()
@@ -277,21 +284,21 @@ def list_operators(call: Callable[[torch.Tensor], object]) -> list[str]:
 
 @cache
 def fills_with_numbers() -> bool:
-    """Whether a number is written at an index as it is; a tensor is made of it else."""
+    """Whether ``x[i] = 1.0`` writes the number, or makes a tensor of it first."""
     names = list_operators(lambda zero: zero.__setitem__(0, 1.0))
     return "aten.fill_.Scalar" in names
 
 
 @cache
 def adds_batch_to_attention() -> bool:
-    """Whether attention of three dimensions is that of a batch of one; math else."""
+    """Whether attention without batch is attention of a batch of one, or math."""
     names = list_operators(lambda z: scaled_dot_product_attention(z, z, z))
     return names[0] == "aten.unsqueeze.default"
 
 
 @cache
 def runs_lstm_by_onednn(dtype: torch.dtype, *, has_gradients: bool) -> bool:
-    """Whether oneDNN runs an LSTM of a dtype, which depends on the processor, too."""
+    """Whether oneDNN runs an LSTM of a dtype; it depends on the processor as well."""
 
     def call(zero: torch.Tensor) -> object:
         state, weight = zero.to(dtype), zero.new_zeros(4, 1, dtype=dtype)
@@ -304,7 +311,7 @@ def runs_lstm_by_onednn(dtype: torch.dtype, *, has_gradients: bool) -> bool:
 
 @cache
 def find_refusal_of_pooling(dtype: torch.dtype) -> str | None:
-    """Return what ``max_pool1d`` says of a dtype that it refuses without a gradient."""
+    """Return the error of ``max_pool1d`` for a dtype, without gradients; or None."""
     with RealTorch():
         try:
             torch.max_pool1d(torch.zeros(1, 1, 1, dtype=dtype, device="cpu"), 1)

@@ -1,4 +1,9 @@
-"""Meta kernels as a device's: where devices differ, meta answers as CUDA."""
+"""Make Python functions of torch that look at a device choose as for the recorded one.
+
+Each class replaces such functions within a recording: of meta kernels
+(``torch.linalg.svd`` lays out its result by device), of optimizers (on CUDA they take
+all parameters at once), and of losses in chunks.
+"""
 
 import sys
 from collections.abc import Callable
@@ -24,13 +29,14 @@ FindDevice: TypeAlias = Callable[[object], str]
 
 
 class DeviceMetaKernels(Replacements):
-    """Have meta kernels answer as those of a device, within the block.
+    """Makes meta kernels choose as those of a device, within the block.
 
-    Strides of what ``linalg.svd``, ``linalg.eig``, ``fft.rfftn`` and others return; and
-    what ``interpolate`` is made of where algorithms are to be deterministic.
+    They choose the strides of the results of ``linalg.svd``, ``linalg.eig``,
+    ``fft.rfftn`` and others, and the operators of ``interpolate`` if algorithms must be
+    deterministic. Without this all choose as on CUDA.
 
     Args:
-        plan: Knows whose kernels run where: of the CPU's, not left to torch.
+        plan: Knows whose kernels run where.
 
     Source:
         ``device_hint`` in ``torch/_meta_registrations.py`` of torch 2.13: the device of
@@ -49,7 +55,7 @@ class DeviceMetaKernels(Replacements):
             self.replace_here(torch, asked)
 
     def _make_hint(self, before: FindDevice) -> FindDevice:
-        """Return what tells a kernel the device as which it is to answer."""
+        """Return the function that tells a meta kernel the device."""
 
         def find_device(tensor: object) -> str:
             is_plain = type(tensor) is Tensor or type(tensor) is Parameter
@@ -60,7 +66,7 @@ class DeviceMetaKernels(Replacements):
         return find_device
 
     def _must_replace(self, plain: Callable[[], bool]) -> bool:
-        """Whether kernels are to be replaced by others that are deterministic."""
+        """Whether ``interpolate`` must run other, deterministic operators."""
         asker = sys._getframe(2)
         if asker.f_code.co_filename == functional.__file__:
             operand = asker.f_locals["input"]
@@ -78,16 +84,23 @@ REPLACED: Final[dict[str, tuple[Replaceable, ...]]] = {
         *CAPTURABLE_DEVICES,
     ),
 }
-"""The functions that say which devices have kernels, by the device wanted."""
+"""Functions that list the devices with kernels, by the recorded device."""
 
 ListDevices: TypeAlias = Callable[..., list[str]]
 
 
 class DeviceOptimizers(Replacements):
-    """Have optimizers on meta be those of a device, within the block.
+    """Makes optimizers choose their implementation as on a device, within the block.
+
+    On CUDA they take all parameters at once (``foreach``), on the CPU and on meta one
+    after the other. On meta torch refuses ``fused=True`` and ``capturable=True``, and
+    clips gradients one by one.
 
     Args:
-        device: ``cpu`` or ``cuda``; ``meta`` leaves it to torch.
+        device: ``cpu`` or ``cuda``; ``meta`` replaces nothing.
+
+    Source:
+        ``optim/optimizer.py`` and ``utils/_foreach_utils.py`` of torch 2.13.
     """
 
     def __init__(self, device: str) -> None:
@@ -109,16 +122,19 @@ def with_meta(before: ListDevices) -> ListDevices:
 
 
 DEVICES: Final = {name: torch.device(name) for name in ("cpu", "cuda", "meta")}
-"""Made here: a mode that is on already would see it while a recording begins."""
+"""Made at import: a mode that is on would see ``torch.device`` later."""
 
 Adjust: TypeAlias = Callable[..., Any]
 
 
 class DeviceChunkedLosses(Replacements):
-    """Have options of losses on meta be chosen as for a device, within the block.
+    """Makes losses of linear layers choose their chunks as on a device, in the block.
 
     Args:
-        device: ``cpu`` or ``cuda``; ``meta`` leaves it to torch.
+        device: ``cpu`` or ``cuda``; ``meta`` replaces nothing.
+
+    Source:
+        ``nn/modules/linear_cross_entropy_options.py`` of torch 2.13.
     """
 
     def __init__(self, device: str) -> None:
@@ -130,7 +146,7 @@ class DeviceChunkedLosses(Replacements):
             self.wrap(place, self._make_adjust)
 
     def _make_adjust(self, before: Adjust) -> Adjust:
-        """Return how options are chosen, where meta is the device."""
+        """Return a function that chooses options for the recorded device."""
 
         def adjust(*args: Any, device: torch.device | None = None, **given: Any) -> Any:
             is_on_meta = device is not None and device.type == "meta"

@@ -1,8 +1,9 @@
-"""Strides that a kernel chooses by those of its arguments: the CPU is asked.
+"""Give results on meta the strides of the CPU, by asking the CPU.
 
-Torch's kernels on meta are written anew, in Python for the most part, and choose
-otherwise where an argument is not laid out in rows: with sizes of 1 above all, whose
-strides mean nothing, and beside a tensor without dimensions.
+Without this ``y.stride()`` would be wrong after some calls with arguments that are not
+in rows: torch's meta kernels are written in Python, and choose other strides than the
+CPU, above all for dimensions of size 1 and beside tensors without dimensions.
+Read ``lay_out_alike`` first.
 """
 
 from collections.abc import Iterator
@@ -18,20 +19,20 @@ from meta_magic.recording.signatures.entries import Args, Given, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
 MAX_NUMEL: Final = 2**16
-"""Elements of all arguments up to which an operator is asked, whatever it computes."""
+"""Limit on the elements of arguments and results of an operator that is asked."""
 
 MAX_NUMEL_POINTWISE: Final = 2**22
 
 MAX_KNOWN: Final = 2**14
 
 laid_out_alike: set[object] = set()
-"""Calls whose results meta lays out as the CPU, wherever their tensors lie; so many."""
+"""Calls to whose results meta gives the strides of the CPU, at most ``MAX_KNOWN``."""
 
 
 def lay_out_made(func: Any, given: Given, returned: Any) -> Any:
-    """Return what an operator returned on meta, laid out as on the CPU.
+    """Return a result on meta with the strides of the CPU, if they may differ.
 
-    An operator of tensors in rows makes others, if there is anything in them.
+    If all arguments are in rows, the results are, unless they are empty.
     """
     for _, seen in given.inputs:
         if not seen[2].is_in_rows:
@@ -43,15 +44,15 @@ def lay_out_made(func: Any, given: Given, returned: Any) -> Any:
 
 
 def lay_out_alike(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
-    """Return what an operator returned on meta, laid out as on the CPU.
+    """Return a result on meta with the strides of the CPU.
 
-    It is asked once for each signature, and only where that takes little; beyond, what
-    torch's kernel on meta chose stands.
+    The CPU is asked once for each signature, and only for small calls; a large call
+    keeps the strides of meta.
     """
-    made, met = tensors_in(returned), tensors_in(args, kwargs)
-    limit = MAX_NUMEL_POINTWISE if is_pointwise(func, made, met) else MAX_NUMEL
-    is_small = sum(tensor.numel() for tensor in (*made, *met)) <= limit
-    if not is_small or {*map(id, made)} <= {*map(id, met)}:
+    made, given = tensors_in(returned), tensors_in(args, kwargs)
+    limit = MAX_NUMEL_POINTWISE if is_pointwise(func, made, given) else MAX_NUMEL
+    is_small = sum(tensor.numel() for tensor in (*made, *given)) <= limit
+    if not is_small or {*map(id, made)} <= {*map(id, given)}:
         return returned
     call = func, describe(args), describe(kwargs)
     if call in laid_out_alike:
@@ -69,9 +70,9 @@ def lay_out_alike(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
 
 
 def take_geometries(returned: Any, real: Any) -> Any:
-    """Return what an operator returned on meta, as it returned it on the CPU.
+    """Return a result on meta with the geometry of the result on the CPU.
 
-    Strides along one element, which mean nothing, and special tensors are left.
+    Strides of dimensions of size 1, and special tensors, stay as they are.
     """
     made, wanted = tensors_in(returned), tensors_in(real)
     is_known = len(made) == len(wanted) and all(map(is_plain, wanted))
@@ -81,19 +82,19 @@ def take_geometries(returned: Any, real: Any) -> Any:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether meta has tensors like one on the CPU."""
+    """Whether meta can have a tensor like one on the CPU."""
     is_special = tensor.is_conj() or tensor.is_neg() or tensor.is_quantized
     return tensor.layout is torch.strided and not (is_special or tensor.is_nested)
 
 
 def geometry_of(tensor: Tensor) -> tuple[object, ...]:
-    """Return shape, dtype, and strides along more than one element."""
+    """Return shape, dtype, and strides of dimensions with more than one element."""
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     return tensor.shape, tensor.dtype, [step for n, step in steps if n > 1]
 
 
 def describe(value: Any) -> object:
-    """Return what decides of an argument how a result is laid out."""
+    """Return the metadata of an argument that decides the strides of a result."""
     if isinstance(value, Tensor):
         is_strided = value.layout is torch.strided
         steps = value.stride() if is_strided else value.layout
@@ -105,14 +106,14 @@ def describe(value: Any) -> object:
     return type(value), value
 
 
-def is_pointwise(func: Any, made: list[Tensor], met: list[Tensor]) -> bool:
-    """Whether an operator takes element by element.
+def is_pointwise(func: Any, made: list[Tensor], given: list[Tensor]) -> bool:
+    """Whether an operator is elementwise.
 
-    Torch does not say so of the gradients of most activations.
+    The gradients of most activations are, and have no tag that says so.
     """
     if torch.Tag.pointwise in func.tags:
         return True
-    shapes = {tensor.shape for tensor in (*made, *met)}
+    shapes = {tensor.shape for tensor in (*made, *given)}
     return len(shapes) == 1 and "backward" in str(func)
 
 
@@ -123,10 +124,10 @@ def types_of(tensors: list[Tensor]) -> Iterator[tuple[object, ...]]:
 
 
 def lay_out_moved(real: Tensor, tensor: Tensor) -> Tensor:
-    """Return the values of a tensor that were asked for on the CPU, laid out as that.
+    """Return the values of a tensor with the strides of the tensor on meta.
 
-    There it is the tensor itself, whose strides numpy sees; a copy has others where
-    elements lie apart.
+    On the CPU ``x.cpu()`` is ``x``, and numpy sees its strides; a copy has others if
+    there are gaps between elements.
     """
     if real.dtype != tensor.dtype or real.stride() == tensor.stride():
         return real
@@ -137,6 +138,6 @@ def lay_out_moved(real: Tensor, tensor: Tensor) -> Tensor:
         made = made.as_strided(real.shape, tensor.stride())
         try:
             made[once].copy_(real[once])
-        except RuntimeError:  # elements overlap otherwise than by a stride of 0
+        except RuntimeError:  # elements overlap, and not by a stride of 0
             return real
     return made

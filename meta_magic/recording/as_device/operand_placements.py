@@ -1,4 +1,8 @@
-"""Where an operator's results lie, given where its arguments do; what torch refuses."""
+"""The planned device of an operator's results, from those of its arguments.
+
+Without this ``x.cuda() + y`` with ``y`` on the CPU would be recorded, and torch would
+refuse it on a real GPU.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,35 +18,35 @@ FIRST_DECIDES: Final = frozenset(
     {"aten.copy_.default", "aten._to_copy.default", "aten.set_.source_Tensor"}
     | {"aten.lift_fresh.default", "aten._pack_padded_sequence.default"}
 )
-"""Operators that take tensors of several devices; the result lies with the first."""
+"""Operators that accept several devices; the result is on the first one."""
 
 BY_PAIRS: Final = ("aten._foreach_", "aten._fused_")
-"""How operators of lists are named, in which each pair joins for itself."""
+"""Prefixes of operators on lists of tensors; only tensors of one pair are compared."""
 
 INDEXING: Final = frozenset(
     {"aten.index.Tensor", "aten._unsafe_index.Tensor", "aten.index_put.default"}
     | {"aten.index_put_.default", "aten._index_put_impl_.default"}
 )
-"""Operators whose indices may lie on the CPU, whatever the device of the first."""
+"""Operators whose indices may be on the CPU, whatever the device of the first."""
 
 NUMBERS: Final = INDEXING | frozenset(
     {"aten.fill_.Tensor", "aten.masked_fill.Tensor", "aten.masked_fill_.Tensor"}
     | {"aten.index_fill.int_Tensor", "aten.index_fill_.int_Tensor"}
 )
-"""Operators that take a number on the CPU, beside those that work elementwise."""
+"""Operators that accept a number on the CPU, besides elementwise operators."""
 
 
 def join_placements(
     table: OpTable, inputs: Sequence[LiveGeometry]
 ) -> torch.device | None:
-    """Return the place of what an operator returns that is new.
+    """Return the planned device of the new tensors that an operator returns.
 
     Args:
         table: The operator.
         inputs: The geometries of its tensors.
 
     Raises:
-        RuntimeError: The tensors lie on different devices, in torch's words.
+        RuntimeError: The tensors are on different devices; the message is torch's.
     """
     places = {geometry.place for geometry in inputs}
     if len(places) == 1:
@@ -66,7 +70,7 @@ def join_placements(
 
 
 def takes_numbers(table: OpTable) -> bool:
-    """Whether an operator takes a number on the CPU beside tensors elsewhere."""
+    """Whether an operator accepts a number on the CPU beside tensors elsewhere."""
     if table.name in NUMBERS or table.name.startswith(BY_PAIRS):
         return True
     return torch.Tag.pointwise in table.func.tags

@@ -31,7 +31,7 @@ PATIENCE: Final = 6
 
 
 class NoAnswer(Exception):  # noqa: N818  no error: nothing is known
-    """Raised in a child without an answer; the answer of one that crashed or is late."""
+    """Raised in a child without an answer; the answer of a crashed or late child."""
 
 
 NO_ANSWER: Final = NoAnswer()

@@ -1,4 +1,9 @@
-"""Which calls of a recording the CPU is asked about, and what is raised then."""
+"""Decide which calls the CPU is asked about, and raise its errors in the cell.
+
+The dispatch mode calls ``check`` for a new signature that meta accepts, and ``rescue``
+for a call that meta refuses; the function mode calls ``reword`` when a function of
+torch failed, as the CPU may refuse the function in other words than its operator.
+"""
 
 import math
 import re
@@ -34,42 +39,8 @@ from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.torch_private.modes import functorch_interpreter
 from meta_magic.trace.options import DeviceName
 
-ON_META: Final = re.compile(r"\bMeta(\w+)Type\b|\btorch\.meta\.(\w+)\b")
-
-BACKENDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {"cpu": ("CPU", "torch"), "cuda": ("CUDA", "torch.cuda")}
-)
-
-OLD: Final = frozenset(
-    {"Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short"}
-)
-"""What has a class of tensors of its own: torch writes its name instead.
-
-Source:
-    ``processErrorMsg`` in ``torch/csrc/Exceptions.cpp`` of torch 2.13.
-"""
-
-
-def name_types(error: Exception, device: DeviceName) -> None:
-    """Have an error name types of a device where it names those of meta."""
-    if device == "meta" or not ON_META.search(str(error)):
-        return
-    backend, package = BACKENDS[device]
-
-    def name(found: re.Match[str]) -> str:
-        kind = found[1]
-        if kind is None:
-            return f"{package}.{found[2]}"
-        return f"{package}.{kind}Tensor" if kind in OLD else f"{backend}{kind}Type"
-
-    error.args = tuple(
-        ON_META.sub(name, part) if isinstance(part, str) else part
-        for part in error.args
-    )
-
-
 OF_TORCH: Final = ("aten.", "torch_nn.")
-"""How the names of torch's own operators begin, those in Python among them."""
+"""Prefixes of torch's own operators; ``torch_nn`` are those written in Python."""
 
 NEVER: Final = (
     *("aten._to_copy.", "aten.record_stream.", "aten.repeat_interleave."),
@@ -83,47 +54,47 @@ NEVER: Final = (
     *("aten.mkldnn_rnn_layer", "aten.lstm", "aten.gru", "aten.rnn_", "aten.quantized"),
     *("aten._native_multi_head_attention", "aten._transformer_encoder_layer"),
 )
-"""Operators that move, whose arguments only values can refuse, or that end a process
-when their sizes do not fit."""
+"""Operators that move tensors, that only refuse values, or that end the process if
+sizes do not fit."""
 
 NUMBERLESS: Final = ("aten.empty.", "aten.empty_strided.", "aten.zeros.", "aten.ones.")
-"""Factories that take any size and dtype, and are told no number."""
+"""Factories that accept any size and dtype, and no number."""
 
 TRUSTING: Final = (
     *("aten.native_batch_norm", "aten._native_batch_norm", "aten._batch_norm"),
     "aten.batch_norm_backward.",
 )
-"""Operators that take it on trust that there is a number for each channel."""
+"""Operators that do not check that their operands have a number for each channel."""
 
 IN_FLOAT: Final = tuple(
     f"aten.native_{kind}_norm_backward." for kind in ("layer", "batch", "group")
 )
-"""Operators that take statistics in float32 on CUDA, and not on the CPU."""
+"""Operators that accept statistics in float32 on CUDA, and not on the CPU."""
 
 LACKING: Final = "not implemented for"
-"""What torch says of a dtype that the CPU has no kernel for; CUDA may have one."""
+"""The error for a dtype that has no kernel on the CPU; CUDA may have one."""
 
 
 accepted_kinds: set[object] = set()
-"""Of calls of operators from element to element, whose sizes meta knows as well."""
+"""Kinds of elementwise calls that the CPU accepts; meta checks their sizes itself."""
 
 
 def find_kind(table: OpTable, given: Given) -> object:
-    """Return what decides whether the CPU takes a call that meta takes, or None."""
+    """Return what decides if the CPU accepts an elementwise call; None for others."""
     if not table.is_pure or torch.Tag.pointwise not in table.func.tags:
         return None
     records = [seen[2].record for _, seen in given.inputs]
     tensors = [(record.dtype, not record.shape) for record in records]
-    told = [
+    values = [
         value if isinstance(value, (str, torch.dtype)) else type(value)
         for value in (*given.args, *given.kwargs.values())
     ]
     names = tuple(given.kwargs)
-    return table.func, torch.get_default_dtype(), *tensors, *told, names
+    return table.func, torch.get_default_dtype(), *tensors, *values, names
 
 
 def may_end_process(table: OpTable, given: Given) -> bool:
-    """Whether an operator would read past what it is given."""
+    """Whether an operator would read past the end of an operand."""
     if not table.name.startswith(TRUSTING):
         return False
     shapes = [seen[2].record.shape for _, seen in given.inputs]
@@ -132,12 +103,12 @@ def may_end_process(table: OpTable, given: Given) -> bool:
 
 
 def lies_within(view: Tensor) -> bool:
-    """Whether a view ends where its storage does, or before."""
+    """Whether a view ends within its storage."""
     return span_nbytes(view) <= view.untyped_storage().nbytes()
 
 
 def multiply(value: Any) -> int:
-    """Return the product of all numbers in arguments: what a call makes at most."""
+    """Return the product of all numbers in arguments: a bound on the result."""
     if isinstance(value, dict):
         value = (*value.values(),)
     if isinstance(value, (list, tuple)):
@@ -147,21 +118,21 @@ def multiply(value: Any) -> int:
 
 @cache
 def is_alike(operator: Any) -> bool:
-    """Whether an operator is a view, by torch's own code, that of all devices."""
+    """Whether an operator is a view whose code torch shares between all devices."""
     name = operator.name().replace("::", "/")
     return is_view(operator) and f"{name}/Meta" not in kernels_put_in
 
 
 class Refusals:
-    """Raises what the CPU raises where meta has nothing against a call.
+    """Raises the errors of the CPU for calls that meta accepts.
 
     Args:
-        is_probe: Whether calls are tried: what meta refuses is refused, in whichever
-            words, and about all else the CPU is asked, however long that takes.
-        is_patient: Whether the CPU is asked so long in any case.
+        is_probe: Whether the recording is a probe: a refusal of meta is final, and the
+            CPU is asked about all other calls, however long that takes.
+        is_patient: Whether the CPU is asked however long that takes.
 
     Attributes:
-        is_unasked: Whether the last call was not asked about, for want of time.
+        is_unasked: Whether there was no time to ask about the last call.
     """
 
     def __init__(self, *, is_probe: bool = False, is_patient: bool = False) -> None:
@@ -173,7 +144,7 @@ class Refusals:
     def is_due(
         self, table: OpTable, key: Key, given: Given, device: DeviceName
     ) -> bool:
-        """Whether a call is to be asked about: it was not accepted before."""
+        """Whether the CPU must be asked about a call: its signature is new."""
         if device == "meta" or (table.is_pure and key in table.entries):
             return False
         name = table.name
@@ -195,10 +166,10 @@ class Refusals:
     def check(
         self, table: OpTable, given: Given, device: DeviceName, returned: Any = None
     ) -> Any:
-        """Raise what the CPU raises of a call that meta accepts.
+        """Raise the error of the CPU for a call that meta accepts.
 
         Returns:
-            What it returned on meta, of the CPU's shapes, dtypes and strides.
+            The result on meta, with the CPU's shapes, dtypes and strides.
         """
         args, kwargs, _ = given
         kind = find_kind(table, given)
@@ -221,11 +192,11 @@ class Refusals:
     def rescue(
         self, table: OpTable, given: Given, device: DeviceName, error: Exception
     ) -> Any:
-        """Raise what the CPU raises of a call that meta refused.
+        """Raise the error of the CPU for a call that meta refused.
 
         Returns:
-            What it returns if it accepts the call; ``NotImplemented`` if that is not
-            known.
+            The CPU's result on meta if it accepts the call; ``NotImplemented`` if that
+            is not known.
         """
         is_final = device == "meta" or self._is_probe
         if is_final or isinstance(error, MetaMagicError):
@@ -239,14 +210,14 @@ class Refusals:
         return NotImplemented
 
     def reword(self, func: Any, args: Args, kwargs: Kwargs, error: Exception) -> None:
-        """Raise what the CPU says of a function one of whose operators was refused."""
+        """Raise the CPU's error for a function, if one of its operators was refused."""
         if id(error) != self._raised or self._is_probe:
             return
         if torch.is_autocast_enabled("cuda"):
             return
         if functorch_interpreter() is not None:  # its tensors have no memory
             return
-        self._raised = 0  # those around it, as backward(), ran the user's code
+        self._raised = 0  # functions around it, as backward(), ran the user's code
         if "device" in kwargs:
             kwargs = {**kwargs, "device": CPU}
         answer = self._oracle.ask(func, args, kwargs, is_unsafe=True)
@@ -259,13 +230,13 @@ class Refusals:
     def _ask(
         self, device: DeviceName, error: Exception | None, *question: Any, **how: Any
     ) -> Verdict:
-        """Raise what the CPU raises, if that is a refusal of this device, too.
+        """Raise the error of the CPU, if the recorded device refuses the call, too.
 
         Args:
-            device: Whose kernels are recorded.
-            error: What meta raised, if it did.
-            question: What the oracle is asked.
-            how: How it is asked.
+            device: The device whose kernels are recorded.
+            error: The error of meta, if there was one.
+            question: Positional arguments of ``Oracle.ask``.
+            how: Its keyword arguments.
         """
         answer = self._oracle.ask(*question, **how)
         if isinstance(answer, Verdict):
@@ -277,14 +248,50 @@ class Refusals:
         try:
             raise_instead(answer, error)
         finally:
-            del answer  # else this frame and the error keep each other, and all locals
+            del answer  # else this frame and the error keep each other alive
 
 
 def raise_instead(answer: Exception, error: Exception | None) -> NoReturn:
-    """Raise what the CPU says, behind which stands what stood behind meta's error."""
+    """Raise the CPU's error, with the context of meta's error."""
     try:
         raise answer
     finally:
         if error is not None:
             answer.__context__ = error.__context__
         del answer
+
+
+# Types of tensors in messages
+
+ON_META: Final = re.compile(r"\bMeta(\w+)Type\b|\btorch\.meta\.(\w+)\b")
+
+BACKENDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {"cpu": ("CPU", "torch"), "cuda": ("CUDA", "torch.cuda")}
+)
+
+OLD: Final = frozenset(
+    {"Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short"}
+)
+"""Types with a class of tensors of their own, whose name torch writes instead.
+
+Source:
+    ``processErrorMsg`` in ``torch/csrc/Exceptions.cpp`` of torch 2.13.
+"""
+
+
+def name_types(error: Exception, device: DeviceName) -> None:
+    """Replace types of meta tensors in an error by those of a device."""
+    if device == "meta" or not ON_META.search(str(error)):
+        return
+    backend, package = BACKENDS[device]
+
+    def name(found: re.Match[str]) -> str:
+        kind = found[1]
+        if kind is None:
+            return f"{package}.{found[2]}"
+        return f"{package}.{kind}Tensor" if kind in OLD else f"{backend}{kind}Type"
+
+    error.args = tuple(
+        ON_META.sub(name, part) if isinstance(part, str) else part
+        for part in error.args
+    )
