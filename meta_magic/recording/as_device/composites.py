@@ -1,7 +1,10 @@
-"""Operators that torch makes of others, made of those that the CPU has.
+"""Run the CPU's decomposition of composite operators.
 
-What torch writes in C++ asks for the device of its arguments, or whether a mode looks
-on. Here stands what it does on the CPU when none does; above autograd, as attention.
+Torch composes some operators in C++ of other operators, and chooses them by the device
+of the arguments, or by whether a mode is on. Without this ``torch.linalg.svdvals(x)``
+would be recorded as a decomposition with vectors, which the CPU does not compute.
+Functions here return ``NotImplemented`` for a call that torch itself composes right.
+The kernels are above autograd, as those of attention. Read ``ON_CPU`` first.
 """
 
 import threading
@@ -39,16 +42,16 @@ aten = torch.ops.aten
 
 
 def needs_gradient(a: Tensor) -> bool:
-    """Whether autograd records what is done with a tensor."""
+    """Whether autograd records operators on a tensor."""
     return torch.is_grad_enabled() and a.requires_grad
 
 
 def svdvals(_: object, a: Tensor, *, driver: str | None = None) -> Tensor:
-    """Return singular values; the vectors are computed where a gradient needs them.
+    """Return singular values; compute vectors only if a gradient needs them.
 
     Source:
         ``linalg_svdvals`` and ``linalg_eigvalsh`` in ``BatchLinearAlgebra.cpp`` of
-        torch 2.13: where a mode looks on, they always are.
+        torch 2.13: under a mode it always computes them.
     """
     values: Tensor = singular_values(
         a, full_matrices=False, compute_uv=needs_gradient(a), driver=driver
@@ -72,11 +75,11 @@ def eigvals(_: object, a: Tensor) -> Tensor:
 
 
 def matrix_rank(overload: str, _: object, *args: Any, out: Tensor, **given: Any) -> Any:
-    """Count singular values that are no zeros, into ``out``.
+    """Write ranks of matrices into ``out``.
 
     Source:
-        ``matrix_rank_impl`` in ``LinearAlgebra.cpp`` of torch 2.13: where a mode looks
-        on, it leaves what it was given as it was, and returns another tensor.
+        ``matrix_rank_impl`` in ``LinearAlgebra.cpp`` of torch 2.13: under a mode it
+        does not write ``out``, and returns another tensor.
     """
     operator = getattr(aten.linalg_matrix_rank, overload)
     key = DispatchKey.CompositeImplicitAutograd
@@ -104,7 +107,7 @@ MEAN: Final = 1
 
 
 Keep = Callable[..., None]
-"""Takes a tensor, the function that made it, and its arguments."""
+"""Keeps the values of a tensor: takes it, the function that made it, its arguments."""
 
 
 def group_norm(
@@ -116,10 +119,10 @@ def group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,  # noqa: FBT001, FBT002, ARG001
 ) -> Any:
-    """Normalize groups of channels, which may come last.
+    """Normalize groups of channels, with channels last if the input is.
 
     Source:
-        ``group_norm`` in ``group_norm.cpp``: on CUDA and meta they come first.
+        ``group_norm`` in ``group_norm.cpp``: on CUDA and meta the result is in rows.
     """
     layout = suggest_memory_format(a)
     if layout is torch.contiguous_format or num_groups < 1 or a.shape[1] % num_groups:
@@ -134,11 +137,11 @@ def group_norm(
 
 @name_nodes("NativeGroupNormBackward0")
 class _GroupNorm(torch.autograd.Function):
-    """A group norm of channels that come last, whose gradient has them there, too.
+    """A group norm with channels last, also in its gradient.
 
     Source:
-        ``native_group_norm`` in ``derivatives.yaml``: elsewhere than on the CPU the
-        gradient is put in rows first.
+        ``native_group_norm`` in ``derivatives.yaml``: except on the CPU the gradient is
+        put in rows first.
     """
 
     @staticmethod
@@ -146,7 +149,7 @@ class _GroupNorm(torch.autograd.Function):
         ctx: Any, a: Tensor, weight: Any, bias: Any, counts: Any, eps: float
     ) -> Tensor:
         made, mean, rstd = aten.native_group_norm(a, weight, bias, *counts, eps)
-        # As torch does with what it returns itself, here and where it reads it.
+        # Detached here and where they are read, as torch does with its own results.
         ctx.save_for_backward(a, weight, bias, mean.detach(), rstd.detach())
         ctx.counts, ctx.eps = counts, eps
         return made  # type: ignore[no-any-return]  # torch.ops has no types
@@ -168,10 +171,10 @@ class _GroupNorm(torch.autograd.Function):
 
 
 def one_hot(_: Keep, a: Tensor, num_classes: int = -1) -> Any:
-    """Return a row for each class value, with a one at its place.
+    """Return a row for each class value, with a one at that index.
 
     Source:
-        ``one_hot`` in ``Onehot.cpp``: on meta without a look at the values.
+        ``one_hot`` in ``Onehot.cpp``: on meta it does not read the values.
     """
     if not a.numel() or a.dtype is not torch.long:
         if num_classes <= 0 or a.numel():
@@ -204,7 +207,7 @@ def ctc_loss(
     reduction: int = MEAN,
     zero_infinity: bool = False,  # noqa: FBT001, FBT002
 ) -> Any:
-    """Return the loss; its mean is over lengths that C++ writes into a new tensor.
+    """Return the loss; its mean reads lengths that C++ writes into a new tensor.
 
     Source:
         ``ctc_loss`` in ``LossCTC.cpp``.
@@ -234,7 +237,7 @@ def ctc_loss_of_tensors(
     reduction: int = MEAN,
     zero_infinity: bool = False,  # noqa: FBT001, FBT002
 ) -> Any:
-    """Return the loss. Source: as above; where a mode looks on, no length is read."""
+    """Return the loss. Source: as above; under a mode torch reads no lengths."""
     lengths = [
         aten.to.device(tensor, CPU, torch.long).flatten().tolist()
         for tensor in (input_lengths, target_lengths)
@@ -248,7 +251,7 @@ def max_pool1d(_: Keep, a: Tensor, *args: Any, **given: Any) -> Any:
 
     Source:
         ``max_pool1d`` in ``MaxPooling.cpp`` of torch 2.13: a kernel of its own where no
-        gradient is wanted and no mode looks on.
+        gradient is wanted and no mode is on.
     """
     if needs_gradient(a):
         return NotImplemented
@@ -279,31 +282,31 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
 
 
 COUNTED: Final = frozenset({"one_hot"})
-"""Those that write zeros by an operator of its own in C++, which a cell cannot see."""
+"""Operators that write in C++, where no mode sees it: the write is counted here."""
 
 WHOLE: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
     {"mish_backward": aten.mul.Tensor}
 )
-"""Those that torch makes of others on meta alone, and what gives the same metadata.
+"""Operators that torch composes on meta only; values return the same metadata.
 
 Source:
-    ``native_functions.yaml`` of torch 2.13: they have kernels for CPU and CUDA, and of
-    other devices only what is for all of them.
+    ``native_functions.yaml`` of torch 2.13: they have kernels for CPU and CUDA, and a
+    composition for other devices.
 """
 
 
 def name_of(operator: Any) -> str:
-    """Return the name of an operator as the tables have it."""
+    """Return the name of an operator as in the tables."""
     return str(operator).removeprefix("aten.").removesuffix(".default")
 
 
 class DeviceComposites:
-    """Have such operators on meta be those of a device, within the block.
+    """Makes composite operators on meta run as on a device, within the block.
 
     Args:
-        plan: Knows whose kernels run where: of the CPU's, not left to torch.
-        keep: Notes the values of what is made of numbers.
-        count_write: Counts a write of a tensor for which there is no row.
+        plan: Knows whose kernels run where.
+        keep: Keeps the values of a tensor that is made of numbers.
+        count_write: Counts a write of a tensor that has no row.
     """
 
     def __init__(
@@ -320,7 +323,7 @@ class DeviceComposites:
         if self._plan.kernels == "meta":
             return
         self._library = torch.library.Library("aten", "IMPL")
-        with warnings.catch_warnings():  # of the override by a recording around it
+        with warnings.catch_warnings():  # a recording around it has the same override
             warnings.simplefilter("ignore")
             for name in ON_CPU:
                 packet, _, overload = name.partition(".")
@@ -336,26 +339,26 @@ class DeviceComposites:
             self._library = None
 
     def makes(self, operator: Any) -> bool:
-        """Whether an operator is another on the CPU."""
+        """Whether an operator has another decomposition on the CPU."""
         return name_of(operator) in ON_CPU
 
     def run(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Run an operator that torch makes of others."""
+        """Run a composite operator."""
         name = name_of(operator)
         is_on_cpu = self._plan.kernels_of(args) == "cpu"
         make = ON_CPU.get(name) if is_on_cpu else None
-        sizes = args[1] if name in PACKED_RECURRENT else None  # which are real
+        sizes = args[1] if name in PACKED_RECURRENT else None  # batch sizes are real
         returned: Any = NotImplemented
         if make is not None and all(t.is_meta or t is sizes for t in tensors_in(args)):
             returned = make(self._keep, *args, **kwargs)
             if name in COUNTED and returned is not NotImplemented and returned.numel():
                 self._count_write(returned)
-        if returned is NotImplemented:  # or some are real, which torch refuses
-            # Not its own decompose(), which prefers what is for torch.compile.
+        if returned is NotImplemented:  # if some arguments are real, torch refuses
+            # Not its own decompose(), which prefers decompositions of torch.compile.
             return run_kernel(operator, COMPOSITE, args, kwargs)
         return returned
 
     def _run_here(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != self._thread:  # and not recorded
+        if threading.get_ident() != self._thread:  # another thread is not recorded
             return run_kernel(operator, COMPOSITE, args, kwargs)
         return self.run(operator, args, kwargs)

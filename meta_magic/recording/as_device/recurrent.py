@@ -1,7 +1,9 @@
-"""Recurrent layers as the CPU runs them: all inputs are weighed at once, or by oneDNN.
+"""Run recurrent layers as the CPU does: one product for all inputs, or oneDNN.
 
-Source: ``RNN.cpp`` and ``mkldnn/RNN.cpp`` in ``aten/src/ATen/native`` of torch 2.13; on
-meta the inputs are weighed step by step, and oneDNN is not asked.
+Without this ``nn.LSTM`` would be recorded as meta runs it: one product for each step,
+and never by oneDNN. ``RECURRENT`` and ``PACKED_RECURRENT`` are the tables of operators.
+
+Source: ``RNN.cpp`` and ``mkldnn/RNN.cpp`` in ``aten/src/ATen/native`` of torch 2.13.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,30 +21,30 @@ LSTM_MODE: Final = 2
 aten = torch.ops.aten
 
 Weights: TypeAlias = Sequence[Tensor | None]
-"""Of inputs, of hidden states, both biases, and of the projection."""
+"""Weights of inputs and of hidden states, both biases, weights of the projection."""
 
 Hidden: TypeAlias = tuple[Tensor, ...]
-"""The hidden state; for an LSTM the state of its cells, too."""
+"""The hidden state; for an LSTM also the state of its cells."""
 
 Cell: TypeAlias = Callable[[Tensor, Hidden, Weights], Hidden]
-"""Takes weighed inputs, the hidden state and weights; returns the next one."""
+"""Takes inputs times weights, the hidden state, weights; returns the next state."""
 
 
 Layer: TypeAlias = Callable[[Tensor, Hidden, Weights, int], tuple[Tensor, Hidden]]
-"""Takes inputs, the first hidden state, weights, and 1 to run from the last step on;
-returns outputs and the last hidden state."""
+"""Takes inputs, the first hidden state, weights, and 1 to run backwards; returns
+outputs and the last hidden state."""
 
 
 def run_simple(
     activate: Callable[[Tensor], Tensor], a: Tensor, hidden: Hidden, weights: Weights
 ) -> Hidden:
-    """Run a step of a simple layer."""
+    """Run one step of a simple layer."""
     _, weight, _, bias, _ = weights
     return (activate(aten.linear(hidden[0], weight, bias).add_(a)),)
 
 
 def run_gru(a: Tensor, hidden: Hidden, weights: Weights) -> Hidden:
-    """Run a step of gated units."""
+    """Run one step of a GRU."""
     _, weight, _, bias, _ = weights
     inputs = aten.unsafe_chunk(a, 3, 1)
     gates = aten.unsafe_chunk(aten.linear(hidden[0], weight, bias), 3, 1)
@@ -53,7 +55,7 @@ def run_gru(a: Tensor, hidden: Hidden, weights: Weights) -> Hidden:
 
 
 def run_lstm(a: Tensor, hidden: Hidden, weights: Weights) -> Hidden:
-    """Run a step of cells with a memory."""
+    """Run one step of an LSTM."""
     _, weight, _, bias, projection = weights
     gates = aten.linear(hidden[0], weight, bias).add_(a)
     enter, keep, new, leave = aten.unsafe_chunk(gates, 4, 1)
@@ -76,7 +78,7 @@ def run_layers(
     *,
     is_training: bool,
 ) -> tuple[Tensor, list[Hidden]]:
-    """Run layer after layer, each in one direction or in both."""
+    """Run layer after layer, in one direction or in both."""
     last: list[Hidden] = []
     n_directions = len(weights) // n_layers
     for layer in range(n_layers):
@@ -95,7 +97,7 @@ def run_layers(
 def run_steps(
     cell: Cell, a: Tensor, hidden: Hidden, weights: Weights, direction: int
 ) -> tuple[Tensor, Hidden]:
-    """Run a layer over all steps, from the last one on if ``direction`` is 1."""
+    """Run a layer over all steps, backwards if ``direction`` is 1."""
     steps = aten.unbind.int(aten.linear(a, weights[0], weights[2]))
     order = -1 if direction else 1
     outputs: list[Tensor] = []
@@ -156,7 +158,7 @@ def run_lstms(  # noqa: PLR0913, PLR0917  the operator's own
     batch_first: bool,  # noqa: FBT001
 ) -> Any:
     """Run ``lstm``: by oneDNN, or step by step."""
-    if len(hx) != 2:  # noqa: PLR2004  which torch refuses
+    if len(hx) != 2:  # noqa: PLR2004  torch refuses this
         return NotImplemented
     is_projected = hx[0].shape[2] != hx[1].shape[2]
     weights = gather(params, has_biases=has_biases, is_projected=is_projected)
@@ -181,8 +183,8 @@ def stack_states(last: Sequence[Hidden], order: int = -1) -> list[Tensor]:
     """Return the states of all layers, each kind by itself.
 
     Args:
-        last: Those of each layer and direction.
-        order: -1 if the last kind is stacked first, as GCC evaluates arguments.
+        last: The states of each layer and direction.
+        order: -1 to stack the last kind first, as GCC evaluates arguments.
     """
     kinds = [*zip(*last, strict=True)][::order]
     return [aten.stack(states) for states in kinds][::order]
@@ -207,7 +209,7 @@ def run_onednn(
     dropout: float,
     settings: tuple[bool, bool, bool, bool],
 ) -> tuple[Tensor, list[Hidden]]:
-    """Run each layer and direction by one kernel."""
+    """Run each layer and direction by one kernel of oneDNN."""
     hidden, memory = (h.contiguous() for h in hx)
     last: list[Hidden] = []
     n_directions = len(weights) // n_layers
@@ -229,7 +231,7 @@ def run_onednn(
 
 
 def fill_biases(weights: Weights) -> Iterator[Tensor]:
-    """Return the weights, and zeros as large as these where there are no biases."""
+    """Return the weights and biases; zeros where there are no biases."""
     of_input, of_hidden, *biases, _ = weights
     pairs = zip(biases[::-1], (of_hidden, of_input), strict=True)
     made = [
@@ -248,11 +250,11 @@ RECURRENT: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "lstm.input": run_lstms,
     }
 )
-"""By the operator's name, as ``composites`` has them."""
+"""By the operator's name."""
 
 
 Step: TypeAlias = Callable[[Tensor, Hidden], Hidden]
-"""Takes weighed inputs and the hidden state; returns the next one."""
+"""Takes inputs times weights and the hidden state; returns the next state."""
 
 
 def run_packed(  # noqa: PLR0913, PLR0917  the operators' own
@@ -268,7 +270,15 @@ def run_packed(  # noqa: PLR0913, PLR0917  the operators' own
     train: bool,  # noqa: FBT001
     bidirectional: bool,  # noqa: FBT001
 ) -> Any:
-    """Run ``lstm``, ``gru`` or a simple layer on packed sequences."""
+    """Run ``lstm``, ``gru`` or a simple layer on packed sequences.
+
+    The rows of one step are together, the longest sequence first: after each step some
+    sequences end; backwards, some begin. If all end together, oneDNN runs an LSTM as on
+    sequences that are not packed.
+
+    Source:
+        ``PackedLayer`` and ``ReversedPackedLayer`` in ``RNN.cpp`` of torch 2.13.
+    """
     is_lstm = not isinstance(hx, Tensor)
     if batch_sizes.is_meta or (is_lstm and len(hx) != 2):  # noqa: PLR2004  torch refuses
         return NotImplemented
@@ -297,7 +307,7 @@ def run_packed_layer(
     weights: Weights,
     direction: int,
 ) -> tuple[Tensor, Hidden]:
-    """Run a layer over all steps, from the last one on if ``direction`` is 1."""
+    """Run a layer over all steps, backwards if ``direction`` is 1."""
 
     def step(given: Tensor, hidden: Hidden) -> Hidden:
         return cell(given, hidden, weights)
@@ -310,7 +320,7 @@ def run_packed_layer(
 def run_on(
     step: Step, sizes: Sequence[int], a: Tensor, hidden: Hidden
 ) -> tuple[Tensor, Hidden]:
-    """Run all steps; the states of sequences that end are kept until then."""
+    """Run all steps; keep the last states of sequences that end."""
     outputs: list[Tensor] = []
     ended: list[Hidden] = []
     start, last = 0, sizes[0]
@@ -328,7 +338,7 @@ def run_on(
 def run_back(
     step: Step, sizes: Sequence[int], a: Tensor, first: Hidden
 ) -> tuple[Tensor, Hidden]:
-    """Run all steps from the last one on; with each some sequences may begin."""
+    """Run all steps backwards; some sequences may begin with each."""
     outputs: list[Tensor] = []
     end, last = a.shape[0], sizes[-1]
     hidden = cut(first, 0, last)
@@ -342,13 +352,13 @@ def run_back(
 
 
 def cut(hidden: Hidden, start: int, end: int) -> Hidden:
-    """Return the states of some sequences, the last kind first, as GCC evaluates."""
+    """Return the states of some sequences; the last kind is cut first, as by GCC."""
     kinds = [aten.narrow(state, 0, start, end - start) for state in hidden[::-1]]
     return tuple(kinds[::-1])
 
 
 def join(parts: Sequence[Hidden]) -> Hidden:
-    """Return the states of all sequences; in the same order."""
+    """Return the states of all sequences; the last kind is joined first."""
     kinds = [aten.cat(states) for states in [*zip(*parts, strict=True)][::-1]]
     return tuple(kinds[::-1])
 
@@ -361,4 +371,4 @@ PACKED_RECURRENT: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "rnn_relu.data": partial(run_packed, partial(run_simple, torch.relu)),
     }
 )
-"""By the operator's name, as ``composites`` has them."""
+"""By the operator's name."""
