@@ -27,7 +27,9 @@ from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedPlaces
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
-from meta_magic.recording.intercept.real_tensors.captured_constants import ConstantCapture
+from meta_magic.recording.intercept.real_tensors.captured_constants import (
+    ConstantCapture,
+)
 from meta_magic.recording.intercept.sparse_calls import SparseCalls
 from meta_magic.recording.intercept.special_tensors import (
     SpecialTensors,
@@ -236,8 +238,8 @@ class KernelCalls:
             key = (*key, *sharing_of_inputs(call.inputs))
         with DisableTorchDispatch():  # it makes tensors that no other mode must see
             entry = self._cache.intern(table, entries, key, call)
-        if self._refusals.is_left:
-            entry.is_unasked, self._refusals.is_left = True, False
+        if self._refusals.is_unasked:
+            entry.is_unasked, self._refusals.is_unasked = True, False
         if entry.allowed:
             self.checks.check(entry, table.func, words, call.args, call.kwargs)
         return entry
