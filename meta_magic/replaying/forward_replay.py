@@ -1,9 +1,9 @@
-"""Replay a loop of small calls forward, all of it, as a plan for each value is dear.
+"""Replay a loop of small calls forward, because a plan for each value is slow.
 
-A plan follows a value back call by call. Where a cell counts pairs one by one, or reads
-a loss in each step, everything that is small is wanted anyway: it is run in the order
-in which it was recorded, with nothing decided for each call. What is not known is left
-to a plan. Read :meth:`ForwardReplay.run` first.
+A plan follows each value back, call by call. ``N[i, j] += 1`` in a loop of 200,000
+turns, or ``loss.item()`` in each step, needs nearly all calls anyway: they are run in
+their recorded order, with no decision for each call. Storages that a call cannot make
+forward are dropped, and left to a plan. Read :meth:`ForwardReplay.run` first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
 PASS, RUN, ALLOCATE, FORGET, REAL = map(int, CallKind)
 
 N_AT_ONCE: Final = 2**14
-"""Calls that are picked out together."""
+"""Calls that are selected at once."""
 
 MUCH_NBYTES: Final = 2**26
 MUCH_WORK: Final = 2**31
-"""What large calls may make before the limits are asked again."""
+"""Bytes and operations of large calls after which the limits are checked again."""
 
-Rows: TypeAlias = Iterator[tuple[int, int]]  # the number of a call, where its row is
+Rows: TypeAlias = Iterator[tuple[int, int]]  # number of a call, offset of its row
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Truths: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Columns(NamedTuple):
-    """What was recorded, as a forward replay reads it.
+    """The columns of a program that a forward replay reads.
 
     Attributes:
         words: All rows.
         storage_by_tensor: The storage of each tensor.
         signatures: All signatures.
-        deaths: Pairs (calls before, storage) of the storages that were freed.
-        randomness: Returns what was drawn.
+        deaths: For each freed storage, the count of calls before and the storage.
+        randomness: Returns the draws.
     """
 
     words: memoryview
@@ -65,7 +65,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(program: Program) -> Columns:
-    """Return what a forward replay reads of a program."""
+    """Return the columns of a program."""
     return Columns(
         words=memoryview(program.words).cast("I"),
         storage_by_tensor=memoryview(program.storage_by_tensor).cast("I"),
@@ -78,14 +78,14 @@ def columns_of(program: Program) -> Columns:
 def pick_rows(
     columns: Columns, starts: Integers, is_passed: Truths, is_copy: Truths
 ) -> Integers:
-    """Return which of some calls are to be run.
+    """Return which of some calls are to be run, as indices.
 
     Args:
-        columns: What was recorded.
-        starts: Where their rows begin.
-        is_passed: Of each signature, whether its calls are passed over.
-        is_copy: Whether they are where both tensors have one storage: copies of what
-            ``N[i] += 1`` has added to, to itself.
+        columns: The program.
+        starts: Offsets of their rows.
+        is_passed: For each signature, whether its calls are skipped.
+        is_copy: For each signature, whether its calls are skipped if both tensors have
+            one storage: ``N[i] += 1`` ends with a copy of ``N[i]`` to itself.
     """
     words, storages = np.asarray(columns.words), np.asarray(columns.storage_by_tensor)
     numbers = words[starts]
@@ -101,23 +101,22 @@ class UnknownCallError(Exception):
 
 
 class ForwardReplay:
-    """Storages of a recording as they are at one call, and a way to go on from there.
+    """The storages of a recording as they are before one call; :meth:`run` goes on.
 
     Attributes:
-        n_calls: How many calls lie behind it.
-        held: What it holds, by storage, as it is at that place. A call that is not run
-            takes away what it changes.
-        n_run: How many calls it ran.
-        work: What they computed.
-        kept: Knows states of generators, if anything does.
-        note_chunk: Called after each stretch of calls that was run.
-        allows: Whether so many bytes may be held, and so many operations be made for
-            one value. It is asked whenever large calls made much.
+        n_calls: The count of calls before.
+        held: The known storages. A call that is not run removes those that it changes.
+        n_run: The count of calls that were run.
+        work: The operations of these calls.
+        kept: Has the states of generators, if it is not None.
+        note_chunk: Called after each ``N_AT_ONCE`` calls.
+        allows: Whether so many bytes, and so many operations for one value, are within
+            the limits.
     """
 
     def __init__(self) -> None:
         self.kept: Kept | None = None
-        self.note_chunk: Callable[[], object] = dict  # which does nothing
+        self.note_chunk: Callable[[], object] = dict  # does nothing
         self.allows: Callable[[int, int], bool] = lambda nbytes, flops: True  # noqa: ARG005
         self.n_calls = self.n_run = self.work = self._work_before = 0
         self._new_nbytes = self._new_work = 0
@@ -131,21 +130,21 @@ class ForwardReplay:
         self._is_strict = False
 
     def stand_at(self, n_calls: int, at: int, n_deaths: int) -> None:
-        """Go on from a call, with what is held then.
+        """Continue before a call.
 
         Args:
-            n_calls: The calls before it.
-            at: Where its row begins.
-            n_deaths: Words of ``Columns.deaths`` that need not be read.
+            n_calls: The count of calls before it.
+            at: The offset of its row.
+            n_deaths: Words of ``Columns.deaths`` to skip.
         """
         self.n_calls, self._at, self._n_deaths = n_calls, at, n_deaths
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Drop all storages and generators."""
         self.held, self.streams, self._n_draws = {}, None, 0
 
     def count_kinds(self, columns: Columns, starts: Sequence[int]) -> tuple[int, int]:
-        """Return how many of some calls cannot be run, and the work of the others."""
+        """Return how many of some calls cannot be run, and the work of all."""
         self.learn(columns.signatures)
         counts = np.bincount(np.asarray(columns.words)[np.asarray(starts)])
         pairs = list(zip(self._calls, counts.tolist(), strict=False))
@@ -153,7 +152,7 @@ class ForwardReplay:
         return n_unknown, sum(call.work * n for call, n in pairs)
 
     def learn(self, signatures: Sequence[Signature]) -> None:
-        """Work out what the calls of new signatures do."""
+        """Decide what is done with the calls of new signatures."""
         for signature in signatures[len(self._calls) :]:
             self._calls.append(make_small_call(signature, self._numbers))
 
@@ -164,16 +163,16 @@ class ForwardReplay:
         *,
         is_strict: bool,
     ) -> bool:
-        """Run the calls that were recorded since; where torch does as it is told.
+        """Run the calls that were recorded since; no mode may intercept torch.
 
         Args:
-            columns: What was recorded.
-            offsets: Where each row begins, if that is known; else they are walked.
-            is_strict: Whether to stop before a call that cannot be run, with all that
-                is held as it is there, instead of going on without what it changes.
+            columns: The program.
+            offsets: The offset of each row; without them the rows are read one by one.
+            is_strict: Whether to stop before a call that cannot be run, instead of
+                dropping the storages that it changes.
 
         Returns:
-            Whether it came to the end.
+            Whether all calls were run, or skipped.
         """
         self.learn(columns.signatures)
         self._work_before = self.work
@@ -189,7 +188,7 @@ class ForwardReplay:
             self._free(self.n_calls)
         except UnknownCallError:
             return False
-        except BaseException:  # an interrupt, too: some of it is half done
+        except BaseException:  # also an interrupt: a call may be half done
             self.clear()
             raise
         finally:
@@ -198,7 +197,7 @@ class ForwardReplay:
         return True
 
     def _walk(self, words: memoryview) -> Rows:
-        """Yield the calls from here on; stand behind them."""
+        """Yield the calls from here on that are not skipped, and move behind them."""
         calls, at, end, index = self._calls, self._at, len(words), self.n_calls
         while at < end:
             call = calls[words[at]]
@@ -209,7 +208,7 @@ class ForwardReplay:
         self.n_calls, self._at = index, at
 
     def _pick(self, offsets: Sequence[int]) -> Rows:
-        """Yield the next calls that are not passed over; stand behind them."""
+        """Yield those of the next calls that are not skipped, and move behind them."""
         first = self.n_calls
         end = min(first + N_AT_ONCE, len(offsets) - 1)
         starts = np.asarray(offsets[first:end])
@@ -220,7 +219,7 @@ class ForwardReplay:
         self.n_calls, self._at = end, offsets[end]
 
     def _free(self, n_calls: int) -> int:
-        """Forget storages that died before a call; return when the next one does."""
+        """Drop storages that were freed before a call; return the next such call."""
         at, deaths = self._n_deaths, self._columns.deaths
         end = len(deaths)
         while at < end and deaths[at] <= n_calls:
@@ -230,7 +229,7 @@ class ForwardReplay:
         return deaths[at] if at < end else maxsize
 
     def _run(self, rows: Rows) -> None:
-        """Run some calls."""
+        """Run calls: the loop that everything else here keeps short."""
         calls, held, words = self._calls, self.held, self._columns.words
         storages = self._columns.storage_by_tensor
         death = self._free(self.n_calls)
@@ -244,7 +243,7 @@ class ForwardReplay:
             numbers = [storages[n] for n in words[start + HEADER : start + call.width]]
             tensors: list[Tensor] = []
             if call.kind == RUN and not call.is_random:
-                for storage, shape in zip(numbers, call.inputs):  # noqa: B905  not those it makes
+                for storage, shape in zip(numbers, call.inputs):  # noqa: B905  outputs follow in numbers
                     content = held.get(storage)
                     if content is None or content.is_blank:
                         break
@@ -260,7 +259,7 @@ class ForwardReplay:
                 self._take(call, numbers, tensors, call.run(tensors, None))
 
     def _has_room(self, call: SmallCall) -> bool:
-        """Whether a large call may run; the limits are asked rarely: it takes long."""
+        """Whether a large call may run; the slow check of the limits is made rarely."""
         self._new_nbytes += call.nbytes
         self._new_work += call.work
         if self._new_nbytes < MUCH_NBYTES and self._new_work < MUCH_WORK:
@@ -278,7 +277,7 @@ class ForwardReplay:
         tensors: Sequence[Tensor],
         returned: object,
     ) -> None:
-        """Hold what a call made."""
+        """Hold the new storages of a call."""
         self.n_run += 1
         self.work += call.work
         if not call.made:
@@ -296,7 +295,7 @@ class ForwardReplay:
             content.tensors[shape.number] = tensor
 
     def _run_rarely(self, call: SmallCall, index: int, numbers: Sequence[int]) -> None:
-        """Run a call that draws, makes memory, or whose arguments are not all held."""
+        """Run a call that draws, allocates, or lacks an argument."""
         if call.kind == ALLOCATE:
             for position, shape in call.made:
                 blank = Held(allocate(shape.nbytes, CPU), is_blank=True)
@@ -323,7 +322,7 @@ class ForwardReplay:
     def _find_inputs(
         self, call: SmallCall, numbers: Sequence[int]
     ) -> list[Tensor] | None:
-        """Return the arguments of a call; None if one is not known."""
+        """Return the tensor arguments of a call; None if one is not known."""
         tensors: list[Tensor] = []
         inputs = numbers[: len(call.inputs)]
         for position, (storage, shape) in enumerate(
@@ -341,7 +340,7 @@ class ForwardReplay:
         return tensors
 
     def _find_draw(self, index: int) -> Draw | None:
-        """Return the draw of a call, if its generator can be put where it began."""
+        """Return the draw of a call, if the state of its generator is known."""
         if index not in self._draws:
             randomness = self._columns.randomness()
             if self.streams is None:

@@ -1,8 +1,8 @@
-"""Values of a recording that runs loops of small calls: when they are run forward.
+"""Decide when the calls of a recording are run forward, instead of planned.
 
-Counting pairs in Python is 200,000 calls, of which a plan would decide one by one.
-A loss that is read in each step of a loop is a plan for each. Read
-:meth:`LoopValues.bring_on` first.
+Counting pairs in a Python loop is 200,000 calls, which a plan visits one by one;
+``loss.item()`` in each step needs one plan for each. :class:`ForwardReplay` is faster
+for both. Read :meth:`LoopValues.bring_on` first.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,39 +35,39 @@ from meta_magic.trace.program_facts import Evaluation
 from meta_magic.trace.signature import Geometry
 
 MIN_CALLS: Final = 2**12
-"""Calls that are run forward at once, without values being read between them."""
+"""Calls without a value between them from which on they may be a loop."""
 
 CHUNK_SECONDS: Final = N_AT_ONCE * 5e-6
-"""About what it takes to run as many calls as are picked at once."""
+"""About how long ``N_AT_ONCE`` calls take."""
 
 MIN_REPEATS: Final = 4
-"""How often calls are alike in a loop, on average."""
+"""Calls of a loop per signature, on average."""
 
 MIN_KNOWN: Final = 50
-"""One call in so many, at most, cannot be run forward: a plan makes what those change,
-and all that comes from it."""
+"""At most one call in so many may be unfit to run forward: a plan makes what it
+changes, and all that depends on that."""
 
 MIN_VALUES: Final = 4
-"""Values that were read one after the other, few calls apart, before a loop is seen."""
+"""Values with few calls between them from which on they are a loop."""
 
 MAX_MISSED: Final = 16
-"""Values in a row that a forward replay did not have before it is given up."""
+"""Consecutive values that needed a plan, after which running forward is given up."""
 
 FAILURES: Final = (ReplayError, RuntimeError, LookupError, TypeError, ValueError)
-"""What a call may raise: a plan then says of which."""
+"""Errors of a call; the plan that follows names the call."""
 
 PlanOf: TypeAlias = Callable[[ProgramCalls, Request], Execution]
-"""Returns a replay of what is requested of a recording."""
+"""Plans the replay of a request to a recording."""
 
 
 class LoopValues:
-    """Runs the small calls of a recording forward, once they are seen to be a loop.
+    """Runs the calls of a recording forward, if they look like a loop.
 
     Args:
         plan: Plans a replay.
 
     Attributes:
-        is_live: Whether it holds what was kept, and goes on from there.
+        is_live: Whether it has taken the kept contents, and :meth:`go_on` can answer.
     """
 
     def __init__(self, plan: PlanOf) -> None:
@@ -79,19 +79,19 @@ class LoopValues:
         self._n_torn = 0
 
     def bring_on(self, recorded: ProgramCalls, budget: ValueBudget) -> None:
-        """Run what can be run forward, and put all that is held to what is kept.
+        """Run the new calls forward if they are a loop, and keep the results.
 
-        Where torch does as it is told.
+        Under :func:`RealTorch`.
 
         Args:
-            recorded: All that was recorded so far.
-            budget: What it may take.
+            recorded: The calls so far.
+            budget: The limits.
         """
         forward, program = self._forward, recorded.program
         forward.allows = budget.allows
         columns, start = columns_of(program), forward.n_calls
         kept = recorded.kept
-        # A plan goes on from what was kept: no call that is left out may change that.
+        # A skipped call must not change a kept content: a plan would rely on it.
         is_strict = self.is_live or (kept is not None and bool(kept.storages))
         for storage in program.torn:
             forward.held.pop(storage, None)
@@ -106,7 +106,7 @@ class LoopValues:
             progress = budget.watch(lambda: [CHUNK_SECONDS] * n_chunks)
             forward.note_chunk = progress.note_step
             try:
-                with suppress(*FAILURES):  # a plan says what failed
+                with suppress(*FAILURES):
                     rows = program.offsets
                     forward.run(columns, rows, is_strict=is_strict)
             finally:
@@ -114,7 +114,7 @@ class LoopValues:
         self._give_back(recorded)
 
     def end(self, recorded: ProgramCalls, program: Program) -> None:
-        """Keep what is held at the end of a recording."""
+        """Keep the contents at the end of a recording."""
         if self.is_live:
             recorded.read(program)
             self._give_back(recorded)
@@ -122,9 +122,9 @@ class LoopValues:
     def _fetch(
         self, recorded: ProgramCalls, start: int, budget: ValueBudget
     ) -> dict[int, Held]:
-        """Return the storages that calls use from one call on, as they are before it.
+        """Return the storages that calls from ``start`` on use, as they are before it.
 
-        One plan makes all of them; where it fails, one for each.
+        One plan makes all of them; if it fails, each has its own.
         """
         births, find_last = recorded.births, recorded.writers.find_last
         used = np.unique(read_rows(recorded.program, start, len(recorded)).storages)
@@ -161,8 +161,8 @@ class LoopValues:
         """Replay storages as they are before a call.
 
         Raises:
-            ReplayError: They come from what was not recorded.
-            MissingValueError: They do, or take too much.
+            ReplayError: They depend on something that was not recorded.
+            MissingValueError: The same, or they exceed the limits.
         """
         sizes = recorded.nbytes_by_storage
         read = tuple((s, describe_bytes(sizes[s])) for s in storages)
@@ -178,7 +178,7 @@ class LoopValues:
     def _is_loop(
         self, recorded: ProgramCalls, columns: Columns, budget: ValueBudget
     ) -> bool:
-        """Whether the calls since the last value are many and much alike."""
+        """Whether the calls since the last value are many, of few signatures."""
         start, offsets = self._forward.n_calls, recorded.program.offsets
         n_calls = len(recorded) - start
         if n_calls < MIN_CALLS:
@@ -194,15 +194,15 @@ class LoopValues:
     def note_value(
         self, recorded: ProgramCalls, cost: Evaluation, planned: Execution | None
     ) -> Evaluation:
-        """Note that a value was read, of all that is recorded; go on from there.
+        """Note that a value was read; after several of them, become live.
 
         Args:
-            recorded: All that was recorded so far.
-            cost: What it took since that was brought on.
-            planned: The replay that made it, if one had to be planned.
+            recorded: The calls so far.
+            cost: The cost of the value, without calls that were run forward.
+            planned: The replay that made it, if one was planned.
 
         Returns:
-            What it took in all.
+            The whole cost.
         """
         forward, end = self._forward, len(recorded)
         start, forward.n_calls = forward.n_calls, end
@@ -224,14 +224,14 @@ class LoopValues:
     def go_on(
         self, columns: Columns, wanted: Sequence[int], n_torn: int
     ) -> tuple[list[UntypedStorage], Evaluation] | None:
-        """Return storages as they are now, and what that took; None if one is unknown.
+        """Return storages as they are now, and the cost; None if one is unknown.
 
-        Where torch does as it is told. Only while :attr:`is_live`.
+        Only while :attr:`is_live`, and while no mode intercepts torch.
 
         Args:
-            columns: All that was recorded so far.
-            wanted: The storages. They are not to be written, nor to be held.
-            n_torn: Real storages that something wrote which torch does not see.
+            columns: The program so far.
+            wanted: The storages. The caller must not write or keep the results.
+            n_torn: Count of real storages that were written outside of torch.
         """
         forward = self._forward
         if n_torn != self._n_torn:
@@ -255,17 +255,13 @@ class LoopValues:
 
     def _count_run(self) -> tuple[int, int]:
         """Return the calls run forward since the last value, and their FLOPs."""
-        before, self._run_before = (
-            self._run_before,
-            (
-                self._forward.n_run,
-                self._forward.work,
-            ),
-        )
-        return self._run_before[0] - before[0], self._run_before[1] - before[1]
+        n_run, work = self._run_before
+        forward = self._forward
+        self._run_before = forward.n_run, forward.work
+        return forward.n_run - n_run, forward.work - work
 
     def _take(self, recorded: ProgramCalls, n_calls: int) -> None:
-        """Take what is kept as it was before a call, and nothing else."""
+        """Take the kept contents that are valid before a call."""
         self._forward.clear()
         kept, find_last = recorded.kept, recorded.writers.find_last
         self._forward.kept = kept
@@ -279,7 +275,7 @@ class LoopValues:
                 self._forward.held[storage] = Held(kept.take(storage))
 
     def _give_back(self, recorded: ProgramCalls) -> None:
-        """Put all that is held to what is kept."""
+        """Move all contents to the kept ones."""
         forward = self._forward
         held, streams, end = forward.held, forward.streams, forward.n_calls
         kept = recorded.kept
@@ -292,8 +288,9 @@ class LoopValues:
                 kept.put_state(generator, draw, state)
         for storage, content in held.items():
             constant = recorded.constants.get(storage)
-            is_read_anew = constant is not None and constant.tensor is not None
-            if content.is_blank or is_read_anew or storage in recorded.dead:
+            # The user may change their own tensor: it is read again each time.
+            is_shared = constant is not None and constant.tensor is not None
+            if content.is_blank or is_shared or storage in recorded.dead:
                 continue
             last_call = recorded.writers.find_last(storage, end)
             kept.put(storage, Content(content.real, last_call, is_assumed=False))
@@ -312,7 +309,7 @@ def describe_bytes(nbytes: int) -> Geometry:
 
 
 def bring_on_earlier(earlier: ProgramCalls, plan: PlanOf) -> None:
-    """Run the loops of a recording that is over: all is wanted that lives."""
+    """Run the loops of a finished recording, once."""
     kept = earlier.kept
     if kept is not None and not kept.is_brought_on:
         kept.is_brought_on = True

@@ -1,7 +1,8 @@
-"""Calls on small tensors, worked out once for all calls of a signature.
+"""What a forward replay does with the calls of one signature, decided once for all.
 
-What a replay decides for each call, such as what its operator reads, is decided here
-for its signature. Read :func:`make_small_call` first.
+A loop makes 200,000 calls of ten signatures: deciding for each call which operator it
+names, and what that reads, would take longer than the calls. Read
+:func:`make_small_call` first.
 """
 
 from collections.abc import Sequence
@@ -31,11 +32,11 @@ CPU: Final = torch.device("cpu")
 
 LARGE_NBYTES: Final = 2**20
 LARGE_WORK: Final = 2**24
-"""A call that changes more bytes, or takes more operations, is large: the limits hold
-for it."""
+"""A call that changes more bytes, or takes more operations, is large: it is checked
+against the limits."""
 
 MAX_VIEWS: Final = 2**12
-"""Tensors on one storage that are kept for the next call: elements of a table, say."""
+"""Cached tensors on one storage, such as the elements of a table."""
 
 
 VIEWS_IN_PLACE: Final = frozenset(
@@ -46,30 +47,32 @@ VIEWS_IN_PLACE: Final = frozenset(
         *("t_.default", "transpose_.default", "unsqueeze_.default"),
     )
 )
-"""Operators that change a tensor's metadata and leave its storage as it was."""
+"""Operators that change only the metadata of a tensor, not its storage."""
 
 
 class CallKind(IntEnum):
     """What a forward replay does with the calls of a signature."""
 
     PASS = 0
-    """Nothing: they make views, or read for the cell."""
+    """Skip them: they make views, or read a value for the cell."""
     RUN = 1
     """Run them."""
     ALLOCATE = 2
-    """Make memory without content."""
+    """Allocate their outputs: these are uninitialized."""
     FORGET = 3
-    """Forget what they make or write: it is large, or they are not plain ones."""
+    """Do not run them, and drop the storages that they make or write."""
     REAL = 4
-    """Forget what they write: it is real, and no small call reads it."""
+    """Drop the storages that they write: real ones, which no small call reads."""
 
 
 class Held:
-    """A storage that a forward replay holds.
+    """A real storage of a forward replay.
 
     Attributes:
-        real: The bytes.
-        is_blank: Whether nothing was written to them yet.
+        real: The storage.
+        is_blank: Whether it is uninitialized.
+        nbytes: Its bytes.
+        tensors: Tensors on it, by the number of their geometry.
     """
 
     __slots__ = ("is_blank", "nbytes", "real", "tensors")
@@ -81,10 +84,10 @@ class Held:
         self.tensors: dict[int, Tensor] = {}
 
     def view(self, shape: "Shape") -> Tensor:
-        """Return a tensor on it.
+        """Return a tensor on the storage.
 
         Raises:
-            ReplayError: It is too short.
+            ReplayError: The storage is too short.
         """
         if shape.nbytes > self.nbytes:
             raise ReplayError("a tensor is larger than its storage was so far")
@@ -95,7 +98,7 @@ class Held:
 
 
 class Shape(NamedTuple):
-    """A geometry, the number that stands for it, and the bytes that it spans."""
+    """A geometry, its number, and the bytes that it spans."""
 
     number: int
     geometry: Geometry
@@ -103,23 +106,24 @@ class Shape(NamedTuple):
 
 
 class SmallCall:
-    """What the calls of one signature do.
+    """What a forward replay does with the calls of one signature.
 
     Attributes:
         kind: What is done with them.
         width: Words of a row.
         op: Name of the operator.
         inputs: Shape of each tensor argument.
-        made: Position, among the tensors returned, and shape of each new one.
+        made: Index and shape of each output with a new storage.
         writes: Indices of the arguments that are written.
-        n_needed: How many arguments it has; more than there are if nothing is run.
-        changed: Where the storages stand, among those of all tensors, that are new or
-            written.
-        is_copy_of_itself: Whether it copies a tensor to one of the same geometry.
-        is_large: Whether the limits hold for it.
+        n_needed: Count of the tensor arguments; one more if the calls are not simply
+            run, so that it is never reached.
+        changed: Indices, among all tensors of a row, of new and written storages.
+        is_copy_of_itself: Whether it copies between tensors of the same geometry.
+        is_large: Whether it is checked against the limits.
         is_random: Whether it draws random numbers.
-        nbytes: Bytes of what it makes.
-        work: Operations that it takes.
+        nbytes: Bytes of its new storages.
+        usage: How the operator uses its tensors; None unless the calls are run.
+        work: Operations of a call.
     """
 
     __slots__ = (
@@ -171,7 +175,7 @@ class SmallCall:
         )
 
     def prepare(self, usage: Usage) -> None:
-        """Take in how the operator uses its tensors, and what it is called with."""
+        """Prepare to run the calls, without dispatch by arguments if possible."""
         operator, given = usage.operator, usage.signature.arguments
         self.usage, self.is_random = usage, operator.is_random
         self.kind = CallKind.ALLOCATE if operator.is_empty else CallKind.RUN
@@ -201,23 +205,23 @@ class SmallCall:
                 self._named = {name: as_list(v) for name, v in given[n_positional:]}
 
     def run(self, tensors: Sequence[Tensor], generator: torch.Generator | None) -> Any:
-        """Return what the operator returns."""
+        """Call the operator."""
         if self._function is not None:
             return self._function(*tensors, *self._positional, **self._named)
         usage: Any = self.usage
         return usage.operator.call(usage.arguments, tensors, CPU, generator)
 
     def fills(self, position: int, nbytes: int) -> bool:
-        """Whether an argument is overwritten, with all bytes of its storage."""
+        """Whether overwriting an argument overwrites its whole storage."""
         usage: Any = self.usage
         return position in usage.overwritten and bool(usage.fills(position, nbytes))
 
     def keep(
         self, tensor: Tensor, shape: Shape, inputs: Sequence[Tensor]
     ) -> Tensor | None:
-        """Return what a call made, on a storage of its own that is as recorded.
+        """Return an output as it was recorded, on a storage of its own.
 
-        None if it has another shape or dtype: a replay says so, if it is needed.
+        None if it has another shape or dtype: a plan then raises the error.
         """
         geometry = shape.geometry
         if tensor.shape != geometry.shape or tensor.dtype is not geometry.dtype:
@@ -235,7 +239,7 @@ class SmallCall:
             and not tensor.is_conj()
             and not tensor.is_neg()
         ):
-            # All calls of a signature lay out what they make alike.
+            # Another call of the signature has the same strides.
             self._is_known = len(self.made) == 1
             return tensor
         copied = make_view(allocate(shape.nbytes, CPU), geometry)
@@ -245,17 +249,17 @@ class SmallCall:
 
 
 def make_small_call(signature: Signature, numbers: dict[Geometry, int]) -> SmallCall:
-    """Return what the calls of a signature do; number its geometries."""
+    """Decide what is done with the calls of a signature; number its geometries."""
     call = SmallCall(signature, numbers)
     op = signature.op
     made = [signature.outputs[i] for i, _ in call.made]
-    if call.width == HEADER or op in VIEWS_IN_PLACE:  # a profiler's has no tensors
+    if call.width == HEADER or op in VIEWS_IN_PLACE:  # no tensors: the profiler's
         call.kind = CallKind.PASS
-    elif not op.startswith("aten."):  # its schema may not say all that it writes
+    elif not op.startswith("aten."):  # a custom schema may hide writes
         call.changed = tuple(range(call.width - HEADER))
     elif op not in CHOOSY and op not in HOMES:
         made += [signature.inputs[i] for i in signature.writes]
-        if not made:  # it makes views, or reads for the cell
+        if not made:  # a view, or a value that the cell reads
             call.kind = CallKind.PASS
         elif signature.writes and all(g.device.type != "meta" for g in made):
             call.kind = CallKind.REAL
@@ -267,7 +271,7 @@ def make_small_call(signature: Signature, numbers: dict[Geometry, int]) -> Small
 
 
 def find_usage(signature: Signature) -> Usage | None:
-    """Return how an operator uses its tensors; None if it is not for a small call."""
+    """Return how an operator uses its tensors; None if it cannot be run forward."""
     try:
         usage = Usage(signature, find_operator(signature.op))
     except ReplayError:
@@ -278,7 +282,7 @@ def find_usage(signature: Signature) -> Usage | None:
 
 
 def is_plain(geometry: Geometry) -> bool:
-    """Whether a tensor lies in memory as its numbers are, or would on the CPU."""
+    """Whether a tensor is strided, on meta or the CPU, without lazy conjugation."""
     return (
         geometry.device.type in {"meta", "cpu"}
         and geometry.layout is torch.strided
@@ -295,12 +299,12 @@ def is_number(value: object) -> bool:
 
 
 def as_list(value: object) -> object:
-    """Return an argument as an operator takes it."""
+    """Return an argument with its tuples as lists, as operators take it."""
     return [*value] if isinstance(value, tuple) else value
 
 
 def count_positional(function: Any, given: Sequence[tuple[str, object]]) -> int:
-    """Return how many of the arguments that were given can be given by position."""
+    """Return how many of the given arguments can be passed by position."""
     names = [a.name for a in schema_of(function).arguments if not a.kwarg_only]
     pairs = zip(given, names, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0][0] == pair[1], pairs))
