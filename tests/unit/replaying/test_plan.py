@@ -1,9 +1,13 @@
-"""What a replay runs again, and what it leaves out."""
+"""What a replay runs again, what it leaves out, and what it holds at once."""
 
+import pytest
 import torch
 
 from meta_magic import record
+from meta_magic.errors import ReplayError
 from meta_magic.replaying.execution import Execution
+from meta_magic.replaying.memory import Memory, make_view
+from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import Request, StepKind
 from tests.unit.eager import assert_same_tensor
 from tests.unit.replaying.replays import CPU, both, ops, plan, replay, storages_of
@@ -81,3 +85,118 @@ def test_until_gives_the_content_at_an_earlier_time():
     for _ in Execution(trace.program, request, CPU).run(contents.__setitem__):
         pass
     assert torch.empty(0).set_(contents[number]).tolist() == [3, 3]
+
+
+def test_the_peak_counts_what_is_alive_at_once():
+    with record() as trace:
+        x = torch.ones(100)
+        for _ in range(5):
+            x = x * 2
+    # The old and the new tensor of 400 bytes, never three.
+    assert plan(trace, x).peak_nbytes({}, can_split=True) == 800
+
+
+def test_the_peak_counts_memory_for_draws_of_no_use():
+    with record() as trace:
+        other = torch.empty(1000).normal_()
+        x = torch.empty(10).normal_()
+    assert plan(trace, x).peak_nbytes({}, can_split=True) == 4000
+    assert other.is_meta
+
+
+def test_the_peak_counts_the_part_of_a_draw_that_is_there_at_once(monkeypatch):
+    monkeypatch.setattr("meta_magic.replaying.streams.MAX_DRAWN", 64)
+    with record() as trace:
+        torch.empty(1000).uniform_()
+        x = torch.empty(10).normal_()
+    made = plan(trace, x)
+    assert made.peak_nbytes({}, can_split=True) == 256
+    assert made.peak_nbytes({}, can_split=False) == 4000
+
+
+def test_the_peak_counts_both_sides_of_a_cast():
+    with record() as trace:
+        x = torch.ones(100)
+    (number,) = storages_of(trace, x)
+    assert plan(trace, x).peak_nbytes({number: 200}, can_split=True) == 600
+
+
+def test_what_is_finished_is_handed_over_before_the_end():
+    with record() as trace:
+        first = torch.ones(2) * 2
+        second = torch.ones(3) * 3
+    numbers = storages_of(trace, first, second)
+    done = []
+    steps = Execution(trace.program, Request(storages=frozenset(numbers)), CPU).run(
+        lambda number, _: done.append(number)
+    )
+    seen = [list(done) for _ in steps]
+    assert seen[-1] == numbers
+    assert numbers[:1] in seen
+
+
+def test_no_view_reaches_beyond_its_storage():
+    storage = torch.zeros(2).untyped_storage()
+    with record() as trace:
+        torch.ones(3)
+    (geometry,) = trace.ops[0].outputs
+    with pytest.raises(ReplayError, match="tensor of shape"):
+        make_view(storage, geometry)
+
+
+def test_a_storage_without_memory_is_refused():
+    storage = torch.empty(2, device="meta").untyped_storage()
+    with record() as trace:
+        x = torch.ones(2)
+    (number,) = storages_of(trace, x)
+    memory = Memory(ProgramCalls(trace.program), CPU)
+    with pytest.raises(ReplayError, match="has no memory of its own"):
+        memory.add(number, storage)
+
+
+def _count_reads(monkeypatch, n_values):
+    """Return how often the calls of a program were looked at for some values."""
+    n_reads = 0
+    tensors = ProgramCalls.tensors
+
+    def count(self, index):
+        nonlocal n_reads
+        n_reads += 1
+        return tensors(self, index)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ProgramCalls, "tensors", count)
+        with record():
+            labels = torch.tensor([7, 5, 3, 1])
+            for n in range(n_values):
+                assert int(labels[n % 4]) == (7, 5, 3, 1)[n % 4]
+                scale = torch.as_tensor([2.0])
+                assert not (scale == 0).any()
+    return n_reads
+
+
+def test_each_value_of_many_looks_at_as_many_calls(monkeypatch):
+    few, many = (_count_reads(monkeypatch, n_values) for n_values in (20, 80))
+    assert many / 80 < 1.2 * few / 20
+
+
+def test_a_value_asks_for_the_size_of_no_other_that_is_kept(monkeypatch):
+    n_asked = 0
+    nbytes = torch.UntypedStorage.nbytes
+
+    def count(self):
+        nonlocal n_asked
+        n_asked += 1
+        return nbytes(self)
+
+    counts = []
+    with record():
+        kept = [torch.full((2,), float(n)) for n in range(120)]
+        for chunk in (kept[:20], kept[20:100], kept[100:]):
+            before = n_asked
+            with monkeypatch.context() as patch:
+                patch.setattr(torch.UntypedStorage, "nbytes", count)
+                for tensor in chunk:
+                    tensor.tolist()
+            counts.append((n_asked - before) / len(chunk))
+    assert counts[2] < 1.2 * counts[0]
