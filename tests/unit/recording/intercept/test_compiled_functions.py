@@ -99,7 +99,7 @@ import sys, torch
 from meta_magic import record
 
 def list_left():
-    return [f for _, f in list_left_alone() if "__dynamo_disable" in vars(f)]
+    return [f for _, f in list_disabled() if "__dynamo_disable" in vars(f)]
 
 with record() as trace:
     x = (torch.ones(3, 4) * 2 + 1).softmax(-1)
@@ -108,8 +108,8 @@ with record() as trace:
     y = x.div(2).pow(3)
 assert [call.op for call in trace.ops][-1] == "aten.pow.Tensor_Scalar"
 assert "torch._dynamo" not in sys.modules
-from meta_magic.torch_private.dynamo import list_left_alone
-assert len(list_left_alone()) > 100
+from meta_magic.torch_private.dynamo import list_disabled
+assert len(list_disabled()) > 100
 assert not list_left()
 with record():
     torch.ones(3) * 2
