@@ -225,6 +225,6 @@ def ends_with_semicolon(code: str) -> bool:
     return last == [";"]
 
 
-output_can_be_silenced: Any = getattr(
+output_can_be_silenced: Callable[[Any], Any] = getattr(
     magics, "output_can_be_silenced", silence_at_semicolon
 )
