@@ -126,7 +126,7 @@ class CallRunner:
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         unneeded: Collection[int] = (),
-        spared: Collection[int] = (),
+        retained: Collection[int] = (),
     ) -> None:
         """Add the outputs of a call to the memory, with their recorded strides.
 
@@ -136,7 +136,7 @@ class CallRunner:
             outputs: Its outputs.
             unneeded: Storages that nothing reads. They may differ from the record: a
                 norm returns other statistics on the CPU than on CUDA.
-            spared: Storages to keep for later replays, if they are as recorded.
+            retained: Storages to keep for later replays, if they are as recorded.
 
         Raises:
             ReplayError: An output has another shape or dtype than was recorded.
@@ -147,7 +147,7 @@ class CallRunner:
             call.outputs, call.signature.outputs, outputs, strict=True
         ):
             is_needed = storage not in unneeded
-            if storage in self.memory or not (is_needed or storage in spared):
+            if storage in self.memory or not (is_needed or storage in retained):
                 continue
             if tensor.shape == geometry.shape and tensor.dtype == geometry.dtype:
                 self._keep(storage, geometry, tensor, inputs)

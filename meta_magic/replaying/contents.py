@@ -336,7 +336,7 @@ def find_dependents(plan: Plan) -> set[int]:
     recorded, dead = plan.recorded, plan.recorded.dead
     made = {step.call.number for step in plan.steps if step.kind == StepKind.RUN}
     readers, end = recorded.readers, len(recorded) - 1
-    readers.go_on()
+    readers.update()
     waiting = [
         index
         for storage, (first, last) in find_changed(plan).items()
@@ -366,8 +366,8 @@ def find_changed_by(recorded: ProgramCalls, index: int) -> set[int]:
     signature, storages = recorded.tensors(index)
     made = storages[len(signature.inputs) :]
     born = {s for s in made if recorded.births[s] == index}
-    beside = recorded.sparse.changed.get(index, ())
-    return born.union([storages[i] for i in signature.writes], beside)
+    also_changed = recorded.sparse.changed.get(index, ())
+    return born.union([storages[i] for i in signature.writes], also_changed)
 
 
 def find_changed(plan: Plan) -> dict[int, tuple[int, int]]:
@@ -378,7 +378,7 @@ def find_changed(plan: Plan) -> dict[int, tuple[int, int]]:
     recorded, kept = plan.recorded, plan.recorded.kept
     first = {} if kept is None else kept.list_contents(can_assume=True)
     found = {}
-    for storage in plan.spared | first.keys():
+    for storage in plan.retained | first.keys():
         last = recorded.writers.find_last(storage, len(recorded))
         begin = first.get(storage, recorded.births[storage])
         if storage in recorded.dead:

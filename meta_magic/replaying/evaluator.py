@@ -23,7 +23,7 @@ from meta_magic.replaying.kept import (
     forget_unreachable,
     keep_for,
 )
-from meta_magic.replaying.loop_values import LoopValues, bring_on_earlier
+from meta_magic.replaying.loop_values import LoopValues, run_earlier_loops
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import build_tensor
 from meta_magic.replaying.steps import Request
@@ -50,12 +50,12 @@ class Evaluator:
     """Computes values of one recording while it goes on; makes each call once.
 
     Args:
-        is_apart: Whether it computes values that the cell did not ask for: its kept
+        is_private: Whether it computes values that the cell did not ask for: its kept
             contents are its own, and it computes no dependents.
     """
 
-    def __init__(self, *, is_apart: bool = False) -> None:
-        self._is_apart = is_apart
+    def __init__(self, *, is_private: bool = False) -> None:
+        self._is_private = is_private
         self._recorded: ProgramCalls | None = None
         self._earlier: dict[int, ProgramCalls] = {}
         self._given_up: set[int] = set()
@@ -68,7 +68,7 @@ class Evaluator:
         budget: ValueBudget,
         *,
         can_assume: bool = True,
-        is_brief: bool = False,
+        stops_at_limit: bool = False,
     ) -> tuple[list[Tensor], Evaluation]:
         """Return the values that tensors have on the CPU now, and the cost.
 
@@ -79,8 +79,8 @@ class Evaluator:
             wanted: Storage and geometry of each tensor.
             budget: The limits.
             can_assume: Whether the values may rest on assumed ones.
-            is_brief: Whether planning may stop at the limit, so that an error does not
-                say how much the value would take.
+            stops_at_limit: Whether planning may stop at the limit: an error then does
+                not say how much the value would take.
 
         Raises:
             MissingValueError: It exceeds the limits, or depends on something that was
@@ -91,13 +91,13 @@ class Evaluator:
             read=tuple(wanted),
             can_assume=can_assume,
             keeps=True,
-            max_flops=budget.max_flops() if is_brief else None,
+            max_flops=budget.max_flops() if stops_at_limit else None,
         )
         try:
             budget.refuse_more()
             with RealTorch(), budget:
                 recorded = self._read(program, budget)
-                outdated = set() if self._is_apart else find_outdated(recorded)
+                outdated = set() if self._is_private else find_outdated(recorded)
                 done = None if outdated else find_kept_values(recorded, request, budget)
                 done = done or self._make(recorded, outdated, request, budget)
                 tensors = [build_tensor(g, done.made[storage]) for storage, g in wanted]
@@ -125,7 +125,7 @@ class Evaluator:
             return None
         return None if done.replay is None else done.replay.state_at(source)
 
-    def hand_over(self, program: Program) -> None:
+    def keep_contents(self, program: Program) -> None:
         """Keep the contents for later recordings, at the end of this one.
 
         Args:
@@ -157,29 +157,29 @@ class Evaluator:
             ReplayError: What is wanted depends on something that was not recorded.
             MissingValueError: The same, or it exceeds the limits.
         """
-        if self._is_apart:
+        if self._is_private:
             return run(self._plan(recorded, request), budget, keeps=True)
         given_up = set(self._given_up)
-        along = outdated - given_up
+        dependents = outdated - given_up
         while True:
-            wider = replace(request, storages=request.storages | along)
+            wider = replace(request, storages=request.storages | dependents)
             try:
                 replay = self._plan(recorded, wider)
                 more = find_dependents(replay.plan) - wider.storages - given_up
                 if not more:
                     done = run(replay, budget, keeps=True)
                     break
-                along |= more
+                dependents |= more
             except (ReplayError, MissingValueError) as error:
                 is_over = isinstance(error, ValueLimitError)
-                if is_over and not along and request.max_flops is not None:
+                if is_over and not dependents and request.max_flops is not None:
                     raise
-                if not along:  # only what is wanted, and keep nothing
+                if not dependents:  # only what is wanted, and keep nothing
                     replay = self._plan(recorded, replace(request, keeps=False))
                     done = run(replay, budget, keeps=False)
                     break
-                given_up |= along
-                along = set()
+                given_up |= dependents
+                dependents = set()
         if recorded.kept is not None:
             self._given_up = given_up.difference(recorded.kept.storages)
         return done
@@ -194,7 +194,7 @@ class Evaluator:
         if recorded.kept is None:
             recorded.kept = Kept()
         recorded.kept.drop(program.torn)
-        self.loops.bring_on(recorded, budget)
+        self.loops.run_new_calls(recorded, budget)
         return recorded
 
     def _plan(self, recorded: ProgramCalls, request: Request) -> Execution:
@@ -204,10 +204,10 @@ class Evaluator:
             found = known.get(id(other))
             if found is None:
                 found = self._earlier[id(other)] = ProgramCalls(other)
-                found.kept = Kept() if self._is_apart else find_kept(other)
+                found.kept = Kept() if self._is_private else find_kept(other)
                 storages = set(range(len(found.births)))
                 found.dead.update(storages - living_of(other))
-                bring_on_earlier(found, self._plan)
+                run_earlier_loops(found, self._plan)
             return found
 
         replay = Execution(recorded.program, request, CPU, read)
@@ -270,8 +270,8 @@ def run(replay: Execution, budget: ValueBudget, *, keeps: bool) -> Done:
         ValueLimitError: It exceeds the limits.
         ReplayError: A step failed.
     """
-    idle_nbytes = sum(part.drop_idle(is_all=not keeps) for part in replay.parts)
-    cost = budget.check(replay, idle_nbytes)
+    unused_nbytes = sum(part.drop_unused(is_all=not keeps) for part in replay.parts)
+    cost = budget.check(replay, unused_nbytes)
     made: Made = {}
     budget.run(replay, made.__setitem__)
     if keeps:

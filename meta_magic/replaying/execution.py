@@ -63,7 +63,7 @@ class Part:
         ]
         draws = [step.draw for step in self.plan.steps if step.draw is not None]
         streams = Streams(program.randomness, draws, self.plan.sources, device)
-        streams.go_on_from(recorded.kept, keeps=request.keeps)
+        streams.use_kept(recorded.kept, keeps=request.keeps)
         self._runner = CallRunner(self.plan.recorded, device, streams)
         self.follower: RawFollower | None = None
 
@@ -93,11 +93,11 @@ class Part:
         """Return the state of a generator on a device at a requested source."""
         return self._runner.streams.state_at(source, device)
 
-    def go_on_from(self, done: Mapping[int, "Part"]) -> None:
+    def use_earlier_states(self, done: Mapping[int, "Part"]) -> None:
         """Use the generator states of earlier parts, by the id of their program."""
         for number, end in self.plan.earlier_ends.items():
             state_on = partial(done[id(end.program)].state_at, end.source)
-            self._runner.streams.give(number, state_on)
+            self._runner.streams.give_state(number, state_on)
 
     def run(self, finished: Finished) -> Iterator[None]:
         """Run the steps; yield after each."""
@@ -116,12 +116,14 @@ class Part:
                 with FlagsOf(self.program, step.call.number):
                     self._do(step)
             if step.frees:
-                memory.free(self._find_freed(step) if self.plan.spared else step.frees)
+                memory.free(
+                    self._find_freed(step) if self.plan.retained else step.frees
+                )
             for storage in step.finishes:
                 finished(storage, memory.take(storage))
             yield
 
-    def drop_idle(self, *, is_all: bool) -> int:
+    def drop_unused(self, *, is_all: bool) -> int:
         """Drop kept contents that the plan does not use.
 
         Args:
@@ -170,7 +172,7 @@ class Part:
         for draw, state in runner.streams.saved_states():
             kept.put_state(recorded.draws[draw].generator, draw, state)
         tainted = {storage for storage, memory in raw.items() if memory.is_tainted}
-        for storage in self.plan.spared & results.keys() - tainted:
+        for storage in self.plan.retained & results.keys() - tainted:
             real = made.get(storage, runner.memory.find(storage))
             constant = recorded.constants.get(storage)
             # The user may change their own tensor: it is read again each time.
@@ -179,7 +181,7 @@ class Part:
                 kept.put(storage, Content(real, *results[storage], raw.get(storage)))
 
     def _find_freed(self, step: Step) -> list[int]:
-        return [s for s in step.frees if s not in self.plan.spared]
+        return [s for s in step.frees if s not in self.plan.retained]
 
     def _provide(self) -> None:
         """Add the storages that must exist before the first step."""
@@ -208,7 +210,7 @@ class Part:
         else:
             inputs = runner.read_inputs(call)
             outputs = runner.make(call, step.draw, inputs)
-            runner.keep(call, inputs, outputs, step.frees, self.plan.spared)
+            runner.keep(call, inputs, outputs, step.frees, self.plan.retained)
 
     def _make_scratch(self, call: Call) -> Iterator[list[Tensor]]:
         """Yield scratch arguments for a call of which only the draw matters."""
@@ -390,7 +392,7 @@ class Execution:
             self._results = list(self._find_results())
         for part in self._parts:
             is_last = part is self._last
-            part.go_on_from(done)
+            part.use_earlier_states(done)
             done[id(part.program)] = part
             yield from part.run(finished if is_last else self._passing_on(part))
         if self._last.follower is not None and self.reads_raw(self._read):
@@ -441,7 +443,7 @@ class Execution:
         def take(storage: int, real: UntypedStorage | Tensor) -> None:
             takers = self._takers_of(part, storage)
             # A storage that no later part writes stays valid: keep it here.
-            is_kept = storage in part.plan.spared
+            is_kept = storage in part.plan.retained
             is_kept = is_kept and not any(t.writes(number) for t, number in takers)
             if is_kept:
                 part.give(storage, real)

@@ -129,7 +129,7 @@ class ForwardReplay:
         self._columns: Columns
         self._is_strict = False
 
-    def stand_at(self, n_calls: int, at: int, n_deaths: int) -> None:
+    def move_to(self, n_calls: int, at: int, n_deaths: int) -> None:
         """Continue before a call.
 
         Args:
@@ -345,8 +345,8 @@ class ForwardReplay:
             randomness = self._columns.randomness()
             if self.streams is None:
                 self.streams = Streams(randomness, (), (), CPU)
-                self.streams.go_on_from(self.kept, keeps=False)
-            self.streams.go_on_with(randomness)
+                self.streams.use_kept(self.kept, keeps=False)
+            self.streams.update(randomness)
             drawn = read_draws(randomness, self._n_draws)
             self._draws = {draw.call: draw for draw in drawn if draw.call >= index}
         draw = self._draws.get(index)

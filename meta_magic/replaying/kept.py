@@ -161,7 +161,7 @@ class Kept:
 
     Attributes:
         nbytes: Bytes of all kept contents.
-        is_brought_on: Whether the loops of the finished recording were replayed.
+        has_run_loops: Whether the loops of the finished recording were replayed.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class Kept:
         self._last_calls: dict[int, int] = {}
         self._assumed: set[int] = set()
         self.nbytes = 0
-        self.is_brought_on = False
+        self.has_run_loops = False
         self._states: dict[int, dict[int, Tensor]] = {}
 
     def __contains__(self, storage: int) -> bool:

@@ -2,7 +2,7 @@
 
 Counting pairs in a Python loop is 200,000 calls, which a plan visits one by one;
 ``loss.item()`` in each step needs one plan for each. :class:`ForwardReplay` is faster
-for both. Read :meth:`LoopValues.bring_on` first.
+for both. Read :meth:`LoopValues.run_new_calls` first.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ class LoopValues:
         plan: Plans a replay.
 
     Attributes:
-        is_live: Whether it has taken the kept contents, and :meth:`go_on` can answer.
+        is_live: Whether :meth:`find_values` can answer: it has the kept contents.
     """
 
     def __init__(self, plan: PlanOf) -> None:
@@ -78,7 +78,7 @@ class LoopValues:
         self._n_values = self._n_missed = 0
         self._n_torn = 0
 
-    def bring_on(self, recorded: ProgramCalls, budget: ValueBudget) -> None:
+    def run_new_calls(self, recorded: ProgramCalls, budget: ValueBudget) -> None:
         """Run the new calls forward if they are a loop, and keep the results.
 
         Under :func:`RealTorch`.
@@ -98,8 +98,8 @@ class LoopValues:
         if not self.is_live:
             if not self._is_loop(recorded, columns, budget):
                 return
-            self._take(recorded, start)
-            forward.stand_at(start, program.offsets[start], 0)
+            self._take_kept(recorded, start)
+            forward.move_to(start, program.offsets[start], 0)
             forward.held.update(self._fetch(recorded, start, budget))
         if not (program.assumptions or needs_flags(program)):
             n_chunks = -(-len(recorded) // N_AT_ONCE)
@@ -111,13 +111,13 @@ class LoopValues:
                     forward.run(columns, rows, is_strict=is_strict)
             finally:
                 progress.finish()
-        self._give_back(recorded)
+        self._return_kept(recorded)
 
     def end(self, recorded: ProgramCalls, program: Program) -> None:
         """Keep the contents at the end of a recording."""
         if self.is_live:
             recorded.read(program)
-            self._give_back(recorded)
+            self._return_kept(recorded)
 
     def _fetch(
         self, recorded: ProgramCalls, start: int, budget: ValueBudget
@@ -215,13 +215,13 @@ class LoopValues:
             and not (program.assumptions or needs_flags(program))
             and not forward.count_kinds(columns, program.offsets[start:-1])[0]
         ):
-            self._take(recorded, end)
-            forward.stand_at(end, program.offsets[end], len(columns.deaths))
+            self._take_kept(recorded, end)
+            forward.move_to(end, program.offsets[end], len(columns.deaths))
             self._n_torn, self.is_live = len(program.torn), True
         n_calls, flops = self._count_run()
         return cost._replace(n_calls=cost.n_calls + n_calls, flops=cost.flops + flops)
 
-    def go_on(
+    def find_values(
         self, columns: Columns, wanted: Sequence[int], n_torn: int
     ) -> tuple[list[UntypedStorage], Evaluation] | None:
         """Return storages as they are now, and the cost; None if one is unknown.
@@ -260,7 +260,7 @@ class LoopValues:
         self._run_before = forward.n_run, forward.work
         return forward.n_run - n_run, forward.work - work
 
-    def _take(self, recorded: ProgramCalls, n_calls: int) -> None:
+    def _take_kept(self, recorded: ProgramCalls, n_calls: int) -> None:
         """Take the kept contents that are valid before a call."""
         self._forward.clear()
         kept, find_last = recorded.kept, recorded.writers.find_last
@@ -274,7 +274,7 @@ class LoopValues:
             if is_there and find_last(storage, n_calls) == last:
                 self._forward.held[storage] = Held(kept.take(storage))
 
-    def _give_back(self, recorded: ProgramCalls) -> None:
+    def _return_kept(self, recorded: ProgramCalls) -> None:
         """Move all contents to the kept ones."""
         forward = self._forward
         held, streams, end = forward.held, forward.streams, forward.n_calls
@@ -308,9 +308,9 @@ def describe_bytes(nbytes: int) -> Geometry:
     )
 
 
-def bring_on_earlier(earlier: ProgramCalls, plan: PlanOf) -> None:
+def run_earlier_loops(earlier: ProgramCalls, plan: PlanOf) -> None:
     """Run the loops of a finished recording, once."""
     kept = earlier.kept
-    if kept is not None and not kept.is_brought_on:
-        kept.is_brought_on = True
-        LoopValues(plan).bring_on(earlier, ValueBudget(LIMITS))
+    if kept is not None and not kept.has_run_loops:
+        kept.has_run_loops = True
+        LoopValues(plan).run_new_calls(earlier, ValueBudget(LIMITS))

@@ -89,7 +89,7 @@ class Planner:
             recorded=self._recorded,
             wanted=self._wanted,
             held={s: self._kept[s] for s in self._held},
-            spared=self._find_spared(calls),
+            retained=self._find_retained(calls),
             steps=steps,
             given=frozenset(self._given),
             blank=frozenset(self._blank),
@@ -98,7 +98,7 @@ class Planner:
             last_draw=last_draw,
         )
 
-    def _find_spared(self, calls: Iterable[Call]) -> frozenset[int]:
+    def _find_retained(self, calls: Iterable[Call]) -> frozenset[int]:
         """Return the storages to keep for later replays."""
         if not self._request.keeps:
             return frozenset()
@@ -119,7 +119,7 @@ class Planner:
         """
         self._kinds, self._flops = {}, 0
         contents, memory = set(self._wanted), set[int]()
-        births, beside = self._recorded.births, self._recorded.sparse.changed
+        births, shared = self._recorded.births, self._recorded.sparse.changed
         queue = CallQueue(self._recorded, self._n_calls, self._kept)
         queue.add(self._forced)
         self._held = queue.add_writers(contents)
@@ -128,7 +128,7 @@ class Planner:
             signature, storages = self._recorded.tensors(index)
             born = {s for s in storages if births[s] == index}
             changed = born.union([storages[i] for i in signature.writes])
-            changed.update(beside.get(index, ()))
+            changed.update(shared.get(index, ()))
             if index in self._forced or not changed.isdisjoint(contents):
                 self._include(index, born, contents, memory)
             needed = contents.intersection(changed.union(storages))
@@ -158,8 +158,8 @@ class Planner:
         for position in usage.overwritten:
             target = inputs[position]
             nbytes = self._recorded.nbytes_by_storage[target]
-            # With `beside`, the memory is shared with a sparse tensor: no new one.
-            if not call.beside and call.fills(position, nbytes):
+            # Memory that is shared with a sparse tensor is not allocated anew.
+            if not call.also_changed and call.fills(position, nbytes):
                 contents.discard(target)
                 memory.add(target)
             else:
@@ -193,7 +193,7 @@ class Planner:
             for draw in self._find_draws()
             if draw.call < self._n_calls and self._is_needed(draw)
         ]
-        if self._request.goes_on:
+        if self._request.continues_draws:
             wanted_draws += find_tail(recorded, find_last(wanted_draws))
             wanted_draws += self._find_before_end(wanted_draws)
         ends = [s // 2 - 1 for s in self._request.sources if s and not s & 1]
@@ -278,8 +278,8 @@ class Planner:
             used = call.inputs if kind == StepKind.RUN else ()
             made = call.outputs if kind != StepKind.DRAW else ()
             last.update(dict.fromkeys((*used, *made), index))
-            if call.beside:  # keep storages that share memory until then
-                last.update(dict.fromkeys(call.beside.intersection(last), index))
+            if call.also_changed:  # keep storages that share memory until then
+                last.update(dict.fromkeys(call.also_changed.intersection(last), index))
         ended_by_call: dict[int, list[int]] = {}
         for storage, index in last.items():
             ended_by_call.setdefault(index, []).append(storage)

@@ -77,7 +77,7 @@ class Call(NamedTuple):
         usage: Which tensors it reads and writes.
         inputs: Storage of each tensor argument.
         outputs: Storage of each tensor returned.
-        beside: Storages that change because they share memory with a written one.
+        also_changed: Storages that change because they share memory with a written one.
     """
 
     number: int
@@ -86,12 +86,12 @@ class Call(NamedTuple):
     usage: Usage
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    beside: set[int] | frozenset[int]
+    also_changed: set[int] | frozenset[int]
 
     @property
     def written(self) -> set[int]:
         """The storages that it changes, without those that it makes."""
-        return {self.inputs[i] for i in self.signature.writes}.union(self.beside)
+        return {self.inputs[i] for i in self.signature.writes}.union(self.also_changed)
 
     @property
     def overwritten(self) -> frozenset[int]:

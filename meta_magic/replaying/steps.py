@@ -57,7 +57,7 @@ class Plan:
         last_draw: The last draw from that generator; -1 if there is none.
         held: Storages whose content an earlier replay kept, each with the last call
             that made or wrote it.
-        spared: Storages to keep for later replays.
+        retained: Storages to keep for later replays.
     """
 
     recorded: ProgramCalls
@@ -69,7 +69,7 @@ class Plan:
     sources: frozenset[int]
     last_draw: int
     held: Mapping[int, int] = field(default_factory=dict)
-    spared: frozenset[int] = frozenset()
+    retained: frozenset[int] = frozenset()
 
     @property
     def needs_earlier_contents(self) -> bool:
@@ -125,13 +125,13 @@ class Plan:
                 now += sizes[storage]
             peak = max(peak, now)
             for storage in step.frees:
-                if storage not in self.spared:
+                if storage not in self.retained:
                     now -= alive.pop(storage)
             for storage in step.finishes:
-                size, left = alive.pop(storage), kept.get(storage, sizes[storage])
-                if left != size:  # the cast holds both for a moment
-                    peak = max(peak, now + left)
-                now += left - size
+                size, after = alive.pop(storage), kept.get(storage, sizes[storage])
+                if after != size:  # the cast holds both for a moment
+                    peak = max(peak, now + after)
+                now += after - size
         return peak
 
 
@@ -146,10 +146,10 @@ class Request:
         sources: Sources of draws at which the states of generators are wanted.
         modules: Numbers of the modules that the storages belong to. All draws of
             their construction are made, even those whose numbers were thrown away.
-        goes_on: Whether later draws that fill no other module are made as well:
+        continues_draws: Whether later draws that fill no other module are made as well:
             torch's generator then continues from there.
-        left: The earlier recording whose draws torch's generator still waits for, if
-            any: ``goes_on`` holds for it, too.
+        waiting: The earlier recording whose draws torch's generator still waits for, if
+            any: ``continues_draws`` holds for it, too.
         until: The count of calls to consider; None for all of them.
         can_assume: Whether the result may rest on assumed values and sizes.
         keeps: Whether live storages are kept for later replays.
@@ -160,8 +160,8 @@ class Request:
     read: tuple[tuple[int, Geometry], ...] = ()
     sources: frozenset[int] = frozenset()
     modules: frozenset[int] = frozenset()
-    goes_on: bool = False
-    left: Program | None = None
+    continues_draws: bool = False
+    waiting: Program | None = None
     until: int | None = None
     can_assume: bool = False
     keeps: bool = False
@@ -169,8 +169,10 @@ class Request:
 
     def of_earlier(self, program: Program) -> "Request":
         """Return the request to an earlier recording, still without storages."""
-        is_left = program is self.left
-        return Request(can_assume=self.can_assume, keeps=self.keeps, goes_on=is_left)
+        is_waiting = program is self.waiting
+        return Request(
+            can_assume=self.can_assume, keeps=self.keeps, continues_draws=is_waiting
+        )
 
     def extend(self, needed: Import | EarlierEnd) -> "Request":
         """Return the request with one more need of a later recording."""

@@ -190,7 +190,7 @@ class Calls(Protocol):
 
 
 class Readers:
-    """The calls that have each storage as an argument, up to the last :meth:`go_on`.
+    """The calls that have each storage as an argument, up to the last :meth:`update`.
 
     Each storage has a chain of calls, from the last one back; all chains share two
     columns.
@@ -204,7 +204,7 @@ class Readers:
         self._before = array("I", [NONE])
 
     @unbroken
-    def go_on(self) -> None:
+    def update(self) -> None:
         """Read the calls that were recorded since."""
         recorded = self._recorded
         last, calls, before = self._last, self._calls, self._before

@@ -49,7 +49,7 @@ class Streams:
         self._randomness = randomness
         self._device = device
         self._generators: dict[tuple[int, str], Generator] = {}
-        self._stands: dict[int, int] = {}
+        self._sources: dict[int, int] = {}
         self._skipped: dict[int, tuple[Generator, int]] = {}
         self._saved: dict[int, dict[str, Tensor]] = {}
         self._given: dict[int, StateOn] = {}
@@ -58,7 +58,7 @@ class Streams:
         self._known = {2 * draw + 2: state for draw, state in randomness.known}
         self._returned_to = find_returns(draws) | {*sources}
 
-    def go_on_with(self, randomness: Randomness) -> None:
+    def update(self, randomness: Randomness) -> None:
         """Go on with a later state of the same program."""
         self._randomness = randomness
         self._known = {2 * draw + 2: state for draw, state in randomness.known}
@@ -68,21 +68,21 @@ class Streams:
         source = draw.source
         if not source or self._randomness.generators[draw.generator] not in ("", "cpu"):
             return False
-        is_there = self._stands.get(draw.generator) == source
+        is_there = self._sources.get(draw.generator) == source
         return is_there or self.state_at(source) is not None
 
     def ends(self) -> Iterator[tuple[int, int, Tensor]]:
         """Yield each CPU generator, its last draw, and the state after that."""
         for (number, device), generator in self._generators.items():
-            source = self._stands.get(number, 1)
+            source = self._sources.get(number, 1)
             if device == "cpu" and not source & 1:
-                self._make_up(number)
+                self._advance_skipped(number)
                 yield number, source // 2 - 1, generator.get_state()
 
     def prepare(self, draw: Draw, device: torch.device) -> Generator:
         """Return the generator of a draw, in its state before the draw."""
-        generator = self._bring(draw, device)
-        self._make_up(draw.generator)
+        generator = self._open_at(draw, device)
+        self._advance_skipped(draw.generator)
         return generator
 
     def skip(self, draw: Draw, device: torch.device, n_words: int) -> None:
@@ -90,17 +90,17 @@ class Streams:
 
         The generator is advanced only when it is used again.
         """
-        generator = self._bring(draw, device)
+        generator = self._open_at(draw, device)
         _, before = self._skipped.get(draw.generator, (generator, 0))
         self._skipped[draw.generator] = generator, before + n_words
         self.note(draw)
 
-    def _make_up(self, number: int) -> None:
+    def _advance_skipped(self, number: int) -> None:
         """Advance a generator by its skipped words."""
         if number in self._skipped:
             advance_generator(*self._skipped.pop(number))
 
-    def _bring(self, draw: Draw, device: torch.device) -> Generator:
+    def _open_at(self, draw: Draw, device: torch.device) -> Generator:
         """Return the generator of a draw; skipped words may still be due."""
         kind = self._randomness.generators[draw.generator]
         is_own = draw.generator and kind
@@ -111,7 +111,7 @@ class Streams:
                 f"on {device}: give the cell a generator on that device"
             )
         generator = self._open(draw.generator, device)
-        if self._stands.get(draw.generator) != draw.source:
+        if self._sources.get(draw.generator) != draw.source:
             self._return_to(draw)
         return generator
 
@@ -128,16 +128,16 @@ class Streams:
 
     def note(self, draw: Draw) -> None:
         """Note that a draw was made."""
-        self._stands[draw.generator] = source = 2 * draw.number + 2
+        self._sources[draw.generator] = source = 2 * draw.number + 2
         if self._keeps or source in self._returned_to:
-            self._make_up(draw.generator)
+            self._advance_skipped(draw.generator)
             self._saved[source] = {
                 device: generator.get_state()
                 for (number, device), generator in self._generators.items()
                 if number == draw.generator
             }
 
-    def go_on_from(self, kept: Kept | None, *, keeps: bool) -> None:
+    def use_kept(self, kept: Kept | None, *, keeps: bool) -> None:
         """Use the states that earlier replays kept.
 
         Args:
@@ -152,7 +152,7 @@ class Streams:
             if states.keys() == {"cpu"}:
                 yield source // 2 - 1, states["cpu"]
 
-    def give(self, state: int, state_on: StateOn) -> None:
+    def give_state(self, state: int, state_on: StateOn) -> None:
         """Use the state in which an earlier recording left a generator.
 
         Args:
@@ -186,12 +186,12 @@ class Streams:
         generator = self._generators.get(key)
         if generator is None:
             generator = self._generators[key] = Generator(device)
-            self._stands.pop(number, None)  # the new one has no state yet
+            self._sources.pop(number, None)  # the new one has no state yet
         return generator
 
     def _return_to(self, draw: Draw) -> None:
         source = draw.source
-        self._make_up(draw.generator)
+        self._advance_skipped(draw.generator)
         for (number, device), generator in self._generators.items():
             if number != draw.generator:
                 continue
@@ -200,7 +200,7 @@ class Streams:
                 generator.set_state(state)
             elif source & 1:
                 self._set(generator, number, source // 2)
-        self._stands[draw.generator] = source
+        self._sources[draw.generator] = source
 
     def _set(self, generator: Generator, number: int, state: int) -> None:
         """Set an accelerator's generator to what corresponds to a CPU state."""
@@ -226,12 +226,12 @@ class Streams:
 
 def find_returns(draws: Iterable[Draw]) -> set[int]:
     """Return the sources that a generator is set back to: their states are saved."""
-    stands: dict[int, int] = {}
+    sources: dict[int, int] = {}
     returns = set()
     for draw in draws:
-        if stands.get(draw.generator) != draw.source:
+        if sources.get(draw.generator) != draw.source:
             returns.add(draw.source)
-        stands[draw.generator] = 2 * draw.number + 2
+        sources[draw.generator] = 2 * draw.number + 2
     return returns
 
 

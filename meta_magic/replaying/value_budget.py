@@ -195,12 +195,12 @@ class ValueBudget:
         """Whether a value may take so many bytes and operations."""
         return self.allows_kept(nbytes) and flops <= self.max_flops()
 
-    def check(self, replay: Execution, idle_nbytes: int) -> Evaluation:
+    def check(self, replay: Execution, unused_nbytes: int) -> Evaluation:
         """Return the cost of a replay.
 
         Args:
             replay: The replay.
-            idle_nbytes: Bytes that are kept for other values meanwhile.
+            unused_nbytes: Bytes that are kept for other values meanwhile.
 
         Raises:
             ValueLimitError: It exceeds the limits.
@@ -214,7 +214,7 @@ class ValueBudget:
         )
         kept_nbytes = sum(part.kept_nbytes for part in replay.parts)
         excesses = [
-            *self._find_nbytes(cost.nbytes + idle_nbytes, kept_nbytes),
+            *self._find_nbytes(cost.nbytes + unused_nbytes, kept_nbytes),
             *self._find_flops(cost.flops),
             *self._find_seconds(replay, cost),
         ]

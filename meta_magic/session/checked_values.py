@@ -29,12 +29,12 @@ def make_checks(
     """
     limits = options.limits
     budget = ValueBudget(limits if options.check_values else limits.little(SHARE))
-    evaluator = Evaluator(is_apart=True)  # the trace tells nothing of checks
+    evaluator = Evaluator(is_private=True)  # the trace tells nothing of checks
 
     def evaluate(storage: int, geometry: Geometry) -> Tensor:
         wanted = [(storage, geometry)]
         reals, _ = evaluator.evaluate(
-            snapshot(), wanted, budget, can_assume=False, is_brief=True
+            snapshot(), wanted, budget, can_assume=False, stops_at_limit=True
         )
         return reals[0]
 

@@ -151,7 +151,7 @@ class ValuesOnDemand:
             reals, cost = self._compute(
                 chosen,
                 self._budget if guess is None else self._little,
-                is_brief=is_beyond or guess is not None,
+                stops_at_limit=is_beyond or guess is not None,
             )
         except MissingValueError as error:
             raise self._explain(error, table, chosen) from error
@@ -195,7 +195,7 @@ class ValuesOnDemand:
         try:
             read = [(tensor, seen)]
             reals, _ = self._compute(
-                read, self._budget, can_assume=False, is_brief=True
+                read, self._budget, can_assume=False, stops_at_limit=True
             )
         except MissingValueError:
             return None
@@ -225,7 +225,7 @@ class ValuesOnDemand:
         self.prepare([tensor for tensor, _ in chosen])
         storages, n_torn = [ref.number for ref in refs if ref], len(self._torn)
         with self._budget:
-            return loops.go_on(self._live.read(), storages, n_torn)
+            return loops.find_values(self._live.read(), storages, n_torn)
 
     def read(self, chosen: Inputs, *, can_wait: bool = True) -> list[Tensor]:
         """Return the values of tensors; those that share a storage do so again.
@@ -239,7 +239,9 @@ class ValuesOnDemand:
                 or are beyond the limits.
         """
         budget = self._budget if can_wait else self._little
-        return self._compute(chosen, budget, is_brief=not can_wait, can_assume=False)[0]
+        return self._compute(
+            chosen, budget, stops_at_limit=not can_wait, can_assume=False
+        )[0]
 
     def state_at(self, source: int) -> Tensor | None:
         """Return the state of a CPU generator; None if that is beyond the limits."""
@@ -247,7 +249,7 @@ class ValuesOnDemand:
 
     def hand_over(self, program: Program) -> None:
         """Let later recordings use the values that were computed in this one."""
-        self._evaluator.hand_over(program)
+        self._evaluator.keep_contents(program)
 
     def _explain(
         self, error: MissingValueError, table: OpTable, chosen: Inputs
@@ -301,7 +303,7 @@ class ValuesOnDemand:
         chosen: Inputs,
         budget: ValueBudget,
         *,
-        is_brief: bool = False,
+        stops_at_limit: bool = False,
         can_assume: bool = True,
     ) -> tuple[list[Tensor], Evaluation]:
         """Return real tensors for those on meta, and their cost."""
@@ -317,7 +319,11 @@ class ValuesOnDemand:
                     return _copy_views(chosen, found[0]), found[1]
         self.prepare([tensor for tensor, _ in chosen])
         return self._evaluator.evaluate(
-            self._snapshot(), wanted, budget, can_assume=can_assume, is_brief=is_brief
+            self._snapshot(),
+            wanted,
+            budget,
+            can_assume=can_assume,
+            stops_at_limit=stops_at_limit,
         )
 
     def _describe(self) -> str:

@@ -134,7 +134,7 @@ def describe_values(program: Program, op: int, slot: int) -> dict[str, Any]:
         return {"error": f"{shape} has more than {MAX_NUMEL:,} elements"}
     wanted = [(storage, geometry)]
     try:
-        found, _ = Evaluator(is_apart=True).evaluate(
+        found, _ = Evaluator(is_private=True).evaluate(
             program, wanted, ValueBudget(LIMITS), can_assume=False
         )
     except MetaMagicError as error:

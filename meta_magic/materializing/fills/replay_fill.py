@@ -293,8 +293,8 @@ def plan_execution(
     request = Request(
         storages=frozenset(located.target_by_storage),
         modules=frozenset(n for n, m in known.items() if id(m()) in modules),
-        goes_on=goes_on,
-        left=find_waiting() if goes_on else None,
+        continues_draws=goes_on,
+        waiting=find_waiting() if goes_on else None,
         until=located.until,
     )
     try:
