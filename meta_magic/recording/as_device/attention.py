@@ -1,8 +1,12 @@
-"""Attention as a device runs it: one fused kernel where torch would choose one there.
+"""Run attention as a device does: by the fused kernel that torch would choose there.
 
-On meta ``scaled_dot_product_attention`` is always the math of many operators, with a
-matrix of all pairs of tokens. Here it becomes the operator that the device would get,
-forward and backward; nothing is allocated, and no CUDA is needed.
+On meta ``scaled_dot_product_attention`` is always computed by many operators ("math"),
+with a matrix of all pairs of tokens. Here it becomes the operator of the device,
+forward and backward; nothing is allocated, and no GPU is needed. ``choose`` picks the
+kernel, ``DeviceAttention`` runs it.
+
+Source: ``aten/src/ATen/native/transformers/sdp_utils_cpp.cpp`` (CPU) and
+``cuda/sdp_utils.cpp`` (CUDA) of torch 2.13; on CUDA, for compute capability 8.0 or 9.0.
 """
 
 import threading
@@ -59,7 +63,7 @@ class KernelPick(NamedTuple):
 
     Attributes:
         kernel: Its name.
-        reason: Why it is the math of many operators; "" for a fused one.
+        reason: Why it is "math"; "" for a fused kernel.
     """
 
     kernel: Kernel
@@ -98,7 +102,7 @@ class Attention(NamedTuple):
         return all(t.ndim == BATCHED - 1 for t in self.tensors)
 
     def with_batch(self) -> "Attention":
-        """Return it as that of a batch of one.
+        """Return the call with a batch of one.
 
         Source:
             ``scaled_dot_product_attention`` of torch 2.15, of the CPU and of meta.
@@ -110,14 +114,14 @@ class Attention(NamedTuple):
         return self._replace(query=q, key=k, value=v, mask=mask)
 
     def has_fitting_heads(self) -> bool:
-        """Whether all have as many heads, or those of the query can be grouped."""
+        """Whether all have the same heads, or those of the query can be grouped."""
         q, k, v = (t.shape[1] for t in self.tensors)
         if not self.enable_gqa:
             return q == k == v
         return k == v and k > 0 and q % k == 0
 
     def has_fitting_mask(self) -> bool:
-        """Whether the mask, if any, broadcasts as fused kernels know it."""
+        """Whether the mask, if any, broadcasts as fused kernels need it."""
         if self.mask is None:
             return True
         q, k, _ = self.tensors
@@ -129,10 +133,10 @@ class Attention(NamedTuple):
 
 
 def check_arguments(call: Attention, device: FusingDevice) -> None:
-    """Refuse what torch refuses on every device, and what the CPU alone does.
+    """Refuse arguments that torch refuses on every device, or on the CPU.
 
     Raises:
-        RuntimeError: The dtypes or dimensions do not fit, in torch's words.
+        RuntimeError: The dtypes or dimensions do not fit; the message is torch's.
     """
     q, k, v = call.tensors
     mask = call.mask
@@ -148,15 +152,15 @@ def check_arguments(call: Attention, device: FusingDevice) -> None:
 
 
 def one_like(tensor: Tensor) -> Tensor:
-    """Return one number on the CPU, of as many dimensions as a tensor."""
+    """Return a tensor of one number on the CPU, with the dimensions of a tensor."""
     return torch.ones((1,) * tensor.ndim, dtype=tensor.dtype, device="cpu")
 
 
 def choose(call: Attention, device: FusingDevice) -> KernelPick:
-    """Return what a device would run.
+    """Return the kernel that a device would run.
 
     Raises:
-        RuntimeError: All that it could run is switched off, in torch's words.
+        RuntimeError: All possible kernels are switched off; the message is torch's.
     """
     reason = find_obstacle(call, device)
     kernels = choose_on_cpu if device == "cpu" else choose_on_cuda
@@ -169,7 +173,7 @@ def choose(call: Attention, device: FusingDevice) -> KernelPick:
 
 
 def find_obstacle(call: Attention, device: FusingDevice) -> str:
-    """Return why no fused kernel of a device takes a call; "" if one may."""
+    """Return why no fused kernel of a device accepts a call; "" if one may."""
     q, k, v = call.tensors
     if not all(t.ndim == BATCHED for t in call.tensors):
         return f"query, key and value have {q.ndim} dimensions, not {BATCHED}"
@@ -197,7 +201,7 @@ def choose_on_cpu(call: Attention) -> tuple[Kernel | None, str]:
 
 
 def choose_on_cuda(call: Attention) -> tuple[Kernel | None, str]:
-    """Return the fused kernel of CUDA that comes first, or why there is none."""
+    """Return the first fused kernel of CUDA that accepts a call, or why none does."""
     flags = torch.backends.cuda
     takes: dict[int, tuple[Kernel, bool]] = {
         SDPBackend.FLASH_ATTENTION.value: (
@@ -221,7 +225,7 @@ def choose_on_cuda(call: Attention) -> tuple[Kernel | None, str]:
 
 
 def has_flash(call: Attention) -> bool:
-    """Whether CUDA's flash kernel takes it."""
+    """Whether CUDA's flash kernel accepts a call."""
     q, k, _ = call.tensors
     is_square = q.shape[-2] == k.shape[-2]
     return (
@@ -233,7 +237,7 @@ def has_flash(call: Attention) -> bool:
 
 
 def has_cudnn(call: Attention) -> bool:
-    """Whether CUDA's kernel of cuDNN takes it."""
+    """Whether CUDA's kernel of cuDNN accepts a call."""
     return (
         call.query.dtype in HALVES
         and call.head_dim <= MAX_HEAD_DIM["cudnn"]
@@ -249,7 +253,7 @@ COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
 
 
 def run_math(call: Attention) -> Tensor:
-    """Return the output of the math of many operators."""
+    """Return the output of many operators."""
     output: Tensor = math_attention(
         call.query,
         call.key,
@@ -264,7 +268,7 @@ def run_math(call: Attention) -> Tensor:
 
 
 def run_empty(call: Attention) -> Tensor:
-    """Return the output for no elements, which torch makes alike on every device."""
+    """Return the output of tensors without elements, the same on every device."""
     options = {"scale": call.scale, "enable_gqa": call.enable_gqa}
     given = (*call.tensors, call.mask, call.dropout_p, call.is_causal)
     output: Tensor = run_kernel(OPERATOR, COMPOSITE, given, options)
@@ -280,7 +284,7 @@ def run_flash_on_cpu(call: Attention) -> Tensor:
 
 
 def run_flash(call: Attention) -> Tensor:
-    """Return the output of CUDA's flash kernel; it wants heads of a multiple of 8."""
+    """Return the output of CUDA's flash kernel; it needs heads of a multiple of 8."""
     width = call.head_dim
     missing = -width % ALIGNMENT
     tensors = call.tensors
@@ -327,7 +331,7 @@ def run_cudnn(call: Attention) -> Tensor:
 
 
 def needs_gradient(call: Attention) -> bool:
-    """Whether the kernel must keep what its backward needs."""
+    """Whether the kernel must keep tensors for its backward."""
     return torch.is_grad_enabled() and any(t.requires_grad for t in call.tensors)
 
 
@@ -358,24 +362,25 @@ RUNS: Final = {
 
 
 entered_by_thread: dict[int, list["DeviceAttention"]] = {}
-"""Torch has one kernel for all threads, of which several may record."""
+"""Recordings by thread: torch has one kernel for all threads."""
 
 
 class DeviceAttention:
-    """Have attention on meta be that of a device, within the block.
+    """Makes attention on meta run as on a device, within the block.
 
-    Below function modes, so that it holds while activations are computed again, too.
+    The kernel is below function modes, so it also runs while activations are computed
+    again by checkpointing.
 
     Args:
-        plan: Knows whose kernels run where; ``meta`` leaves it to torch.
-        clock: Dates what was chosen.
+        plan: Knows whose kernels run where; ``meta`` replaces nothing.
+        clock: Dates the choices.
         autocast: Casts the arguments, if it is on.
-        kernels: Takes what was chosen for each call.
-        composites: Runs the other operators that torch makes of others.
+        kernels: Takes the choice for each call.
+        composites: Runs the other composite operators.
 
     Attributes:
-        device: Whose kernels are recorded.
-        autocast: As it was given.
+        device: The device whose kernels are recorded.
+        autocast: Casts the arguments.
     """
 
     def __init__(
@@ -401,7 +406,7 @@ class DeviceAttention:
         self._thread = threading.get_ident()
         entered_by_thread.setdefault(self._thread, []).append(self)
         self._library = torch.library.Library("aten", "IMPL")
-        with warnings.catch_warnings():  # of the override by a recording around it
+        with warnings.catch_warnings():  # a recording around it has the same override
             warnings.simplefilter("ignore")
             override_kernel(self._library, ATTENTION, self._attend_here)
 
@@ -417,7 +422,7 @@ class DeviceAttention:
             entered_by_thread[self._thread].remove(self)
 
     def _attend_here(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Run it for the recording of this thread, if there is one."""
+        """Run attention for the recording of this thread, if there is one."""
         thread = threading.get_ident()
         here = entered_by_thread.get(thread) if thread != self._thread else None
         return (here[-1] if here else self).attend(*args, **kwargs)
@@ -434,7 +439,7 @@ class DeviceAttention:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """Run it as the device would, and note what that is."""
+        """Run attention as the device would, and note the chosen kernel."""
         kernels = self._plan.kernels_of((query, key, value))
         device: FusingDevice = "cuda" if kernels == "cuda" else "cpu"
         if torch.is_autocast_enabled(device):
@@ -454,14 +459,14 @@ class DeviceAttention:
         check_arguments(call, device)
         if not all(tensor.numel() for tensor in call.tensors):
             return run_empty(call)
-        if threading.get_ident() != self._thread:  # and not recorded
+        if threading.get_ident() != self._thread:  # another thread is not recorded
             return run_math(call)
         if call.lacks_batch() and adds_batch_to_attention():
             return self._run(call.with_batch(), device).squeeze(0)
         return self._run(call, device)
 
     def _run(self, call: Attention, device: FusingDevice) -> Tensor:
-        """Run the kernel that a device chooses, and note which it is."""
+        """Run the kernel that a device chooses, and note it."""
         first = self._clock.now
         kernel, reason = choose(call, device)
         with DisableAutocast():
@@ -471,7 +476,7 @@ class DeviceAttention:
         return output
 
     def decompose(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Run an operator that torch makes of others."""
+        """Run a composite operator as its parts."""
         name = str(operator).removeprefix("aten.").removesuffix(".default")
         args, kwargs = self.autocast.cast_where_on(name, args, kwargs)
         with AutocastOff(self.autocast):

@@ -1,7 +1,10 @@
-"""Autocast as a device does it: meta tensors get the dtypes that theirs would.
+"""Cast as the autocast of a device: meta tensors get the dtypes of that device.
 
-Torch casts for devices that it knows, and meta is none of them. Which operators a
-device casts is asked of torch's dispatcher; which way, ``autocast_rules`` says.
+Without this ``torch.autocast("cpu")`` would not change the dtypes of meta tensors, as
+torch casts tensors of known devices only. Torch's dispatcher says which operators a
+device casts; the tables here say how. Read ``DeviceAutocast.cast`` first.
+
+Source: ``aten/src/ATen/autocast_mode.h`` and ``autocast_mode.cpp`` of torch 2.13.
 """
 
 import sys
@@ -67,13 +70,13 @@ prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm
 linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList
 """
 WITH_DTYPE: Final = frozenset(NAMES_WITH_DTYPE.split())
-"""On CUDA: operators that are told to return float32; all others compute in it."""
+"""On CUDA: operators that get ``dtype=torch.float32``; others get float32 inputs."""
 
 WITH_LAST_DTYPE: Final = {
     "norm.Scalar": "norm.ScalarOpt_dtype",
     "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype",
 }
-"""On CUDA: those that have an overload for that."""
+"""On CUDA: operators that have another overload with a dtype."""
 
 BANNED: Final = "binary_cross_entropy"
 UNSAFE: Final = (
@@ -83,17 +86,17 @@ UNSAFE: Final = (
 
 
 def request_float32(name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """Return arguments with float32 as the dtype to return, if they tell none."""
+    """Return arguments with ``dtype=torch.float32``, unless they have a dtype."""
     names = [a.name for a in schema_of(find_operator(name)[0]).arguments]
-    place = names.index("dtype")
-    if len(args) <= place:
-        told = kwargs.get("dtype") or torch.float32
-        return args, {**kwargs, "dtype": told}
-    return (*args[:place], args[place] or torch.float32, *args[place + 1 :]), kwargs
+    index = names.index("dtype")
+    if len(args) <= index:
+        dtype = kwargs.get("dtype") or torch.float32
+        return args, {**kwargs, "dtype": dtype}
+    return (*args[:index], args[index] or torch.float32, *args[index + 1 :]), kwargs
 
 
 def find_operator(name: str) -> tuple[Any, Any]:
-    """Return an operator of ``aten``, and the key of its kernel for autograd."""
+    """Return an operator of ``aten``, and the key of its autograd kernel."""
     packet, _, overload = name.partition(".")
     operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
     is_composite = has_kernel(f"aten::{name}", "CompositeImplicitAutograd")
@@ -103,14 +106,14 @@ def find_operator(name: str) -> tuple[Any, Any]:
 
 
 def list_casts(device: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the operators that a device's autocast casts: torch's, and others."""
+    """Return the operators that a device's autocast casts: of torch, and of others."""
     kernels = frozenset(list_kernels(f"Autocast{device.upper()}"))
     own = {name for name in kernels if name.startswith(ATEN)}
     return frozenset(name.removeprefix(ATEN) for name in own), kernels - own
 
 
 def is_eligible(value: Any) -> bool:
-    """Whether autocast may cast an argument, were it on the device."""
+    """Whether autocast would cast an argument that is on its device."""
     return (
         isinstance(value, Tensor)
         and value.is_meta
@@ -131,25 +134,25 @@ def flatten(values: Sequence[Any]) -> list[Tensor]:
 
 
 def read_nesting() -> int:
-    """Return in how many regions of autocast this thread is."""
+    """Return the number of nested autocast regions of this thread."""
     torch.autocast_increment_nesting()
     return int(torch.autocast_decrement_nesting())
 
 
 DEVICES: Final = ("cpu", "cuda")
 LIKE_CUDA: Final = frozenset({"mps", "xpu"})
-"""Kinds of accelerators that are recorded as CUDA is."""
+"""Kinds of accelerators that are recorded as CUDA."""
 
 ORDER: Final = 1 if sys.platform == "darwin" else -1
-"""In which arguments are cast: C++ leaves that to the compiler, and GCC, by which torch
-is built for Linux, begins with the last."""
+"""The order in which arguments are cast. C++ leaves it to the compiler; torch for Linux
+is built by GCC, which begins with the last argument."""
 
 
 class AutocastOff:
-    """Context manager in which an autocast casts nothing where a mode asks.
+    """Context manager in which ``cast_where_on`` casts nothing.
 
     Args:
-        autocast: What is off within.
+        autocast: The autocast that is off.
     """
 
     def __init__(self, autocast: "DeviceAutocast") -> None:
@@ -164,16 +167,16 @@ class AutocastOff:
 
 
 class DeviceAutocast:
-    """Have autocast do on meta what it does on a device, within the block.
+    """Makes autocast cast on meta as on a device, within the block.
 
     Args:
-        plan: Knows whose kernels run where; ``meta`` leaves it to torch.
-        composites: Has some operators be those of the CPU, which it goes on doing.
+        plan: Knows whose kernels run where; ``meta`` replaces nothing.
+        composites: Runs composite operators, also while autocast is on.
 
     Attributes:
-        is_on: Whether it is enabled where the cell runs: a mode is not told.
-        foreign: Those that libraries cast by kernels of their own, which do nothing on
-            meta; with their namespace.
+        is_on: Whether autocast is on in the cell; torch does not say so to a mode.
+        foreign: Operators of libraries that have autocast kernels of their own, which
+            do nothing on meta; with their namespace.
     """
 
     def __init__(self, plan: DevicePlan, composites: DeviceComposites) -> None:
@@ -209,7 +212,7 @@ class DeviceAutocast:
         self._leave()
 
     def restore(self) -> None:
-        """Put back autocast as it was before; after an interrupt of the cell."""
+        """Restore the state of autocast, after an interrupt of the cell."""
         while read_nesting() > self._nesting:
             torch.autocast_decrement_nesting()
         for device, (is_enabled, dtype) in self._states.items():
@@ -220,7 +223,7 @@ class DeviceAutocast:
     def cast_where_on(
         self, name: str, args: Args, kwargs: Kwargs
     ) -> tuple[Args, Kwargs]:
-        """Return arguments as autocast passes them on, if it is on in the cell."""
+        """Return arguments as autocast casts them, if it is on in the cell."""
         device = self._plan.kernels_of((args, kwargs)) if self.is_on else "meta"
         if device not in self._enabled or name not in self._names[device]:
             return args, kwargs
@@ -229,20 +232,20 @@ class DeviceAutocast:
     def cast(
         self, device: DeviceName, name: str, args: Args, kwargs: Kwargs
     ) -> tuple[Args, Kwargs]:
-        """Return arguments as the autocast of a device passes them on.
+        """Return arguments as the autocast of a device casts them.
 
         Args:
             device: The device.
-            name: The operator's, without its namespace.
+            name: The name of the operator, without its namespace.
             args: Its positional arguments.
-            kwargs: Its others.
+            kwargs: Its keyword arguments.
         """
         dtype, narrow = torch.float32, torch.get_autocast_dtype(device)
         if name in LOWER:
             dtype = narrow
         elif name in PROMOTED:
-            met = {t.dtype for t in flatten((args, tuple(kwargs.values())))}
-            dtype = torch.float32 if torch.float32 in met else narrow
+            dtypes = {t.dtype for t in flatten((args, tuple(kwargs.values())))}
+            dtype = torch.float32 if torch.float32 in dtypes else narrow
         elif device == "cuda" and name in WITH_DTYPE:
             is_cast = is_eligible(args[0])
             return request_float32(name, args, kwargs) if is_cast else (args, kwargs)
@@ -251,7 +254,7 @@ class DeviceAutocast:
         return cast[: len(args)], dict(zip(kwargs, cast[len(args) :], strict=True))
 
     def _cast(self, value: Any, dtype: torch.dtype, narrow: torch.dtype) -> Any:
-        """Return an argument in a dtype; of a parameter the same copy each time."""
+        """Return an argument in a dtype; for a parameter the same copy each time."""
         if isinstance(value, (list, tuple)):
             return [self._cast(item, dtype, narrow) for item in value]
         if not is_eligible(value) or value.dtype == dtype:
@@ -269,12 +272,12 @@ class DeviceAutocast:
         if not is_kept:
             return value.to(dtype)
         if key not in self._casts:
-            with torch.enable_grad():  # it is kept for calls that want gradients, too
+            with torch.enable_grad():  # a later call may want gradients
                 self._casts[key] = value, value.to(dtype)
         return self._casts[key][1]
 
     def _make_init(self, before: Callable[..., None]) -> Callable[..., None]:
-        """Return a constructor to which meta is the device, and that is there."""
+        """Return a constructor for which meta is the recorded device."""
         device = self._device
 
         @unbroken
@@ -292,7 +295,7 @@ class DeviceAutocast:
         return init
 
     def _make_inference(self, before: Callable[..., str]) -> Callable[..., str]:
-        """Return how checkpointing finds the device that it puts back as it was."""
+        """Return how checkpointing finds the device whose autocast it restores."""
 
         def infer(*args: Any) -> str:
             found = before(*args)
@@ -302,14 +305,14 @@ class DeviceAutocast:
         return infer
 
     def _make_entry(self, before: Callable[..., Any]) -> Callable[..., Any]:
-        """Return how autocast is entered so that the operators are as it says."""
+        """Return how autocast is entered: casting on meta follows it."""
 
         @unbroken
         def enter(autocast: Any, *args: Any) -> Any:
             entered = before(autocast, *args)
             try:
                 self._follow()
-            except BaseException:  # else the region would stay entered for ever
+            except BaseException:  # else the region would never end
                 autocast.__exit__(None, None, None)
                 raise
             return entered
@@ -317,7 +320,7 @@ class DeviceAutocast:
         return enter
 
     def _make_exit(self, before: Callable[..., Any]) -> Callable[..., Any]:
-        """Return how autocast is left so that the operators are as it says."""
+        """Return how autocast is left: casting on meta follows it."""
 
         @unbroken
         def leave(autocast: Any, *args: Any) -> Any:
@@ -329,7 +332,7 @@ class DeviceAutocast:
         return leave
 
     def _follow(self) -> None:
-        """Cast from now on if autocast is enabled for the device, else no more."""
+        """Begin to cast if autocast is enabled for a device, else stop."""
         if threading.get_ident() != self._thread:
             return
         self._enabled = {it for it in DEVICES if torch.is_autocast_enabled(it)}
@@ -341,7 +344,7 @@ class DeviceAutocast:
             for device in DEVICES:
                 self._names[device], foreign = list_casts(device)
                 self.foreign |= foreign
-            with warnings.catch_warnings():  # of the override by ``composites``
+            with warnings.catch_warnings():  # ``composites`` overrides some of them
                 warnings.simplefilter("ignore")
                 for name in frozenset().union(*self._names.values()):
                     self._override(self._library, name)
@@ -354,8 +357,8 @@ class DeviceAutocast:
             self._library = None
 
     def _override(self, library: torch.library.Library, name: str) -> None:
-        """Have an operator on meta cast its arguments first."""
-        if name == ATTENTION:  # overridden already, and asks here
+        """Make an operator on meta cast its arguments first."""
+        if name == ATTENTION:  # DeviceAttention overrides it, and casts
             return
         operator, key = find_operator(name)
         run = partial(run_kernel, operator, key)
@@ -366,7 +369,7 @@ class DeviceAutocast:
         def call(*args: Any, **kwargs: Any) -> Any:
             device = self._plan.kernels_of((args, kwargs))
             if name not in self._names[device] or not torch.is_autocast_enabled(device):
-                return run(args, kwargs)  # its parts may be cast
+                return run(args, kwargs)  # operators that it is made of may cast
             is_on_cuda = device == "cuda"
             if is_on_cuda and name == BANNED:
                 raise RuntimeError(UNSAFE)
