@@ -40,7 +40,7 @@ class RealNames:
         self._diagnostics = diagnostics
         self._names: dict[str, None] = {}
         self._nbytes = 0
-        self._n_lifted = 0
+        self._n_captured = 0
         self._line: int | None = None
 
     def count(self, real: Tensor, *, is_named: bool) -> str | None:
@@ -48,10 +48,10 @@ class RealNames:
         nbytes = sum(part.untyped_storage().nbytes() for part in parts_of(real))
         if nbytes == real.itemsize:  # a single number needs no note
             return None
-        if not self._n_lifted:
+        if not self._n_captured:
             _, self._line = self._diagnostics.locate("")
         self._nbytes += nbytes
-        self._n_lifted += 1
+        self._n_captured += 1
         return self.add(real) if is_named else None
 
     def add(self, value: Tensor | nn.Module) -> str | None:
@@ -63,13 +63,13 @@ class RealNames:
 
     def finish(self) -> None:
         """Write the note."""
-        if self._n_lifted:
+        if self._n_captured:
             names = ", ".join(f"'{name}'" for name in self._names)
             self._diagnostics.note_at(
                 "real",
-                f"{self._n_lifted} real tensor{'s' * (self._n_lifted > 1)} of "
-                f"{format_bytes(self._nbytes)} met tensors on meta, and count as "
-                f"constants{f': {names}' if names else ''}; they are as they were",
+                f"{self._n_captured} real tensor{'s' * (self._n_captured > 1)} of "
+                f"{format_bytes(self._nbytes)} beside meta tensors count as "
+                f"constants{f': {names}' if names else ''}; they are unchanged",
                 self._line,
             )
 

@@ -165,7 +165,7 @@ def test_another_device_is_refused():
 
 def test_each_operator_says_which_kernel_was_chosen_and_why():
     with record(as_device="cpu") as trace, torch.no_grad():
-        for _ in range(2):  # the second is served
+        for _ in range(2):  # the second is a cache hit
             attend("plain")
             attend("dropout")
     is_fused = "_scaled_dot_product_flash_attention_for_cpu"

@@ -1,4 +1,4 @@
-"""What tests of served calls share."""
+"""A fixture for tests of cache hits."""
 
 import pytest
 

@@ -87,7 +87,7 @@ def test_a_signature_says_of_a_value_that_was_read_what_it_is_alone():
     assert signature.returns.text == "a value of type float"
 
 
-def test_an_argument_that_is_no_plain_value_is_not_told_by_its_address():
+def test_an_address_does_not_tell_arguments_apart():
     generators = torch.Generator(), torch.Generator()
     keys = [build_operator_key(None, (2, g), None, []) for g in generators]
     assert keys[0] == keys[1]
@@ -130,7 +130,7 @@ def test_the_first_recording_that_names_a_device_is_like_a_later_one(monkeypatch
     assert run(make) == run(make)
 
 
-def test_an_array_that_is_gone_is_recorded_alike_whatever_is_served():
+def test_an_array_that_is_gone_is_recorded_alike_with_and_without_a_cache():
     def read_and_fill():
         x = torch.zeros(2, 3)
         x.numpy().tolist()

@@ -52,7 +52,7 @@ def test_a_planned_machine_tells_what_it_has(name):
 
 
 @pytest.mark.parametrize("name", TRUTHS)
-def test_another_machine_is_told_as_it_is(name):
+def test_without_cuda_the_machine_has_no_gpu(name):
     wanted = call(name)
     with record(as_device="cpu"):
         assert call(name) == wanted

@@ -34,7 +34,7 @@ def train(model, optimizer, n=3):
 
 
 class Snapshot:
-    """All that could be told of a model and its optimizer, and the objects it is of."""
+    """Return the state of a model and its optimizer, and their objects."""
 
     def __init__(self, model, optimizer=None):
         self.parts = [model.state_dict(), {} if optimizer is None else vars(optimizer)]
@@ -121,7 +121,7 @@ def test_a_real_graph_that_was_pending_survives():
     assert torch.equal(model[0].weight.grad, other[0].weight.grad)
 
 
-def test_the_report_shows_a_lent_module_as_any_other():
+def test_the_report_shows_a_borrowed_module_as_any_other():
     model = build()
     with record() as trace:
         model(torch.ones(2, 4))
@@ -153,7 +153,7 @@ def test_a_large_parameter_is_not_copied_and_refused_by_name_once_changed():
         replay(trace, trace.ops[-1].outputs)
 
 
-def test_autocast_casts_what_is_lent_and_what_is_lifted():
+def test_autocast_casts_borrowed_and_captured_tensors():
     model = build()
 
     def train_cast(optimizer):
@@ -273,7 +273,7 @@ def test_hooks_of_a_parameter_run_in_the_cell():
     assert seen == [True, False]
 
 
-def test_nothing_of_a_lent_module_is_held_afterwards():
+def test_nothing_of_a_borrowed_module_is_held_afterwards():
     model = build()
     with record() as trace:
         model(torch.ones(2, 4))

@@ -63,7 +63,7 @@ def test_what_is_made_with_a_real_tensor_has_its_values(name, cache):
     assert torch.equal(x, values())
 
 
-def test_one_note_names_what_was_lifted():
+def test_one_note_names_captured_tensors():
     x, y = torch.ones(3, 4), torch.ones(256)
     with record() as trace:
         torch.ones(3, 4) + x
@@ -103,7 +103,7 @@ WRITES = {
     "an item": lambda x: x.__setitem__(0, torch.ones(4)),
     "out=": lambda x: torch.add(torch.ones(3, 4), 1, out=x),
     "data": lambda x: x.data.mul_(torch.ones(4)),
-    "once lifted": lambda x: (x + torch.ones(4), x.add_(1)),
+    "once captured": lambda x: (x + torch.ones(4), x.add_(1)),
 }
 
 

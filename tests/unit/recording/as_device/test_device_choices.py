@@ -1,12 +1,14 @@
-"""Optimizers as a device runs them: on the CPU compared with the CPU itself."""
+"""Python functions of torch choose as on the recorded device: compared with the CPU."""
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.nn import functional as F
 from torch.optim import adamax, optimizer
 from torch.utils._foreach_utils import _get_foreach_kernels_supported_devices
 
-from meta_magic import record
+from meta_magic import record, verify
 from tests.unit.eager import Names
 
 OPTIMIZERS = {
@@ -89,3 +91,76 @@ def test_afterwards_torch_is_as_it_was():
     assert "meta" not in optimizer._get_foreach_kernels_supported_devices()
     assert "meta" not in optimizer._get_fused_kernels_supported_devices()
     assert "meta" not in adamax._get_capturable_supported_devices()
+
+
+DETERMINISTIC = {
+    "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "trilinear": lambda x: F.interpolate(x[None], scale_factor=2, mode="trilinear"),
+    "padding": lambda x: F.pad(x, (1, 1, 1, 1), mode="replicate"),
+    "pooling": lambda x: F.max_pool3d(x[None], 2),
+}
+
+
+@pytest.fixture
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_deterministic_functions_run_the_kernels_of_the_cpu(name):
+    with Names() as names:
+        DETERMINISTIC[name](torch.ones(1, 2, 4, 4))
+    with record(as_device="cpu") as trace:
+        DETERMINISTIC[name](torch.ones(1, 2, 4, 4))
+    assert [call.op for call in trace.ops] == names.ops
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_deterministic_interpolation_is_made_of_others_on_cuda():
+    # torch/nn/functional.py: of _upsample_linear_vec where the input is not on the CPU.
+    with record(as_device="cuda") as trace:
+        DETERMINISTIC["bilinear"](torch.ones(1, 2, 4, 4))
+    assert "aten.upsample_bilinear2d.default" not in {call.op for call in trace.ops}
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_other_askers_get_the_flag_of_torch():
+    with record(as_device="cpu"):
+        assert torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.fixture(scope="module")
+def options():
+    return pytest.importorskip("torch.nn.modules.linear_cross_entropy_options")
+
+
+def compute_loss(options, dtype):
+    x = torch.linspace(-1, 1, 12).view(4, 3).to(dtype).requires_grad_()
+    weight = torch.linspace(-1, 1, 15).view(5, 3).to(dtype)
+    target = torch.tensor([0, 4, 2, 1])
+    chosen = options.LinearCrossEntropyOptions()
+    loss = functional.linear_cross_entropy(x, weight, target, options=chosen)
+    loss.backward()
+    return loss.item(), x.grad.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_loss_in_chunks_is_that_of_the_cpu(options, dtype):
+    with record(as_device="cpu") as trace:
+        met = compute_loss(options, dtype)
+    assert met == compute_loss(options, dtype)
+    assert verify(trace, "cpu").empty
+
+
+def test_the_cpu_refuses_dtypes_that_differ(options):
+    given = torch.ones(2, 3), torch.ones(4, 3).double(), torch.tensor([0, 1])
+    chosen = options.LinearCrossEntropyOptions()
+    with pytest.raises(RuntimeError) as wanted:
+        functional.linear_cross_entropy(*given, options=chosen)
+    with record(as_device="cpu"), pytest.raises(RuntimeError) as met:
+        given = torch.ones(2, 3), torch.ones(4, 3).double(), torch.tensor([0, 1])
+        functional.linear_cross_entropy(*given, options=chosen)
+    assert str(met.value) == str(wanted.value)

@@ -85,7 +85,7 @@ def test_an_index_lies_on_the_cpu_or_with_what_it_is_for(devices):
 
 
 @pytest.mark.parametrize("cache", [True, False])
-def test_a_served_call_puts_its_result_where_its_arguments_are(cache):
+def test_a_cache_hit_puts_its_result_where_its_arguments_are(cache):
     with record(cache=cache):
         made = [
             (torch.rand(3, device=device) * 2 + 1).device

@@ -1,12 +1,17 @@
-"""Calls that the CPU refuses, and those that it takes."""
+"""Calls that the CPU refuses: the recording raises its errors, and no others."""
 
+import gc
 import os
 import resource
+import weakref
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.nn import functional as F
 from torch.nn.functional import (
     cross_entropy,
     ctc_loss,
@@ -295,3 +300,176 @@ def test_a_batch_norm_of_too_few_channels_ends_no_process(n_channels, monkeypatc
         few = torch.ones(n_channels)
         torch.native_batch_norm(torch.ones(5, 6, 5), *4 * [few], True, 0.5, 0.6)
     assert set(asked) == {True}
+
+
+REFUSED_FACTORIES = {
+    "a number": lambda *size: torch.full(size, 300, dtype=torch.uint8),
+    "a number of itself": lambda *_: torch.scalar_tensor(300, dtype=torch.uint8),
+    "a number like another": lambda *size: torch.full_like(bytes_of(size), 300),
+    "a new number": lambda *size: bytes_of(size).new_full(size, 300),
+    "a range of truths": lambda *size: torch.arange(size[0], dtype=torch.bool),
+    "chances in integers": lambda *size: torch.rand(size, dtype=torch.long),
+    "chances like integers": lambda *size: torch.rand_like(bytes_of(size)),
+    "large integers": lambda *size: torch.randint(0, 300, size, dtype=torch.uint8),
+    "integers from somewhere": lambda *size: bytes_of(size).random_(7, 300),
+    "no range": lambda *size: torch.empty(size).uniform_(2, 1),
+    "no chance": lambda *size: torch.empty(size).bernoulli_(2.0),
+}
+TAKEN_FACTORIES = {
+    "a number": lambda *size: torch.full(size, 3, dtype=torch.uint8),
+    "a range": lambda *size: torch.arange(size[0]),
+    "a large range": lambda *_: torch.arange(10**11),
+    "integers": lambda *size: torch.randint(0, 3, size),
+    "chances": lambda *size: torch.empty(size).uniform_(1, 2),
+}
+
+
+def bytes_of(size):
+    return torch.empty(size, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("size", [(3, 2), (3000, 64)])
+@pytest.mark.parametrize("name", REFUSED_FACTORIES)
+def test_it_is_refused_in_the_words_of_the_cpu(name, size):
+    with pytest.raises(RuntimeError) as wanted:
+        REFUSED_FACTORIES[name](*size)
+    with record(as_device="cpu"), pytest.raises(wanted.type) as met:
+        REFUSED_FACTORIES[name](*size)
+    assert str(met.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize("size", [(3, 2), (3000, 64), (300_000, 300_000)])
+@pytest.mark.parametrize("name", TAKEN_FACTORIES)
+def test_what_it_makes_is_taken_at_any_size(name, size):
+    with record(as_device="cpu"):
+        TAKEN_FACTORIES[name](*size)
+
+
+def test_a_number_that_memory_is_lacking_for_is_as_on_meta():
+    with record(as_device="cpu"):
+        torch.full((300_000, 300_000, 300), 300, dtype=torch.uint8)
+
+
+def test_what_it_names_is_a_plan():
+    with record(as_device="cpu"), pytest.raises(RuntimeError, match="overflow"):
+        torch.full((3,), 300, dtype=torch.uint8, device="cuda")
+
+
+@pytest.mark.parametrize("make", [torch.rand, torch.zeros, torch.randperm])
+def test_pinned_memory_needs_no_accelerator(make):
+    with record(as_device="cpu"):
+        make(3, pin_memory=True)
+
+
+GRADIENT_MODES = {
+    "grad": torch.enable_grad,
+    "no grad": torch.no_grad,
+    "inference": torch.inference_mode,
+}
+
+
+def call_layer(mode, is_trained):
+    layer = nn.Linear(3, 4).requires_grad_(is_trained)
+    across = torch.ones(5, 2, 3, dtype=torch.double).transpose(0, 1)
+    with mode():
+        layer(across)
+
+
+def attend(mode, is_trained):
+    layer = nn.MultiheadAttention(8, 2, batch_first=True).requires_grad_(is_trained)
+    given = torch.ones(2, 3, 8, dtype=torch.double)
+    with mode():
+        layer(given, given, given)
+
+
+@pytest.mark.parametrize("mode", GRADIENT_MODES)
+@pytest.mark.parametrize("is_trained", [False, True])
+@pytest.mark.parametrize("run", [call_layer, attend])
+def test_a_dtype_is_refused_in_the_words_of_the_cpu(run, is_trained, mode):
+    call = partial(run, GRADIENT_MODES[mode], is_trained)
+    with pytest.raises(RuntimeError) as wanted:
+        call()
+    with record(as_device="cpu"), pytest.raises(RuntimeError) as met:
+        call()
+    assert str(met.value) == str(wanted.value)
+
+
+def classes(*shape):
+    return torch.zeros(shape, dtype=torch.long)
+
+
+def unpool():
+    values = torch.rand(1, 3, 2, 2).to(memory_format=torch.channels_last)
+    return F.max_unpool2d(values, classes(1, 3, 2, 2), 2)
+
+
+RETURNING = {
+    "a loss of one": lambda: F.multi_margin_loss(
+        torch.rand(4), classes(), reduction="none"
+    ),
+    "a loss of the labels of one": lambda: F.multilabel_margin_loss(
+        torch.rand(4), classes(4), reduction="none"
+    ),
+    "losses of some": lambda: F.multi_margin_loss(
+        torch.rand(3, 4), classes(3), reduction="none"
+    ),
+    "what was pooled": unpool,
+}
+
+
+@pytest.mark.parametrize("name", RETURNING)
+def test_it_has_the_shape_and_the_strides_of_the_cpu(name):
+    wanted = RETURNING[name]()
+    with record(as_device="cpu"):
+        met = [RETURNING[name](), RETURNING[name]()]  # run, then a cache hit
+    for tensor in met:
+        assert (tensor.shape, tensor.stride()) == (wanted.shape, wanted.stride())
+
+
+CAUGHT = {
+    "refused by the CPU alone": lambda: torch.ones(2, 2) @ torch.ones(2, 2).half(),
+    "reworded": lambda: torch.ones(2, 3) @ torch.ones(2, 3),
+    "a function reworded": lambda: nn.Linear(3, 4)(torch.ones(2, 5)),
+    "for a value": lambda: functional.embedding(torch.tensor([1, 7]), torch.ones(4, 3)),
+    "in place": lambda: torch.ones(2).add_(torch.ones(3)),
+    "a view": lambda: torch.ones(6).view(4),
+    "where a value is read": lambda: torch.multinomial(torch.zeros(3), 2).tolist(),
+}
+
+
+@pytest.mark.parametrize("cache", [False, True])
+@pytest.mark.parametrize("call", CAUGHT.values(), ids=CAUGHT)
+def test_what_lived_where_a_call_was_refused_goes_with_it(call, cache):
+    def catch():
+        kept = nn.Identity()
+        try:
+            call()
+        except (RuntimeError, IndexError):
+            return weakref.ref(kept)
+
+    gc.disable()
+    try:
+        with record(cache=cache):
+            assert [catch()() for _ in range(2)] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_a_gradient_that_was_asked_about_is_taken_over_without_a_copy():
+    gc.collect()
+    gc.disable()
+    try:
+        with record(cache=False) as trace:
+            weight = torch.ones(7, requires_grad=True)
+            weight[torch.ones(7, dtype=torch.bool)].sum().backward()
+    finally:
+        gc.enable()
+    assert trace.ops[-2].op == "aten.index_put.default"
+    assert trace.ops[-1].op == "aten.detach.default"
+
+
+def test_what_a_mask_selects_is_not_refused_as_another_mask_would_be():
+    with record():
+        weight = torch.ones(7, 5, requires_grad=True)
+        weight[torch.arange(7) < 2].sum().backward()
+    assert weight.grad.shape == (7, 5)

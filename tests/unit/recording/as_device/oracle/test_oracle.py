@@ -1,0 +1,197 @@
+"""How the CPU is asked, and which of its errors are about values."""
+
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+from meta_magic.recording.as_device.oracle import child, oracle
+from meta_magic.recording.as_device.oracle.cpu_refusals import name_types
+from meta_magic.recording.as_device.oracle.oracle import mentions_values
+
+
+def multiply_two_dtypes():
+    large = 2**20
+    layer = nn.Linear(large, large, bias=False)
+    return layer(torch.empty(1, large, dtype=torch.float64))
+
+
+def test_where_memory_must_be_reserved_a_large_call_is_as_on_meta(monkeypatch):
+    monkeypatch.setattr(oracle, "UNRESERVED", None)  # as on macOS
+    with record(as_device="cpu", cache=False):
+        multiply_two_dtypes()
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError, BlockingIOError, MemoryError, RuntimeError]
+)
+def test_where_children_are_forbidden_a_large_call_is_as_on_meta(error, monkeypatch):
+    def refuse():
+        raise error("forbidden")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    with record(as_device="cpu", cache=False):
+        multiply_two_dtypes()
+
+
+def test_where_memory_is_short_a_large_call_is_as_on_meta():
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    n_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    taken = n_pages * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + 2**28, limits[1]))
+    try:
+        with record(as_device="cpu", cache=False):
+            multiply_two_dtypes()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.parametrize(
+    "end", [lambda _: os.kill(os.getpid(), signal.SIGSEGV), lambda _: time.sleep(60)]
+)
+def test_a_refusal_of_what_crashes_or_hangs_on_the_cpu_stands(end, monkeypatch):
+    monkeypatch.setattr(child, "PATIENCE", 0.1)
+    given = (torch.empty(2, 3, device="meta"),)
+    answer = oracle.Oracle().ask(end, given, {}, is_unsafe=True)
+    assert answer is oracle.Verdict.UNKNOWN
+
+
+def test_asking_stops_after_its_share_of_the_time(monkeypatch):
+    monkeypatch.setattr(oracle, "MIN_SECONDS", -1.0)
+    monkeypatch.setattr(oracle, "MAX_SHARE", 0.0)
+    with record(as_device="cpu", cache=False):
+        nn.Linear(3, 4)(torch.ones(2, 3).double())
+
+
+def test_what_was_not_asked_is_said_of_later_recordings_too(monkeypatch):
+    def call():
+        with record(as_device="cpu") as trace:
+            torch.ones(7, 11).cumsum(1).cumsum(0)
+        return [note.text[:12] for note in trace.notes if note.kind == "unasked"]
+
+    with monkeypatch.context() as context:
+        context.setattr(oracle, "MIN_SECONDS", -1.0)
+        context.setattr(oracle, "MAX_SHARE", -1.0)
+        assert call() == ["2 calls that"]
+    assert call() == ["2 calls that"]
+
+
+def test_what_meta_refuses_is_asked_when_the_share_of_others_is_spent(monkeypatch):
+    monkeypatch.setattr(oracle, "MIN_SECONDS", -1.0)
+    monkeypatch.setattr(oracle, "MAX_SHARE", 0.0)
+    monkeypatch.setattr(oracle, "MAX_SHARE_UNSAFE", 1.0)  # all of a block so short
+    with record(as_device="cpu", cache=False):
+        grown = torch.ones(1).addbmm_(torch.ones(3, 5, 2), torch.ones(3, 2, 4))
+    assert grown.shape == (5, 4)
+
+
+OF_VALUES = {
+    "embedding": lambda: torch.embedding(torch.ones(2, 3), torch.tensor([2])),
+    "class": lambda: torch.nn.functional.nll_loss(
+        torch.ones(2, 3), torch.tensor([0, 3])
+    ),
+    "gather": lambda: torch.gather(torch.ones(2), 0, torch.tensor([2])),
+    "singular": lambda: torch.linalg.inv(torch.zeros(2, 2)),
+    "not definite": lambda: torch.linalg.cholesky(-torch.eye(2)),
+    "probability": lambda: torch.multinomial(-torch.ones(2), 1),
+    "pivots": lambda: torch.lu_unpack(
+        torch.ones(2, 2), torch.zeros(2, dtype=torch.int32)
+    ),
+    "lengths": lambda: torch.segment_reduce(
+        torch.ones(3), "sum", lengths=torch.tensor([2])
+    ),
+}
+OF_METADATA = {
+    "dtype": lambda: torch.ones(2, 2) @ torch.ones(2, 2).double(),
+    "shape": lambda: torch.ones(2, 3) @ torch.ones(2, 3),
+    "dimension": lambda: torch.ones(2).sum(2),
+    "index dtype": lambda: torch.embedding(torch.ones(2, 3), torch.ones(1)),
+    "mask": lambda: torch.ones(2)[torch.ones(3, dtype=torch.bool)],
+    "overlap": lambda: torch.ones(1).expand(3).add_(torch.ones(3)),
+    "padding": lambda: torch.nn.functional.pad(torch.ones(1, 1, 2), (3, 3), "reflect"),
+    "pivots' dtype": lambda: torch.linalg.ldl_solve(
+        torch.ones(2, 2), torch.ones(2), torch.ones(2, 1)
+    ),
+    "lengths of other dimensions": lambda: torch.segment_reduce(
+        torch.ones(3), "sum", lengths=torch.ones(2, 2, dtype=torch.long)
+    ),
+    "an operator's name": lambda: torch.ones(2, dtype=torch.cfloat).isneginf(),
+    "bounds of a dtype": lambda: torch.randint_like(torch.ones(2).bool(), 9),
+    "no kernel": lambda: torch.ones(2, dtype=torch.long).exponential_(),
+}
+
+
+def catch(call):
+    with pytest.raises((RuntimeError, IndexError, TypeError)) as caught:
+        call()
+    return caught.value
+
+
+@pytest.mark.parametrize("name", OF_VALUES)
+def test_what_values_decide_is_no_refusal(name):
+    assert mentions_values(catch(OF_VALUES[name]))
+
+
+@pytest.mark.parametrize("name", OF_METADATA)
+def test_what_metadata_decides_is_a_refusal(name):
+    assert not mentions_values(catch(OF_METADATA[name]))
+
+
+def test_too_little_memory_is_no_refusal():
+    assert mentions_values(MemoryError())
+
+
+def overwrite(dtype=torch.float32):
+    """Write what a backward needs."""
+    weight = torch.ones(3, dtype=dtype, requires_grad=True)
+    saved = weight.exp()
+    saved.add_(1)
+    return saved.sum()
+
+
+def convolve():
+    weight = torch.ones(1, 1, 2, dtype=torch.complex64)
+    return torch.nn.functional.conv1d(torch.ones(1, 1, 3), weight)
+
+
+TYPED = {
+    "backward": lambda: overwrite().backward(),
+    "grad": lambda: torch.autograd.grad(overwrite(), torch.ones(1)),
+    "without a class": lambda: overwrite(torch.bfloat16).backward(),
+    "input and weight": convolve,
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_types_are_named_as_on_the_cpu(name):
+    with pytest.raises(RuntimeError) as wanted:
+        TYPED[name]()
+    with record(as_device="cpu"), pytest.raises(RuntimeError) as met:
+        TYPED[name]()
+    assert str(met.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted"),
+    [
+        ("meta", "a MetaFloatType and a MetaBFloat16Type"),
+        ("cpu", "a torch.FloatTensor and a CPUBFloat16Type"),
+        ("cuda", "a torch.cuda.FloatTensor and a CUDABFloat16Type"),
+    ],
+)
+def test_types_are_those_of_the_device(device, wanted):
+    error = RuntimeError("a MetaFloatType and a MetaBFloat16Type")
+    name_types(error, device)
+    assert str(error) == wanted
+
+
+def test_other_words_stay():
+    error = KeyError("MetaType", 3)
+    name_types(error, "cpu")
+    assert error.args == ("MetaType", 3)
