@@ -30,9 +30,9 @@ Cell: TypeAlias = Callable[[Tensor, Hidden, Weights], Hidden]
 """Takes inputs times weights, the hidden state, weights; returns the next state."""
 
 
-Layer: TypeAlias = Callable[[Tensor, Hidden, Weights, int], tuple[Tensor, Hidden]]
-"""Takes inputs, the first hidden state, weights, and 1 to run backwards; returns
-outputs and the last hidden state."""
+Layer: TypeAlias = Callable[[Tensor, Any, Weights, int], tuple[Tensor, Hidden]]
+"""Takes inputs, the first hidden state or its index, weights, and 1 to run backwards;
+returns outputs and the last hidden state."""
 
 
 def run_simple(
@@ -71,7 +71,7 @@ def run_lstm(a: Tensor, hidden: Hidden, weights: Weights) -> Hidden:
 def run_layers(
     run: Layer,
     a: Tensor,
-    hidden: Sequence[Hidden],
+    hidden: Sequence[Any],
     weights: Sequence[Weights],
     dropout: float,
     n_layers: int,
@@ -210,24 +210,22 @@ def run_onednn(
     settings: tuple[bool, bool, bool, bool],
 ) -> tuple[Tensor, list[Hidden]]:
     """Run each layer and direction by one kernel of oneDNN."""
-    hidden, memory = (h.contiguous() for h in hx)
-    last: list[Hidden] = []
-    n_directions = len(weights) // n_layers
-    for layer in range(n_layers):
-        outputs: list[Tensor] = []
-        for direction in range(n_directions):
-            index = layer * n_directions + direction
-            h, c = (aten.select.int(state, 0, index) for state in (hidden, memory))
-            given = (*fill_biases(weights[index]), h, c, bool(direction), [], LSTM_MODE)
-            output, h, c, _ = aten.mkldnn_rnn_layer(
-                a, *given, hidden.shape[2], n_layers, *settings
-            )
-            outputs.append(output)
-            last.append((h, c))
-        a = outputs[0] if n_directions == 1 else aten.cat(outputs, a.ndim - 1)
-        if dropout and settings[-1] and layer < n_layers - 1:
-            a = aten.dropout(a, dropout, True)  # noqa: FBT003  as above
-    return a, last
+    states = [h.contiguous() for h in hx]
+    width = states[0].shape[2]
+
+    def run(
+        a: Tensor, index: int, weights: Weights, direction: int
+    ) -> tuple[Tensor, Hidden]:
+        h, c = (aten.select.int(state, 0, index) for state in states)
+        given = (*fill_biases(weights), h, c, bool(direction), [], LSTM_MODE)
+        output, h, c, _ = aten.mkldnn_rnn_layer(a, *given, width, n_layers, *settings)
+        return output, (h, c)
+
+    indices = range(len(weights))
+    is_training = settings[-1]
+    return run_layers(
+        run, a, indices, weights, dropout, n_layers, is_training=is_training
+    )
 
 
 def fill_biases(weights: Weights) -> Iterator[Tensor]:
