@@ -116,9 +116,7 @@ class Part:
                 with FlagsOf(self.program, step.call.number):
                     self._do(step)
             if step.frees:
-                memory.free(
-                    self._find_freed(step) if self.plan.retained else step.frees
-                )
+                memory.free(s for s in step.frees if s not in self.plan.retained)
             for storage in step.finishes:
                 finished(storage, memory.take(storage))
             yield
@@ -162,11 +160,8 @@ class Part:
             results: Where the contents come from.
             raw: Storages that have uninitialized bytes.
         """
-        recorded, kept, runner = (
-            self.plan.recorded,
-            self.plan.recorded.kept,
-            self._runner,
-        )
+        recorded, runner = self.plan.recorded, self._runner
+        kept = recorded.kept
         if kept is None:
             return
         for draw, state in runner.streams.saved_states():
@@ -179,9 +174,6 @@ class Part:
             is_shared = constant is not None and constant.tensor is not None
             if isinstance(real, UntypedStorage) and not is_shared:
                 kept.put(storage, Content(real, *results[storage], raw.get(storage)))
-
-    def _find_freed(self, step: Step) -> list[int]:
-        return [s for s in step.frees if s not in self.plan.retained]
 
     def _provide(self) -> None:
         """Add the storages that must exist before the first step."""
@@ -245,6 +237,7 @@ class Execution:
 
     Attributes:
         plan: The plan of the recording itself.
+        parts: The parts, in order of their recordings.
     """
 
     def __init__(
@@ -256,6 +249,7 @@ class Execution:
     ) -> None:
         requests = {id(program): request}
         parts: list[Part] = []
+        # All requests to a recording are known once the later ones are planned.
         for current in order_latest_first(program, needed_by):
             if id(current) not in requests:
                 continue
@@ -274,18 +268,18 @@ class Execution:
         self._last = parts[0]
         self._keeps, self._read = request.keeps, request.read
         self._results: list[dict[int, Result]] = []
-        self._parts = parts[::-1]
+        self.parts = parts[::-1]
         self.plan = self._last.plan
-        self._takers: dict[tuple[int, int], list[tuple[Part, int]]] = {}
-        for part in self._parts:
+        self._importers: dict[tuple[int, int], list[tuple[Part, int]]] = {}
+        for part in self.parts:
             for i in part.imports:
                 key = (id(i.program), i.origin)
-                self._takers.setdefault(key, []).append((part, i.storage))
+                self._importers.setdefault(key, []).append((part, i.storage))
 
     @property
     def steps(self) -> list[Step]:
         """The steps of all recordings, in order."""
-        return [step for part in self._parts for step in part.steps]
+        return [step for part in self.parts for step in part.steps]
 
     @property
     def uninitialized(self) -> set[int]:
@@ -312,10 +306,10 @@ class Execution:
             return False
         given = {
             number: self._raw[id(part)][storage]
-            for part in self._parts
+            for part in self.parts
             for storage in self._raw[id(part)].keys() & part.plan.wanted
-            for taker, number in self._takers_of(part, storage)
-            if taker is self._last
+            for importer, number in self._importers_of(part, storage)
+            if importer is self._last
         }
         follower = RawFollower(self.plan, find_raw_before(self.plan, given))
         self._last.follower = follower
@@ -327,7 +321,7 @@ class Execution:
 
         With the caveats of its line.
         """
-        for part in self._parts:
+        for part in self.parts:
             recorded = part.plan.recorded
             call = find_raw_source(part.plan, self._raw[id(part)])
             if call is not None:
@@ -354,25 +348,25 @@ class Execution:
         """Call ``find`` for each part, with the facts on storages of earlier parts."""
         given: dict[int, dict[int, Fact]] = {}
         found: dict[int, dict[int, Fact]] = {}
-        for part in self._parts:
+        for part in self.parts:
             here = found[id(part)] = find(part.plan, given.get(id(part), {}))
             for storage in here.keys() & part.plan.wanted:
-                for taker, number in self._takers_of(part, storage):
-                    given.setdefault(id(taker), {})[number] = here[storage]
+                for importer, number in self._importers_of(part, storage):
+                    given.setdefault(id(importer), {})[number] = here[storage]
         return found
 
     def peak_nbytes(self, kept: Mapping[int, int]) -> int:
         """Return the most bytes held at any moment; see :meth:`Plan.peak_nbytes`."""
         peak = 0
         waiting: dict[int, int] = {}
-        for part in self._parts:
+        for part in self.parts:
             waiting.pop(id(part), None)  # they count in the own peak of the part
             own = part.peak_nbytes(kept if part is self._last else {})
             peak = max(peak, own + sum(waiting.values()))
             for storage in part.plan.wanted:
                 nbytes = part.plan.recorded.nbytes_by_storage[storage]
-                for taker, _ in self._takers_of(part, storage):
-                    waiting[id(taker)] = waiting.get(id(taker), 0) + nbytes
+                for importer, _ in self._importers_of(part, storage):
+                    waiting[id(importer)] = waiting.get(id(importer), 0) + nbytes
         return peak
 
     def run(self, finished: Finished) -> Iterator[None]:
@@ -390,11 +384,11 @@ class Execution:
         done: dict[int, Part] = {}
         if self._keeps:  # before the parts take kept contents out
             self._results = list(self._find_results())
-        for part in self._parts:
+        for part in self.parts:
             is_last = part is self._last
             part.use_earlier_states(done)
             done[id(part.program)] = part
-            yield from part.run(finished if is_last else self._passing_on(part))
+            yield from part.run(finished if is_last else self._give_to_importers(part))
         if self._last.follower is not None and self.reads_raw(self._read):
             raise ReplayError(
                 f"nothing was written to some of it, since {self.describe_raw()}"
@@ -406,50 +400,45 @@ class Execution:
         Args:
             made: The wanted storages.
         """
-        for part, results in zip(self._parts, self._results, strict=True):
+        for part, results in zip(self.parts, self._results, strict=True):
             own = made if part is self._last else {}
             part.keep(own, results, self._raw[id(part)])
 
     def _find_results(self) -> Iterator[dict[int, Result]]:
         """Yield, for each part, where the contents of its storages come from."""
         assumed: dict[int, set[int]] = {}
-        for part in self._parts:
+        for part in self.parts:
             results = find_results(part.plan, assumed.get(id(part), ()))
             yield results
             for storage in part.plan.wanted & results.keys():
                 if results[storage].is_assumed:
-                    for taker, number in self._takers_of(part, storage):
-                        assumed.setdefault(id(taker), set()).add(number)
+                    for importer, number in self._importers_of(part, storage):
+                        assumed.setdefault(id(importer), set()).add(number)
 
     def end_state(self) -> Tensor | None:
         """Return the end state of torch's default CPU generator, if it is used."""
         return self._last.end_state()
 
-    @property
-    def parts(self) -> Sequence[Part]:
-        """The parts, in order of their recordings."""
-        return self._parts
-
     def state_at(self, source: int) -> Tensor | None:
         """Return the state of a CPU generator at a requested source."""
         return self._last.state_at(source)
 
-    def _takers_of(self, part: "Part", storage: int) -> list[tuple["Part", int]]:
-        return self._takers.get((id(part.program), storage), [])
+    def _importers_of(self, part: "Part", storage: int) -> list[tuple["Part", int]]:
+        return self._importers.get((id(part.program), storage), [])
 
-    def _passing_on(self, part: "Part") -> Finished:
+    def _give_to_importers(self, part: "Part") -> Finished:
         """Return a function that gives finished storages to the later parts."""
 
         def take(storage: int, real: UntypedStorage | Tensor) -> None:
-            takers = self._takers_of(part, storage)
+            importers = self._importers_of(part, storage)
             # A storage that no later part writes stays valid: keep it here.
             is_kept = storage in part.plan.retained
-            is_kept = is_kept and not any(t.writes(number) for t, number in takers)
+            is_kept = is_kept and not any(t.writes(number) for t, number in importers)
             if is_kept:
                 part.give(storage, real)
-            for index, (taker, number) in enumerate(takers):
+            for index, (importer, number) in enumerate(importers):
                 # Each part may write it: all but the first get a copy.
-                taker.give(number, real.clone() if index or is_kept else real)
+                importer.give(number, real.clone() if index or is_kept else real)
 
         return take
 
