@@ -19,7 +19,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
     make_proxy,
     put_on_meta,
 )
-from meta_magic.recording.as_device.layouts import lay_out_alike
+from meta_magic.recording.as_device.layouts import match_cpu_strides
 from meta_magic.recording.identities.call_sites import TORCH_FILES, describe_function
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen
@@ -463,7 +463,7 @@ def _index_by_masks(args: Args, count_by_id: Mapping[int, int]) -> Tensor:
         positions.extend(made)
     index = torch.ops.aten.index.Tensor
     found: Tensor = index(tensor, positions)
-    return lay_out_alike(index, (tensor, positions), {}, found)  # type: ignore[no-any-return]  # it returns what any operator does
+    return match_cpu_strides(index, (tensor, positions), {}, found)  # type: ignore[no-any-return]  # it returns what any operator does
 
 
 def _select_by_mask(

@@ -300,7 +300,7 @@ def make_workspace(returned: tuple[Tensor | None, ...], *args: Any) -> Any:
     return (*outputs, args[0].new_empty(workspaces[metadata], dtype=torch.uint8))
 
 
-def part_biases(returned: tuple[Tensor, ...], *_: Any) -> tuple[Tensor, ...]:
+def separate_biases(returned: tuple[Tensor, ...], *_: Any) -> tuple[Tensor, ...]:
     """Return gradients of which no two are the same tensor.
 
     Source:
@@ -336,7 +336,7 @@ def lay_out_image(returned: Tensor, a: Tensor, weight: Tensor, *_: object) -> Te
     )
 
 
-def leave_out(
+def mask_gradients(
     returned: tuple[Tensor | None, ...], *arguments: Any
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of a batch norm that ``output_mask`` asks for.
@@ -375,7 +375,7 @@ def lay_out_batch_gradient(
     returned: tuple[Tensor | None, ...], grad: Tensor, a: Tensor, *arguments: Any
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of a batch norm of the CPU. Source: as above."""
-    gradient, *others = leave_out(returned, grad, a, *arguments)
+    gradient, *others = mask_gradients(returned, grad, a, *arguments)
     laid_out = None if gradient is None else lay_out_channels(gradient, a)
     return (laid_out, *others)
 
@@ -401,7 +401,7 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         **LOSSES,
         **dict.fromkeys(SCATTERS, copy_storage),
         "aten.mkldnn_rnn_layer.default": make_workspace,
-        "aten.mkldnn_rnn_layer_backward.default": part_biases,
+        "aten.mkldnn_rnn_layer_backward.default": separate_biases,
         "aten.native_batch_norm.default": lay_out_batch_norm,
         "aten._native_batch_norm_legit.default": lay_out_batch_norm,
         "aten._native_batch_norm_legit.no_stats": lay_out_batch_norm,
@@ -421,8 +421,8 @@ ADJUSTMENTS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = MappingProx
         "cuda": MappingProxyType(
             {
                 "aten.convolution.default": lay_out_image,
-                "aten.native_batch_norm_backward.default": leave_out,
-                "aten.batch_norm_backward.default": leave_out,
+                "aten.native_batch_norm_backward.default": mask_gradients,
+                "aten.batch_norm_backward.default": mask_gradients,
             }
         ),
         "meta": MappingProxyType({}),

@@ -361,7 +361,7 @@ RUNS: Final = {
 }
 
 
-entered_by_thread: dict[int, list["DeviceAttention"]] = {}
+attention_by_thread: dict[int, list["DeviceAttention"]] = {}
 """Recordings by thread: torch has one kernel for all threads."""
 
 
@@ -404,7 +404,7 @@ class DeviceAttention:
         if self.device == "meta":
             return
         self._thread = threading.get_ident()
-        entered_by_thread.setdefault(self._thread, []).append(self)
+        attention_by_thread.setdefault(self._thread, []).append(self)
         self._library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():  # a recording around it has the same override
             warnings.simplefilter("ignore")
@@ -419,12 +419,12 @@ class DeviceAttention:
         if self._library is not None:
             destroy_library(self._library)
             self._library = None
-            entered_by_thread[self._thread].remove(self)
+            attention_by_thread[self._thread].remove(self)
 
     def _attend_here(self, *args: Any, **kwargs: Any) -> Tensor:
         """Run attention for the recording of this thread, if there is one."""
         thread = threading.get_ident()
-        here = entered_by_thread.get(thread) if thread != self._thread else None
+        here = attention_by_thread.get(thread) if thread != self._thread else None
         return (here[-1] if here else self).attend(*args, **kwargs)
 
     def attend(

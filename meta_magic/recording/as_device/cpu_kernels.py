@@ -74,14 +74,14 @@ def ask_cpu(
         proxies = {id(t): make_proxy(t, has_ones=has_ones) for t in tensors}
         try:
             with torch.set_grad_enabled(wants_gradients):
-                returned = call_on(proxies, func, args, kwargs)
+                returned = call_with_proxies(proxies, func, args, kwargs)
         except Exception:  # noqa: BLE001  the answer of meta stays
             return NotImplemented
         with torch.inference_mode(is_inference):
-            return take_over(returned, {id(proxies[id(t)]): t for t in tensors})
+            return move_to_meta(returned, {id(proxies[id(t)]): t for t in tensors})
 
 
-def call_on(
+def call_with_proxies(
     proxies: Mapping[int, Tensor], func: Any, args: Args, kwargs: Kwargs
 ) -> Any:
     """Call an operator on proxies; restore torch's generator."""
@@ -113,7 +113,7 @@ def lay_out_written(func: Any, given: Given) -> None:
         for has_ones in (False, True):  # positions may begin with 1, as pivots
             made = {id(t): put_on_cpu(r, has_ones=has_ones) for t, r in records}
             with suppress(Exception):  # the layout of meta stays
-                call_on(made, func, given.args, given.kwargs)
+                call_with_proxies(made, func, given.args, given.kwargs)
                 for tensor in changed:
                     lay_out_as(made[id(tensor)], tensor)
                 return
@@ -191,7 +191,7 @@ def replace(value: Any, proxies: Mapping[int, Tensor]) -> Any:
     return value
 
 
-def take_over(returned: Any, meta_by_id: Mapping[int, Tensor]) -> Any:
+def move_to_meta(returned: Any, meta_by_id: Mapping[int, Tensor]) -> Any:
     """Return a result of the CPU on meta; ``NotImplemented`` for views and values.
 
     Args:

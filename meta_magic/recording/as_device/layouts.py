@@ -3,7 +3,7 @@
 Without this ``y.stride()`` would be wrong after some calls with arguments that are not
 in rows: torch's meta kernels are written in Python, and choose other strides than the
 CPU, above all for dimensions of size 1 and beside tensors without dimensions.
-Read ``lay_out_alike`` first.
+Read ``match_cpu_strides`` first.
 """
 
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ MAX_NUMEL_POINTWISE: Final = 2**22
 
 MAX_KNOWN: Final = 2**14
 
-laid_out_alike: set[object] = set()
+matching_calls: set[object] = set()
 """Calls to whose results meta gives the strides of the CPU, at most ``MAX_KNOWN``."""
 
 
-def lay_out_made(func: Any, given: Given, returned: Any) -> Any:
+def match_cpu_if_needed(func: Any, given: Given, returned: Any) -> Any:
     """Return a result on meta with the strides of the CPU, if they may differ.
 
     If all arguments are in rows, the results are, unless they are empty.
@@ -40,10 +40,10 @@ def lay_out_made(func: Any, given: Given, returned: Any) -> Any:
     else:
         if all(tensor.numel() for tensor in tensors_in(returned)):
             return returned
-    return lay_out_alike(func, given.args, given.kwargs, returned)
+    return match_cpu_strides(func, given.args, given.kwargs, returned)
 
 
-def lay_out_alike(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
+def match_cpu_strides(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
     """Return a result on meta with the strides of the CPU.
 
     The CPU is asked once for each signature, and only for small calls; a large call
@@ -55,7 +55,7 @@ def lay_out_alike(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
     if not is_small or {*map(id, made)} <= {*map(id, given)}:
         return returned
     call = func, describe(args), describe(kwargs)
-    if call in laid_out_alike:
+    if call in matching_calls:
         return returned
     asked = ask_cpu(func, args, kwargs)
     laid_out = tensors_in(asked)
@@ -63,9 +63,9 @@ def lay_out_alike(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
     is_other = [t.stride() for t in laid_out] != [t.stride() for t in made]
     if is_alike and is_other:
         return asked
-    if len(laid_out_alike) >= MAX_KNOWN:
-        laid_out_alike.clear()
-    laid_out_alike.add(call)
+    if len(matching_calls) >= MAX_KNOWN:
+        matching_calls.clear()
+    matching_calls.add(call)
     return returned
 
 
@@ -123,7 +123,7 @@ def types_of(tensors: list[Tensor]) -> Iterator[tuple[object, ...]]:
         yield tensor.shape, tensor.dtype, tensor.layout, tensor.device
 
 
-def lay_out_moved(real: Tensor, tensor: Tensor) -> Tensor:
+def copy_with_strides(real: Tensor, tensor: Tensor) -> Tensor:
     """Return the values of a tensor with the strides of the tensor on meta.
 
     On the CPU ``x.cpu()`` is ``x``, and numpy sees its strides; a copy has others if

@@ -311,11 +311,11 @@ def run_packed_layer(
         return cell(given, hidden, weights)
 
     weighed = aten.linear(a, weights[0], weights[2])
-    run = run_back if direction else run_on
+    run = run_backwards if direction else run_forwards
     return run(step, sizes, weighed, hidden)
 
 
-def run_on(
+def run_forwards(
     step: Step, sizes: Sequence[int], a: Tensor, hidden: Hidden
 ) -> tuple[Tensor, Hidden]:
     """Run all steps; keep the last states of sequences that end."""
@@ -333,7 +333,7 @@ def run_on(
     return aten.cat(outputs), join([hidden, *ended[::-1]])
 
 
-def run_back(
+def run_backwards(
     step: Step, sizes: Sequence[int], a: Tensor, first: Hidden
 ) -> tuple[Tensor, Hidden]:
     """Run all steps backwards; some sequences may begin with each."""

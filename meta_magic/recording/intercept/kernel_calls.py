@@ -18,7 +18,10 @@ from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
 from meta_magic.recording.as_device.corrections import CORRECTIONS, SHORT_KERNELS
 from meta_magic.recording.as_device.cpu_kernels import lay_out_written
-from meta_magic.recording.as_device.layouts import lay_out_made, lay_out_moved
+from meta_magic.recording.as_device.layouts import (
+    copy_with_strides,
+    match_cpu_if_needed,
+)
 from meta_magic.recording.as_device.operand_placements import join_placements
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
@@ -346,7 +349,7 @@ class KernelCalls:
         if adjust is not None:
             returned = adjust(returned, *args, **kwargs)
         if kernels == "cpu" and table.makes_new:
-            returned = lay_out_made(table.func, given, returned)
+            returned = match_cpu_if_needed(table.func, given, returned)
         return returned
 
     def _rescue(self, table: OpTable, given: Given) -> Any:
@@ -364,5 +367,5 @@ class KernelCalls:
                 raise
             return NotImplemented
         if isinstance(returned, Tensor) and not returned.is_meta:
-            return lay_out_moved(returned, given.args[0])
+            return copy_with_strides(returned, given.args[0])
         return returned

@@ -42,7 +42,7 @@ from meta_magic.trace.options import DeviceName
 OF_TORCH: Final = ("aten.", "torch_nn.")
 """Prefixes of torch's own operators; ``torch_nn`` are those written in Python."""
 
-NEVER: Final = (
+NEVER_ASKED: Final = (
     *("aten._to_copy.", "aten.record_stream.", "aten.repeat_interleave."),
     *("aten.nonzero_static.", "aten._ctc_loss", "aten.ctc_loss."),
     *("aten.segment_reduce.", "aten._segment_reduce", "aten._pack_padded_sequence"),
@@ -57,21 +57,26 @@ NEVER: Final = (
 """Operators that move tensors, that only refuse values, or that end the process if
 sizes do not fit."""
 
-NUMBERLESS: Final = ("aten.empty.", "aten.empty_strided.", "aten.zeros.", "aten.ones.")
+PLAIN_FACTORIES: Final = (
+    "aten.empty.",
+    "aten.empty_strided.",
+    "aten.zeros.",
+    "aten.ones.",
+)
 """Factories that accept any size and dtype, and no number."""
 
-TRUSTING: Final = (
+UNCHECKED: Final = (
     *("aten.native_batch_norm", "aten._native_batch_norm", "aten._batch_norm"),
     "aten.batch_norm_backward.",
 )
 """Operators that do not check that their operands have a number for each channel."""
 
-IN_FLOAT: Final = tuple(
+FLOAT_STATISTICS: Final = tuple(
     f"aten.native_{kind}_norm_backward." for kind in ("layer", "batch", "group")
 )
 """Operators that accept statistics in float32 on CUDA, and not on the CPU."""
 
-LACKING: Final = "not implemented for"
+NO_KERNEL: Final = "not implemented for"
 """The error for a dtype that has no kernel on the CPU; CUDA may have one."""
 
 
@@ -79,7 +84,7 @@ accepted_kinds: set[object] = set()
 """Kinds of elementwise calls that the CPU accepts; meta checks their sizes itself."""
 
 
-def find_kind(table: OpTable, given: Given) -> object:
+def describe_elementwise(table: OpTable, given: Given) -> object:
     """Return what decides if the CPU accepts an elementwise call; None for others."""
     if not table.is_pure or torch.Tag.pointwise not in table.func.tags:
         return None
@@ -95,7 +100,7 @@ def find_kind(table: OpTable, given: Given) -> object:
 
 def may_end_process(table: OpTable, given: Given) -> bool:
     """Whether an operator would read past the end of an operand."""
-    if not table.name.startswith(TRUSTING):
+    if not table.name.startswith(UNCHECKED):
         return False
     shapes = [seen[2].record.shape for _, seen in given.inputs]
     n_channels = shapes[0][1] if len(shapes[0]) > 1 else None
@@ -107,17 +112,17 @@ def lies_within(view: Tensor) -> bool:
     return span_nbytes(view) <= view.untyped_storage().nbytes()
 
 
-def multiply(value: Any) -> int:
+def bound_numel(value: Any) -> int:
     """Return the product of all numbers in arguments: a bound on the result."""
     if isinstance(value, dict):
         value = (*value.values(),)
     if isinstance(value, (list, tuple)):
-        return math.prod(map(multiply, value))
+        return math.prod(map(bound_numel, value))
     return max(1, abs(value)) if type(value) is int else 1
 
 
 @cache
-def is_alike(operator: Any) -> bool:
+def is_shared_view(operator: Any) -> bool:
     """Whether an operator is a view whose code torch shares between all devices."""
     name = operator.name().replace("::", "/")
     return is_view(operator) and f"{name}/Meta" not in kernels_put_in
@@ -150,11 +155,13 @@ class Refusals:
         name = table.name
         if not name.startswith(OF_TORCH):
             return False
-        if name.startswith(NEVER) or (device == "cuda" and name.startswith(IN_FLOAT)):
+        if name.startswith(NEVER_ASKED) or (
+            device == "cuda" and name.startswith(FLOAT_STATISTICS)
+        ):
             return False
-        if name.startswith(NUMBERLESS):
+        if name.startswith(PLAIN_FACTORIES):
             return False
-        is_same = is_alike(table.func) and not table.is_loose
+        is_same = is_shared_view(table.func) and not table.is_loose
         if is_same or torch.Tag.inplace_view in table.func.tags:
             return False
         is_new = (
@@ -172,11 +179,11 @@ class Refusals:
             The result on meta, with the CPU's shapes, dtypes and strides.
         """
         args, kwargs, _ = given
-        kind = find_kind(table, given)
+        kind = describe_elementwise(table, given)
         if kind in accepted_kinds or (table.is_loose and lies_within(returned)):
             return returned
         is_known = returned is not None or not (table.has_out or table.reads_data)
-        if not is_known and multiply((args, kwargs)) > MAX_NUMEL:
+        if not is_known and bound_numel((args, kwargs)) > MAX_NUMEL:
             return returned
         made, is_unsafe = tensors_in(returned), may_end_process(table, given)
         question = table.func, args, kwargs, made
@@ -241,7 +248,7 @@ class Refusals:
         answer = self._oracle.ask(*question, **how)
         if isinstance(answer, Verdict):
             return answer
-        is_lacking = isinstance(answer, NotImplementedError) or LACKING in str(answer)
+        is_lacking = isinstance(answer, NotImplementedError) or NO_KERNEL in str(answer)
         if is_lacking and device == "cuda":
             return Verdict.UNKNOWN
         self._raised = id(answer)

@@ -3,7 +3,7 @@
 Without this ``torch.cuda.synchronize()`` in a cell would fail on a laptop. Where CUDA
 is recorded, they return what a machine with planned GPUs returns. Elsewhere
 ``is_available()`` is false; functions that only act on a GPU do nothing, and a GPU that
-the code names has properties: it is planned. Read ``PlannedCuda._list_answers`` first.
+the code names has properties: it is planned. Read ``_list_replacements`` first.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.replaced import CUDA_IS_THERE
 from meta_magic.torch_private.replacing import Replacements
 
-Answer = Callable[..., Any]
+Replacement = Callable[..., Any]
 
 GPU: Final = GpuProperties()
 
@@ -76,21 +76,23 @@ class PlannedCuda(Replacements):
     def __enter__(self) -> None:
         if self._plan.is_real or has_gpu():
             return
-        answers = {n: ignore_plain(a) for n, a in self._list_answers().items()}
+        functions = {
+            n: without_original(a) for n, a in self._list_replacements().items()
+        }
         for module in (torch.cuda, torch.accelerator):
-            known = {n: a for n, a in answers.items() if n in vars(module)}
+            known = {n: a for n, a in functions.items() if n in vars(module)}
             self.replace_here(module, known)
-        nothing = ignore_plain(do_nothing)
+        nothing = without_original(do_nothing)
         self.replace_here(torch.cuda.nvtx, dict.fromkeys(MARKING, nothing))
         self.replace(*CUDA_IS_THERE, value=True)
         cudnn: Any = torch.backends.cudnn
         self.replace_here(cudnn.m, {"is_acceptable": nothing})
         self.replace_all(torch.cuda, TYPES)
 
-    def _list_answers(self) -> dict[str, Answer]:
+    def _list_replacements(self) -> dict[str, Replacement]:
         """Return the replacement of each function by its name."""
         plan = self._plan
-        facts = self._list_facts() if plan.is_for_cuda else {}
+        facts = self._list_gpu_facts() if plan.is_for_cuda else {}
         holding = {name: partial(self._count_bytes, name) for name in HOLDING}
         return {
             **dict.fromkeys(IDLE, do_nothing),
@@ -121,7 +123,7 @@ class PlannedCuda(Replacements):
             "utilization": lambda *_: 0,
         }
 
-    def _list_facts(self) -> dict[str, Answer]:
+    def _list_gpu_facts(self) -> dict[str, Replacement]:
         """Return the functions that return something else on a machine with GPUs."""
         n_devices = self._plan.n_accelerators or 1
         return {
@@ -164,6 +166,6 @@ class PlannedCuda(Replacements):
         return self._plan.count_bytes(index)
 
 
-def ignore_plain(answer: Answer) -> Answer:
+def without_original(function: Replacement) -> Replacement:
     """Return a replacement that ignores the function that it replaces."""
-    return lambda _, *args, **kwargs: answer(*args, **kwargs)
+    return lambda _, *args, **kwargs: function(*args, **kwargs)

@@ -13,7 +13,7 @@ from meta_magic.recording.as_device import layouts
 def asked(monkeypatch):
     """The operators of which the CPU was asked for strides."""
     found, ask = [], layouts.ask_cpu
-    monkeypatch.setattr(layouts, "laid_out_alike", set())
+    monkeypatch.setattr(layouts, "matching_calls", set())
     monkeypatch.setattr(
         layouts, "ask_cpu", lambda func, *given: found.append(func) or ask(func, *given)
     )
