@@ -37,6 +37,35 @@ from meta_magic.torch_private.replacing import Methods, Replacements
 
 CPU: Final = torch.device("cpu")
 
+Compute: TypeAlias = Callable[[list[Tensor]], object]
+"""Computes the values of tensors, or raises a ``MissingValueError``."""
+
+
+def make_device_contexts(
+    plan: DevicePlan,
+    note: Callable[[str, str], None],
+    draws: Draws,
+    compute: Compute,
+) -> tuple[AbstractContextManager[Any], ...]:
+    """Return the context managers that replace questions to devices.
+
+    Args:
+        plan: Knows the planned devices.
+        note: Takes the kind and the text of a note on the line that runs now.
+        draws: Keeps the generators of planned devices.
+        compute: Computes the values of tensors.
+    """
+    return (
+        PlanOfThread(plan),
+        PlannedCuda(plan, note, draws),
+        SeededDevices(plan, draws),
+        PlannedGenerators(plan),
+        PlannedTypes(plan),
+        PlannedTraining(plan, note, compute),
+        DefaultDevices(plan, note),
+        FastPaths(plan, note),
+    )
+
 
 class DefaultDevices(Replacements):
     """Makes a default device that the cell sets a planned one, within the block.
@@ -138,9 +167,6 @@ def is_overriding(operand: object) -> bool:
     return kind is not Tensor and function is not PLAIN
 
 
-Compute: TypeAlias = Callable[[list[Tensor]], object]
-"""Computes the values of tensors, or raises a ``MissingValueError``."""
-
 FINITE: Final = (
     "GradScaler.step: whether the gradients are finite takes too much to compute: they "
     "are assumed to be finite, and the step is taken"
@@ -221,29 +247,3 @@ class PlannedTraining(Replacements):
         moved = value.to(META, copy=True)
         self._plan.name_all([moved], place)
         return moved
-
-
-def make_device_contexts(
-    plan: DevicePlan,
-    note: Callable[[str, str], None],
-    draws: Draws,
-    compute: Compute,
-) -> tuple[AbstractContextManager[Any], ...]:
-    """Return the context managers that replace questions to devices.
-
-    Args:
-        plan: Knows the planned devices.
-        note: Takes the kind and the text of a note on the line that runs now.
-        draws: Keeps the generators of planned devices.
-        compute: Computes the values of tensors.
-    """
-    return (
-        PlanOfThread(plan),
-        PlannedCuda(plan, note, draws),
-        SeededDevices(plan, draws),
-        PlannedGenerators(plan),
-        PlannedTypes(plan),
-        PlannedTraining(plan, note, compute),
-        DefaultDevices(plan, note),
-        FastPaths(plan, note),
-    )
