@@ -71,10 +71,10 @@ def replay(
     """
     if isinstance(tensors, Recorded):
         return replay(trace, [tensors], device)[0]
-    place = read_device(device, ReplayError)
+    real_device = read_device(device, ReplayError)
     wanted = [find_wanted(trace, tensor) for tensor in tensors]
     storages = frozenset(storage for storage, _ in wanted)
-    execution = Execution(trace.program, Request(storages=storages), place)
+    execution = Execution(trace.program, Request(storages=storages), real_device)
     made: dict[int, torch.UntypedStorage | Tensor] = {}
     with RealTorch():
         deque(execution.run(made.__setitem__), maxlen=0)

@@ -70,10 +70,10 @@ def verify(
     """
     import pandas as pd  # noqa: PLC0415  takes a quarter of a second
 
-    place = read_device(device, ReplayError)
-    bound = free_nbytes(place) // 2 if max_nbytes is None else max_nbytes
+    real_device = read_device(device, ReplayError)
+    bound = free_nbytes(real_device) // 2 if max_nbytes is None else max_nbytes
     rows, n_checked = [], 0
-    for index, found in enumerate(Verifier(trace, place, bound).run()):
+    for index, found in enumerate(Verifier(trace, real_device, bound).run()):
         n_checked += all(row[1] != NOT_CHECKED for row in found)
         if found:
             call = trace.ops[index]

@@ -1,4 +1,4 @@
-"""Values after collectives: with torch's fake group, and with one process alone."""
+"""Values after collectives: in torch's fake group, and in a group of one process."""
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ RETURNING = {
 
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("name", WRITING)
-def test_what_a_collective_writes_is_as_on_the_cpu(name):
+def test_a_collective_writes_the_values_of_the_cpu(name):
     def program():
         y = parts(torch.zeros)
         WRITING[name](y)
@@ -79,7 +79,7 @@ def test_what_a_collective_writes_is_as_on_the_cpu(name):
 
 
 @pytest.mark.usefixtures("group")
-def test_what_is_gathered_may_go_into_memory_without_content():
+def test_a_gather_may_write_into_uninitialized_memory():
     def program():
         y = torch.empty(dist.get_world_size(), 2)
         dist.all_gather_into_tensor(y, torch.ones(1, 2))
@@ -94,7 +94,7 @@ def test_what_is_gathered_may_go_into_memory_without_content():
 
 @pytest.mark.parametrize("as_device", ["cpu", "meta"])
 @pytest.mark.parametrize("name", RETURNING)
-def test_what_a_collective_returns_is_as_on_the_cpu(name, as_device, group):
+def test_a_collective_returns_the_values_of_the_cpu(name, as_device, group):
     wanted = (RETURNING[name](group) + 1).tolist()
     with record(as_device=as_device):
         assert (RETURNING[name](group) + 1).tolist() == wanted
@@ -116,7 +116,7 @@ def test_a_whole_tensor_of_shards_has_its_values():
         assert program() == wanted
 
 
-def test_what_waits_for_a_collective_shares_its_memory(group):
+def test_a_waiting_tensor_shares_the_memory_of_its_collective(group):
     def program():
         y = functional.all_reduce(torch.ones(2), "sum", group)
         return getattr(y, "elem", y).add_(1), y
@@ -130,7 +130,7 @@ def test_what_waits_for_a_collective_shares_its_memory(group):
     assert made.is_view
 
 
-def test_what_other_processes_send_is_refused(tmp_path):
+def test_a_value_from_other_processes_is_refused(tmp_path):
     import multiprocessing
 
     context = multiprocessing.get_context("spawn")

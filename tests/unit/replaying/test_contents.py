@@ -59,7 +59,7 @@ def test_a_storage_is_uninitialized_where_no_call_wrote_its_bytes(
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_leaky_unit_reads_none_of_the_memory_for_its_noise(training):
+def test_rrelu_does_not_read_its_uninitialized_noise(training):
     with record() as trace:
         x = torch.tensor([-1.0, 1.0], requires_grad=True)
         y = functional.rrelu(x, training=training)
@@ -68,7 +68,7 @@ def test_a_leaky_unit_reads_none_of_the_memory_for_its_noise(training):
 
 
 @pytest.mark.parametrize("wanted", ["input", "weight"])
-def test_a_gradient_of_a_convolution_reads_none_of_what_it_is_of(wanted):
+def test_the_gradient_of_a_convolutions_input_does_not_read_the_input(wanted):
     with record() as trace:
         made = {"input": torch.ones(1, 2, 4, 4), "weight": torch.ones(3, 2, 3, 3)}
         made[wanted] = torch.empty_like(made[wanted])
@@ -164,7 +164,7 @@ WHOLE = [
 
 
 @pytest.mark.parametrize("make", WHOLE)
-def test_what_is_written_piece_by_piece_has_its_values(make):
+def test_a_tensor_that_is_written_piece_by_piece_has_its_values(make):
     torch.manual_seed(0)
     with record():
         values = make().tolist()
@@ -172,7 +172,7 @@ def test_what_is_written_piece_by_piece_has_its_values(make):
     assert values == make().tolist()
 
 
-def test_a_piece_that_nothing_wrote_is_refused():
+def test_an_uninitialized_element_is_refused():
     with record():
         made = torch.empty(3)
         made[torch.tensor([0, 1])] = 1.0
@@ -180,7 +180,7 @@ def test_a_piece_that_nothing_wrote_is_refused():
             made.tolist()
 
 
-def test_what_reads_a_piece_that_nothing_wrote_is_refused():
+def test_a_value_computed_from_an_uninitialized_element_is_refused():
     with record():
         made = torch.empty(3)
         made[torch.tensor([0, 1])] = 1.0
@@ -189,7 +189,7 @@ def test_what_reads_a_piece_that_nothing_wrote_is_refused():
             total.item()
 
 
-def test_what_was_chosen_of_memory_without_content_is_refused():
+def test_an_uninitialized_element_that_where_chose_is_refused():
     with record():
         chosen = torch.where(torch.tensor([True, False]), 1.0, torch.empty(2))
         assert chosen[0].item() == 1.0
@@ -197,7 +197,7 @@ def test_what_was_chosen_of_memory_without_content_is_refused():
             chosen.tolist()
 
 
-def test_a_sum_into_memory_without_content_is_refused():
+def test_a_sum_into_uninitialized_memory_is_refused():
     with record():
         made = torch.empty(2)
         made.index_put_((torch.tensor([0, 1]),), torch.ones(2), accumulate=True)
@@ -205,7 +205,7 @@ def test_a_sum_into_memory_without_content_is_refused():
             made.tolist()
 
 
-def test_it_goes_on_from_a_piece_that_was_read():
+def test_further_writes_after_a_read_are_followed():
     with record():
         made = torch.empty(4, dtype=torch.long)
         made[torch.tensor([0, 1])] = 1
@@ -327,7 +327,7 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_what_is_written_through_one_is_seen_through_the_other(block):
+def test_a_sparse_tensor_and_its_values_share_memory(block):
     torch.manual_seed(0)
     wanted = block().tolist()
     torch.manual_seed(0)

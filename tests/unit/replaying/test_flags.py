@@ -1,4 +1,4 @@
-"""Flags of torch's backends: in a replay those that were in force in the cell."""
+"""A replay runs each call under the backend flags that the cell had."""
 
 import pytest
 import torch
@@ -70,7 +70,7 @@ def test_a_value_has_the_flags_of_the_cell():
     assert met == flush().tolist() == [0, 0, 0]
 
 
-def test_what_was_set_before_the_cell_holds_in_its_replay():
+def test_a_flag_that_was_set_before_the_cell_holds_in_its_replay():
     with torch.backends.mkldnn.flags(enabled=False):
         torch.manual_seed(0)
         real = convolve()
@@ -86,7 +86,7 @@ def halve():
 
 
 @pytest.mark.parametrize("is_in_cell", [True, False])
-def test_what_is_set_after_a_call_is_not_set_where_it_is_replayed(is_in_cell):
+def test_a_flag_that_is_set_after_a_call_does_not_hold_in_its_replay(is_in_cell):
     try:
         with record() as trace:
             made = halve()
@@ -99,7 +99,7 @@ def test_what_is_set_after_a_call_is_not_set_where_it_is_replayed(is_in_cell):
     assert_same_tensor(values, halve())
 
 
-def test_denormals_that_were_flushed_before_the_cell_are_in_its_replay():
+def test_a_replay_flushes_denormals_like_the_cell():
     torch.set_flush_denormal(True)
     try:
         with record() as trace:
@@ -109,7 +109,7 @@ def test_denormals_that_were_flushed_before_the_cell_are_in_its_replay():
     assert replay(trace, made)[0].tolist() == [0, 0, 0]
 
 
-def test_flags_are_noted_from_the_call_on_that_they_hold_for():
+def test_a_changed_flag_is_recorded_with_its_first_call():
     with record() as trace:
         torch.ones(1)
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -123,7 +123,7 @@ def test_flags_are_noted_from_the_call_on_that_they_hold_for():
     ]
 
 
-def test_without_flags_nothing_is_noted_and_afterwards_torch_is_as_it_was():
+def test_without_changed_flags_nothing_is_recorded():
     setters = torch._C._set_mkldnn_enabled, torch.set_flush_denormal
     with record() as trace:
         torch.ones(1)

@@ -104,7 +104,7 @@ LAYOUTS = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_an_operator_replays_to_what_it_gives_for_real(name):
+def test_a_replayed_operator_returns_the_real_result(name):
     real, made = both(LAYOUTS[name])
     assert_same_tensor(made, real.detach())
 
@@ -126,7 +126,7 @@ print(len(trace.ops))
     assert (done.stdout.strip(), done.stderr) == ("3", "")
 
 
-def test_meta_data_from_outside_is_an_error_that_names_line_and_operator():
+def test_a_meta_tensor_from_outside_is_an_error_that_names_line_and_operator():
     outside = torch.ones(3, device="meta")
     with record() as trace:
         wanted = outside * 2
@@ -136,7 +136,7 @@ def test_meta_data_from_outside_is_an_error_that_names_line_and_operator():
         plan(trace, wanted)
 
 
-def test_an_operator_that_nobody_registered_is_an_error_that_names_it():
+def test_an_unregistered_operator_is_an_error_that_names_it():
     with pytest.raises(
         ReplayError, match=r"nowhere\.nothing\.default is not registered"
     ):
@@ -189,7 +189,7 @@ def test_gradients_of_fused_attention_are_those_of_the_math(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_the_backward_of_attention_drops_what_its_forward_dropped(dtype):
+def test_the_backward_of_attention_has_the_dropout_of_its_forward(dtype):
     with record(as_device="cuda"):
         out, v, _, _, grad = attend("cuda", dtype, dropout_p=0.5)
     # The output is linear in the values.

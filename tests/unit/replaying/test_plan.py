@@ -13,7 +13,7 @@ from tests.unit.eager import assert_same_tensor
 from tests.unit.replaying.replays import CPU, both, ops, plan, replay, storages_of
 
 
-def test_what_nobody_wants_is_not_run():
+def test_unneeded_calls_are_not_run():
     with record() as trace:
         wanted = torch.ones(2) * 3
         other = torch.zeros(5).exp()
@@ -21,7 +21,7 @@ def test_what_nobody_wants_is_not_run():
     assert other.is_meta
 
 
-def test_what_is_written_before_a_fill_is_not_run():
+def test_writes_before_a_fill_are_not_run():
     with record() as trace:
         wanted = torch.ones(2)
         wanted.mul_(3).exp_()
@@ -31,7 +31,7 @@ def test_what_is_written_before_a_fill_is_not_run():
     assert plan(trace, wanted).steps[0].kind == StepKind.ALLOCATE
 
 
-def test_what_is_written_before_a_fill_of_a_part_is_run():
+def test_writes_before_a_fill_of_a_part_are_run():
     with record() as trace:
         wanted = torch.ones(2)
         wanted.mul_(3)
@@ -52,7 +52,7 @@ def test_a_copy_of_itself_is_not_a_fill():
     assert_same_tensor(made, real)
 
 
-def test_a_fill_of_what_overlaps_itself_is_not_one_of_the_whole():
+def test_a_fill_of_overlapping_elements_does_not_fill_the_storage():
     def build():
         x = torch.arange(8.0)
         # 2 * 2 * 2 entries from 0 to 7, which leave out 2 and 5.
@@ -63,7 +63,7 @@ def test_a_fill_of_what_overlaps_itself_is_not_one_of_the_whole():
     assert_same_tensor(made, real)
 
 
-def test_a_fill_with_the_entry_of_another_tensor_reads_that():
+def test_a_fill_with_the_value_of_a_tensor_reads_that_tensor():
     def build():
         x, y = torch.ones(3), torch.tensor(2.0)
         y.add_(1)
@@ -74,7 +74,7 @@ def test_a_fill_with_the_entry_of_another_tensor_reads_that():
     assert_same_tensor(made, real)
 
 
-def test_until_gives_the_content_at_an_earlier_time():
+def test_until_returns_the_content_before_a_call():
     with record() as trace:
         wanted = torch.ones(2)
         wanted.mul_(3)
@@ -87,7 +87,7 @@ def test_until_gives_the_content_at_an_earlier_time():
     assert torch.empty(0).set_(contents[number]).tolist() == [3, 3]
 
 
-def test_the_peak_counts_what_is_alive_at_once():
+def test_the_peak_counts_live_storages():
     with record() as trace:
         x = torch.ones(100)
         for _ in range(5):
@@ -96,7 +96,7 @@ def test_the_peak_counts_what_is_alive_at_once():
     assert plan(trace, x).peak_nbytes({}, can_split=True) == 800
 
 
-def test_the_peak_counts_memory_for_draws_of_no_use():
+def test_the_peak_counts_scratch_memory_of_draws():
     with record() as trace:
         other = torch.empty(1000).normal_()
         x = torch.empty(10).normal_()
@@ -104,7 +104,7 @@ def test_the_peak_counts_memory_for_draws_of_no_use():
     assert other.is_meta
 
 
-def test_the_peak_counts_the_part_of_a_draw_that_is_there_at_once(monkeypatch):
+def test_the_peak_counts_one_piece_of_a_split_draw(monkeypatch):
     monkeypatch.setattr("meta_magic.replaying.streams.MAX_DRAWN", 64)
     with record() as trace:
         torch.empty(1000).uniform_()
@@ -121,7 +121,7 @@ def test_the_peak_counts_both_sides_of_a_cast():
     assert plan(trace, x).peak_nbytes({number: 200}, can_split=True) == 600
 
 
-def test_what_is_finished_is_handed_over_before_the_end():
+def test_a_finished_storage_is_returned_before_the_end():
     with record() as trace:
         first = torch.ones(2) * 2
         second = torch.ones(3) * 3
@@ -175,12 +175,12 @@ def _count_reads(monkeypatch, n_values):
     return n_reads
 
 
-def test_each_value_of_many_looks_at_as_many_calls(monkeypatch):
+def test_the_cost_of_a_value_does_not_grow_with_earlier_values(monkeypatch):
     few, many = (_count_reads(monkeypatch, n_values) for n_values in (20, 80))
     assert many / 80 < 1.2 * few / 20
 
 
-def test_a_value_asks_for_the_size_of_no_other_that_is_kept(monkeypatch):
+def test_a_value_does_not_read_the_sizes_of_all_kept_contents(monkeypatch):
     n_asked = 0
     nbytes = torch.UntypedStorage.nbytes
 

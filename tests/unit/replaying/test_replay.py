@@ -1,4 +1,4 @@
-"""replay(): recorded values beside those of a real run."""
+"""replay(): recorded values and those of a real run."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def test_an_output_has_the_value_of_a_real_run():
     assert made.stride() == compute().stride()
 
 
-def test_tensors_that_shared_a_storage_do_so_again():
+def test_tensors_that_shared_a_storage_share_one_again():
     with record() as trace:
         torch.ones(2, 3).t()
     base, view = replay(trace, [call.outputs[0] for call in trace.ops])
@@ -40,7 +40,7 @@ def test_no_tensors_give_no_tensors():
 
 
 @pytest.mark.parametrize("wanted", [3, "x", None])
-def test_what_is_no_tensor_of_a_trace_is_an_error(wanted):
+def test_an_object_that_is_no_tensor_is_an_error(wanted):
     with record() as trace:
         torch.ones(2)
     with pytest.raises(ReplayError, match=f"not a {type(wanted).__name__}"):
@@ -56,7 +56,7 @@ def test_a_tensor_of_another_trace_is_an_error():
         replay(trace, other.ops[-1].outputs)
 
 
-def test_a_value_from_outside_is_an_error_that_says_so():
+def test_a_meta_tensor_from_outside_has_no_value():
     outside = torch.ones(3, device="meta")
     with record() as trace:
         outside + 1
@@ -64,7 +64,7 @@ def test_a_value_from_outside_is_an_error_that_says_so():
         replay(trace, trace.ops[-1].outputs)
 
 
-def test_a_tensor_in_hand_is_taken_with_its_view_of_the_storage():
+def test_a_live_tensor_is_replayed_with_its_strides():
     with record() as trace:
         torch.manual_seed(0)
         x = torch.randn(2, 3)
@@ -77,7 +77,7 @@ def test_a_tensor_in_hand_is_taken_with_its_view_of_the_storage():
     assert x.is_meta
 
 
-def test_a_tensor_in_hand_is_as_at_the_end_of_the_trace():
+def test_a_live_tensor_is_replayed_as_at_the_end_of_the_trace():
     with record() as first:
         x = torch.ones(2)
     with record() as second:
@@ -87,7 +87,7 @@ def test_a_tensor_in_hand_is_as_at_the_end_of_the_trace():
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_a_tensor_in_hand_that_the_trace_did_not_make_is_an_error(device):
+def test_a_live_tensor_that_the_trace_did_not_make_is_an_error(device):
     with record() as trace:
         torch.ones(2)
     with pytest.raises(ReplayError, match=r"did not make this tensor of shape \(3,\)"):

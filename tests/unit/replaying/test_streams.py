@@ -17,7 +17,7 @@ from tests.unit.eager import assert_same_tensor
 from tests.unit.replaying.replays import CPU, both, ops, plan, replay
 
 
-def test_earlier_draws_are_made_again_into_memory_of_no_use():
+def test_earlier_draws_are_made_again_into_scratch_memory():
     with record() as trace:
         other = torch.empty(3).normal_()
         wanted = torch.empty(2).uniform_()
@@ -50,7 +50,7 @@ def test_draws_from_another_generator_are_not_made():
     assert ops(plan(trace, wanted)) == ["empty!", "normal_"]
 
 
-def test_a_draw_that_depends_on_values_has_what_it_reads():
+def test_a_draw_that_depends_on_values_reads_the_real_ones():
     def build():
         weights = torch.rand(5)
         torch.multinomial(weights, 3)
@@ -80,7 +80,7 @@ GENERATED = {
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_a_draw_from_a_generator_of_ones_own_is_bit_equal_to_eager(name):
+def test_a_draw_from_a_generator_of_the_user_is_bit_equal_to_eager(name):
     def build():
         generator = torch.Generator().manual_seed(3)
         first = GENERATED[name](generator)
@@ -145,7 +145,7 @@ DRAWS = {
 }
 
 
-def test_a_draw_like_a_constant_is_made_where_only_its_memory_is_wanted():
+def test_a_draw_is_made_even_if_only_its_metadata_is_used():
     def draw():
         noise = torch.rand_like(torch.tensor([1.0, 2.0]))
         return torch.cat([torch.zeros_like(noise), torch.rand(2)])
@@ -179,7 +179,7 @@ MADE = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("numel", [63, 64, 65, 79, 80, 128, 129, 1000])
 @pytest.mark.parametrize("name", [*SPLIT, *MADE])
-def test_numbers_of_no_use_are_used_up_part_by_part(name, numel, dtype, monkeypatch):
+def test_unneeded_numbers_are_drawn_piece_by_piece(name, numel, dtype, monkeypatch):
     monkeypatch.setattr("meta_magic.replaying.streams.MAX_DRAWN", 64)
 
     def build(generator):
@@ -195,7 +195,7 @@ def test_numbers_of_no_use_are_used_up_part_by_part(name, numel, dtype, monkeypa
     assert max(split_draw(step.call)) < 80
 
 
-def test_what_a_generator_of_a_planned_device_draws_is_drawn_from_its_seed():
+def test_a_generator_of_a_planned_device_draws_from_its_seed():
     with record(as_device="cuda") as trace:
         own = torch.Generator(device="cuda").manual_seed(3)
         first = torch.randn(3, generator=own, device="cuda")
@@ -294,18 +294,18 @@ UNCOUNTED = {
 
 
 @pytest.mark.parametrize("name", UNCOUNTED)
-def test_what_may_draw_otherwise_is_not_counted(name):
+def test_draws_of_uncertain_length_are_not_counted(name):
     assert count_words(call_of(UNCOUNTED[name]), CPU) is None
 
 
-def test_what_another_device_draws_is_not_counted():
+def test_draws_of_another_device_are_not_counted():
     call = call_of(draw_into, torch.Tensor.normal_)
     assert count_words(call, CPU) == 80
     assert count_words(call, torch.device("cuda", 0)) is None
 
 
 @pytest.mark.usefixtures("anew")
-def test_nothing_is_counted_where_states_are_laid_out_otherwise(monkeypatch):
+def test_nothing_is_counted_if_generator_states_have_another_layout(monkeypatch):
     monkeypatch.setattr("meta_magic.torch_private.generator_state.NBYTES", 5048)
     call = call_of(draw_into, torch.Tensor.normal_)
     assert count_words(call, CPU) is None
@@ -326,7 +326,7 @@ def test_a_kernel_that_draws_by_no_known_rule_is_not_counted(monkeypatch):
 
 
 @pytest.mark.usefixtures("anew")
-def test_a_kernel_that_leaves_a_number_for_the_next_is_not_counted(monkeypatch):
+def test_a_kernel_that_caches_a_number_is_not_counted(monkeypatch):
     call = call_of(draw_into, torch.Tensor.normal_)
 
     def draw_one_by_one(arguments, tensors, device, generator):
@@ -338,7 +338,7 @@ def test_a_kernel_that_leaves_a_number_for_the_next_is_not_counted(monkeypatch):
 
 
 @pytest.mark.usefixtures("anew")
-def test_of_small_draws_not_all_are_measured(monkeypatch):
+def test_the_count_of_measured_small_draws_is_limited(monkeypatch):
     monkeypatch.setattr(streams, "MAX_COUNTS", 2)
     for std, numel, wanted in (
         (1.0, 80, 80),
@@ -391,7 +391,7 @@ def draw_much(n, seed):
 
 @pytest.mark.parametrize("min_jump", [1, 2**23])
 @pytest.mark.parametrize("seed", range(8))
-def test_what_comes_after_draws_of_all_sorts_is_bit_equal(seed, min_jump, monkeypatch):
+def test_draws_after_skipped_ones_are_bit_equal(seed, min_jump, monkeypatch):
     monkeypatch.setattr(streams, "MIN_JUMP", min_jump)
     torch.manual_seed(seed)
     real = draw_much(40, seed)

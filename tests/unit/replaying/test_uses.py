@@ -52,7 +52,7 @@ def test_a_call_within_a_construction_is_no_use():
     assert products == [None, "forward"]
 
 
-def test_to_look_at_a_parametrized_weight_is_no_use():
+def test_reading_a_parametrized_weight_is_no_use():
     with record() as trace:
         model = parametrizations.weight_norm(nn.Linear(2, 3))
         model.weight.sum()
@@ -71,7 +71,7 @@ def test_the_first_call_initializes_a_lazy_module_and_then_uses_it():
 
 
 @pytest.mark.parametrize("is_frozen", [True, False])
-def test_the_first_use_is_that_of_a_module_that_holds_the_storage(is_frozen):
+def test_the_first_use_is_the_call_of_the_module_that_owns_the_storage(is_frozen):
     with record() as trace:
         model = nn.ModuleList([nn.Linear(2, 3), nn.Linear(2, 3)])
         model.requires_grad_(not is_frozen)
@@ -89,7 +89,7 @@ def test_the_first_use_is_that_of_a_module_that_holds_the_storage(is_frozen):
     assert first[used] == trace.module_calls[0].first_op
 
 
-def test_a_call_of_a_module_uses_all_that_it_holds():
+def test_a_call_of_a_module_uses_all_its_parameters():
     class Half(nn.ModuleList):
         def forward(self, x):
             return self[0](x)
@@ -108,7 +108,7 @@ def test_a_call_of_a_module_uses_all_that_it_holds():
     assert first.keys() == {*made}
 
 
-def test_only_what_comes_upon_a_storage_is_looked_at():
+def test_only_calls_with_a_wanted_storage_are_examined():
     with record() as trace:
         unused = nn.Linear(2, 3)
         model = nn.Linear(2, 3)

@@ -1,4 +1,4 @@
-"""verify(): recorded metadata beside those of a real run."""
+"""verify(): recorded metadata and those of a real run."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def test_a_training_step_has_no_differences():
     assert differences.attrs == {"n_calls": len(trace.ops), "n_checked": len(trace.ops)}
 
 
-def test_a_stride_that_meta_has_otherwise_is_listed_with_both():
+def test_a_stride_that_differs_on_meta_is_listed_with_both_values():
     def singular_vectors(device):
         return torch.linalg.svd(torch.eye(5, device=device)[:3])[2]
 
@@ -35,7 +35,7 @@ def test_a_stride_that_meta_has_otherwise_is_listed_with_both():
     assert [*zip(strides["recorded"], strides["real"], strict=True)] == [wanted]
 
 
-def test_a_shape_that_meta_has_otherwise_is_listed_once_and_the_rest_goes_on():
+def test_a_shape_that_differs_on_meta_is_listed_once():
     with record(as_device="meta") as trace:
         nn.BatchNorm1d(3).eval()(torch.ones(2, 3)).sum()
     differences = verify(trace)
@@ -96,14 +96,14 @@ def test_values_read_from_real_tensors_are_those_of_the_recording():
     assert list(verify(trace).index) == []
 
 
-def test_a_tensor_from_outside_is_made_up():
+def test_a_meta_tensor_from_outside_is_replaced_by_zeros():
     outside = torch.ones(3, device="meta")
     with record() as trace:
         outside + 1
     assert list(verify(trace).index) == []
 
 
-def test_verify_leaves_torch_as_it_was():
+def test_verify_restores_torch():
     with record() as trace:
         torch.rand(3)
     before = torch.get_rng_state()
@@ -118,7 +118,7 @@ def test_an_empty_recording_has_no_differences():
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "nonsense", "meta", 3.5, None])
-def test_a_device_that_is_none_is_an_error_that_names_it(device):
+def test_an_unknown_device_is_an_error_that_names_it(device):
     with record() as trace:
         torch.ones(2)
     with pytest.raises(ReplayError, match=str(device)):
