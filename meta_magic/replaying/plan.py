@@ -12,7 +12,12 @@ from heapq import heappop, heappush
 import torch
 
 from meta_magic.errors import ReplayError, ValueLimitError
-from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls
+from meta_magic.replaying.program_calls import (
+    Call,
+    Draw,
+    ProgramCalls,
+    draw_before,
+)
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 from meta_magic.replaying.streams import count_words
 from meta_magic.trace.derived_facts import AssumedNumbers
@@ -196,8 +201,10 @@ class Planner:
         if self._request.continues_draws:
             wanted_draws += find_tail(recorded, find_last(wanted_draws))
             wanted_draws += self._find_before_end(wanted_draws)
-        ends = [s // 2 - 1 for s in self._request.sources if s and not s & 1]
-        wanted_draws += [recorded.draws[n] for n in ends if n not in self._known]
+        ends = map(draw_before, self._request.sources)
+        wanted_draws += [
+            recorded.draws[n] for n in ends if n is not None and n not in self._known
+        ]
         needed: set[int] = set()
         for draw in reversed(wanted_draws):
             link: Draw | None = draw
@@ -209,9 +216,9 @@ class Planner:
                         f"{what} drew from a generator whose state came from another "
                         "recording around this one or before it"
                     )
-                after = link.after
-                has_more = after is not None and after not in self._known
-                link = recorded.draws[after or 0] if has_more else None
+                before = draw_before(link.source)
+                has_more = before is not None and before not in self._known
+                link = recorded.draws[before or 0] if has_more else None
         missing = sorted(recorded.draws[number].call for number in needed)
         missing = [i for i in missing if self._kinds.get(i) != StepKind.RUN]
         blind = [
@@ -238,7 +245,7 @@ class Planner:
         """
         last = find_last(wanted)
         end = find_end(self._recorded, last) if last >= 0 else 0
-        if end // 2 - 1 == last:
+        if draw_before(end) in (last, None):
             return
         unmade = [*find_before(self._recorded, end, self._known)]
         if all(draw.source and self._can_draw(draw) for draw in unmade):
@@ -407,10 +414,13 @@ def find_ends(
         default: The end of torch's generator; None if the plan does not use it.
     """
     found = set() if default is None else {default}
-    ends = [e for e in recorded.program.randomness.ends[1:] if e and not e & 1]
-    calls = {end: recorded.draws[end // 2 - 1].call for end in ends}
-    empty = StepKind.ALLOCATE
-    return found | {e for e in ends if kinds.get(calls[e], empty) != empty}
+    for end in recorded.program.randomness.ends[1:]:
+        last = draw_before(end)
+        if last is not None:
+            kind = kinds.get(recorded.draws[last].call, StepKind.ALLOCATE)
+            if kind != StepKind.ALLOCATE:
+                found.add(end)
+    return found
 
 
 def find_last_draw(recorded: ProgramCalls, kinds: Mapping[int, StepKind]) -> int:
@@ -472,10 +482,11 @@ def find_before(
         source: The source of a draw.
         known: Draws after which the state is known: the search ends there.
     """
-    while source and not source & 1 and source // 2 - 1 not in known:
-        draw = recorded.draws[source // 2 - 1]
+    number = draw_before(source)
+    while number is not None and number not in known:
+        draw = recorded.draws[number]
         yield draw
-        source = draw.source
+        number = draw_before(draw.source)
 
 
 def find_last(draws: Iterable[Draw]) -> int:
@@ -492,7 +503,7 @@ def find_end(recorded: ProgramCalls, last_draw: int, until: int | None = None) -
         until: The count of calls to consider; if it is set, the draw is the end.
     """
     if until is not None:
-        return 2 * last_draw + 2
+        return recorded.draws[last_draw].end
     for draw in recorded.draws[last_draw + 1 :]:
         if draw.generator == 0:
             return draw.source

@@ -49,9 +49,19 @@ class Draw(NamedTuple):
     source: int
 
     @property
-    def after(self) -> int | None:
-        """The draw whose end it began from; None if it began from a recorded state."""
-        return self.source // 2 - 1 if self.source and not self.source & 1 else None
+    def end(self) -> int:
+        """The source at which the draw ends."""
+        return 2 * self.number + 2
+
+
+def draw_before(source: int) -> int | None:
+    """Return the draw that ends at a source; None for a state of no draw."""
+    return source // 2 - 1 if source and not source & 1 else None
+
+
+def state_before(source: int) -> int | None:
+    """Return the number of the recorded state at a source; None if it has none."""
+    return source // 2 if source & 1 else None
 
 
 def read_draws(randomness: Randomness, first: int) -> Iterator[Draw]:

@@ -6,7 +6,12 @@ from enum import IntEnum
 from itertools import takewhile
 from typing import NamedTuple
 
-from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls
+from meta_magic.replaying.program_calls import (
+    Call,
+    Draw,
+    ProgramCalls,
+    state_before,
+)
 from meta_magic.replaying.streams import split_draw
 from meta_magic.trace.program import EarlierEnd, Import, Program
 from meta_magic.trace.signature import Geometry
@@ -91,7 +96,8 @@ class Plan:
             return {}
         draws = (step.draw for step in self.steps)
         sources = {d.source for d in draws if d is not None} | self.sources
-        return {n: end for n, end in ends.items() if 2 * n + 1 in sources}
+        used = {state_before(source) for source in sources}
+        return {n: end for n, end in ends.items() if n in used}
 
     @property
     def storages(self) -> set[int]:

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.kept import Kept
 from meta_magic.replaying.operators import DRAWN, default_generator, is_dense
-from meta_magic.replaying.program_calls import Call, Draw
+from meta_magic.replaying.program_calls import Call, Draw, draw_before, state_before
 from meta_magic.torch_private.generator_state import N, advance, count_taken
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.program import EarlierEnd, Randomness
@@ -55,13 +55,13 @@ class Streams:
         self._given: dict[int, StateOn] = {}
         self._kept: Kept | None = None
         self._keeps = False
-        self._known = {2 * draw + 2: state for draw, state in randomness.known}
+        self._known = dict(randomness.known)
         self._returned_to = find_returns(draws) | {*sources}
 
     def update(self, randomness: Randomness) -> None:
         """Go on with a later state of the same program."""
         self._randomness = randomness
-        self._known = {2 * draw + 2: state for draw, state in randomness.known}
+        self._known = dict(randomness.known)
 
     def can_reach(self, draw: Draw) -> bool:
         """Whether a draw is from a CPU generator whose state before it is known."""
@@ -74,10 +74,10 @@ class Streams:
     def ends(self) -> Iterator[tuple[int, int, Tensor]]:
         """Yield each CPU generator, its last draw, and the state after that."""
         for (number, device), generator in self._generators.items():
-            source = self._sources.get(number, 1)
-            if device == "cpu" and not source & 1:
+            last = draw_before(self._sources.get(number, 0))
+            if device == "cpu" and last is not None:
                 self._advance_skipped(number)
-                yield number, source // 2 - 1, generator.get_state()
+                yield number, last, generator.get_state()
 
     def prepare(self, draw: Draw, device: torch.device) -> Generator:
         """Return the generator of a draw, in its state before the draw."""
@@ -128,10 +128,10 @@ class Streams:
 
     def note(self, draw: Draw) -> None:
         """Note that a draw was made."""
-        self._sources[draw.generator] = source = 2 * draw.number + 2
-        if self._keeps or source in self._returned_to:
+        self._sources[draw.generator] = draw.end
+        if self._keeps or draw.end in self._returned_to:
             self._advance_skipped(draw.generator)
-            self._saved[source] = {
+            self._saved[draw.number] = {
                 device: generator.get_state()
                 for (number, device), generator in self._generators.items()
                 if number == draw.generator
@@ -148,9 +148,9 @@ class Streams:
 
     def saved_states(self) -> Iterator[tuple[int, Tensor]]:
         """Yield each draw with the saved state after it, for CPU generators."""
-        for source, states in self._saved.items():
+        for draw, states in self._saved.items():
             if states.keys() == {"cpu"}:
-                yield source // 2 - 1, states["cpu"]
+                yield draw, states["cpu"]
 
     def give_state(self, state: int, state_on: StateOn) -> None:
         """Use the state in which an earlier recording left a generator.
@@ -163,13 +163,16 @@ class Streams:
 
     def state_at(self, source: int, device: str = "cpu") -> Tensor | None:
         """Return the state of a generator on a device at ``source``, or None."""
-        if source & 1:
-            return self._read_state(source // 2, device)
-        saved = self._saved.get(source, {}).get(device)
-        if saved is None and device == "cpu" and source in self._known:
-            return read_state(self._known[source])
+        draw, state = draw_before(source), state_before(source)
+        if state is not None:
+            return self._read_state(state, device)
+        if draw is None:
+            return None
+        saved = self._saved.get(draw, {}).get(device)
+        if saved is None and device == "cpu" and draw in self._known:
+            return read_state(self._known[draw])
         if saved is None and device == "cpu" and self._kept is not None:
-            return self._kept.state_after(source // 2 - 1)
+            return self._kept.state_after(draw)
         return saved
 
     def _read_state(self, number: int, device: str) -> Tensor | None:
@@ -190,7 +193,7 @@ class Streams:
         return generator
 
     def _return_to(self, draw: Draw) -> None:
-        source = draw.source
+        source, recorded = draw.source, state_before(draw.source)
         self._advance_skipped(draw.generator)
         for (number, device), generator in self._generators.items():
             if number != draw.generator:
@@ -198,8 +201,8 @@ class Streams:
             state = self.state_at(source, device)
             if state is not None:
                 generator.set_state(state)
-            elif source & 1:
-                self._set(generator, number, source // 2)
+            elif recorded is not None:
+                self._set(generator, number, recorded)
         self._sources[draw.generator] = source
 
     def _set(self, generator: Generator, number: int, state: int) -> None:
@@ -231,7 +234,7 @@ def find_returns(draws: Iterable[Draw]) -> set[int]:
     for draw in draws:
         if sources.get(draw.generator) != draw.source:
             returns.add(draw.source)
-        sources[draw.generator] = 2 * draw.number + 2
+        sources[draw.generator] = draw.end
     return returns
 
 
