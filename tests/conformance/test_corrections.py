@@ -233,10 +233,9 @@ ELSEWHERE = {
     "aten.mkldnn_rnn_layer_backward.default",
     "aten._native_multi_head_attention.default",
     "aten._transformer_encoder_layer_fwd.default",
-    "_c10d_functional._wrap_tensor_autograd.default",
     *(f"aten.kaiser_window.{name}" for name in ("default", "periodic", "beta")),
 }
-"""Tested with recurrent layers, fast paths of attention, layouts and collectives."""
+"""Tested with recurrent layers, the fast paths of attention, and layouts."""
 ALIKE = {
     "channels first": lambda: conv2d(torch.ones(2, 8, 5, 5), torch.ones(8, 8, 3, 3)),
     "of rows": lambda: conv1d(torch.ones(2, 5, 8).transpose(1, 2), torch.ones(4, 8, 3)),

@@ -380,12 +380,6 @@ def lay_out_batch_gradient(
     return (laid_out, *others)
 
 
-def return_alias(_: Tensor, a: Tensor) -> Tensor:
-    """Return a view of an argument that a device wraps; meta returns a new tensor."""
-    alias: Tensor = torch.ops.aten.alias.default(a)
-    return alias
-
-
 SCATTERS: Final = (
     "aten.slice_scatter.default",
     "aten.select_scatter.default",
@@ -395,8 +389,6 @@ SCATTERS: Final = (
 KAISER: Final = tuple(
     f"aten.kaiser_window.{n}" for n in ("default", "periodic", "beta")
 )
-
-WRAPPING: Final = {"_c10d_functional._wrap_tensor_autograd.default": return_alias}
 
 ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
@@ -421,7 +413,6 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         **dict.fromkeys(KAISER, keep_last_of_window),
         "aten._native_multi_head_attention.default": attend,
         "aten._transformer_encoder_layer_fwd.default": encode,
-        **WRAPPING,
     }
 )
 ADJUSTMENTS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = MappingProxyType(
@@ -432,7 +423,6 @@ ADJUSTMENTS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = MappingProx
                 "aten.convolution.default": lay_out_image,
                 "aten.native_batch_norm_backward.default": mask_gradients,
                 "aten.batch_norm_backward.default": mask_gradients,
-                **WRAPPING,
             }
         ),
         "meta": MappingProxyType({}),

@@ -5,6 +5,7 @@ only after torch's own kernel failed, so it does no harm when torch is mended. A
 operator that torch *answers* on meta, but differently from a device, belongs into
 ``adjustments``. ``tests/conformance/test_corrections.py`` compares each correction with
 the CPU, and fails when it is no longer needed. ``CORRECTIONS`` is the table.
+``SHORT_KERNELS`` are replacements of correct but slow kernels.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import Parameter
 
 
 def grouped_mm(
@@ -171,3 +173,40 @@ RIGHT_SINCE: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     }
 )
 """The version of torch that needs no such correction."""
+
+
+# Kernels of torch that are right and slow
+
+PLAIN: Final = (Tensor, Parameter)
+
+
+def multiply_and_add(bias: Tensor, a: Tensor, b: Tensor, **scales: Any) -> Any:
+    """Return the result of ``addmm``: a new tensor in rows, whatever the strides.
+
+    Unusual or wrong arguments are left to torch's own kernel.
+
+    Source:
+        ``aten/src/ATen/native/LinearAlgebra.cpp`` of torch 2.13. Meta runs the one of
+        ``torch/_decomp/decompositions.py``, which takes 0.4 ms for the same result.
+    """
+    is_usual = (
+        all(type(given) in PLAIN and given.is_meta for given in (bias, a, b))
+        and (a.dim(), b.dim(), bias.dim()) == (2, 2, 1)
+        and a.shape[1] == b.shape[0]
+        and bias.shape[0] in {1, b.shape[1]}
+        and bias.dtype is a.dtype is b.dtype
+        and a.is_floating_point()
+    )
+    if not is_usual:
+        return torch.ops.aten.addmm.default(bias, a, b, **scales)
+    return torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device="meta")
+
+
+SHORT_KERNELS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        "aten.addmm.default": multiply_and_add,
+        # On a device it wraps its argument; torch's meta kernel makes a new tensor.
+        "_c10d_functional._wrap_tensor_autograd.default": torch.ops.aten.alias.default,
+    }
+)
+"""Short kernels by the operator's name."""

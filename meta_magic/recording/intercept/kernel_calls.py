@@ -16,7 +16,7 @@ from torch.autograd.graph import increment_version
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
-from meta_magic.recording.as_device.corrections import CORRECTIONS
+from meta_magic.recording.as_device.corrections import CORRECTIONS, SHORT_KERNELS
 from meta_magic.recording.as_device.cpu_kernels import lay_out_written
 from meta_magic.recording.as_device.layouts import (
     copy_with_strides,
@@ -338,8 +338,9 @@ class KernelCalls:
     def _run_on_meta(self, table: OpTable, given: Given, kernels: DeviceName) -> Any:
         """Call an operator, and see to it that all is as it would be on the device."""
         args, kwargs, _ = given
+        short = None if kernels == "meta" else SHORT_KERNELS.get(table.name)
         with DisableTorchFunction():  # a kernel's own calls are no code of the cell
-            returned = table.func(*args, **kwargs)
+            returned = (short or table.func)(*args, **kwargs)
         if table.counts_writes:
             increment_version(args[0])
         if table.has_out and kernels == "cpu":
