@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
-from meta_magic.recording.identities.origins import living_of
+from meta_magic.recording.identities.origins import live_storages_of
 from meta_magic.replaying.contents import find_dependents, find_outdated
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.kept import (
@@ -206,7 +206,7 @@ class Evaluator:
                 found = self._earlier[id(other)] = ProgramCalls(other)
                 found.kept = Kept() if self._is_private else find_kept(other)
                 storages = set(range(len(found.births)))
-                found.dead.update(storages - living_of(other))
+                found.dead.update(storages - live_storages_of(other))
                 run_earlier_loops(found, self._plan)
             return found
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, UntypedStorage
 
-from meta_magic.recording.identities.origins import living_of
+from meta_magic.recording.identities.origins import live_storages_of
 from meta_magic.replaying.operators import is_dense
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.program import Program
@@ -288,5 +288,5 @@ def forget_unreachable() -> None:
     for ref, kept in [*kept_by_program.values()]:
         program = ref()
         if program is not None:
-            kept.drop_others(living_of(program))
+            kept.drop_others(live_storages_of(program))
             kept.drop_states()

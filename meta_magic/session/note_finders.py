@@ -240,7 +240,7 @@ def _find_untied(written: Written, program: Program) -> Iterator[Note]:
     for number, name, storage in written.calls.registered:
         places_by_storage[storage][number, name] = None
     shared = [places for places in places_by_storage.values() if len(places) > 1]
-    modules = dict(written.numbers.living()) if shared else {}
+    modules = dict(written.numbers.live()) if shared else {}
     for places in shared:
         now: dict[str, int] = {}
         for number, name in places:

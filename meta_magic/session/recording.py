@@ -252,7 +252,7 @@ class Recording:
         self._programs.raised = find_raised(error, self._modes, write, self._borrowed)
         program = self._programs.build(trees, has_failed=has_failed)
         write.draws.keep_ends(program)
-        module_by_number = dict(write.numbers.living())
+        module_by_number = dict(write.numbers.live())
         roots = [module_by_number.get(tree.number) for tree in trees]
         threads = (*self._threads.names, *write.calls.threads)
         outside = Outside(self.guard.odd, threads, tuple(self._tasks.names), has_failed)
@@ -338,7 +338,7 @@ def keep_origin(
         module_by_number: Its live modules.
         namespace: The modules that variables hold.
     """
-    refs = write.registry.living()
+    refs = write.registry.live()
     versions = dict(chain.from_iterable(tree.versions.items() for tree in trees))
     roots = {id(module_by_number.get(tree.number)) for tree in trees}
     for module in (m for m in namespace.values() if id(m) not in roots):

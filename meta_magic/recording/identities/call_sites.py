@@ -85,7 +85,7 @@ USER, CELL, TOP, INIT, OPTIMIZER, BACKWARD, FORWARD, MODULE = (
     128,
 )
 KINDS: Final = MODULE - 1
-"""What places are told apart by: not whether a module is the first argument."""
+"""The kinds that distinguish call sites: all but ``MODULE``."""
 
 
 class FrameKinds:
@@ -107,7 +107,7 @@ class FrameKinds:
         self._name_by_code: dict[int, str] = {}
 
     def classify(self, frame: FrameType) -> int:
-        """Return the kinds of a frame whose code was not met before."""
+        """Return the kinds of a frame whose code is new."""
         code = frame.f_code
         file = code.co_filename
         kind = USER
@@ -167,7 +167,7 @@ Site: TypeAlias = tuple[int, int]
 
 
 class PlaceKey(NamedTuple):
-    """What makes a place: the running function, where it was called, what was met."""
+    """What identifies a call site: running function, its caller, kinds of frames."""
 
     function: object
     position: int
@@ -345,7 +345,7 @@ class CallSites:
     def walk(
         self, frame: FrameType | None, entry: FrameType | None, site: Site
     ) -> tuple[int, int, int, int]:
-        """Return the position, the cell's line, the kinds of frames met, the owner."""
+        """Return position, line of the cell, kinds of the frames, and owner."""
         position = line = flags = owner = 0
         kind_of, sought = self._kinds.by_code.get, MODULE | KINDS
         while frame is not None and frame is not entry:
@@ -372,13 +372,13 @@ class CallSites:
         return 0 if module is None else self._number_of_module(module) << 1 | 1
 
     def build_positions(self) -> tuple[SourcePosition, ...]:
-        """Return the plain records of all positions met."""
+        """Return the plain records of all positions."""
         done = self._described
         done += starmap(describe_position, self._positions[len(done) :])
         return tuple(done)
 
     def build_places(self, positions: tuple[SourcePosition, ...]) -> tuple[Place, ...]:
-        """Return the plain records of all places met."""
+        """Return the plain records of all call sites."""
         done = self._built
         done += (
             Place(

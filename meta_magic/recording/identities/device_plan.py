@@ -1,7 +1,8 @@
-"""Where a cell wants its tensors: each stays on meta, whatever device the code names.
+"""Keep the planned device of each tensor: it stays on meta, whatever device is named.
 
-A *place* is a device that the code named. It belongs to a storage, as a device does in
-torch: views share it, and ``p.data = moved`` moves a parameter that stays the same.
+``x.to("cuda")`` runs on a laptop, and ``x.device`` then answers ``cuda:0``. A placement
+belongs to a storage, as a device does in torch: views share it, and ``p.data = moved``
+moves a parameter that stays the same. Read :class:`DevicePlan` first.
 """
 
 import weakref
@@ -27,7 +28,7 @@ kept_placements: dict[int, tuple["weakref.ref[UntypedStorage]", torch.device]] =
 
 
 def carry_placement(real: Tensor, place: torch.device | None) -> None:
-    """Note on which device a cell left a real tensor; None if on its own."""
+    """Carry over the device that a cell moved a real tensor to; None for its own."""
     for address in [at for at, (ref, _) in kept_placements.items() if ref() is None]:
         del kept_placements[address]
     storage = real.untyped_storage()
@@ -38,12 +39,12 @@ def carry_placement(real: Tensor, place: torch.device | None) -> None:
 
 
 def has_carried_placement() -> bool:
-    """Whether a cell left any real tensor on another device than its own."""
+    """Whether any real tensor is placed on another device than its own."""
     return bool(kept_placements)
 
 
 def find_placement(real: Tensor) -> torch.device:
-    """Return the device on which a cell left a real tensor; its own if none did."""
+    """Return the device that a cell moved a real tensor to; else its own."""
     if kept_placements and real.layout is torch.strided:
         storage = real.untyped_storage()
         ref, place = kept_placements.get(address_of_storage(storage), (None, None))
@@ -144,7 +145,7 @@ class DevicePlan:
             return self._registry.find_storage(tensor) in self._registry.aside
 
     def place_of_made(self) -> torch.device | None:
-        """Return where a factory that runs puts what it makes.
+        """Return the device on which the running factory makes its tensor.
 
         One inside of another function lies where the first tensor does that is given
         to that function.
@@ -157,7 +158,7 @@ class DevicePlan:
         return next((self.place_of(tensor) for tensor in given), None)
 
     def name_all(self, made: Iterable[Tensor], device: torch.device) -> None:
-        """Give what a function made without any operator its place."""
+        """Place the tensors that a function made without an operator."""
         place = None if device == META else device
         for tensor in made:
             with DisableTorchFunction():
@@ -166,7 +167,7 @@ class DevicePlan:
                     self._registry.name_place(tensor, place)
 
     def is_told(self, device: Any) -> bool:
-        """Whether a device is that which libraries are told where none was named."""
+        """Whether a device is the one reported where the code named none."""
         return device is self.home
 
     @property
@@ -193,9 +194,9 @@ class DevicePlan:
         return self.kernels == "cuda"
 
     def count_bytes(self, index: int) -> int:
-        """Return how many bytes the living tensors take on a GPU."""
+        """Return how many bytes the live tensors take on a GPU."""
         place = torch.device("cuda", index)
-        here = [ref() for ref in self._registry.living() if ref.place == place]
+        here = [ref() for ref in self._registry.live() if ref.place == place]
         return sum(storage.nbytes() for storage in here if storage is not None)
 
 

@@ -32,14 +32,14 @@ named: dict[int, tuple["weakref.ref[Generator]", torch.device]] = {}
 
 
 def name_generator(generator: Generator, place: torch.device) -> None:
-    """Note the device that a generator stands for."""
+    """Note the planned device of a generator."""
     for address in [at for at, (ref, _) in named.items() if ref() is None]:
         del named[address]
     named[address_of_generator(generator)] = weakref.ref(generator), place
 
 
 def place_of(generator: Generator) -> torch.device:
-    """Return the device that a generator stands for; its own if that was not named."""
+    """Return the planned device of a generator; its own if it has none."""
     found = named.get(address_of_generator(generator)) if named else None
     if found is None or found[0]() is None:
         own: torch.device = OWN_DEVICE.__get__(generator)
@@ -48,7 +48,7 @@ def place_of(generator: Generator) -> torch.device:
 
 
 def is_named(generator: Generator) -> bool:
-    """Whether a generator stands for another device than its own."""
+    """Whether a generator has another planned device than its own."""
     own: torch.device = OWN_DEVICE.__get__(generator)
     return place_of(generator) != own
 
@@ -72,7 +72,7 @@ def check_generator(generator: Generator, place: torch.device | None) -> None:
 
 
 FIRST_WORD: Final = 3
-"""Where in a CPU generator's state, as words of 64 bits, the Twister's first stands."""
+"""Position of the Twister's first word in a CPU generator's state, in 64-bit words."""
 
 FIRST: Final = slice(FIRST_WORD * 8, FIRST_WORD * 8 + 8)
 TWISTER: Final = slice(FIRST_WORD * 8 + 8, (FIRST_WORD + 624) * 8)
@@ -92,7 +92,7 @@ numbers = count(1)
 
 @dataclass(eq=False)
 class CarriedGenerator:
-    """A generator as a recording left it.
+    """The state of a generator at the end of a recording.
 
     Attributes:
         state: Its state, with the mark.
@@ -110,23 +110,23 @@ class CarriedGenerator:
 
 kept: deque[CarriedGenerator] = deque(maxlen=MAX_KEPT)
 elsewhere: dict[torch.device, tuple[Generator, tuple[object, ...]]] = {}
-"""What stands for the generators of devices, and which seeding was the last then."""
+"""Generators in place of those of planned devices, and the last seeding then."""
 
 programs: "deque[tuple[int, weakref.ref[Program]]]" = deque(maxlen=MAX_KNOWN)
 
 
 def carry_generator(left: CarriedGenerator) -> None:
-    """Remember how a recording left a generator."""
+    """Carry the state of a generator over to the next recording."""
     kept.append(left)
 
 
 def find_carried_end(state: bytes) -> EarlierEnd | None:
-    """Return where a generator in this state would stand, if a recording left it so."""
+    """Return where a recording ended that carried this state over; None if none did."""
     return next((left.end for left in kept if left.state == state), None)
 
 
 def keep_elsewhere(device: torch.device, generator: Generator) -> None:
-    """Remember what stands for the generator of a device that is not there."""
+    """Keep the generator used in place of that of a planned device."""
     elsewhere[device] = generator, last_seeding()
 
 
@@ -154,14 +154,14 @@ def find_draw(number: int, draw: int) -> EarlierEnd | None:
 
 
 def forget_left(program: Program) -> None:
-    """Forget how a recording left torch's default generator: that was moved on."""
+    """Drop the carried state of torch's default generator, which was moved on."""
     for left in [*kept]:
         if left.own is None and left.end.program is program:
             kept.remove(left)
 
 
 def move_own(program: Program, state_at: Callable[[int], Tensor | None]) -> bool:
-    """Let the user's generators go on from where a recording would have left them.
+    """Move the user's generators to where the recorded draws would end.
 
     Those that still stand where it left them, and all of whose draws were made.
 
@@ -190,7 +190,7 @@ def move_own(program: Program, state_at: Callable[[int], Tensor | None]) -> bool
 
 
 def settle_default() -> None:
-    """Note that a recording left torch's default generator where it really stands."""
+    """Note that torch's default generator is where all draws so far end."""
     for left in kept:
         left.is_settled = True
 

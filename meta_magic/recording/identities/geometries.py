@@ -1,4 +1,8 @@
-"""Geometries while recording: each one an object, so that identity is its hash."""
+"""Intern geometries while recording: each one an object, whose identity is its hash.
+
+So a key of the operator cache compares objects, not shapes and strides. Read
+:class:`GeometryTable` first.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,8 +18,6 @@ from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import SPARSE, has_coalesced, parts_of
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.signature import span_nbytes as span_of_record
-
-__all__ = ["QUANTIZED", "GeometryTable", "LiveGeometry", "span_nbytes"]
 
 QUANTIZED: Final = frozenset(
     {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
@@ -85,7 +87,7 @@ class LiveGeometry:
 
 
 class GeometryTable:
-    """All geometries met so far, one :class:`LiveGeometry` for each."""
+    """All geometries so far, one :class:`LiveGeometry` for each."""
 
     def __init__(self) -> None:
         self._geometry_by_key: dict[tuple[object, ...], LiveGeometry] = {}

@@ -68,7 +68,7 @@ class LiveTensors:
 
 
 def find_versions() -> dict[int, list[dict[int, int]]]:
-    """Return the versions of all living meta tensors, by storage."""
+    """Return the versions of all live meta tensors, by storage."""
     found: dict[int, list[Tensor]] = {}
     with DisableTorchFunction():
         for tensor, address in find_stored():
@@ -216,14 +216,14 @@ def find_uncounted_versions(
     if not suspects:
         return {}
     n_known = Counter(storage for storage, _ in known)
-    living, apart = LiveTensors(), {}
+    live, apart = LiveTensors(), {}
     for ref in refs:
         number, storage = ref.number, ref() if ref.number in suspects else None
         if storage is None:
             continue
         n_wanted = count_owners(ref.address) if number in aliased else 1
         if n_known[number] < n_wanted:
-            groups = living.on(ref.address)
+            groups = live.on(ref.address)
             for group in groups:
                 known.update({(number, key): v for key, v in group.items()})
             if len(groups) > 1:
@@ -236,11 +236,11 @@ def find_uncounted_versions(
 
 
 known: WeakKeyDictionary[UntypedStorage, tuple[int, Tensor]] = WeakKeyDictionary()
-"""How often they had been written, and what they were."""
+"""Version and values of the positions, by their storage on meta."""
 
 
 def plan_positions(real: Tensor) -> Tensor:
-    """Return positions on meta, of which it is known what they hold."""
+    """Return positions on meta whose values are known."""
     with torch.inference_mode(mode=False):  # where torch counts writes
         planned = plan_part(real)
     known[planned.untyped_storage()] = read_version(planned), real
@@ -248,6 +248,6 @@ def plan_positions(real: Tensor) -> Tensor:
 
 
 def find_positions(planned: Tensor) -> Tensor | None:
-    """Return what positions on meta hold; None if that is not known, or was written."""
+    """Return the values of positions on meta; None if unknown, or written since."""
     version, real = known.get(planned.untyped_storage(), (-1, None))
     return real if version == read_version(planned) else None

@@ -1,8 +1,8 @@
-"""Remember which recording made a storage, for as long as the storage lives.
+"""Keep the provenance of storages: which recording, and which storage of it, made each.
 
-So a module can be materialized, and go on in a later cell, without its trace being
-named: whoever holds one of its tensors leads to the program that makes it. Storages
-are held weakly; a program is kept while one of its storages lives.
+So ``materialize(model)`` in the next cell needs no trace: each tensor of the model
+leads to the program that makes it. Storages are held weakly; a program is kept while
+one of its storages is live. Read :func:`find_origin` first.
 """
 
 import threading
@@ -34,16 +34,6 @@ from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.torch_private.tensor_internals import address_of_storage, count_owners
 from meta_magic.trace.program import Import, Program
 
-__all__ = [
-    "Origin",
-    "Running",
-    "find_origin",
-    "find_place",
-    "has_origins",
-    "keep_origins",
-    "living_of",
-]
-
 
 class Running(NamedTuple):
     """What a running recording has to do with earlier ones.
@@ -57,7 +47,7 @@ class Running(NamedTuple):
     find_written: Callable[[], Container[int]] = frozenset[int]
 
     def has_written(self) -> bool:
-        """Whether it may have written what was as an earlier one left it."""
+        """Whether it may have written a storage that it imported."""
         fresh = [imported.storage for imported in self.met if not imported.is_stale]
         return bool(fresh) and any(map(self.find_written().__contains__, fresh))
 
@@ -114,7 +104,7 @@ class Origin:
         tensor: Tensor,
         version: int,
         storage: int,
-        living: LiveTensors,
+        live: LiveTensors,
         running: Running = NO_RECORDING,
     ) -> bool:
         """Whether a tensor was written since, outside of any recording.
@@ -125,15 +115,15 @@ class Origin:
             tensor: The tensor.
             version: How often it was written by now.
             storage: Number of its storage here.
-            living: Where to look for those others.
+            live: Where to look for those others.
             running: The recording that runs.
         """
-        if self._is_stale(tensor, version, storage, living):
+        if self._is_stale(tensor, version, storage, live):
             if self._is_latest(tensor, storage) and not running.has_written():
                 return True
-            if not is_known_elsewhere(tensor, version, running.met, living):
+            if not is_known_elsewhere(tensor, version, running.met, live):
                 return True
-            on_it = living.on(self.owners[storage][0])
+            on_it = live.on(self.owners[storage][0])
             return self._has_stale([g for g in on_it if id(tensor) not in g], storage)
         if not self.counters:
             return False
@@ -141,7 +131,7 @@ class Origin:
         return any(read_version(c) > last and is_last(c) for c, last in counters)
 
     def _is_stale(
-        self, tensor: Tensor, version: int, storage: int, living: LiveTensors
+        self, tensor: Tensor, version: int, storage: int, live: LiveTensors
     ) -> bool:
         """Whether it was written since, or what counts with it on other storages."""
         last = self.versions.get((storage, id(tensor)))
@@ -153,10 +143,10 @@ class Origin:
         has_others = last is None or storage in self.aliased
         if not has_others and count_owners(address) <= n_owners:
             return False
-        return self._has_stale(living.on(address), storage)
+        return self._has_stale(live.on(address), storage)
 
     def _is_latest(self, tensor: Tensor, storage: int) -> bool:
-        """Whether no recording that ended can have recorded what a tensor counts since.
+        """Whether no ended recording can have recorded the writes counted since.
 
         Not even as writes of another storage, where something counts with it.
         """
@@ -207,17 +197,17 @@ class Origin:
 
 
 def is_known_elsewhere(
-    tensor: Tensor, version: int, met: Collection[Import], living: LiveTensors
+    tensor: Tensor, version: int, met: Collection[Import], live: LiveTensors
 ) -> bool:
-    """Whether what a tensor counts are recorded writes of one on another storage.
+    """Whether the writes that a tensor counts were recorded on another storage.
 
     Args:
         tensor: The tensor.
         version: What it counts.
         met: What the running recording met of earlier ones.
-        living: Where to look for that one.
+        live: Where to look for that one.
     """
-    apart = living.apart_from(tensor)
+    apart = live.apart_from(tensor)
     if not apart:
         return False
     known = {(id(i.program), i.origin) for i in met if not i.is_stale}
@@ -272,7 +262,7 @@ def has_origins() -> bool:
 
 
 def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
-    """Return the latest recording that met a storage, and its number there."""
+    """Return the latest recording that used a storage, and its number there."""
     if dead:  # else one look-up, which no other thread comes between
         with lock:
             forget_dead()
@@ -286,8 +276,8 @@ def find_place(storage: UntypedStorage) -> torch.device | None:
     return None if found is None else found[0].places.get(found[1])
 
 
-def living_of(program: Program) -> set[int]:
-    """Return the living storages of which a recording is the latest that met them."""
+def live_storages_of(program: Program) -> set[int]:
+    """Return the live storages that no later recording used."""
     with lock:
         forget_dead()
         refs = [ref for ref in ref_by_address.values() if ref.origin.program is program]

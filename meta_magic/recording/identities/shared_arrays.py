@@ -1,4 +1,8 @@
-"""Memory of real arrays that tensors on meta share, as on the CPU."""
+"""Let tensors on meta share the memory of numpy arrays, as on the CPU.
+
+After ``a = x.numpy()`` and ``a[0] = 1`` the tensor ``x`` has changed. Read
+:class:`SharedArray` first.
+"""
 
 import ctypes
 import sys
@@ -18,8 +22,6 @@ from meta_magic.torch_private.tensor_internals import (
     address_of_storage,
     count_owners,
 )
-
-__all__ = ["SharedArray", "SharedArrays"]
 
 frombuffer = torch.frombuffer  # which a recording replaces
 
@@ -66,7 +68,7 @@ class SharedArray:
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody else has the memory, or the tensor, any more."""
+        """Whether the memory, or the tensor, is referenced only here."""
         if self.storage() is None or self._owner is None:
             return True
         if isinstance(self._owner, UntypedStorage):
@@ -112,7 +114,7 @@ class SharedArray:
         return made.set_(storage, offset, self._shape, stride)
 
     def find_planned(self, real: Tensor) -> Tensor | None:
-        """Return a tensor on meta that stands for one on the memory, if it is."""
+        """Return the tensor on meta for a real one, if that lies on the memory."""
         away = real.data_ptr() - self.address
         if not 0 <= away < self.nbytes:
             return None
@@ -163,7 +165,7 @@ class SharedArrays:
         self._by_address.setdefault(address, []).append(array)
 
     def find_address(self, storage: UntypedStorage) -> int | None:
-        """Return where the memory is that stands for a whole storage, if any does."""
+        """Return the address of the memory of a whole storage, if it has some."""
         for array in self._by_address.get(address_of_storage(storage), ()):
             if array.is_all_of(storage):
                 return array.address

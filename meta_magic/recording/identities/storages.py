@@ -78,7 +78,7 @@ MAX_COPIED_NBYTES: Final = 16 * 2**20
 """Bytes up to which the content of a real storage is copied, and summed each time."""
 
 MAX_SMALL_NBYTES: Final = 64
-"""Bytes of which a copy is made sooner than a type of ``ctypes``."""
+"""Bytes up to which a copy is faster than a new type of ``ctypes``."""
 
 CPU: Final = torch.device("cpu")
 
@@ -218,12 +218,12 @@ class StorageRegistry:
             self.deaths.extend((now, ref.number))
 
     def find_storage(self, tensor: Tensor) -> int | None:
-        """Return the number of a tensor's storage if that was met."""
+        """Return the number of a tensor's storage if it has one."""
         ref = self._find_ref(tensor)
         return None if ref is None else ref.number
 
     def find_storages(self, values: Iterable[object]) -> list[int]:
-        """Return the numbers of the storages met of all values that are tensors."""
+        """Return the numbers of the storages of all values that are tensors."""
         self.note_deaths()
         find, strided = self._storage_by_address.get, torch.strided
         tensors = [v for v in values if isinstance(v, Tensor) and v.layout is strided]
@@ -238,14 +238,14 @@ class StorageRegistry:
         self.sizes.append((self._clock.now, ref.number, nbytes))
 
     def note_resized(self, storage: UntypedStorage) -> None:
-        """Note the bytes that a storage has from now on, if it was met."""
+        """Note the bytes that a storage has from now on, if it has a number."""
         self.note_deaths()
         ref = self._storage_by_address.get(address_of_storage(storage))
         if ref is not None:
             self.note_size(ref, storage.nbytes())
 
     def _find_ref(self, tensor: Tensor) -> StorageRef | None:
-        """Return the reference to a tensor's storage if that was met."""
+        """Return the reference to a tensor's storage if it has a number."""
         try:
             address = address_of_storage(storage_under(tensor))
         except (RuntimeError, NotImplementedError, ValueError):  # it has none
@@ -316,7 +316,7 @@ class StorageRegistry:
             former.address = 0
 
     def put_aside(self, make: Callable[[], Any]) -> Any:
-        """Call what makes tensors that the cell wants on meta, and return them."""
+        """Make tensors that the cell itself puts on meta, and return them."""
         self.has_aside = True
         before, first = self._first_aside, self.n_storages
         self._first_aside = first
@@ -344,7 +344,7 @@ class StorageRegistry:
                 if ref is not None:
                     self.aliased.add(ref.number)
 
-    def living(self) -> list[StorageRef]:
+    def live(self) -> list[StorageRef]:
         """Return a reference to each storage that lives."""
         self.note_deaths()
         return list(self._storage_by_address.values())

@@ -1,8 +1,9 @@
-"""Number tensors without holding any of them.
+"""Number tensors without holding any of them alive.
 
-``id()`` repeats as soon as a tensor is freed, so a tensor is told apart by its ``id()``
-only while storage and geometry agree. Tensors themselves are never weakly referenced:
-``torch.utils.swap_tensors`` would then refuse them.
+``id()`` repeats as soon as a tensor is freed, so an ``id()`` counts as the same tensor
+only while storage and geometry agree. Tensors are never weakly referenced:
+``torch.utils.swap_tensors`` would then refuse them. Read
+:meth:`TensorRegistry.read` first.
 """
 
 from collections import Counter
@@ -23,8 +24,6 @@ from meta_magic.recording.identities.storages import (
     StorageRegistry,
 )
 from meta_magic.torch_private.tensor_internals import address_of_storage
-
-__all__ = ["Seen", "TensorRegistry"]
 
 Seen: TypeAlias = tuple[int, StorageRef | None, LiveGeometry]
 """A tensor as last seen: its number, its storage (None: it has none), its geometry."""
@@ -62,7 +61,7 @@ class TensorRegistry(StorageRegistry):
         self.forget = self.seen_by_id.pop
 
     def read(self, tensor: Tensor) -> Seen:
-        """Return what is known of ``tensor``; number it when it is new."""
+        """Return number, storage and geometry of ``tensor``, a new number if needed."""
         seen = self.seen_by_id.get(id(tensor))
         if seen is not None:
             # Another tensor may be at the address now: all that a key depends on is
@@ -85,11 +84,11 @@ class TensorRegistry(StorageRegistry):
         return self._read_anew(tensor, seen)
 
     def read_again(self, tensor: Tensor) -> Seen:
-        """Return what is known of a tensor that was just read."""
+        """Return number, storage and geometry of a tensor that was just read."""
         return self.seen_by_id.get(id(tensor)) or self.read(tensor)
 
     def find(self, tensor: Tensor) -> Seen | None:
-        """Return what is known of ``tensor`` if it was seen before as it is now."""
+        """Return what is known of ``tensor`` if it is unchanged since."""
         seen = self.seen_by_id.get(id(tensor))
         if seen is None:
             return None
@@ -102,7 +101,7 @@ class TensorRegistry(StorageRegistry):
         return self._rename(tensor, seen, ref, geometry)
 
     def verify(self, tensors: Iterable[Tensor]) -> None:
-        """Forget what was seen at the addresses of others than are there now.
+        """Forget tensors at whose addresses there are others now.
 
         Of what has no storage, such as sparse tensors, nobody can tell.
         """

@@ -89,7 +89,7 @@ class Constants:
         *,
         is_borrowed: bool = False,
     ) -> None:
-        """Note what a storage on meta holds that stands for a real one.
+        """Note the content of a storage on meta that replaces a real one.
 
         Args:
             ref: The storage on meta.
@@ -102,7 +102,7 @@ class Constants:
         self._keep(ref, storage, max_copied, name)
 
     def keep_sparse(self, ref: StorageRef, copy: Tensor) -> None:
-        """Note what a sparse tensor on meta holds that stands for a real one.
+        """Note the content of a sparse tensor on meta that replaces a real one.
 
         Args:
             ref: The storage on meta, that of the values.
@@ -191,7 +191,7 @@ class Constants:
 
 
 def read_bytes(storage: UntypedStorage) -> bytes:
-    """Return a copy of what a real storage holds."""
+    """Return a copy of the bytes of a real storage."""
     if storage.device.type != "cpu":
         storage = storage.cpu()
     return string_at(address_of_memory(storage), storage.nbytes())
@@ -204,7 +204,7 @@ def data_of(function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def read_constant(constant: Constant, geometry: Geometry) -> Tensor | None:
-    """Return what a tensor on a constant holds; None if it is large, or not within."""
+    """Return the values of a tensor on a constant; None if large, or not within."""
     nbytes = span_nbytes(geometry)
     if geometry.stride is None or nbytes > min(constant.nbytes, MAX_COPIED_NBYTES):
         return None
@@ -243,13 +243,13 @@ class Imports:
         self.doubts: tuple[str, ...] = ()
         self.aliased: set[int] = set()
         self._imports: dict[int, Import] = {}
-        self._living = LiveTensors()
+        self._live = LiveTensors()
         self._running = Running(self._imports.values())
 
     def note(
         self, tensor: Tensor, number: int, storage: UntypedStorage
     ) -> torch.device | None:
-        """Note a storage that is met for the first time.
+        """Note where a new storage comes from, if an earlier recording made it.
 
         Args:
             tensor: The first tensor met on it.
@@ -270,14 +270,14 @@ class Imports:
             version = version_of(tensor)
         if there in origin.aliased:
             self.aliased.add(number)
-        is_stale = origin.is_stale(tensor, version, there, self._living, self._running)
+        is_stale = origin.is_stale(tensor, version, there, self._live, self._running)
         self._imports[number] = Import(
             number, origin.program, there, storage.nbytes(), version, is_stale
         )
         return origin.places.get(there)
 
     def follow(self, find_written: Callable[[], Container[int]]) -> None:
-        """Take what returns the storages that the recording wrote so far."""
+        """Set the function that returns the storages written so far."""
         self._running = self._running._replace(find_written=find_written)
 
     def build(self) -> tuple[Import, ...]:
@@ -285,5 +285,5 @@ class Imports:
         return tuple(self._imports.values())
 
     def find(self, storage: int) -> Import | None:
-        """Return what is known of a storage that an earlier recording made."""
+        """Return the import of a storage; None if no earlier recording made it."""
         return self._imports.get(storage)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Diagnostics:
-    """Collects what the parts of a recording find, each with the line that ran.
+    """Collects the notes, caveats and facts of a recording, each with its line.
 
     Attributes:
         notes: What the user should know; a dictionary, so that each stands once.
@@ -58,7 +58,7 @@ class Diagnostics:
         self.notes.setdefault(Note(kind=kind, text=text, line=line))
 
     def doubt(self, text: str) -> None:
-        """Note what may differ on a device, at the line that runs now."""
+        """Note a difference that a device may make, at the line that runs now."""
         self.doubts[self.locate(text)] = None
 
     def locate(self, text: str) -> tuple[str, int | None]:
@@ -66,7 +66,7 @@ class Diagnostics:
         return text, self._places.current_line()
 
     def count_unseen(self, name: str) -> None:
-        """Count a call that is not recorded, by what it was on."""
+        """Count a call that is not recorded, by the class of its tensor."""
         self.n_unseen[name] = self.n_unseen.get(name, 0) + 1
 
 
@@ -83,7 +83,7 @@ class RealMemory:
         self._diagnostics = diagnostics
 
     def count(self, call: LiveCall, n_storages: int) -> None:
-        """Count what a call took; note it if nobody asked for it.
+        """Count the real memory of a call; note it if the code did not ask for it.
 
         Args:
             call: The call.
@@ -106,7 +106,7 @@ class RealMemory:
 
 
 class FlagChanges(Replacements):
-    """Context manager that notes what is set in it, or was set before.
+    """Context manager that notes the flags set within it, or before it.
 
     Args:
         clock: Dates each change.

@@ -70,7 +70,7 @@ class Drawing:
 
 TOKEN_BITS: Final = 32
 DRAW_BITS: Final = (1 << TOKEN_BITS) - 1
-"""Of a token the lowest bits say which draw it is, those above of which recording."""
+"""The lowest bits of a token are the number of the draw, those above the recording."""
 
 n_recordings = 0
 
@@ -116,7 +116,7 @@ class DrawList:
 
 
 class Draws(DrawList):
-    """The draws of one recording; entered and left with each stretch of it.
+    """The draws of one recording; a context manager for each stretch of it.
 
     Attributes:
         has_gap: Whether something drew from torch's default generator between an
@@ -251,7 +251,7 @@ class Draws(DrawList):
         return returned
 
     def generator_at(self, device: torch.device) -> Generator:
-        """Return what stands for the default generator of a device not there."""
+        """Return the generator in place of the default one of a planned device."""
         return self._open_aside(self._default, device).generator
 
     def seed_elsewhere(self, kind: str, seed: int) -> None:
@@ -280,7 +280,7 @@ class Draws(DrawList):
         )
 
     def state_left(self) -> bytes | None:
-        """Return the state in which the block left torch's default generator.
+        """Return the state of torch's default generator at the end of the block.
 
         None if it stands where the block, run for real, would have left it.
         """
@@ -300,7 +300,7 @@ class Draws(DrawList):
         return stream
 
     def _open_aside(self, stream: Stream, device: torch.device | None) -> Stream:
-        """Return a stream beside one, for what is drawn on meta or elsewhere."""
+        """Return a second stream of a generator, for draws on another device."""
         key = (stream.number, device)
         aside = self._aside.get(key)
         if aside is None:

@@ -1,4 +1,7 @@
-"""A generator while recording, with a token in its state; how states are put there."""
+"""Put tokens into the states of generators while a recording runs, and read them.
+
+A token names the last draw from a generator; see ``draws``. Read :class:`Stream` first.
+"""
 
 from typing import Final
 
@@ -15,19 +18,6 @@ from meta_magic.recording.identities.storages import string_at
 from meta_magic.torch_private.generator_state import GeneratorMemory, find_memory
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
-__all__ = [
-    "ELSEWHERE",
-    "MARK",
-    "UNKNOWN",
-    "Stream",
-    "as_plain",
-    "copy_state",
-    "make_aside",
-    "mark",
-    "put_state",
-    "read_accelerators",
-]
-
 MARK: Final = 0x6D6D << 48
 """Highest bits of every token, then 16 of the recording and 32 of the draw."""
 
@@ -39,7 +29,7 @@ in the place of the first numbers of its Mersenne Twister, of 32 bits each."""
 UNKNOWN: Final = 0
 
 ELSEWHERE: Final = 0xE15E
-"""Changes a seed, so that what another device draws is not what the CPU does."""
+"""Changes a seed, so that another device draws other numbers than the CPU."""
 
 
 class Stream:

@@ -103,7 +103,7 @@ class ModuleValues:
     def _describe(  # noqa: PLR0911  a call more for each tensor is felt
         self, value: object, words: list[int], depth: int = 0
     ) -> object:
-        """Return what stands for ``value``; append the words of the tensors in it."""
+        """Return the structure of ``value``; append the words of the tensors in it."""
         if isinstance(value, Tensor):
             if type(value) is not Tensor and is_traced(type(value)):
                 return None  # its sizes may be symbols
@@ -157,7 +157,7 @@ Meet: TypeAlias = Callable[[nn.Module, tuple[object, ...]], Sequence[nn.Module]]
 
 
 class ModuleCallRecorder:
-    """The stack of running module calls, a row for each made, and who was built.
+    """The stack of running module calls, their rows, and the modules that were built.
 
     Attributes:
         word: The module word of an operator called now; see ``program.HEADER``.
@@ -205,12 +205,12 @@ class ModuleCallRecorder:
         self._stack: list[tuple[int, FrameType | None, Site, bool]] = []
         self._built: set[int] = set()
         self._held: dict[int, nn.Module] = {}
-        self._living: list[tuple[int, nn.Module]] = []
+        self._live: list[tuple[int, nn.Module]] = []
         self._thread = 0
         self._handles: list[Any] = []
 
     def __enter__(self) -> Self:
-        self._living.clear()
+        self._live.clear()
         self._thread = threading.get_ident()
         self._handles = [
             register_module_forward_pre_hook(self._before),
@@ -230,7 +230,7 @@ class ModuleCallRecorder:
             hooks_with_kwargs.pop(handle.id, None)
         # What dies after this by chance, of garbage that is collected, lived here.
         self._registry.note_deaths()
-        self._living = self._numbers.living()
+        self._live = self._numbers.live()
 
     @unbroken
     def _before(self, module: nn.Module, args: tuple[object, ...]) -> None:
@@ -326,7 +326,7 @@ class ModuleCallRecorder:
     def close(self) -> None:
         """Let go of all modules and frames."""
         self._held.clear()
-        self._living.clear()
+        self._live.clear()
         self._stack.clear()
         self.entry = None
 
@@ -349,5 +349,5 @@ class ModuleCallRecorder:
 
 
 def ignore(module: nn.Module, _args: tuple[object, ...]) -> Sequence[nn.Module]:
-    """Tell that enough was told of a module."""
+    """The callback by default: a module needs no more handling."""
     return [module]

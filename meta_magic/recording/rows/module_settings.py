@@ -1,7 +1,7 @@
-"""What a module says of its settings, and where its class stands.
+"""Read the settings of modules, and where their classes are defined.
 
 ``extra_repr`` is the user's code: it may raise, write a novel, or take its time. The
-report does without what it does not get.
+report goes without the settings then.
 """
 
 import inspect
@@ -20,8 +20,6 @@ from torch import nn
 
 from meta_magic.torch_private.module_internals import pick_own
 from meta_magic.trace.modules import ModuleClass
-
-__all__ = ["ModuleSettings"]
 
 MAX_TEXT: Final = 300
 MAX_NAMES: Final = 12
@@ -52,7 +50,7 @@ class ModuleSettings:
         self._met: set[int] = set()
 
     def read(self, module: nn.Module) -> tuple[str, ModuleClass]:
-        """Return what a module says of itself, and its class.
+        """Return the settings of a module, and its class.
 
         Where it has no words of its own, its plain attributes tell, and those of a
         record that it holds, such as a configuration, if no module before it does.
@@ -127,7 +125,7 @@ def is_record(value: object) -> bool:
 
 
 def read_record(record: Any) -> list[tuple[str, object]]:
-    """Return what a namespace or a dataclass holds, without asking its own code."""
+    """Return the fields of a namespace or a dataclass, without running its own code."""
     read = object.__getattribute__
     with suppress(AttributeError):
         return [*read(record, "__dict__").items()]
@@ -153,7 +151,7 @@ def read_defaults(kind: type[nn.Module]) -> Iterator[tuple[str, str]]:
 
 
 def find_static(kind: type, name: str) -> Any:
-    """Return what stands under a name in a class or the first base that has it."""
+    """Return an attribute of a class or of its first base that has it."""
     for base in kind.__mro__:
         if name in base.__dict__:
             return base.__dict__[name]

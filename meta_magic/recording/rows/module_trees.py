@@ -27,7 +27,7 @@ from meta_magic.trace.modules import ModuleClass, ModuleNode
 
 
 class ModuleNumbers:
-    """A number for each module met, and a weak hold on those that live.
+    """A number for each module, and weak references to those that are live.
 
     Attributes:
         class_names: Qualified class name by module number.
@@ -50,7 +50,7 @@ class ModuleNumbers:
         self._known_by_id[id(module)] = (number, weakref.ref(module))
         return number
 
-    def living(self) -> list[tuple[int, nn.Module]]:
+    def live(self) -> list[tuple[int, nn.Module]]:
         """Return number and module of all that are still there, in order."""
         known = list(self._known_by_id.values())
         return [(n, module) for n, ref in known if (module := ref()) is not None]
@@ -301,7 +301,7 @@ def make_columns(
 def read_versions(
     registry: TensorRegistry, root: nn.Module
 ) -> dict[tuple[int, int], int]:
-    """Return how often the tensors were written that a recording met.
+    """Return how often the tensors of a recording were written.
 
     By the number of their storage and their ``id``.
     """
@@ -317,24 +317,24 @@ def read_versions(
 
 def find_trees(numbers: ModuleNumbers) -> list[TreeColumns]:
     """Return the places of each tree built or called, in order of first sight."""
-    living = [module for _, module in numbers.living()]
-    if living and is_made(living[0]):  # mostly all are of the tree of the first
-        places = walk_tree(living[0])
+    live = [module for _, module in numbers.live()]
+    if live and is_made(live[0]):  # mostly all are of the tree of the first
+        places = walk_tree(live[0])
         met = set(map(id, places.modules))
-        if met.issuperset(map(id, living)) and "" not in places.shared.values():
+        if met.issuperset(map(id, live)) and "" not in places.shared.values():
             return [places]
-    return [*map(walk_tree, find_roots(living))]
+    return [*map(walk_tree, find_roots(live))]
 
 
-def find_roots(living: list[nn.Module]) -> list[nn.Module]:
+def find_roots(live: list[nn.Module]) -> list[nn.Module]:
     """Return the module of each tree built or called, in order of first sight.
 
-    A module is a root unless another living one that was met holds it, or torch's own
+    A module is a root unless another live one that was met holds it, or torch's own
     ``__init__`` has not run yet.
     """
-    fresh = living
+    fresh = live
     held: set[int] = set()
-    expanded = set(map(id, living))
+    expanded = set(map(id, live))
     while fresh:
         below = list_children(fresh)
         met = set(map(id, below))
@@ -342,11 +342,11 @@ def find_roots(living: list[nn.Module]) -> list[nn.Module]:
         met -= expanded
         fresh = [module for module in below if id(module) in met] if met else []
         expanded |= met
-    return [m for m in living if id(m) not in held and is_made(m)]
+    return [m for m in live if id(m) not in held and is_made(m)]
 
 
 def list_children(modules: Sequence[nn.Module]) -> list[nn.Module]:
-    """Return what some modules hold; one that is not made holds nothing."""
+    """Return the tensors of some modules; a module that is not yet made has none."""
     try:
         tables = [*map(children_of, modules)]
     except AttributeError:

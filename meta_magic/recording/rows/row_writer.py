@@ -1,4 +1,8 @@
-"""Write the rows of a program: one per operator call, a few integers each."""
+"""Write the rows of a program: one for each operator call, a few integers each.
+
+A training step has thousands of calls, so no object is made for each. Read
+:meth:`RowWriter.append` first.
+"""
 
 import threading
 from array import array
@@ -109,7 +113,7 @@ class StorageRoles:
 
 
 def list_states(optimizer: torch.optim.Optimizer) -> list[object]:
-    """Return what an optimizer keeps of its parameters, numbers among it."""
+    """Return the state that an optimizer keeps of its parameters."""
     held: list[object] = []
     for state in optimizer.state.values():
         held += state.values() if isinstance(state, dict) else (state,)
@@ -219,7 +223,7 @@ class RowWriter:
 
     @unbroken
     def flush(self) -> None:
-        """Move the words out of the buffer."""
+        """Move the waiting words to the rows."""
         self.words.extend(self._buffer)
         self._buffer.clear()
 
@@ -229,7 +233,7 @@ class RowWriter:
         return number
 
     def _tie(self, node: Any) -> tuple[int, int]:
-        """Return place and last word of the header of what ``node`` calls."""
+        """Return call site and last word of the header for a call of ``node``."""
         places = self._places
         forward = self.forward_by_sequence.get(sequence_number_of(node)())
         if forward is not None:

@@ -24,8 +24,6 @@ from meta_magic.torch_private.module_internals import (
 )
 from meta_magic.trace.modules import ModuleTensor
 
-__all__ = ["Described", "HeldTensors", "own_tensors"]
-
 NOT_TENSORS: Final = frozenset(
     {bool, int, float, str, dict, OrderedDict, set, NoneType}
     | {list, tuple, torch.Size, torch.dtype, torch.device, FunctionType}
@@ -159,7 +157,7 @@ def make_record(
 
 
 def read_all(registry: TensorRegistry, tensors: Sequence[Tensor]) -> list[Seen | None]:
-    """Return what is known of tensors, numbering new ones; None for lazy ones."""
+    """Return number, storage and geometry of tensors, and None for lazy ones."""
     try:
         return read_known(registry, tensors)
     except (RuntimeError, NotImplementedError, ValueError):  # one has no storage

@@ -1,9 +1,18 @@
 """What is recorded of modules: trees, roots, ties."""
 
+import json
+import sys
+
+import pytest
 import torch
 from torch import nn
 
-from meta_magic import record
+from meta_magic import materialize, record
+from meta_magic.recording.rows.tree_tensors import HeldTensors
+from meta_magic.recording.signatures.cache import SignatureCache
+from meta_magic.session.program_builder import make_written
+from meta_magic.view.payload import build_payload
+from tests.unit.eager import assert_bit_equal, build_twice
 from tests.unit.modules import Tied
 
 
@@ -103,3 +112,112 @@ def test_a_module_that_was_there_before_and_is_not_called_is_no_root():
         torch.ones(2)
     assert trace.modules == ()
     assert before is not None
+
+
+def make_registry():
+    return make_written(SignatureCache(is_serving=False), "", None).registry
+
+
+def hold(tensor):
+    module = nn.Module()
+    module.held = tensor
+    return module
+
+
+def test_a_parameter_is_described_as_the_cell_left_it():
+    layer = nn.Linear(3, 4, device="meta")
+    with record() as trace:
+        layer(torch.ones(2, 3))
+        layer.weight.data = layer.weight.data.t()
+        layer.bias.requires_grad_(requires_grad=False)
+    weight, bias = trace.modules[0].tensors
+    assert weight.shape == (3, 4)
+    assert not bias.requires_grad
+
+
+def test_a_tree_made_in_inference_mode_is_described():
+    with torch.inference_mode(), record() as trace:
+        layer = nn.Linear(3, 4)
+    assert layer.weight.is_inference()
+    assert [tensor.name for tensor in trace.modules[0].tensors] == ["weight", "bias"]
+
+
+def test_what_stands_there_again_holds_its_tensors_but_once():
+    with record() as trace:
+        layer = nn.Linear(3, 4)
+        model = nn.Sequential(layer, nn.ReLU(), layer)
+    assert model[0] is model[2]
+    first, _, again = trace.modules[0].children
+    assert [len(first.tensors), len(again.tensors)] == [2, 0]
+    assert again.shared_with == "0"
+
+
+def test_a_tensor_without_storage_where_another_was_seen_is_another():
+    registry, dense = make_registry(), torch.ones(3)
+    sparse = torch.ones(3).to_sparse()
+    registry.seen_by_id[id(sparse)] = registry.read(dense)
+    HeldTensors(registry, [*enumerate(map(hold, (dense, sparse)))])
+    assert registry.seen_by_id[id(sparse)][0] != registry.seen_by_id[id(dense)][0]
+
+
+def test_a_lazy_tensor_has_no_storage():
+    registry, lazy = make_registry(), nn.LazyLinear(3, bias=False)
+    held = HeldTensors(registry, [(0, lazy)])
+    ((tensor,), storages) = held.describe([""])[0]
+    assert tensor.is_lazy
+    assert storages == (-1,)
+    assert held.read_versions() == {}
+
+
+DEPTH = 500
+
+
+def nest():
+    module = nn.Linear(2, 2)
+    for _ in range(DEPTH):
+        module = nn.Sequential(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def trace():
+    with record() as trace:
+        module = nest()
+    assert module is not None
+    return trace
+
+
+def test_a_tree_of_any_depth_is_described(trace):
+    (root,) = trace.modules
+    *_, last = root.walk()
+    assert last.fqn == ".".join("0" * DEPTH)
+    assert [tensor.shape for tensor in last.tensors] == [(2, 2), (2,)]
+
+
+def test_the_calls_of_a_deep_module_that_is_gone_are_known():
+    with record() as trace:
+        module = nn.Linear(2, 2)
+        for _ in range(DEPTH // 5):
+            module = nn.Sequential(module)
+        module(torch.ones(2))
+        del module
+    assert {node.n_calls for node in trace.modules[0].walk()} == {1}
+
+
+@pytest.mark.parametrize("show", ["summary", "payload", "page"])
+def test_a_deep_tree_is_shown(trace, show, tmp_path):
+    limit = sys.getrecursionlimit()
+    if show == "summary":
+        # Each says what it holds, the innermost a Linear.
+        assert trace.summary().count("1 x Sequential") == DEPTH - 1
+    elif show == "payload":
+        assert json.dumps(build_payload(trace)).count('"Sequential"') == DEPTH
+    else:
+        trace.to_html(tmp_path / "page.html")
+    assert sys.getrecursionlimit() == limit
+
+
+def test_a_deep_module_is_made_real():
+    real, made, _, _ = build_twice(nest)
+    materialize(made)
+    assert_bit_equal(made, real)

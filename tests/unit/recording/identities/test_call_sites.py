@@ -1,11 +1,14 @@
-"""The place in the source that an operator comes from."""
+"""The call site that an operator comes from, and the names of functions."""
 
 from pathlib import Path
 
+import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from meta_magic import record
+from meta_magic.recording.identities.call_sites import describe_function
 
 
 def test_a_backward_operator_has_the_line_and_module_of_its_forward_one():
@@ -58,3 +61,19 @@ def test_calls_of_a_helper_in_another_file_have_the_lines_of_the_forward():
     once = [("relu", 0)] * 2 + [("tanh", 1)] * 2 + [("relu", 1)] * 2
     assert met == once * 2
     assert {c.position.file for c in trace.ops if c.module == ""} == {"helpers.py"}
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (torch.mm, "torch.mm"),
+        (torch.matmul, "torch.matmul"),
+        (torch.Tensor.__getitem__, "torch.Tensor.__getitem__"),
+        (torch.linalg.svd, "torch.linalg.svd"),
+        (F.linear, "torch.nn.functional.linear"),
+        (torch.nn.init.normal_, "torch.nn.init.normal_"),
+        (None, None),
+    ],
+)
+def test_a_function_has_its_public_name(function, name):
+    assert describe_function(function) == name
