@@ -115,7 +115,7 @@ def test_a_module_that_was_there_before_and_is_not_called_is_no_root():
 
 
 def make_registry():
-    return make_written(SignatureCache(is_serving=False), "", None).registry
+    return make_written(SignatureCache(uses_fast_paths=False), "", None).registry
 
 
 def hold(tensor):
