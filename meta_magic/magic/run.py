@@ -16,7 +16,6 @@ from IPython.display import display
 from meta_magic.magic.cell import Body
 from meta_magic.magic.reports import build_outputs, find_cell_id, is_notebook
 from meta_magic.magic.tracebacks import add_below, trim_traceback
-from meta_magic.replaying.value_budget import show_line
 from meta_magic.session.collector import RARE_COLLECTION
 
 if TYPE_CHECKING:
@@ -187,6 +186,13 @@ def read_limits(options: Any) -> "ValueLimits":
         for number in (options.value_nbytes, options.value_flops)
     )
     return ValueLimits(nbytes, flops, float(options.value_seconds))
+
+
+def show_line(text: str) -> None:
+    """Write a line over the last one. Imported late: ``%load_ext`` imports no torch."""
+    from meta_magic.replaying import value_budget  # noqa: PLC0415
+
+    value_budget.show_line(text)
 
 
 FIRST_AFTER: Final = 1.0

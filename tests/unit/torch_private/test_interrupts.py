@@ -85,7 +85,7 @@ def test_an_interrupt_in_real_torch_leaves_gradients_as_they_were():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("name", ["_find_writers", "go_on"])
+@pytest.mark.parametrize("name", ["_find_writers", "update"])
 def test_an_interrupt_waits_where_what_is_known_of_a_program_grows(name):
     def ask():
         with record():
