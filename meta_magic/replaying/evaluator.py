@@ -29,6 +29,7 @@ from meta_magic.replaying.replay import build_tensor
 from meta_magic.replaying.steps import Request
 from meta_magic.replaying.value_budget import ValueBudget
 from meta_magic.torch_private.snapshot import RealTorch
+from meta_magic.trace.options import LIMITS
 from meta_magic.trace.program import Program
 from meta_magic.trace.program_facts import Evaluation
 from meta_magic.trace.signature import Geometry
@@ -207,7 +208,8 @@ class Evaluator:
                 found.kept = Kept() if self._is_private else find_kept(other)
                 storages = set(range(len(found.births)))
                 found.dead.update(storages - live_storages_of(other))
-                run_earlier_loops(found, self._plan)
+                limits = LIMITS.little() if self._is_private else LIMITS
+                run_earlier_loops(found, self._plan, limits)
             return found
 
         replay = Execution(recorded.program, request, CPU, read)

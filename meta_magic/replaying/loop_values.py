@@ -29,7 +29,7 @@ from meta_magic.replaying.small_calls import CPU, Held
 from meta_magic.replaying.steps import Request
 from meta_magic.replaying.storage_index import read_rows
 from meta_magic.replaying.value_budget import ValueBudget
-from meta_magic.trace.options import LIMITS
+from meta_magic.trace.options import ValueLimits
 from meta_magic.trace.program import Program
 from meta_magic.trace.program_facts import Evaluation
 from meta_magic.trace.signature import Geometry
@@ -308,9 +308,9 @@ def describe_bytes(nbytes: int) -> Geometry:
     )
 
 
-def run_earlier_loops(earlier: ProgramCalls, plan: PlanOf) -> None:
-    """Run the loops of a finished recording, once."""
+def run_earlier_loops(earlier: ProgramCalls, plan: PlanOf, limits: ValueLimits) -> None:
+    """Run the loops of a finished recording, once, if the limits allow that."""
     kept = earlier.kept
     if kept is not None and not kept.has_run_loops:
         kept.has_run_loops = True
-        LoopValues(plan).run_new_calls(earlier, ValueBudget(LIMITS))
+        LoopValues(plan).run_new_calls(earlier, ValueBudget(limits))
