@@ -17,7 +17,6 @@ from torch.nn import Parameter
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import SPARSE, has_coalesced, parts_of
 from meta_magic.trace.signature import Geometry
-from meta_magic.trace.signature import span_nbytes as span_of_record
 
 QUANTIZED: Final = frozenset(
     {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
@@ -36,22 +35,19 @@ class LiveGeometry:
         is_meta: Whether it lies on the meta device.
         is_real: Whether it is that of a dense tensor in memory, with its numbers as
             they are.
-        is_servable: Whether a tensor with it can be made by ``empty_strided``.
+        is_makeable: Whether a tensor with it can be made by ``empty_strided``.
         as_strided: What ``as_strided`` takes to make a view with it.
-        make: Makes a new tensor with it, where it is servable.
-        nbytes_spanned: Bytes from a storage's start to the last element, where it is
-            servable.
+        make: Makes a new tensor with it, where that is so.
     """
 
     __slots__ = (
         "as_strided",
         "dtype",
         "is_in_rows",
+        "is_makeable",
         "is_meta",
         "is_real",
-        "is_servable",
         "make",
-        "nbytes_spanned",
         "offset",
         "place",
         "record",
@@ -77,13 +73,12 @@ class LiveGeometry:
             and record.stride is not None
             and not (record.is_conj or record.is_neg or record.dtype in QUANTIZED)
         )
-        self.is_servable = self.is_meta and is_dense
+        self.is_makeable = self.is_meta and is_dense
         self.is_real = record.device.type == "cpu" and is_dense
         stride: Any = record.stride
         self.make: Callable[[], Tensor] = partial(
             torch.empty_strided, self.shape, stride, dtype=record.dtype, device=META
         )
-        self.nbytes_spanned = count_spanned(record) if self.is_servable else 0
 
 
 class GeometryTable:
@@ -137,13 +132,6 @@ class GeometryTable:
 def strides_of_rows(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of a new tensor of a shape."""
     return tuple(accumulate(reversed(shape[1:]), mul, initial=1))[::-1] if shape else ()
-
-
-def count_spanned(record: Geometry) -> int:
-    """Return ``span_nbytes`` of a tensor with a geometry."""
-    if 0 in record.shape:  # that of no elements ends where it begins
-        return (record.storage_offset or 0) * record.dtype.itemsize
-    return span_of_record(record)
 
 
 def span_nbytes(tensor: Tensor) -> int:

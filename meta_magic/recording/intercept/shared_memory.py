@@ -5,7 +5,7 @@ tensor; to the tensor, by a ``copy_`` of the program, before the next operator.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -47,13 +47,6 @@ AHEAD: Final = (
 
 left: list[SharedArray] = []
 """What lives on after the cells that made it."""
-
-
-class Watching(Protocol):
-    """A mode that can look out for arrays."""
-
-    def look_out(self, shared: "SharedMemory") -> None:
-        """Have arrays be read before operators, and written after them."""
 
 
 class SharedMemory:

@@ -97,23 +97,6 @@ class DrawList:
         if source:  # else it holds the token of a recording around this one
             stream.put(self._base | draw)
 
-    @unbroken
-    def _add_next(self, op: int, stream: Stream) -> bool:
-        """Add a draw from where the last one was, if that drew nothing for real.
-
-        Returns:
-            Whether a generator stands there still; else nothing is added.
-        """
-        draw = len(self._shadows)
-        last, token = draw - 1, self._base | draw
-        if last < 0 or last in self._made:
-            return False
-        if not stream.put_next(self._shadows[last], token):
-            return False
-        self._words.extend((op, stream.number, 2 * draw))
-        self._shadows.append(stream.shadow)
-        return True
-
 
 class Draws(DrawList):
     """The draws of one recording; a context manager for each stretch of it.
@@ -199,11 +182,6 @@ class Draws(DrawList):
         if state is not None:
             self._known[source // 2 - 1] = as_plain(state)
         self._add(op, stream, source)
-
-    def note_next(self, op: int) -> None:
-        """Record a draw from torch's default generator: as ``note``, at a glance."""
-        if not self._add_next(op, self._default):
-            self.note(op)
 
     def find_missing(self, generator: Generator | None) -> int:
         """Return the source that a generator has, and does not stand at; or 0."""

@@ -73,21 +73,6 @@ class Stream:
             self.generator.manual_seed(token)
         self._put = token
 
-    def put_next(self, shadow: Tensor | None, token: int) -> bool:
-        """Write a token where the one before it stands, over the same state.
-
-        Returns:
-            Whether that stands there; else nothing is written.
-        """
-        memory, marked = self._memory, self._marked
-        if memory is None or marked is None or marked[0] is not shadow:
-            return False
-        if self._put != token - 1 or not memory.is_as_put():
-            return False
-        memory.put(token >> 32, token & 0xFFFFFFFF, MAGIC)
-        self._put, self.shadow = token, shadow
-        return True
-
     def _put_marked(self, shadow: Tensor, numbers: tuple[int, int, int]) -> None:
         """Set a state with a token in it."""
         with DisableTorchFunction(), DisableTorchDispatch():

@@ -113,7 +113,7 @@ class SignatureCache:
 def choose_kind(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
     """Return the kind of a call's entry, and the ``rebuild`` of that entry."""
     if not all(
-        seen[2].is_servable and type(tensor) in (Tensor, torch.nn.Parameter)
+        seen[2].is_makeable and type(tensor) in (Tensor, torch.nn.Parameter)
         for tensor, seen in (*call.inputs, *call.outputs)
     ):
         return Kind.RUN, None

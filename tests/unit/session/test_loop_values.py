@@ -10,6 +10,7 @@ import torch
 from meta_magic import ValueLimits, record
 from meta_magic.errors import ValueLimitError
 from meta_magic.replaying import loop_values
+from meta_magic.trace.options import LIMITS
 from tests.unit.session.random_cells import run_cell
 
 N = 1500
@@ -285,6 +286,25 @@ def test_a_loop_of_large_calls_takes_no_more_than_is_allowed():
         with pytest.raises(ValueLimitError, match="MiB"):
             torch.stack(parts).sum().item()
         assert parts[-1][3].item() == 39
+
+
+def test_a_check_of_indices_runs_little_of_an_earlier_loop(monkeypatch):
+    limits = []
+    monkeypatch.setattr(
+        loop_values.LoopValues,
+        "run_new_calls",
+        lambda self, recorded, budget: limits.append(budget.limits),
+    )
+    with record():
+        table = count(torch.int64)
+    with record():
+        torch.nn.functional.embedding(table % 3, torch.ones(3, 2))
+    assert len(limits) == 2  # of this recording, and of the earlier one
+    assert LIMITS not in limits
+    table.sum()
+    with record():
+        (table + 1).tolist()
+    assert LIMITS in limits
 
 
 def test_a_loop_that_fails_leaves_the_values_of_the_cpu():
