@@ -274,11 +274,11 @@ def meta_like(tensor: Tensor) -> Tensor:
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"meta_like() takes a tensor, not a {type(tensor).__name__}")
-    lifted: Any = MetaConverter()(tensor)
-    if lifted is NotImplemented:
+    made: Any = MetaConverter()(tensor)
+    if made is NotImplemented:
         name, layout = type(tensor).__name__, tensor.layout
         raise TypeError(f"a {name} of layout {layout} has no likeness on meta")
-    like: Tensor = lifted
+    like: Tensor = made
     if isinstance(tensor, Parameter):
         return Parameter(like.detach(), requires_grad=tensor.requires_grad)
     return like

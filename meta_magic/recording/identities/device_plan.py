@@ -166,7 +166,7 @@ class DevicePlan:
                     self._registry.note_deaths()
                     self._registry.name_place(tensor, place)
 
-    def is_told(self, device: Any) -> bool:
+    def is_reported(self, device: Any) -> bool:
         """Whether a device is the one reported where the code named none."""
         return device is self.home
 

@@ -214,9 +214,9 @@ def was_used_since(state: bytes) -> bool:
 
 
 def is_unmarked(state: bytes, marked: bytes) -> bool:
-    """Whether a state is that of numbers drawn where one was marked, without the mark.
+    """Whether a state has drawn from the marked position, and has no mark.
 
-    It was put there since then: what is drawn from a marked one leaves the mark there.
+    Draws leave the mark in place, so somebody set this state since then.
     """
     return state[TWISTER] == marked[TWISTER] and state[FIRST] != marked[FIRST]
 

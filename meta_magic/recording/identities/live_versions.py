@@ -37,7 +37,7 @@ from meta_magic.torch_private.tensor_internals import (
 from meta_magic.trace.program import Program
 
 COUNTING: Final = "ADInplaceOrView"
-"""Of the kernels of operators that count: foreach, fused and norms have none."""
+"""Dispatch key of kernels that count writes; foreach, fused and norms have none."""
 
 RESIZING: Final = ("aten.resize_.default", "aten.resize_as_.default")
 """Operators whose writes torch counts where they change a size, and else not."""
@@ -60,7 +60,7 @@ class LiveTensors:
         return self._by_address.get(address, [])
 
     def apart_from(self, tensor: Tensor) -> list[Tensor]:
-        """Return those that count their writes with a tensor, some elsewhere."""
+        """Return the tensors that share a version counter with a tensor."""
         if self._apart is None:
             self._apart = find_apart()
         found = (ref() for ref in self._apart.get(id(tensor), ()))
@@ -118,9 +118,9 @@ def find_apart() -> dict[int, list["weakref.ref[Tensor]"]]:
 
 
 def make_counters(addresses: Collection[int]) -> dict[int, list[Tensor]]:
-    """Return what counts with each of the tensors on some storages, and outlives it.
+    """Return an empty tensor for each version counter of the tensors on some storages.
 
-    They are empty, and hold no storage but their own.
+    It keeps the counter after the tensor itself is gone.
 
     Args:
         addresses: Those of the storages.
@@ -139,7 +139,7 @@ def make_counters(addresses: Collection[int]) -> dict[int, list[Tensor]]:
 
 
 def is_last(counter: Tensor) -> bool:
-    """Whether no tensor that can be written counts with such a one any more."""
+    """Whether no writable tensor uses this version counter any more."""
     with DisableTorchFunction():
         tensors = [tensor for tensor, _ in find_stored() if can_count(tensor)]
         own, *numbers = number_counters([counter, *tensors])

@@ -35,11 +35,11 @@ from meta_magic.torch_private.tensor_internals import address_of_storage, count_
 from meta_magic.trace.program import Import, Program
 
 
-class Running(NamedTuple):
-    """What a running recording has to do with earlier ones.
+class RunningRecording(NamedTuple):
+    """The storages of earlier recordings that a running one uses.
 
     Attributes:
-        met: What it met of them.
+        met: Those that it uses.
         find_written: Returns the storages that it wrote so far, and perhaps others.
     """
 
@@ -52,7 +52,7 @@ class Running(NamedTuple):
         return bool(fresh) and any(map(self.find_written().__contains__, fresh))
 
 
-NO_RECORDING: Final = Running()
+NO_RECORDING: Final = RunningRecording()
 
 
 @dataclass(eq=False)
@@ -105,7 +105,7 @@ class Origin:
         version: int,
         storage: int,
         live: LiveTensors,
-        running: Running = NO_RECORDING,
+        running: RunningRecording = NO_RECORDING,
     ) -> bool:
         """Whether a tensor was written since, outside of any recording.
 

@@ -172,7 +172,7 @@ class StorageRegistry:
 
     Args:
         clock: Dates the deaths of storages.
-        on_new_storage: Called with the first tensor met on each storage that no served
+        on_new_storage: Called with the first tensor met on each storage that no
             operator made, the number of the storage, and that; returns its place.
         find_place: Returns where an earlier recording left a storage.
     """

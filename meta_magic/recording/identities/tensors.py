@@ -41,8 +41,8 @@ class TensorRegistry(StorageRegistry):
     Args:
         geometries: The geometries met, by this recording or by others.
         clock: Dates the deaths of storages.
-        on_new_storage: As storages are told of.
-        find_place: As they are looked for.
+        on_new_storage: As in :class:`StorageRegistry`.
+        find_place: As in :class:`StorageRegistry`.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class TensorRegistry(StorageRegistry):
             tensor, None if storage is None else storage.place
         )
         if storage is not seen[1]:
-            # It takes its count of writes along, which others on the former one share.
+            # Its version counter moves along; tensors on the old storage share it.
             self.aliased.update(ref.number for ref in (seen[1], storage) if ref)
             return self._add(tensor, storage, geometry)
         renewed = (seen[0], storage, geometry)

@@ -1,7 +1,7 @@
-"""Backward passes: what the user's own code does in them is code of the cell, too.
+"""Record user code that runs in backward passes: hooks, functions, recomputation.
 
-Torch takes a function mode away while it handles a call, and so while ``backward()``
-runs hooks, custom functions, and what checkpointing computes again.
+torch removes the function mode while it handles a call, so also while ``backward()``
+runs. Without this file a hook would make real tensors and could read no values.
 """
 
 from typing import Any

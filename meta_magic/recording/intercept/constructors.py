@@ -58,7 +58,7 @@ ONE_ELEMENT: Final = "only one element tensors can be converted to Python scalar
 
 
 def run_unasked(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Run on meta what a legacy constructor runs on the CPU, as no function's part.
+    """Run on meta the operators that a legacy constructor runs on the CPU, unseen.
 
     Args:
         mode: The mode that met the operator.
@@ -79,12 +79,12 @@ def run_unasked(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
         on_meta = {**kwargs, "device": META}
         return run(mode, func, args, on_meta) if is_ours else NotImplemented
     if func is LIFT:
-        return NotImplemented if first.is_meta else lift(mode, first)
+        return NotImplemented if first.is_meta else capture_real(mode, first)
     storage = args[1]
     if not first.is_meta or storage.device.type != "cpu":
         return NotImplemented
     real = torch.empty(0, dtype=first.dtype, device="cpu").set_(storage)
-    return run(mode, SET, (first, lift(mode, real).untyped_storage()), {})
+    return run(mode, SET, (first, capture_real(mode, real).untyped_storage()), {})
 
 
 def run(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -92,7 +92,7 @@ def run(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return mode.__torch_dispatch__(func, (), args, kwargs)
 
 
-def lift(mode: Any, real: Tensor) -> Any:
+def capture_real(mode: Any, real: Tensor) -> Any:
     """Return the meta tensor whose values a real one has, which becomes a constant."""
     return run(mode, COPY, (real,), {"device": META})
 
@@ -150,8 +150,10 @@ def read_sparse(
 
     def read(value: Any, *, is_position: bool) -> Any:
         dtype = None if is_position else kwargs.get("dtype")
-        is_told = isinstance(value, Tensor)
-        return value if is_told else make((value,), {"dtype": dtype, "device": device})
+        is_tensor = isinstance(value, Tensor)
+        return (
+            value if is_tensor else make((value,), {"dtype": dtype, "device": device})
+        )
 
     given = [
         read(value, is_position=index < n_positions)
@@ -199,13 +201,13 @@ def flatten(values: Any) -> list[Any]:
 
 
 class NewParameters(Replacements):
-    """Context manager that hears of each parameter as it is made.
+    """Context manager that sees each parameter when it is made.
 
-    It shares a storage with what it is made of. At the address of a tensor that is
-    gone, with that storage and the same geometry, it would be taken for that.
+    A parameter shares the storage of its source. At the address of a dead tensor with
+    that storage and geometry, it would take the number of that tensor.
 
-    And ``Labeled(x)``, of a class of the user's, makes what it does without any mode:
-    below one torch refuses to give a tensor that operators made another class.
+    ``Labeled(x)``, with a subclass of the user's, runs without a mode: below a mode
+    torch refuses to change the class of a tensor.
 
     Args:
         hear: Takes its ``id()``, and None.
@@ -270,7 +272,7 @@ class DataAttribute:
             self._registry.note_alias(tensor)
             return func(tensor, *source)
         with DisableTorchFunction():
-            given = self._lift(tensor, source[0])
+            given = self._find_source(tensor, source[0])
             is_plain = given.is_meta and given.layout is torch.strided
             adapted = adapt(tensor, given) if is_plain else given
         for alias in (tensor, given):
@@ -297,7 +299,7 @@ class DataAttribute:
             }
             return len(aside) == 1
 
-    def _lift(self, tensor: Tensor, source: Tensor) -> Tensor:
+    def _find_source(self, tensor: Tensor, source: Tensor) -> Tensor:
         """Return what stands on meta for a source, where a tensor is on meta."""
         if tensor.is_meta:
             return self._capture.capture(source) if is_capturable(source) else source
@@ -312,7 +314,7 @@ def kind_of(tensor: Tensor) -> tuple[bool, bool, bool]:
 
 
 def adapt(tensor: Tensor, source: Tensor) -> Tensor:
-    """Return a tensor on the memory of a source that another tensor takes as data.
+    """Return a tensor on the source's memory that ``tensor.data =`` accepts.
 
     If their kinds differ, both are neither conjugated nor negated afterwards.
     """

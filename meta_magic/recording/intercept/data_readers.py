@@ -177,7 +177,7 @@ class ReadStorages(Replacements):
         self.replace_here(ctypes, dict.fromkeys(MEMORY_READERS, refuse_made_up))
 
     def _read(self, plain: Callable[..., Any], storage: Any, *args: Any) -> Any:
-        """Call a method of a storage; of one on meta, on what it would be for real."""
+        """Call a method of a storage; for one on meta, on its computed values."""
         untyped = untyped_of(storage)
         if untyped.device.type != "meta" or not untyped.nbytes():
             return plain(storage, *args)
@@ -224,7 +224,7 @@ class ReadStorages(Replacements):
 
 
 def refuse_made_up(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call what reads memory, unless it is to read at an address that was made up.
+    """Call a function that reads memory; refuse an address that was made up.
 
     Raises:
         MissingValueError: It is: without this the process ends.

@@ -226,7 +226,7 @@ class Loader:
         return loaded
 
     def restore(self, plain: Any, storage: Any, location: str) -> Any:
-        """Say where a storage of a file goes that is to lie at a location."""
+        """Return a file's storage for a location, and note its planned device."""
         places, kind = self._place_by_address, location.partition(":")[0]
         is_there = kind in ("cpu", "meta") or has_gpu()
         if places is None or is_there or self._plan.is_real:

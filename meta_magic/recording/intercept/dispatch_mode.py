@@ -95,7 +95,8 @@ class Dispatch:
             if registry.freed:
                 registry.note_deaths()
             table = self._table_by_op.get(func) or self._cache.open(func)
-            if table.is_composite and is_undivided(table, args):  # reads in its order
+            # Its parts must read their operands in their own order.
+            if table.is_composite and is_undivided(table, args):
                 return self._runner.take_apart(self, table, args, kwargs or {})
             words = [0] * HEADER
             key = build_operator_key(registry.read, args, kwargs, words)
@@ -115,7 +116,7 @@ class Dispatch:
                     OperatorCall(table, key, words, args, kwargs or {}), read
                 )
             returned = fast.make_result(entry, words, args, kwargs or {})
-            if entry.allowed:  # refused once it ran, as the kernel did
+            if entry.allowed:  # checked after the call, as the kernel does
                 self._checks.check(entry, func, words, args, kwargs or {})
             self._rows.append(entry, words)
             if entry.is_random:
@@ -168,7 +169,7 @@ class DispatchMode(Dispatch, Inside, TorchDispatchMode):
         self.functions = None
         super().__exit__(*exception)  # type: ignore[no-untyped-call]  # as above
 
-    def look_out(self, shared: SharedMemory) -> None:
+    def watch_shared_memory(self, shared: SharedMemory) -> None:
         """Keep arrays and the tensors that share their memory equal, from now on."""
         self._shared = shared
 

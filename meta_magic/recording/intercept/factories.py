@@ -34,7 +34,7 @@ from meta_magic.recording.intercept.named_devices import (
     is_meta_by_name,
 )
 from meta_magic.recording.intercept.real_tensors.capturable import is_capturable
-from meta_magic.recording.intercept.reported_devices import as_fake, is_told_home
+from meta_magic.recording.intercept.reported_devices import as_fake, sees_home
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.constants import (
     VALUE_FUNCTIONS,
@@ -251,7 +251,7 @@ class Factories:
             self._plan, torch.device(device), device, caller
         ):
             return func(*args, **kwargs)
-        if self._plan.is_told(device) and is_told_home(caller):
+        if self._plan.is_reported(device) and sees_home(caller):
             device = META  # what it was told itself, and names nothing
         if caller.f_code in TO_EMPTY:
             self._diagnostics.note(

@@ -27,9 +27,9 @@ from meta_magic.trace.program import HEADER
 __all__ = ["FastPath"]
 
 # Plain integers: the attribute of an enum costs more than the comparison.
-RUN, PURE, _, VIEW, VIEW_MANY, IN_PLACE, PURE_WIDE = map(int, Kind)
+RUN, PURE, PURE_MANY, VIEW, VIEW_MANY, IN_PLACE, PURE_WIDE = map(int, Kind)
 
-ALONE: Final = frozenset({PURE, Kind.PURE_MANY, VIEW, VIEW_MANY, PURE_WIDE})
+ALONE: Final = frozenset({PURE, PURE_MANY, VIEW, VIEW_MANY, PURE_WIDE})
 """Kinds of entries that their key alone decides."""
 
 as_strided = torch.as_strided

@@ -47,8 +47,8 @@ from meta_magic.recording.intercept.real_tensors.captured_constants import (
 )
 from meta_magic.recording.intercept.reported_devices import (
     GET_DEVICE,
-    TOLD,
-    ToldAttributes,
+    REPORTED,
+    ReportedAttributes,
 )
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
@@ -77,7 +77,8 @@ HANDLED: Final = DATA_READERS.union(
 )
 """Functions that torch treats otherwise on meta, or of real tensors, than a cell."""
 
-frame_at = sys._getframe  # replaced by what stands above the mode, and is not meant
+# Taken at import: a mode above this one may replace it for itself.
+frame_at = sys._getframe
 
 
 class FunctionMode(DeviceContext):
@@ -131,7 +132,7 @@ class FunctionMode(DeviceContext):
         self._mover = Mover(plan, capture)
         self._packer = Packer(plan, constants)
         data = DataAttribute(registry, capture)
-        self._told = ToldAttributes(data, places, diagnostics, dispatch, plan)
+        self._reported = ReportedAttributes(data, places, diagnostics, dispatch, plan)
         self._refusals = refusals
         self._shared = shared
         self._is_watched = False
@@ -150,10 +151,10 @@ class FunctionMode(DeviceContext):
         args: Args = (),
         kwargs: Kwargs | None = None,
     ) -> Any:
-        """Call ``func``, on meta if it is a factory that was told no device."""
+        """Call ``func``; a factory without a device builds on meta."""
         if type(func) is MethodWrapperType and not kwargs:
-            if func.__self__ in TOLD:
-                return self._told.tell(func, args, frame_at(1))
+            if func.__self__ in REPORTED:
+                return self._reported.answer(func, args, frame_at(1))
             return func(*args)  # an attribute such as ``shape``: runs no operator
         caller = frame_at(1)
         places = self.places
@@ -214,7 +215,7 @@ class FunctionMode(DeviceContext):
     def _call_again(
         self, func: Any, args: Args, kwargs: Kwargs, running: Running
     ) -> Any:
-        """Call a function with what was lifted of its arguments."""
+        """Call a function with its real arguments captured."""
         places, running.args = self.places, args
         before, places.running = places.running, running
         try:
@@ -237,12 +238,12 @@ class FunctionMode(DeviceContext):
         if func in LIKE or func is NEW:
             return self._factories.make_alike(func, args, kwargs, caller)
         if func in GET_DEVICE and (args[0].is_meta or has_carried_placement()):
-            return self._told.questions.number(args[0], caller)
+            return self._reported.questions.number(args[0], caller)
         if not args[0].is_meta:
             is_pinned = func is PIN_MEMORY and not has_gpu()
             return args[0] if is_pinned else NotImplemented
         if func is TAKES_DATA:
-            return self._told.data.is_taken(func, *args)
+            return self._reported.data.is_taken(func, *args)
         return self._read_data(func, args, kwargs)
 
     def _read_data(  # noqa: PLR0911  as well
@@ -266,6 +267,6 @@ class FunctionMode(DeviceContext):
             return self._shared.give(func, args, kwargs)
         return read_data(func, args, kwargs, self._diagnostics.note)
 
-    def look_out(self, _: SharedMemory) -> None:
+    def watch_shared_memory(self, _: SharedMemory) -> None:
         """Keep arrays and tensors alike that share memory, from now on."""
         self._is_watched = True

@@ -157,7 +157,7 @@ class KernelCalls:
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
         reals = [pair for pair in inputs if not pair[1][2].is_meta]
-        if reals and self._is_to_lift(table, given, reals):
+        if reals and self._must_capture(table, given, reals):
             return NotImplemented
         n_storages, n_answered = registry.n_storages, diagnostics.n_answered
         place = self._find_place(table, given) if NamedPlaces.are_there else None
@@ -207,10 +207,9 @@ class KernelCalls:
         real = tensors_in(args, kwargs)[0]
         seen = self._registry.read_again(real)
         given = Given(args, kwargs, [(real, seen)])
-        if self.capture.has_any and self.capture.is_due(table, given, given.inputs):
-            return NotImplemented
-        if self._constants.note_real_inputs(given.inputs):
-            self._diagnostics.doubt(PAST_TORCH)
+        if self.capture.has_any:
+            self.capture.is_due(table, given, given.inputs)  # refuses some writes
+        self._note_reals(given.inputs)
         kernels = self.plan.kernels_at(seen[2].place)
         returned = self._run_or_rescue(table, given, None, kernels)
         if table.written:
@@ -219,13 +218,17 @@ class KernelCalls:
         self._rows.append(entry, words)
         return returned
 
-    def _is_to_lift(self, table: OpTable, given: Given, reals: Inputs) -> bool:
+    def _must_capture(self, table: OpTable, given: Given, reals: Inputs) -> bool:
         """Whether real arguments are to be on meta; else note what they hold."""
         if self.capture.is_due(table, given, reals):
             return True
+        self._note_reals(reals)
+        return False
+
+    def _note_reals(self, reals: Inputs) -> None:
+        """Note what real arguments hold, and a caveat if torch did not see a write."""
         if self._constants.note_real_inputs(reals):
             self._diagnostics.doubt(PAST_TORCH)
-        return False
 
     def _intern(
         self, table: OpTable, key: Key, call: LiveCall, words: Sequence[int]

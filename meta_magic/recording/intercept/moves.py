@@ -12,7 +12,7 @@ from meta_magic.recording.intercept.named_devices import WRITTEN, is_way_out
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
-from meta_magic.recording.intercept.reported_devices import is_told_home
+from meta_magic.recording.intercept.reported_devices import sees_home
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
 
@@ -119,8 +119,8 @@ class Mover:
         """Return where a move goes to a device that code may have been told itself."""
         plan, here = self.plan, self.plan.place_of(tensor)
         if here is None:
-            is_told = plan.is_told(device) and is_told_home(caller)
-            return META if is_told else plan.read(device)
+            is_reported = plan.is_reported(device) and sees_home(caller)
+            return META if is_reported else plan.read(device)
         if torch.device(device) != META or not tensor.is_meta:
             return plan.read(device)
         # Meta is told of what lies nowhere by name. Torch's C++ is told it of all.
@@ -173,7 +173,7 @@ class Mover:
     def _name_type(self, tensor: Tensor, caller: FrameType) -> Any:
         """Return the name of a tensor's type, as torch has it for that device."""
         place = self.plan.place_of(tensor)
-        if place is None and (caller.f_code is NAMING or is_told_home(caller)):
+        if place is None and (caller.f_code is NAMING or sees_home(caller)):
             place = self.plan.home
         kind: str = Tensor.type(tensor)
         if place is None or not tensor.is_meta:

@@ -81,16 +81,16 @@ class OperatorRunner:
         if returned is NotImplemented:
             returned = self._kernels.call(call)
         if returned is NotImplemented:  # real tensors go to meta first
-            lift = self._kernels.capture.capture_arguments
-            lifted = lift(args, table), lift(kwargs, table)
-            returned = mode.__torch_dispatch__(func, (), *lifted)
+            capture = self._kernels.capture.capture_arguments
+            captured = capture(args, table), capture(kwargs, table)
+            returned = mode.__torch_dispatch__(func, (), *captured)
         return returned
 
     def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
         """Run what torch makes of an operator, so that the mode sees that.
 
-        Views and writes are noted by torch, as they are where no mode looks on: in what
-        it is made of, or around it, as of ``chunk`` and ``narrow``, but not by both.
+        torch itself counts views and writes: in the parts, or around the whole, as for
+        ``chunk`` and ``narrow``, but never in both.
         """
         is_noted = has_kernel(table.func.name(), DispatchKey.ADInplaceOrView.name)
         push_dispatch_mode(mode)
@@ -107,7 +107,7 @@ def is_unwatched() -> bool:
 
 
 def is_undivided(table: OpTable, args: Args) -> bool:
-    """Whether torch did not take an operator apart that it makes of others.
+    """Whether torch left a composite operator whole.
 
     Autograd does so before this mode is asked, but in inference mode it is off, and of
     tensors made there it knows nothing. Below the code of a tensor subclass it is off,

@@ -34,7 +34,7 @@ from meta_magic.recording.intercept.initializers import (
     is_sending,
     read_initializer,
 )
-from meta_magic.recording.intercept.libraries import TOLD_DEVICE
+from meta_magic.recording.intercept.libraries import REPORTED_DEVICE
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.modes import DisableTorchDispatch, TorchDispatchMode
@@ -60,14 +60,14 @@ DESCRIBING: Final = inspect.getfile(MetaConverter)
 """The file that asks where a tensor is that a fake one is to stand for."""
 
 CHOOSING: Final = (OPTIM, functional.__file__)
-"""How the names of those begin that do so by its ``is_cpu`` and the like."""
+"""Prefixes of the files that choose a kernel by ``x.is_cpu`` and the like."""
 
 
 class DeviceQuestions:
     """Answers with the device that the code named.
 
-    Where it named none, the cell's own code is told meta, as ever; a library the device
-    on which the tensor would be, else it leaves out work, or refuses it.
+    Where it names none, the cell's own code sees meta. A library sees the device on
+    which the tensor would be; else it would skip work or refuse it.
 
     Args:
         plan: Knows what lies where.
@@ -100,7 +100,7 @@ class DeviceQuestions:
             return as_fake(place or self._plan.home)
         if place is not None:
             return place
-        return self._plan.home if is_told_home(asker) else META
+        return self._plan.home if sees_home(asker) else META
 
 
 def as_fake(device: torch.device) -> torch.device:
@@ -111,18 +111,18 @@ def as_fake(device: torch.device) -> torch.device:
     return device if device.type == "cpu" else META
 
 
-def is_told_home(asker: FrameType) -> bool:
+def sees_home(asker: FrameType) -> bool:
     """Whether code is told where a tensor would lie for which no device is named."""
     name, file = asker.f_code.co_name, asker.f_code.co_filename
-    return name in TOLD_DEVICE or file in ASKING or is_library(file)
+    return name in REPORTED_DEVICE or file in ASKING or is_library(file)
 
 
-TOLD: Final = DEVICE_QUESTIONS | {IS_META, DATA}
+REPORTED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
 """Attributes whose answer may depend on who asks, or makes another tensor."""
 
 
-class ToldAttributes:
-    """Answers for the attributes of ``TOLD``, and records what follows.
+class ReportedAttributes:
+    """Answers for the attributes of ``REPORTED``, and records what follows.
 
     Args:
         data: Reads and sets the data of tensors.
@@ -150,7 +150,7 @@ class ToldAttributes:
         self._dispatch = dispatch
         self.questions = DeviceQuestions(plan)
 
-    def tell(self, func: Any, args: Args, asker: FrameType) -> Any:
+    def answer(self, func: Any, args: Args, asker: FrameType) -> Any:
         """Tell on which device a tensor is, or whether on meta; note ``.data``."""
         if func.__self__ is IS_META:
             return self._tell_is_meta(func, args, asker)

@@ -210,7 +210,7 @@ class SharedMemory:
             self._is_looking = True
             self._values.prepare = self.take_in
             for mode in self.modes:
-                mode.look_out(self)
+                mode.watch_shared_memory(self)
 
     # Keeping alike
 

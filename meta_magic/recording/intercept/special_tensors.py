@@ -86,8 +86,8 @@ class SpecialTensors:
     def _make_all_fake(self, given: Any) -> Any:
         """Return arguments with fake tensors for plain ones that are planned.
 
-        Others are fake already: those that a module holds by name. What it holds beside
-        them torch meets here, where nobody tells it that they are not on meta.
+        Parameters and buffers of a module are fake already. Plain tensors that it holds
+        as attributes become fake here.
         """
         fakes = [t for t in tensors_in(*given) if type(t).__name__ == FAKE]
         if not fakes:
@@ -110,7 +110,7 @@ class SpecialTensors:
     def is_left_out(self, args: Args, kwargs: Kwargs) -> bool:
         """Whether an operator is not recorded: nested tensors have no shape.
 
-        And what a ``FakeTensorMode`` makes, also of nothing, stands for others.
+        A tensor that a ``FakeTensorMode`` makes is not recorded either.
         """
         if fake_tensor_mode() is not None:
             self._diagnostics.count_unseen("FakeTensor")

@@ -100,6 +100,8 @@ class ValueChecks:
             args: Its positional arguments.
             kwargs: Its others.
         """
+        if self._is_off:
+            return
         self._known.read_on()
         for allowed in entry.allowed:
             number = words[HEADER + allowed.position]
@@ -129,37 +131,25 @@ class ValueChecks:
         finally:
             del answer  # else this frame and the error keep each other, and all locals
 
-    def _is_right(self, state: State) -> bool:
-        """Whether an operand is in range, as far as is known without a replay."""
-        operand, _ = state
-        storage, geometry, allowed = operand
-        if self._is_off or state in self._right or 0 in geometry.shape:
-            return True
-        real = self._known.find_constant(storage, geometry)
-        if real is not None:
-            is_right = is_allowed(real, allowed)
-        elif allowed.is_count or not is_integer(geometry.dtype):
-            # Floats are the outputs of models: each check would run a whole model.
-            return not self._is_thorough
-        else:
-            bounds = self._known.find_bounds(storage, geometry)
-            is_right = bounds is not None and allowed.has(*bounds)
-        if is_right:
-            self._note_right(state)
-        return is_right
-
     def _find_wrong(self, state: State, name: str) -> Tensor | None:
         """Return what an operand holds if it is out of range.
 
         Returns:
             That; ``None`` if it is in range, or if a replay takes too much.
         """
-        if self._is_right(state):
-            return None
         storage, geometry, allowed = state[0]
-        real = self._known.find_constant(storage, geometry)
-        if real is not None:
-            return real
+        if state in self._right or 0 in geometry.shape:
+            return None
+        real, bounds = self._known.find_constant(storage, geometry), None
+        if real is None and (allowed.is_count or not is_integer(geometry.dtype)):
+            # Floats are the outputs of models: each check would run a whole model.
+            if not self._is_thorough:
+                return None
+        elif real is None:
+            bounds = self._known.find_bounds(storage, geometry)
+        is_known = real is not None or (bounds is not None and allowed.has(*bounds))
+        if is_known:
+            return self._settle(state, real)
         site = self._diagnostics.locate(name)
         if site in self._unchecked and not self._is_thorough:
             return None
@@ -167,17 +157,20 @@ class ValueChecks:
             real = self._evaluate(storage, geometry)
         except MissingValueError as error:
             self._unchecked.add(site)
-            bounds = self._known.find_bounds(storage, geometry)
             # Without bounds nothing is suspected. Most of what takes too much is right:
             # positions of tokens, which were drawn after all weights of a model.
             if self._is_thorough or (bounds and isinstance(error, ValueLimitError)):
                 text = describe_unchecked(allowed, name, bounds)
                 self._diagnostics.note("unchecked", text)
             return None
-        if is_allowed(real, allowed):
-            self._note_right(state)
-            return None
-        return real
+        return self._settle(state, real)
+
+    def _settle(self, state: State, real: Tensor | None) -> Tensor | None:
+        """Return what an operand holds if it is out of range, else remember that."""
+        if real is not None and not is_allowed(real, state[0].allowed):
+            return real
+        self._note_right(state)
+        return None
 
     def _find_constants(
         self, entry: Entry, words: Sequence[int], args: Args, kwargs: Kwargs

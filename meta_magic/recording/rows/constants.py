@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.live_versions import LiveTensors
-from meta_magic.recording.identities.origins import Running, find_origin
+from meta_magic.recording.identities.origins import RunningRecording, find_origin
 from meta_magic.recording.identities.storages import (
     MAX_COPIED_NBYTES,
     StorageRef,
@@ -38,7 +38,7 @@ VALUE_FUNCTIONS: Final = frozenset(
 )
 """Functions that turn Python values into a tensor; on meta, without any operator."""
 
-MAX_COPIED_OF_LENT: Final = 2**18
+MAX_COPIED_IF_BORROWED: Final = 2**18
 """Bytes up to which the content of a real parameter is copied."""
 
 
@@ -98,7 +98,7 @@ class Constants:
             is_borrowed: Whether the real one stays as it is while the block runs; a
                 large one is then not copied.
         """
-        max_copied = MAX_COPIED_OF_LENT if is_borrowed else MAX_COPIED_NBYTES
+        max_copied = MAX_COPIED_IF_BORROWED if is_borrowed else MAX_COPIED_NBYTES
         self._keep(ref, storage, max_copied, name)
 
     def keep_sparse(self, ref: StorageRef, copy: Tensor) -> None:
@@ -235,7 +235,7 @@ class Imports:
     """Finds out where the storages come from that no operator of a recording made.
 
     Attributes:
-        doubts: What may make them otherwise than the earlier recordings say.
+        doubts: Why their content may differ from what the earlier recordings say.
         aliased: Those with tensors each of which counts its own writes.
     """
 
@@ -244,7 +244,7 @@ class Imports:
         self.aliased: set[int] = set()
         self._imports: dict[int, Import] = {}
         self._live = LiveTensors()
-        self._running = Running(self._imports.values())
+        self._running = RunningRecording(self._imports.values())
 
     def note(
         self, tensor: Tensor, number: int, storage: UntypedStorage

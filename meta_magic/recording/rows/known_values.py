@@ -140,7 +140,10 @@ class KnownValues:
             if len(self._measured) > MAX_MEASURED:
                 self._measured.clear()
             with DisableTorchFunction(), DisableTorchDispatch():
-                low, high = torch.aminmax(real)
+                try:
+                    low, high = torch.aminmax(real)
+                except NotImplementedError:  # of uint16 and complex numbers
+                    return None
                 self._measured[key] = low.item(), high.item()
         return self._measured[key]
 
@@ -223,7 +226,7 @@ RULES: Final = {name: rule for rule, names in NAMES.items() for name in names.sp
 def find_changes(signature: Signature) -> tuple[int, Sequence[int]]:
     """Return how many words the rows of a signature have, and which name what changes.
 
-    That are the tensors that the calls write, and those of integers that they make.
+    These are the tensors that the calls write, and the integer tensors they make.
     """
     n_inputs = len(signature.inputs)
     made = zip(signature.outputs, signature.views, strict=True)

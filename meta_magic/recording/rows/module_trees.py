@@ -346,7 +346,7 @@ def find_roots(live: list[nn.Module]) -> list[nn.Module]:
 
 
 def list_children(modules: Sequence[nn.Module]) -> list[nn.Module]:
-    """Return the tensors of some modules; a module that is not yet made has none."""
+    """Return the modules directly below some modules; one not yet made has none."""
     try:
         tables = [*map(children_of, modules)]
     except AttributeError:

@@ -33,7 +33,7 @@ from meta_magic.trace.program_facts import StorageFacts
 
 
 class StorageRoles:
-    """Context manager that hears of buffers and steps; nodes are told to it.
+    """Notes buffers and optimizer steps by torch's hooks; the row writer adds nodes.
 
     Args:
         registry: Numbers of storages.
@@ -196,13 +196,12 @@ class RowWriter:
             generator: What it was told to draw from.
         """
         planned = self.entries[words[0]].drawn_on
-        is_aside = self._is_aside(words[HEADER:])
+        is_aside = self._registry.has_aside and self._is_aside(words[HEADER:])
         self.draws.note(self._clock.now - 1, generator, planned, is_aside=is_aside)
 
     def _is_aside(self, numbers: Sequence[int]) -> bool:
         """Whether the cell put one of some tensors on meta by name."""
-        registry = self._registry
-        return registry.has_aside and any(map(registry.is_aside, numbers))
+        return any(map(self._registry.is_aside, numbers))
 
     def draw_for_real(
         self,

@@ -255,14 +255,7 @@ class Question:
 
 def decide(run: Callable[[], object], *, is_tried: bool = False) -> Answer:
     """Return the error of a function, if other values would give it as well."""
-    try:
-        run()
-    except Unaskable:
-        raise
-    except Exception as error:  # noqa: BLE001  it is the answer
-        error = error.with_traceback(None)  # a traceback would keep meta tensors alive
-        return judge(error, is_tried=is_tried)
-    return Verdict.ACCEPTED
+    return judge(run_here(run), is_tried=is_tried)
 
 
 def judge(raised: Exception | None, *, is_tried: bool) -> Answer:
@@ -362,7 +355,7 @@ def run_here(run: Callable[[], object]) -> Exception | None:
     except Unaskable:
         raise
     except Exception as error:  # noqa: BLE001  it is the answer
-        return error.with_traceback(None)
+        return error.with_traceback(None)  # it would keep meta tensors alive
     return None
 
 

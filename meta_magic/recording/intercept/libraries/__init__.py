@@ -18,7 +18,7 @@ __all__ = [
     "INITIALIZE",
     "LIBRARIES",
     "MAKE_REAL",
-    "TOLD_DEVICE",
+    "REPORTED_DEVICE",
 ]
 
 LIBRARIES: Final = (TRANSFORMERS, SAFETENSORS)
@@ -26,7 +26,7 @@ LIBRARIES: Final = (TRANSFORMERS, SAFETENSORS)
 MAKE_REAL: Final = frozenset[str]().union(*(it.make_real for it in LIBRARIES))
 """Names of the functions in which factories make real tensors."""
 
-TOLD_DEVICE: Final = frozenset[str]().union(*(it.told_device for it in LIBRARIES))
+REPORTED_DEVICE: Final = frozenset[str]().union(*(it.told_device for it in LIBRARIES))
 """Names of the functions that are told the device whose kernels are recorded."""
 
 ADOPTED: Final[dict[Any, Adopt]] = {

@@ -98,7 +98,7 @@ class PlannedCuda(Replacements):
             **dict.fromkeys(IDLE, do_nothing),
             **holding,
             **facts,
-            **self._seeds.list_answers(),
+            **self._seeds.list_replacements(),
             "is_initialized": lambda: plan.is_for_cuda,
             "current_device": lambda: plan.current,
             "current_device_index": lambda: plan.current,

@@ -133,7 +133,7 @@ class PlannedSeeds:
         self._plan = plan
         self._draws = draws
 
-    def list_answers(self) -> dict[str, Callable[..., Any]]:
+    def list_replacements(self) -> dict[str, Callable[..., Any]]:
         """Return the replacement of each function by its name."""
         return {
             "manual_seed": self._seed,

@@ -63,7 +63,7 @@ def make_device_contexts(
         PlannedTypes(plan),
         PlannedTraining(plan, note, compute),
         DefaultDevices(plan, note),
-        FastPaths(plan, note),
+        EncoderKernels(plan, note),
     )
 
 
@@ -120,7 +120,7 @@ PADDED: Final = (
 )
 
 
-class FastPaths(Replacements):
+class EncoderKernels(Replacements):
     """Makes modules choose as if no mode of a recording were on, within the block.
 
     Without this ``nn.TransformerEncoderLayer`` in eval mode would not be recorded as

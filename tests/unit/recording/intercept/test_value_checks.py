@@ -217,6 +217,28 @@ def test_what_an_earlier_block_made_is_checked(labels):
         F.embedding(made[None], torch.ones(10, 2))
 
 
+@pytest.mark.parametrize("last", [2, 12])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.uint8, torch.uint16, torch.uint32, torch.int32, torch.bfloat16],
+)
+def test_indices_made_from_constants_of_each_dtype_are_checked(dtype, last):
+    def look_up():
+        F.embedding(torch.tensor([1, last], dtype=dtype).long(), torch.ones(10, 2))
+
+    plain = find_error(look_up)
+    with record(as_device="cpu"):
+        assert find_error(look_up) == plain
+    assert (plain is None) == (last == 2)
+
+
+def find_error(run):
+    try:
+        run()
+    except IndexError as error:
+        return str(error)
+
+
 def test_what_was_written_in_an_earlier_block_is_not_what_it_was():
     with record(as_device="cpu"):
         labels = torch.arange(12)
@@ -231,7 +253,7 @@ def test_a_large_call_is_refused_in_the_words_of_the_cpu():
 
 
 def test_what_the_cpu_says_nothing_of_is_noted(monkeypatch):
-    monkeypatch.setattr(child, "PATIENCE", 0.0)
+    monkeypatch.setattr(child, "read_answer", lambda *_: child.NO_ANSWER)
     with record(as_device="cpu") as trace:
         nn.Embedding(128, 4)(torch.tensor([1, 128]))
     (note,) = [note for note in trace.notes if note.kind == "unchecked"]
