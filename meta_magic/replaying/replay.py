@@ -60,8 +60,8 @@ def replay(
         a storage share one again. A single tensor if one was given.
 
     Raises:
-        ReplayError: A value depends on something that was not recorded, or a call
-            failed.
+        ReplayError: A value depends on something that was not recorded or never
+            written, or a call failed.
 
     Example:
         >>> with record() as trace:
@@ -74,7 +74,13 @@ def replay(
     real_device = read_device(device, ReplayError)
     wanted = [find_wanted(trace, tensor) for tensor in tensors]
     storages = frozenset(storage for storage, _ in wanted)
-    execution = Execution(trace.program, Request(storages=storages), real_device)
+    request = Request(storages=storages, read=tuple(wanted))
+    execution = Execution(trace.program, request, real_device)
+    if execution.reads_raw(wanted) and not execution.follow_partial_writes():
+        raise ReplayError(
+            "the tensor, or one that it is computed from, has elements that were never "
+            f"written since {execution.describe_raw()}"
+        )
     made: dict[int, torch.UntypedStorage | Tensor] = {}
     with RealTorch():
         deque(execution.run(made.__setitem__), maxlen=0)

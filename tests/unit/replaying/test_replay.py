@@ -92,3 +92,19 @@ def test_a_live_tensor_that_the_trace_did_not_make_is_an_error(device):
         torch.ones(2)
     with pytest.raises(ReplayError, match=r"did not make this tensor of shape \(3,\)"):
         replay(trace, torch.ones(3, device=device))
+
+
+def write_half():
+    x = torch.empty(4)
+    x[:2] = 1
+    return x
+
+
+def test_elements_that_were_never_written_are_refused():
+    with record() as trace:
+        half = write_half()
+        first, doubled = half[:2] * 2, half * 2
+    for raw in (half, doubled):
+        with pytest.raises(ReplayError, match=r"never written since aten\.empty"):
+            replay(trace, raw)
+    assert torch.equal(replay(trace, first), torch.full((2,), 2.0))
