@@ -183,5 +183,5 @@ def describe_storage(
         op=None if signature is None else program.signatures[signature].op,
         root=root,
         module=fqn,
-        line=None if place < 0 else program.places[place].line,
+        line=None if place < 0 else program.call_sites[place].line,
     )

@@ -202,7 +202,7 @@ def hold_nbytes(geometry: Geometry) -> int:
 
 def find_phases(program: Program) -> Integers:
     """Return the phase of each call site, and at the end that of no call site."""
-    phases = [PHASES.index(place.phase) for place in program.places]
+    phases = [PHASES.index(place.phase) for place in program.call_sites]
     return np.asarray([*phases, PHASES.index("other")], np.int64)
 
 

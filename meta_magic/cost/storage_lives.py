@@ -107,7 +107,7 @@ def find_assigned_numbers(
     torch makes a tensor of the number before it takes the part ``x[i]``; the operator
     that reads the number comes later.
     """
-    functions = [place.function == SETITEM for place in program.places]
+    functions = [place.function == SETITEM for place in program.call_sites]
     is_assigning = np.asarray([*functions, False], np.bool_)[columns.place]
     used = np.flatnonzero(first >= 0)
     tensors = first[used]

@@ -25,7 +25,7 @@ from meta_magic.replaying.storage_index import (
 )
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.program import DRAW, HEADER, Program, Randomness
-from meta_magic.trace.signature import Geometry, Place, Signature
+from meta_magic.trace.signature import Geometry, CallSite, Signature
 
 if TYPE_CHECKING:
     from meta_magic.replaying.kept import Kept
@@ -314,8 +314,8 @@ class ProgramCalls:
         self._n_placed = len(self.draws)
         return self._draws_elsewhere
 
-    def _place(self, index: int) -> Place:
-        return self.program.places[self._words[self.program.offsets[index] + 1] - 1]
+    def _place(self, index: int) -> CallSite:
+        return self.program.call_sites[self._words[self.program.offsets[index] + 1] - 1]
 
     def _grow(self, storage: int, nbytes: int) -> None:
         """Note that a storage has more bytes; what is kept of it is too short."""

@@ -284,7 +284,7 @@ def _find_line(storage: int, program: Program) -> int | None:
     if index is None:
         return None
     words = memoryview(program.words).cast("I")
-    return program.places[words[program.offsets[index] + 1] - 1].line
+    return program.call_sites[words[program.offsets[index] + 1] - 1].line
 
 
 def find_maker(storage: int, program: Program) -> int | None:

@@ -45,7 +45,7 @@ class Written(NamedTuple):
         clock: Counts operator calls.
         registry: Numbers tensors and storages.
         numbers: Numbers modules.
-        places: Finds call sites.
+        sites: Finds call sites.
         calls: Writes module calls.
         draws: Writes the random numbers that calls draw.
         rows: Writes operator calls.
@@ -58,7 +58,7 @@ class Written(NamedTuple):
     clock: Clock
     registry: TensorRegistry
     numbers: ModuleNumbers
-    places: CallSites
+    sites: CallSites
     calls: ModuleCallRecorder
     draws: Draws
     rows: RowWriter
@@ -133,13 +133,13 @@ class ProgramBuilder:
         # A snapshot for each step would be slow if it read all signatures again.
         added = write.rows.entries[len(self._signatures) :]
         self._signatures += tuple(entry.signature for entry in added)
-        positions = write.places.build_positions()
+        positions = write.sites.build_positions()
         failures = () if has_failed else describe_failures(diagnostics)
         texts = [*[GAP][: write.draws.has_gap], *write.imports.doubts]
         n_calls = write.clock.now  # the call that runs now may have evaluations already
         return Program(
             signatures=self._signatures,
-            places=write.places.build_places(positions),
+            call_sites=write.sites.build_call_sites(positions),
             positions=positions,
             nbytes_by_storage=tuple(write.registry.nbytes_by_storage.items()),
             structures=tuple(write.calls.structures),
@@ -199,20 +199,20 @@ def make_written(
     """Return the parts that write a recording, each given those that it needs."""
     clock, numbers, imports, draws = Clock(), ModuleNumbers(), Imports(), Draws()
     registry = TensorRegistry(cache.geometries, clock, imports.note, find_place)
-    places = CallSites(cell_file, top, numbers.of)
-    calls = ModuleCallRecorder(registry, clock, numbers, places)
+    sites = CallSites(cell_file, top, numbers.of)
+    calls = ModuleCallRecorder(registry, clock, numbers, sites)
     return Written(
         clock=clock,
         registry=registry,
         numbers=numbers,
-        places=places,
+        sites=sites,
         calls=calls,
         draws=draws,
-        rows=RowWriter(registry, clock, places, calls, draws),
+        rows=RowWriter(registry, clock, sites, calls, draws),
         constants=Constants(registry),
         imports=imports,
         flags=FlagChanges(clock),
-        diagnostics=Diagnostics(places),
+        diagnostics=Diagnostics(sites),
     )
 
 

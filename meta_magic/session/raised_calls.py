@@ -191,7 +191,7 @@ def _locate(failed: Failed, write: Written) -> tuple[int, int, object]:
     flags = 0 if within is None else kinds[within.tb_frame.f_code]
     running = failed.running
     known = running and running.located
-    place, owner, *_ = known or write.places.locate_raised(
+    place, owner, *_ = known or write.sites.locate_raised(
         running and running.function, failed.above, flags
     )
     if within is None or flags == BACKWARD:

@@ -114,13 +114,13 @@ class Recording:
         self._written = write = make_written(cache, cell_file, top)
         self._trees = TreeFinder(write, namespace)
         self._programs = ProgramBuilder(write, options.device)
-        self._real_memory = RealMemory(write.places, write.diagnostics)
+        self._real_memory = RealMemory(write.sites, write.diagnostics)
         self._threads, self._tasks = ThreadWatch(), TaskWatch()
         self._plan = DevicePlan(
-            write.registry, write.places, options, write.diagnostics.note
+            write.registry, write.sites, options, write.diagnostics.note
         )
         self._capture = ConstantCapture(
-            write.registry, write.constants, write.diagnostics, write.places
+            write.registry, write.constants, write.diagnostics, write.sites
         )
         self._borrowed = BorrowedModules(self._capture, self._plan)
         self._composites = DeviceComposites(
@@ -130,7 +130,7 @@ class Recording:
         self._values = ValuesOnDemand(write, self._programs.snapshot, options, show)
         self._shared = SharedMemory(
             write.registry,
-            write.places,
+            write.sites,
             write.constants,
             write.diagnostics,
             self._values,
@@ -153,7 +153,7 @@ class Recording:
             write.diagnostics.kernels,
             self._composites,
         )
-        special = SpecialTensors(write.places, write.diagnostics, plan)
+        special = SpecialTensors(write.sites, write.diagnostics, plan)
         kernels = KernelCalls(
             registry=registry,
             rows=rows,
@@ -168,11 +168,11 @@ class Recording:
             refusals=refusals,
             checks=make_checks(write, self._programs.snapshot, options),
         )
-        runner = OperatorRunner(write.places, special, attention, kernels)
+        runner = OperatorRunner(write.sites, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)
         functions = FunctionMode(
             registry=registry,
-            places=write.places,
+            sites=write.sites,
             constants=write.constants,
             diagnostics=write.diagnostics,
             attention=attention,
@@ -264,7 +264,7 @@ class Recording:
             nbytes_real=self._real_memory.nbytes,
             seconds=seconds,
             cell=source,
-            error_line=write.places.find_error_line(error),
+            error_line=write.sites.find_error_line(error),
             roots=tuple(None if root is None else weakref.ref(root) for root in roots),
             failed=find_failed_call(error, self._modes, write.registry, self._borrowed),
         )
@@ -356,7 +356,7 @@ def keep_origin(
         aliased=aliased,
         counters=counters,
         n_unrecorded=write.registry.n_unrecorded,
-        places={r.number: r.place for r in refs if r.place is not None},
+        sites={r.number: r.place for r in refs if r.place is not None},
         checksums=write.constants.sum_made(ref for ref in refs if ref.number in owned),
     )
     # Storages of earlier recordings that this one only read keep their origin there.

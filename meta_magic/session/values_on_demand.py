@@ -90,7 +90,7 @@ class ValuesOnDemand:
     ) -> None:
         # Does nothing until `SharedMemory` sets it: arrays may have been written.
         self.prepare: Callable[[Sequence[Tensor]], object] = len
-        self._places, self._torn = written.places, written.constants.torn
+        self._sites, self._torn = written.sites, written.constants.torn
         self._live = LiveColumns(written)
         self._clock = written.clock
         self._snapshot = snapshot
@@ -115,7 +115,7 @@ class ValuesOnDemand:
         chosen = _find_read(table, given)
         if not chosen:
             return NotImplemented
-        frame = self._places.frame
+        frame = self._sites.frame
         place = table.name, frame and (frame.f_code, frame.f_lineno)
         # A value that was too expensive at this line is so in the next layer, too.
         numel = chosen[0][0].numel()
@@ -255,9 +255,9 @@ class ValuesOnDemand:
         self, error: MissingValueError, table: OpTable, chosen: Inputs
     ) -> MissingValueError:
         """Return an error that says which value is missing, and what to do."""
-        function = describe_function(self._places.function) or table.name
+        function = describe_function(self._sites.function) or table.name
         shape = format_shape(chosen[0][0].shape)
-        frame = self._places.frame
+        frame = self._sites.frame
         at = describe_outside(error, self._registry, frame, self._snapshot())
         text = f"{function} needs the value of a tensor {shape}: {error}{at}."
         if not isinstance(error, ValueLimitError):
@@ -328,7 +328,7 @@ class ValuesOnDemand:
 
     def _describe(self) -> str:
         """Return what is computed now, such as ``loss, line 33``."""
-        running = self._places.running
+        running = self._sites.running
         frame, given = (running.frame, running.args) if running else (None, ())
         while frame is not None and frame.f_code.co_filename.startswith(TORCH_FILES):
             frame = frame.f_back
@@ -339,9 +339,9 @@ class ValuesOnDemand:
             if not name.startswith("_") and any(value is asked for asked in given)
         ]
         name = (
-            names[0] if names else describe_function(self._places.function) or "a value"
+            names[0] if names else describe_function(self._sites.function) or "a value"
         )
-        line = self._places.current_line()
+        line = self._sites.current_line()
         return name if line is None else f"{name}, line {line}"
 
 

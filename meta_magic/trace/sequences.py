@@ -105,7 +105,7 @@ class OpCalls(Rows[OpCall]):
         program, words = self._program, self._words
         offset = program.offsets[index]
         signature = program.signatures[words[offset]]
-        place = program.places[words[offset + 1] - 1]
+        place = program.call_sites[words[offset + 1] - 1]
         forward = forward_of(words[offset + 3])
         tensors = words[offset + HEADER : program.offsets[index + 1]]
         n_inputs = len(signature.inputs)
@@ -145,7 +145,7 @@ class OpCalls(Rows[OpCall]):
     def phase(self, index: int) -> Phase:
         """Return the phase of a call, without building its record."""
         offset = self._program.offsets[index]
-        return self._program.places[self._words[offset + 1] - 1].phase
+        return self._program.call_sites[self._words[offset + 1] - 1].phase
 
     def _module_word(self, offset: int, forward: int | None) -> int:
         word = self._words[offset + 2]

@@ -151,7 +151,7 @@ class SourcePosition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CallSite:
     """A call site, with the phase of the program.
 
     Attributes:

@@ -48,7 +48,7 @@ Spot: TypeAlias = tuple[str, str, int]
 def list_spots(program: Program, places: Iterable[int]) -> Iterator[Spot]:
     """Yield the spots of call sites, given as indexes into those of a program."""
     for number in places:
-        place = program.places[number]
+        place = program.call_sites[number]
         if place.function is not None and place.position is not None:
             yield place.function, place.position.file, place.position.line
 

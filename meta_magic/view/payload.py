@@ -29,7 +29,7 @@ from meta_magic.cost.storage_lives import order_stretches
 from meta_magic.trace.derived_facts import first_operators
 from meta_magic.trace.modules import ModuleNode, at_any_depth
 from meta_magic.trace.program import MODULE_HEADER
-from meta_magic.trace.signature import Geometry, Place, Signature, SourcePosition
+from meta_magic.trace.signature import Geometry, CallSite, Signature, SourcePosition
 from meta_magic.trace.summary import describe_failure, format_headline
 from meta_magic.view.details_payload import (
     columns_payload,
@@ -108,7 +108,7 @@ class Payload:
             "signatures": as_columns(
                 [*map(self._write_signature, program.signatures, works)]
             ),
-            "places": as_columns([*map(self._write_place, program.places)]),
+            "places": as_columns([*map(self._write_place, program.call_sites)]),
             "ops": self._write_ops(),
             "storages": as_deltas(np.frombuffer(program.storage_by_tensor, np.uint32)),
             "owners": [
@@ -139,7 +139,7 @@ class Payload:
             "flops": work.flops if work.kind == "product" else -1,
         }
 
-    def _write_place(self, place: Place) -> dict[str, Any]:
+    def _write_place(self, place: CallSite) -> dict[str, Any]:
         position = place.position
         return {
             "function": place.function or "",

@@ -128,13 +128,13 @@ class Evidence:
     def lines_of(self, calls: Iterable[int]) -> tuple[int, ...]:
         """Return the lines of the cell of calls, or of their forward calls."""
         places = {int(self.columns.place[call]) for call in self._forward(calls)}
-        lines = {self.program.places[place].line for place in places if place >= 0}
+        lines = {self.program.call_sites[place].line for place in places if place >= 0}
         return tuple(sorted(line for line in lines if line is not None))
 
     def places_of(self, calls: Iterable[int]) -> tuple[int, ...]:
         """Return the call sites of torch's functions whose position is known."""
         found = {int(self.columns.place[call]) for call in calls} - {-1}
-        places = self.program.places
+        places = self.program.call_sites
         return tuple(
             number
             for number in sorted(found)
@@ -152,7 +152,7 @@ class Evidence:
         """For each call whether code outside of libraries made it."""
         files = [
             None if place.position is None else PurePath(place.position.file)
-            for place in self.program.places
+            for place in self.program.call_sites
         ]
         flags = [file is not None and not LIBRARIES & {*file.parts} for file in files]
         return np.asarray([*flags, False], np.bool_)[self.columns.place]

@@ -100,7 +100,7 @@ def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
 def find_spared(evidence: "Evidence", calls: Sequence[int]) -> tuple[int, ...]:
     """Return the call sites of copies whose function could return its argument."""
     found = evidence.places_of(calls)
-    functions = {evidence.program.places[place].function for place in found}
+    functions = {evidence.program.call_sites[place].function for place in found}
     return found if functions <= SPARED else ()
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from meta_magic.trace.program import GOES_ON
-from meta_magic.trace.signature import Phase, Place, SourcePosition
+from meta_magic.trace.signature import Phase, CallSite, SourcePosition
 
 Span: TypeAlias = tuple[int, int, int | None, int | None]
 """First line, last line, first column, column after the last."""
@@ -166,7 +166,7 @@ Site: TypeAlias = tuple[int, int]
 """A position in code (its number, 0 for none) and a line of the cell (0 for none)."""
 
 
-class PlaceKey(NamedTuple):
+class CallSiteKey(NamedTuple):
     """What identifies a call site: running function, its caller, kinds of frames."""
 
     function: object
@@ -204,7 +204,7 @@ class Running:
 
 
 class CallSites:
-    """Intern the places that calls come from, and know which call runs now.
+    """Intern the sites that calls come from, and know which call runs now.
 
     Args:
         cell_file: File name of the code whose lines are the cell's.
@@ -232,8 +232,8 @@ class CallSites:
         self._described: list[SourcePosition] = []
         self._position_by_key: dict[tuple[int, int], int] = {}
         self._line_by_position = [0]
-        self._keys: list[PlaceKey] = []
-        self._built: list[Place] = []
+        self._keys: list[CallSiteKey] = []
+        self._built: list[CallSite] = []
         self._located_by_calls: dict[Calls, tuple[Located, Located]] = {}
         self._place_by_key: dict[tuple[object, int, int, int], int] = {}
         self._backward_by_key: dict[tuple[object, int], int] = {}
@@ -280,7 +280,7 @@ class CallSites:
         """Return the place of a backward operator without a forward one."""
         frame = self.frame or sys._getframe(2)
         position, line, flags, _ = self.walk(frame, None, (0, 0))
-        return self._intern(PlaceKey(self.function, position, line, flags | BACKWARD))
+        return self._intern(CallSiteKey(self.function, position, line, flags | BACKWARD))
 
     def _locate(
         self,
@@ -296,7 +296,7 @@ class CallSites:
         """
         position, line, flags, owner = self.walk(frame, entry, site)
         flags |= FORWARD if calls else 0
-        place = self._intern(PlaceKey(function, position, line, flags))
+        place = self._intern(CallSiteKey(function, position, line, flags))
         located = (place, owner, 0), (place, owner, GOES_ON)
         if calls and not flags & INIT:  # which is of one module of many, perhaps
             self._located_by_calls[calls] = located
@@ -340,7 +340,7 @@ class CallSites:
                 line = line or (self._line_by_position[found] if kind & CELL else 0)
             if kind & MODULE and not owner:
                 owner = self._find_owner(frame)
-        return self._intern(PlaceKey(function, position, line, flags)), owner
+        return self._intern(CallSiteKey(function, position, line, flags)), owner
 
     def walk(
         self, frame: FrameType | None, entry: FrameType | None, site: Site
@@ -377,11 +377,11 @@ class CallSites:
         done += starmap(describe_position, self._positions[len(done) :])
         return tuple(done)
 
-    def build_places(self, positions: tuple[SourcePosition, ...]) -> tuple[Place, ...]:
+    def build_call_sites(self, positions: tuple[SourcePosition, ...]) -> tuple[CallSite, ...]:
         """Return the plain records of all call sites."""
         done = self._built
         done += (
-            Place(
+            CallSite(
                 function=describe_function(key.function),
                 position=positions[key.position - 1] if key.position else None,
                 line=key.line or None,
@@ -391,7 +391,7 @@ class CallSites:
         )
         return tuple(done)
 
-    def _intern(self, key: PlaceKey) -> int:
+    def _intern(self, key: CallSiteKey) -> int:
         place = self._place_by_key.get(key)
         if place is None:
             self._keys.append(key)

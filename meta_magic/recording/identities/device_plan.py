@@ -69,7 +69,7 @@ class DevicePlan:
 
     Args:
         registry: Knows the place of each storage.
-        places: Which function is running.
+        sites: Which function is running.
         options: What a named device means, and whose kernels are recorded.
         note: Takes the kind and the text of a note on the line that runs now.
 
@@ -86,7 +86,7 @@ class DevicePlan:
     def __init__(
         self,
         registry: TensorRegistry,
-        places: CallSites,
+        sites: CallSites,
         options: Options,
         note: Callable[[str, str], None],
     ) -> None:
@@ -99,7 +99,7 @@ class DevicePlan:
         self._note = note
         self._home = HOMES[options.device]
         self._registry = registry
-        self._places = places
+        self._sites = sites
 
     def read(self, device: Any) -> torch.device:
         """Return a device with its index, as a tensor would have it.
@@ -153,7 +153,7 @@ class DevicePlan:
         wanted = self.wanted
         if wanted is not None:
             return None if wanted == META else wanted
-        running = self._places.running
+        running = self._sites.running
         given = () if running is None else tensors_in(running.args)
         return next((self.place_of(tensor) for tensor in given), None)
 

@@ -89,7 +89,7 @@ class FunctionMode(DeviceContext):
 
     Args:
         registry: Numbers of tensors; an attribute, too.
-        places: Is told which call is running; an attribute, too.
+        sites: Is told which call is running; an attribute, too.
         constants: Keeps values that come from Python.
         diagnostics: Takes what is rarely meant, and what was put on meta by name.
         attention: Knows whose kernels are recorded.
@@ -104,7 +104,7 @@ class FunctionMode(DeviceContext):
         self,
         *,
         registry: TensorRegistry,
-        places: CallSites,
+        sites: CallSites,
         constants: Constants,
         diagnostics: Diagnostics,
         attention: DeviceAttention,
@@ -118,7 +118,7 @@ class FunctionMode(DeviceContext):
         self.device = META
         self.prev_mode = None
         self.registry = registry
-        self.places = places
+        self.sites = sites
         self._constants = constants
         self._diagnostics = diagnostics
         self._attention = attention
@@ -132,7 +132,7 @@ class FunctionMode(DeviceContext):
         self._mover = Mover(plan, capture)
         self._packer = Packer(plan, constants)
         data = DataAttribute(registry, capture)
-        self._reported = ReportedAttributes(data, places, diagnostics, dispatch, plan)
+        self._reported = ReportedAttributes(data, sites, diagnostics, dispatch, plan)
         self._refusals = refusals
         self._shared = shared
         self._is_watched = False
@@ -157,9 +157,9 @@ class FunctionMode(DeviceContext):
                 return self._reported.answer(func, args, frame_at(1))
             return func(*args)  # an attribute such as ``shape``: runs no operator
         caller = frame_at(1)
-        places = self.places
-        before = places.running
-        places.running = running = Running(func, caller, args)
+        sites = self.sites
+        before = sites.running
+        sites.running = running = Running(func, caller, args)
         try:
             if (
                 func not in self._handled
@@ -174,7 +174,7 @@ class FunctionMode(DeviceContext):
             if again is None:
                 raise
         finally:
-            places.running = before
+            sites.running = before
         return self._call_again(func, *again, running)
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
@@ -216,12 +216,12 @@ class FunctionMode(DeviceContext):
         self, func: Any, args: Args, kwargs: Kwargs, running: Running
     ) -> Any:
         """Call a function with its real arguments captured."""
-        places, running.args = self.places, args
-        before, places.running = places.running, running
+        sites, running.args = self.sites, args
+        before, sites.running = sites.running, running
         try:
             return func(*args, **kwargs)
         finally:
-            places.running = before
+            sites.running = before
 
     def _handle(  # noqa: PLR0911  one for each kind of function
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType

@@ -53,7 +53,7 @@ class Inside:
     functions: Any = None
 
     def begin_inside(self, op: str) -> None:
-        """Let what an operator calls have places of its own."""
+        """Let what an operator calls have sites of its own."""
         raise NotImplementedError
 
 

@@ -32,7 +32,7 @@ class OperatorRunner:
     """Decides how an operator that is no cache hit is run.
 
     Args:
-        places: Knows the running function of torch.
+        sites: Knows the running function of torch.
         special: Handles tensors that are not plain.
         attention: Decomposes operators as a device does.
         kernels: Runs and records kernels.
@@ -44,12 +44,12 @@ class OperatorRunner:
 
     def __init__(
         self,
-        places: CallSites,
+        sites: CallSites,
         special: SpecialTensors,
         attention: DeviceAttention,
         kernels: KernelCalls,
     ) -> None:
-        self._places = places
+        self._sites = sites
         self._special = special
         self._attention = attention
         self.plan = kernels.plan
@@ -75,7 +75,7 @@ class OperatorRunner:
             returned = self._special.trace(func, args, kwargs)
             if returned is NotImplemented:
                 returned = run_inside(mode, func, args, kwargs)
-        is_legacy = func in LEGACY and self._places.function is None
+        is_legacy = func in LEGACY and self._sites.function is None
         if returned is NotImplemented and is_legacy:
             returned = run_unasked(mode, func, args, kwargs)
         if returned is NotImplemented:

@@ -126,7 +126,7 @@ class ReportedAttributes:
 
     Args:
         data: Reads and sets the data of tensors.
-        places: Is told which call is running.
+        sites: Is told which call is running.
         diagnostics: Takes what is rarely meant.
         dispatch: Records what stands in the place of an operator.
         plan: Knows what lies where.
@@ -139,13 +139,13 @@ class ReportedAttributes:
     def __init__(
         self,
         data: DataAttribute,
-        places: CallSites,
+        sites: CallSites,
         diagnostics: Diagnostics,
         dispatch: TorchDispatchMode,
         plan: DevicePlan,
     ) -> None:
         self.data = data
-        self._places = places
+        self._sites = sites
         self._diagnostics = diagnostics
         self._dispatch = dispatch
         self.questions = DeviceQuestions(plan)
@@ -165,16 +165,16 @@ class ReportedAttributes:
         is_meta: bool = func(*args)
         initializer = read_initializer(asker) if is_meta else None
         if initializer is not None:
-            places = self._places
-            before = places.running
-            places.running = Running(initializer.function, asker)
+            sites = self._sites
+            before = sites.running
+            sites.running = Running(initializer.function, asker)
             arguments = initializer.read_arguments(asker)
             try:
                 with DisableTorchDispatch():
                     self._dispatch.__torch_dispatch__(initializer, (), *arguments)
                     initializer.count_writes(arguments[0])
             finally:
-                places.running = before
+                sites.running = before
         elif is_loading(asker):
             if not is_meta and asker.f_locals[LOADED].is_meta:
                 self._diagnostics.note("load", UNLOADABLE)

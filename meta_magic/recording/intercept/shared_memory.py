@@ -56,7 +56,7 @@ class SharedMemory:
 
     Args:
         registry: Numbers of tensors.
-        places: Which call of torch is running.
+        sites: Which call of torch is running.
         constants: Keeps what was written to arrays.
         diagnostics: Takes a note on what does not follow.
         values: Knows what tensors hold.
@@ -70,13 +70,13 @@ class SharedMemory:
     def __init__(
         self,
         registry: TensorRegistry,
-        places: CallSites,
+        sites: CallSites,
         constants: Constants,
         diagnostics: Diagnostics,
         values: ValueSource,
     ) -> None:
         self._registry = registry
-        self._places = places
+        self._sites = sites
         self._constants = constants
         self._diagnostics = diagnostics
         self._values = values
@@ -255,8 +255,8 @@ class SharedMemory:
 
     def _write_tensor(self, array: SharedArray) -> None:
         """Record that a tensor was written by way of an array."""
-        registry, places = self._registry, self._places
-        dispatch, before = self.modes[1], places.running
+        registry, sites = self._registry, self._sites
+        dispatch, before = self.modes[1], sites.running
         self._is_writing, array.content = True, array.read()
         try:
             with (
@@ -275,11 +275,11 @@ class SharedMemory:
                 if ref is not None:
                     self._constants.keep_captured(ref, real.untyped_storage())
                 if before is not None:
-                    places.running = Running(Tensor.copy_, before.frame)
+                    sites.running = Running(Tensor.copy_, before.frame)
                 dispatch.__torch_dispatch__(COPY, (), (tensor, values))
                 registry.forget(id(tensor), None)
         finally:
-            self._is_writing, places.running = False, before
+            self._is_writing, sites.running = False, before
         if len(self._arrays) > 1:
             self.give_out([tensor], written=array)
 

@@ -53,16 +53,16 @@ class SpecialTensors:
     """What a recording meets besides plain tensors.
 
     Args:
-        places: Which call of torch is running.
+        sites: Which call of torch is running.
         diagnostics: Takes what is not recorded, or not on meta as it would be for real.
         plan: Knows where the code wants what.
     """
 
     def __init__(
-        self, places: CallSites, diagnostics: Diagnostics, plan: DevicePlan
+        self, sites: CallSites, diagnostics: Diagnostics, plan: DevicePlan
     ) -> None:
         self._plan = plan
-        self._places = places
+        self._sites = sites
         self._diagnostics = diagnostics
 
     def pass_on(
@@ -137,9 +137,9 @@ class SpecialTensors:
             check_quantized(table.name, call, metas[0][1].dtype)
 
     def begin(self, op: str) -> None:
-        """Let what an operator calls have places of its own; note what it assumes."""
+        """Let what an operator calls have sites of its own; note what it assumes."""
         self._note(ASSUMED.get(op))
-        self._places.running = None
+        self._sites.running = None
 
     def _note(self, text: str | None) -> None:
         if text is not None:

@@ -38,7 +38,7 @@ class Diagnostics:
         n_unseen: Calls that were not recorded, by the class of tensor they were on.
     """
 
-    def __init__(self, places: CallSites) -> None:
+    def __init__(self, sites: CallSites) -> None:
         self.notes: dict[Note, None] = {}
         self.doubts: dict[tuple[str, int | None], None] = {}
         self.failures: dict[tuple[str, int | None], None] = {}
@@ -47,11 +47,11 @@ class Diagnostics:
         self.assumptions: list[Assumption] = []
         self.n_answered = 0
         self.n_unseen: dict[str, int] = {}
-        self._places = places
+        self._sites = sites
 
     def note(self, kind: str, text: str) -> None:
         """Note something about the line that runs now."""
-        self.note_at(kind, text, self._places.current_line())
+        self.note_at(kind, text, self._sites.current_line())
 
     def note_at(self, kind: str, text: str, line: int | None) -> None:
         """Note something about a line."""
@@ -63,7 +63,7 @@ class Diagnostics:
 
     def locate(self, text: str) -> tuple[str, int | None]:
         """Return a text with the line that runs now."""
-        return text, self._places.current_line()
+        return text, self._sites.current_line()
 
     def count_unseen(self, name: str) -> None:
         """Count a call that is not recorded, by the class of its tensor."""
@@ -77,9 +77,9 @@ class RealMemory:
         nbytes: Their bytes.
     """
 
-    def __init__(self, places: CallSites, diagnostics: Diagnostics) -> None:
+    def __init__(self, sites: CallSites, diagnostics: Diagnostics) -> None:
         self.nbytes = 0
-        self._places = places
+        self._sites = sites
         self._diagnostics = diagnostics
 
     def count(self, call: LiveCall, n_storages: int) -> None:
@@ -97,7 +97,7 @@ class RealMemory:
             and not seen[2].is_meta
         }
         self.nbytes += sum(made.values())
-        function = self._places.function
+        function = self._sites.function
         is_asked = function in device_constructors() or function is pad_packed
         if made and not call.inputs and not is_asked:
             name = describe_function(function) or "an operator called by itself"

@@ -182,7 +182,7 @@ class ModuleCallRecorder:
         registry: TensorRegistry,
         clock: Clock,
         numbers: ModuleNumbers,
-        places: CallSites,
+        sites: CallSites,
     ) -> None:
         self.word = 0
         self.entry: FrameType | None = None
@@ -200,7 +200,7 @@ class ModuleCallRecorder:
         self._registry = registry
         self._clock = clock
         self._numbers = numbers
-        self._places = places
+        self._sites = sites
         self._met: set[int] = set()  # their ids: those of roots are held
         self._stack: list[tuple[int, FrameType | None, Site, bool]] = []
         self._built: set[int] = set()
@@ -242,7 +242,7 @@ class ModuleCallRecorder:
         if id(module) not in self._met and number not in self._built:
             self._met.update(map(id, self.meet(module, args)))
         self._stack.append((self.word, self.entry, self.site, self.is_in_backward))
-        position, line, _, owner = self._places.walk(
+        position, line, _, owner = self._sites.walk(
             frame.f_back, self.entry, self.site
         )
         now = self._clock.now

@@ -139,7 +139,7 @@ class RowWriter:
         self,
         registry: TensorRegistry,
         clock: Clock,
-        places: CallSites,
+        sites: CallSites,
         calls: ModuleCallRecorder,
         draws: Draws,
     ) -> None:
@@ -149,7 +149,7 @@ class RowWriter:
         self.entries: list[Entry] = []
         self._registry = registry
         self._clock = clock
-        self._places = places
+        self._sites = sites
         self._calls = calls
         # Words wait in a list: extending an array takes five times as long.
         self._buffer: list[int] = []
@@ -168,7 +168,7 @@ class RowWriter:
         words[0] = self._add_entry(entry) if number is None else number
         node, calls = current_autograd_node(), self._calls
         if calls.is_in_backward or node is None:
-            place, owner, words[3] = self._places.locate_operator(
+            place, owner, words[3] = self._sites.locate_operator(
                 calls.entry, calls.site
             )
             words[2] = calls.word or owner
@@ -233,9 +233,9 @@ class RowWriter:
 
     def _tie(self, node: Any) -> tuple[int, int]:
         """Return call site and last word of the header for a call of ``node``."""
-        places = self._places
+        sites = self._sites
         forward = self.forward_by_sequence.get(sequence_number_of(node)())
         if forward is not None:
-            return places.backward_of(forward[1]), forward[0] + TIED
+            return sites.backward_of(forward[1]), forward[0] + TIED
         self.roles.note_node(self._clock.now, node)
-        return places.locate_backward(), 0
+        return sites.locate_backward(), 0

@@ -87,7 +87,7 @@ class ConstantCapture:
         registry: Numbers of tensors.
         constants: Keeps the values of the real tensors.
         diagnostics: Takes one note on all captured tensors.
-        places: Knows which call of torch is running.
+        sites: Knows which call of torch is running.
 
     Attributes:
         borrow: Puts a leaf on meta until the cell ends; set by ``BorrowedModules``.
@@ -99,12 +99,12 @@ class ConstantCapture:
         registry: TensorRegistry,
         constants: Constants,
         diagnostics: Diagnostics,
-        places: CallSites,
+        sites: CallSites,
     ) -> None:
         self.borrow: Callable[[Tensor], None] = lambda _: None
         self._registry = registry
         self._constants = constants
-        self._places = places
+        self._sites = sites
         self._captured_by_address: dict[int, CapturedStorage] = {}
         self._sparse = SparseConstants(registry, constants)
         self.names = RealNames(diagnostics)
@@ -182,7 +182,7 @@ class ConstantCapture:
     def _is_constant(self, tensor: Tensor) -> bool:
         """Whether a real tensor from outside counts as a constant here."""
         known = self._find(tensor.untyped_storage())
-        running = self._places.running
+        running = self._sites.running
         if known is None or (running is not None and is_way_out(running.frame)):
             return False
         return known.is_borrowed or self.is_from_outside(tensor)
