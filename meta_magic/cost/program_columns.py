@@ -177,7 +177,7 @@ class SlotTable:
     def _describe_geometry(self, geometry: Geometry) -> tuple[int, int]:
         found = self._known.get(id(geometry))
         if found is None:
-            where = geometry.place
+            where = geometry.placement
             if geometry.device.type != "meta":
                 where = geometry.device
             name = None if where is None else str(where)

@@ -124,5 +124,5 @@ class ValueFormats:
         return run_with_values(
             lambda: self._before(*args, **kwargs),
             read_limits(self._magics).little(),  # nobody asked for this value
-            has_places=self._magics.is_recorded,
+            has_placements=self._magics.is_recorded,
         )

@@ -33,7 +33,7 @@ from meta_magic.materializing.targets import (
     group_targets,
     is_recorded,
 )
-from meta_magic.recording.identities.origins import find_place
+from meta_magic.recording.identities.origins import find_recorded_placement
 from meta_magic.replaying.devices import list_devices, read_device
 from meta_magic.torch_private.modes import functorch_interpreter
 from meta_magic.torch_private.snapshot import RealTorch
@@ -207,7 +207,7 @@ def spread(targets: Sequence[Target]) -> Iterator[str]:
     """
     there, missing = list_devices(), defaultdict(list)
     for target in targets:
-        place = find_place(target.storage)
+        place = find_recorded_placement(target.storage)
         if place is not None and str(place) in there:
             target.device = place
         elif place is not None:

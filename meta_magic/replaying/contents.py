@@ -76,7 +76,7 @@ def find_drawn_elsewhere(plan: Plan, given: Mapping[int, None]) -> dict[int, Non
     """
     drawn = set(given)
     signatures = plan.recorded.program.signatures
-    named = {g.place for s in signatures for g in (*s.inputs, *s.outputs)}
+    named = {g.placement for s in signatures for g in (*s.inputs, *s.outputs)}
     if not drawn and named <= {None}:
         return dict.fromkeys(drawn)
     for step in plan.steps:

@@ -25,7 +25,7 @@ from meta_magic.replaying.storage_index import (
 )
 from meta_magic.torch_private.interrupts import unbroken
 from meta_magic.trace.program import DRAW, HEADER, Program, Randomness
-from meta_magic.trace.signature import Geometry, CallSite, Signature
+from meta_magic.trace.signature import CallSite, Geometry, Signature
 
 if TYPE_CHECKING:
     from meta_magic.replaying.kept import Kept

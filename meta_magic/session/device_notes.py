@@ -44,11 +44,11 @@ class Clash(NamedTuple):
 
     Attributes:
         unnamed: Which inputs have no named device, so that they would be on the CPU.
-        place: The device of another input.
+        device: The device of another input.
     """
 
     unnamed: frozenset[int]
-    place: torch.device
+    device: torch.device
 
 
 def find_device_notes(program: Program, *, has_saved: bool) -> Iterator[Note]:
@@ -60,7 +60,7 @@ def find_device_notes(program: Program, *, has_saved: bool) -> Iterator[Note]:
     """
     yield from _find_from_meta(program)
     signatures = program.signatures
-    named = {g.place for s in signatures for g in (*s.inputs, *s.outputs)}
+    named = {g.placement for s in signatures for g in (*s.inputs, *s.outputs)}
     if not named <= {None, CPU}:
         yield from _find_unnamed(program)
         yield from _find_drawn(program, has_saved=has_saved)
@@ -79,7 +79,7 @@ def _find_from_meta(program: Program) -> Iterator[Note]:
         on_meta = [s in found for s in storages[: len(signature.inputs)]]
         if not any(on_meta):
             continue
-        is_moved = signature.op == COPY and signature.outputs[0].place is not None
+        is_moved = signature.op == COPY and signature.outputs[0].placement is not None
         call = ops[index]
         if index in asked or is_moved:
             text = NO_VALUES.format(call.function or call.op)
@@ -97,7 +97,10 @@ def _is_mixed(signature: Signature, on_meta: Sequence[bool]) -> bool:
     pairs = zip(signature.inputs, on_meta, strict=True)
     return _is_refused(
         signature.op,
-        [replace(g, place=META if there else g.place or CPU) for g, there in pairs],
+        [
+            replace(g, placement=META if there else g.placement or CPU)
+            for g, there in pairs
+        ],
     )
 
 
@@ -114,13 +117,13 @@ def _find_unnamed(program: Program) -> Iterator[Note]:
         clash = clashes[number]
         if clash is not None and not own.issuperset(inputs[i] for i in clash.unnamed):
             call = ops[index]
-            if (call.line, clash.place) not in noted:
-                noted.add((call.line, clash.place))
+            if (call.line, clash.device) not in noted:
+                noted.add((call.line, clash.device))
                 yield Note(
                     kind=FAILS,
                     text=f"{call.op} took a tensor that no device was named for, with "
-                    f"one on {clash.place}: for real it would lie on the CPU, and this "
-                    "would fail",
+                    f"one on {clash.device}: for real it would lie on the CPU, "
+                    "and this would fail",
                     line=call.line,
                 )
         if ops.phase(index) == "backward" or not own.isdisjoint(inputs):
@@ -129,12 +132,12 @@ def _find_unnamed(program: Program) -> Iterator[Note]:
 
 def _find_clash(signature: Signature) -> Clash | None:
     """Return the inputs that torch would refuse on the CPU, if any."""
-    named = [g.place for g in signature.inputs if g.place not in (None, CPU)]
+    named = [g.placement for g in signature.inputs if g.placement not in (None, CPU)]
     unnamed = {i for i, g in enumerate(signature.inputs) if _is_unnamed(g)}
     if not named or not unnamed or named[0] is None:
         return None
     on_cpu = [
-        replace(g, place=CPU) if i in unnamed else g
+        replace(g, placement=CPU) if i in unnamed else g
         for i, g in enumerate(signature.inputs)
     ]
     is_clash = _is_refused(signature.op, on_cpu)
@@ -155,7 +158,7 @@ def _is_refused(op: str, inputs: Iterable[Geometry]) -> bool:
 def _is_unnamed(geometry: Geometry) -> bool:
     """Whether a tensor is on meta and no device was named for it."""
     is_meta = geometry.device.type == "meta"
-    return geometry.place is None and is_meta and geometry.stride is not None
+    return geometry.placement is None and is_meta and geometry.stride is not None
 
 
 def _find_drawn(program: Program, *, has_saved: bool) -> Iterator[Note]:

@@ -12,7 +12,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from meta_magic.recording.identities.call_sites import CallSites
-from meta_magic.recording.identities.origins import find_place
+from meta_magic.recording.identities.origins import find_recorded_placement
 from meta_magic.recording.identities.storages import Clock
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.constants import Constants, Imports
@@ -198,7 +198,9 @@ def make_written(
 ) -> Written:
     """Return the parts that write a recording, each given those that it needs."""
     clock, numbers, imports, draws = Clock(), ModuleNumbers(), Imports(), Draws()
-    registry = TensorRegistry(cache.geometries, clock, imports.note, find_place)
+    registry = TensorRegistry(
+        cache.geometries, clock, imports.note, find_recorded_placement
+    )
     sites = CallSites(cell_file, top, numbers.of)
     calls = ModuleCallRecorder(registry, clock, numbers, sites)
     return Written(

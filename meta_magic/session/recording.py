@@ -356,7 +356,7 @@ def keep_origin(
         aliased=aliased,
         counters=counters,
         n_unrecorded=write.registry.n_unrecorded,
-        sites={r.number: r.place for r in refs if r.place is not None},
+        placements={r.number: r.placement for r in refs if r.placement is not None},
         checksums=write.constants.sum_made(ref for ref in refs if ref.number in owned),
     )
     # Storages of earlier recordings that this one only read keep their origin there.
@@ -369,7 +369,7 @@ def keep_origin(
 
 
 def run_with_values(
-    block: Callable[[], T], limits: ValueLimits, *, has_places: bool
+    block: Callable[[], T], limits: ValueLimits, *, has_placements: bool
 ) -> T:
     """Run code that formats tensors outside of a recording, as ``y`` in a plain cell.
 
@@ -379,7 +379,7 @@ def run_with_values(
     Args:
         block: Formats the tensors.
         limits: What the value of one may take.
-        has_places: Whether to show the device that the recorded cell named, not meta.
+        has_placements: Whether to show the planned device instead of meta.
     """
     if not has_origins():
         return block()
@@ -387,7 +387,7 @@ def run_with_values(
     write = make_written(pick_cache(options), "", None)
     programs = ProgramBuilder(write, options.device)
     values = ValuesOnDemand(write, programs.snapshot, options)
-    texts = ShownTensors(write.registry, values, None, has_places=has_places)
+    texts = ShownTensors(write.registry, values, None, has_placements=has_placements)
     try:
         return Guard((texts,)).run(block)
     finally:

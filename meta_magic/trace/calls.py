@@ -76,7 +76,7 @@ class TensorMetadata:
             layout=self.layout,
             is_conj=self.is_conj,
             is_neg=self.is_neg,
-            place=self.place,
+            placement=self.place,
         )
 
     @property

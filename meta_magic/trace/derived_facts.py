@@ -62,7 +62,7 @@ def find_on_meta(program: Program) -> set[int]:
         inputs = storages[: len(signature.inputs)]
         if not found.isdisjoint(inputs):
             made = zip(storages[len(inputs) :], signature.outputs, strict=True)
-            unnamed = [storage for storage, g in made if g.place is None]
+            unnamed = [storage for storage, g in made if g.placement is None]
             found.update(set(unnamed).difference(inputs))
     return found
 

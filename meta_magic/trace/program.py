@@ -23,7 +23,7 @@ from meta_magic.trace.program_facts import (
     RaisedCall,
     StorageFacts,
 )
-from meta_magic.trace.signature import Geometry, CallSite, Signature, SourcePosition
+from meta_magic.trace.signature import CallSite, Geometry, Signature, SourcePosition
 
 FIRST_SIZE: Final = 2**8
 """Integers allocated at first: small cells have few calls, and are kept for long."""
@@ -165,7 +165,8 @@ class Program:
         words: One row after another: ``HEADER`` words, then the number of each tensor
             read and of each returned.
         signatures: The first word of a row is an index into them.
-        call_sites: The distinct call sites; the second word of a row is an index into them, from 1.
+        call_sites: The distinct call sites; the second word of a row is an index
+            into them, from 1.
         positions: The position of a module call is an index into them, from 1.
         storage_by_tensor: For each tensor number the number of its storage.
         deaths: Pairs (operator calls made before, storage), one per freed storage.

@@ -70,7 +70,7 @@ class Rows(Sequence[Record], Generic[Record]):
             requires_grad=requires_grad,
             is_conj=geometry.is_conj,
             is_neg=geometry.is_neg,
-            place=geometry.place,
+            place=geometry.placement,
         )
 
 

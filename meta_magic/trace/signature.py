@@ -27,7 +27,7 @@ class Geometry:
         layout: ``torch.strided`` or a sparse layout.
         is_conj: Whether conjugation is still to be done (:meth:`torch.Tensor.is_conj`).
         is_neg: Whether negation is still to be done (:meth:`torch.Tensor.is_neg`).
-        place: Device that the code names for it; None where it names none.
+        placement: Device that the code names for it; None where it names none.
         values_shape: Sizes of the elements that a sparse tensor specifies; None for
             other layouts.
         is_coalesced: Whether a tensor of coordinates specifies each position once.
@@ -41,7 +41,7 @@ class Geometry:
     layout: torch.layout
     is_conj: bool = False
     is_neg: bool = False
-    place: torch.device | None = None
+    placement: torch.device | None = None
     values_shape: tuple[int, ...] | None = None
     is_coalesced: bool = False
 
@@ -115,8 +115,8 @@ class Signature:
     def accelerator(self) -> torch.device | None:
         """Device other than the CPU that the code names for an output or a write."""
         for made in (*self.outputs, *[self.inputs[i] for i in self.writes]):
-            if made.place is not None and made.place.type != "cpu":
-                return made.place
+            if made.placement is not None and made.placement.type != "cpu":
+                return made.placement
         return None
 
 

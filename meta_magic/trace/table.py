@@ -225,7 +225,7 @@ def build_tensors(trace: "Trace") -> Objects:
     geometries, number_of_slot = list_geometries(program)
     geometry = number_of_slot[columns.slot]
     keys = columns.tensor.astype(np.int64) * len(geometries) + geometry
-    place, distinct = pd.factorize(keys)
+    codes, distinct = pd.factorize(keys)
     numbers, kinds = np.divmod(distinct, max(len(geometries), 1))
     storages = np.frombuffer(program.storage_by_tensor, np.uint32)[numbers]
     known: dict[str, Iterable[object]] = {
@@ -237,7 +237,8 @@ def build_tensors(trace: "Trace") -> Objects:
     for field in fields(Geometry):
         values = [getattr(geometry, field.name) for geometry in geometries]
         known[field.name] = map(values.__getitem__, kind)
-    return np.fromiter(build_records(known, len(kind)), object, len(kind))[place]
+    known["place"] = known.pop("placement")  # a public name of the records
+    return np.fromiter(build_records(known, len(kind)), object, len(kind))[codes]
 
 
 def list_geometries(program: Program) -> tuple[list[Geometry], NDArray[np.int64]]:

@@ -137,7 +137,7 @@ class Trace:
         Tensors for which it names no device count on the CPU.
         """
         tensors = [(*s.inputs, *s.outputs) for s in self.program.signatures]
-        is_named = any(g.place is not None for pair in tensors for g in pair)
+        is_named = any(g.placement is not None for pair in tensors for g in pair)
         return self.memory.peak_by_place if is_named else {}
 
     @cached_property

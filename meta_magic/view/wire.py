@@ -64,7 +64,7 @@ class Table(Generic[Item]):
 
 def write_geometry(geometry: Geometry) -> dict[str, Any]:
     """Return the metadata of a tensor."""
-    named = {} if geometry.place is None else {"place": str(geometry.place)}
+    named = {} if geometry.placement is None else {"place": str(geometry.placement)}
     return named | {
         "shape": geometry.shape,
         "stride": geometry.stride,

@@ -113,7 +113,15 @@ def is_plain_copy(signature: "Signature") -> bool:
     is_array = bool(source.shape) and source.stride is not None
     return is_array and all(
         getattr(source, name) == getattr(copy, name)
-        for name in ("shape", "stride", "dtype", "device", "place", "is_conj", "is_neg")
+        for name in (
+            "shape",
+            "stride",
+            "dtype",
+            "device",
+            "placement",
+            "is_conj",
+            "is_neg",
+        )
     )
 
 

@@ -48,25 +48,25 @@ def join_placements(
     Raises:
         RuntimeError: The tensors are on different devices; the message is torch's.
     """
-    places = {geometry.place for geometry in inputs}
-    if len(places) == 1:
-        return places.pop()
+    placements = {geometry.placement for geometry in inputs}
+    if len(placements) == 1:
+        return placements.pop()
     name = table.name
-    first = inputs[0].place if inputs else None
+    first = inputs[0].placement if inputs else None
     if not inputs or name in FIRST_DECIDES or name.startswith(BY_PAIRS):
         return first
-    placed = [geometry for geometry in inputs if geometry.place is not None]
+    placed = [geometry for geometry in inputs if geometry.placement is not None]
     if name in INDEXING:
-        placed = [g for g in placed if g is inputs[0] or g.place != CPU] or placed
+        placed = [g for g in placed if g is inputs[0] or g.placement != CPU] or placed
     if takes_numbers(table):
-        placed = [g for g in placed if g.shape or g.place != CPU] or placed
+        placed = [g for g in placed if g.shape or g.placement != CPU] or placed
     for other in placed:
-        if other.place != placed[0].place:
+        if other.placement != placed[0].placement:
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two "
-                f"devices, {placed[0].place} and {other.place}! ({name})"
+                f"devices, {placed[0].placement} and {other.placement}! ({name})"
             )
-    return placed[0].place
+    return placed[0].placement
 
 
 def takes_numbers(table: OpTable) -> bool:

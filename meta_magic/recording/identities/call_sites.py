@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from meta_magic.trace.program import GOES_ON
-from meta_magic.trace.signature import Phase, CallSite, SourcePosition
+from meta_magic.trace.signature import CallSite, Phase, SourcePosition
 
 Span: TypeAlias = tuple[int, int, int | None, int | None]
 """First line, last line, first column, column after the last."""
@@ -280,7 +280,9 @@ class CallSites:
         """Return the place of a backward operator without a forward one."""
         frame = self.frame or sys._getframe(2)
         position, line, flags, _ = self.walk(frame, None, (0, 0))
-        return self._intern(CallSiteKey(self.function, position, line, flags | BACKWARD))
+        return self._intern(
+            CallSiteKey(self.function, position, line, flags | BACKWARD)
+        )
 
     def _locate(
         self,
@@ -377,7 +379,9 @@ class CallSites:
         done += starmap(describe_position, self._positions[len(done) :])
         return tuple(done)
 
-    def build_call_sites(self, positions: tuple[SourcePosition, ...]) -> tuple[CallSite, ...]:
+    def build_call_sites(
+        self, positions: tuple[SourcePosition, ...]
+    ) -> tuple[CallSite, ...]:
         """Return the plain records of all call sites."""
         done = self._built
         done += (

@@ -14,7 +14,7 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.storages import NamedPlaces
+from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.torch_private.modes import (
     DeviceContext,
@@ -27,19 +27,19 @@ from meta_magic.trace.options import DeviceName, Options
 kept_placements: dict[int, tuple["weakref.ref[UntypedStorage]", torch.device]] = {}
 
 
-def carry_placement(real: Tensor, place: torch.device | None) -> None:
+def carry_placement(real: Tensor, device: torch.device | None) -> None:
     """Carry over the device that a cell moved a real tensor to; None for its own."""
     for address in [at for at, (ref, _) in kept_placements.items() if ref() is None]:
         del kept_placements[address]
     storage = real.untyped_storage()
-    if place in (None, real.device):
+    if device in (None, real.device):
         kept_placements.pop(address_of_storage(storage), None)
     else:
-        kept_placements[address_of_storage(storage)] = weakref.ref(storage), place
+        kept_placements[address_of_storage(storage)] = weakref.ref(storage), device
 
 
 def has_carried_placement() -> bool:
-    """Whether any real tensor is placed on another device than its own."""
+    """Whether any real tensor is planned on another device than its own."""
     return bool(kept_placements)
 
 
@@ -47,9 +47,9 @@ def find_placement(real: Tensor) -> torch.device:
     """Return the device that a cell moved a real tensor to; else its own."""
     if kept_placements and real.layout is torch.strided:
         storage = real.untyped_storage()
-        ref, place = kept_placements.get(address_of_storage(storage), (None, None))
-        if ref is not None and ref() is storage and place is not None:
-            return place
+        ref, device = kept_placements.get(address_of_storage(storage), (None, None))
+        if ref is not None and ref() is storage and device is not None:
+            return device
     return real.device
 
 
@@ -68,19 +68,19 @@ class DevicePlan:
     """The devices that one recording's code names, and what lies there.
 
     Args:
-        registry: Knows the place of each storage.
+        registry: Knows the placement of each storage.
         sites: Which function is running.
         options: What a named device means, and whose kernels are recorded.
         note: Takes the kind and the text of a note on the line that runs now.
 
     Attributes:
-        wanted: Where the factory that runs is to put what it makes: meta if nowhere by
-            name, None if it did not say.
-        default: Where a factory puts what it makes that was told no device.
+        wanted: Planned device of what the running factory makes: meta if the code names
+            no device, None if the factory did not say.
+        default: Planned device of what a factory makes that got no device.
         current: Index of the accelerator that ``"cuda"`` stands for.
         is_real: Whether a device that the code names is meant, as torch means it.
         n_accelerators: How many accelerators there are to be; None if nobody said.
-        kernels: Whose kernels are recorded where no place is named.
+        kernels: Whose kernels are recorded where no device is named.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class DevicePlan:
         device = torch.device("cuda", device) if number else torch.device(device)
         if device.type == "meta":
             return META
-        NamedPlaces.are_there = True
+        NamedDevices.exist = True
         if device.type == "cpu":
             return torch.device("cpu")
         if device.type != "cuda" and self.kernels != "meta":
@@ -124,17 +124,17 @@ class DevicePlan:
             )
         return torch.device(device.type, index)
 
-    def place_of(self, tensor: Tensor) -> torch.device | None:
+    def placement_of(self, tensor: Tensor) -> torch.device | None:
         """Return the device that the code names for a tensor; else a real one's own."""
         with DisableTorchFunction():
             if not tensor.is_meta:
                 return (
                     find_placement(tensor) if has_carried_placement() else tensor.device
                 )
-            if not NamedPlaces.are_there:
+            if not NamedDevices.exist:
                 return None
             self._registry.note_deaths()
-            return self._registry.place_of(tensor)
+            return self._registry.placement_of(tensor)
 
     def is_on_meta(self, tensor: Tensor) -> bool:
         """Whether the code put a tensor on meta by name."""
@@ -144,27 +144,27 @@ class DevicePlan:
             self._registry.note_deaths()
             return self._registry.find_storage(tensor) in self._registry.aside
 
-    def place_of_made(self) -> torch.device | None:
+    def placement_of_made(self) -> torch.device | None:
         """Return the device on which the running factory makes its tensor.
 
-        One inside of another function lies where the first tensor does that is given
-        to that function.
+        Inside of another function: the device of the first tensor that this function
+        was given.
         """
         wanted = self.wanted
         if wanted is not None:
             return None if wanted == META else wanted
         running = self._sites.running
         given = () if running is None else tensors_in(running.args)
-        return next((self.place_of(tensor) for tensor in given), None)
+        return next((self.placement_of(tensor) for tensor in given), None)
 
     def name_all(self, made: Iterable[Tensor], device: torch.device) -> None:
-        """Place the tensors that a function made without an operator."""
-        place = None if device == META else device
+        """Set the placement of tensors that a function made without an operator."""
+        placement = None if device == META else device
         for tensor in made:
             with DisableTorchFunction():
                 if tensor.is_meta:
                     self._registry.note_deaths()
-                    self._registry.name_place(tensor, place)
+                    self._registry.set_placement(tensor, placement)
 
     def is_reported(self, device: Any) -> bool:
         """Whether a device is the one reported where the code named none."""
@@ -175,17 +175,17 @@ class DevicePlan:
         """Where a tensor lies for which the code named no device."""
         return self.default or self._home
 
-    def kernels_at(self, place: torch.device | None) -> DeviceName:
-        """Return whose kernels run at a place; that of the cell if it is None."""
-        if place is None or self.kernels == "meta":
+    def kernels_at(self, device: torch.device | None) -> DeviceName:
+        """Return whose kernels run on a device; the cell's own if it is None."""
+        if device is None or self.kernels == "meta":
             return self.kernels
-        return "cpu" if place.type == "cpu" else "cuda"
+        return "cpu" if device.type == "cpu" else "cuda"
 
     def kernels_of(self, values: object) -> DeviceName:
-        """Return whose kernels run on the first tensor in values that has a place."""
+        """Return whose kernels run on the first tensor that has a planned device."""
         with DisableTorchFunction():
             metas = [tensor for tensor in tensors_in(values) if tensor.is_meta]
-        placed = (self.place_of(tensor) for tensor in metas)
+        placed = (self.placement_of(tensor) for tensor in metas)
         return self.kernels_at(next((p for p in placed if p is not None), None))
 
     @property
@@ -195,8 +195,8 @@ class DevicePlan:
 
     def count_bytes(self, index: int) -> int:
         """Return how many bytes the live tensors take on a GPU."""
-        place = torch.device("cuda", index)
-        here = [ref() for ref in self._registry.live() if ref.place == place]
+        device = torch.device("cuda", index)
+        here = [ref() for ref in self._registry.live() if ref.placement == device]
         return sum(storage.nbytes() for storage in here if storage is not None)
 
 

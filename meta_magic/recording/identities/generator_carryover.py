@@ -31,14 +31,14 @@ OWN_DEVICE: Final[Any] = Generator.device
 named: dict[int, tuple["weakref.ref[Generator]", torch.device]] = {}
 
 
-def name_generator(generator: Generator, place: torch.device) -> None:
+def name_generator(generator: Generator, device: torch.device) -> None:
     """Note the planned device of a generator."""
     for address in [at for at, (ref, _) in named.items() if ref() is None]:
         del named[address]
-    named[address_of_generator(generator)] = weakref.ref(generator), place
+    named[address_of_generator(generator)] = weakref.ref(generator), device
 
 
-def place_of(generator: Generator) -> torch.device:
+def planned_device_of(generator: Generator) -> torch.device:
     """Return the planned device of a generator; its own if it has none."""
     found = named.get(address_of_generator(generator)) if named else None
     if found is None or found[0]() is None:
@@ -50,7 +50,7 @@ def place_of(generator: Generator) -> torch.device:
 def is_named(generator: Generator) -> bool:
     """Whether a generator has another planned device than its own."""
     own: torch.device = OWN_DEVICE.__get__(generator)
-    return place_of(generator) != own
+    return planned_device_of(generator) != own
 
 
 def is_on_cpu(generator: Generator) -> bool:
@@ -58,16 +58,16 @@ def is_on_cpu(generator: Generator) -> bool:
     return bool(OWN_DEVICE.__get__(generator).type == "cpu")
 
 
-def check_generator(generator: Generator, place: torch.device | None) -> None:
+def check_generator(generator: Generator, device: torch.device | None) -> None:
     """Refuse to draw from a generator for what the code wants on another device.
 
     Raises:
         RuntimeError: It is on another kind of device, in torch's words.
     """
-    kind = place_of(generator).type
-    if place is not None and place.type != kind:
+    kind = planned_device_of(generator).type
+    if device is not None and device.type != kind:
         raise RuntimeError(
-            f"Expected a '{place.type}' device type for generator but found '{kind}'"
+            f"Expected a '{device.type}' device type for generator but found '{kind}'"
         )
 
 

@@ -49,7 +49,7 @@ class LiveGeometry:
         "is_real",
         "make",
         "offset",
-        "place",
+        "placement",
         "record",
         "shape",
         "stride",
@@ -64,7 +64,7 @@ class LiveGeometry:
         # Complex tensors may be conjugated lazily: never recognized at a glance.
         self.dtype = None if record.dtype in COMPLEX else record.dtype
         self.is_meta = record.device.type == "meta"
-        self.place = record.place
+        self.placement = record.placement
         self.is_in_rows = record.stride is None or (
             record.stride == strides_of_rows(record.shape) and 0 not in record.shape
         )
@@ -87,16 +87,16 @@ class GeometryTable:
     def __init__(self) -> None:
         self._geometry_by_key: dict[tuple[object, ...], LiveGeometry] = {}
 
-    def of(self, tensor: Tensor, place: torch.device | None) -> LiveGeometry:
-        """Return the geometry of ``tensor``, which the code wants at ``place``."""
+    def of(self, tensor: Tensor, placement: torch.device | None) -> LiveGeometry:
+        """Return the geometry of ``tensor``, whose planned device is ``placement``."""
         kind = type(tensor)
         if kind is Tensor or kind is Parameter:
-            return self._of(tensor, place)
+            return self._of(tensor, placement)
         # A subclass may refuse to say: an uninitialized parameter has no ``shape``.
         with DisableTorchFunction():
-            return self._of(tensor, place)
+            return self._of(tensor, placement)
 
-    def _of(self, tensor: Tensor, place: torch.device | None) -> LiveGeometry:
+    def _of(self, tensor: Tensor, placement: torch.device | None) -> LiveGeometry:
         is_conj, is_neg = tensor.is_conj(), tensor.is_neg()
         try:
             stride, offset = tensor.stride(), int(tensor.storage_offset())
@@ -108,7 +108,7 @@ class GeometryTable:
             values_shape = tuple(parts_of(tensor)[-1].shape)
             is_coalesced = has_coalesced(tensor)
         shape, device, layout = size_of(tensor), tensor.device, tensor.layout
-        flags = (is_conj, is_neg, place, values_shape, is_coalesced)
+        flags = (is_conj, is_neg, placement, values_shape, is_coalesced)
         key = (shape, stride, offset, tensor.dtype, device, layout, flags)
         geometry = self._geometry_by_key.get(key)
         if geometry is None:
@@ -121,7 +121,7 @@ class GeometryTable:
                 layout=layout,
                 is_conj=is_conj,
                 is_neg=is_neg,
-                place=place,
+                placement=placement,
                 values_shape=values_shape,
                 is_coalesced=is_coalesced,
             )

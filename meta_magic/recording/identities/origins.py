@@ -75,7 +75,7 @@ class Origin:
         n_unrecorded: How many counted writes of a storage have no row.
         owners: Address of each storage, and how many tensors lay on it.
         checksums: Of those that are real and that the block made.
-        places: Devices that the code names for storages, for the device plan.
+        placements: Devices that the code names for storages, for the device plan.
         met: Storage and ``id`` of the tensors met on what the block made or wrote.
         order: How many recordings ended before it, and it.
         n_ended: How many ended by now.
@@ -95,7 +95,7 @@ class Origin:
     n_unrecorded: Mapping[int, int] = field(default_factory=dict)
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
-    places: dict[int, torch.device] = field(default_factory=dict)
+    placements: dict[int, torch.device] = field(default_factory=dict)
     met: AbstractSet[tuple[int, int]] = frozenset()
     order: int = 0
 
@@ -237,7 +237,7 @@ lock = threading.RLock()
 
 def keep_origins(origin: Origin, refs: Iterable[StorageRef]) -> None:
     """Remember that a recording made, or read, the storages that still live."""
-    if origin.places:
+    if origin.placements:
         Origin.has_placements = True
     with lock:
         Origin.n_ended += 1
@@ -270,10 +270,10 @@ def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
     return None if ref is None or ref() is None else (ref.origin, ref.number)
 
 
-def find_place(storage: UntypedStorage) -> torch.device | None:
+def find_recorded_placement(storage: UntypedStorage) -> torch.device | None:
     """Return the device that the code of an earlier recording named for a storage."""
     found = find_origin(storage) if Origin.has_placements else None
-    return None if found is None else found[0].places.get(found[1])
+    return None if found is None else found[0].placements.get(found[1])
 
 
 def live_storages_of(program: Program) -> set[int]:

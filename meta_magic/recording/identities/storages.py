@@ -135,36 +135,36 @@ class StorageRef(weakref.ref[UntypedStorage]):
         number: Number given to the storage, in order of first sight.
         address: Address of torch's storage object; unique while it lives. 0 where
             another reference has taken the place of this one.
-        place: Device that the code names for it; None where it names none.
+        placement: Device that the code names for it; None where it names none.
     """
 
-    __slots__ = ("address", "number", "place")
+    __slots__ = ("address", "number", "placement")
     number: int
     address: int
-    place: torch.device | None
+    placement: torch.device | None
 
 
-class NamedPlaces:
+class NamedDevices:
     """Whether any code named a device so far in this process.
 
     Attributes:
-        are_there: Whether it did; until then nothing is looked up.
+        exist: Whether any did; until then no placement is looked up.
     """
 
-    are_there = False
+    exist = False
 
 
 class StorageRegistry:
-    """The numbers of the storages that one recording meets, and what holds of them.
+    """The numbers of the storages that one recording sees, and facts of each.
 
     Attributes:
         storage_by_tensor: For each tensor number, the number of its storage.
         deaths: Pairs (operator calls recorded so far, storage), one per freed storage.
         nbytes_by_storage: Bytes of the storages that are not just as large as needed
-            by the tensor through which they were first met.
+            by the tensor through which they were first seen.
         sizes: (operator calls recorded so far, storage, bytes from then on) of storages
             that no operator made or resized.
-        n_storages: Storages met so far.
+        n_storages: Storages seen so far.
         freed: Storages that were freed and are not noted yet.
         has_aside: Whether the cell put any tensor on meta by name.
         aside: Storages that it put there.
@@ -172,16 +172,17 @@ class StorageRegistry:
 
     Args:
         clock: Dates the deaths of storages.
-        on_new_storage: Called with the first tensor met on each storage that no
-            operator made, the number of the storage, and that; returns its place.
-        find_place: Returns where an earlier recording left a storage.
+        on_new_storage: Called with the first tensor seen on each storage that no
+            operator made, the number of the storage, and the storage; returns its
+            placement.
+        find_placement: Returns the placement that an earlier recording gave a storage.
     """
 
     def __init__(
         self,
         clock: Clock,
         on_new_storage: Callable[[Tensor, int, UntypedStorage], torch.device | None],
-        find_place: Callable[[UntypedStorage], torch.device | None],
+        find_placement: Callable[[UntypedStorage], torch.device | None],
     ) -> None:
         self.storage_by_tensor = array("I")
         self.deaths = array("I")
@@ -194,7 +195,7 @@ class StorageRegistry:
         self.aliased: set[int] = set()
         self._clock = clock
         self._on_new_storage = on_new_storage
-        self._find_place = find_place
+        self._find_placement = find_placement
         self._storage_by_address: dict[int, StorageRef] = {}
         # A callback written in Python would swallow an interrupt that lands in it.
         self.freed: list[StorageRef] = []
@@ -253,13 +254,13 @@ class StorageRegistry:
         return self._storage_by_address.get(address)
 
     def storage_of(
-        self, tensor: Tensor, place: torch.device | None = None
+        self, tensor: Tensor, placement: torch.device | None = None
     ) -> StorageRef | None:
         """Return the storage of ``tensor``, numbered when new; None if it has none.
 
         Args:
             tensor: The tensor.
-            place: Where a new one lies of which no earlier recording knows.
+            placement: That of a new storage which no earlier recording knows.
         """
         try:
             storage = storage_under(tensor)
@@ -269,7 +270,7 @@ class StorageRegistry:
         if ref is None:
             is_dense = tensor.layout is torch.strided
             nbytes = span_nbytes(tensor) if is_dense else storage.nbytes()
-            ref = self._meet(storage, tensor, nbytes, place)
+            ref = self._meet(storage, tensor, nbytes, placement)
         return ref
 
     @unbroken
@@ -278,41 +279,41 @@ class StorageRegistry:
         storage: UntypedStorage,
         tensor: Tensor,
         nbytes: int,
-        place: torch.device | None = None,
+        placement: torch.device | None = None,
     ) -> StorageRef:
         """Number a storage that no operator of the recording made.
 
         Args:
             storage: The storage.
-            tensor: The first tensor met on it.
+            tensor: The first tensor seen on it.
             nbytes: How many bytes there are to the end of that.
-            place: Where it lies if no earlier recording knows.
+            placement: Its own, if no earlier recording knows the storage.
         """
-        ref = self._add_storage(storage, place)
+        ref = self._add_storage(storage, placement)
         if storage.nbytes() != nbytes:
             self.nbytes_by_storage[ref.number] = storage.nbytes()
-        ref.place = self._on_new_storage(tensor, ref.number, storage) or place
+        ref.placement = self._on_new_storage(tensor, ref.number, storage) or placement
         return ref
 
-    def place_of(self, tensor: Tensor) -> torch.device | None:
+    def placement_of(self, tensor: Tensor) -> torch.device | None:
         """Return the device that the code names for a tensor."""
         ref = self._find_ref(tensor)
         if ref is not None:
-            return ref.place
+            return ref.placement
         try:
-            return self._find_place(storage_under(tensor))
+            return self._find_placement(storage_under(tensor))
         except (RuntimeError, NotImplementedError, ValueError):  # it has none
             return None
 
-    def name_place(self, tensor: Tensor, place: torch.device | None) -> None:
+    def set_placement(self, tensor: Tensor, placement: torch.device | None) -> None:
         """Note on which device the code wants the storage of a tensor from now on.
 
         The tensors on it are read anew, as another reference stands for it.
         """
         former = self.storage_of(tensor)
         storage = None if former is None else former()
-        if former is not None and storage is not None and former.place != place:
-            self._refer_to(storage, former.number, place)
+        if former is not None and storage is not None and former.placement != placement:
+            self._refer_to(storage, former.number, placement)
             former.address = 0
 
     def put_aside(self, make: Callable[[], Any]) -> Any:
@@ -350,18 +351,18 @@ class StorageRegistry:
         return list(self._storage_by_address.values())
 
     def _add_storage(
-        self, storage: UntypedStorage, place: torch.device | None
+        self, storage: UntypedStorage, placement: torch.device | None
     ) -> StorageRef:
         number = self.n_storages
         self.n_storages = number + 1
-        return self._refer_to(storage, number, place)
+        return self._refer_to(storage, number, placement)
 
     def _refer_to(
-        self, storage: UntypedStorage, number: int, place: torch.device | None
+        self, storage: UntypedStorage, number: int, placement: torch.device | None
     ) -> StorageRef:
         ref = StorageRef(storage, self._on_death)
         ref.number = number
-        ref.place = place
+        ref.placement = placement
         ref.address = address = address_of_storage(storage)
         self._storage_by_address[address] = ref
         return ref

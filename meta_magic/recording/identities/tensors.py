@@ -42,7 +42,7 @@ class TensorRegistry(StorageRegistry):
         geometries: The geometries met, by this recording or by others.
         clock: Dates the deaths of storages.
         on_new_storage: As in :class:`StorageRegistry`.
-        find_place: As in :class:`StorageRegistry`.
+        find_placement: As in :class:`StorageRegistry`.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class TensorRegistry(StorageRegistry):
         geometries: GeometryTable,
         clock: Clock,
         on_new_storage: Callable[[Tensor, int, UntypedStorage], torch.device | None],
-        find_place: Callable[[UntypedStorage], torch.device | None],
+        find_placement: Callable[[UntypedStorage], torch.device | None],
     ) -> None:
-        super().__init__(clock, on_new_storage, find_place)
+        super().__init__(clock, on_new_storage, find_placement)
         self._geometries = geometries
         # Only one that was met is told from the rest, which its strides do not do.
         self._has_negatives = False
@@ -95,7 +95,7 @@ class TensorRegistry(StorageRegistry):
         ref = self._find_ref(tensor)
         if ref is None:
             return None
-        geometry = self._geometries.of(tensor, ref.place)
+        geometry = self._geometries.of(tensor, ref.placement)
         if seen[1] is ref and seen[2] is geometry:
             return seen
         return self._rename(tensor, seen, ref, geometry)
@@ -117,7 +117,7 @@ class TensorRegistry(StorageRegistry):
         storage: StorageRef | None,
         geometry: LiveGeometry,
     ) -> Seen | None:
-        """Return a tensor that is as seen but for its place; None if it is not."""
+        """Return a tensor that is as seen but for its placement; None if it is not."""
         if not is_renamed(seen, storage, geometry):
             return None
         renamed = self.seen_by_id[id(tensor)] = (seen[0], storage, geometry)
@@ -126,7 +126,7 @@ class TensorRegistry(StorageRegistry):
     def _read_anew(self, tensor: Tensor, seen: Seen | None) -> Seen:
         storage = self.storage_of(tensor)
         geometry = self._geometries.of(
-            tensor, None if storage is None else storage.place
+            tensor, None if storage is None else storage.placement
         )
         if seen is not None and seen[1] is storage and seen[2] is geometry:
             return seen
@@ -139,7 +139,7 @@ class TensorRegistry(StorageRegistry):
         ref = StorageRef(storage, self._on_death)  # as ``_add_storage``, in line
         ref.number = n_storages = self.n_storages
         self.n_storages = n_storages + 1
-        ref.place = geometry.place
+        ref.placement = geometry.placement
         ref.address = address = address_of_storage(storage)
         self._storage_by_address[address] = ref
         number = len(storages)
@@ -154,16 +154,16 @@ class TensorRegistry(StorageRegistry):
         self.seen_by_id[id(tensor)] = (number, base[1], geometry)
         return number
 
-    def add_output(self, tensor: Tensor, place: torch.device | None) -> Seen:
+    def add_output(self, tensor: Tensor, placement: torch.device | None) -> Seen:
         """Number a tensor that an operator returned, whatever its storage.
 
         Args:
             tensor: The tensor.
-            place: Where its storage lies if that is new.
+            placement: That of its storage, if the storage is new.
         """
-        storage = self.storage_of(tensor, place)
+        storage = self.storage_of(tensor, placement)
         geometry = self._geometries.of(
-            tensor, None if storage is None else storage.place
+            tensor, None if storage is None else storage.placement
         )
         return self._add(tensor, storage, geometry)
 
@@ -171,7 +171,7 @@ class TensorRegistry(StorageRegistry):
         """Return what is known of an argument after an operator may have written it."""
         storage = self.storage_of(tensor)
         geometry = self._geometries.of(
-            tensor, None if storage is None else storage.place
+            tensor, None if storage is None else storage.placement
         )
         if storage is not seen[1]:
             # Its version counter moves along; tensors on the old storage share it.

@@ -81,7 +81,7 @@ def name_as(made: Tensor, tensor: Tensor, registry: TensorRegistry) -> None:
     """Have the code want a tensor where it wants another one."""
     with DisableTorchFunction():
         registry.note_deaths()
-        registry.name_place(made, registry.place_of(tensor))
+        registry.set_placement(made, registry.placement_of(tensor))
 
 
 def is_copying(caller: FrameType) -> bool:

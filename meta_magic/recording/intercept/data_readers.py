@@ -117,22 +117,22 @@ def answer_of_memory(
     return tensor
 
 
-def check_place(func: Any, args: Args, kwargs: Kwargs, place: Any) -> None:
+def check_readable(func: Any, args: Args, kwargs: Kwargs, placement: Any) -> None:
     """Refuse to give numpy a tensor that the code put on another device, as torch does.
 
     Raises:
         TypeError: It did, and did not force it.
     """
     is_forced = func is NUMPY and (kwargs.get("force") or any(args[1:]))
-    if func in TO_NUMPY and place not in (None, CPU) and not is_forced:
+    if func in TO_NUMPY and placement not in (None, CPU) and not is_forced:
         raise TypeError(
-            f"can't convert {place} device type tensor to numpy. Use Tensor.cpu() to "
-            "copy the tensor to host memory first."
+            f"can't convert {placement} device type tensor to numpy. Use Tensor.cpu() "
+            "to copy the tensor to host memory first."
         )
 
 
 def is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have each element at the same place of the same storage."""
+    """Whether two tensors have all elements at the same positions of one storage."""
     with DisableTorchFunction():
         if tensor.untyped_storage() is not other.untyped_storage():
             return False
@@ -263,7 +263,7 @@ class ShownTensors(Replacements):
         values: Knows what a tensor holds.
         plan: Knows where a tensor would lie. None if nothing is recorded; else a mode
             is on, but in kernels, which write texts for themselves.
-        has_places: Whether a tensor is written as one on the device that its cell
+        has_placements: Whether a tensor is written as one on the device that its cell
             named; else as one on meta, as plain code has it.
     """
 
@@ -273,11 +273,11 @@ class ShownTensors(Replacements):
         values: ValueSource,
         plan: DevicePlan | None,
         *,
-        has_places: bool = True,
+        has_placements: bool = True,
     ) -> None:
         super().__init__()
         self._plan = plan
-        self._has_places = has_places
+        self._has_placements = has_placements
         self._registry = registry
         self._values = values
         self._thread = 0
@@ -313,13 +313,17 @@ class ShownTensors(Replacements):
             real = self._values.peek(tensor, seen)
         except Exception:  # noqa: BLE001  a repr raises nothing
             real = None
-        place = storage.place if self._has_places else None
-        if real is None and place is None:  # a recording around may know more
+        placement = storage.placement if self._has_placements else None
+        if real is None and placement is None:  # a recording around may know more
             return torch_writes(tensor)
-        if place is None and self._plan is not None and is_for_torch(sys._getframe()):
-            place = self._plan.home
+        if (
+            placement is None
+            and self._plan is not None
+            and is_for_torch(sys._getframe())
+        ):
+            placement = self._plan.home
         with WithoutModes(), torch.no_grad():
-            return describe(tensor, real, place, torch_writes)
+            return describe(tensor, real, placement, torch_writes)
 
 
 def is_for_torch(frame: FrameType | None) -> bool:
@@ -335,7 +339,7 @@ def is_for_torch(frame: FrameType | None) -> bool:
 def describe(
     tensor: Tensor,
     real: Tensor | None,
-    place: torch.device | None,
+    placement: torch.device | None,
     torch_writes: Write,
 ) -> str:
     """Return the text of a meta tensor.
@@ -343,19 +347,19 @@ def describe(
     Args:
         tensor: The tensor.
         real: What it holds, if that is known.
-        place: Where the code wants it: it is written as one that lies there; as one on
-            meta, that has values, if nowhere by name.
+        placement: Its planned device, as which the tensor is written; None for a tensor
+            on meta that has values.
         torch_writes: Writes as torch does.
     """
     if real is not None and real.layout is not torch.strided:
-        return write_sparse(tensor, real, place, torch_writes)
+        return write_sparse(tensor, real, placement, torch_writes)
     kind = type(tensor)
     indent = len("tensor(" if kind in PLAIN else f"{kind.__name__}(")
     values = NO_VALUES if real is None else write_values(real, indent)
-    if place is None:
+    if placement is None:
         return torch_writes(tensor, tensor_contents=values)
     head, *suffixes = split(torch_writes(tensor, tensor_contents=""))
-    about: list[Any] = [] if place.type == "cpu" else [f"device='{place}'"]
+    about: list[Any] = [] if placement.type == "cpu" else [f"device='{placement}'"]
     if real is None:
         about += [s for s in suffixes if not s.startswith("device=")]
     else:
@@ -365,12 +369,12 @@ def describe(
 
 
 def write_sparse(
-    tensor: Tensor, real: Tensor, place: torch.device | None, torch_writes: Write
+    tensor: Tensor, real: Tensor, placement: torch.device | None, torch_writes: Write
 ) -> str:
     """Return the text of a sparse tensor; as ``describe``."""
     text = torch_writes(real.detach()).removesuffix(")")
-    is_on_cpu = place is not None and place.type == "cpu"
-    about = [] if is_on_cpu else [f"device='{place or 'meta'}'"]
+    is_on_cpu = placement is not None and placement.type == "cpu"
+    about = [] if is_on_cpu else [f"device='{placement or 'meta'}'"]
     suffixes = split(torch_writes(tensor))
     about += [suffix for suffix in suffixes if suffix.startswith(ABOUT_GRADIENTS)]
     return ", ".join([text, *about]) + ")"

@@ -199,7 +199,7 @@ class Loader:
         self._note = note
         self._plan = plan
         self._borrowed = borrowed
-        self._place_by_address: dict[int | None, torch.device] | None = None
+        self._placement_by_address: dict[int | None, torch.device] | None = None
 
     def load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Call ``torch.load`` where a factory would build on meta.
@@ -210,28 +210,28 @@ class Loader:
         if told is None and is_too_large(args[0] if args else kwargs.get("f")):
             args, kwargs["map_location"] = args[:1], "meta"
             self._note("load", UNREAD)
-        places = self._place_by_address = {}
+        placements = self._placement_by_address = {}
         try:
             with WithoutModes():
                 loaded = plain(*args, **kwargs)
         finally:
-            self._place_by_address = None
+            self._placement_by_address = None
         with DisableTorchFunction():
             for tensor, is_of_module in find_tensors(loaded):
-                place = places.get(find_address(tensor))
-                if place is None and (told is None or is_of_module):
-                    place = META if told is None else tensor.device
-                if place is not None:
-                    self._borrowed.move_for_good(tensor, place)
+                placement = placements.get(find_address(tensor))
+                if placement is None and (told is None or is_of_module):
+                    placement = META if told is None else tensor.device
+                if placement is not None:
+                    self._borrowed.move_for_good(tensor, placement)
         return loaded
 
     def restore(self, plain: Any, storage: Any, location: str) -> Any:
         """Return a file's storage for a location, and note its planned device."""
-        places, kind = self._place_by_address, location.partition(":")[0]
+        placements, kind = self._placement_by_address, location.partition(":")[0]
         is_there = kind in ("cpu", "meta") or has_gpu()
-        if places is None or is_there or self._plan.is_real:
+        if placements is None or is_there or self._plan.is_real:
             return plain(storage, location)
-        places[address_of_storage(storage)] = self._plan.read(location)
+        placements[address_of_storage(storage)] = self._plan.read(location)
         return storage
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.storages import NamedPlaces
+from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.fast_path import ALONE, FastPath
 from meta_magic.recording.intercept.higher_order import Inside
@@ -100,9 +100,9 @@ class Dispatch:
                 return self._runner.take_apart(self, table, args, kwargs or {})
             words = [0] * HEADER
             key = build_operator_key(registry.read, args, kwargs, words)
-            if kwargs and "device" in kwargs and NamedPlaces.are_there:
-                place = self._plan.place_of_made()  # where a factory puts it
-                key = key if place is None else (*key, place)
+            if kwargs and "device" in kwargs and NamedDevices.exist:
+                placement = self._plan.placement_of_made()  # where a factory puts it
+                key = key if placement is None else (*key, placement)
             read = None if self._shared is None else self._read_arrays(args, kwargs)
             entry = table.entries.get(key)
             if entry is None or entry.kind not in ALONE:

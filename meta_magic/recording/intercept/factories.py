@@ -158,7 +158,7 @@ class Factories:
     ) -> Any:
         """Return a tensor that was made of values, once these are kept."""
         if func is torch.Tensor.new_tensor and kwargs.get("device") is None:
-            self._plan.name_all([made], self._plan.place_of(args[0]) or META)
+            self._plan.name_all([made], self._plan.placement_of(args[0]) or META)
         data = data_of(func, args, kwargs)
         if holds_planned(data) and made.is_meta:
             return self._join(data, made)
@@ -207,19 +207,19 @@ class Factories:
     def _join(self, data: Any, made: torch.Tensor) -> torch.Tensor:
         """Return a tensor of values and tensors, which need not be known now."""
         plan = self._plan
-        place = plan.place_of(made) or META
+        placement = plan.placement_of(made) or META
 
         def make(value: Any) -> torch.Tensor:
             if isinstance(value, torch.Tensor):
                 tensor = value.detach()
-                is_there = plan.place_of(tensor) in (place, None)
+                is_there = plan.placement_of(tensor) in (placement, None)
                 options = {"dtype": made.dtype, "device": META, "copy": not is_there}
                 moved: torch.Tensor
-                moved = self._make_at(place, torch.Tensor.to, (tensor,), options)
+                moved = self._make_at(placement, torch.Tensor.to, (tensor,), options)
                 return moved
             number = torch.tensor([value], dtype=made.dtype, device=META)
             self._constants.note_values(number, torch.tensor, ([value],), {})
-            plan.name_all([number], place)
+            plan.name_all([number], placement)
             return number
 
         return join_values(data, made, make)

@@ -144,7 +144,7 @@ class FastPath:
         if entry.kind == PURE_WIDE:
             made = entry.outputs[0]
             tensor = enlarge_storage(made.make(), entry.rebuild)
-            words.append(registry.add_output(tensor, made.place)[0])
+            words.append(registry.add_output(tensor, made.placement)[0])
             return tensor
         if entry.kind == VIEW_MANY:
             views, base = entry.rebuild(*args, **kwargs), registry.read_again(args[0])

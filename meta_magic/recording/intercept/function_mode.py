@@ -27,7 +27,7 @@ from meta_magic.recording.intercept.data_readers import (
     DATA_PTR,
     DATA_READERS,
     TO_NUMPY,
-    check_place,
+    check_readable,
     read_data,
 )
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
@@ -262,7 +262,7 @@ class FunctionMode(DeviceContext):
         if func is DATA_PTR:
             func(*args)  # torch refuses what has no storage
             return self._shared.find_address_of(args[0])
-        check_place(func, args, kwargs, self._plan.place_of(args[0]))
+        check_readable(func, args, kwargs, self._plan.placement_of(args[0]))
         if func in TO_NUMPY:
             return self._shared.give(func, args, kwargs)
         return read_data(func, args, kwargs, self._diagnostics.note)

@@ -27,7 +27,7 @@ from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_carryover import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.storages import NamedPlaces
+from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
@@ -160,18 +160,18 @@ class KernelCalls:
         if reals and self._must_capture(table, given, reals):
             return NotImplemented
         n_storages, n_answered = registry.n_storages, diagnostics.n_answered
-        place = self._find_place(table, given) if NamedPlaces.are_there else None
+        placement = self._find_placement(table, given) if NamedDevices.exist else None
         draw = Drawing(given) if table.draws(args, kwargs) else None
         if draw is not None and draw.generator is not None:
-            check_generator(draw.generator, place)
+            check_generator(draw.generator, placement)
         run = partial(self._run, table, key, given, draw)
-        returned = self._sparse.run(table, given, run, self.plan.kernels_at(place))
+        returned = self._sparse.run(table, given, run, self.plan.kernels_at(placement))
         if registry.freed:
             registry.note_deaths()
         made = tensors_in(returned)
         if self._special.has_unseen(made):
             return returned
-        outputs = [(t, self._see_output(t, inputs, place)) for t in made]
+        outputs = [(t, self._see_output(t, inputs, placement)) for t in made]
         ran = LiveCall(args, kwargs, returned, inputs, outputs)
         is_answered = n_answered < diagnostics.n_answered
         self._check(table, ran, n_storages, is_answered=is_answered)
@@ -210,7 +210,7 @@ class KernelCalls:
         if self.capture.has_any:
             self.capture.is_due(table, given, given.inputs)  # refuses some writes
         self._note_reals(given.inputs)
-        kernels = self.plan.kernels_at(seen[2].place)
+        kernels = self.plan.kernels_at(seen[2].placement)
         returned = self._run_or_rescue(table, given, None, kernels)
         if table.written:
             self._constants.note_made(given.inputs)
@@ -273,19 +273,19 @@ class KernelCalls:
             self._constants.note_made(call.inputs)
         self._special.check(table, call)
 
-    def _find_place(self, table: OpTable, given: Given) -> torch.device | None:
+    def _find_placement(self, table: OpTable, given: Given) -> torch.device | None:
         """Return where an operator puts what it makes; refuse where it cannot be."""
         if "device" in given.kwargs:
-            return self.plan.place_of_made()
+            return self.plan.placement_of_made()
         return join_placements(table, [seen[2] for _, seen in given.inputs])
 
     def _see_output(
-        self, tensor: Tensor, inputs: Inputs, place: torch.device | None
+        self, tensor: Tensor, inputs: Inputs, placement: torch.device | None
     ) -> Seen:
         for argument, seen in inputs:
             if argument is tensor:
                 return self._registry.renew(tensor, seen)
-        return self._registry.add_output(tensor, place)
+        return self._registry.add_output(tensor, placement)
 
     def _run(
         self,

@@ -56,12 +56,12 @@ class Move(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, mover: "Mover", options: Any) -> Tensor:
         ctx.mover, ctx.dtype = mover, tensor.dtype
-        ctx.place = mover.plan.place_of(tensor) or META
+        ctx.placement = mover.plan.placement_of(tensor) or META
         return mover.copy(tensor, *options)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        options = (ctx.place, {"dtype": ctx.dtype})
+        options = (ctx.placement, {"dtype": ctx.dtype})
         return ctx.mover.carry(grad, *options), None, None
 
 
@@ -73,7 +73,7 @@ def is_cast(func: Any, args: Args, kwargs: Kwargs | None) -> bool:
 
 
 class Mover:
-    """Moves tensors from one place of a plan to another.
+    """Moves tensors from one planned device to another.
 
     Args:
         plan: Knows what lies where.
@@ -100,10 +100,10 @@ class Mover:
         if device is None or self.plan.is_real:
             return NotImplemented
         is_written = any(value is WRITTEN for value in given)
-        place = META if is_written else self._find_place(tensor, device, caller)
-        if not tensor.is_meta and place.type in ("cpu", "meta"):
+        placement = META if is_written else self._find_placement(tensor, device, caller)
+        if not tensor.is_meta and placement.type in ("cpu", "meta"):
             return self._move_real(func, tensor, options, is_written=is_written)
-        return self._move(self._capture.take(tensor), place, options)
+        return self._move(self._capture.take(tensor), placement, options)
 
     def read_device(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call what reads a device: a number is that of a GPU, which torch may lack."""
@@ -115,9 +115,9 @@ class Mover:
             return func(*args, **{**kwargs, "device": device})
         return func(device, *args[1:], **kwargs)
 
-    def _find_place(self, tensor: Tensor, device: Any, caller: FrameType) -> Any:
+    def _find_placement(self, tensor: Tensor, device: Any, caller: FrameType) -> Any:
         """Return where a move goes to a device that code may have been told itself."""
-        plan, here = self.plan, self.plan.place_of(tensor)
+        plan, here = self.plan, self.plan.placement_of(tensor)
         if here is None:
             is_reported = plan.is_reported(device) and sees_home(caller)
             return META if is_reported else plan.read(device)
@@ -127,32 +127,34 @@ class Mover:
         is_torchs = caller.f_code.co_filename.startswith(TORCH_FILES)
         return here if is_torchs else plan.home
 
-    def _move(self, tensor: Tensor, place: torch.device, options: Kwargs) -> Tensor:
+    def _move(self, tensor: Tensor, placement: torch.device, options: Kwargs) -> Tensor:
         """Return a tensor on a device: itself if it lies there."""
         plan = self.plan
-        here = plan.place_of(tensor)
+        here = plan.placement_of(tensor)
         home = plan.default or CPU
-        is_at_home = place == META or (place == home and not plan.is_on_meta(tensor))
+        is_at_home = placement == META or (
+            placement == home and not plan.is_on_meta(tensor)
+        )
         if here is None and tensor.is_meta and is_at_home:
-            here = place  # a factory would have made it there
-            plan.name_all([tensor], place)
-        if here != place:
-            return self.carry(tensor, place, options)
+            here = placement  # a factory would have made it there
+            plan.name_all([tensor], placement)
+        if here != placement:
+            return self.carry(tensor, placement, options)
         is_same = options.get("memory_format") in FORMATS and not options.get("copy")
         if is_same and options.get("dtype") in (None, tensor.dtype):
             return tensor
         return Tensor.to(tensor, **options)
 
-    def carry(self, tensor: Tensor, place: torch.device, options: Kwargs) -> Tensor:
+    def carry(self, tensor: Tensor, placement: torch.device, options: Kwargs) -> Tensor:
         """Return a copy on another device, through which gradients flow back."""
         if tensor.requires_grad and torch.is_grad_enabled():
-            return Move.apply(tensor, self, (place, options))  # type: ignore[no-any-return, no-untyped-call]  # torch's has no types
-        return self.copy(tensor, place, options)
+            return Move.apply(tensor, self, (placement, options))  # type: ignore[no-any-return, no-untyped-call]  # torch's has no types
+        return self.copy(tensor, placement, options)
 
-    def copy(self, tensor: Tensor, place: torch.device, options: Kwargs) -> Tensor:
+    def copy(self, tensor: Tensor, placement: torch.device, options: Kwargs) -> Tensor:
         """Return a copy on another device."""
         plan, before = self.plan, self.plan.wanted
-        plan.wanted = place
+        plan.wanted = placement
         try:
             return Tensor.to(tensor, **{**options, "copy": True, "device": META})
         finally:
@@ -172,13 +174,13 @@ class Mover:
 
     def _name_type(self, tensor: Tensor, caller: FrameType) -> Any:
         """Return the name of a tensor's type, as torch has it for that device."""
-        place = self.plan.place_of(tensor)
-        if place is None and (caller.f_code is NAMING or sees_home(caller)):
-            place = self.plan.home
+        placement = self.plan.placement_of(tensor)
+        if placement is None and (caller.f_code is NAMING or sees_home(caller)):
+            placement = self.plan.home
         kind: str = Tensor.type(tensor)
-        if place is None or not tensor.is_meta:
+        if placement is None or not tensor.is_meta:
             return kind
-        return kind.replace("meta.", "" if place == CPU else f"{place.type}.")
+        return kind.replace("meta.", "" if placement == CPU else f"{placement.type}.")
 
     def _read(self, func: Any, rest: Args, kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """Return the device that a move names, if any, and its other options."""
@@ -196,8 +198,8 @@ class Mover:
             return device, options
         other = rest[0] if rest else kwargs.get("other")
         if isinstance(other, Tensor):
-            place = self.plan.place_of(other)
-            return place or META, {**options, "dtype": other.dtype}
+            placement = self.plan.placement_of(other)
+            return placement or META, {**options, "dtype": other.dtype}
         flags = [value for value in rest if isinstance(value, bool)]
         if len(flags) > 1:
             options["copy"] = flags[1]

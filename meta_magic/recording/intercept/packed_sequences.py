@@ -38,12 +38,12 @@ class Packer:
         Raises:
             RuntimeError: The lengths are not on the CPU, in torch's words.
         """
-        place = self._plan.place_of(lengths) or CPU
-        if place.type not in ("cpu", "meta"):
+        placement = self._plan.placement_of(lengths) or CPU
+        if placement.type not in ("cpu", "meta"):
             kind = str(lengths.type()).rpartition(".")[2].removesuffix("Tensor")
             raise RuntimeError(
                 "'lengths' argument should be a 1D CPU int64 tensor, but got "
-                f"{lengths.ndim}D {place.type} {kind} tensor"
+                f"{lengths.ndim}D {placement.type} {kind} tensor"
             )
         return pack_padded(data, lengths.cpu(), *rest)
 

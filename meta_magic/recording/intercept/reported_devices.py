@@ -95,11 +95,11 @@ class DeviceQuestions:
         is_as_it_is = code is PICKLING or code is CHECKPOINTING  # to hash code is slow
         if is_as_it_is or code.co_filename.startswith(PACKAGE):
             return tensor.device  # as it is: what pickles would look for data
-        place = self._plan.place_of(tensor)
+        placement = self._plan.placement_of(tensor)
         if code.co_filename == DESCRIBING:
-            return as_fake(place or self._plan.home)
-        if place is not None:
-            return place
+            return as_fake(placement or self._plan.home)
+        if placement is not None:
+            return placement
         return self._plan.home if sees_home(asker) else META
 
 

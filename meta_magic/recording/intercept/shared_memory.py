@@ -134,7 +134,7 @@ class SharedMemory:
             real: The tensor.
             tensor: A copy of it on meta.
         """
-        is_here = tensor.is_meta and self._registry.place_of(tensor) in HERE
+        is_here = tensor.is_meta and self._registry.placement_of(tensor) in HERE
         if not (is_here and array.flags.writeable and real.dtype == tensor.dtype):
             return tensor
         planned = self.find_planned(real)

@@ -94,8 +94,8 @@ class SpecialTensors:
             return given
 
         def make(tensor: Tensor) -> Tensor:
-            place = self._plan.place_of(tensor) or self._plan.home
-            return make_fake(tensor, fakes[0], as_fake(place))
+            placement = self._plan.placement_of(tensor) or self._plan.home
+            return make_fake(tensor, fakes[0], as_fake(placement))
 
         return replace(given, lambda t: type(t) in PLAIN and t.is_meta, make)
 

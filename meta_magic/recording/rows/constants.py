@@ -274,7 +274,7 @@ class Imports:
         self._imports[number] = Import(
             number, origin.program, there, storage.nbytes(), version, is_stale
         )
-        return origin.places.get(there)
+        return origin.placements.get(there)
 
     def follow(self, find_written: Callable[[], Container[int]]) -> None:
         """Set the function that returns the storages written so far."""

@@ -242,9 +242,7 @@ class ModuleCallRecorder:
         if id(module) not in self._met and number not in self._built:
             self._met.update(map(id, self.meet(module, args)))
         self._stack.append((self.word, self.entry, self.site, self.is_in_backward))
-        position, line, _, owner = self._sites.walk(
-            frame.f_back, self.entry, self.site
-        )
+        position, line, _, owner = self._sites.walk(frame.f_back, self.entry, self.site)
         now = self._clock.now
         # Twice as fast as ``extend``.
         self.rows.fromlist([number, self.word >> 1, position, line, now, now, 0])

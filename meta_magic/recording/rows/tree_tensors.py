@@ -152,7 +152,7 @@ def make_record(
         device=tensor.device,
         requires_grad=grad,
         tied_to=tied_to,
-        place=None if geometry is None else geometry.place,
+        place=None if geometry is None else geometry.placement,
     )
 
 

@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.identities.generator_carryover import name_generator, place_of
+from meta_magic.recording.identities.generator_carryover import (
+    name_generator,
+    planned_device_of,
+)
 from meta_magic.recording.intercept.planned.gpu_types import (
     do_nothing,
     find_index,
@@ -49,14 +52,14 @@ class Generator(torch.Generator, metaclass=GeneratorKind):
         and an interrupt at that moment counts as the answer.
         """
         plan = find_plan()
-        place = torch.device(device) if plan is None else plan.read(device)
-        if is_there(place):
-            return PLAIN(place)
-        if place.type in ("cpu", "meta"):
+        device = torch.device(device) if plan is None else plan.read(device)
+        if is_there(device):
+            return PLAIN(device)
+        if device.type in ("cpu", "meta"):
             return PLAIN("cpu")
         make: Any = super().__new__
         made = make(cls, "cpu")
-        name_generator(made, place)
+        name_generator(made, device)
         return made
 
     __module__ = "torch"
@@ -64,13 +67,13 @@ class Generator(torch.Generator, metaclass=GeneratorKind):
     @property
     def device(self) -> torch.device:  # type: ignore[override]  # torch has an attribute
         """The planned device."""
-        return place_of(self)
+        return planned_device_of(self)
 
 
-def is_there(place: torch.device) -> bool:
+def is_there(device: torch.device) -> bool:
     """Whether this machine has a GPU."""
-    is_known = place.type == "cuda" and has_gpu()
-    return is_known and place.index < torch.cuda.device_count()
+    is_known = device.type == "cuda" and has_gpu()
+    return is_known and device.index < torch.cuda.device_count()
 
 
 class PlannedGenerators(Replacements):

@@ -177,8 +177,8 @@ class device_of(device):  # noqa: N801  as torch names it
     """
 
     def __init__(self, obj: Any) -> None:
-        place = obj.device
-        super().__init__(place if place.type == "cuda" else None)
+        device = obj.device
+        super().__init__(device if device.type == "cuda" else None)
 
 
 class StreamContext:
@@ -243,8 +243,8 @@ class TensorKind(type):
         plan = find_plan()
         if plan is None:
             return value.is_cuda if cls.is_cuda else isinstance(value, cls.plain)
-        place = plan.place_of(value)
-        kind = "cpu" if place is None else place.type
+        placement = plan.placement_of(value)
+        kind = "cpu" if placement is None else placement.type
         return kind == ("cuda" if cls.is_cuda else "cpu")
 
 
@@ -254,8 +254,8 @@ def make_kinds(home: Any) -> dict[str, TensorKind]:
     for stem, dtype in DTYPES.items():
         name = f"{stem}Tensor"
         known = {"plain": getattr(torch, name), "dtype": dtype}
-        place = {"is_cuda": home is torch.cuda, "__module__": home.__name__}
-        kinds[name] = TensorKind(name, (), {**known, **place})
+        own = {"is_cuda": home is torch.cuda, "__module__": home.__name__}
+        kinds[name] = TensorKind(name, (), {**known, **own})
     return kinds
 
 

@@ -90,8 +90,8 @@ class DefaultDevices(Replacements):
             self.replace_here(torch, methods)
 
     def _set(self, _: Any, device: Any) -> None:
-        place = META if device is None else self._plan.read(device)
-        self._plan.default = None if place == META else place
+        placement = META if device is None else self._plan.read(device)
+        self._plan.default = None if placement == META else placement
         if device is not None:
             text = f"torch.set_default_device({device}) was undone after the cell"
             self._note("state", text)
@@ -222,12 +222,12 @@ class PlannedTraining(Replacements):
             return plain(parallel, *inputs, **kwargs)
         home = parallel.src_device_obj
         for tensor in (*parallel.module.parameters(), *parallel.module.buffers()):
-            place = self._plan.place_of(tensor) or CPU
-            if place != home:
+            placement = self._plan.placement_of(tensor) or CPU
+            if placement != home:
                 raise RuntimeError(
                     "module must have its parameters and buffers on device "
                     f"{home} (device_ids[0]) but found one of them on device: "
-                    f"{place}"
+                    f"{placement}"
                 )
         n_replicas = len(parallel.device_ids)
         if n_replicas > 1:
@@ -236,14 +236,14 @@ class PlannedTraining(Replacements):
         output = torch.device("cuda", parallel.output_device)
         return self._move(parallel.module(*moved, **named), output)
 
-    def _move(self, value: Any, place: torch.device) -> Any:
+    def _move(self, value: Any, placement: torch.device) -> Any:
         """Return a value with its tensors on a device."""
         if type(value) in (list, tuple):
-            return type(value)(self._move(item, place) for item in value)
+            return type(value)(self._move(item, placement) for item in value)
         if type(value) is dict:
-            return {name: self._move(item, place) for name, item in value.items()}
-        if not isinstance(value, Tensor) or self._plan.place_of(value) == place:
+            return {name: self._move(item, placement) for name, item in value.items()}
+        if not isinstance(value, Tensor) or self._plan.placement_of(value) == placement:
             return value
         moved = value.to(META, copy=True)
-        self._plan.name_all([moved], place)
+        self._plan.name_all([moved], placement)
         return moved

@@ -174,7 +174,7 @@ class BorrowedModules(Replacements):
             for borrowed in self._borrowed:
                 match borrowed.pair:
                     case Tensor(is_meta=False) as real, Tensor(is_meta=True) as planned:
-                        carry_placement(real, self._plan.place_of(planned))
+                        carry_placement(real, self._plan.placement_of(planned))
 
     def close(self) -> None:
         """Drop all references."""
@@ -204,17 +204,17 @@ class BorrowedModules(Replacements):
             self._tensor_by_id[id(real)] = real
 
     @unbroken
-    def move_for_good(self, real: Tensor, place: torch.device) -> None:
+    def move_for_good(self, real: Tensor, placement: torch.device) -> None:
         """Put a real leaf on meta, and leave it there after the cell.
 
         Args:
             real: The leaf.
-            place: Its planned device; meta if the code names none.
+            placement: Its planned device; meta if the code names none.
         """
         with DisableTorchFunction():
             if is_capturable(real) and real.is_leaf:
                 swap_tensor_impl(real, self._make_twin(real, None, is_noted=False))
-                self._plan.name_all([real], place)
+                self._plan.name_all([real], placement)
 
     def _make_twin(
         self, real: Tensor, name: str | None, *, is_noted: bool = True

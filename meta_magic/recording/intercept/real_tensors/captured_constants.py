@@ -20,7 +20,7 @@ from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.device_plan import META, find_placement
 from meta_magic.recording.identities.live_versions import plan_positions, read_version
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.storages import NamedPlaces, sum_small
+from meta_magic.recording.identities.storages import NamedDevices, sum_small
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.named_devices import is_way_out
 from meta_magic.recording.intercept.real_tensors.capturable import (
@@ -320,7 +320,7 @@ class ConstantCapture:
             del captured[address]
         base = torch.empty(storage.nbytes(), dtype=torch.uint8, device=META)
         self._registry.note_deaths()  # a dead storage may have had the same address
-        NamedPlaces.are_there = True  # the placement of a real tensor is known
+        NamedDevices.exist = True  # the placement of a real tensor is known
         ref = self._registry.storage_of(base, find_placement(real))
         if ref is not None:
             self._constants.keep_captured(ref, storage, name, is_borrowed=is_borrowed)

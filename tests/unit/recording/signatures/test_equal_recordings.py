@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from meta_magic.recording.identities.storages import NamedPlaces
+from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.signatures.operator_keys import build_operator_key
 from meta_magic.session.record import record
 from meta_magic.session.recording import shared_cache_by_device
@@ -126,7 +126,7 @@ def test_the_first_recording_that_names_a_device_is_like_a_later_one(monkeypatch
         torch.ones(2, device="cuda")
         torch.zeros(2)
 
-    monkeypatch.setattr(NamedPlaces, "are_there", False)
+    monkeypatch.setattr(NamedDevices, "exist", False)
     assert run(make) == run(make)
 
 
