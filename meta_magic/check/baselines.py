@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from meta_magic.check.records import Finding, Part, Verdict
+from meta_magic.check.records import Diagnostic, Part, Verdict
 from meta_magic.errors import CheckError
 from meta_magic.trace.expectations import QUANTITIES
 
@@ -56,7 +56,7 @@ def write_baseline(path: Path, verdicts: Iterable[Verdict], before: Baseline) ->
 
 def has_failed(part: Part) -> bool:
     """Whether a recording did not run to its end."""
-    return any(found.rule in {"error", "unchecked"} for found in part.findings)
+    return any(found.rule in {"error", "unchecked"} for found in part.diagnostics)
 
 
 def list_recordings(verdicts: Iterable[Verdict]) -> Iterator[tuple[str, Part]]:
@@ -73,10 +73,10 @@ def add_changes(verdict: Verdict, before: Baseline) -> Verdict:
         known = before.get(name)
         texts = compare(known, part) if known and not has_failed(part) else []
         found = [
-            Finding(rule="changed", level="note", text=text, file=part.file)
+            Diagnostic(rule="changed", level="note", text=text, file=part.file)
             for text in texts
         ]
-        parts.append(replace(part, findings=(*part.findings, *found)))
+        parts.append(replace(part, diagnostics=(*part.diagnostics, *found)))
     return replace(verdict, parts=(*parts,))
 
 

@@ -58,11 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: The line, without the command's own name; None for that of this process.
     """
-    words = [*(sys.argv[1:] if argv is None else argv)]
-    at = words.index("--") if "--" in words else len(words)
-    options = make_parser().parse_args(words[:at])
+    arguments = [*(sys.argv[1:] if argv is None else argv)]
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    options = make_parser().parse_args(arguments[:at])
     try:
-        return check(options, argv=tuple(words[at + 1 :]))
+        return check(options, argv=tuple(arguments[at + 1 :]))
     except (BudgetError, CheckError, OSError) as error:
         print(f"meta-magic check: {error}", file=sys.stderr)  # noqa: T201  a command
         return UNCHECKED
@@ -111,7 +111,7 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="+",
         metavar="PATH",
         help="script.py, notebook.ipynb, pkg.module:function or file.py:function; "
-        "arguments of a script stand behind --",
+        "write the arguments of a script after --",
     )
     add_run_options(check.add_argument_group("how to run it").add_argument)
     add_output_options(check.add_argument_group("what to do with the results"))

@@ -1,4 +1,4 @@
-"""Make the results of a recording: its outcome, its findings, its numbers.
+"""Judge a recording: its outcome, diagnostics and numbers.
 
 An error is the program's own, unless ``reasons`` says why it is not: then the outcome
 is ``unchecked``. Read :meth:`Judge.judge` first.
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from meta_magic.check.reasons import describe_error, find_reason, is_of_ipython
-from meta_magic.check.records import UNRUN, Finding, Part, Request, worst_of
+from meta_magic.check.records import UNRUN, Diagnostic, Part, Request, worst_of
 from meta_magic.errors import CheckError
 from meta_magic.session.shown_frames import PYTHONS, USERS, choose_frames, home_of
 from meta_magic.trace.calls import describe_tensor
@@ -55,7 +55,7 @@ class Judge:
         reason = None if error is None else find_reason(error, self._request)
         if self._refused:
             reason = f"it {self._refused[0]} (--sandbox)"
-        findings = (
+        diagnostics = (
             *self._find_end(error, reason, sites),
             *self._find_overruns(trace),
             *self._find_notes(trace),
@@ -63,7 +63,7 @@ class Judge:
         )
         outcomes: list[Outcome] = [
             "unchecked" if found.rule == "unchecked" else "error"
-            for found in findings
+            for found in diagnostics
             if found.level != "note"
         ]
         has_failed = error is not None and reason is None
@@ -79,7 +79,7 @@ class Judge:
             summary=summarize(trace, self._request.depth),
             traceback=format_error(error, trace.cell.file, name),
             explanation=explain(trace) if has_failed else "",
-            findings=findings,
+            diagnostics=diagnostics,
             measured=measure(trace),
             modules=describe_modules(trace),
             seconds=trace.seconds,
@@ -102,7 +102,7 @@ class Judge:
         error: BaseException | None,
         reason: str | None,
         sites: Sequence[tuple[str | None, int | None]],
-    ) -> Iterator[Finding]:
+    ) -> Iterator[Diagnostic]:
         """Yield the error that ended a recording."""
         file, line = sites[-1] if sites else (None, None)
         if reason is not None:
@@ -111,25 +111,25 @@ class Judge:
             rule, level, text = "error", "error", describe_error(error)
         else:
             return
-        yield Finding(rule=rule, level=level, text=text, file=file, line=line)  # type: ignore[arg-type]
+        yield Diagnostic(rule=rule, level=level, text=text, file=file, line=line)  # type: ignore[arg-type]
 
-    def _find_overruns(self, trace: "Trace") -> Iterator[Finding]:
+    def _find_overruns(self, trace: "Trace") -> Iterator[Diagnostic]:
         file, line = self._locate(trace.cell.file, None)
         for overrun in find_overruns(trace, self._request.limits):
-            yield Finding(
+            yield Diagnostic(
                 rule="budget", level="error", text=str(overrun), file=file, line=line
             )
 
-    def _find_notes(self, trace: "Trace") -> Iterator[Finding]:
+    def _find_notes(self, trace: "Trace") -> Iterator[Diagnostic]:
         for note in trace.notes:
             file, line = self._locate(trace.cell.file, note.line)
             level: Level = "error" if note.kind == FAILS else "note"
-            yield Finding(
+            yield Diagnostic(
                 rule=note.kind, level=level, text=note.text, file=file, line=line
             )
 
 
-def find_unrun(trace: "Trace") -> Iterator[Finding]:
+def find_unrun(trace: "Trace") -> Iterator[Diagnostic]:
     """Yield which parts of a successful recording did not run."""
     if trace.modules and not trace.module_calls:
         text = "no module was called: what it computes is not checked"
@@ -137,7 +137,7 @@ def find_unrun(trace: "Trace") -> Iterator[Finding]:
         text = "torch was not called: nothing is checked"
     else:
         return
-    yield Finding(rule=UNRUN, level="note", text=text)
+    yield Diagnostic(rule=UNRUN, level="note", text=text)
 
 
 def judge_unread(
@@ -147,7 +147,7 @@ def judge_unread(
     if isinstance(error, SyntaxError):
         line = error.lineno if line is None else line
     is_usage = is_of_ipython(error)
-    finding = Finding(
+    diagnostic = Diagnostic(
         rule="unchecked" if is_usage else "error",
         level="warning" if is_usage else "error",
         text=describe_error(error),
@@ -158,7 +158,7 @@ def judge_unread(
         name=name,
         outcome="unchecked" if is_usage else "error",
         traceback="".join(traceback.format_exception_only(error)),
-        findings=(finding,),
+        diagnostics=(diagnostic,),
     )
 
 
@@ -208,7 +208,7 @@ def describe_modules(trace: "Trace") -> dict[str, dict[str, Any]]:
     """Return the modules of a trace by name, as baselines keep them.
 
     A name is that of the root's variable and the module's own. A shared module is
-    described once, where it stands first.
+    described once, at its first name.
     """
     return {
         ".".join(filter(None, (root.name, node.fqn))): _describe_module(trace, node)

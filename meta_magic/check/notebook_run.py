@@ -1,6 +1,6 @@
 """Run the cells of a notebook in their order, each under ``%%meta``.
 
-Findings name the line of the ``.ipynb`` file, as GitHub annotates it. Read
+Diagnostics name the line of the ``.ipynb`` file, as GitHub annotates it. Read
 :func:`run_notebook` first.
 """
 
@@ -56,14 +56,14 @@ def run_notebook(request: Request) -> Iterator[Part]:
 
     os.chdir(path.parent)  # as a kernel does
     shell = NotebookShell(path, write_line(request))
-    places = CellLines(str(path))
-    judge = Judge(request, start_sandbox(request), places)
+    cell_lines = CellLines(str(path))
+    judge = Judge(request, start_sandbox(request), cell_lines)
     for cell in cells:
         if not cell.text.strip():
             continue
         ran = shell.run(cell.text)
-        places.add(cell, ran)
-        part = judge_cell(judge, cell, ran, places)
+        cell_lines.add(cell, ran)
+        part = judge_cell(judge, cell, ran, cell_lines)
         if part is not None:
             yield part
         if part is not None and part.outcome != "right" and ran.error is not None:
@@ -73,13 +73,13 @@ def run_notebook(request: Request) -> Iterator[Part]:
 def write_line(request: Request) -> str:
     """Return the line of ``%%meta`` with the options of the command."""
     settings = request.settings
-    words = ["%%meta", "--quiet", "--named", settings["named"]]
-    words += ["--value-seconds", f"{pick_seconds(request):g}"]
+    arguments = ["%%meta", "--quiet", "--named", settings["named"]]
+    arguments += ["--value-seconds", f"{pick_seconds(request):g}"]
     if settings["as_device"] is not None:
-        words += ["--as", settings["as_device"]]
+        arguments += ["--as", settings["as_device"]]
     for text in settings["assume"]:
-        words += ["--assume", text]
-    return " ".join([*words, *["--check-values"] * settings["check_values"]])
+        arguments += ["--assume", text]
+    return " ".join([*arguments, *["--check-values"] * settings["check_values"]])
 
 
 class CellLines:
@@ -90,7 +90,7 @@ class CellLines:
         self._cells: dict[str, Cell] = {}
 
     def add(self, cell: Cell, ran: "RanCell") -> None:
-        """Remember the file name that a cell was compiled under."""
+        """Keep the file name that a cell was compiled under."""
         if ran.trace is not None:
             self._cells[ran.trace.cell.file] = cell
 
@@ -105,7 +105,7 @@ class CellLines:
 
 
 def judge_cell(
-    judge: Judge, cell: Cell, ran: "RanCell", places: CellLines
+    judge: Judge, cell: Cell, ran: "RanCell", cell_lines: CellLines
 ) -> Part | None:
     """Return the results of a cell; None if it ran without a recording."""
     error = None if cell.may_raise else ran.error
@@ -115,7 +115,7 @@ def judge_cell(
     if error is None:
         return None
     line = getattr(error, "lineno", None) or 1
-    return judge_unread(error, places.path, cell.find_line(line), name)
+    return judge_unread(error, cell_lines.path, cell.find_line(line), name)
 
 
 def read_cells(path: Path) -> tuple[Cell, ...]:
@@ -154,7 +154,7 @@ def find_language(notebook: dict[str, Any]) -> str:
 def find_cells(notebook: dict[str, Any]) -> Iterator[tuple[list[str], bool]]:
     """Yield the lines of each code cell, and whether it may raise.
 
-    Before format 4 a notebook has ``worksheets``, and ``input`` in place of ``source``.
+    Before format 4 a notebook has ``worksheets``, and ``input`` instead of ``source``.
     """
     sheets = notebook.get("worksheets", [notebook])
     for sheet in sheets:

@@ -21,7 +21,7 @@ from xml.etree import ElementTree as ET
 
 from meta_magic.check.records import (
     UNRUN,
-    Finding,
+    Diagnostic,
     Outcome,
     Part,
     Verdict,
@@ -49,7 +49,9 @@ def format_verdict(verdict: Verdict) -> str:
 
 def walk_part(part: Part) -> Iterator[str]:
     """Yield the lines of one recording."""
-    found = [*filter(None, (format_finding(found, part) for found in part.findings))]
+    found = [
+        *filter(None, (format_diagnostic(found, part) for found in part.diagnostics))
+    ]
     if part.name and (part.summary or found or part.outcome != "right"):
         is_right = part.outcome == "right"
         yield part.name if is_right else f"{part.name}: {OUTCOMES[part.outcome]}"
@@ -60,8 +62,8 @@ def walk_part(part: Part) -> Iterator[str]:
         yield from filter(None, (part.traceback.rstrip(), part.explanation))
 
 
-def format_finding(found: Finding, part: Part) -> str:
-    """Return a finding on one line; "" if summary or traceback have it already."""
+def format_diagnostic(found: Diagnostic, part: Part) -> str:
+    """Return a diagnostic on one line; "" if summary or traceback have it already."""
     if found.rule == UNRUN:
         return f"note: {found.text}"
     heads = {
@@ -81,8 +83,8 @@ def format_finding(found: Finding, part: Part) -> str:
 def format_total(verdicts: Sequence[Verdict]) -> str:
     """Return the number of subjects by outcome."""
     counted = Counter(verdict.outcome for verdict in verdicts)
-    words = [f"{counted[name]} {OUTCOMES[name]}" for name in OUTCOMES if counted[name]]
-    return f"{len(verdicts)} checked: {', '.join(words)}"
+    parts = [f"{counted[name]} {OUTCOMES[name]}" for name in OUTCOMES if counted[name]]
+    return f"{len(verdicts)} checked: {', '.join(parts)}"
 
 
 def render_json(verdicts: Sequence[Verdict]) -> str:
@@ -105,7 +107,8 @@ def render_json(verdicts: Sequence[Verdict]) -> str:
 
 def describe_part(part: Part) -> dict[str, Any]:
     """Return a recording as plain data, without its HTML report and its modules."""
-    fields = asdict(part)
+    names = {"diagnostics": "findings"}  # as readers of the JSON know them
+    fields = {names.get(name, name): value for name, value in asdict(part).items()}
     del fields["page"], fields["modules"]
     return fields
 
@@ -144,7 +147,11 @@ def describe_case(verdict: Verdict, part: Part) -> ET.Element:
     )
     kind = {"error": "failure", "unchecked": "error"}.get(part.outcome)
     if kind is not None:
-        found = [finding.text for finding in part.findings if finding.level != "note"]
+        found = [
+            diagnostic.text
+            for diagnostic in part.diagnostics
+            if diagnostic.level != "note"
+        ]
         ET.SubElement(case, kind, message=strip("; ".join(found))).text = strip(
             "\n".join(filter(None, (part.traceback, part.explanation)))
         )
@@ -177,12 +184,12 @@ def render_sarif(verdicts: Iterable[Verdict], folder: Path) -> str:
         folder: The root of the checkout: files in it get relative names.
     """
     found = [
-        (finding, part, verdict)
+        (diagnostic, part, verdict)
         for verdict in verdicts
         for part in verdict.parts
-        for finding in part.findings
+        for diagnostic in part.diagnostics
     ]
-    rules = dict.fromkeys(finding.rule for finding, _, _ in found)
+    rules = dict.fromkeys(diagnostic.rule for diagnostic, _, _ in found)
     driver = {
         "name": "meta-magic",
         "version": find_version(),
@@ -192,8 +199,10 @@ def render_sarif(verdicts: Iterable[Verdict], folder: Path) -> str:
         ],
     }
     results = [
-        describe_result(finding, list(rules).index(finding.rule), part, verdict, folder)
-        for finding, part, verdict in found
+        describe_result(
+            diagnostic, list(rules).index(diagnostic.rule), part, verdict, folder
+        )
+        for diagnostic, part, verdict in found
     ]
     run = {
         "tool": {"driver": driver},
@@ -213,31 +222,33 @@ def find_version() -> str:
 
 
 def describe_result(
-    finding: Finding, rule: int, part: Part, verdict: Verdict, folder: Path
+    diagnostic: Diagnostic, rule: int, part: Part, verdict: Verdict, folder: Path
 ) -> dict[str, Any]:
-    """Return one finding, at its line."""
-    text = finding.text
-    if finding.rule == "error" and part.explanation:
+    """Return one diagnostic, at its line."""
+    text = diagnostic.text
+    if diagnostic.rule == "error" and part.explanation:
         text = f"{text}\n{part.explanation}"
     whole = " ".join(filter(None, (verdict.name, part.name)))
     return {
-        "ruleId": finding.rule,
+        "ruleId": diagnostic.rule,
         "ruleIndex": rule,
-        "level": finding.level,
+        "level": diagnostic.level,
         "message": {"text": f"{text}\n({whole})"},
-        "locations": [*describe_locations(finding, folder)],
+        "locations": [*describe_locations(diagnostic, folder)],
     }
 
 
-def describe_locations(finding: Finding, folder: Path) -> Iterable[dict[str, Any]]:
-    """Yield the location of a finding, if its file is known."""
-    if finding.file is None:
+def describe_locations(
+    diagnostic: Diagnostic, folder: Path
+) -> Iterable[dict[str, Any]]:
+    """Yield the location of a diagnostic, if its file is known."""
+    if diagnostic.file is None:
         return
-    path = Path(finding.file)
+    path = Path(diagnostic.file)
     is_inside = path.is_relative_to(folder)
     uri = path.relative_to(folder).as_posix() if is_inside else path.as_posix()
-    place = {
+    location = {
         "artifactLocation": {"uri": quote(uri) if is_inside else path.as_uri()},
-        "region": {"startLine": finding.line or 1},
+        "region": {"startLine": diagnostic.line or 1},
     }
-    yield {"physicalLocation": place}
+    yield {"physicalLocation": location}

@@ -83,11 +83,11 @@ def find_lacking(error: BaseException, nbytes: int | None) -> str | None:
     """Return what this machine, or the meta device, lacks; None if nothing."""
     text = str(error)
     is_full = isinstance(error, MemoryError)
-    if is_full or any(words in text for words in NO_MEMORY):
+    if is_full or any(message in text for message in NO_MEMORY):
         limit = "" if nbytes is None else f" than {format_bytes(nbytes)} (--memory)"
         return f"it needs more memory{limit}: {describe_error(error)}"
     is_of_meta = isinstance(error, NotImplementedError) and "meta" in text.lower()
-    is_of_machine = any(words in text for words in LACKING)
+    is_of_machine = any(message in text for message in LACKING)
     if is_of_meta or is_of_machine or isinstance(error, OSError):
         return f"it needs what is not here: {describe_error(error)}"
     return None

@@ -21,7 +21,7 @@ EXIT_CODES: Final[Mapping[Outcome, int]] = {"error": 1, "unchecked": 2, "right":
 """By outcome, the worst first."""
 
 UNRUN: Final = "unrun"
-"""The rule of findings about code that did not run, and so was not checked."""
+"""The rule of a diagnostic about code that did not run, and so was not checked."""
 
 FUNCTION: Final = re.compile(r"(?P<home>.+):(?P<function>[^\W\d]\w*(\.[^\W\d]\w*)*)")
 MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -109,7 +109,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Diagnostic:
     """One result of a check, as linters report it.
 
     Attributes:
@@ -139,7 +139,7 @@ class Part:
         summary: The recording as text; "" where nothing was recorded.
         traceback: Where the user's code raised the error, as Python writes it.
         explanation: Why it failed; "" where that is not known.
-        findings: Sorted, the worst first.
+        diagnostics: Sorted, the worst first.
         measured: The quantities of the recording, by the names of a budget.
         modules: Of each module its class, parameters, and the inputs and outputs of its
             first call.
@@ -153,7 +153,7 @@ class Part:
     summary: str = ""
     traceback: str = ""
     explanation: str = ""
-    findings: tuple[Finding, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
     measured: Mapping[str, int] = field(default_factory=dict)
     modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -184,8 +184,8 @@ class Verdict:
 
 def make_unchecked(reason: str) -> Part:
     """Return the part of a subject that cannot be checked."""
-    finding = Finding(rule="unchecked", level="warning", text=reason)
-    return Part(outcome="unchecked", findings=(finding,))
+    diagnostic = Diagnostic(rule="unchecked", level="warning", text=reason)
+    return Part(outcome="unchecked", diagnostics=(diagnostic,))
 
 
 def worst_of(outcomes: Iterable[Outcome]) -> Outcome:

@@ -263,7 +263,7 @@ def build_cost_table(cost: "Cost") -> "pd.DataFrame":
 
     numbers = cost.signature
     names = [lineage[0] if lineage else None for lineage in cost.lineages]
-    words = {
+    labels = {
         "op": np.array([one.op for one in cost.each], object)[numbers],
         "phase": np.array(PHASES, object)[cost.phase],
         "module": np.array([*names, None], object)[cost.module],
@@ -273,7 +273,7 @@ def build_cost_table(cost: "Cost") -> "pd.DataFrame":
         name: np.array([getattr(one, name) for one in cost.each], np.int64)[numbers]
         for name in COUNTS
     }
-    frame = pd.DataFrame(words | counts)
+    frame = pd.DataFrame(labels | counts)
     nbytes = frame["nbytes_read"] + frame["nbytes_written"]
     frame["intensity"] = (frame["flops"] / nbytes).where(nbytes > 0)
     return frame

@@ -34,16 +34,16 @@ class Account:
         modules: Its module trees.
         columns: Its columns.
         lives: When its storages are alive.
-        place: The index into ``places`` of each storage's device.
-        places: Names of devices.
+        device: The index into ``devices`` of each storage's device.
+        devices: Names of devices.
     """
 
     program: "Program"
     modules: tuple["ModuleNode", ...]
     columns: "Columns"
     lives: "Lives"
-    place: "Integers"
-    places: tuple[str, ...]
+    device: "Integers"
+    devices: tuple[str, ...]
 
     @cached_property
     def category(self) -> "Integers":
@@ -172,16 +172,16 @@ def describe_storage(
     module = -1 if call is None else int(columns.module[call])
     module = module if owner is None else owner
     root, fqn = (None, None) if module < 0 else program.modules[module][:2]
-    place = -1 if call is None else int(columns.place[call])
+    site = -1 if call is None else int(columns.call_site[call])
     signature = None if call is None else int(columns.signature[call])
     return LiveStorage(
         storage_id=storage,
         nbytes=nbytes,
         category=CATEGORIES[account.category[storage]],
-        place=account.places[account.place[storage]],
+        place=account.devices[account.device[storage]],
         index=call,
         op=None if signature is None else program.signatures[signature].op,
         root=root,
         module=fqn,
-        line=None if place < 0 else program.call_sites[place].line,
+        line=None if site < 0 else program.call_sites[site].line,
     )

@@ -33,14 +33,14 @@ class Sample:
             between which each storage is alive. Recordings that differ in sizes alone
             have the same hash.
         live_nbytes: The bytes alive after each call.
-        place: The device: an accelerator that the code names, else the only device.
+        device: An accelerator that the code names, else the only device.
         stretches: The bytes of each stretch of ``Lives``, in order of storage and
             start.
     """
 
     program: bytes
     live_nbytes: tuple[int, ...]
-    place: str
+    device: str
     stretches: tuple[int, ...]
 
     @property
@@ -52,11 +52,11 @@ class Sample:
 def take_sample(trace: "Trace") -> Sample:
     """Return the memory of a recording."""
     memory = trace.memory
-    place, lives = find_accelerator(memory), memory.account.lives
+    device, lives = find_accelerator(memory), memory.account.lives
     return Sample(
-        program=hash_program(memory, place),
-        live_nbytes=memory.live_by_place.get(place, ()),
-        place=place,
+        program=hash_program(memory, device),
+        live_nbytes=memory.live_by_place.get(device, ()),
+        device=device,
         stretches=tuple(lives.nbytes[order_stretches(lives)].tolist()),
     )
 
@@ -64,18 +64,18 @@ def take_sample(trace: "Trace") -> Sample:
 def find_accelerator(memory: Memory) -> str:
     """Return the device that needs most bytes: an accelerator, if one is named."""
     peaks = memory.peak_by_place  # most first
-    accelerators = [place for place in peaks if place.partition(":")[0] != "cpu"]
+    accelerators = [name for name in peaks if name.partition(":")[0] != "cpu"]
     return next(iter(accelerators or peaks), "cpu")
 
 
-def hash_program(memory: Memory, place: str) -> bytes:
+def hash_program(memory: Memory, device: str) -> bytes:
     """Return the hash of a recording without its sizes; see :class:`Sample`."""
     account = memory.account
     ops = [signature.op for signature in account.program.signatures]
     names = "\n".join(ops[number] for number in account.columns.signature)
-    digest = blake2b(f"{place}\n{names}".encode(), digest_size=16)
+    digest = blake2b(f"{device}\n{names}".encode(), digest_size=16)
     lives = account.lives
-    for column in (lives.storage, lives.start, lives.stop, account.place):
+    for column in (lives.storage, lives.start, lives.stop, account.device):
         digest.update(np.ascontiguousarray(column).tobytes())
     return digest.digest()
 
@@ -105,7 +105,7 @@ class Interpolation:
     def list_highest(self, least: int) -> list[int]:
         """Return calls that include the peak at each size from ``least`` on.
 
-        They are few: a call is left out if another one has at least as many bytes at
+        They are few: a call is omitted if another one has at least as many bytes at
         the first size, and grows at least as much at each step.
         """
         found = [self._add_up(least + step) for step in range(len(self.sizes))]
@@ -116,11 +116,11 @@ class Interpolation:
             differences.append(rows[0])
             rows = np.diff(rows, axis=0)
         growth = np.array(differences, np.float64)
-        left, highest = np.lexsort(growth)[::-1], []
-        while left.size:
-            best = left[0]
+        others, highest = np.lexsort(growth)[::-1], []
+        while others.size:
+            best = others[0]
             highest.append(int(best))
-            left = left[(growth[:, left] > growth[:, [best]]).any(axis=0)]
+            others = others[(growth[:, others] > growth[:, [best]]).any(axis=0)]
         return sorted(highest)
 
     def _add_up(self, size: int) -> tuple[NDArray[np.object_], int]:

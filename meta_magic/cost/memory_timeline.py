@@ -74,25 +74,25 @@ class Allocated:
         )
 
 
-def allocate_on_cuda(account: Account, place: str | None, major: int) -> Allocated:
+def allocate_on_cuda(account: Account, gpu: str | None, major: int) -> Allocated:
     """Return the estimated bytes of the allocator; see :meth:`Memory.as_allocated`."""
-    gpus = [name for name in account.places if name.startswith("cuda")]
-    place = place or min(gpus, default="cuda")
-    if place not in gpus:
-        places = ", ".join(account.places)
+    gpus = [name for name in account.devices if name.startswith("cuda")]
+    gpu = gpu or min(gpus, default="cuda")
+    if gpu not in gpus:
+        others = ", ".join(account.devices)
         raise ValueError(
-            f"no tensor is on {place}, only on {places}: name a device in the code, or "
+            f"no tensor is on {gpu}, only on {others}: name a device in the code, or "
             'record it with as_device="cuda"'
         )
     columns, lives = account.columns, account.lives
-    is_there = account.place == account.places.index(place)
+    is_there = account.device == account.devices.index(gpu)
     blocks = -(-lives.nbytes // BLOCK_NBYTES) * BLOCK_NBYTES
     live = add_up(lives, columns.n_calls, is_there[lives.storage], blocks)
     large = major in LARGE_WORKSPACES
     nbytes = LARGE_WORKSPACE_NBYTES if large else WORKSPACE_NBYTES
     workspaces = nbytes * count_workspaces(account, is_there)
     return Allocated(
-        place=place,
+        place=gpu,
         live_nbytes=tuple((live + workspaces).tolist()),
         workspace_nbytes=int(workspaces.max(initial=0)),
     )
@@ -182,12 +182,12 @@ class Memory:
     @cached_property
     def live_by_place(self) -> Mapping[str, tuple[int, ...]]:
         """``live_nbytes`` of each device that has storages."""
-        return {name: tuple(live.tolist()) for name, live in self._places()}
+        return {name: tuple(live.tolist()) for name, live in self._devices()}
 
     @cached_property
     def peak_by_place(self) -> Mapping[str, int]:
         """Most bytes alive on each device, each at its own time; the largest first."""
-        peaks = {name: int(live.max(initial=0)) for name, live in self._places()}
+        peaks = {name: int(live.max(initial=0)) for name, live in self._devices()}
         return dict(sorted(peaks.items(), key=lambda item: -item[1]))
 
     def as_allocated(self, place: str | None = None, *, major: int = 8) -> Allocated:
@@ -226,7 +226,7 @@ class Memory:
             "live_nbytes": self._live,
         }
         return pd.DataFrame(first).assign(
-            **dict(self._categories()), **dict(self._places())
+            **dict(self._categories()), **dict(self._devices())
         )
 
     def _categories(self) -> Iterator[tuple[Category, Integers]]:
@@ -234,10 +234,10 @@ class Memory:
         for number, name in enumerate(CATEGORIES):
             yield name, self._add_up(of_stretch == number)
 
-    def _places(self) -> Iterator[tuple[str, Integers]]:
-        of_stretch = self.account.place[self.account.lives.storage]
+    def _devices(self) -> Iterator[tuple[str, Integers]]:
+        of_stretch = self.account.device[self.account.lives.storage]
         for number in sorted(set(of_stretch.tolist())):
-            yield self.account.places[number], self._add_up(of_stretch == number)
+            yield self.account.devices[number], self._add_up(of_stretch == number)
 
     def _add_up(self, is_chosen: Flags) -> Integers:
         return add_up(self.account.lives, self.account.columns.n_calls, is_chosen)
@@ -253,20 +253,20 @@ def measure_memory(trace: "Trace") -> Memory:
     """Return the memory of a recorded program over time."""
     program, columns = trace.program.with_raised, trace.columns
     lives = find_lives(program, columns)
-    places, place = find_places(columns, lives, HOMES[program.as_device])
+    devices, device = find_devices(columns, lives, HOMES[program.as_device])
     return Memory(
         account=Account(
             program=program,
             modules=trace.modules,
             columns=columns,
             lives=lives,
-            place=place,
-            places=places,
+            device=device,
+            devices=devices,
         )
     )
 
 
-def find_places(
+def find_devices(
     columns: Columns, lives: Lives, home: str
 ) -> tuple[tuple[str, ...], Integers]:
     """Return the names of devices, and the index of each storage's device.
@@ -277,8 +277,8 @@ def find_places(
     has_others = not {*columns.locations} <= {None, "cpu"}
     unnamed = "cpu" if has_others else home
     names = [unnamed if name is None else name for name in columns.locations]
-    places = tuple(dict.fromkeys(names))
-    place_by_location = np.asarray([places.index(name) for name in names])
+    devices = tuple(dict.fromkeys(names))
+    device_by_location = np.asarray([devices.index(name) for name in names])
     first = lives.first_tensor
     location = np.where(first < 0, 0, np.append(columns.location, 0)[first])
-    return places, place_by_location[location]
+    return devices, device_by_location[location]

@@ -32,7 +32,7 @@ class Columns:
         n_calls: Number of operator calls.
         n_storages: Number of storages.
         signature: For each call its signature.
-        place: For each call its call site; -1 for none.
+        call_site: For each call its call site; -1 for none.
         phase: For each call the index of its phase in ``PHASES``.
         forward: For each backward call its forward call; -1 for others.
         goes_on: For each call whether the same call of a torch function made the
@@ -57,7 +57,7 @@ class Columns:
     n_calls: int
     n_storages: int
     signature: Integers
-    place: Integers
+    call_site: Integers
     phase: Integers
     forward: Integers
     goes_on: Flags
@@ -87,7 +87,7 @@ class Columns:
         holder = holder_by_storage[self.storage]
         is_held = (holder >= 0) & (self.module_call < 0)[self.call]
         for is_meant in (self.is_written, self.is_made):  # later entries win
-            # Of several numbers written to one place the last one stays.
+            # If one entry is assigned several times, the last number stays.
             tensors = np.flatnonzero(is_held & is_meant)[::-1]
             module[self.call[tensors]] = holder[tensors]
         return module
@@ -99,7 +99,7 @@ def read_columns(program: Program) -> Columns:
     offsets = np.frombuffer(program.offsets, np.uint32).astype(np.int64)
     starts, n_calls = offsets[:-1], len(offsets) - 1
     header = words[starts + np.arange(HEADER)[:, None]].astype(np.int64)
-    signature, place, module_word, last = header
+    signature, call_site, module_word, last = header
     first = offsets - HEADER * np.arange(n_calls + 1)
     call = np.repeat(np.arange(n_calls), np.diff(first))
     position = np.arange(len(call))
@@ -113,8 +113,8 @@ def read_columns(program: Program) -> Columns:
         n_calls=n_calls,
         n_storages=count_storages(program),
         signature=signature,
-        place=place - 1,
-        phase=find_phases(program)[place - 1],
+        call_site=call_site - 1,
+        phase=find_phases(program)[call_site - 1],
         forward=forward,
         goes_on=last == GOES_ON,
         module=find_modules(program, module_word),
@@ -202,7 +202,7 @@ def hold_nbytes(geometry: Geometry) -> int:
 
 def find_phases(program: Program) -> Integers:
     """Return the phase of each call site, and at the end that of no call site."""
-    phases = [PHASES.index(place.phase) for place in program.call_sites]
+    phases = [PHASES.index(site.phase) for site in program.call_sites]
     return np.asarray([*phases, PHASES.index("other")], np.int64)
 
 

@@ -92,10 +92,10 @@ class Roofline:
             bound (str): memory or compute, whichever takes longer.
         """
         numbers = self.cost.signature
-        words = np.where(self.is_bound_by_memory, "memory", "compute").astype(object)
+        bounds = np.where(self.is_bound_by_memory, "memory", "compute").astype(object)
         seconds = np.array(self.seconds_each)
         return self.cost.to_pandas().assign(
-            seconds=seconds[numbers], bound=words[numbers]
+            seconds=seconds[numbers], bound=bounds[numbers]
         )
 
     def __str__(self) -> str:

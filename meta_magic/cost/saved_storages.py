@@ -121,7 +121,7 @@ def find_undecided(
     calls = np.frombuffer(program.facts.differentiated, np.uint32)
     is_differentiated = np.zeros(columns.n_calls, np.bool_)
     is_differentiated[calls] = True
-    # Of several numbers written to one place the last one stays: the first call back.
+    # If one entry is assigned several times, the last number stays: the first call.
     back, tied = np.arange(columns.n_calls), np.flatnonzero(columns.forward >= 0)[::-1]
     back[columns.forward[tied]] = tied
     end = np.zeros(columns.n_storages, np.int64)
@@ -231,7 +231,7 @@ def call(signature: "Signature", inputs: Sequence[Tensor]) -> Any:
 
 
 def fill(value: object, inputs: Sequence[Tensor]) -> object:
-    """Return an argument with tensors in their places."""
+    """Return an argument with its tensors filled in."""
     if isinstance(value, TensorArgument):
         return inputs[value.index]
     if isinstance(value, tuple):

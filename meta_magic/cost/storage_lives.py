@@ -107,8 +107,8 @@ def find_assigned_numbers(
     torch makes a tensor of the number before it takes the part ``x[i]``; the operator
     that reads the number comes later.
     """
-    functions = [place.function == SETITEM for place in program.call_sites]
-    is_assigning = np.asarray([*functions, False], np.bool_)[columns.place]
+    functions = [site.function == SETITEM for site in program.call_sites]
+    is_assigning = np.asarray([*functions, False], np.bool_)[columns.call_site]
     used = np.flatnonzero(first >= 0)
     tensors = first[used]
     is_number = ~columns.is_made[tensors] & is_assigning[columns.call[tensors]]

@@ -114,7 +114,7 @@ class Backward:
         return None
 
     def _find_frozen(self) -> BrokenGraph | None:
-        """Return the parameters behind a result that all require no gradient."""
+        """Return the parameters that a result depends on, if all are frozen."""
         name = self._failed.operands[0].name
         if self._differentiated & {call.index for call in self._ancestors}:
             return None
@@ -257,10 +257,10 @@ REFUSED: Final = re.compile(r"grad|leaf")
 """What messages of autograd contain."""
 
 
-def list_backward_edits(program: Program, finding: BrokenGraph) -> list[Edit]:
+def list_backward_edits(program: Program, broken: BrokenGraph) -> list[Edit]:
     """Return edits of a program that may mend its graph, the likeliest first."""
     edits = {"cut": _edit_cuts, "freed": _retain_graphs, "written": _avoid_writes}
-    return sort_edits(edits[finding.kind](program, finding.line))
+    return sort_edits(edits[broken.kind](program, broken.line))
 
 
 def _edit_cuts(program: Program, line: int | None) -> Iterator[Edit]:

@@ -102,13 +102,13 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
     """
     declined = _find_reason(trace)
     bound = _list_bound_lines(failed, block)
-    finding = Backward(trace, failed).find() if is_backward(failed) else None
-    if finding is not None:
-        at = [] if finding.line is None else [finding.line]
-        write = partial(list_backward_edits, finding=finding)
+    broken = Backward(trace, failed).find() if is_backward(failed) else None
+    if broken is not None:
+        at = [] if broken.line is None else [broken.line]
+        write = partial(list_backward_edits, broken=broken)
         lines = [*at, *bound]
         return Diagnosis(
-            (finding.rule,), lines, write, finding.operands, declined=declined
+            (broken.rule,), lines, write, broken.operands, declined=declined
         )
     loading = failed.loading
     if loading is not None:
@@ -182,10 +182,10 @@ def _find_reason(trace: Trace) -> str:
 def make_probe(
     trace: Trace, failed: FailedCall, written: Sequence[int]
 ) -> Callable[..., Found] | None:
-    """Return what finds, in a child, the rules that a call broke and what it accepts.
+    """Return a function that finds which rules a call broke, and what it accepts.
 
-    Its argument says whether to make each call in a child of its own, as a call may end
-    the process. None where the call cannot be made again.
+    It runs in a child; ``is_careful`` makes each call in a child of its own, as a call
+    may end the process. None if the call cannot be made again.
     """
     function = failed.function
     if function is None or not (failed.is_whole and can_fork()):
@@ -207,7 +207,7 @@ def make_probe(
 def _ask_meanwhile(
     probe: Callable[..., Found] | None,
 ) -> Iterator[Callable[[], Found | None]]:
-    """Start a child with the result of :func:`make_probe`; yield what waits for it."""
+    """Run the result of :func:`make_probe` in a child; yield a function that waits."""
     if probe is None:
         yield lambda: None
         return

@@ -171,7 +171,7 @@ def explain(trace: Trace) -> Explanation | None:
     )
     try:
         return _add_cause(trace, name_operands(trace, failed), found)
-    except Exception as error:  # noqa: BLE001  never in the place of the user's own
+    except Exception as error:  # noqa: BLE001  never instead of the user's own
         rule = f"This could not be explained: {type(error).__name__}: {error}"
         return replace(found, rules=(rule.partition("\n")[0],))
     except KeyboardInterrupt:

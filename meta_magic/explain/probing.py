@@ -141,7 +141,7 @@ class Change(NamedTuple):
     """A change of an operand.
 
     Attributes:
-        text: Its code; ``{}`` stands for the operand.
+        text: Its code, with ``{}`` for the operand.
         make: Applies it.
     """
 

@@ -3,7 +3,7 @@
 ``self.fc(x)`` refuses 800 features: the chain says that 800 is 32 * 5 * 5, by a
 ``flatten`` of line 12, and 32 is written in line 4. The block runs once more, in a
 child, with integers that know their origin; the same run shows which integers each of
-its expressions stood for. Read :func:`trace_refused`, then :func:`solve`.
+its expressions evaluated to. Read :func:`trace_refused`, then :func:`solve`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
     """What a run with traced integers shows.
 
     Attributes:
-        seen: The integers that the block's expressions stood for.
+        seen: The integers that the block's expressions evaluated to.
         refused: The sizes that the failed call refuses.
         declined: Why there was no such run; "" if there was.
     """

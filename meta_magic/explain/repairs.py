@@ -223,8 +223,7 @@ class Repair:
         line: The first line that is changed.
         changes: (line, before, after) of each line that is changed.
         source: The whole cell with the edit; of a ``with record()`` the whole file.
-        consequence: The change of parameters, and the shape of the last tensor, in
-            words.
+        consequence: The change of parameters, and the shape of the last tensor.
     """
 
     line: int

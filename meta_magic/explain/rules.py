@@ -104,10 +104,10 @@ def _is_broadcast(probe: Probe, variable: Variable, accepted: Sequence[int]) -> 
 
 
 def _find_relations(probe: Probe, variable: Variable, size: int) -> Iterator[Relation]:
-    """Yield the numbers that one depends on, given a value that is accepted for it.
+    """Yield the numbers that one number depends on, given a value it is accepted with.
 
     It depends on another number if it must grow when the other one grows. Several equal
-    numbers may have to grow together; then the first one stands for them.
+    numbers may have to grow together; then only the first of them is yielded.
     """
     others = [other for other in probe.values if other != variable]
     equal = [other for other in others if probe.values[other] == size]
@@ -116,15 +116,15 @@ def _find_relations(probe: Probe, variable: Variable, size: int) -> Iterator[Rel
         for factor in (1, 2)
         for other in others
         if probe.values[other] * factor == size
-        and _follows(probe, variable, size, factor, [other])
+        and _must_grow(probe, variable, size, factor, [other])
     ]
-    if not found and len(equal) > 1 and _follows(probe, variable, size, 1, equal):
+    if not found and len(equal) > 1 and _must_grow(probe, variable, size, 1, equal):
         found = [(1, equal[0])]
     for factor, other in found:
         yield Relation(_describe_relation(probe, variable, size, factor), other)
 
 
-def _follows(
+def _must_grow(
     probe: Probe, variable: Variable, size: int, factor: int, others: Sequence[Variable]
 ) -> bool:
     """Whether a number must grow by a factor if others grow by 1."""
@@ -150,7 +150,7 @@ def _describe_relation(probe: Probe, variable: Variable, size: int, factor: int)
 
 
 def _find_limit(probe: Probe, variable: Variable, accepted: Sequence[int]) -> str:
-    """Return the limits between which a number is accepted, in words."""
+    """Return the limits between which a number is accepted, as text."""
     value = probe.values[variable]
     least = 1 if variable.is_size else -NEAR_BELOW
     below = range(max(value - NEAR_BELOW, least), value)
@@ -257,7 +257,7 @@ def _propose_rest(wanted: list[int], n_elements: int) -> str:
     for at, size in enumerate(wanted):
         rest = prod(n for other, n in enumerate(wanted) if other != at)
         if size != -1 and -1 not in wanted and rest > 0 and n_elements % rest == 0:
-            found.append(f"in the place of {size} -1 would be {n_elements // rest}")
+            found.append(f"-1 instead of {size} would be {n_elements // rest}")
     return "".join(f"; {one}" for one in found[-1:])
 
 
@@ -357,7 +357,7 @@ def _find_detach_rules(probe: Probe) -> list[str]:
 
 
 def _find_item_rules(probe: Probe) -> Iterator[str]:
-    """Yield which argument is accepted if one of its items takes its place."""
+    """Yield which argument is accepted if it is replaced by one of its items."""
     call = probe.call
     for at, value in enumerate(call.args):
         items = value if isinstance(value, (tuple, list)) else ()

@@ -1,7 +1,7 @@
 """Compile a cell's body as IPython would, under the file name of the whole cell.
 
 ``run_cell`` is no way to run the body: a failing cell would succeed, its value would be
-lost, and its lines would be wrong. Blank lines stand in for ``%%meta``, so that
+lost, and its lines would be wrong. Blank lines replace ``%%meta``, so that
 tracebacks, breakpoints and ``inspect.getsource`` see the cell as it was typed.
 """
 

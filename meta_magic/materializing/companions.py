@@ -48,21 +48,21 @@ def find_companions(
     with DisableTorchFunction():
         sharing = [*find_sharing(held, is_cast=is_cast)]
         own = [*held, *sharing]
-        known = {id(place.tensor) for place in own}
+        known = {id(item.tensor) for item in own}
         found = [*find_states(own), *find_hooked(own, modules), *find_gradients(own)]
         found = [h for h in found if h.tensor.is_meta and id(h.tensor) not in known]
-        known |= {id(place.tensor) for place in found}
+        known |= {id(item.tensor) for item in found}
         beside = find_sharing(found, is_cast=is_cast) if found else ()
-        others = (place for place in beside if id(place.tensor) not in known)
+        others = (item for item in beside if id(item.tensor) not in known)
         return [*sharing, *found, *others]
 
 
 def find_gradients(held: Sequence[Held]) -> Iterator[Held]:
     """Yield the gradients of leaves."""
-    for place in {id(place.tensor): place for place in reversed(held)}.values():
-        tensor = place.tensor
+    for item in {id(item.tensor): item for item in reversed(held)}.values():
+        tensor = item.tensor
         if tensor.is_meta and is_leaf(tensor) and tensor.grad is not None:
-            yield Held(f"{place.name}.grad", "gradient", tensor.grad)
+            yield Held(f"{item.name}.grad", "gradient", tensor.grad)
 
 
 def is_leaf(tensor: Tensor) -> bool:
@@ -120,7 +120,7 @@ def find_forgettable(held: Sequence[Held]) -> list[Held]:
         for state in read_attributes(optimizer).get("state", {}).values()
         for _, tensor in walk(state)
     }
-    return [place for place in held if id(place.tensor) in known]
+    return [item for item in held if id(item.tensor) in known]
 
 
 def starts_with_state(kind: type[Optimizer]) -> bool:
@@ -141,8 +141,8 @@ def forget_states(held: Sequence[Held], forgotten: Sequence[Held]) -> Iterator[s
     Yields:
         A note for each optimizer.
     """
-    ids = {id(place.tensor) for place in forgotten}
-    for optimizer in list_optimizers(place.tensor for place in held) if ids else ():
+    ids = {id(item.tensor) for item in forgotten}
+    for optimizer in list_optimizers(item.tensor for item in held) if ids else ():
         state: dict[object, object] = read_attributes(optimizer)["state"]
         keys = [
             key
@@ -160,9 +160,9 @@ def forget_states(held: Sequence[Held], forgotten: Sequence[Held]) -> Iterator[s
 
 def find_states(held: Sequence[Held]) -> Iterator[Held]:
     """Yield the states that optimizers, schedulers and scalers hold for parameters."""
-    names = {id(place.tensor): place.name for place in reversed(held)}
+    names = {id(item.tensor): item.name for item in reversed(held)}
     live = find_live()
-    optimizers = list_optimizers((place.tensor for place in held), live)
+    optimizers = list_optimizers((item.tensor for item in held), live)
     seen = {id(optimizer) for optimizer in optimizers}
     for optimizer in optimizers:
         yield from read_optimizer(optimizer, names)
@@ -195,16 +195,16 @@ def read_optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator[H
     state = attributes.get("state", {})
     rest = {name: held for name, held in attributes.items() if name != "state"}
     others = {id(parameter) for parameter in optimized_by(optimizer)}
-    for place in describe_held(SimpleNamespace(**rest), kind):
-        if id(place.tensor) not in others:
-            yield place
+    for item in describe_held(SimpleNamespace(**rest), kind):
+        if id(item.tensor) not in others:
+            yield item
     for key, held in state.items():
         if not isinstance(key, Tensor):
             yield from describe_held(held, f"{kind}.state[{key!r}]")
         elif id(key) in names:
-            for place in describe_held(held, f"{kind}.state[{names[id(key)]}]"):
-                is_cast = key.is_floating_point() and not place.name.endswith(NOT_CAST)
-                yield place._replace(is_cast=is_cast)
+            for item in describe_held(held, f"{kind}.state[{names[id(key)]}]"):
+                is_cast = key.is_floating_point() and not item.name.endswith(NOT_CAST)
+                yield item._replace(is_cast=is_cast)
 
 
 def describe_held(
@@ -234,9 +234,9 @@ def find_hooked(
         own = module.__dict__
         hooks = [own[n] for n in BOOKKEEPING if n.endswith("hooks") and own.get(n)]
         yield from describe_hooks(hooks, fqn)
-    for place in held:
-        hooks = [hook for hook in read_hooks(place.tensor) if hook]
-        yield from describe_hooks(hooks, place.name)
+    for item in held:
+        hooks = [hook for hook in read_hooks(item.tensor) if hook]
+        yield from describe_hooks(hooks, item.name)
     for kind in kinds:
         if not kind.__module__.startswith("torch.") and kind is not object:
             own = {k: v for k, v in vars(kind).items() if k[:2] != "__"}
@@ -248,24 +248,24 @@ def find_hooked(
 def describe_hooks(hooks: Sequence[object], name: str) -> Iterator[Held]:
     """Yield the tensors that the hooks of a module or tensor hold."""
     of = f"hook of {name}" if name else "hook"
-    for place in describe_held(hooks, "", kind="attribute"):
-        end = place.name.rpartition("]")[2] or place.name
-        yield place._replace(name=f"{of}{end}")
+    for item in describe_held(hooks, "", kind="attribute"):
+        end = item.name.rpartition("]")[2] or item.name
+        yield item._replace(name=f"{of}{end}")
 
 
 def find_sharing(held: Sequence[Held], *, is_cast: bool) -> Iterator[Held]:
     """Yield other live tensors on the storages of some, whoever holds them."""
     first: dict[int, Held] = {}
     known: dict[int, set[int]] = {}
-    for place in held:
-        if place.tensor.is_meta:
-            address = address_of(place.tensor)
-            first.setdefault(address, place)
-            known.setdefault(address, set()).add(id(place.tensor))
+    for item in held:
+        if item.tensor.is_meta:
+            address = address_of(item.tensor)
+            first.setdefault(address, item)
+            known.setdefault(address, set()).add(id(item.tensor))
     dense = [a for a, h in first.items() if h.tensor.layout is torch.strided]
     shared = {a for a in dense if count_owners(a) > len(known[a])}
     for tensor, address in find_stored() if shared else ():
         if address in shared and id(tensor) not in known[address]:
-            place = first[address]
-            if not is_cast or tensor.dtype == place.tensor.dtype:
-                yield Held(f"alias of {place.name}", "alias", tensor)
+            item = first[address]
+            if not is_cast or tensor.dtype == item.tensor.dtype:
+                yield Held(f"alias of {item.name}", "alias", tensor)

@@ -24,7 +24,7 @@ MAX_TRIED: Final = 3
 def list_fitting(
     whole: Preparation, name: str, arguments: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield what would fit, in words.
+    """Yield what would fit, as text.
 
     Args:
         whole: The materialization that does not fit.

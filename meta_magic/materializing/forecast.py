@@ -30,7 +30,7 @@ MAX_NAMES: Final = 3
 N_LARGEST: Final = 5
 MAX_OF_UNIT: Final = 90  # seconds or minutes that are not yet said in the next unit
 
-WORDS: Final[Mapping[Phase, tuple[str, str]]] = {
+NAMES: Final[Mapping[Phase, tuple[str, str]]] = {
     "forward": ("forward", "forwards"),
     "backward": ("backward pass", "backward passes"),
     "optimizer": ("optimizer step", "optimizer steps"),
@@ -75,7 +75,7 @@ class Forecast:
         time = format_seconds(self.seconds)
         if not self.uses:
             return f"{self.n_operators:,} operators, {time}" if self.n_operators else ""
-        *first, last = [f"{n:,} {WORDS[use][n != 1]}" for use, n in self.uses]
+        *first, last = [f"{n:,} {NAMES[use][n != 1]}" for use, n in self.uses]
         counted = f"{', '.join(first)} and {last}" if first else last
         cost = f"{format_flops(self.flops)}, {time}" if self.flops else time
         return f"replays {counted} ({cost}), for {self._name_needing()}"
@@ -140,19 +140,19 @@ def group_needing(
     """Yield kind, a few names, and number of targets, the module's own first."""
     groups: dict[tuple[str, str], list[str]] = {}
     for target in targets:
-        place = target.held[0]
-        of = "" if place.kind == "parameter" else place.owner
-        groups.setdefault((place.kind, of), []).append(place.name)
+        item = target.held[0]
+        of = "" if item.kind == "parameter" else item.owner
+        groups.setdefault((item.kind, of), []).append(item.name)
     for kind, of in sorted(groups, key=lambda k: (k[0] in WITH_IT, -len(groups[k]))):
         names = groups[kind, of]
-        word = "tensor" if kind in ("state", "alias") else kind
-        plural = word if len(names) == 1 else f"{word}s"
+        noun = "tensor" if kind in ("state", "alias") else kind
+        plural = noun if len(names) == 1 else f"{noun}s"
         what = f"{plural} of {of}" if of else plural
         yield what, () if kind in WITH_IT else tuple(names[:MAX_NAMES]), len(names)
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a rough time in words."""
+    """Return a rough time as text."""
     if seconds < 1:
         return "less than a second"
     minutes = seconds / 60

@@ -129,10 +129,10 @@ def find_redrawn(held: Sequence[Held]) -> list[Held]:
     """
     drawn_by_program: dict[int, set[int]] = {}
     found = []
-    for place in held:
-        if place.tensor.is_meta or place.tensor.layout is not torch.strided:
+    for item in held:
+        if item.tensor.is_meta or item.tensor.layout is not torch.strided:
             continue
-        storage = place.tensor.untyped_storage()
+        storage = item.tensor.untyped_storage()
         located = find_origin(storage)
         if located is None or storage.device.type != "cpu":
             continue
@@ -145,7 +145,7 @@ def find_redrawn(held: Sequence[Held]) -> list[Held]:
             drawn = ProgramCalls(origin.program).drawn_storages()
             drawn_by_program[id(origin.program)] = drawn
         if number in drawn:
-            found.append(place)
+            found.append(item)
     return found
 
 
@@ -194,7 +194,7 @@ def locate_constructed(
     ends = choose_ends(moments)
     at_end = []
     for target, (origin, number), moment in zip(targets, found, moments, strict=True):
-        is_attribute = all(place.kind == "attribute" for place in target.held)
+        is_attribute = all(item.kind == "attribute" for item in target.held)
         is_late = moment.is_used is None and is_attribute
         if program is None and (is_late or not moment.is_used):
             check_fresh(target, origin, number, live)
@@ -215,13 +215,13 @@ def find_made_by_use(held: Sequence[Held], program: Program | None) -> list[Held
         program: The recording whose end counts; None for the latest.
     """
     located = []
-    for place in held:
+    for item in held:
         with suppress(MaterializeError):
-            (target,) = group_targets([place], None)
-            located.append((place, locate_one(target, program)))
+            (target,) = group_targets([item], None)
+            located.append((item, locate_one(target, program)))
     moments = find_moments([found for _, found in located], make_reader())
     pairs = zip(located, moments, strict=True)
-    return [place for (place, _), moment in pairs if moment.is_used is None]
+    return [item for (item, _), moment in pairs if moment.is_used is None]
 
 
 def make_reader() -> Read:

@@ -117,10 +117,10 @@ def prepare(
     """Plan what :func:`materialize` would do; the same arguments and errors."""
     check_arguments(init, dtype, trace, state)
     check_surroundings(module)
-    place = read_device("cpu" if device is None else device, MaterializeError)
+    target_device = read_device("cpu" if device is None else device, MaterializeError)
     task = Task(
         root=module,
-        device=place,
+        device=target_device,
         held=find_held(module),
         targets=(),
         program=None if trace is None else trace.program,
@@ -132,7 +132,7 @@ def prepare(
     def prepare_task(task: Task) -> Preparation:
         targets = group_targets([h for h in task.held if h.tensor.is_meta], dtype)
         for target in targets:
-            target.device = place
+            target.device = target_device
         notes = [*spread(targets)] if device is None else ()
         task = replace(task, targets=targets, notes=[*task.notes, *notes])
         return Preparation(task=task, fill=choose_fill(init, task, own))
@@ -190,7 +190,7 @@ def find_held(root: object) -> list[Held]:
     """
     held = [*find_tensors(root)]
     if isinstance(root, Variables):
-        return [place for place in held if is_recorded(place.tensor)]
+        return [item for item in held if is_recorded(item.tensor)]
     if not held and not isinstance(root, nn.Module):
         raise MaterializeError(
             "wanted a module, a tensor or an object that holds some, not a "
@@ -207,14 +207,14 @@ def spread(targets: Sequence[Target]) -> Iterator[str]:
     """
     there, missing = list_devices(), defaultdict(list)
     for target in targets:
-        place = find_recorded_placement(target.storage)
-        if place is not None and str(place) in there:
-            target.device = place
-        elif place is not None:
-            missing[place].append(target.name)
-    for place, names in missing.items():
+        planned = find_recorded_placement(target.storage)
+        if planned is not None and str(planned) in there:
+            target.device = planned
+        elif planned is not None:
+            missing[planned].append(target.name)
+    for planned, names in missing.items():
         yield (
-            f"there is no {place} here: what was planned on it is on the CPU, "
+            f"there is no {planned} here: tensors planned on it are on the CPU, "
             f"{format_names(names)}"
         )
 
@@ -238,14 +238,14 @@ def choose_companions(
     is_lenient = isinstance(task.root, Variables)
     found = find_companions(task.held, task.modules, is_cast=is_cast)
     if not is_trained:
-        found = [place for place in found if place.kind != "gradient"]
+        found = [item for item in found if item.kind != "gradient"]
         made = find_made_by_use(find_forgettable(found), task.program)
-        found = [place for place in found if place not in made]
+        found = [item for item in found if item not in made]
         task = replace(task, forgotten=made)
     optional = [*task.held, *found] if is_lenient else found
     task = replace(task, held=[] if is_lenient else task.held)
     prepared = prepare_with(task, optional, prepare)
-    own = {address_of(place.tensor) for place in task.held}
+    own = {address_of(item.tensor) for item in task.held}
     costly = [h for h in found if h.kind in COSTLY and address_of(h.tensor) not in own]
     if is_lenient or not costly:
         return prepared
@@ -259,17 +259,17 @@ def prepare_with(task: Task, optional: Sequence[Held], prepare: Prepare) -> Prep
     """
     on_meta: list[tuple[Held, str]] = []
 
-    def leave(places: Sequence[Held], error: MaterializeError) -> list[Held]:
-        gone = {id(place.tensor) for place in places}
-        on_meta.extend((place, str(error)) for place in places)
-        return [place for place in optional if id(place.tensor) not in gone]
+    def leave_out(items: Sequence[Held], error: MaterializeError) -> list[Held]:
+        gone = {id(item.tensor) for item in items}
+        on_meta.extend((item, str(error)) for item in items)
+        return [item for item in optional if id(item.tensor) not in gone]
 
-    for place in optional:
+    for item in optional:
         try:
-            if place.tensor.is_meta:
-                check_makeable(place)
+            if item.tensor.is_meta:
+                check_makeable(item)
         except MaterializeError as error:
-            optional = leave([place], error)
+            optional = leave_out([item], error)
     for n_tried in range(MAX_TRIES):
         try:
             held = [*task.held, *optional]
@@ -281,7 +281,9 @@ def prepare_with(task: Task, optional: Sequence[Held], prepare: Prepare) -> Prep
             at_fault = find_at_fault(error, task.held, optional)
             if not optional or at_fault == []:
                 raise
-            optional = leave(at_fault or optional if not is_last else optional, error)
+            optional = leave_out(
+                at_fault or optional if not is_last else optional, error
+            )
     raise AssertionError
 
 
@@ -295,9 +297,9 @@ def find_at_fault(
     if not isinstance(error.target, Target):
         return None
     ids = {id(tensor) for tensor in error.target.tensors}
-    if any(id(place.tensor) in ids for place in wanted):
+    if any(id(item.tensor) in ids for item in wanted):
         return []
-    return [place for place in optional if id(place.tensor) in ids]
+    return [item for item in optional if id(item.tensor) in ids]
 
 
 def drop_costly(
@@ -307,14 +309,14 @@ def drop_costly(
     seconds, fits = prepared.forecast.seconds, prepared.fits
     if fits and seconds < PATIENCE:
         return prepared
-    task, gone = prepared.task, {id(place.tensor) for place in costly}
-    held = [place for place in task.held if id(place.tensor) not in gone]
+    task, gone = prepared.task, {id(item.tensor) for item in costly}
+    held = [item for item in task.held if id(item.tensor) not in gone]
     lean = prepare(replace(task, held=held, notes=()))
     added = seconds - lean.forecast.seconds
     if added < PATIENCE and (fits or not lean.fits):
         return prepared
     why = f"that takes {format_seconds(added)} more" if fits else "that does not fit"
-    dropped = [(place, why) for place in costly if place.kind != "gradient"]
+    dropped = [(item, why) for item in costly if item.kind != "gradient"]
     notes = [f"gradients were left out: {why}"] if len(dropped) < len(costly) else []
     task = replace(
         lean.task,

@@ -119,7 +119,7 @@ class Preparation:
         except BaseException:
             installation.undo()
             raise
-        on_meta = {id(place.tensor) for place, _ in self.task.on_meta}
+        on_meta = {id(item.tensor) for item, _ in self.task.on_meta}
         others = describe_losses(self.task, n_dropped)
         return MaterializeReport(
             module=type(self.task.root).__name__,
@@ -232,8 +232,8 @@ def check_filled(task: Task) -> list[str]:
     Raises:
         MaterializeError: Some are on meta still.
     """
-    filled = {id(place.tensor) for place in task.held}
-    on_meta = {id(place.tensor) for place, _ in task.on_meta}
+    filled = {id(item.tensor) for item in task.held}
+    on_meta = {id(item.tensor) for item, _ in task.on_meta}
     is_whole = not isinstance(task.root, Variables)
     others = [
         (f"{fqn}.{name}" if fqn else name, tensor)

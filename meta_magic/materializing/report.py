@@ -126,7 +126,7 @@ class MaterializeReport:
 
     @property
     def places(self) -> str:
-        """Where the tensors are now, in words."""
+        """The devices of the tensors now, as text."""
         made = [str(t.device) for t in self.tensors if t.filled_by not in (KEPT, LEFT)]
         return " and ".join(dict.fromkeys(made)) or str(self.device)
 

@@ -96,7 +96,7 @@ class Target:
     Attributes:
         storage: The storage; without content where ``is_meta``.
         itemsize: Bytes of an element as its first tensor reads it.
-        held: The tensors, once for each place that holds them.
+        held: The tensors, once for each object that holds them.
         tensors: The tensors, each once.
         dtype: What they are cast to; None if they are not.
         device: Where the storage is made real.
@@ -151,7 +151,7 @@ class Variables:
 def find_tensors(root: object) -> Iterator[Held]:
     """Yield every tensor of a module and all below it, or of another object.
 
-    A module's tensor is yielded for each place that holds it.
+    A module's tensor is yielded once for each module that holds it.
     """
     seen: set[int] = set()
     with DisableTorchFunction():
@@ -173,7 +173,7 @@ def find_roots(root: object) -> Iterator[tuple[str, nn.Module]]:
 
 
 def find_modules(root: object) -> Iterator[tuple[str, nn.Module]]:
-    """Yield name and module of every module of an object, at every place."""
+    """Yield name and module of every module of an object, under each of its names."""
     for name, top in find_roots(root):
         yield from ((join(name, fqn), module) for fqn, module in walk_modules(top))
 
@@ -184,7 +184,7 @@ def join(prefix: str, name: str) -> str:
 
 
 def find_in_module(root: nn.Module, path: str, seen: set[int]) -> Iterator[Held]:
-    """Yield every tensor of a module and all below it, at every place.
+    """Yield every tensor of a module and all below it, under each of its names.
 
     Args:
         root: The module.
@@ -372,17 +372,17 @@ def group_targets(held: Sequence[Held], dtype: torch.dtype | None) -> list[Targe
         MaterializeError: Torch cannot make one of the tensors.
     """
     targets: dict[int, Target] = {}
-    for place in held:
-        check_makeable(place)
-        storage = Tensor.untyped_storage(place.tensor)
+    for item in held:
+        check_makeable(item)
+        storage = Tensor.untyped_storage(item.tensor)
         target = targets.setdefault(
-            address_of_storage(storage), Target(storage, place.tensor.itemsize)
+            address_of_storage(storage), Target(storage, item.tensor.itemsize)
         )
-        target.held.append(place)
-        if not any(place.tensor is tensor for tensor in target.tensors):
-            target.tensors.append(place.tensor)
+        target.held.append(item)
+        if not any(item.tensor is tensor for tensor in target.tensors):
+            target.tensors.append(item.tensor)
     for target in targets.values():
-        is_cast = any(place.is_cast for place in target.held)
+        is_cast = any(item.is_cast for item in target.held)
         target.dtype = choose_dtype(target, dtype if is_cast else None)
     return list(targets.values())
 
@@ -395,9 +395,9 @@ def address_of(tensor: Tensor) -> int:
     return address
 
 
-def check_makeable(place: Held) -> None:
+def check_makeable(item: Held) -> None:
     """Refuse a tensor that torch cannot make from one on meta."""
-    tensor, why = place.tensor, ""
+    tensor, why = item.tensor, ""
     if is_lazy(tensor):
         why = "its shape is not known yet: call the module once in the recorded cell"
     elif type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
@@ -411,7 +411,7 @@ def check_makeable(place: Held) -> None:
         why = f"it is quantized ({tensor.dtype}), and torch makes none such from meta"
     if why:
         raise MaterializeError(
-            f"cannot materialize {place.name!r}: {why}. Materialize the other "
+            f"cannot materialize {item.name!r}: {why}. Materialize the other "
             "submodules one by one, or replace it"
         )
 

@@ -157,7 +157,7 @@ def _find_backward(block: ast.Module) -> tuple[list[ast.stmt], int]:
     why = "no statement of the block itself calls backward(), only what it calls may"
     if found:
         lines = ", ".join(str(row[at].lineno) for row, at in found)
-        why = f"backward() is called in several places, lines {lines}"
+        why = f"backward() is called at several lines, {lines}"
     raise TrialError(f"gradients cannot be accumulated: {why}")
 
 

@@ -64,7 +64,7 @@ def _strip_recording(entered: ast.With, rerun: Rerun) -> list[ast.stmt]:
     if len(entered.items) == 1:
         return entered.body
     if len(others) != len(entered.items) - 1:
-        raise TrialError("which of its contexts is `record()` cannot be told")
+        raise TrialError("it is not known which of its contexts is `record()`")
     return [ast.copy_location(ast.With(items=others, body=entered.body), entered)]
 
 

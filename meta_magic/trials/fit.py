@@ -33,7 +33,7 @@ class SizeFit:
         current: Its value in the block.
         least: The smallest value that was asked about.
         largest: The largest value that fits; 0 if none does.
-        recorded: (size, bytes at the peak) of the recordings behind the answer.
+        recorded: (size, bytes at the peak) of the recordings that were made.
         interpolation: The bytes of each call at any size; None where the program
             differs by size.
     """
@@ -99,7 +99,7 @@ class Fit:
     Attributes:
         device: The name of the device.
         nbytes: Bytes of its memory.
-        place: The block's device that it stands for.
+        place: The device of the block whose memory is compared with that of ``device``.
         peak_nbytes: Most bytes that are live there at once, as recorded.
         sizes: By name, how that grows with each size that was asked about.
         choices: Choices that the caller made.
@@ -150,7 +150,7 @@ class Fit:
 
 
 def _format_largest(size: SizeFit) -> str:
-    """Return in words which size fits, and what one more needs."""
+    """Return the text that says which size fits, and what one more needs."""
     if size.largest:
         text = f"at most {size.largest}"
     else:
@@ -329,7 +329,7 @@ def fit_trace(
     fit = Fit(
         device=found.name,
         nbytes=found.nbytes,
-        place=sample.place,
+        place=sample.device,
         peak_nbytes=sample.peak_nbytes,
         sizes=sizes,
         choices=chosen,

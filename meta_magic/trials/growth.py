@@ -26,7 +26,7 @@ class Growth:
         choices: Changes of the block.
         nbytes: The memory in which the largest size should fit.
         largest: The largest size that fits, as recorded; 0 if none does.
-        recorded: (size, bytes at the peak) of the recordings behind the answer.
+        recorded: (size, bytes at the peak) of the recordings that were made.
         sizes: The recorded sizes from which others are interpolated; () where programs
             differ by size.
         step: Interpolated sizes are multiples of it.

@@ -45,12 +45,12 @@ Spot: TypeAlias = tuple[str, str, int]
 """The name of a function of torch, and the file and line that call it."""
 
 
-def list_spots(program: Program, places: Iterable[int]) -> Iterator[Spot]:
+def list_spots(program: Program, call_sites: Iterable[int]) -> Iterator[Spot]:
     """Yield the spots of call sites, given as indexes into those of a program."""
-    for number in places:
-        place = program.call_sites[number]
-        if place.function is not None and place.position is not None:
-            yield place.function, place.position.file, place.position.line
+    for number in call_sites:
+        site = program.call_sites[number]
+        if site.function is not None and site.position is not None:
+            yield site.function, site.position.file, site.position.line
 
 
 class ChangedCalls(TorchFunctionMode):
@@ -111,7 +111,7 @@ KERNELS: Final = [
 
 
 def _change_copies(*_: object) -> Act:
-    """Return the tensor itself in place of its copy."""
+    """Return the tensor itself instead of its copy."""
     return lambda _function, copied, *_, **__: copied
 
 
@@ -230,7 +230,7 @@ def _make_change(advice: Advice, program: Program) -> Choice:
     if advice.kind == "gradient":
         return _freeze_others()
     if advice.kind in ACTS:
-        spots = list_spots(program, advice.places)
+        spots = list_spots(program, advice.call_sites)
         return ChangedCalls(spots, ACTS[advice.kind](advice))
     return str(advice.choice)
 
@@ -263,7 +263,7 @@ class Outcome(NamedTuple):
 def prove_advice(trace: Trace) -> tuple[Advice, ...]:
     """Return the advice on a trace, with a proof where a change can be tried.
 
-    Advice is left out if the change turns out to help nothing.
+    Advice is dropped if a trial shows that its change saves nothing.
     """
     return tuple(_prove(trace, find_advice(trace)))
 

@@ -100,10 +100,10 @@ class Recordings:
         return list_sizes(check_rerun(self._trace))
 
     def read_size(self, name: str) -> int:
-        """Return the integer that a name stood for when the block had run.
+        """Return the integer that a name had as its value when the block had run.
 
         Raises:
-            TrialError: The name stands for no positive integer.
+            TrialError: The name's value is no positive integer.
         """
         if name not in self._current:
             self._current[name] = read_size(self._trace, name, self._prepare)

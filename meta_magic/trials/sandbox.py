@@ -140,7 +140,7 @@ def enter_sandbox() -> list[str]:
     """Refuse side effects from now on, for good; runs in a child.
 
     Returns:
-        A list, to which each refusal is added in words.
+        A list, to which each refusal is added as text.
     """
     refused: list[str] = []
     sys.dont_write_bytecode = True

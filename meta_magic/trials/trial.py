@@ -176,7 +176,7 @@ def _answer_trial(
 def read_size(
     trace: Trace, name: str, prepare: Callable[[], None] = lambda: None
 ) -> int:
-    """Return the integer that a name stood for when the block had run.
+    """Return the integer that a name had as its value when the block had run.
 
     Args:
         trace: The recording of the block.
@@ -184,7 +184,7 @@ def read_size(
         prepare: Is called before the block runs again, if it must.
 
     Raises:
-        TrialError: The name stands for no positive integer.
+        TrialError: The name's value is no positive integer.
     """
     rerun = check_rerun(trace)
     known = list_sizes(rerun).get(name) or find_unbound(rerun, name)
@@ -193,7 +193,7 @@ def read_size(
         known = ask_trial(trace, lambda _, variables: as_size(variables.get(name)))
     size = as_size(known)
     if size is None:
-        raise TrialError(f"no name {name!r} of the block stands for a positive integer")
+        raise TrialError(f"the block has no name {name!r} for a positive integer")
     return size
 
 
@@ -276,7 +276,7 @@ class Variant(NamedTuple):
 def ask_variants(
     trace: Trace, variants: Sequence[Variant], seconds: float
 ) -> list[Any | TrialError]:
-    """Record other blocks in place of a trace's block, all at once.
+    """Record other blocks instead of a trace's block, all at once.
 
     Returns:
         For each variant the answer, or the reason why there is none.

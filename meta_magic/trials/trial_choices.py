@@ -182,7 +182,7 @@ class Kind(NamedTuple):
     Attributes:
         make: Patches torch, given the text after the colon ("" for none) and the type
             of the device; may return a :data:`Fault`.
-        argument: What may stand after the colon, in a word; "" if nothing may.
+        argument: The name of what is written after the colon; "" if nothing may be.
     """
 
     make: Callable[[str, str], Fault | None]

@@ -30,7 +30,7 @@ PAUSE: Final = 0.05
 """Seconds between two checks whether another recording has ended."""
 
 NOTHING: Final = (
-    "the cell reads no name that stands for a positive integer: write batch = 8 "
+    "the cell reads no name of a positive integer: write batch = 8 "
     "for a size to see how the memory grows with it"
 )
 

@@ -192,7 +192,7 @@ class Payload:
         back = np.arange(columns.n_calls) - columns.forward
         return {
             "signature": columns.signature.tolist(),
-            "place": columns.place.tolist(),
+            "place": columns.call_site.tolist(),
             "module": self._find_modules(columns.find_holders(self._program)),
             "call": columns.module_call.tolist(),
             "forward": np.where(columns.forward < 0, 0, back).tolist(),
@@ -301,7 +301,7 @@ def memory_payload(trace: "Trace") -> dict[str, Any]:
     distinct, number = np.unique(lives.nbytes[order], return_inverse=True)
     return {
         "categories": [*CATEGORIES],
-        "places": [*account.places],
+        "places": [*account.devices],
         "accelerator": find_accelerator(memory),
         "storage": as_differences(storage),
         "start": as_differences(start),
@@ -309,5 +309,5 @@ def memory_payload(trace: "Trace") -> dict[str, Any]:
         "nbytes": sizes.all_of(distinct.tolist(), number),
         "sizes": sizes.rows,
         "category": account.category[storage].tolist(),
-        "place": account.place[storage].tolist(),
+        "place": account.device[storage].tolist(),
     }

@@ -43,7 +43,7 @@ class Advice:
         flops: FLOPs that are not needed; negative if the advice costs FLOPs.
         choice: The change with which the block can be recorded again; None if only
             other code would help.
-        places: Indices into ``Program.call_sites``: the calls that the choice changes.
+        call_sites: The calls that the choice changes, as in ``Program.call_sites``.
         proof: The peaks with and without the choice; None if nothing was recorded.
         unproven: Why there is no proof, so that the saving is only computed; None if
             there is one, or none was asked for.
@@ -56,7 +56,7 @@ class Advice:
     peak_nbytes: int = 0
     flops: int = 0
     choice: str | None = None
-    places: tuple[int, ...] = ()
+    call_sites: tuple[int, ...] = ()
     proof: Proof | None = None
     unproven: str | None = None
 

@@ -211,7 +211,9 @@ def find_math_attention(evidence: "Evidence") -> Iterator[Advice]:
                 nbytes=nbytes,
                 peak_nbytes=saved,
                 choice=next((c for part, c in CHOICES if part in reason), None),
-                places=evidence.places_of(choice.first_op for choice in choices),
+                call_sites=evidence.call_sites_of(
+                    choice.first_op for choice in choices
+                ),
             )
 
 

@@ -127,19 +127,18 @@ class Evidence:
 
     def lines_of(self, calls: Iterable[int]) -> tuple[int, ...]:
         """Return the lines of the cell of calls, or of their forward calls."""
-        places = {int(self.columns.place[call]) for call in self._forward(calls)}
-        lines = {self.program.call_sites[place].line for place in places if place >= 0}
+        sites = {int(self.columns.call_site[call]) for call in self._forward(calls)}
+        lines = {self.program.call_sites[site].line for site in sites if site >= 0}
         return tuple(sorted(line for line in lines if line is not None))
 
-    def places_of(self, calls: Iterable[int]) -> tuple[int, ...]:
+    def call_sites_of(self, calls: Iterable[int]) -> tuple[int, ...]:
         """Return the call sites of torch's functions whose position is known."""
-        found = {int(self.columns.place[call]) for call in calls} - {-1}
-        places = self.program.call_sites
+        found = {int(self.columns.call_site[call]) for call in calls} - {-1}
+        sites = self.program.call_sites
         return tuple(
             number
             for number in sorted(found)
-            if places[number].function is not None
-            and places[number].position is not None
+            if sites[number].function is not None and sites[number].position is not None
         )
 
     def _forward(self, calls: Iterable[int]) -> Iterator[int]:
@@ -151,14 +150,14 @@ class Evidence:
     def is_own(self) -> Flags:
         """For each call whether code outside of libraries made it."""
         files = [
-            None if place.position is None else PurePath(place.position.file)
-            for place in self.program.call_sites
+            None if site.position is None else PurePath(site.position.file)
+            for site in self.program.call_sites
         ]
         flags = [file is not None and not LIBRARIES & {*file.parts} for file in files]
-        return np.asarray([*flags, False], np.bool_)[self.columns.place]
+        return np.asarray([*flags, False], np.bool_)[self.columns.call_site]
 
     @cached_property
-    def place(self) -> str:
+    def device(self) -> str:
         """The device that needs most bytes."""
         return find_accelerator(self.memory)
 
@@ -211,12 +210,12 @@ class Evidence:
         nbytes: Integers,
         storages: Integers | None = None,
     ) -> int:
-        """Return the most bytes of stretches on the device ``place``."""
+        """Return the most bytes of stretches on ``device``."""
         account = self.memory.account
-        if self.place not in account.places:
+        if self.device not in account.devices:
             return 0
         of = self.lives.storage if storages is None else storages
-        here = account.place[of] == account.places.index(self.place)
+        here = account.device[of] == account.devices.index(self.device)
         change = np.zeros(self.columns.n_calls + 1, np.int64)
         np.add.at(change, start[here], nbytes[here])
         np.subtract.at(change, stop[here], nbytes[here])

@@ -48,10 +48,10 @@ class Graph:
 
 def find_kept_graphs(evidence: "Evidence") -> Iterator[Advice]:
     """Yield an advice for each call site whose graphs are all alive at the end."""
-    graphs_by_place = defaultdict(list)
+    graphs_by_site = defaultdict(list)
     for graph in find_graphs(evidence):
-        graphs_by_place[find_key(evidence, graph)].append(graph)
-    for graphs in graphs_by_place.values():
+        graphs_by_site[find_key(evidence, graph)].append(graph)
+    for graphs in graphs_by_site.values():
         if len(graphs) >= MIN_GRAPHS:
             yield describe(evidence, graphs)
 
@@ -65,7 +65,7 @@ def describe(evidence: "Evidence", graphs: Sequence[Graph]) -> Advice:
         stop[list(graph.saved)] = following.calls[-1] + 1
     nbytes = int(evidence.nbytes[freed].sum())
     shares = np.ones(len(stop))
-    places = evidence.places_of(graph.calls[-1] for graph in graphs)
+    call_sites = evidence.call_sites_of(graph.calls[-1] for graph in graphs)
     return Advice(
         kind="leak",
         text=f"{len(graphs):,} results are kept to the end, and with each the graph "
@@ -74,8 +74,8 @@ def describe(evidence: "Evidence", graphs: Sequence[Graph]) -> Advice:
         lines=evidence.lines_of(graph.calls[-1] for graph in graphs),
         nbytes=nbytes,
         peak_nbytes=evidence.save_by(shares, stop),
-        choice=".detach()" if places else None,
-        places=places,
+        choice=".detach()" if call_sites else None,
+        call_sites=call_sites,
     )
 
 
@@ -89,7 +89,7 @@ def find_key(evidence: "Evidence", graph: Graph) -> tuple[object, ...]:
     ops = [evidence.program.signatures[n].op for n in columns.signature[calls]]
     return (
         tuple(ops),
-        int(columns.place[calls[-1]]),
+        int(columns.call_site[calls[-1]]),
         find_caller(evidence, graph.calls[0]),
     )
 

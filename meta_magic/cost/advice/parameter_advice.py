@@ -94,7 +94,7 @@ def describe_unused(
     """Return the advice on parameters that no call reads."""
     nbytes = int(evidence.nbytes[unused].sum())
     makers = makers_of(evidence, unused)
-    places = evidence.places_of(makers)
+    call_sites = evidence.call_sites_of(makers)
     return Advice(
         kind="no gradient",
         text=f"no forward reads {shorten([names[s] for s in unused])} "
@@ -102,8 +102,8 @@ def describe_unused(
         lines=evidence.lines_of(makers),
         nbytes=nbytes,
         peak_nbytes=evidence.save_without(unused),
-        choice="none of them" if places else None,
-        places=places,
+        choice="none of them" if call_sites else None,
+        call_sites=call_sites,
     )
 
 
@@ -247,10 +247,10 @@ def find_lost_initializations(evidence: "Evidence") -> Iterator[Advice]:
         maker = int(evidence.maker[storage])
         names = tied.get(int(columns.module[maker]), ())
         if names and evidence.is_own[maker] and is_init[maker]:
-            found[int(columns.place[maker]), names].append(storage)
+            found[int(columns.call_site[maker]), names].append(storage)
     for (_, names), storages in found.items():
         nbytes = int(evidence.nbytes[storages].sum())
-        places = evidence.places_of(evidence.maker[storages].tolist())
+        call_sites = evidence.call_sites_of(evidence.maker[storages].tolist())
         yield Advice(
             kind="tying",
             text=f"{format_bytes(nbytes)} are filled and then thrown away, as "
@@ -259,25 +259,25 @@ def find_lost_initializations(evidence: "Evidence") -> Iterator[Advice]:
             lines=evidence.lines_of(evidence.maker[storages].tolist()),
             nbytes=nbytes,
             peak_nbytes=evidence.save_without(storages),
-            choice="no weight of its own" if places else None,
-            places=places,
+            choice="no weight of its own" if call_sites else None,
+            call_sites=call_sites,
         )
 
 
 def find_tied(evidence: "Evidence") -> dict[int, tuple[str, ...]]:
     """Return by module number the names of its parameters that other names share."""
-    places: Counter[int] = Counter()
+    n_held: Counter[int] = Counter()
     named: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
     for number, root in enumerate(evidence.modules):
         for node in root.walk():
             for tensor, storage in zip(node.tensors, node.storages, strict=False):
                 if tensor.kind == "parameter" and storage >= 0:
-                    places[storage] += 1
+                    n_held[storage] += 1
                     name = ".".join(filter(None, (node.fqn, tensor.name)))
                     named[number, node.fqn].append((name, storage))
     tied = {
-        place: tuple(name for name, storage in held if places[storage] > 1)
-        for place, held in named.items()
+        site: tuple(name for name, storage in held if n_held[storage] > 1)
+        for site, held in named.items()
     }
     return {
         number: tied.get((root, fqn), ())

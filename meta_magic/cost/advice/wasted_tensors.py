@@ -69,12 +69,12 @@ def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
         return
     last_write = evidence.last_call(evidence.columns.is_written)
     last_read = evidence.last_call(~evidence.columns.is_made)
-    calls_by_place = defaultdict(list)
+    calls_by_site = defaultdict(list)
     for call in calls.tolist():
         copy = int(evidence.columns.storage[evidence.tensors_of(call)][-1])
         if last_read[copy] > call and is_idle(evidence, call, last_write):
-            calls_by_place[int(evidence.columns.place[call])].append(call)
-    for copying in calls_by_place.values():
+            calls_by_site[int(evidence.columns.call_site[call])].append(call)
+    for copying in calls_by_site.values():
         copies = evidence.columns.first[np.asarray(copying) + 1] - 1
         storages = evidence.columns.storage[copies]
         # The source would live as long as both: the saving is while both are alive.
@@ -93,14 +93,14 @@ def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
                 nbytes=nbytes,
                 peak_nbytes=evidence.save_between(storages, np.asarray(copying), both),
                 choice="no copy" if spared else None,
-                places=spared,
+                call_sites=spared,
             )
 
 
 def find_spared(evidence: "Evidence", calls: Sequence[int]) -> tuple[int, ...]:
     """Return the call sites of copies whose function could return its argument."""
-    found = evidence.places_of(calls)
-    functions = {evidence.program.call_sites[place].function for place in found}
+    found = evidence.call_sites_of(calls)
+    functions = {evidence.program.call_sites[site].function for site in found}
     return found if functions <= SPARED else ()
 
 
@@ -162,16 +162,16 @@ def find_wide_dtypes(evidence: "Evidence") -> Iterator[Advice]:
     """
     chosen = evidence.calls_of(is_promoting) & evidence.is_own
     chosen &= evidence.is_in("forward", "other")
-    calls_by_place: dict[tuple[int, torch.dtype, torch.dtype], list[int]]
-    calls_by_place = defaultdict(list)
+    calls_by_site: dict[tuple[int, torch.dtype, torch.dtype], list[int]]
+    calls_by_site = defaultdict(list)
     usual = None
     for call in np.flatnonzero(chosen).tolist():
         usual = find_usual(evidence) if usual is None else usual
         wide, narrow = find_dtypes(evidence, call)
         if narrow.itemsize >= usual.itemsize < wide.itemsize:
-            place = int(evidence.columns.place[call])
-            calls_by_place[place, wide, narrow].append(call)
-    for (_, wide, narrow), calls in calls_by_place.items():
+            site = int(evidence.columns.call_site[call])
+            calls_by_site[site, wide, narrow].append(call)
+    for (_, wide, narrow), calls in calls_by_site.items():
         yield describe(evidence, calls, wide, narrow)
 
 
@@ -200,7 +200,7 @@ def describe(
         nbytes=nbytes,
         peak_nbytes=evidence.save_by(shares, stop),
         choice=f"dtype={narrower}" if makers else None,
-        places=evidence.places_of(makers),
+        call_sites=evidence.call_sites_of(makers),
     )
 
 

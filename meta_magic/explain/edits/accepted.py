@@ -43,7 +43,7 @@ CONTIGUOUS: Final = Change("{}.contiguous()", methodcaller("contiguous"))
 COPY: Final = Change("{}.clone()", methodcaller("clone"))
 
 WRITTEN: Final = re.compile(r"[\w.\[\]]+")
-"""Names that can stand in code."""
+"""Names that are Python expressions."""
 
 
 def list_accepted_casts(probe: Probe, number: int) -> list[Change]:

@@ -84,7 +84,7 @@ DIMS: Final = frozenset(
 
 OTHER_DIMS: Final = (1, 0, -1, 2)
 
-LEFT_OUT: Final = frozenset(
+REMOVED: Final = frozenset(
     (
         *(
             "transpose",
@@ -144,7 +144,7 @@ def edit_arguments(situation: Situation) -> Iterator[Edit]:
         yield from _replace_called(program, called, far)
         if called.node.lineno in situation.lines:
             yield from _turn_dims(program, called, far)
-            yield from _leave_out(program, called, far)
+            yield from _remove_method(program, called, far)
             yield from _swap(program, called, far)
             yield from _free_sizes(program, called, far)
     yield from _edit_operators(situation)
@@ -195,9 +195,9 @@ def _turn_dims(program: Program, called: Called, far: float) -> Iterator[Edit]:
                 yield from program.replace(node, str(dim), DIM_COST + far + 0.1 * at)
 
 
-def _leave_out(program: Program, called: Called, far: float) -> Iterator[Edit]:
+def _remove_method(program: Program, called: Called, far: float) -> Iterator[Edit]:
     """Yield the edit that removes a method."""
-    if called.owner is not None and called.name in LEFT_OUT:
+    if called.owner is not None and called.name in REMOVED:
         end, start = called.node, called.owner
         if end.lineno == end.end_lineno:
             text = program.read(start)

@@ -1,8 +1,8 @@
 """Edits of numbers: the failed call accepts another one.
 
 ``nn.Linear(400, 10)`` gets 576 features. :func:`edit_numbers` looks for expressions
-that stood for 400 and writes 576 there, or a name that stood for 576, or a factor of a
-product. :func:`edit_roots` follows the chain of the refused size to numbers that are
+whose value was 400 and writes 576 there, or a name whose value was 576, or a factor of
+a product. :func:`edit_roots` follows the chain of the refused size to numbers that are
 written far away, and solves for their value.
 """
 
@@ -41,7 +41,7 @@ EXPRESSION: Final = 0.15
 """The cost of replacing an expression by a number."""
 
 SMALL: Final = 0.5
-"""The cost of a small number, which stands for many things."""
+"""The cost of a small number, which may mean many things."""
 
 MAX_SMALL: Final = 3
 
@@ -67,10 +67,10 @@ MAX_NAMES: Final = 2
 
 def edit_numbers(situation: Situation) -> Iterator[Edit]:
     """Yield edits of numbers, the likeliest first."""
-    program, stood_for = situation.program, _list_values(situation)
+    program, known = situation.program, _list_values(situation)
     for (wrong, right), cost in _weigh_pairs(situation):
-        nodes = [node for node, values in stood_for if wrong in values]
-        names = _find_names(program, stood_for, right)
+        nodes = [node for node, values in known if wrong in values]
+        names = _find_names(program, known, right)
         for node in nodes:
             weight = cost + situation.weigh(node) / 2
             weight += DATA if program.is_data(node) else 0
@@ -121,7 +121,7 @@ def is_out_of_range(error: str) -> bool:
 
 
 def _list_values(situation: Situation) -> list[tuple[ast.expr, set[int]]]:
-    """Return the expressions that stood for integers, with these."""
+    """Return the expressions whose values were integers, with these values."""
     found = []
     for node in situation.program.find(ast.expr):
         written = read_number(node)
@@ -133,11 +133,11 @@ def _list_values(situation: Situation) -> list[tuple[ast.expr, set[int]]]:
 
 
 def _find_names(
-    program: Program, stood_for: Iterable[tuple[ast.expr, set[int]]], right: int
+    program: Program, expressions: Iterable[tuple[ast.expr, set[int]]], right: int
 ) -> dict[int, list[str]]:
-    """Return by scope the names that stood for a number, the surest first."""
+    """Return by scope the names whose value was a number, the surest first."""
     known: dict[int, dict[str, int]] = {}
-    for node, values in stood_for:
+    for node, values in expressions:
         if right in values and isinstance(node, (ast.Name, ast.Attribute)):
             scope = program.find_scope(node)
             known.setdefault(scope, {})[ast.unparse(node)] = len(values)
@@ -154,7 +154,7 @@ def _edit_number(
     names: dict[int, list[str]],
     cost: float,
 ) -> Iterator[Edit]:
-    """Yield edits of an expression that stood for a wrong number."""
+    """Yield edits of an expression whose value was a wrong number."""
     wrong, right = pair
     if not is_read(node) or _is_dim(program, node):
         return

@@ -55,7 +55,7 @@ BACK: Final = 0.3
 ALIKE: Final = 0.2
 """The cost of changing other tensors of a formula as well."""
 
-MAX_PLACES: Final = 2
+MAX_WRITTEN: Final = 2
 
 UNDONE: Final = re.compile(
     r"{}(\.T|\.transpose\(.*\)|\.unsqueeze\((\d)\)|\.permute\((.*)\))"
@@ -91,7 +91,7 @@ def _change_operand(
     ((number, text),) = accepting.changes
     cost = _weigh(text) + extra - (SURE if situation.is_of_dtypes else 0)
     is_back = bool(_undo(text)) and (accepting.keeps_shape or "squeeze" in text)
-    for node in islice(situation.find_operand(number), MAX_PLACES):
+    for node in islice(situation.find_operand(number), MAX_WRITTEN):
         at = cost + situation.weigh(node)
         yield from situation.program.extend(
             node, text, at + (BACK / 2 if is_back else 0)

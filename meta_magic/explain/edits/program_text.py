@@ -213,7 +213,7 @@ class Program:
         return next((one for one in above if isinstance(one, ast.stmt)), None)
 
     def is_data(self, node: ast.AST) -> bool:
-        """Whether a node stands in a call that makes data."""
+        """Whether a node is within a call that makes data."""
         for above in self.walk_up(node):
             if isinstance(above, ast.stmt):
                 return False

@@ -46,7 +46,7 @@ class Situation:
         error: Type and text of the error.
         makers: By operand, the call site of the call that made it, if it is known.
         accepted: What the call accepts instead.
-        seen: The integers that the program's expressions stood for.
+        seen: The integers that were values of the program's expressions.
         refused: The sizes that the call refuses, with their origins.
     """
 
@@ -91,7 +91,7 @@ class Situation:
         return DTYPES.search(self.error) is not None
 
     def find_operand(self, number: int) -> Iterator[ast.expr]:
-        """Yield the expressions that stand for an operand at the lines of the call."""
+        """Yield the expressions of an operand at the lines of the call."""
         operand = self.call.operands[number]
         names = {*map(_normalize, (operand.name, *operand.aliases))}
         way = [*reversed(self.call.frames)]

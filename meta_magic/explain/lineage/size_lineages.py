@@ -272,30 +272,30 @@ class Lineages:
 
     def why(self, name: str, number: Any) -> tuple[Lineage, tuple[Unresolved, ...]]:
         """Return where a traced number comes from, and which sizes stay unresolved."""
-        places: dict[object, int] = {}
+        step_by_key: dict[object, int] = {}
         reached: list[Any] = []
 
-        def place(found: Any) -> int:
+        def number_step(found: Any) -> int:
             last = self._follow(found)
-            if _key_of(last) not in places:
-                places[_key_of(last)] = len(reached)
+            if _key_of(last) not in step_by_key:
+                step_by_key[_key_of(last)] = len(reached)
                 reached.append(last)
-            return places[_key_of(last)]
+            return step_by_key[_key_of(last)]
 
-        place(number)
+        number_step(number)
         steps: list[Step] = []
         unresolved = []
         while len(steps) < min(len(reached), MAX_STEPS):
             at, reached_number = len(steps), reached[len(steps)]
             step, parts = self._describe(reached_number)
-            step = replace(step, parts=tuple(map(place, parts)))
+            step = replace(step, parts=tuple(map(number_step, parts)))
             if _is_unknown(step, reached_number):
                 node, dim = reached_number.origin
                 unresolved.append(Unresolved(at, node.call.index, node.output, dim))
             steps.append(step)
         caveat = ""
         if len(reached) > len(steps):
-            caveat = f"what comes after {MAX_STEPS} steps is left out"
+            caveat = f"only the first {MAX_STEPS} steps are shown"
             for at, step in enumerate(steps):
                 parts = tuple(part for part in step.parts if part < len(steps))
                 steps[at] = replace(step, parts=parts)

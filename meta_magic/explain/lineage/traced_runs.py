@@ -2,7 +2,7 @@
 
 :func:`trace_block` rewrites the block's syntax tree: ``x = torch.ones(4, n)`` becomes
 ``x = note(torch.ones(written(0), note(n)))``, more or less. ``written`` returns the
-literal as a traced number, ``note`` keeps the integers that an expression stood for.
+literal as a traced number, ``note`` keeps the integers that an expression evaluated to.
 Lines and columns stay. Read :func:`ask_run` first.
 """
 
@@ -31,7 +31,7 @@ Span: TypeAlias = tuple[int, int, int | None, int | None]
 """First line, first column, last line, column after the last."""
 
 Seen: TypeAlias = Mapping[Span, frozenset[int]]
-"""The integers that expressions stood for, by the expressions' positions."""
+"""The integers that expressions evaluated to, by the expressions' positions."""
 
 LOAD: Final = ast.Load()
 
@@ -40,7 +40,7 @@ WRITTEN: Final = "__meta_magic_written__"
 REPLACE: Final = "__meta_magic_replace__"
 
 NUMBERS: Final = (ast.Name, ast.Attribute, ast.BinOp, ast.Call, ast.Subscript)
-"""Expressions that may stand for an integer."""
+"""Expressions whose value may be an integer."""
 
 REPLACED: Final = frozenset(function.__name__ for function in REPLACEMENTS)
 
@@ -85,7 +85,7 @@ class Now(NamedTuple):
 
     Attributes:
         values: The values of its literals.
-        seen: The integers that its expressions stood for.
+        seen: The integers that its expressions evaluated to.
     """
 
     values: list[Any]
@@ -118,7 +118,7 @@ def replace_function(function: Any) -> Any:
 
 
 def read_seen() -> Seen:
-    """Return the integers that expressions stood for."""
+    """Return the integers that expressions evaluated to."""
     return {span: frozenset(values) for span, values in NOW.seen.items() if values}
 
 
@@ -187,7 +187,7 @@ def _pair_defaults(node: ast.arguments) -> list[tuple[ast.arg, ast.expr]]:
 
 
 class _Tracer(ast.NodeTransformer):
-    """Replaces each integer literal, and wraps what may stand for an integer.
+    """Replaces each integer literal, and wraps what may be an integer.
 
     Args:
         labels: The labels of literals, by ``id`` of the node.

@@ -93,7 +93,7 @@ def _find_number(trace: Trace, tensor: Tensor) -> int:
             for seen in (*call.outputs, *call.inputs):
                 if seen.storage_id == found[1] and seen.shape == shape:
                     return seen.tensor_id
-    raise TrialError("the recording did not meet this tensor, or a later one did")
+    raise TrialError("the recording does not have this tensor, or a later one does")
 
 
 def _find_node(run: Run, number: int) -> Node:

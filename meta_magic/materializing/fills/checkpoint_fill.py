@@ -224,7 +224,7 @@ def match_names(held: Sequence[Held], entries: Mapping[str, CheckpointEntry]) ->
         MaterializeError: The checkpoint has a name that the module lacks, or a tensor
             of another shape.
     """
-    known = {place.name: place for place in held if place.is_persistent}
+    known = {item.name: item for item in held if item.is_persistent}
     unexpected = [name for name in entries if name not in known]
     if unexpected:
         raise MaterializeError(

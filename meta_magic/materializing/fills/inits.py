@@ -1,4 +1,4 @@
-"""Which fill each ``init=`` stands for; a new one is a class and a row here."""
+"""Which fill each ``init=`` names; a new one is a class and a row here."""
 
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -19,7 +19,7 @@ from meta_magic.replaying.memory import allocate, make_view
 from meta_magic.trace.program import Program
 
 Content: TypeAlias = UntypedStorage | Tensor
-"""What a target gets: a storage like its own, or a tensor in place of its only one."""
+"""What a target gets: a storage like its own, or a tensor to replace its only one."""
 
 State: TypeAlias = Literal["current", "constructed"]
 STATES: Final[tuple[State, ...]] = get_args(State)
@@ -34,14 +34,14 @@ class Task:
     Attributes:
         root: What is made real: a module, or another object that holds tensors.
         device: Where the content is made; each target has the device that it is put on.
-        held: All tensors of the root, at every place, and their companions.
+        held: All tensors of the root, under each of their names, and their companions.
         targets: Their storages that are on meta.
         program: The recording to replay, as it was at its end; None for the latest one
             of each tensor.
         notes: Notes for the report.
         state: Which content a replay gives: ``current``, that after the cell, or
             ``constructed``, that before the first use.
-        modules: The modules of the root, by name and at every place.
+        modules: The modules of the root, under each of their names.
         on_meta: Companions that stay on meta, each with the reason.
         forgotten: States of optimizers that are cleared.
     """
@@ -59,7 +59,7 @@ class Task:
 
 
 class MakesFill(Protocol):
-    """What a name of ``init=`` stands for: in general, a class of :class:`Fill`.
+    """What a name of ``init=`` selects: in general, a class of :class:`Fill`.
 
     Attributes:
         gives: What the tensors get, for the docstring of ``materialize``.

@@ -54,8 +54,8 @@ NAMES: Final[Mapping[Phase, str]] = {
     "optimizer": "an optimizer's step",
 }
 
-CANNOT_TELL: Final = (
-    "cannot tell what {!r} was when it was constructed: what wrote it then rests on "
+UNKNOWN_START: Final = (
+    "it is not known what {!r} was when it was constructed: what wrote it rests on "
     "what {} computed. Choose state='current', or give the trace= of a recording that "
     "ended before that"
 )
@@ -63,22 +63,22 @@ LATE: Final = (
     "{}: neither parameter nor buffer, and made by a use of the module: as after the "
     "cell"
 )
-DEFAULT_LEFT: Final = (
-    "torch's generator no longer stands where the cell left it (it was used, seeded, "
-    "or moved on for another cell), and was left alone: what is drawn next is not what "
-    "construction on the CPU would draw"
+DEFAULT_UNMOVED: Final = (
+    "torch's generator was used, seeded, or moved on for another cell since this cell "
+    "ended, and stays as it is: what is drawn next is not what construction on the CPU "
+    "would draw"
 )
 DEFAULT_BEFORE: Final = (
-    "torch's generator was left before {}, which nothing needs and which draws as many "
+    "torch's generator stays before {}, which nothing needs and which draws as many "
     "numbers as values say: what is drawn next is not what the CPU would draw"
 )
-OWN_LEFT: Final = (
-    "a generator of the cell's own was left where it is, for not all that the cell "
-    "drew from it was made: what it draws next is not what it would draw on the CPU"
+OWN_UNMOVED: Final = (
+    "a generator that the cell made stays as it is, because only a part of what the "
+    "cell drew from it was made: what it draws next is not what the CPU would draw"
 )
 UNCOUNTED: Final = (
-    "{!r} was made in inference mode, where torch does not count writes: one outside "
-    "of any recording since is not in it"
+    "{!r} was made in inference mode, where torch does not count writes: a write "
+    "outside of recordings since then is not in it"
 )
 
 # Recorded as the CPU runs them, or with a caveat of their own.
@@ -209,7 +209,7 @@ class ReplayFill:
         return self._filled_by.get(target, "replay")
 
     def _move_generators(self) -> Iterator[str]:
-        """Move generators to where the CPU would have left them.
+        """Move generators to the state that they would have after the cell on the CPU.
 
         Yields:
             Notes on those that could not be moved.
@@ -217,12 +217,12 @@ class ReplayFill:
         shares = [share for share in self._shares if share.moves_generator]
         parts = [part for share in shares for part in share.replay.parts]
         if False in {move_own(part.program, part.state_at) for part in parts}:
-            yield OWN_LEFT
+            yield OWN_UNMOVED
         moved = {move_generator(s.located.origin, s.replay) for s in shares}
         moved |= {move_earlier(share.replay) for share in shares}
-        is_behind = False in moved or waits_for_another(parts)
-        if is_behind and True not in moved:
-            yield DEFAULT_LEFT
+        has_unmoved = False in moved or waits_for_another(parts)
+        if has_unmoved and True not in moved:
+            yield DEFAULT_UNMOVED
         for replay in (s.replay for s in shares if s.located.until is None):
             is_end_known = replay.end_state() is not None
             skipped = find_skipped(replay.plan, is_end_known=is_end_known)
@@ -313,10 +313,10 @@ def find_used(shares: Iterable[Share]) -> set[Target]:
     for share in shares:
         phases = share.replay.follow(find_phases)[id(share.replay.parts[-1])]
         for number, target in share.located.target_by_storage.items():
-            kinds = {place.kind for place in target.held}
+            kinds = {item.kind for item in target.held}
             if phases.get(number) and kinds & {"parameter", "buffer"}:
                 uses = [NAMES[use] for use in USES if use in phases[number]]
-                text = CANNOT_TELL.format(target.name, " and ".join(uses))
+                text = UNKNOWN_START.format(target.name, " and ".join(uses))
                 raise MaterializeError(text, target)
             if phases.get(number):
                 used.add(target)

@@ -58,7 +58,7 @@ def test_a_failing_cell_ends_the_notebook_at_its_line(check, write, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cell", "code", "words"),
+    ("cell", "code", "message"),
     [
         ("x = = 3", 1, "SyntaxError"),
         ("%nothing_like_it", 2, "nothing_like_it` not found"),
@@ -67,11 +67,11 @@ def test_a_failing_cell_ends_the_notebook_at_its_line(check, write, tmp_path):
         ("import os; os._exit(0)", 2, "ended its process at once"),
     ],
 )
-def test_what_a_cell_does_decides_the_exit_code(check, write, cell, code, words):
+def test_what_a_cell_does_decides_the_exit_code(check, write, cell, code, message):
     write("import torch", cell)
     given, text = check("a.ipynb")
     assert given == code, text
-    assert words in text
+    assert message in text
 
 
 def test_a_cell_that_is_to_fail_may(check, write):
@@ -79,7 +79,7 @@ def test_a_cell_that_is_to_fail_may(check, write):
     assert check("a.ipynb")[0] == 0
 
 
-def test_a_cell_that_goes_on_for_ever_is_told(check, write):
+def test_a_cell_that_goes_on_for_ever_is_reported(check, write):
     write("import torch", "while True:\n    torch.zeros(3)")
     code, text = check("a.ipynb", "--timeout", 7)
     assert code == 2

@@ -19,7 +19,7 @@ def test_a_model_that_outgrows_its_budget_fails(check):
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("arguments", "reason"),
     [
         (["--budget", "beauty<3"], "'beauty' is no quantity of a budget"),
         (["--budget", "params"], "is no limit"),
@@ -29,13 +29,13 @@ def test_a_model_that_outgrows_its_budget_fails(check):
         (["--html", "no/such/folder/a.html"], "No such file"),
     ],
 )
-def test_an_option_that_is_none_is_refused_with_the_reason(check, words, reason):
-    code, text = check("a.py", *words, a="")
+def test_an_option_that_is_none_is_refused_with_the_reason(check, arguments, reason):
+    code, text = check("a.py", *arguments, a="")
     assert code == 2
     assert reason in text
 
 
-def test_what_changed_since_a_baseline_is_told_until_it_is_updated(check):
+def test_what_changed_since_a_baseline_is_reported_until_it_is_updated(check):
     baseline = "--baseline", "trace.json"
     code, text = check("a.py", *baseline, "--update", a=LINEAR.format(3, 3))
     assert (code, "changed" in text) == (0, False)
@@ -75,13 +75,13 @@ def test_the_command_imports_no_torch(tmp_path):
 
 
 def test_what_a_script_prints_is_shown_if_asked_for(tmp_path):
-    (tmp_path / "a.py").write_text("print('so many words')")
+    (tmp_path / "a.py").write_text("print('so many arguments')")
     command = [sys.executable, "-m", "meta_magic", "check", "a.py", "--verbose"]
     run = subprocess.run(
         command, capture_output=True, text=True, cwd=tmp_path, check=True
     )
-    assert "so many words" in run.stderr
-    assert "so many words" not in run.stdout
+    assert "so many arguments" in run.stderr
+    assert "so many arguments" not in run.stdout
 
 
 def test_help_says_what_exit_codes_mean(check, capsys):

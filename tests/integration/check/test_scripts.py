@@ -44,7 +44,7 @@ def test_a_wrong_shape_is_an_error_that_is_explained(check):
     assert place["region"]["startLine"] == 5
 
 
-def test_an_error_in_another_file_is_told_at_its_line_there(check):
+def test_an_error_in_another_file_is_reported_at_its_line_there(check):
     layers = "import torch\n\n\ndef mix(x):\n    return x @ x\n"
     main = "import torch\nfrom layers import mix\nmix(torch.zeros(2, 3))\n"
     code, text = check("main.py", "--json", main=main, layers=layers)
@@ -75,7 +75,7 @@ def test_what_a_script_does_to_its_process_decides_the_exit_code(
     assert words in text
 
 
-def test_a_script_that_trains_for_ever_is_told_how_far_it_came(check):
+def test_a_script_that_trains_for_ever_is_reported_with_how_far_it_came(check):
     script = """\
 import torch
 model = torch.nn.Linear(3, 3)
@@ -102,7 +102,7 @@ def test_a_script_that_takes_memory_is_refused_it(check, line):
 
 
 @pytest.mark.parametrize("size", ["much", "8", "0", "-5GB"])
-def test_a_size_that_is_none_or_too_little_is_told(check, size):
+def test_a_size_that_is_none_or_too_little_is_refused(check, size):
     with pytest.raises(SystemExit, match="2"):
         check("a.py", f"--memory={size}", a="")
 
@@ -145,7 +145,7 @@ while True:
     assert "it took more than 4 s (--timeout)" in text
 
 
-def test_arguments_behind_two_dashes_are_the_scripts(check):
+def test_arguments_after_two_dashes_are_the_scripts(check):
     script = """\
 import argparse, sys
 parser = argparse.ArgumentParser()
@@ -176,8 +176,8 @@ def test_a_script_runs_as_main_with_its_folder_in_front(check, tmp_path):
 def test_files_are_written_and_processes_started_as_without_us(check, tmp_path):
     script = """\
 import subprocess, sys
-told = subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True)
-open("out.txt", "wb").write(told.stdout)
+ran = subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True)
+open("out.txt", "wb").write(ran.stdout)
 """
     code, _ = check("writes.py", writes=script)
     assert code == 0

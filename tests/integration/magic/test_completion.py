@@ -118,7 +118,7 @@ def test_modules_are_completed_after_materialize(models, typed, paths):
     assert complete(models, f"%meta materialize {typed}") == paths
 
 
-def test_a_path_is_completed_on_any_line_and_behind_an_assignment(models):
+def test_a_path_is_completed_on_any_line_and_after_an_assignment(models):
     cell = "x = 1\nreport = %meta materialize model.la"
     assert complete(models, cell) == {"model.layers", "model.last"}
 
@@ -165,8 +165,8 @@ def test_what_is_completed_can_be_evaluated():
     namespace = {"named": named}
     typed = ("named[", "named[0][", "named[0].", "named[0].last.")
     known = {path for start in typed for path in complete_path(namespace, start)}
-    met = {id(eval(path, namespace)) for path in known}
-    assert met == {id(module) for module in named.modules()} - {id(named)}
+    found = {id(eval(path, namespace)) for path in known}
+    assert found == {id(module) for module in named.modules()} - {id(named)}
 
 
 def test_the_hook_of_an_old_ipython_completes_the_part_of_the_word(models):

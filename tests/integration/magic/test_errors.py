@@ -13,7 +13,7 @@ from tests.integration.kernels import ANSI
 
 
 class Marked(torch.Tensor):
-    """A subclass, of which nobody knows what it stands for."""
+    """A subclass, of which nobody knows what it means."""
 
 
 def marked_lines(shown):
@@ -205,7 +205,7 @@ def test_a_write_into_a_real_tensor_names_it(shell, run):
 @pytest.mark.parametrize(
     ("layer", "shape"), [("Linear(3, 4", (2, 3)), ("Conv1d(3, 4, 1", (2, 3, 5))]
 )
-def test_what_cannot_be_lifted_and_a_meta_module_are_named(shell, run, layer, shape):
+def test_what_cannot_be_captured_and_a_meta_module_are_named(shell, run, layer, shape):
     shell.user_ns["real"] = torch.ones(shape).as_subclass(Marked)
     error, _ = run(f"%%meta\nlayer = nn.{layer}, bias=False)\nlayer(real)")
     assert "'real' (cpu float32" in str(error)

@@ -82,9 +82,9 @@ SHOWN = {
 @pytest.mark.parametrize("name", SHOWN)
 def test_what_is_shown_has_the_values_of_the_cpu(kernel, name):
     wanted = kernel.run(SEED + SHOWN[name])
-    met = kernel.run(f"%%meta -q\n{SEED}{SHOWN[name]}")
-    assert met.status == "ok"
-    assert values_in(met.value) == values_in(wanted.value)
+    recorded = kernel.run(f"%%meta -q\n{SEED}{SHOWN[name]}")
+    assert recorded.status == "ok"
+    assert values_in(recorded.value) == values_in(wanted.value)
 
 
 def test_what_lies_on_the_cpu_by_name_is_shown_as_the_cpu_does(kernel):

@@ -189,7 +189,7 @@ def test_of_a_torch_that_is_no_newer_nothing_is_said(shell, capsys, install, ver
 
 PROGRAM = """
 import sys
-sys.modules["torch"] = None  # what an import of a package that is not there meets
+sys.modules["torch"] = None  # as for a package that is not installed
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 shell.run_cell("%load_ext meta_magic").raise_error()

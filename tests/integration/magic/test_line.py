@@ -317,7 +317,7 @@ def test_a_variable_of_that_name_is_a_statement(run, shell):
 
 @pytest.mark.kernel
 @pytest.mark.usefixtures("kernel_is_left_alone")
-def test_a_front_end_is_told_to_make_a_cell(kernel):
+def test_a_front_end_is_asked_to_make_a_cell(kernel):
     kernel.run(FAILS)
     (payload,) = kernel.run("%meta repair").content["payload"]
     assert payload["source"] == "set_next_input"

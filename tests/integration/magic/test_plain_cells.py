@@ -20,7 +20,7 @@ def run(shell, capsys):
 
 
 @pytest.mark.parametrize("cell", ["model(x)", "v = model(x)", "model.cpu()"])
-def test_a_plain_cell_that_calls_a_recorded_module_is_told_what_to_do(run, shell, cell):
+def test_a_plain_cell_that_calls_a_recorded_module_shows_what_to_do(run, shell, cell):
     (line,) = run(cell)
     number = shell.execution_count - 2
     assert line == (
@@ -32,13 +32,13 @@ def test_a_plain_cell_that_calls_a_recorded_module_is_told_what_to_do(run, shell
 @pytest.mark.parametrize(
     "cell", ["y.sum().item()", "y.tolist()", "y.detach().numpy()", "bool(y[0, 0])"]
 )
-def test_a_plain_cell_that_reads_a_recorded_tensor_is_told_what_to_do(run, cell):
+def test_a_plain_cell_that_reads_a_recorded_tensor_shows_what_to_do(run, cell):
     (line,) = run(cell)
     assert line.startswith("meta_magic: `y`, which was made under %%meta in In[")
     assert line.endswith("line 3: put %%meta on this cell")
 
 
-def test_a_plain_cell_that_makes_a_tensor_without_values_is_told_so(run):
+def test_a_plain_cell_that_makes_a_tensor_without_values_says_so(run):
     (line,) = run("import math\nv = model(y.mT.new_ones(3, 4))")
     assert line.startswith(
         "meta_magic: `v` has no values: line 2 made it without %%meta"
@@ -63,7 +63,7 @@ def test_a_plain_cell_that_makes_a_tensor_without_values_is_told_so(run):
         "!true",
     ],
 )
-def test_other_cells_are_told_nothing(run, cell):
+def test_other_cells_show_no_hint(run, cell):
     assert run(cell) == []
 
 
@@ -71,7 +71,7 @@ def test_what_was_made_real_is_used_without_a_word(run):
     assert run("%meta materialize model", "v = model(x).tolist()") == []
 
 
-def test_without_the_extension_no_cell_is_told_anything(run):
+def test_without_the_extension_no_cell_shows_a_hint(run):
     assert run("%unload_ext meta_magic", "model(x)") == []
 
 

@@ -65,12 +65,12 @@ def test_a_cell_on_data_of_earlier_cells_prints_what_it_prints_for_real(
     before = {k: v.clone() for k, v in shell.user_ns["model"].state_dict().items()}
     capsys.readouterr()
     shell.run_cell("%%meta -q\n" + CELLS[name]).raise_error()
-    met = capsys.readouterr().out
+    shown = capsys.readouterr().out
     if "build()" not in CELLS[name]:
         after = shell.user_ns["model"].state_dict()
         assert all(v.equal(before[k]) for k, v in after.items())
     shell.run_cell(CELLS[name]).raise_error()
-    assert met == capsys.readouterr().out
+    assert shown == capsys.readouterr().out
 
 
 def test_a_gpu_script_on_a_real_model_leaves_it_where_it_was(shell):

@@ -17,7 +17,7 @@ def marked_lines(shown):
     return list(map(int, ARROW.findall(shown)))
 
 
-def behind(error):
+def list_earlier(error):
     """Yield the errors that were handled when another was raised."""
     while error.__context__ is not None:
         error = error.__context__
@@ -127,15 +127,17 @@ def test_the_cause_of_an_error_is_folded_as_it_is(run):
     assert any("/torch/" in file for file in files)
 
 
-def test_an_error_that_never_reached_the_user_is_not_shown_behind_another(run):
+def test_an_error_that_never_reached_the_user_is_not_shown_with_another(run):
     cell = "%%meta\nx = torch.rand(10**12)\nx[x > 0.5]"  # beyond the limits
     error, shown = run(cell)
-    assert any(isinstance(e, NotImplementedError) for e in behind(error))  # of torch
+    assert any(
+        isinstance(e, NotImplementedError) for e in list_earlier(error)
+    )  # of torch
     assert marked_lines(shown) == [3]
     assert "During handling" not in shown
 
 
-def test_an_error_that_the_user_was_handling_is_shown_behind_another(run):
+def test_an_error_that_the_user_was_handling_is_shown_with_another(run):
     _, shown = run(
         "%%meta\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n"
         "    torch.randn(2, 3)[torch.ones(2, 4, dtype=torch.bool)]"

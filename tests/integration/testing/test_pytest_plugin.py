@@ -113,7 +113,7 @@ FAILING = """
 """
 
 
-def test_questions_that_fail_say_what_was_met_and_where(run):
+def test_questions_that_fail_say_what_was_found_and_where(run):
     result = run(FAILING)
     result.assert_outcomes(failed=6, errors=1)
     result.stdout.fnmatch_lines_random(

@@ -11,7 +11,7 @@ from meta_magic.check.baselines import (
     write_baseline,
 )
 from meta_magic.check.judging import describe_modules
-from meta_magic.check.records import Finding, Part, Verdict
+from meta_magic.check.records import Diagnostic, Part, Verdict
 from meta_magic.errors import CheckError
 from meta_magic.trace.expectations import measure
 
@@ -82,7 +82,7 @@ def test_of_many_changes_the_first_are_listed():
 def test_a_verdict_gets_its_changes_as_notes(part):
     verdict = Verdict(name="a.py", parts=(record_part(8),))
     (changed,) = add_changes(verdict, {"a.py": as_kept(part)}).parts
-    assert {(found.rule, found.level) for found in changed.findings} == {
+    assert {(found.rule, found.level) for found in changed.diagnostics} == {
         ("changed", "note")
     }
     assert add_changes(verdict, {}) == verdict
@@ -91,7 +91,7 @@ def test_a_verdict_gets_its_changes_as_notes(part):
 def test_what_failed_is_neither_compared_nor_kept(part, tmp_path):
     failed = Part(
         outcome="error",
-        findings=(Finding(rule="error", level="error", text="no"),),
+        diagnostics=(Diagnostic(rule="error", level="error", text="no"),),
         measured={"params": 1},
     )
     verdict = Verdict(name="a.py", parts=(failed,))
@@ -102,7 +102,7 @@ def test_what_failed_is_neither_compared_nor_kept(part, tmp_path):
     assert read_baseline(path) == before
 
 
-def test_a_baseline_that_is_not_there_is_told_how_to_make(tmp_path):
+def test_a_baseline_that_is_not_there_is_refused_with_how_to_make_it(tmp_path):
     with pytest.raises(CheckError, match="--update makes it"):
         read_baseline(tmp_path / "none.json")
 

@@ -20,7 +20,7 @@ def run(ask, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "outcome", "words"),
+    ("script", "outcome", "message"),
     [
         ("import sys; sys.exit()", "right", None),
         ("import sys; sys.exit(1)", "error", "it ended with exit code 1"),
@@ -40,14 +40,14 @@ def run(ask, tmp_path):
         ("", "right", None),
     ],
 )
-def test_how_a_script_ends_is_what_comes_of_it(run, script, outcome, words):
+def test_how_a_script_ends_is_what_comes_of_it(run, script, outcome, message):
     part = run(script)
     assert part.outcome == outcome
-    assert words is None or words in part.findings[0].text
+    assert message is None or message in part.diagnostics[0].text
 
 
 def test_a_syntax_error_has_its_line(run):
-    (found,) = run("x = 1\ny = = 2").findings
+    (found,) = run("x = 1\ny = = 2").diagnostics
     assert (found.line, found.file[-4:]) == (2, "a.py")
 
 
@@ -57,19 +57,19 @@ def test_the_traceback_begins_in_the_script_and_has_no_frame_of_ours(run):
         line.split(", ")[1:] for line in part.traceback.splitlines() if "File" in line
     ]
     assert lines == [["line 3", "in <module>"], ["line 2", "in f"]]
-    assert part.findings[0].line == 2
+    assert part.diagnostics[0].line == 2
 
 
 def test_an_error_of_a_tensor_is_explained_at_its_line(run):
     part = run("import torch\nx = torch.zeros(3, 4)\nx @ x\n")
-    assert part.findings[0].line == 3
+    assert part.diagnostics[0].line == 3
     assert "of x (4)" in part.explanation
     assert "repairs that ran" in part.explanation
 
 
 def test_a_note_has_its_line(run):
     part = run("import torch\n\nfloat(torch.zeros(3).sum())\n")
-    (note,) = part.findings
+    (note,) = part.diagnostics
     assert (note.level, note.line, note.file[-4:]) == ("note", 3, "a.py")
     assert part.outcome == "right"
 
@@ -96,7 +96,7 @@ layer(x)
 """
     part = run(script)
     assert part.outcome == "error"
-    assert "all inputs must share same datatype" in part.findings[0].text
+    assert "all inputs must share same datatype" in part.diagnostics[0].text
 
 
 MODELS = """\
@@ -121,7 +121,7 @@ def make():
     return (torch.zeros(5, 6),), {"times": 3}
 
 
-def make_words():
+def make_tokens():
     return {"x": torch.zeros(5, 6)}
 
 
@@ -159,7 +159,7 @@ def test_a_model_that_a_function_returns_is_described(call):
         {"arguments": '[{"shape": [5, 6], "dtype": "float16"}]'},
         {"arguments": '{"x": {"shape": [5, 6]}, "times": 3}'},
         {"factory": "own_models:make"},
-        {"factory": "own_models.py:make_words"},
+        {"factory": "own_models.py:make_tokens"},
         {"factory": "own_models:make_one"},
     ],
 )
@@ -186,7 +186,7 @@ def test_arguments_are_json_or_a_factorys(call, options):
 def test_what_cannot_be_called_is_refused_with_the_reason(call, name, options, reason):
     part = call(name, **options)
     assert part.outcome == "unchecked"
-    assert reason in part.findings[0].text
+    assert reason in part.diagnostics[0].text
     assert part.traceback == ""
 
 
@@ -199,4 +199,4 @@ def test_a_module_that_is_none_is_refused(call, name):
 def test_an_error_in_a_module_is_the_programs_own(call):
     part = call("own_models:step", models="import torch\ntorch.zeros(2) @ 3\n")
     assert part.outcome == "error"
-    assert part.findings[0].line == 2
+    assert part.diagnostics[0].line == 2

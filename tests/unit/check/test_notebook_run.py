@@ -44,7 +44,7 @@ def test_a_line_of_a_cell_is_found_in_the_file(write):
     assert second.find_line(9) is None
 
 
-def test_of_a_file_on_one_line_no_line_is_told(write):
+def test_of_a_file_on_one_line_no_line_is_named(write):
     (cell,) = read_cells(write({"cells": [code("x = 1")], "metadata": PYTHON}))
     assert cell.find_line(1) is None
 

@@ -14,7 +14,7 @@ from meta_magic.check.outputs import (
     render_junit,
     render_sarif,
 )
-from meta_magic.check.records import Finding, Part, Verdict, pick_exit_code
+from meta_magic.check.records import Diagnostic, Part, Verdict, pick_exit_code
 
 SCHEMA = StaticAnalysisResultsFormatSarifVersion210JsonSchema
 """Made of the standard's own JSON schema, and refuses what that does not know."""
@@ -23,23 +23,23 @@ SCHEMA = StaticAnalysisResultsFormatSarifVersion210JsonSchema
 @pytest.fixture
 def verdicts(tmp_path):
     right = Part(outcome="right", summary="1 operator", file=f"{tmp_path}/a.py")
-    error = Finding(
+    error = Diagnostic(
         rule="error",
         level="error",
         text="RuntimeError: \x1b no <match>",
         file=f"{tmp_path}/my models/b.ipynb",
         line=12,
     )
-    note = Finding(rule="broadcast", level="note", text="sizes", file="/else/c.py")
+    note = Diagnostic(rule="broadcast", level="note", text="sizes", file="/else/c.py")
     failed = Part(
         name="cell 3",
         outcome="error",
-        findings=(error, note),
+        diagnostics=(error, note),
         traceback='  File "cell 3", line 1\nRuntimeError: no',
         explanation="4 must equal 3",
     )
-    reason = Finding(rule="unchecked", level="warning", text="it asks for input")
-    unchecked = Part(outcome="unchecked", findings=(reason,))
+    reason = Diagnostic(rule="unchecked", level="warning", text="it asks for input")
+    unchecked = Part(outcome="unchecked", diagnostics=(reason,))
     return [
         Verdict(name="a.py", parts=(right,), seconds=1.0),
         Verdict(name="b.ipynb", parts=(right, failed), seconds=2.0),
@@ -107,7 +107,7 @@ def test_junit_has_a_test_for_each_recording(verdicts):
     assert cases[0].find("system-out").text == "1 operator"
 
 
-def test_json_has_the_exit_code_and_the_findings(verdicts):
+def test_json_has_the_exit_code_and_the_diagnostics(verdicts):
     content = json.loads(render_json(verdicts))
     assert content["exit_code"] == 1
     assert [one["outcome"] for one in content["checked"]] == [

@@ -53,7 +53,7 @@ def test_an_error_of_the_program_has_none(error):
     assert find_reason(error, REQUEST) is None
 
 
-def test_a_line_that_looks_for_an_argument_is_told_from_others():
+def test_a_line_that_looks_for_an_argument_is_known_from_others():
     argv = []
     with pytest.raises(IndexError) as raised:
         argv[1]

@@ -31,7 +31,7 @@ def compare(run, wasteful, mended, **kwargs):
     return advice, trace.memory.peak_nbytes - other.memory.peak_nbytes
 
 
-def line_behind(run, n_lines):
+def line_after(run, n_lines):
     """Return the line so many lines after the first one of a function."""
     return run.__code__.co_firstlineno + n_lines
 
@@ -45,7 +45,7 @@ def test_attention_that_falls_to_math():
     advice, _ = compare(attend, torch.float64, torch.bfloat16, as_device="cuda")
     assert advice.kind == "attention"
     assert "torch.float64 has no fused kernel" in advice.text
-    # Scores before and behind the softmax, a float64 for each pair of tokens; both are
+    # Scores before and after the softmax, a float64 for each pair of tokens; both are
     # alive while the second is made.
     scores = 2 * 4 * 256 * 256 * 8
     assert advice.nbytes == 2 * scores
@@ -88,7 +88,7 @@ def collect(keep):
 def test_a_list_that_keeps_graphs():
     advice, saved = compare(collect, lambda loss: loss, torch.Tensor.detach)
     assert advice.kind == "leak"
-    assert advice.lines == (line_behind(collect, 4),)
+    assert advice.lines == (line_after(collect, 4),)
     # Of each step but the last: what the layers read, and what is squared.
     assert advice.nbytes == 5 * (2 * NBYTES + 4 * BATCH * 8)
     assert advice.peak_nbytes == saved
@@ -132,7 +132,7 @@ def scale(dtype):
 def test_float64_among_float32():
     advice, saved = compare(scale, torch.float64, torch.float32)
     assert advice.kind == "dtype"
-    assert advice.lines == (line_behind(Scaled.forward, 5),)
+    assert advice.lines == (line_after(Scaled.forward, 5),)
     # Scale, product, its exponential, and the gradients of the two: 4 bytes more for a
     # number; and the sum, and its gradient.
     assert advice.nbytes == 4 * (WIDTH + 4 * BATCH * WIDTH + 2)
@@ -162,7 +162,7 @@ def copy(is_copying):
 def test_a_copy_that_changes_nothing():
     advice, saved = compare(copy, True, False)
     assert advice.kind == "copy"
-    assert advice.lines == (line_behind(Scaled.forward, 2),)
+    assert advice.lines == (line_after(Scaled.forward, 2),)
     assert advice.nbytes == advice.peak_nbytes == saved == NBYTES
 
 
@@ -210,7 +210,7 @@ def test_parameters_that_no_forward_reads():
     advice, saved = compare(train_partial, True, False)
     assert advice.kind == "no gradient"
     assert "unused.weight and " in advice.text
-    assert advice.lines == (line_behind(Partial.__init__, 4),)
+    assert advice.lines == (line_after(Partial.__init__, 4),)
     assert advice.nbytes == advice.peak_nbytes == saved == 4 * 32 * (WIDTH + 1)
 
 
@@ -246,7 +246,7 @@ def tie(has_head):
 def test_a_weight_that_is_filled_and_thrown_away():
     advice, saved = compare(tie, True, False)
     assert advice.kind == "tying"
-    assert advice.lines == (line_behind(Tied.__init__, 4),)
+    assert advice.lines == (line_after(Tied.__init__, 4),)
     assert advice.nbytes == advice.peak_nbytes == saved == 4 * 1000 * WIDTH
 
 
@@ -277,5 +277,5 @@ def test_advice_is_a_line_of_text():
     assert str(advice) == (
         "tying: 250.0 KiB are filled and then thrown away, as head.weight is tied to "
         "another parameter: a function of that one, such as F.linear, needs none of "
-        f"its own (line {line_behind(Tied.__init__, 4)})"
+        f"its own (line {line_after(Tied.__init__, 4)})"
     )

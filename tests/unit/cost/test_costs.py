@@ -121,7 +121,7 @@ def test_what_a_call_makes_comes_before_what_it_writes():
     assert owner == "keeper"
 
 
-def test_masked_products_are_told():
+def test_masked_products_are_named():
     with mm.record(as_device="cpu") as trace:
         heads = [torch.randn(1, 1, 4, 8) for _ in range(3)]
         nn.functional.scaled_dot_product_attention(*heads, is_causal=True)

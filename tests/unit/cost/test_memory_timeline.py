@@ -86,9 +86,9 @@ def test_the_table_has_a_row_for_each_operator(trained):
 def test_what_is_alive_adds_up_at_each_operator(trained):
     memory = trained.memory
     for index, nbytes in enumerate(memory.live_nbytes):
-        living = memory.at(index)
-        assert sum(living.by_category.values()) == living.nbytes == nbytes
-        assert sum(living.by_module.values()) == sum(living.by_line.values()) == nbytes
+        live = memory.at(index)
+        assert sum(live.by_category.values()) == live.nbytes == nbytes
+        assert sum(live.by_module.values()) == sum(live.by_line.values()) == nbytes
 
 
 def test_there_is_no_moment_outside_of_the_program(trained):
@@ -113,7 +113,7 @@ def test_beside_a_named_accelerator_the_rest_lies_on_the_cpu():
 
 
 @pytest.fixture(scope="module")
-def living():
+def live():
     with record() as trace:
         model = nn.Sequential(nn.Linear(10, 10, bias=False), nn.Linear(10, 2))
         x = torch.ones(5, 10)
@@ -122,21 +122,21 @@ def living():
     return trace.memory.at(-1)
 
 
-def test_parameters_and_results_belong_to_their_modules(living):
-    assert living.by_module == {
+def test_parameters_and_results_belong_to_their_modules(live):
+    assert live.by_module == {
         (0, "0"): 400 + 200,
         (0, "1"): 80 + 8 + 40,
         None: 200,
     }
 
 
-def test_each_line_has_what_it_made(living):
-    first = min(living.by_line)
-    assert living.by_line == {first: 488, first + 1: 200, first + 2: 240}
+def test_each_line_has_what_it_made(live):
+    first = min(live.by_line)
+    assert live.by_line == {first: 488, first + 1: 200, first + 2: 240}
 
 
-def test_a_storage_says_which_operator_made_it(living):
-    largest = living.storages[0]
+def test_a_storage_says_which_operator_made_it(live):
+    largest = live.storages[0]
     assert (largest.nbytes, largest.category, largest.place) == (
         400,
         "parameter",
@@ -145,22 +145,22 @@ def test_a_storage_says_which_operator_made_it(living):
     assert (largest.op, largest.index) == ("aten.empty.memory_format", 0)
 
 
-def test_the_table_has_a_row_for_each_storage(living):
-    table = living.to_pandas()
+def test_the_table_has_a_row_for_each_storage(live):
+    table = live.to_pandas()
     assert list(table["nbytes"]) == sorted(table["nbytes"], reverse=True)
-    assert table["nbytes"].sum() == living.nbytes == 928
+    assert table["nbytes"].sum() == live.nbytes == 928
     assert list(table.columns)[:3] == ["storage_id", "nbytes", "category"]
 
 
-def test_the_text_says_how_much_of_what_there_is(living):
+def test_the_text_says_how_much_of_what_there_is(live):
     # Of operators there are two for each of three parameters, one, and two a layer.
-    assert repr(living) == (
+    assert repr(live) == (
         "<LiveStorages: parameter 488 bytes, input 200 bytes, saved 200 bytes, "
         "output 40 bytes after operator 10>"
     )
 
 
-def test_an_older_storage_has_the_operator_that_first_met_it():
+def test_an_older_storage_has_the_operator_that_first_read_it():
     with record():
         x = torch.ones(10)
     with record() as trace:
@@ -208,7 +208,7 @@ def test_a_tensor_of_values_lives_from_where_it_is_made():
     assert trace.memory.live_nbytes[-2:] == (12, 16)
 
 
-def test_a_tensor_of_values_that_no_operator_meets_takes_memory_too():
+def test_a_tensor_of_values_that_no_operator_reads_takes_memory_too():
     with record() as trace:
         x = torch.tensor([1, 2])
         torch.ones(1)
@@ -226,7 +226,7 @@ def test_a_number_that_is_assigned_is_a_tensor_first_where_torch_makes_one(index
     assert set(trace.memory.live_nbytes[1:]) == {16 + 4 * is_tensor}
 
 
-def test_the_whole_of_a_storage_that_is_met_by_a_view_counts():
+def test_the_whole_of_a_storage_that_is_read_by_a_view_counts():
     x = torch.ones(100, device="meta")
     with record() as trace:
         x[:10] + 1
@@ -280,8 +280,8 @@ def test_a_loss_takes_what_it_takes_on_the_cpu(name, reduction):
             call(x, y)
     index = [c.op for c in trace.ops].index(name)
     (made,) = trace.ops[index].outputs
-    living = trace.memory.at(index).storages
-    nbytes = next(s.nbytes for s in living if s.storage_id == made.storage_id)
+    live = trace.memory.at(index).storages
+    nbytes = next(s.nbytes for s in live if s.storage_id == made.storage_id)
     assert nbytes == real.untyped_storage().nbytes()
 
 
@@ -295,8 +295,8 @@ def test_a_bag_of_embeddings_takes_what_it_takes_on_the_cpu():
     with record(as_device="cpu") as trace:
         run()
     real = [part.untyped_storage().nbytes() for part in run()]
-    living = {s.storage_id: s.nbytes for s in trace.memory.at(-1).storages}
-    made = [living.get(part.storage_id, 0) for part in trace.ops[-1].outputs]
+    live = {s.storage_id: s.nbytes for s in trace.memory.at(-1).storages}
+    made = [live.get(part.storage_id, 0) for part in trace.ops[-1].outputs]
     assert made == real
 
 

@@ -91,7 +91,7 @@ def test_phases_modules_and_operators_add_up():
     assert trace.cost.seconds(SLOW) == line.seconds
 
 
-def test_a_peak_that_is_taken_for_another_is_told():
+def test_a_peak_that_is_taken_for_another_is_named():
     with mm.record() as trace:
         torch.mm(torch.ones(2, 2), torch.ones(2, 2))
     assert trace.cost.roofline("h100-sxm").notes == ()

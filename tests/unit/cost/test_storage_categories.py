@@ -68,8 +68,8 @@ def test_of_dropout_the_mask_is_saved_alone():
 def made_by(trace, op):
     """Return the category of what an operator makes first."""
     index = [call.op for call in trace.ops].index(op)
-    living = trace.memory.at(index).storages
-    return next(s.category for s in living if s.index == index)
+    live = trace.memory.at(index).storages
+    return next(s.category for s in live if s.index == index)
 
 
 def test_a_mask_of_a_function_of_ones_own_is_saved():

@@ -23,7 +23,7 @@ def make_situation(
         operands: (name, shape, dtype) of what the call was given.
         error: Type and text of the error.
         accepted: What the call accepts.
-        seen: By expressions of the program the numbers that they stood for.
+        seen: By expressions of the program the integers that were their values.
     """
     program = Program(text)
     spots = [node for node in program.nodes if hasattr(node, "ctx")]

@@ -38,7 +38,7 @@ def test_what_nothing_saved_may_be_written():
     assert found.rules[0].startswith("z.mul_(2) (line 6) writes into what y.exp()")
 
 
-def test_a_module_that_writes_is_told_not_to():
+def test_a_module_that_writes_gets_an_edit_that_does_not():
     found = explain(
         "import torch\nfrom torch import nn\n"
         "m = nn.Sequential(nn.Linear(3, 3), nn.Sigmoid(), nn.ReLU(inplace=True))\n"

@@ -218,7 +218,7 @@ def test_a_number_is_replaced_by_the_accepted_one():
     assert edit_pairs("nn.Linear(400, 10)", (400, 800))[0] == "nn.Linear(800, 10)"
 
 
-def test_a_name_that_stood_for_the_accepted_number_is_used_in_its_function():
+def test_a_name_whose_value_was_the_accepted_number_is_used_in_its_function():
     text = "def f(width):\n    nn.Linear(400, 10); g(width)"
     made = edit_pairs(text, (400, 800), seen={"width": [800]})
     assert "nn.Linear(width, 10); g(width)" in made

@@ -27,7 +27,7 @@ def trace():
     return record_cell(CLASSIFIER, "<classifier>")
 
 
-def test_an_explanation_tells_where_both_of_the_sizes_come_from(trace):
+def test_an_explanation_says_where_both_of_the_sizes_come_from(trace):
     found = trace.explanation
     weight, given = sorted(found.lineages, key=lambda lineage: lineage.size)
     assert given.lines[:3] == (

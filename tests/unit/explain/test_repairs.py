@@ -119,9 +119,9 @@ def test_what_ipython_made_of_a_line_is_not_edited():
 
 def test_what_comes_to_the_same_is_shown_after_what_does_not():
     text = "import torch\nm = torch.nn.Linear(400, 10)\nm(torch.ones(4, 800))"
-    words = [repair.consequence for repair in explain(text).repairs]
-    assert words[0] != words[1]
-    assert words[2] in words[:2]
+    texts = [repair.consequence for repair in explain(text).repairs]
+    assert texts[0] != texts[1]
+    assert texts[2] in texts[:2]
 
 
 SIZES = """

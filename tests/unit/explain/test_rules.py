@@ -74,7 +74,7 @@ def test_the_first_stands_for_several_sizes_that_must_be_equal():
     assert rules[0] == "dimension 1 of x (7) must equal dimension 0 of weight (5)"
 
 
-def test_a_form_that_is_accepted_is_told_where_no_size_is():
+def test_a_form_that_is_accepted_is_named_where_no_size_is():
     x = torch.ones(4, 2, 3)
     rules = explain(lambda: torch.linalg.inv(torch.ones(2, 2)) @ x[0].T).rules
     assert rules
@@ -191,7 +191,7 @@ def test_what_makes_a_module_or_a_tensor_is_probed_as_well(text, rule):
     assert rule in failed(text).rules
 
 
-def test_sizes_that_do_not_load_are_told_with_the_line_that_made_them():
+def test_sizes_that_do_not_load_are_named_with_the_line_that_made_them():
     found = failed(
         "model = nn.Sequential(\n    nn.Linear(3, 2))\n"
         "saved = nn.Sequential(nn.Linear(4, 2)).state_dict()\n"
@@ -225,7 +225,7 @@ def test_names_that_do_not_load_are_compared(saved, rule):
     assert rule in failed(f"{text}model.load_state_dict(saved)").rules
 
 
-def test_an_optimizer_without_parameters_is_told_where_some_may_be():
+def test_an_optimizer_without_parameters_gets_the_line_of_some():
     found = failed(
         "class Net(nn.Module):\n"
         "    def __init__(self):\n"
@@ -245,7 +245,7 @@ def test_an_optimizer_of_what_is_no_leaf_has_it_as_an_operand():
     assert found.rules == ("v requires a gradient: v.detach() is accepted",)
 
 
-def test_items_of_a_batch_are_told_with_their_line():
+def test_items_of_a_batch_are_named_with_their_line():
     found = failed(
         "class Data(torch.utils.data.Dataset):\n"
         "    def __len__(self):\n"
@@ -273,7 +273,7 @@ def test_what_a_module_returned_is_counted():
     assert found.rules == (f"rnn(x) returned 2 values: {shapes}",)
 
 
-def test_a_tuple_in_the_place_of_a_tensor_is_looked_into():
+def test_a_tuple_instead_of_a_tensor_is_looked_into():
     found = failed(
         "m = nn.Sequential(nn.LSTM(4, 8), nn.Linear(8, 2))\nm(torch.ones(3, 2, 4))"
     )
@@ -282,7 +282,7 @@ def test_a_tuple_in_the_place_of_a_tensor_is_looked_into():
     assert names(found) == ["out[0]", "out[1][0]", "out[1][1]"]
 
 
-def test_arguments_that_forward_lacks_are_told_with_its_line():
+def test_arguments_that_forward_lacks_are_named_with_its_line():
     found = failed(
         "class Net(nn.Module):\n"
         "    def forward(self, x, mask):\n"
@@ -325,7 +325,7 @@ def test_the_elements_of_a_view_are_multiplied():
     # 8 * 16 * 5 * 5 = 3200, and 3200 / 8 = 400.
     (rule,) = found.rules
     assert rule.startswith("8 * 16 * 5 * 5 = 3,200 elements cannot be 8 x 256; ")
-    assert rule.endswith("in the place of 256 -1 would be 400")
+    assert rule.endswith("-1 instead of 256 would be 400")
 
 
 def test_strides_that_allow_no_view_are_shown():
@@ -349,7 +349,7 @@ def test_what_is_frozen_is_named():
     assert found.rules[0].startswith("loss is made of nothing that requires a gradient")
 
 
-def test_what_a_gradient_is_asked_for_and_was_cut_off_is_told():
+def test_a_tensor_that_is_cut_off_from_its_gradient_is_named():
     found = failed(
         "w = torch.ones(3, requires_grad=True)\nv = torch.ones(3, requires_grad=True)\n"
         "y = (w.detach() * v).sum()\ntorch.autograd.grad(y, w)"

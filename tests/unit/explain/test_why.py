@@ -173,12 +173,12 @@ def test_a_size_from_outside_of_the_block_says_what_has_it():
     assert lines == ("4 = dimension 0 of model.weight, from outside of the block",)
 
 
-def test_a_dimension_that_is_none_and_a_tensor_that_was_not_met_are_refused():
+def test_a_dimension_that_is_none_and_a_tensor_that_was_not_recorded_are_refused():
     with record() as trace:
         out = torch.ones(3)
     with pytest.raises(IndexError, match="1 dimensions has no dimension 1"):
         trace.why(out, 1)
-    with pytest.raises(TrialError, match="did not meet this tensor"):
+    with pytest.raises(TrialError, match="does not have this tensor"):
         trace.why(torch.ones(3), 0)
 
 
@@ -189,7 +189,7 @@ def test_data_decides_and_that_is_said():
     assert not lineage.roots or "seen by running" in lineage.caveat
 
 
-def test_heights_and_widths_of_square_images_are_told_apart():
+def test_heights_and_widths_of_square_images_are_kept_apart():
     text = "x = torch.rand(4, 1, 28, 28)\nout = torch.stack([*x, *x])"
     trace = record_cell(HEAD + text, "<cell>")
     out = vars(sys.modules["__cell__"])["out"]

@@ -153,7 +153,7 @@ def test_a_buffer_that_a_call_put_in_place_of_another_is_refused_by_name():
         made(torch.ones(3, 2))
     before = tensors_of(made)
     message = (
-        "cannot tell what 'mean' was when it was constructed: what wrote it then rests "
+        "it is not known what 'mean' was when it was constructed: what wrote it rests "
         "on what a call of a module computed. Choose state='current', or give the "
         "trace= of a recording that ended before that"
     )
@@ -163,7 +163,7 @@ def test_a_buffer_that_a_call_put_in_place_of_another_is_refused_by_name():
     assert is_untouched(made, before)
 
 
-def test_a_step_that_is_written_by_hand_cannot_be_told_from_an_initialization():
+def test_a_step_that_is_written_by_hand_counts_as_an_initialization():
     with record():
         weight = nn.ParameterList([torch.ones(2)])
         (weight[0] * 3).sum().backward()

@@ -135,7 +135,7 @@ def test_an_interrupt_while_tensors_are_exchanged_leaves_the_module(monkeypatch)
     assert [p.is_meta for p in made.parameters()] == [True, True]
 
 
-# The progress that materialize() tells.
+# The progress that materialize() reports.
 
 
 @pytest.mark.parametrize("init", [*INITS, "checkpoint"])

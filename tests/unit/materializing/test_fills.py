@@ -42,7 +42,7 @@ def load_and_replay(made):
 # A checkpoint, and for the rest a replay
 
 
-def test_a_state_dict_reports_the_doubts_of_what_is_replayed_besides():
+def test_a_state_dict_reports_the_caveats_of_what_is_replayed_besides():
     (note,) = load_and_replay(build_with(copy_of_numpys_numbers)).notes
     assert note.split(": ")[1] == (
         "a real tensor was written unseen by torch, as numpy does it; on cpu the cell "

@@ -16,7 +16,7 @@ from tests.unit.materializing.modules import BUILDS, register
 
 
 def draws_on_like(state):
-    """Tell whether torch's generator stands where a real run left it."""
+    """Return whether torch's generator has the state that a real run gives it."""
     return torch.equal(torch.get_rng_state(), state)
 
 
@@ -33,7 +33,7 @@ def test_the_generator_is_left_alone_if_it_was_used_since():
     before = torch.get_rng_state()
     report = materialize(made)
     assert torch.equal(torch.get_rng_state(), before)
-    assert "was left alone: what is drawn next" in report.notes[0]
+    assert "stays as it is: what is drawn next" in report.notes[0]
 
 
 def test_a_draw_of_no_use_that_depends_on_values_is_named_where_it_is_left_out():
@@ -44,7 +44,7 @@ def test_a_draw_of_no_use_that_depends_on_values_is_named_where_it_is_left_out()
 
     _, made, _, _ = build_twice(build)
     (note,) = materialize(made).notes
-    assert "was left before aten.poisson.default in line" in note
+    assert "stays before aten.poisson.default in line" in note
 
 
 def test_the_generator_is_left_alone_if_the_cell_drew_nothing():
@@ -98,7 +98,7 @@ def test_that_it_stays_before_draws_of_a_cell_that_a_later_one_changed_is_said()
     real, made, _ = build_and_change(build)
     (note,) = materialize(made).notes
     assert_bit_equal(made, real)
-    assert "was left alone: what is drawn next" in note
+    assert "stays as it is: what is drawn next" in note
 
 
 def test_the_generator_is_left_alone_if_the_cell_drew_for_another_module():
@@ -236,7 +236,7 @@ def test_a_generator_of_ones_own_counts():
     assert_bit_equal(made, real)
 
 
-def test_a_generator_from_before_the_cell_counts_from_where_it_stood():
+def test_a_generator_from_before_the_cell_counts_from_its_state_then():
     def fresh():
         generator = torch.Generator().manual_seed(11)
         torch.rand(5, generator=generator)
@@ -298,7 +298,7 @@ def test_that_a_later_cell_drew_on_is_said(draws):
         later = torch.rand(2) if draws else torch.ones(2)
     notes = materialize(made).notes
     assert later.shape == (2,)
-    assert any("no longer stands" in note for note in notes) == draws
+    assert any("since this cell ended" in note for note in notes) == draws
 
 
 # Torch's generator after a replay of what was drawn in a fork.
@@ -353,7 +353,7 @@ def test_a_draw_before_a_fork_that_depends_on_values_is_named_where_it_is_left_o
 
     _, made, _, _ = build_twice(build)
     (note,) = materialize(made).notes
-    assert "was left before aten.poisson.default in line" in note
+    assert "stays before aten.poisson.default in line" in note
 
 
 # Layers whose numbers come after many that nothing needs: these are skipped.

@@ -105,8 +105,8 @@ def test_what_was_written_inside_of_two_cells_is_not_refused(name):
         x = WRITES[name]()
     with record():
         x.data.mul_(2)
-        met = x.tolist()
-    assert met == wanted.tolist()
+        found = x.tolist()
+    assert found == wanted.tolist()
 
 
 def test_a_write_outside_through_an_alias_made_inside_is_refused():
@@ -415,9 +415,9 @@ def test_a_later_write_of_what_a_tensor_was_moved_to_is_none_of_what_it_left():
     for module, context in ((made, inside), (real, nullcontext())):
         with context, torch.no_grad():
             module.weight.mul_(2)
-    met, wanted = map(register, kept)
-    materialize(met)
-    assert_bit_equal(met, wanted)
+    found, wanted = map(register, kept)
+    materialize(found)
+    assert_bit_equal(found, wanted)
 
 
 def test_a_later_write_of_what_a_tensor_left_is_none_of_what_it_was_moved_to():

@@ -188,7 +188,7 @@ def decline(text):
             one(batch).backward()
             two(batch).backward()
             """,
-            "backward() is called in several places, lines 2, 3",
+            "backward() is called at several lines, 2, 3",
         ),
         (
             """

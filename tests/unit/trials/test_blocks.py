@@ -72,7 +72,7 @@ def make_recording():
     return record()
 
 
-def test_a_recording_that_cannot_be_told_from_other_contexts_is_named():
+def test_a_recording_among_unknown_contexts_is_refused():
     with make_recording() as trace, torch.no_grad():
         torch.ones(2)
     with pytest.raises(TrialError, match="which of its contexts"):

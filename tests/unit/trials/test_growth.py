@@ -1,4 +1,4 @@
-"""The few calls that tell how a peak grows, beside all of them and real recordings."""
+"""The few calls that decide how a peak grows, beside all of them and recordings."""
 
 import pytest
 import torch

@@ -34,7 +34,7 @@ class Attention(nn.Module):
 
 
 def record_decoding(batch=4, length=128):
-    """Compute one token behind as many as there are in a cache."""
+    """Compute one token after as many as there are in a cache."""
     with record(as_device="cuda") as trace, torch.no_grad():
         layers = [Attention().bfloat16() for _ in range(LAYERS)]
         shape = batch, 2 * KV_HEADS, length, HEAD_DIM

@@ -53,7 +53,7 @@ def map_new_array(path):
 
 
 def append_natively(path):
-    """Write through a file that is not Python's, and does not tell what failed."""
+    """Write through a file that is not Python's, and does not say what failed."""
     file = libc.fopen(os.fsencode(path), b"a")
     if file:
         libc.fputs(b"new", file)

@@ -130,7 +130,7 @@ def test_an_unknown_name_is_told(trace, ask):
     told = ask(trace, name="nobody")
     assert last(told, "fit_state") == {
         "is_running": False,
-        "message": "no name 'nobody' of the block stands for a positive integer",
+        "message": "the block has no name 'nobody' for a positive integer",
     }
     assert not any("growths" in traits for traits in told)
 
