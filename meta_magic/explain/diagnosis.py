@@ -129,7 +129,7 @@ def _diagnose_call(
     written: Sequence[int] = range(len(failed.operands))
     if block is not None:
         written = list_written(Program(block.text, block.lines), failed, makers)
-    own_rules = (*failed.remarks, *_explain_unpacking(trace, failed))
+    own_rules = (*failed.notes, *_explain_unpacking(trace, failed))
     probe = None if own_rules else make_probe(trace, failed, written)
     with _ask_meanwhile(probe) as wait:
         sight = Sizes({}, ()) if declined else trace_refused(trace, failed)

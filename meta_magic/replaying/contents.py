@@ -1,7 +1,7 @@
 """What storages hold after a plan, besides their values.
 
 - Which bytes are uninitialized, as in ``torch.empty(3).sum()`` (:func:`find_raw`,
-  and :class:`RawFollower` where values decide what is written, as with masks).
+  and :class:`RawTracker` where values decide what is written, as with masks).
 - Whether random numbers would come from an accelerator (:func:`find_drawn_elsewhere`).
 - Which call wrote them last, and whether they rest on assumed values
   (:func:`find_results`).
@@ -203,8 +203,8 @@ def has_partial_writes(plan: Plan) -> bool:
     return WHERE in names or not names.isdisjoint(MARKS)
 
 
-class RawFollower:
-    """Follows uninitialized bytes while a plan runs, where values decide.
+class RawTracker:
+    """Tracks uninitialized bytes while a plan runs, where values decide.
 
     Args:
         plan: The plan.
@@ -218,7 +218,7 @@ class RawFollower:
     def check(
         self, step: Step, read_inputs: Callable[[Call], Sequence[Tensor]]
     ) -> None:
-        """Follow the next step, before it runs.
+        """Track the next step, before it runs.
 
         Args:
             step: The step.

@@ -1,7 +1,7 @@
 """The devices of this machine, their free memory, and how fast they are.
 
 :func:`measure_rates` times a few products, sums and random numbers once in a process;
-:func:`estimate_seconds` tells by them about how long a step of a replay takes.
+by these rates :func:`estimate_seconds` estimates how long a step of a replay takes.
 """
 
 import time

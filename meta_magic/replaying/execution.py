@@ -15,7 +15,7 @@ from torch import Tensor, UntypedStorage
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.call_runner import CallRunner, FlagsOf, needs_flags
 from meta_magic.replaying.contents import (
-    RawFollower,
+    RawTracker,
     Result,
     find_drawn_elsewhere,
     find_outdated,
@@ -47,7 +47,7 @@ class Part:
         program: The recording.
         plan: Its plan.
         imports: The storages that earlier recordings make for it.
-        follower: Follows uninitialized bytes while the plan runs, if values decide.
+        tracker: Tracks uninitialized bytes while the plan runs, if values decide.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Part:
         streams = Streams(program.randomness, draws, self.plan.sources, device)
         streams.use_kept(recorded.kept, keeps=request.keeps)
         self._runner = CallRunner(self.plan.recorded, device, streams)
-        self.follower: RawFollower | None = None
+        self.tracker: RawTracker | None = None
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -108,8 +108,8 @@ class Part:
         for storage in self.plan.wanted - used:
             finished(storage, memory.take(storage))
         for step in self.steps:
-            if self.follower is not None:
-                self.follower.check(step, self._runner.read_inputs)
+            if self.tracker is not None:
+                self.tracker.check(step, self._runner.read_inputs)
             if not has_flags:
                 self._do(step)
             else:
@@ -311,9 +311,9 @@ class Execution:
             for importer, number in self._importers_of(part, storage)
             if importer is self._last
         }
-        follower = RawFollower(self.plan, find_raw_before(self.plan, given))
-        self._last.follower = follower
-        self._raw[id(self._last)] = follower.raw
+        tracker = RawTracker(self.plan, find_raw_before(self.plan, given))
+        self._last.tracker = tracker
+        self._raw[id(self._last)] = tracker.raw
         return True
 
     def describe_raw(self) -> str:
@@ -389,7 +389,7 @@ class Execution:
             part.use_earlier_states(done)
             done[id(part.program)] = part
             yield from part.run(finished if is_last else self._give_to_importers(part))
-        if self._last.follower is not None and self.reads_raw(self._read):
+        if self._last.tracker is not None and self.reads_raw(self._read):
             raise ReplayError(
                 f"nothing was written to some of it, since {self.describe_raw()}"
             )

@@ -197,7 +197,7 @@ class ForwardReplay:
         return True
 
     def _walk(self, words: memoryview) -> Rows:
-        """Yield the calls from here on that are not skipped, and move behind them."""
+        """Yield the calls from here on that are not skipped, and advance past them."""
         calls, at, end, index = self._calls, self._at, len(words), self.n_calls
         while at < end:
             call = calls[words[at]]
@@ -208,7 +208,7 @@ class ForwardReplay:
         self.n_calls, self._at = index, at
 
     def _pick(self, offsets: Sequence[int]) -> Rows:
-        """Yield those of the next calls that are not skipped, and move behind them."""
+        """Yield those of the next calls that are not skipped, and advance past them."""
         first = self.n_calls
         end = min(first + N_AT_ONCE, len(offsets) - 1)
         starts = np.asarray(offsets[first:end])

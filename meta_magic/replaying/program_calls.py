@@ -283,7 +283,7 @@ class ProgramCalls:
 
     def line(self, index: int) -> int | None:
         """Return the line of the cell that made a call."""
-        return self._place(index).line
+        return self._call_site(index).line
 
     def describe(self, call: Call) -> str:
         """Return the name of a call's operator, and its line."""
@@ -292,7 +292,7 @@ class ProgramCalls:
 
     def function(self, index: int) -> str | None:
         """Return the name of the function of torch that made a call."""
-        return self._place(index).function
+        return self._call_site(index).function
 
     def drawn_storages(self) -> set[int]:
         """Return the storages whose content depends on random numbers."""
@@ -314,7 +314,7 @@ class ProgramCalls:
         self._n_placed = len(self.draws)
         return self._draws_elsewhere
 
-    def _place(self, index: int) -> CallSite:
+    def _call_site(self, index: int) -> CallSite:
         return self.program.call_sites[self._words[self.program.offsets[index] + 1] - 1]
 
     def _grow(self, storage: int, nbytes: int) -> None:

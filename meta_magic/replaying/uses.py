@@ -26,7 +26,7 @@ class Uses:
     def __init__(self, recorded: ProgramCalls) -> None:
         self._recorded, program = recorded, recorded.program
         self._words = memoryview(program.words).cast("I")
-        self._phases = [place.phase for place in program.call_sites]
+        self._phases = [site.phase for site in program.call_sites]
         self._module_rows = memoryview(program.module_rows).cast("I")
         self._outermost = list(self._find_outermost(program))
 

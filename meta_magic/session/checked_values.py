@@ -29,7 +29,7 @@ def make_checks(
     """
     limits = options.limits
     budget = ValueBudget(limits if options.check_values else limits.little(SHARE))
-    evaluator = Evaluator(is_private=True)  # the trace tells nothing of checks
+    evaluator = Evaluator(is_private=True)  # the trace shows nothing of checks
 
     def evaluate(storage: int, geometry: Geometry) -> Tensor:
         wanted = [(storage, geometry)]

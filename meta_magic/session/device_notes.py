@@ -175,9 +175,9 @@ def _find_drawn(program: Program, *, has_saved: bool) -> Iterator[Note]:
             continue
         first = index if first is None else first
         if has_saved or index in asked:
-            place = recorded.tensors(first)[0].accelerator
+            device = recorded.tensors(first)[0].accelerator
             text = (
-                f"values rest on random numbers of {place}, and are not those that it "
+                f"values rest on random numbers of {device}, and are not those that it "
                 "would give: the CPU drew others"
             )
             yield Note(kind="drawn", text=text, line=recorded.line(first))

@@ -136,7 +136,7 @@ class CallDescriber:
 
     def describe(self, called: Called, error: BaseException) -> FailedCall:
         """Return the record of a call; without one, of the tensors in the line."""
-        remarks = _list_remarks(error, called, self._sites)
+        notes = _list_notes(error, called, self._sites)
         args, kwargs = called.args, called.kwargs
         if called.function is called.module is None:
             args = list_written(self._sites[-1:])
@@ -151,7 +151,7 @@ class CallDescriber:
             is_whole=self._is_whole,
             frames=tuple(s.position for s in self._sites if _is_users(s.frame)),
             receiver=self._name_module(called.module),
-            remarks=remarks,
+            notes=notes,
         )
 
     def describe_loading(
@@ -271,7 +271,7 @@ def _list_tensors(module: nn.Module) -> dict[str, Tensor]:
 # Sentences about errors that no operator raised
 
 
-def _list_remarks(
+def _list_notes(
     error: BaseException, called: Called, sites: Sequence[Site]
 ) -> tuple[str, ...]:
     """Return facts about an error that Python or a constructor of torch raised."""

@@ -64,7 +64,7 @@ def find_notes(
     has_saved = any(note.kind == "save" for note in diagnostics.notes)
     found = [
         *diagnostics.notes,
-        *(Note(kind="inference", text=t, line=None) for t in written.imports.doubts),
+        *(Note(kind="inference", text=t, line=None) for t in written.imports.caveats),
         *_find_silent_broadcasts(program),
         *_find_evaluated(program),
         *_find_assumed(program),
@@ -228,7 +228,7 @@ def _describe_broadcast(ops: OpCalls, call: OpCall) -> str | None:
     elif function.rpartition(".")[2] in SQUARING:
         return None
     left, right = (format_shape(tensor.shape) for tensor in given)
-    return f"{name} broadcast {left} with {right} to ({n}, {n}): a column met a row"
+    return f"{name} broadcast {left} with {right} to ({n}, {n}): a column and a row"
 
 
 # Modules
@@ -236,14 +236,14 @@ def _describe_broadcast(ops: OpCalls, call: OpCall) -> str | None:
 
 def _find_untied(written: Written, program: Program) -> Iterator[Note]:
     """Yield a note for each parameter that two modules shared and no longer share."""
-    places_by_storage: dict[int, dict[tuple[int, str], None]] = defaultdict(dict)
+    names_by_storage: dict[int, dict[tuple[int, str], None]] = defaultdict(dict)
     for number, name, storage in written.calls.registered:
-        places_by_storage[storage][number, name] = None
-    shared = [places for places in places_by_storage.values() if len(places) > 1]
+        names_by_storage[storage][number, name] = None
+    shared = [names for names in names_by_storage.values() if len(names) > 1]
     modules = dict(written.numbers.live()) if shared else {}
-    for places in shared:
+    for names in shared:
         now: dict[str, int] = {}
-        for number, name in places:
+        for number, name in names:
             module = modules.get(number)
             storage_now = _find_storage(module, name, written.registry)
             if storage_now is not None:

@@ -135,7 +135,7 @@ class ProgramBuilder:
         self._signatures += tuple(entry.signature for entry in added)
         positions = write.sites.build_positions()
         failures = () if has_failed else describe_failures(diagnostics)
-        texts = [*[GAP][: write.draws.has_gap], *write.imports.doubts]
+        texts = [*[GAP][: write.draws.has_gap], *write.imports.caveats]
         n_calls = write.clock.now  # the call that runs now may have evaluations already
         return Program(
             signatures=self._signatures,
@@ -149,7 +149,11 @@ class ProgramBuilder:
             constants=write.constants.build(),
             imports=write.imports.build(),
             torn=tuple(sorted(write.constants.torn)),
-            caveats=(*failures, *diagnostics.doubts, *((text, None) for text in texts)),
+            caveats=(
+                *failures,
+                *diagnostics.caveats,
+                *((text, None) for text in texts),
+            ),
             evaluations=_list_until(n_calls, diagnostics.evaluations),
             assumptions=_list_until(n_calls, diagnostics.assumptions),
             kernels=tuple(diagnostics.kernels),

@@ -162,7 +162,7 @@ def _describe(failed: Failed, error: BaseException, write: Written) -> RaisedCal
     with DisableTorchFunction():
         given = tensors_in(failed.args, failed.kwargs)
         seen = [write.registry.read(tensor) for tensor in given]
-    place, module_word, module = _locate(failed, write)
+    site, module_word, module = _locate(failed, write)
     text = str(error).strip().partition("\n")[0]
     return RaisedCall(
         signature=Signature(
@@ -174,7 +174,7 @@ def _describe(failed: Failed, error: BaseException, write: Written) -> RaisedCal
             writes=(),
             views=(),
         ),
-        place=place,
+        call_site=site,
         module_word=module_word,
         goes_on=bool(failed.running and failed.running.located),
         tensors=tuple(number for number, _, _ in seen),
@@ -191,13 +191,13 @@ def _locate(failed: Failed, write: Written) -> tuple[int, int, object]:
     flags = 0 if within is None else kinds[within.tb_frame.f_code]
     running = failed.running
     known = running and running.located
-    place, owner, *_ = known or write.sites.locate_raised(
+    site, owner, *_ = known or write.sites.locate_raised(
         running and running.function, failed.above, flags
     )
     if within is None or flags == BACKWARD:
-        return place, owner, None
+        return site, owner, None
     module = within.tb_frame.f_locals["self"]
-    return place, write.calls.extend_last(module) or owner, module
+    return site, write.calls.extend_last(module) or owner, module
 
 
 def _read_sizes(attributes: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -218,7 +218,7 @@ class Recording:
     def _connect(self) -> None:
         """Close the circles: each of these parts calls one that is made after it."""
         # A call of a real module borrows it, and borrowing reads what calls wrote.
-        self._written.calls.meet = self._borrowed.borrow_called
+        self._written.calls.on_new_module = self._borrowed.borrow_called
         # The modes share arrays with tensors, and look at those arrays once one exists.
         self._shared.modes = self._modes
 
@@ -292,7 +292,7 @@ class Recording:
             namespace, _, name = op.removesuffix(".default").partition(".")
             if f"{namespace}::{name}" in self._autocast.foreign:
                 text = f"{op} casts by a kernel of its own under autocast, not on meta"
-                self._written.diagnostics.doubts[text, None] = None
+                self._written.diagnostics.caveats[text, None] = None
 
 
 def pick_cache(options: Options) -> SignatureCache:
@@ -364,7 +364,7 @@ def keep_origin(
     if only_read:
         only_read -= program.n_writes_by_storage.keys() | aliased
     refs = [ref for ref in refs if ref.number not in only_read] if only_read else refs
-    origin.met = write.registry.list_tensors({ref.number for ref in refs})
+    origin.seen = write.registry.list_tensors({ref.number for ref in refs})
     keep_origins(origin, refs)
 
 

@@ -151,7 +151,7 @@ class ProcessWatch(Replacements):
 
 
 def _before_fork() -> None:
-    """Tell the recording of this thread, if one runs, that the process forks."""
+    """Notify the recording of this thread, if one runs, that the process forks."""
     watch: ProcessWatch | None = getattr(of_thread, "processes", None)
     if watch is not None:
         watch.note_fork(sys._getframe(1))

@@ -12,7 +12,7 @@ from typing import Final
 
 from torch import nn
 
-from meta_magic.recording.rows.module_trees import Tree, describe_places, find_trees
+from meta_magic.recording.rows.module_trees import Tree, describe_columns, find_trees
 from meta_magic.session.operand_names import IPYTHONS, MAX_HELD, walk_held
 from meta_magic.session.program_builder import Written
 from meta_magic.torch_private.module_internals import is_made
@@ -49,15 +49,15 @@ class TreeFinder:
                 self._numbers.of(module)  # one without parameters has no number yet
         calls = self._calls.calls_by_module()
         found = find_trees(self._numbers)
-        roots = [places.modules[0] for places in found]
+        roots = [columns.modules[0] for columns in found]
         unnamed = {id(root) for root in roots} - names.keys()
         if unnamed:
             names |= find_names(namespace, unnamed)
         trees = [
-            describe_places(
-                self._registry, self._numbers, places, names.get(id(root), ""), calls
+            describe_columns(
+                self._registry, self._numbers, columns, names.get(id(root), ""), calls
             )
-            for root, places in zip(roots, found, strict=True)
+            for root, columns in zip(roots, found, strict=True)
         ]
         early = self._calls.early_trees
         described = set[int]().union(*(tree.fqn_by_module for tree in trees if early))

@@ -116,17 +116,17 @@ class ValuesOnDemand:
         if not chosen:
             return NotImplemented
         frame = self._sites.frame
-        place = table.name, frame and (frame.f_code, frame.f_lineno)
+        key = table.name, frame and (frame.f_code, frame.f_lineno)
         # A value that was too expensive at this line is so in the next layer, too.
         numel = chosen[0][0].numel()
-        is_beyond = numel >= self._beyond.get(place, numel + 1)
+        is_beyond = numel >= self._beyond.get(key, numel + 1)
         guess = self._guess(table, chosen)
         if guess is None or not is_beyond:
             try:
                 return self._run(table, given, chosen, guess, is_beyond=is_beyond)
             except MissingValueError as error:
                 if isinstance(error, ValueLimitError):
-                    self._beyond[place] = numel
+                    self._beyond[key] = numel
                 if table.name == ALIGNED:
                     return True  # either answer leads to the same recorded calls
                 if guess is None:
@@ -423,7 +423,7 @@ def _find_outs(table: OpTable, kwargs: Kwargs) -> list[Tensor]:
 
 
 def _replace(value: Any, real_by_id: Mapping[int, Tensor]) -> Any:
-    """Return arguments with real tensors in place of those on meta."""
+    """Return arguments with real tensors in key of those on meta."""
     if isinstance(value, Tensor):
         return real_by_id.get(id(value), value)
     if isinstance(value, torch.device):

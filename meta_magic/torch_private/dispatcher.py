@@ -63,7 +63,7 @@ loss_of_sequences: Final = torch.ops.aten._ctc_loss
 pack_padded: Final[Any] = torch._C._VariableFunctions._pack_padded_sequence
 pad_packed: Final[Any] = torch._C._VariableFunctions._pad_packed_sequence
 
-# What a legacy constructor made is real, and meets tensors on meta.
+# A legacy constructor makes a real tensor, and operators mix it with meta tensors.
 copy_to: Final[Any] = torch.ops.aten._to_copy.default
 
 # torch.FloatTensor([loss]) fails.

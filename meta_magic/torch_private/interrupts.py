@@ -1,11 +1,11 @@
 """Delay interrupts that would leave torch, or a recording, half changed.
 
 Python raises ``KeyboardInterrupt`` at almost any call. In the entry or exit of a
-context manager the context is then neither entered nor left; a generator behind one
-continues when its traceback is freed, and undoes what was restored meanwhile; a
-callback of a weak reference, or ``__del__``, drops the interrupt; and a module that
-torch imports at first use, such as sympy, is broken for good. Read ``Interrupts``
-first.
+context manager the context is then neither entered nor left; a generator that
+implements it continues when its traceback is freed, and undoes what was restored
+meanwhile; a callback of a weak reference, or ``__del__``, drops the interrupt; and a
+module that torch imports at first use, such as sympy, is broken for good. Read
+``Interrupts`` first.
 """
 
 import _weakrefset
@@ -29,7 +29,7 @@ RETRY_SECONDS: Final = 0.001
 TORCH: Final = f"{Path(torch.__file__).parent}/"
 
 # Whose context managers change what each operator does, and who imports at first use.
-PLACES: Final = (TORCH, f"{Path(__file__).parents[1]}/", warnings.__file__)
+UNSAFE: Final = (TORCH, f"{Path(__file__).parents[1]}/", warnings.__file__)
 
 # Files whose functions are callbacks of weak references.
 WEAK: Final = frozenset(
@@ -66,9 +66,9 @@ def must_wait(frame: FrameType | None) -> bool:
             if file == contextlib.__file__:  # of a generator, perhaps the user's own
                 generator = getattr(frame.f_locals.get("self"), "gen", None)
                 file = "" if generator is None else generator.gi_code.co_filename
-            if file.startswith(PLACES):
+            if file.startswith(UNSAFE):
                 return True
-        if is_importing and file.startswith(PLACES):
+        if is_importing and file.startswith(UNSAFE):
             return True
         is_importing = file.startswith(IMPORTS)
         frame = frame.f_back

@@ -83,7 +83,7 @@ FLAGS: Final = (
     "_is_in_any_mode_without_ignore_compile_internals",
 )
 
-# A tensor made under a FakeTensorMode is on meta, and meets tensors on the CPU.
+# A tensor made under a FakeTensorMode is on meta, and is mixed with tensors on the CPU.
 fake_tensor_mode = partial(
     torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 )

@@ -14,7 +14,7 @@ from torch.nn import init
 from torch.nn.modules import module as hooks_of_all
 from torch.optim import Optimizer
 
-# Each recording leaves one entry behind: the handle of a hook forgets this dictionary.
+# Each recording adds an entry for good: the handle of a hook forgets this dictionary.
 hooks_with_kwargs = hooks_of_all._global_forward_hooks_with_kwargs
 
 # A module tree cannot be described without running the module's own code.
@@ -74,7 +74,7 @@ def list_script_tensors(module: Any) -> list[tuple[Any, str, torch.Tensor]]:
 
 
 def walk_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield name and module of all in a tree, parents first, each at every place.
+    """Yield name and module of all in a tree, parents first, each by all its names.
 
     As ``named_modules(remove_duplicate=False)``, with three differences: it goes to any
     depth, it stops where a module contains itself, and it does not call a class's own

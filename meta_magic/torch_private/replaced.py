@@ -20,7 +20,7 @@ from torch.utils import _foreach_utils, checkpoint
 
 Replaceable: TypeAlias = tuple[ModuleType | type, str]
 
-# Compiled code that meets a cell stays uncompiled for ever.
+# Code that runs in a cell for the first time stays uncompiled for ever.
 DYNAMO: Final = "torch._dynamo"
 
 # Meta kernels that differ by device behave as on CUDA.

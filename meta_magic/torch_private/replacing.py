@@ -154,9 +154,9 @@ class Replacements:
             self._made.append((owner, name, value))
             setattr(owner, name, value)
 
-    def wrap(self, place: Replaceable, build: Callable[[Any], Any]) -> None:
+    def wrap(self, replaceable: Replaceable, build: Callable[[Any], Any]) -> None:
         """Replace an attribute by what ``build`` returns for its present value."""
-        owner, name = place
+        owner, name = replaceable
         with lock:
             before = getattr(owner, name)
             self.replace(owner, name, mark_replaced(before, build(before)))
@@ -203,9 +203,11 @@ class Replacements:
             del stacks[id(owner), name]
 
 
-def call_with_original(place: Replaceable, function: Callable[[], object]) -> None:
+def call_with_original(
+    replaceable: Replaceable, function: Callable[[], object]
+) -> None:
     """Call a function while an attribute of torch has its original value."""
-    owner, name = place
+    owner, name = replaceable
     with lock:
         stack = stacks.get((id(owner), name))
         before = getattr(owner, name)

@@ -73,8 +73,8 @@ def count_owners(address: int) -> int:
 def is_counted_with(tensor: Tensor, other: Tensor) -> bool:
     """Whether a write of one tensor counts as a write of another, too.
 
-    Without the counter's restoration, a tensor from ``.data`` could not be told from a
-    view if both were written equally often.
+    Without the counter's restoration, a tensor from ``.data`` could not be
+    distinguished from a view if both were written equally often.
     """
     before = version_of(other)
     with torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor):

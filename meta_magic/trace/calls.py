@@ -241,7 +241,7 @@ def describe_flow(
 
 def describe_tensor(tensor: TensorMetadata) -> str:
     """Return dtype, shape, and a device that is real or named by the code."""
-    place = tensor.device if tensor.is_real else tensor.place
+    device = tensor.device if tensor.is_real else tensor.place
     dtype = str(tensor.dtype).removeprefix("torch.")
-    where = "" if place is None else f" {place}"
+    where = "" if device is None else f" {device}"
     return f"{dtype} {format_shape(tensor.shape)}{where}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def find_firsts(numbers: NDArray[np.integer[Any]], n: int) -> NDArray[np.int64]:
     """Return for each number from 0 to ``n`` - 1 its first index in an array, or -1."""
     firsts = np.full(n, -1, np.int64)
-    # Of several indices written to one place the last one stays.
+    # Of several indices written to one element the last one stays.
     firsts[numbers[::-1]] = np.arange(len(numbers))[::-1]
     return firsts
 
@@ -36,9 +36,9 @@ def first_operators(program: Program) -> NDArray[np.int64]:
     """
     words = np.frombuffer(program.words, np.uint32)
     starts = np.frombuffer(program.offsets, np.uint32)[:-1].astype(np.int64)
-    places = words[starts + 1]
+    sites = words[starts + 1]
     # A hook may have called functions between two operators of a backward pass.
-    goes_on = (words[starts + 3] == GOES_ON) & (places == np.append(0, places[:-1]))
+    goes_on = (words[starts + 3] == GOES_ON) & (sites == np.append(0, sites[:-1]))
     first = np.where(goes_on, 0, np.arange(len(starts)))
     return np.maximum.accumulate(first)
 
@@ -97,7 +97,7 @@ def has_nan(value: Argument) -> bool:
 
 
 def find_assumed(program: Program) -> dict[int, str]:
-    """Return the assumption behind each call whose sizes or inputs rest on one."""
+    """Return the assumption on which the sizes or inputs of each call rest, if any."""
     assumed = {a.call: a.text for a in program.assumptions}
     if not assumed:
         return {}

@@ -72,7 +72,7 @@ class FailedCall:
         is_whole: Whether no argument is missing; one that is no plain data is missing.
         frames: The user's lines on the way to the call, outermost first.
         receiver: The user's expression for the module that was called; "" for none.
-        remarks: Sentences of Python's or torch's own checks.
+        notes: Sentences of Python's or torch's own checks.
         loading: The state dictionary that did not fit, if that was the error.
     """
 
@@ -83,7 +83,7 @@ class FailedCall:
     is_whole: bool
     frames: tuple[SourcePosition, ...]
     receiver: str = ""
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     loading: Loading | None = None
 
 

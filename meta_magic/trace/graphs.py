@@ -124,7 +124,7 @@ class Namespaces:
     its name; so do different modules with one name.
 
     Attributes:
-        node_by_place: The modules, by root and fqn.
+        node_by_name: The modules, by root and fqn.
     """
 
     def __init__(self, trace: "Trace") -> None:
@@ -132,7 +132,7 @@ class Namespaces:
         self._other = "forward" if "forward" in phases else "other"
         self._has_phases = len(phases - {"other"} | {self._other}) > 1
         self._trees = trace.modules
-        self.node_by_place = {
+        self.node_by_name = {
             (root, node.fqn): node
             for root, tree in enumerate(trace.modules)
             for node in tree.walk()
@@ -180,7 +180,7 @@ class Namespaces:
         names = fqn.split(".") if fqn else []
         tree = self._trees[root]
         fqns = ["", *accumulate(names, "{}.{}".format)]
-        nodes = (self.node_by_place.get((root, fqn)) for fqn in fqns)
+        nodes = (self.node_by_name.get((root, fqn)) for fqn in fqns)
         first = tree.name or tree.class_name.rpartition(".")[2]
         return [*zip([first, *names], nodes, strict=True)]
 

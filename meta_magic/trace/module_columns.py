@@ -24,13 +24,13 @@ class Run:
     Attributes:
         nodes: The modules.
         calls: The module calls of the same trace.
-        places_above: Devices that the code names for the tensors of the parent; None if
-            it names none.
+        devices_above: Devices that the code names for the tensors of the parent; None
+            if it names none.
     """
 
     nodes: Sequence[ModuleNode]
     calls: ModuleCalls
-    places_above: tuple[str, ...] | None = None
+    devices_above: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +113,13 @@ def format_shapes(shapes: Sequence[tuple[int, ...]]) -> str:
 def list_marks(run: Run) -> tuple[str, ...]:
     """Return the marks of a module, or those of each module of a run."""
     marks = tuple(describe_marks(run.nodes))
-    places = () if run.places_above is None else run.nodes[0].places
-    if not places or places == run.places_above:
+    devices = () if run.devices_above is None else run.nodes[0].places
+    if not devices or devices == run.devices_above:
         return marks
-    return (f"on {', '.join(places)}", *marks)
+    return (f"on {', '.join(devices)}", *marks)
 
 
-def list_places(run: Run) -> str:
+def list_devices(run: Run) -> str:
     """Return the devices that the code names for the tensors."""
     return ", ".join(run.nodes[0].places)
 
@@ -232,7 +232,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         width=124,
         is_in_tree=False,
         is_optional=True,
-        read_run=list_places,
+        read_run=list_devices,
     ),
     ModuleColumn(
         name="input",
@@ -284,12 +284,12 @@ def build_line(
     nodes: Sequence[ModuleNode], calls: ModuleCalls, above: tuple[str, ...] | None
 ) -> TreeLine:
     """Return the line of a module, or of a run; arguments as in :class:`Run`."""
-    run = Run(nodes=nodes, calls=calls, places_above=above)
-    places = None if above is None else nodes[0].places
+    run = Run(nodes=nodes, calls=calls, devices_above=above)
+    devices = None if above is None else nodes[0].places
     runs = split_runs(nodes[0].children)
     return TreeLine(
         values=tuple(column.value_of(run) for column in tree_columns()),
-        children=tuple(build_line(below, calls, places) for below in runs),
+        children=tuple(build_line(below, calls, devices) for below in runs),
     )
 
 

@@ -81,7 +81,7 @@ class ModuleClass:
         docs: Name of its page in torch's documentation, else None.
         file: File of its ``forward``; None where it has none in Python.
         line: First line of its ``forward`` there.
-        has_words: Whether it has an ``extra_repr`` of its own.
+        has_extra_repr: Whether it has an ``extra_repr`` of its own.
         defaults: Default arguments of its ``__init__``, by name, written as Python
             does; those of a base class come after its own.
     """
@@ -91,7 +91,7 @@ class ModuleClass:
     docs: str | None
     file: str | None
     line: int | None
-    has_words: bool = False
+    has_extra_repr: bool = False
     defaults: tuple[tuple[str, str], ...] = ()
 
 

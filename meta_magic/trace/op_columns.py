@@ -56,7 +56,7 @@ class Column:
 
 Wire: TypeAlias = Literal["held", "call", "signature"] | Callable[[Program], list[Span]]
 
-Decider: TypeAlias = Literal["call", "signature", "place", "module"]
+Decider: TypeAlias = Literal["call", "signature", "call_site", "module"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         format="function",
         width=130,
         wire="held",
-        decided_by="place",
+        decided_by="call_site",
     ),
     OpColumn(
         name="op",
@@ -239,7 +239,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         width=80,
         wire="held",
         is_extra=True,
-        decided_by="place",
+        decided_by="call_site",
     ),
     OpColumn(
         name="line",
@@ -249,7 +249,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         align="right",
         wire="held",
         is_extra=True,
-        decided_by="place",
+        decided_by="call_site",
     ),
     OpColumn(
         name="kernel",
@@ -326,7 +326,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         width=160,
         wire="held",
         is_extra=True,
-        decided_by="place",
+        decided_by="call_site",
     ),
 )
 """In the order in which the browser shows them."""

@@ -60,7 +60,7 @@ class Growing:
 
 
 HEADER: Final = 4
-"""Words before the tensors of a call: signature, place + 1, module word, and a last.
+"""Words before the tensors of a call: signature, call site + 1, module word, a last.
 
 The module word is 0 for none, 2 * module call + 2 inside a module call, or 2 * module
 + 1 while that module is being constructed. The last word is ``GOES_ON`` where the same
@@ -184,7 +184,7 @@ class Program:
         randomness: The generator states that random operators would have drawn from.
         constants: Storages whose content no operator made.
         imports: Storages that earlier recordings made.
-        torn: Real storages that were written behind torch's back, as by numpy.
+        torn: Real storages that were written without torch, as by numpy.
         caveats: (text, line of the cell or None): why a replay may differ from the
             same block on a real device.
         evaluations: The calls that were answered with real values.
@@ -238,7 +238,7 @@ class Program:
             return self
         raised, number = self.raised, len(self.signatures)
         last = GOES_ON if raised.goes_on else 0
-        row = (number, raised.place, raised.module_word, last, *raised.tensors)
+        row = (number, raised.call_site, raised.module_word, last, *raised.tensors)
         return replace(
             self,
             words=bytes(self.words) + array("I", row).tobytes(),

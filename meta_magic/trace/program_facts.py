@@ -103,7 +103,7 @@ class RaisedCall:
         signature: Operator and arguments. For a function that raised before any
             operator, ``op`` is the name of the function, and positional arguments whose
             names torch does not say are named by their index.
-        place: Its call site: an index into ``Program.call_sites``, from 1.
+        call_site: Its call site: an index into ``Program.call_sites``, from 1.
         module_word: Its module call; see ``program.HEADER``.
         goes_on: Whether the same call of a function made the operator before it.
         tensors: The number of each tensor argument.
@@ -113,7 +113,7 @@ class RaisedCall:
     """
 
     signature: Signature
-    place: int
+    call_site: int
     module_word: int
     goes_on: bool
     tensors: tuple[int, ...]

@@ -105,7 +105,7 @@ class OpCalls(Rows[OpCall]):
         program, words = self._program, self._words
         offset = program.offsets[index]
         signature = program.signatures[words[offset]]
-        place = program.call_sites[words[offset + 1] - 1]
+        site = program.call_sites[words[offset + 1] - 1]
         forward = forward_of(words[offset + 3])
         tensors = words[offset + HEADER : program.offsets[index + 1]]
         n_inputs = len(signature.inputs)
@@ -130,10 +130,10 @@ class OpCalls(Rows[OpCall]):
             module=module,
             root=root,
             module_call=call_of(module_word),
-            phase=place.phase,
-            line=place.line,
-            position=place.position,
-            function=place.function,
+            phase=site.phase,
+            line=site.line,
+            position=site.position,
+            function=site.function,
             forward=forward,
             **self._costs(words[offset]),
             evaluation=self.evaluation_by_call.get(index),

@@ -81,7 +81,9 @@ def format_headline(trace: "Trace") -> str:
     if trace.flops:
         parts.append(format_flops(trace.flops))
     peaks = trace.memory.peak_by_place.items()
-    named = [f"{format_bytes(nbytes)} on {place}" for place, nbytes in peaks if nbytes]
+    named = [
+        f"{format_bytes(nbytes)} on {device}" for device, nbytes in peaks if nbytes
+    ]
     if named:
         parts.append(f"peak {', '.join(named)}")
     parts.append(f"{trace.seconds:.2f} s")

@@ -81,7 +81,7 @@ def find_samples(trace: "Trace") -> "dict[Decider, Samples]":
     holders = columns.find_holders(trace.program)
     return {
         "signature": Samples(columns.signature, calls),
-        "place": Samples(columns.call_site + 1, calls),
+        "call_site": Samples(columns.call_site + 1, calls),
         "module": Samples(holders + 1, calls),
     }
 

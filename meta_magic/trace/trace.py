@@ -212,7 +212,7 @@ class Trace:
 
         Args:
             device: An accelerator, by its name in ``devices.toml``, such as
-                ``h100-sxm``. If the block places tensors on accelerators, only those
+                ``h100-sxm``. If the block puts tensors on accelerators, only those
                 count.
             vary: Names of variables with sizes, in the block or outside of it, and the
                 values of each: integers, or ``...`` for all. One varies at a time.

@@ -93,7 +93,7 @@ def shorten_settings(text: str, definition: ModuleClass | None) -> str:
     if definition is None:
         return " ".join(text.split())
     defaults = dict(reversed(definition.defaults))
-    omitted = frozenset[str]() if definition.has_words else NOTHING
+    omitted = frozenset[str]() if definition.has_extra_repr else NOTHING
     early: list[str] = []
     late: list[str] = []
     for part in split_settings(text):

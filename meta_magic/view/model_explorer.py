@@ -155,7 +155,7 @@ def write_groups(
 
 def find_owners(program: Program, namespaces: Namespaces) -> dict[int, ModuleNode]:
     """Return the module of each parameter or buffer, by its storage."""
-    nodes = namespaces.node_by_place
+    nodes = namespaces.node_by_name
     places = (
         (storage, program.modules[i][:2]) for storage, i in program.owner_by_storage
     )

@@ -35,7 +35,7 @@ from meta_magic.recording.identities.generator_carryover import (
     CarriedGenerator,
     carry_generator,
     find_carried_end,
-    forget_left,
+    forget_carried,
     mark_state,
     move_own,
 )
@@ -375,7 +375,7 @@ def move_generator(origin: Origin, replay: Execution) -> bool | None:
     if torch.get_rng_state().numpy().tobytes() != origin.generator_state:
         return False
     program = origin.program
-    forget_left(program)
+    forget_carried(program)
     end = program.randomness.ends[0]
     if replay.plan.end != end:
         # The rest of the program is still to be drawn before anything else.
@@ -402,7 +402,7 @@ def move_earlier(replay: Execution) -> bool | None:
             continue
         if state is None or plan.end != program.randomness.ends[0]:
             return False
-        forget_left(program)
+        forget_carried(program)
         torch.set_rng_state(state)
         return True
     return None

@@ -55,7 +55,7 @@ class DeviceMetaKernels(Replacements):
             self.replace_here(torch, asked)
 
     def _make_hint(self, before: FindDevice) -> FindDevice:
-        """Return the function that tells a meta kernel the device."""
+        """Return the function by which a meta kernel finds the device."""
 
         def find_device(tensor: object) -> str:
             is_plain = type(tensor) is Tensor or type(tensor) is Parameter
@@ -142,8 +142,8 @@ class DeviceChunkedLosses(Replacements):
         self._device = DEVICES[device]
 
     def __enter__(self) -> None:
-        for place in DEVICE_OF_CHUNKED_LOSSES if self._device.type != "meta" else ():
-            self.wrap(place, self._make_adjust)
+        for function in DEVICE_OF_CHUNKED_LOSSES if self._device.type != "meta" else ():
+            self.wrap(function, self._make_adjust)
 
     def _make_adjust(self, before: Adjust) -> Adjust:
         """Return a function that chooses options for the recorded device."""

@@ -176,8 +176,8 @@ class CallSiteKey(NamedTuple):
 
 
 Located: TypeAlias = tuple[int, int, int]
-"""The number of a place, from 1, its owner: twice the module under construction there,
-plus 1, or 0 if there is none, and the last word of the header of a row there."""
+"""Number of a call site, from 1; its owner: twice the module under construction there,
+plus 1, or 0 if there is none; and the last word of the header of a row there."""
 
 Calls: TypeAlias = tuple[object, ...]
 """A function, the ``Site`` of the innermost module call, and the code and instruction
@@ -209,7 +209,7 @@ class CallSites:
     Args:
         cell_file: File name of the code whose lines are the cell's.
         top: Code object of the outermost frame of interest; None for a module's.
-        number_of_module: Numbers the modules that are met under construction.
+        number_of_module: Numbers the modules that are under construction.
 
     Attributes:
         running: The torch function that runs now, and the frame that called it; None
@@ -235,7 +235,7 @@ class CallSites:
         self._keys: list[CallSiteKey] = []
         self._built: list[CallSite] = []
         self._located_by_calls: dict[Calls, tuple[Located, Located]] = {}
-        self._place_by_key: dict[tuple[object, int, int, int], int] = {}
+        self._site_by_key: dict[tuple[object, int, int, int], int] = {}
         self._backward_by_key: dict[tuple[object, int], int] = {}
 
     @property
@@ -249,13 +249,14 @@ class CallSites:
         return None if self.running is None else self.running.frame
 
     def locate_operator(self, entry: FrameType | None, site: Site) -> Located:
-        """Return the place of an operator that is called now, and its owner.
+        """Return the call site of the operator that is called now, and its owner.
 
-        One place for all operators of a function; without one, a walk for each.
+        All operators of one call of a function share it; without a function each needs
+        a walk over the frames.
 
         Args:
             entry: The frame in which the innermost module call runs, if any.
-            site: The place from which that module was called.
+            site: The position from which that module was called.
         """
         running = self.running
         if running is None:
@@ -277,7 +278,7 @@ class CallSites:
         return located
 
     def locate_backward(self) -> int:
-        """Return the place of a backward operator without a forward one."""
+        """Return the call site of a backward operator without a forward one."""
         frame = self.frame or sys._getframe(2)
         position, line, flags, _ = self.walk(frame, None, (0, 0))
         return self._intern(
@@ -298,18 +299,18 @@ class CallSites:
         """
         position, line, flags, owner = self.walk(frame, entry, site)
         flags |= FORWARD if calls else 0
-        place = self._intern(CallSiteKey(function, position, line, flags))
-        located = (place, owner, 0), (place, owner, GOES_ON)
+        number = self._intern(CallSiteKey(function, position, line, flags))
+        located = (number, owner, 0), (number, owner, GOES_ON)
         if calls and not flags & INIT:  # which is of one module of many, perhaps
             self._located_by_calls[calls] = located
         return located
 
-    def backward_of(self, place: int) -> int:
-        """Return the place of a backward operator, given that of its forward one."""
-        key = (self.function, place)
+    def backward_of(self, forward_site: int) -> int:
+        """Return the call site of a backward operator, by that of its forward one."""
+        key = (self.function, forward_site)
         backward = self._backward_by_key.get(key)
         if backward is None:
-            forward = self._keys[place - 1]
+            forward = self._keys[forward_site - 1]
             backward = self._intern(
                 forward._replace(function=self.function, flags=BACKWARD)
             )
@@ -330,7 +331,7 @@ class CallSites:
     def locate_raised(
         self, function: object, entries: Sequence[TracebackType], flags: int
     ) -> tuple[int, int]:
-        """Return place and owner of a call that raised, by the traceback down to it."""
+        """Return call site and owner of a call that raised, by the traceback to it."""
         position = line = owner = 0
         for entry in reversed(entries):
             frame = entry.tb_frame
@@ -396,11 +397,11 @@ class CallSites:
         return tuple(done)
 
     def _intern(self, key: CallSiteKey) -> int:
-        place = self._place_by_key.get(key)
-        if place is None:
+        number = self._site_by_key.get(key)
+        if number is None:
             self._keys.append(key)
-            place = self._place_by_key[key] = len(self._keys)
-        return place
+            number = self._site_by_key[key] = len(self._keys)
+        return number
 
     def _position(self, code: CodeType, instruction: int) -> int:
         key = (id(code), instruction)

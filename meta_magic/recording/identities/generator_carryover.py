@@ -62,7 +62,7 @@ def check_generator(generator: Generator, device: torch.device | None) -> None:
     """Refuse to draw from a generator for what the code wants on another device.
 
     Raises:
-        RuntimeError: It is on another kind of device, in torch's words.
+        RuntimeError: It is on another kind of device; the message is torch's.
     """
     kind = planned_device_of(generator).type
     if device is not None and device.type != kind:
@@ -96,10 +96,10 @@ class CarriedGenerator:
 
     Attributes:
         state: Its state, with the mark.
-        end: Where it would stand, had the draws been made.
+        end: Its state, had the draws been made.
         own: The generator, if it is one of the user's; None for torch's default. Not
             weakly: operators are given it in a wrapper of their own, gone at once.
-        is_settled: Whether a recording since then left the default where it belongs.
+        is_settled: Whether a later recording moved the default generator to ``end``.
     """
 
     state: bytes
@@ -115,14 +115,14 @@ elsewhere: dict[torch.device, tuple[Generator, tuple[object, ...]]] = {}
 programs: "deque[tuple[int, weakref.ref[Program]]]" = deque(maxlen=MAX_KNOWN)
 
 
-def carry_generator(left: CarriedGenerator) -> None:
+def carry_generator(carried: CarriedGenerator) -> None:
     """Carry the state of a generator over to the next recording."""
-    kept.append(left)
+    kept.append(carried)
 
 
 def find_carried_end(state: bytes) -> EarlierEnd | None:
     """Return where a recording ended that carried this state over; None if none did."""
-    return next((left.end for left in kept if left.state == state), None)
+    return next((carried.end for carried in kept if carried.state == state), None)
 
 
 def keep_elsewhere(device: torch.device, generator: Generator) -> None:
@@ -131,7 +131,7 @@ def keep_elsewhere(device: torch.device, generator: Generator) -> None:
 
 
 def find_elsewhere(device: torch.device) -> Generator | None:
-    """Return what stood for the generator of a device in an earlier recording.
+    """Return the generator that an earlier recording used for a planned device.
 
     None if all generators were seeded since.
     """
@@ -147,52 +147,53 @@ def keep_program(number: int, program: Program) -> None:
 def find_draw(number: int, draw: int) -> EarlierEnd | None:
     """Return where a draw of an earlier recording ended, by that number.
 
-    Its token is met again where code of the user's, or checkpointing, kept a state.
+    Its token is seen again where the user's code, or checkpointing, kept a state.
     """
     known = next((program() for n, program in programs if n == number), None)
     return None if known is None else EarlierEnd(program=known, source=2 * draw + 2)
 
 
-def forget_left(program: Program) -> None:
+def forget_carried(program: Program) -> None:
     """Drop the carried state of torch's default generator, which was moved on."""
-    for left in [*kept]:
-        if left.own is None and left.end.program is program:
-            kept.remove(left)
+    for carried in [*kept]:
+        if carried.own is None and carried.end.program is program:
+            kept.remove(carried)
 
 
 def move_own(program: Program, state_at: Callable[[int], Tensor | None]) -> bool:
     """Move the user's generators to where the recorded draws would end.
 
-    Those that still stand where it left them, and all of whose draws were made.
+    Moves those whose state is still the one carried over, and all of whose draws were
+    made.
 
     Args:
         program: What was recorded.
-        state_at: Returns where a generator came to, by the source there; None if it
-            did not come there.
+        state_at: Returns the state of a generator at a source; None if the draws
+            before it were not made.
 
     Returns:
-        Whether none was left where it was, for want of some of its draws.
+        Whether all of these could be moved: False if draws of one were not made.
     """
     are_all_moved = True
-    for left in [*kept]:
-        generator = left.own
-        if generator is None or left.end.program is not program:
+    for carried in [*kept]:
+        generator = carried.own
+        if generator is None or carried.end.program is not program:
             continue
-        if as_bytes(generator.get_state()) != left.state:
+        if as_bytes(generator.get_state()) != carried.state:
             continue
-        state = state_at(left.end.source)
+        state = state_at(carried.end.source)
         if state is None:
             are_all_moved = False
         else:
             generator.set_state(state)
-            kept.remove(left)
+            kept.remove(carried)
     return are_all_moved
 
 
 def settle_default() -> None:
     """Note that torch's default generator is where all draws so far end."""
-    for left in kept:
-        left.is_settled = True
+    for carried in kept:
+        carried.is_settled = True
 
 
 def was_used_since(state: bytes) -> bool:
@@ -203,7 +204,7 @@ def was_used_since(state: bytes) -> bool:
     Args:
         state: The state in which it is found.
     """
-    last = next((left for left in reversed(kept) if left.own is None), None)
+    last = next((carried for carried in reversed(kept) if carried.own is None), None)
     if last is None or last.is_settled or state == last.state:
         return False
     if state[SEED] != last.state[SEED] or is_unmarked(state, last.state):
@@ -230,7 +231,7 @@ def mark_state(state: Tensor) -> Tensor:
     """Return the state of a CPU generator with a mark that no other one has."""
     marked = state.clone()
     words = marked.numpy().view(np.uint64)
-    # Seeds stand there, too: a number that hardly anybody chooses.
+    # The seed is there, too: so a number that hardly anybody chooses.
     mark = 0x4D600000 | next(numbers) & 0xFFFFF
     words[FIRST_WORD] = int(words[FIRST_WORD]) & HIGHEST_BIT | mark
     return marked

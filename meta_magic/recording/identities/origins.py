@@ -39,16 +39,16 @@ class RunningRecording(NamedTuple):
     """The storages of earlier recordings that a running one uses.
 
     Attributes:
-        met: Those that it uses.
+        imports: The storages.
         find_written: Returns the storages that it wrote so far, and perhaps others.
     """
 
-    met: Collection[Import] = ()
+    imports: Collection[Import] = ()
     find_written: Callable[[], Container[int]] = frozenset[int]
 
     def has_written(self) -> bool:
         """Whether it may have written a storage that it imported."""
-        fresh = [imported.storage for imported in self.met if not imported.is_stale]
+        fresh = [imported.storage for imported in self.imports if not imported.is_stale]
         return bool(fresh) and any(map(self.find_written().__contains__, fresh))
 
 
@@ -57,15 +57,15 @@ NO_RECORDING: Final = RunningRecording()
 
 @dataclass(eq=False)
 class Origin:
-    """A finished recording, of which some storages may still live.
+    """A finished recording, of which some storages may still be live.
 
     Attributes:
         program: What was recorded.
-        generator_state: Where the block, or what made up for its draws later, left
-            torch's default generator; None if there is nothing to make up for.
-        last_draw: The last draw that was made up for since; -1 for none.
-        modules: The modules met that lived when the block ended, by their number in
-            the program.
+        generator_state: State of torch's default generator after the block, or after
+            its draws were made later; None if no draw is missing.
+        last_draw: The last draw that was made later; -1 for none.
+        modules: The modules seen that were live when the block ended, by their number
+            in the program.
         versions: By storage and ``id``, how often tensors had been written in place
             when the block ended, as torch counts it: those of modules, and others
             where no count of operators says it.
@@ -76,11 +76,12 @@ class Origin:
         owners: Address of each storage, and how many tensors lay on it.
         checksums: Of those that are real and that the block made.
         placements: Devices that the code names for storages, for the device plan.
-        met: Storage and ``id`` of the tensors met on what the block made or wrote.
+        seen: Storage and ``id`` of the tensors seen on storages that the block made or
+            wrote.
         order: How many recordings ended before it, and it.
         n_ended: How many ended by now.
-        has_placements: Whether any recording of this process left such: until then
-            nothing is looked up.
+        has_placements: Whether any recording of this process has placements: until
+            then none is looked up.
     """
 
     has_placements: ClassVar[bool] = False
@@ -96,7 +97,7 @@ class Origin:
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
     placements: dict[int, torch.device] = field(default_factory=dict)
-    met: AbstractSet[tuple[int, int]] = frozenset()
+    seen: AbstractSet[tuple[int, int]] = frozenset()
     order: int = 0
 
     def is_stale(
@@ -121,7 +122,7 @@ class Origin:
         if self._is_stale(tensor, version, storage, live):
             if self._is_latest(tensor, storage) and not running.has_written():
                 return True
-            if not is_known_elsewhere(tensor, version, running.met, live):
+            if not is_known_elsewhere(tensor, version, running.imports, live):
                 return True
             on_it = live.on(self.owners[storage][0])
             return self._has_stale([g for g in on_it if id(tensor) not in g], storage)
@@ -150,7 +151,7 @@ class Origin:
 
         Not even as writes of another storage, where something counts with it.
         """
-        is_known = (storage, id(tensor)) in self.met
+        is_known = (storage, id(tensor)) in self.seen
         return is_known and self.order == Origin.n_ended
 
     def knows(self, tensor: Tensor, version: int, storage: int) -> bool:
@@ -197,26 +198,26 @@ class Origin:
 
 
 def is_known_elsewhere(
-    tensor: Tensor, version: int, met: Collection[Import], live: LiveTensors
+    tensor: Tensor, version: int, imports: Collection[Import], live: LiveTensors
 ) -> bool:
     """Whether the writes that a tensor counts were recorded on another storage.
 
     Args:
         tensor: The tensor.
         version: What it counts.
-        met: What the running recording met of earlier ones.
-        live: Where to look for that one.
+        imports: The storages of earlier recordings that the running one uses.
+        live: Finds the tensors with the other storage.
     """
     apart = live.apart_from(tensor)
     if not apart:
         return False
-    known = {(id(i.program), i.origin) for i in met if not i.is_stale}
+    known = {(id(i.program), i.origin) for i in imports if not i.is_stale}
     for other in apart:
         found = find_origin(other.untyped_storage())
         if found is not None:
             origin, storage = found
-            is_met = (id(origin.program), storage) in known
-            if is_met or origin.knows(other, version, storage):
+            is_imported = (id(origin.program), storage) in known
+            if is_imported or origin.knows(other, version, storage):
                 return True
     return False
 

@@ -47,8 +47,8 @@ class SharedArray:
     Attributes:
         storage: Returns the storage on meta, as long as that lives.
         address: Where the memory is.
-        content: Tells whether the memory was written since: its bytes, their checksum,
-            or None of what a constant has the checksum of.
+        content: Shows whether the memory was written since: its bytes, their checksum,
+            or None if a constant has the checksum.
         is_watched: Whether it is small.
     """
 
@@ -83,7 +83,7 @@ class SharedArray:
         return is_here and has_layout and self.nbytes == storage.nbytes()
 
     def read(self) -> bytes | int | None:
-        """Return what tells whether the memory was written."""
+        """Return the content by which a write to the memory is detected."""
         if self.is_watched:
             return string_at(self.address, self.nbytes)
         if not self._is_summed:

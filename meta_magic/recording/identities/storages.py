@@ -270,11 +270,11 @@ class StorageRegistry:
         if ref is None:
             is_dense = tensor.layout is torch.strided
             nbytes = span_nbytes(tensor) if is_dense else storage.nbytes()
-            ref = self._meet(storage, tensor, nbytes, placement)
+            ref = self._add_seen(storage, tensor, nbytes, placement)
         return ref
 
     @unbroken
-    def _meet(
+    def _add_seen(
         self,
         storage: UntypedStorage,
         tensor: Tensor,
@@ -306,9 +306,9 @@ class StorageRegistry:
             return None
 
     def set_placement(self, tensor: Tensor, placement: torch.device | None) -> None:
-        """Note on which device the code wants the storage of a tensor from now on.
+        """Set the planned device of the storage of a tensor.
 
-        The tensors on it are read anew, as another reference stands for it.
+        The tensors on it are read anew, as the storage gets another reference.
         """
         former = self.storage_of(tensor)
         storage = None if former is None else former()

@@ -30,7 +30,7 @@ Seen: TypeAlias = tuple[int, StorageRef | None, LiveGeometry]
 
 
 class TensorRegistry(StorageRegistry):
-    """The numbers of the tensors that one recording meets, and of their storages.
+    """The numbers of the tensors that one recording sees, and of their storages.
 
     Attributes:
         seen_by_id: What was last seen at each address; perhaps another is there now.
@@ -39,7 +39,7 @@ class TensorRegistry(StorageRegistry):
             whatever was there before.
 
     Args:
-        geometries: The geometries met, by this recording or by others.
+        geometries: The geometries seen, by this recording or by others.
         clock: Dates the deaths of storages.
         on_new_storage: As in :class:`StorageRegistry`.
         find_placement: As in :class:`StorageRegistry`.
@@ -54,7 +54,7 @@ class TensorRegistry(StorageRegistry):
     ) -> None:
         super().__init__(clock, on_new_storage, find_placement)
         self._geometries = geometries
-        # Only one that was met is told from the rest, which its strides do not do.
+        # Strides do not show negation: from the first negative tensor on, keys do.
         self._has_negatives = False
         self.seen_by_id: dict[int, Seen] = {}
         self.n_unrecorded = Counter[int]()
@@ -103,7 +103,7 @@ class TensorRegistry(StorageRegistry):
     def verify(self, tensors: Iterable[Tensor]) -> None:
         """Forget tensors at whose addresses there are others now.
 
-        Of what has no storage, such as sparse tensors, nobody can tell.
+        Nothing is known of tensors without a storage, such as sparse ones.
         """
         for tensor in tensors:
             _, storage, _ = self.seen_by_id.get(id(tensor), (0, None, None))

@@ -24,7 +24,7 @@ class BackwardPasses(Replacements):
 
     Args:
         functions: The mode.
-        dispatch: Meets the operators of autograd itself, too.
+        dispatch: Sees the operators of autograd itself, too.
     """
 
     def __init__(self, functions: FunctionMode, dispatch: DispatchMode) -> None:

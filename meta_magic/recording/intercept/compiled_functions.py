@@ -1,8 +1,8 @@
 """What ``torch.compile`` would do otherwise while a cell runs.
 
-A dispatch mode makes dynamo give up on the code it meets and remember that for the rest
+A dispatch mode makes dynamo give up on the code it sees and remember that for the rest
 of the process (fixed after torch 2.13), or fail if it must not give up. Under
-``force_eager`` it does not even look. Importing dynamo takes a second: it is told so
+``force_eager`` it does not even look. Importing dynamo takes a second: the flag is set
 when somebody imports it.
 """
 
@@ -190,7 +190,7 @@ class UntracedMode(Untraced, TorchDispatchMode):
 
 
 def convolve(*args: Any) -> Any:
-    """Convolve, and tell the tracer by which operator."""
+    """Convolve, and record in the tracer by which operator."""
     with WithoutTracing():
         made = run_kernel(CONVOLUTION, DispatchKey.Autograd, args, {})
     trace_convolution(made, args)

@@ -30,10 +30,10 @@ from meta_magic.torch_private.tensor_internals import set_lazy_bits
 aten = torch.ops.aten
 
 EMPTY: Final = aten.empty.memory_format
-LIFT: Final = aten.lift_fresh.default
+LIFT_FRESH: Final = aten.lift_fresh.default
 COPY: Final = copy_to
 SET: Final = aten.set_.source_Storage
-LEGACY: Final = frozenset[Any]({EMPTY, LIFT, COPY, SET})
+LEGACY: Final = frozenset[Any]({EMPTY, LIFT_FRESH, COPY, SET})
 
 NUMBER_READERS: Final[dict[Any, Callable[[Any], Any]]] = {
     Tensor.__float__: float,
@@ -61,7 +61,7 @@ def run_unasked(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run on meta the operators that a legacy constructor runs on the CPU, unseen.
 
     Args:
-        mode: The mode that met the operator.
+        mode: The mode that received the operator.
         func: The operator, one of ``LEGACY``.
         args: Its positional arguments.
         kwargs: Its others.
@@ -78,7 +78,7 @@ def run_unasked(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
         is_ours = is_for_cpu and (func is EMPTY or first.is_meta)
         on_meta = {**kwargs, "device": META}
         return run(mode, func, args, on_meta) if is_ours else NotImplemented
-    if func is LIFT:
+    if func is LIFT_FRESH:
         return NotImplemented if first.is_meta else capture_real(mode, first)
     storage = args[1]
     if not first.is_meta or storage.device.type != "cpu":

@@ -52,7 +52,7 @@ def copy_deeply(args: Args, registry: TensorRegistry) -> Tensor:
 
     Args:
         args: The tensor and the memo of ``copy.deepcopy``.
-        registry: Is told of the tensors, and where the code wants the copy.
+        registry: Numbers the tensors, and takes the placement of the copy.
     """
     tensor, memo = args
     is_plain = type(tensor) is Tensor and tensor.layout is torch.strided
@@ -103,7 +103,7 @@ def copy_flatly(caller: FrameType, registry: TensorRegistry) -> Tensor | None:
 
     Args:
         caller: The frame in which torch makes a tensor without content instead.
-        registry: Is told of the tensor.
+        registry: Numbers the tensor.
 
     Returns:
         That; None if it is unpickled.

@@ -42,7 +42,7 @@ from meta_magic.torch_private.tensor_internals import (
 DATA_PTR: Final[Any] = torch.Tensor.data_ptr
 IS_SET_TO: Final[Any] = torch.Tensor.is_set_to
 IDENTIFYING: Final = frozenset({DATA_PTR, IS_SET_TO})
-"""What tells which tensors share memory; torch cannot on meta."""
+"""Functions that show which tensors share memory; torch's cannot on meta."""
 
 SPLITS: Final = frozenset[Any]((torch.tensor_split, torch.Tensor.tensor_split))
 FORMAT: Final[Any] = torch.Tensor.__format__
@@ -234,7 +234,7 @@ def refuse_made_up(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if type(address) is int and address >= FIRST_UNMAPPED:
             raise MissingValueError(
                 f"{address:#x} is the address of a tensor on meta, which has no "
-                "memory: it only tells tensors apart. Read values by x.numpy() or "
+                "memory: it only distinguishes tensors. Read values by x.numpy() or "
                 "x.tolist()"
             )
     return plain(*args, **kwargs)
@@ -242,7 +242,7 @@ def refuse_made_up(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 NO_VALUES: Final = "..."
 SUFFIX: Final = re.compile(r",\s+(?=[a-z_]+=)")
-"""What stands before each suffix, such as ``dtype=torch.int64``, in torch's texts."""
+"""The text before each suffix, such as ``dtype=torch.int64``, in torch's texts."""
 
 WRITING: Final = frozenset(
     {"__format__", "__repr__", "__str__", "extra_repr", "handle_torch_function"}
@@ -259,7 +259,7 @@ class ShownTensors(Replacements):
     """Write tensors on meta with their values, within the block and in its thread.
 
     Args:
-        registry: Knows tensors, and their places.
+        registry: Knows tensors, and their placements.
         values: Knows what a tensor holds.
         plan: Knows where a tensor would lie. None if nothing is recorded; else a mode
             is on, but in kernels, which write texts for themselves.

@@ -60,8 +60,8 @@ class DataSources(Replacements):
 
     Args:
         note: Takes the kind and the text of a note on the line that runs now.
-        saver: Does what stands for ``torch.save``.
-        loader: Does what stands for ``torch.load``.
+        saver: Replaces ``torch.save``.
+        loader: Replaces ``torch.load``.
         shared: Keeps arrays and tensors alike that share memory.
         capture: Makes constants of what is unpickled.
     """
@@ -125,7 +125,7 @@ class DataSources(Replacements):
                 return planned
             planned = real.to(META)
             if isinstance(data, np.ndarray):
-                with DisableTorchDispatch():  # in which torch is told to put it on meta
+                with DisableTorchDispatch():  # which would put it on meta
                     planned = self._shared.adopt(data, plain(*args, **kwargs), planned)
             return planned
 
@@ -204,10 +204,10 @@ class Loader:
     def load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Call ``torch.load`` where a factory would build on meta.
 
-        What it is told to load onto the CPU stays real, but for modules.
+        With ``map_location="cpu"`` all but modules stays real.
         """
-        told = args[1] if len(args) > 1 else kwargs.get("map_location")
-        if told is None and is_too_large(args[0] if args else kwargs.get("f")):
+        location = args[1] if len(args) > 1 else kwargs.get("map_location")
+        if location is None and is_too_large(args[0] if args else kwargs.get("f")):
             args, kwargs["map_location"] = args[:1], "meta"
             self._note("load", UNREAD)
         placements = self._placement_by_address = {}
@@ -219,8 +219,8 @@ class Loader:
         with DisableTorchFunction():
             for tensor, is_of_module in find_tensors(loaded):
                 placement = placements.get(find_address(tensor))
-                if placement is None and (told is None or is_of_module):
-                    placement = META if told is None else tensor.device
+                if placement is None and (location is None or is_of_module):
+                    placement = META if location is None else tensor.device
                 if placement is not None:
                     self._borrowed.move_for_good(tensor, placement)
         return loaded

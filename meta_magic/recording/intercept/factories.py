@@ -1,4 +1,4 @@
-"""Have factories build on meta, whatever device they are told."""
+"""Have factories build on meta, whatever device they are given."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -54,7 +54,7 @@ from meta_magic.torch_private.modes import (
 __all__ = ["LIKE", "NEW", "Factories"]
 
 OPS: Final = str(TORCH / "_ops.py")
-"""Stands between an operator and who calls it."""
+"""The file whose frame is between an operator and its caller."""
 
 BY_NAME: Final = "what was put on 'meta' by name is replayed on the device of the cell"
 SHARING: Final = frozenset({torch.as_tensor, torch.asarray})
@@ -122,7 +122,7 @@ class Factories:
     def _make_planned(
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
-        """Call a factory where no others stand for the tensors that it makes."""
+        """Call a factory for which no tensor subclass replaces what it makes."""
         if caller.f_code is REBUILDING:
             return self._rebuild(func, args, kwargs, caller)
         if caller.f_code.co_name in MAKE_REAL:
@@ -225,7 +225,7 @@ class Factories:
         return join_values(data, made, make)
 
     def _make(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Call a factory that was told no device."""
+        """Call a factory that was given no device."""
         if func in FROM_NUMPY:
             self._check_float64(func, args, kwargs)
         is_constructor = func in self._constructors and "out" not in kwargs
@@ -240,19 +240,19 @@ class Factories:
     def _make_named(
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
-        """Call a factory that was told a device."""
+        """Call a factory that was given a device."""
         device = kwargs["device"]
         if type(device) is int and not self._plan.is_real:
             device = torch.device("cuda", device)
         if func in self._constructors and is_meta_by_name(device, caller):
-            self._diagnostics.doubt(BY_NAME)
+            self._diagnostics.note_caveat(BY_NAME)
             return self._registry.put_aside(lambda: func(*args, **kwargs))
         if "out" in kwargs or is_meant(
             self._plan, torch.device(device), device, caller
         ):
             return func(*args, **kwargs)
         if self._plan.is_reported(device) and sees_home(caller):
-            device = META  # what it was told itself, and names nothing
+            device = META  # the reported device, which it got from us
         if caller.f_code in TO_EMPTY:
             self._diagnostics.note(
                 "place", f"to_empty planned tensors on {device}, {EMPTY}"
@@ -282,7 +282,7 @@ class Factories:
         if copied is not None:
             return copied
         self._diagnostics.note("load", UNPICKLED)
-        self._diagnostics.doubt(UNPICKLED)
+        self._diagnostics.note_caveat(UNPICKLED)
         with DisableTorchDispatch():
             like = func(*args, **kwargs)
         return rebuild_without_content(like)

@@ -82,21 +82,21 @@ frame_at = sys._getframe
 
 
 class FunctionMode(DeviceContext):
-    """Stands where ``with torch.device("meta")`` would, and knows the running call.
+    """Acts as ``with torch.device("meta")`` would, and knows the running call.
 
     A ``DeviceContext`` so that ``torch.get_default_device()`` says meta, and so that
     each call pays for one mode instead of two.
 
     Args:
         registry: Numbers of tensors; an attribute, too.
-        sites: Is told which call is running; an attribute, too.
+        sites: Takes which call is running; an attribute, too.
         constants: Keeps values that come from Python.
         diagnostics: Takes what is rarely meant, and what was put on meta by name.
         attention: Knows whose kernels are recorded.
-        plan: Knows where the code wants what.
-        dispatch: Records what stands in the place of an operator.
+        plan: Knows the planned devices.
+        dispatch: Records replacements of operators.
         capture: Makes constants of real tensors.
-        refusals: Has a call be refused in the words of the CPU.
+        refusals: Refuses a call with the message of the CPU.
         shared: Keeps arrays and tensors alike that share memory.
     """
 
@@ -201,7 +201,7 @@ class FunctionMode(DeviceContext):
     ) -> tuple[Args, Kwargs] | None:
         """Return arguments with which a function that failed is to be called again.
 
-        None if it failed for good, in words that are the best to be had.
+        None if it failed for good, and no better message is known.
         """
         if isinstance(error, (RuntimeError, MustBorrow)):
             again = self._capture.prepare(error, func, args, kwargs)

@@ -30,10 +30,10 @@ UNKNOWN: Final = (
 
 
 class GeneratorStates(Replacements):
-    """Brings torch's generator where the CPU's stands before its state is returned.
+    """Moves torch's generator to the state that the CPU's has before it is returned.
 
     Args:
-        draws: Knows where the generator stands.
+        draws: Knows the state of the generator.
         values: Computes the state there.
         diagnostics: Takes a note where that takes too much.
     """
@@ -47,8 +47,8 @@ class GeneratorStates(Replacements):
         self._diagnostics = diagnostics
 
     def __enter__(self) -> None:
-        for place in GET_STATE:
-            self.wrap(place, self._make)
+        for function in GET_STATE:
+            self.wrap(function, self._make)
 
     def _make(self, before: Callable[[], Tensor]) -> Callable[[], Tensor]:
         @wraps(before)
@@ -61,11 +61,11 @@ class GeneratorStates(Replacements):
         return get_rng_state
 
     def _catch_up(self) -> None:
-        """Bring the generator where it would stand, had all draws been made."""
+        """Move the generator to its state as if all draws had been made."""
         missing = self._draws.find_missing(None)
         state = self._values.state_at(missing) if missing else None
         if state is not None:
             self._draws.catch_up(state)
         elif missing:
             self._diagnostics.note("draw", UNKNOWN)
-            self._diagnostics.doubt(UNKNOWN)
+            self._diagnostics.note_caveat(UNKNOWN)

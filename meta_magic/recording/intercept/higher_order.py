@@ -53,7 +53,7 @@ class Inside:
     functions: Any = None
 
     def begin_inside(self, op: str) -> None:
-        """Let what an operator calls have sites of its own."""
+        """Let operators that an operator calls have call sites of their own."""
         raise NotImplementedError
 
 
@@ -63,7 +63,7 @@ def has_inside(func: Any, args: Args) -> bool:
 
 
 def is_on_constant(func: Any, args: Args) -> bool:
-    """Whether a number stands where the schema wants a tensor.
+    """Whether there is a number where the schema wants a tensor.
 
     Torch gives a mode the 0-dimensional tensors that TorchScript makes of numbers as
     numbers, and does not take them back.
@@ -190,7 +190,7 @@ def unaware_of_modes(kernel: Any) -> Any:
     )
 
 
-LIFT: Final = torch.ops.aten.lift_fresh.default
+LIFT_FRESH: Final = torch.ops.aten.lift_fresh.default
 
 
 def make_below(make: Callable[..., Any], args: Args) -> Any:
@@ -206,8 +206,8 @@ def make_below(make: Callable[..., Any], args: Args) -> Any:
     below = [*map(unwrap, args)]
     with BelowTransforms():
         made = make(*below)
-    with DisableTorchFunction(), DisableTorchDispatch():  # torch lifts it unseen
-        return LIFT(made)
+    with DisableTorchFunction(), DisableTorchDispatch():  # as torch does, unrecorded
+        return LIFT_FRESH(made)
 
 
 def unwrap(value: Any) -> Any:
@@ -228,6 +228,6 @@ def unwrap_number(value: Any) -> Any:
     layer = value
     while isinstance(layer, Tensor) and is_functorch_wrapped_tensor(layer):
         if is_batched(layer):
-            value.item()  # which torch refuses in its own words
+            value.item()  # which torch refuses
         layer = get_unwrapped(layer)
     return unwrap(layer)

@@ -101,8 +101,8 @@ def plain(value: object) -> object:
 def count_truncated(tensor: Tensor, mean: float, std: float, a: float, b: float) -> int:
     """Return how often ``trunc_normal_`` writes a tensor, as far as can be foreseen.
 
-    It does so twice where its first draw has a value that is rejected, which that draw
-    alone could say: the likelier of both is told.
+    It does so twice where its first draw has a value that is rejected. Only that draw
+    would show this: the likelier of both is returned.
     """
     inside = normal_cdf((b - mean) / std) - normal_cdf((a - mean) / std)
     if inside > LEAST_INSIDE:
@@ -143,7 +143,7 @@ INITIALIZERS: Final = {
         ),
     )
 }
-"""By the name that stands in the place of an operator's."""
+"""By the name that replaces an operator's."""
 
 INITIALIZER_BY_CODE: Final = {
     initializer.function.__code__: initializer for initializer in INITIALIZERS.values()

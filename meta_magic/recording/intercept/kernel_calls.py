@@ -228,7 +228,7 @@ class KernelCalls:
     def _note_reals(self, reals: Inputs) -> None:
         """Note what real arguments hold, and a caveat if torch did not see a write."""
         if self._constants.note_real_inputs(reals):
-            self._diagnostics.doubt(PAST_TORCH)
+            self._diagnostics.note_caveat(PAST_TORCH)
 
     def _intern(
         self, table: OpTable, key: Key, call: LiveCall, words: Sequence[int]
@@ -331,11 +331,11 @@ class KernelCalls:
             return returned
 
     def _find_state(self, source: int) -> Tensor | None:
-        """Return where a generator would stand, had all draws been made."""
+        """Return the state of a generator as if all draws had been made."""
         state = self._values.state_at(source)
         if state is None:
             self._diagnostics.note("draw", UNMADE)
-            self._diagnostics.doubt(UNMADE)
+            self._diagnostics.note_caveat(UNMADE)
         return state
 
     def _run_on_meta(self, table: OpTable, given: Given, kernels: DeviceName) -> Any:

@@ -1,8 +1,8 @@
-"""Real meets meta: refuse the operators that would return uninitialized memory.
+"""Refuse operators on real and meta tensors that would return uninitialized memory.
 
 In torch 2.13 ``mm``, ``addmm``, ``bmm``, bias-less ``linear`` and ``conv2d``,
 ``embedding``, indexing, ``gather`` and others, given a real and a meta tensor, return
-a real tensor of whatever lay in memory, without a word; ``real.add_(meta)`` does
+a real tensor of whatever lay in memory, and no error; ``real.add_(meta)`` does
 nothing. The rule: an operator that reads a meta tensor and returns a real one is an
 error, unless it only takes the other's shape, as ``zeros_like(meta, device="cpu")``.
 """
@@ -44,7 +44,7 @@ def check_devices(op: str, call: LiveCall) -> None:
     metas = [t for t, seen in call.inputs if seen[2].is_meta]
     reals = [t for t, seen in (*call.inputs, *call.outputs) if not seen[2].is_meta]
     raise MixedDeviceError(
-        f"{op} met a real and a meta tensor: {describe(reals[0])} and "
+        f"{op} got a real and a meta tensor: {describe(reals[0])} and "
         f"{describe(metas[0])}. torch would return uninitialized memory. "
         f"{advise(reals[0])}."
     )
@@ -89,7 +89,7 @@ def is_mixed(op: str, call: LiveCall) -> bool:
 
 
 def describe(tensor: Tensor) -> str:
-    """Return a tensor in words, with its name where running code has one for it."""
+    """Describe a tensor, with its name if running code has one for it."""
     names = list(find_names(tensor))
     exact = [(name, value) for name, value in names if value is tensor]
     bases = [(f"a view of {name}", base) for name, base in names if base is not tensor]

@@ -116,14 +116,14 @@ class Mover:
         return func(device, *args[1:], **kwargs)
 
     def _find_placement(self, tensor: Tensor, device: Any, caller: FrameType) -> Any:
-        """Return where a move goes to a device that code may have been told itself."""
+        """Return the target of a move, which may be the reported device."""
         plan, here = self.plan, self.plan.placement_of(tensor)
         if here is None:
             is_reported = plan.is_reported(device) and sees_home(caller)
             return META if is_reported else plan.read(device)
         if torch.device(device) != META or not tensor.is_meta:
             return plan.read(device)
-        # Meta is told of what lies nowhere by name. Torch's C++ is told it of all.
+        # Code is reported meta if no device is named, torch's C++ always.
         is_torchs = caller.f_code.co_filename.startswith(TORCH_FILES)
         return here if is_torchs else plan.home
 
@@ -207,7 +207,7 @@ class Mover:
         parsed = self.read_device(parse_to, (*named,), kwargs)
         device, dtype, _, memory_format = parsed
         given = (v for v in (*named, *kwargs.values()) if isinstance(v, torch.device))
-        device = next(given, device)  # itself: it may be what the code was told
+        device = next(given, device)  # itself: it may be the reported device
         if memory_format is not None:
             options["memory_format"] = memory_format
         return device, options if dtype is None else {**options, "dtype": dtype}

@@ -32,7 +32,7 @@ CONTEXT: Final = DeviceContext.__torch_function__.__code__
 
 
 def is_meta_by_name(device: object, caller: FrameType) -> bool:
-    """Whether a factory was told meta, by its argument or by ``with torch.device``."""
+    """Whether a factory was given meta, by its argument or by ``with torch.device``."""
     if device is WRITTEN:
         return True
     is_context = caller.f_code is CONTEXT

@@ -36,7 +36,7 @@ class Packer:
         """Pack sequences.
 
         Raises:
-            RuntimeError: The lengths are not on the CPU, in torch's words.
+            RuntimeError: The lengths are not on the CPU; the message is torch's.
         """
         placement = self._plan.placement_of(lengths) or CPU
         if placement.type not in ("cpu", "meta"):

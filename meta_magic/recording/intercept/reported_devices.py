@@ -51,13 +51,13 @@ IS_TYPE: Final[dict[Any, str]] = {
     getattr(Tensor, f"is_{name}"): name for name in ("cuda", "cpu", "xpu", "mps")
 }
 DEVICE_QUESTIONS: Final = frozenset[Any]({DEVICE, *IS_TYPE})
-"""The attributes that say on which device a tensor is; ``is_meta`` tells the truth."""
+"""The attributes that say on which device a tensor is; ``is_meta`` answers truly."""
 
 ASKING: Final = frozenset({activation.__file__, transformer.__file__})
 """Those of torch's own files that choose kernels by the device of a tensor."""
 
 DESCRIBING: Final = inspect.getfile(MetaConverter)
-"""The file that asks where a tensor is that a fake one is to stand for."""
+"""The file that asks for the device of a tensor to make a fake one of it."""
 
 CHOOSING: Final = (OPTIM, functional.__file__)
 """Prefixes of the files that choose a kernel by ``x.is_cpu`` and the like."""
@@ -112,7 +112,7 @@ def as_fake(device: torch.device) -> torch.device:
 
 
 def sees_home(asker: FrameType) -> bool:
-    """Whether code is told where a tensor would lie for which no device is named."""
+    """Whether code gets a reported device for a tensor without a named one."""
     name, file = asker.f_code.co_name, asker.f_code.co_filename
     return name in REPORTED_DEVICE or file in ASKING or is_library(file)
 
@@ -126,9 +126,9 @@ class ReportedAttributes:
 
     Args:
         data: Reads and sets the data of tensors.
-        sites: Is told which call is running.
+        sites: Takes which call is running.
         diagnostics: Takes what is rarely meant.
-        dispatch: Records what stands in the place of an operator.
+        dispatch: Records replacements of operators.
         plan: Knows what lies where.
 
     Attributes:
@@ -151,17 +151,17 @@ class ReportedAttributes:
         self.questions = DeviceQuestions(plan)
 
     def answer(self, func: Any, args: Args, asker: FrameType) -> Any:
-        """Tell on which device a tensor is, or whether on meta; note ``.data``."""
+        """Return on which device a tensor is, or whether on meta; note ``.data``."""
         if func.__self__ is IS_META:
-            return self._tell_is_meta(func, args, asker)
+            return self._read_is_meta(func, args, asker)
         if func.__self__ is DATA:
             return self.data.read_or_set(func, *args)
         if not (args[0].is_meta or has_carried_placement()):
             return func(*args)
         return self.questions.answer(func.__self__, args[0], asker)
 
-    def _tell_is_meta(self, func: Any, args: Args, asker: FrameType) -> bool:
-        """Tell whether a tensor is on meta; record who would do nothing then."""
+    def _read_is_meta(self, func: Any, args: Args, asker: FrameType) -> bool:
+        """Return whether a tensor is on meta; record an initializer that asks."""
         is_meta: bool = func(*args)
         initializer = read_initializer(asker) if is_meta else None
         if initializer is not None:

@@ -66,13 +66,13 @@ class Saver:
         try:
             given = inspect.signature(plain).bind(*args, **kwargs)
         except TypeError:
-            return plain(*args, **kwargs)  # which says so in its own words
+            return plain(*args, **kwargs)  # which raises the error
         given.apply_defaults()
         module = given.arguments["pickle_module"]
-        met = find_on_meta(given.arguments["obj"], module)
-        if not met:
+        metas = find_on_meta(given.arguments["obj"], module)
+        if not metas:
             return plain(*args, **kwargs)
-        real_by_id = dict(zip(map(id, met), self.compute(met), strict=True))
+        real_by_id = dict(zip(map(id, metas), self.compute(metas), strict=True))
 
         def reduce(value: object) -> Any:
             real = real_by_id.get(id(value))
@@ -82,7 +82,7 @@ class Saver:
 
         given.arguments["pickle_module"] = PicklesOtherwise(module, reduce)
         saved = plain(*given.args, **given.kwargs)
-        self.note_saved("torch.save", met)
+        self.note_saved("torch.save", metas)
         return saved
 
     def lay_out(self, plain: Any, tensors: Any, *rest: Any) -> Any:
@@ -92,42 +92,44 @@ class Saver:
             MissingValueError: They cannot be computed, or take too much.
         """
         held = tensors.values() if isinstance(tensors, dict) else ()
-        met = [t for t in held if is_on_meta(t) and t.layout is torch.strided]
-        if not met:
+        metas = [t for t in held if is_on_meta(t) and t.layout is torch.strided]
+        if not metas:
             return plain(tensors, *rest)
         library = plain.__module__.partition(".")[0]
-        real_by_id = dict(zip(map(id, met), self.compute(met, library), strict=True))
+        real_by_id = dict(
+            zip(map(id, metas), self.compute(metas, library), strict=True)
+        )
         real = {name: real_by_id.get(id(t), t) for name, t in tensors.items()}
         with WithoutModes():
             laid_out = plain(real, *rest)
-        self.note_saved(library, met)
+        self.note_saved(library, metas)
         return laid_out
 
-    def note_saved(self, name: str, met: Sequence[Tensor]) -> None:
+    def note_saved(self, name: str, metas: Sequence[Tensor]) -> None:
         """Note that a function wrote what is on meta as if it was real."""
         with DisableTorchFunction():
-            parts = chain.from_iterable(map(parts_of, met))
+            parts = chain.from_iterable(map(parts_of, metas))
             nbytes = sum({id(p.untyped_storage()): p.nbytes for p in parts}.values())
         self._note(
             "save",
-            f"{name} wrote {count(met)} ({format_bytes(nbytes)}) with the values "
-            f"that {'it' if len(met) == 1 else 'they'} would have, on the CPU",
+            f"{name} wrote {count(metas)} ({format_bytes(nbytes)}) with the values "
+            f"that {'it' if len(metas) == 1 else 'they'} would have, on the CPU",
         )
 
     def compute(
-        self, met: Iterable[Any], name: str = "torch.save", *, can_wait: bool = True
+        self, metas: Iterable[Any], name: str = "torch.save", *, can_wait: bool = True
     ) -> list[Tensor]:
         """Return a real tensor for each on meta.
 
         Args:
-            met: Those on meta.
+            metas: The tensors on meta.
             name: What needs their values.
             can_wait: Whether the code asked for them; else little is computed.
 
         Raises:
             MissingValueError: That cannot be done, or takes too much.
         """
-        tensors = list(met)
+        tensors = list(metas)
         with DisableTorchFunction():
             self._registry.note_deaths()
             chosen = [(tensor, self._registry.read(tensor)) for tensor in tensors]
@@ -201,7 +203,7 @@ def find_on_meta(value: object, module: Any = pickle) -> list[Tensor]:
 
 
 def count(tensors: Sequence[Tensor]) -> str:
-    """Return how many tensors there are, in words."""
+    """Return the text for a number of tensors."""
     return f"{len(tensors):,} tensor{'' if len(tensors) == 1 else 's'}"
 
 
@@ -285,7 +287,7 @@ class ScriptSaver:
 
 
 def find_constants(module: Any) -> Iterator[Tensor]:
-    """Yield the tensors that stand in the code of a scripted module."""
+    """Yield the constants in the code of a scripted module that are tensors."""
     if not hasattr(module, "forward"):
         return
     graph = module.inlined_graph  # its nodes live as long as it does

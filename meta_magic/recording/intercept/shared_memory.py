@@ -36,7 +36,7 @@ MAX_HELD: Final = 2**26
 """How many arrays, and of how many bytes, there may be more before it is looked which
 of them are gone."""
 
-BEHIND: Final = (
+TOO_LARGE: Final = (
     "an array that shares the memory of a tensor does not follow what is written to it "
     "from here on, which would take too much (see --value-nbytes, --value-seconds)"
 )
@@ -294,7 +294,7 @@ class SharedMemory:
         real = self._values.peek(tensor, seen)
         if real is None:
             self._arrays.remove(array)
-            self._diagnostics.note("array", BEHIND)
+            self._diagnostics.note("array", TOO_LARGE)
             return
         with RealTorch():
             array.as_real().copy_(real)

@@ -50,12 +50,12 @@ ASSUMED: Final = {
 
 
 class SpecialTensors:
-    """What a recording meets besides plain tensors.
+    """What a recording sees besides plain tensors.
 
     Args:
         sites: Which call of torch is running.
         diagnostics: Takes what is not recorded, or not on meta as it would be for real.
-        plan: Knows where the code wants what.
+        plan: Knows the planned devices.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class SpecialTensors:
             check_quantized(table.name, call, metas[0][1].dtype)
 
     def begin(self, op: str) -> None:
-        """Let what an operator calls have sites of its own; note what it assumes."""
+        """Note what an operator assumes; operators inside get their own call sites."""
         self._note(ASSUMED.get(op))
         self._sites.running = None
 
@@ -192,8 +192,8 @@ def explain_missing_kernel(
 
 def find_kind(op: str, inputs: Sequence[tuple[Tensor, Seen]]) -> str | None:
     """Return which kind of tensors an operator is about that meta knows little of."""
-    words = [op, *(str(seen[2].record.layout) for _, seen in inputs)]
-    words += ["quantized" for _, seen in inputs if seen[2].record.dtype in QUANTIZED]
-    words += ["nested" for tensor, _ in inputs if tensor.is_nested]
-    found = (kind for kind in HINTS if any(kind.rstrip("d") in word for word in words))
+    texts = [op, *(str(seen[2].record.layout) for _, seen in inputs)]
+    texts += ["quantized" for _, seen in inputs if seen[2].record.dtype in QUANTIZED]
+    texts += ["nested" for tensor, _ in inputs if tensor.is_nested]
+    found = (kind for kind in HINTS if any(kind.rstrip("d") in text for text in texts))
     return next(found, None)

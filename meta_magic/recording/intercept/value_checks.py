@@ -1,4 +1,4 @@
-"""Refuse calls with an index or a class out of range, in the CPU's words.
+"""Refuse calls with an index or a class out of range, with the CPU's message.
 
 torch's meta kernels never look at values: ``embedding(torch.tensor([99]), w)`` would
 pass, and the error would come on the GPU. Here constants are compared with what the
@@ -37,7 +37,7 @@ from meta_magic.trace.signature import Geometry
 MAX_RIGHT: Final = 4096
 """Operands that are remembered to be in range."""
 
-NO_WORD: Final = "what the CPU says of it is not known"
+UNKNOWN: Final = "what the CPU says of it is not known"
 
 Evaluate: TypeAlias = Callable[[int, Geometry], Tensor]
 """Returns what a tensor on a storage holds; raises if that takes too much."""
@@ -122,7 +122,7 @@ class ValueChecks:
     def _judge(self, answer: Answer, wrong: str, func: Callable[..., Any]) -> None:
         """Raise what the CPU raises of a call; note it where that is not known."""
         if answer is Verdict.UNKNOWN:
-            self._diagnostics.note("unchecked", f"{func}: {wrong}; {NO_WORD}")
+            self._diagnostics.note("unchecked", f"{func}: {wrong}; {UNKNOWN}")
         if isinstance(answer, Verdict):
             return
         answer.add_note(f"meta_magic: {wrong}")
@@ -177,8 +177,8 @@ class ValueChecks:
     ) -> dict[int, Tensor]:
         """Return what the operands of a call hold that came from outside."""
         found = {}
-        met = zip(tensors_in(args, kwargs), entry.signature.inputs, strict=True)
-        for position, (tensor, geometry) in enumerate(met):
+        pairs = zip(tensors_in(args, kwargs), entry.signature.inputs, strict=True)
+        for position, (tensor, geometry) in enumerate(pairs):
             number = words[HEADER + position]
             storage = self._registry.storage_by_tensor[number]
             real = (
@@ -214,7 +214,7 @@ def find_wrong(real: Tensor, allowed: Allowed) -> Tensor:
 
 
 def describe_wrong(real: Tensor, allowed: Allowed) -> str:
-    """Return in words what is out of range in an operand."""
+    """Return the text of what is out of range in an operand."""
     with DisableTorchFunction(), DisableTorchDispatch():
         if allowed.is_count:
             n_true = int(real.count_nonzero())
@@ -237,7 +237,7 @@ def describe_unchecked(allowed: Allowed, name: str, bounds: Bounds | None) -> st
 
 
 def describe_allowed(allowed: Allowed) -> str:
-    """Return in words what an operator takes."""
+    """Return the text of what an operator accepts."""
     if allowed.high == inf:
         return f"allowed are finite numbers from {allowed.low} on"
     if allowed.is_first:
@@ -286,10 +286,10 @@ class ValueSource(Protocol):
         """
 
     def state_at(self, source: int) -> Tensor | None:
-        """Return where a CPU generator would stand, had the draws before been made.
+        """Return the state of a CPU generator as if the draws before had been made.
 
         None if that takes too much.
 
         Args:
-            source: The place, as the source of a draw.
+            source: The state, as the source of a draw.
         """

@@ -235,12 +235,12 @@ class Imports:
     """Finds out where the storages come from that no operator of a recording made.
 
     Attributes:
-        doubts: Why their content may differ from what the earlier recordings say.
+        caveats: Why their content may differ from what the earlier recordings say.
         aliased: Those with tensors each of which counts its own writes.
     """
 
     def __init__(self) -> None:
-        self.doubts: tuple[str, ...] = ()
+        self.caveats: tuple[str, ...] = ()
         self.aliased: set[int] = set()
         self._imports: dict[int, Import] = {}
         self._live = LiveTensors()
@@ -252,7 +252,7 @@ class Imports:
         """Note where a new storage comes from, if an earlier recording made it.
 
         Args:
-            tensor: The first tensor met on it.
+            tensor: The first tensor seen on it.
             number: Number of the storage.
             storage: The storage.
 
@@ -265,7 +265,7 @@ class Imports:
         origin, there = found
         version = 0
         if tensor.is_inference():
-            self.doubts = (UNCOUNTED,)
+            self.caveats = (UNCOUNTED,)
         else:
             version = version_of(tensor)
         if there in origin.aliased:

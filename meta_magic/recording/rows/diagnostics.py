@@ -28,7 +28,7 @@ class Diagnostics:
 
     Attributes:
         notes: What the user should know; a dictionary, so that each stands once.
-        doubts: (what, line of the cell or None) of all that may make a replay differ
+        caveats: (what, line of the cell or None) of all that may make a replay differ
             from the same block on a real device.
         failures: (operator, line) of the calls that raised.
         kernels: Which kernels were chosen.
@@ -40,7 +40,7 @@ class Diagnostics:
 
     def __init__(self, sites: CallSites) -> None:
         self.notes: dict[Note, None] = {}
-        self.doubts: dict[tuple[str, int | None], None] = {}
+        self.caveats: dict[tuple[str, int | None], None] = {}
         self.failures: dict[tuple[str, int | None], None] = {}
         self.kernels: list[KernelChoice] = []
         self.evaluations: list[Evaluation] = []
@@ -57,9 +57,9 @@ class Diagnostics:
         """Note something about a line."""
         self.notes.setdefault(Note(kind=kind, text=text, line=line))
 
-    def doubt(self, text: str) -> None:
+    def note_caveat(self, text: str) -> None:
         """Note a difference that a device may make, at the line that runs now."""
-        self.doubts[self.locate(text)] = None
+        self.caveats[self.locate(text)] = None
 
     def locate(self, text: str) -> tuple[str, int | None]:
         """Return a text with the line that runs now."""
@@ -126,8 +126,8 @@ class FlagChanges(Replacements):
         self._thread = threading.get_ident()
         for name, flag in FLAGS.items():
             self._note(name, flag.read())
-            for place in flag.setters:
-                self.wrap(place, partial(self._make_setter, name))
+            for setter in flag.setters:
+                self.wrap(setter, partial(self._make_setter, name))
 
     def _make_setter(self, name: str, before: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that sets a flag and notes it."""

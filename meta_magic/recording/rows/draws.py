@@ -53,7 +53,7 @@ class Drawing:
     """How a random operator draws.
 
     Attributes:
-        generator: What it was told to draw from; None for torch's default.
+        generator: The generator that it was given; None for torch's default.
         is_real: Whether it makes real numbers, and not just meta tensors.
     """
 
@@ -166,7 +166,7 @@ class Draws(DrawList):
 
         Args:
             op: Its number.
-            generator: What it was told to draw from.
+            generator: The generator that it was given.
             drawn_on: Device other than the CPU for which what it draws is planned. That
                 has a generator of its own: the CPU's stays where it is.
             is_aside: Whether the cell asked for meta, by which nothing is drawn on the
@@ -184,7 +184,7 @@ class Draws(DrawList):
         self._add(op, stream, source)
 
     def find_missing(self, generator: Generator | None) -> int:
-        """Return the source that a generator has, and does not stand at; or 0."""
+        """Return the source of a generator whose draws were not made; or 0."""
         source = self._find_source(self._stream_of(generator))
         return 0 if self._is_there(source) else source
 
@@ -203,9 +203,9 @@ class Draws(DrawList):
 
         Args:
             op: Its number.
-            generator: What it was told to draw from.
+            generator: The generator that it was given.
             call: Runs it.
-            state: Where the generator stands, if that is missing and known.
+            state: State of the generator, if draws are missing and it is known.
         """
         stream = self._stream_of(generator)
         token, before = stream.read()
@@ -260,7 +260,7 @@ class Draws(DrawList):
     def state_left(self) -> bytes | None:
         """Return the state of torch's default generator at the end of the block.
 
-        None if it stands where the block, run for real, would have left it.
+        None if it is in the state that the block, run for real, would have left.
         """
         left = self._default.left
         return None if left is None or self._is_there(self._default.end) else left[0]

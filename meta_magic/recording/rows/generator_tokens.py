@@ -36,7 +36,7 @@ class Stream:
     """One generator while recording.
 
     Attributes:
-        number: Its place in ``Randomness.generators``.
+        number: Its index in ``Randomness.generators``.
         generator: The generator.
         shadow: The state in which the last real draw left it, or who seeded it.
         end: Where the block left it, as the source of a draw.

@@ -56,7 +56,7 @@ class ModuleValues:
 
     Attributes:
         words: For each finished call its structure, then a word per tensor.
-        structures: The structures met, in order of first call.
+        structures: The distinct structures, in order of first call.
     """
 
     def __init__(self, registry: TensorRegistry) -> None:
@@ -153,7 +153,7 @@ def flatten(described: object, path: str) -> Iterator[tuple[str, Geometry]]:
             yield from flatten(value, f"{path}.{name}" if path else str(name))
 
 
-Meet: TypeAlias = Callable[[nn.Module, tuple[object, ...]], Sequence[nn.Module]]
+OnNewModule: TypeAlias = Callable[[nn.Module, tuple[object, ...]], Sequence[nn.Module]]
 
 
 class ModuleCallRecorder:
@@ -162,19 +162,19 @@ class ModuleCallRecorder:
     Attributes:
         word: The module word of an operator called now; see ``program.HEADER``.
         entry: The frame in which torch runs the innermost module call.
-        site: The place from which that module was called.
+        site: The position from which that module was called.
         is_in_backward: Whether that call began inside of a backward pass.
         rows: ``MODULE_HEADER`` words for each call.
         values: For each finished call its structure, then a word per tensor.
-        structures: The structures met, in order of first call.
+        structures: The distinct structures, in order of first call.
         while_built: The calls that came from the construction of a module.
         while_in_backward: The calls that began inside of a backward pass.
         early_trees: Trees of the modules built and called here, by module number, as
             they were after their first call: a temporary one is gone at the end.
         registered: (module number, name, storage number) of each parameter registered.
         threads: Names of other threads that called modules meanwhile.
-        meet: Told of each module that the block did not build, and what it is called
-            with; returns those of which it was told enough.
+        on_new_module: Called with each module that the block did not build, and its
+            arguments; returns the modules that it need not be called with again.
     """
 
     def __init__(
@@ -196,12 +196,12 @@ class ModuleCallRecorder:
         self.early_trees: dict[int, Tree] = {}
         self.registered: list[tuple[int, str, int]] = []
         self.threads: set[str] = set()
-        self.meet: Meet = ignore
+        self.on_new_module: OnNewModule = ignore
         self._registry = registry
         self._clock = clock
         self._numbers = numbers
         self._sites = sites
-        self._met: set[int] = set()  # their ids: those of roots are held
+        self._seen: set[int] = set()  # their ids: those of roots are held
         self._stack: list[tuple[int, FrameType | None, Site, bool]] = []
         self._built: set[int] = set()
         self._held: dict[int, nn.Module] = {}
@@ -239,8 +239,8 @@ class ModuleCallRecorder:
             return
         frame = sys._getframe(1)
         number = self._numbers.of(module)
-        if id(module) not in self._met and number not in self._built:
-            self._met.update(map(id, self.meet(module, args)))
+        if id(module) not in self._seen and number not in self._built:
+            self._seen.update(map(id, self.on_new_module(module, args)))
         self._stack.append((self.word, self.entry, self.site, self.is_in_backward))
         position, line, _, owner = self._sites.walk(frame.f_back, self.entry, self.site)
         now = self._clock.now

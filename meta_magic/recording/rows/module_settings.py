@@ -37,7 +37,7 @@ but on a busy machine a process may wait for 10 ms."""
 
 
 class ModuleSettings:
-    """Asks modules for their settings, and knows where their classes stand.
+    """Asks modules for their settings, and describes their classes.
 
     Args:
         may_ask: Whether the modules' own code may run: not while it is recorded.
@@ -47,38 +47,39 @@ class ModuleSettings:
         self._may_ask = may_ask
         self._known: dict[type, tuple[ModuleClass, bool]] = {}
         self._records_by_class: dict[type, list[str]] = {}
-        self._met: set[int] = set()
+        self._seen: set[int] = set()
 
     def read(self, module: nn.Module) -> tuple[str, ModuleClass]:
         """Return the settings of a module, and its class.
 
-        Where it has no words of its own, its plain attributes tell, and those of a
-        record that it holds, such as a configuration, if no module before it does.
+        Without an ``extra_repr`` of its own the settings are its plain attributes, and
+        those of a record that it holds, such as a configuration, if no module before
+        it holds that.
         """
         known = self._known.get(type(module))
-        place, is_asked = known or self._meet(module)
+        definition, is_asked = known or self._add_class(module)
         try:
             if not is_asked:
-                return self._tell_attributes(module), place
+                return self._describe_attributes(module), definition
             text: object = module.extra_repr()
         except Exception as error:  # noqa: BLE001  whatever the user's code raises
             what = "extra_repr" if is_asked else "an attribute"
-            return f"{what} raised {type(error).__name__}", place
+            return f"{what} raised {type(error).__name__}", definition
         if type(text) is not str:
-            return "", place
-        return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…", place
+            return "", definition
+        return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…", definition
 
-    def _meet(self, module: nn.Module) -> tuple[ModuleClass, bool]:
-        """Return where a class stands, and whether its modules are asked."""
+    def _add_class(self, module: nn.Module) -> tuple[ModuleClass, bool]:
+        """Describe a class, and return whether its modules are asked."""
         kind = type(module)
-        place = place_class(kind)
+        definition = describe_class(kind)
         self._records_by_class[kind] = [
             name
             for name, value in module.__dict__.items()
             if type(value) not in NO_RECORDS and is_record(value)
         ]
-        is_asked = self._may_ask and place.has_words
-        self._known[kind] = place, is_asked
+        is_asked = self._may_ask and definition.has_extra_repr
+        self._known[kind] = definition, is_asked
         if is_asked:
             started, drawn = time.perf_counter(), torch.get_rng_state()
             self.read(module)
@@ -86,27 +87,29 @@ class ModuleSettings:
             if not torch.equal(drawn, torch.get_rng_state()):  # not by asking
                 torch.set_rng_state(drawn)
                 is_asked = False
-        self._known[kind] = place, is_asked
-        return place, is_asked
+        self._known[kind] = definition, is_asked
+        return definition, is_asked
 
-    def _tell_attributes(self, module: nn.Module) -> str:
+    def _describe_attributes(self, module: nn.Module) -> str:
         """Return the first plain attributes of a module, and of records it holds first.
 
-        Counts and sizes come first, small ones before large ones, which shapes tell,
+        Counts and sizes come first, small ones before large ones, which shapes show,
         too; then what else is on, then what is off or nothing.
         """
         held = module.__dict__
         names = pick_own(tuple(held))
-        told = [(name, held[name]) for name in names if type(held[name]) in PLAIN]
+        shown = [(name, held[name]) for name in names if type(held[name]) in PLAIN]
         for name in self._records_by_class[type(module)]:
             record = held.get(name)
-            if id(record) not in self._met and is_record(record):
-                self._met.add(id(record))
-                told += [pair for pair in read_record(record) if type(pair[1]) in PLAIN]
+            if id(record) not in self._seen and is_record(record):
+                self._seen.add(id(record))
+                shown += [
+                    pair for pair in read_record(record) if type(pair[1]) in PLAIN
+                ]
         sizes: list[tuple[str, int]] = []
         others: list[str] = []
         nothing: list[str] = []
-        for name, value in told:
+        for name, value in shown:
             if name == "training" or name[:1] == "_":
                 continue
             if type(value) is int and value > 1:
@@ -158,9 +161,9 @@ def find_static(kind: type, name: str) -> Any:
     raise AttributeError(name)
 
 
-def place_class(kind: type[nn.Module]) -> ModuleClass:
-    """Return where a class stands, and under which name torch documents it."""
-    # What stands there may be of any kind: TorchScript has one that raises when asked.
+def describe_class(kind: type[nn.Module]) -> ModuleClass:
+    """Return the file and line of a class, and its name in torch's documentation."""
+    # It may be of any kind: TorchScript has one that raises when asked.
     forward = find_static(kind, "forward")
     has_code = type(forward) is FunctionType and forward is not nn.Module.forward
     code = getattr(inspect.unwrap(forward), "__code__", None) if has_code else None
@@ -172,6 +175,6 @@ def place_class(kind: type[nn.Module]) -> ModuleClass:
         docs=f"torch.nn.{kind.__name__}" if is_documented and kind.__doc__ else None,
         file=None if code is None else code.co_filename,
         line=None if code is None else code.co_firstlineno,
-        has_words=find_static(kind, "extra_repr") is not nn.Module.extra_repr,
+        has_extra_repr=find_static(kind, "extra_repr") is not nn.Module.extra_repr,
         defaults=tuple(read_defaults(kind)),
     )

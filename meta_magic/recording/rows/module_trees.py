@@ -43,7 +43,9 @@ class ModuleNumbers:
         if known is not None:
             if known[1]() is module:
                 return known[0]
-            del self._known_by_id[id(module)]  # so all stand in the order of numbers
+            del self._known_by_id[
+                id(module)
+            ]  # so that they are in the order of numbers
         number = len(self.class_names)
         self.class_names.append(type(module).__qualname__)
         # No callback: one written in Python would swallow an interrupt.
@@ -173,18 +175,18 @@ def describe_tree(
         calls: First call and number of calls of each module, by its number; None
             while the recording goes on, where no code of the modules may run.
     """
-    return describe_places(registry, numbers, walk_tree(root), name, calls)
+    return describe_columns(registry, numbers, walk_tree(root), name, calls)
 
 
 class TreeColumns(NamedTuple):
-    """The places of a tree at which modules stand, parents first.
+    """The modules of a tree, once for each path, parents first.
 
     Attributes:
-        modules: The module at each.
+        modules: The module at each path.
         names: Its name within its parent.
         fqns: Its name within the root.
-        parents: Index of the place of its parent.
-        shared: The first place of the same module, by index, for all but the first.
+        parents: Index of its parent.
+        shared: The first path of the same module, by index, for all but the first.
     """
 
     modules: Sequence[nn.Module]
@@ -195,7 +197,7 @@ class TreeColumns(NamedTuple):
 
 
 def walk_tree(root: nn.Module) -> TreeColumns:
-    """Return the places of a tree; what a module holds is below the first of its own.
+    """Return the modules of a tree; children are below the first path of a module.
 
     Args:
         root: The root of the tree.
@@ -226,45 +228,45 @@ def walk_tree(root: nn.Module) -> TreeColumns:
     return TreeColumns(modules, names, fqns, parents, shared)
 
 
-def describe_places(
+def describe_columns(
     registry: TensorRegistry,
     numbers: ModuleNumbers,
-    places: TreeColumns,
+    columns: TreeColumns,
     name: str,
     calls: CallsByModule | None,
 ) -> Tree:
-    """Return the description of the modules at the places of a tree."""
+    """Return the description of the modules of a tree."""
     registry.note_deaths()
-    places = places._replace(names=(name, *places.names[1:]))
-    found = [*map(numbers.of, places.modules)]
-    fqn_by_module = dict(zip(found, places.fqns, strict=True))
-    for index, fqn in places.shared.items():
+    columns = columns._replace(names=(name, *columns.names[1:]))
+    found = [*map(numbers.of, columns.modules)]
+    fqn_by_module = dict(zip(found, columns.fqns, strict=True))
+    for index, fqn in columns.shared.items():
         fqn_by_module[found[index]] = fqn
-    at = [*enumerate(places.modules)]
-    if places.shared:
-        at = [place for place in at if place[0] not in places.shared]
+    at = [*enumerate(columns.modules)]
+    if columns.shared:
+        at = [pair for pair in at if pair[0] not in columns.shared]
     with DisableTorchFunction():
         settings = [
-            *map(ModuleSettings(may_ask=calls is not None).read, places.modules)
+            *map(ModuleSettings(may_ask=calls is not None).read, columns.modules)
         ]
         held = HeldTensors(registry, at)
         called = [(calls or {}).get(number, NO_CALLS) for number in found]
-        columns = make_columns(places, settings, called, held)
+        node_fields = make_columns(columns, settings, called, held)
         return Tree(
-            node=build_tree(places.parents, columns),
+            node=build_tree(columns.parents, node_fields),
             fqn_by_module=fqn_by_module,
             owner_by_storage=held.find_owners(found),
             attributes=[
-                (columns["class_name"][i], n, s)
+                (node_fields["class_name"][i], n, s)
                 for i, n, s in held.list_attributes()
-                if not moves_itself(places.modules[i])
+                if not moves_itself(columns.modules[i])
             ],
             versions=held.read_versions(),
         )
 
 
 def make_columns(
-    places: TreeColumns,
+    columns: TreeColumns,
     settings: list[tuple[str, ModuleClass]],
     called: list[tuple[int | None, int]],
     held: HeldTensors,
@@ -272,21 +274,21 @@ def make_columns(
     """Return the fields of the nodes of a tree, but for their children.
 
     Args:
-        places: Where the modules stand.
+        columns: The modules.
         settings: What each says of itself, and its class.
         called: First call and number of calls of each.
         held: Their tensors.
     """
     shared: list[str | None] = [None] * len(called)
-    for index, fqn in places.shared.items():
+    for index, fqn in columns.shared.items():
         settings[index] = "", settings[index][1]
         called[index], shared[index] = NO_CALLS, fqn
     texts, definitions = zip(*settings, strict=True)
     first_calls, n_calls = zip(*called, strict=True)
-    tensors, storages = zip(*held.describe(places.fqns), strict=True)
+    tensors, storages = zip(*held.describe(columns.fqns), strict=True)
     return {
-        "name": places.names,
-        "fqn": places.fqns,
+        "name": columns.names,
+        "fqn": columns.fqns,
         "class_name": [definition.name for definition in definitions],
         "tensors": tensors,
         "n_calls": n_calls,
@@ -316,20 +318,20 @@ def read_versions(
 
 
 def find_trees(numbers: ModuleNumbers) -> list[TreeColumns]:
-    """Return the places of each tree built or called, in order of first sight."""
+    """Return each tree built or called, in order of first sight."""
     live = [module for _, module in numbers.live()]
     if live and is_made(live[0]):  # mostly all are of the tree of the first
-        places = walk_tree(live[0])
-        met = set(map(id, places.modules))
-        if met.issuperset(map(id, live)) and "" not in places.shared.values():
-            return [places]
+        columns = walk_tree(live[0])
+        known = set(map(id, columns.modules))
+        if known.issuperset(map(id, live)) and "" not in columns.shared.values():
+            return [columns]
     return [*map(walk_tree, find_roots(live))]
 
 
 def find_roots(live: list[nn.Module]) -> list[nn.Module]:
     """Return the module of each tree built or called, in order of first sight.
 
-    A module is a root unless another live one that was met holds it, or torch's own
+    A module is a root unless another live one that was seen holds it, or torch's own
     ``__init__`` has not run yet.
     """
     fresh = live
@@ -337,11 +339,13 @@ def find_roots(live: list[nn.Module]) -> list[nn.Module]:
     expanded = set(map(id, live))
     while fresh:
         below = list_children(fresh)
-        met = set(map(id, below))
-        held |= met
-        met -= expanded
-        fresh = [module for module in below if id(module) in met] if met else []
-        expanded |= met
+        below_ids = set(map(id, below))
+        held |= below_ids
+        below_ids -= expanded
+        fresh = (
+            [module for module in below if id(module) in below_ids] if below_ids else []
+        )
+        expanded |= below_ids
     return [m for m in live if id(m) not in held and is_made(m)]
 
 

@@ -66,7 +66,7 @@ class StorageRoles:
 
         Args:
             call: Its number.
-            node: What makes it; if that puts a gradient in its place, it is known.
+            node: What makes it; if that puts a gradient in its site, it is known.
         """
         tensor = variable_of(node)
         storage = None if tensor is None else self._registry.find_storage(tensor)
@@ -129,10 +129,10 @@ class RowWriter:
 
     Attributes:
         words: All rows, after :meth:`flush`.
-        entries: The signatures met, in order of first call.
+        entries: The distinct signatures, in order of first call.
         draws: Where random operators would have begun to draw.
-        roles: Told of what autograd does with gradients.
-        forward_by_sequence: Each call with a node of autograd, and its place.
+        roles: Takes what autograd does with gradients.
+        forward_by_sequence: Each call with a node of autograd, and its call site.
     """
 
     def __init__(
@@ -168,19 +168,17 @@ class RowWriter:
         words[0] = self._add_entry(entry) if number is None else number
         node, calls = current_autograd_node(), self._calls
         if calls.is_in_backward or node is None:
-            place, owner, words[3] = self._sites.locate_operator(
-                calls.entry, calls.site
-            )
+            site, owner, words[3] = self._sites.locate_operator(calls.entry, calls.site)
             words[2] = calls.word or owner
         else:
-            place, words[3] = self._tie(node)
-        words[1] = place
+            site, words[3] = self._tie(node)
+        words[1] = site
         clock = self._clock
         sequence = next_sequence_number()
         if sequence != self._last_sequence:
             # Autograd made a node for this call: that with the number before.
             self._last_sequence = sequence
-            self.forward_by_sequence[sequence - 1] = (clock.now, place)
+            self.forward_by_sequence[sequence - 1] = (clock.now, site)
         clock.now += 1
         self._buffer += words
         if len(self._buffer) > FLUSH_AT:
@@ -193,7 +191,7 @@ class RowWriter:
 
         Args:
             words: Its row.
-            generator: What it was told to draw from.
+            generator: The generator that it was given.
         """
         planned = self.entries[words[0]].drawn_on
         is_aside = self._registry.has_aside and self._is_aside(words[HEADER:])
@@ -212,9 +210,9 @@ class RowWriter:
         """Run a call that draws real numbers, the next to be written.
 
         Args:
-            generator: What it was told to draw from.
+            generator: The generator that it was given.
             call: Runs it.
-            state_at: Returns where a generator would stand, had all draws been made.
+            state_at: Returns the state of a generator as if all draws had been made.
         """
         missing = self.draws.find_missing(generator)
         state = state_at(missing) if missing else None

@@ -35,7 +35,7 @@ DENSE: Final = frozenset({Tensor, nn.Parameter})
 
 Row: TypeAlias = tuple[int, str, str, bool, Tensor]
 """Index of a module, then of a tensor that it holds itself: its name, its kind, whether
-it stands in the ``state_dict``, and it."""
+it is in the ``state_dict``, and the tensor."""
 
 Described: TypeAlias = tuple[tuple[ModuleTensor, ...], tuple[int, ...]]
 """Records of the tensors of a module, and the storage of each; -1 while it is lazy."""
@@ -50,13 +50,13 @@ class HeldTensors:
 
     Args:
         registry: Numbers of tensors and storages.
-        places: Index and module, of each module but once.
+        modules: Index and module, of each module but once.
     """
 
     def __init__(
-        self, registry: TensorRegistry, places: Iterable[tuple[int, nn.Module]]
+        self, registry: TensorRegistry, modules: Iterable[tuple[int, nn.Module]]
     ) -> None:
-        rows = list_held(places)
+        rows = list_held(modules)
         self._owners = [row[0] for row in rows]
         self._names = [row[1] for row in rows]
         self._kinds = [row[2] for row in rows]
@@ -85,7 +85,7 @@ class HeldTensors:
         return found
 
     def _find_ties(self, fqns: Sequence[str]) -> list[str | None]:
-        """Return where the same tensor stood first, None where that is at its place."""
+        """Return the first name of the same tensor, None if that is its own."""
         ties: list[str | None] = [None] * len(self._tensors)
         counts = Counter(self._storages)
         if len(counts) == len(ties):
@@ -200,15 +200,15 @@ def own_tensors(module: nn.Module) -> list[tuple[str, str, Tensor]]:
     return [(name, kind, tensor) for _, name, kind, _, tensor in rows]
 
 
-def list_held(places: Iterable[tuple[int, nn.Module]]) -> list[Row]:
+def list_held(modules: Iterable[tuple[int, nn.Module]]) -> list[Row]:
     """Return a row for each tensor that some modules hold themselves.
 
     Args:
-        places: Index and module of each.
+        modules: Index and module of each.
     """
     rows: list[Row] = []
     add = rows.append
-    for index, module in places:
+    for index, module in modules:
         parameters, buffers, held = parts_of(module)
         for name, tensor in parameters.items():
             if tensor is not None:

@@ -261,7 +261,7 @@ def is_elementwise(func: Any, arguments: Sequence[Any]) -> bool:
 def plain_float(value: Any) -> object:
     """Return the part of a key for a float or complex number.
 
-    In Python -0.0 equals 0.0, and nan equals nothing. The text tells these apart; two
+    In Python -0.0 equals 0.0, and nan equals nothing. The text distinguishes these; two
     nans differ by their sign, which the text has not.
     """
     kind = type(value)

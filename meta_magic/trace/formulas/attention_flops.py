@@ -128,7 +128,7 @@ def count_fast(call: Operands) -> int:
 
 
 def count_encoder(call: Operands) -> int:
-    """Count attention of a sequence to itself, and the two layers behind it."""
+    """Count attention of a sequence to itself, and the two layers after it."""
     *_, n_positions, width = source = call.shape("src")
     n = prod(source[:-2])
     attention = 2 * n * n_positions * width * (4 * width + 2 * n_positions)

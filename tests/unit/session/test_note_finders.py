@@ -52,7 +52,7 @@ def test_a_loss_of_a_column_and_a_row_is_noted(name, is_turned):
         LOSSES[name](*(reversed(given) if is_turned else given))
     (note,) = trace.notes
     assert (note.kind, note.line) == ("broadcast", trace.ops[-1].line)
-    assert note.text.endswith("to (66, 66): a column met a row")
+    assert note.text.endswith("to (66, 66): a column and a row")
     assert "(66, 1)" in note.text
     assert "(66,)" in note.text
 

@@ -2,7 +2,7 @@
 
 The dispatch mode calls ``check`` for a new signature that meta accepts, and ``rescue``
 for a call that meta refuses; the function mode calls ``reword`` when a function of
-torch failed, as the CPU may refuse the function in other words than its operator.
+torch failed, as the CPU may refuse the function with another message than its operator.
 """
 
 import math

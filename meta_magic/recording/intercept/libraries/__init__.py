@@ -26,8 +26,10 @@ LIBRARIES: Final = (TRANSFORMERS, SAFETENSORS)
 MAKE_REAL: Final = frozenset[str]().union(*(it.make_real for it in LIBRARIES))
 """Names of the functions in which factories make real tensors."""
 
-REPORTED_DEVICE: Final = frozenset[str]().union(*(it.told_device for it in LIBRARIES))
-"""Names of the functions that are told the device whose kernels are recorded."""
+REPORTED_DEVICE: Final = frozenset[str]().union(
+    *(it.reported_device for it in LIBRARIES)
+)
+"""Functions in which ``x.device`` is the device whose kernels are recorded."""
 
 ADOPTED: Final[dict[Any, Adopt]] = {
     function: adopt for it in LIBRARIES for function, adopt in it.adopted.items()

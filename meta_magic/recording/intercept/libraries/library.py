@@ -17,7 +17,7 @@ device of the cell, or None if torch is to be called as ever."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """The functions of one library that are told something else than torch would say.
+    """The functions of one library that get another answer than torch would give.
 
     Functions are known by the name of their code: the library need not be imported, and
     copies of its code are known, too.
@@ -25,8 +25,8 @@ class Library:
     Attributes:
         make_real: Names of functions in which factories make real tensors, because the
             function looks where they land.
-        told_device: Names of functions to which a tensor's ``device`` is the device
-            whose kernels are recorded, because they choose by it what these take.
+        reported_device: Names of functions to which a tensor's ``device`` is the device
+            whose kernels are recorded, because they choose kernels by it.
         find_writers: Returns the module of the functions that lay out tensors to be
             written to a file, which they take in a dictionary, and their names; None
             where it cannot be imported.
@@ -37,7 +37,7 @@ class Library:
     """
 
     make_real: frozenset[str] = frozenset()
-    told_device: frozenset[str] = frozenset()
+    reported_device: frozenset[str] = frozenset()
     find_writers: Callable[[], tuple[Any, Sequence[str]] | None] = lambda: None
     adopted: Mapping[Any, Adopt] = field(default_factory=dict)
     initialize: tuple[str, ...] = ()

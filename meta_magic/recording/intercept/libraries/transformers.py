@@ -11,7 +11,7 @@ TRANSFORMERS: Final = Library(
     # if that is meta.
     make_real=frozenset({"get_torch_context_manager_or_global_device"}),
     # Looks at the device to choose a dtype that its kernels take.
-    told_device=frozenset({"grouped_mm_experts_forward"}),
+    reported_device=frozenset({"grouped_mm_experts_forward"}),
     # Without it a reset gives models what their layers' ``reset_parameters`` does, and
     # reports as uninitialized what that does not reach.
     initialize=("_init_weights",),

@@ -1,4 +1,4 @@
-"""Real tensors and real models that meet meta tensors.
+"""Real tensors and real models that are used with meta tensors.
 
 A real tensor that is only read becomes a captured constant (``captured_constants``). A
 real module that is called, and a leaf that wants a gradient, are borrowed: they are on

@@ -1,4 +1,4 @@
-"""Capture real tensors that meet meta tensors: each is a constant with known values.
+"""Capture real tensors used with meta tensors: each is a constant with known values.
 
 Without this ``x + mask`` with a real ``mask`` and ``x`` on meta would mix two devices.
 The dispatch mode captures where an operator mixes both (``is_due``, then

@@ -49,6 +49,6 @@ def test_a_storage_that_a_library_read_becomes_a_tensor_of_known_values():
 
 
 def test_each_library_knows_functions_that_no_other_does():
-    known = [it.make_real | it.told_device for it in libraries.LIBRARIES]
+    known = [it.make_real | it.reported_device for it in libraries.LIBRARIES]
     assert all(isinstance(it, library.Library) for it in libraries.LIBRARIES)
     assert sum(map(len, known)) == len(libraries.MAKE_REAL | libraries.REPORTED_DEVICE)
