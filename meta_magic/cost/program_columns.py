@@ -232,8 +232,7 @@ def keep_elements(signature: Signature) -> Sequence[int]:
 
     Source:
         ``BinaryOps.cpp`` and ``Loss.cpp`` of torch 2.13: ``resize_`` of the output. Of
-        torch's operator database no others differ
-        (``tests/conformance/kept_storages.py``).
+        torch's operator database no others differ.
     """
     first, second = signature.inputs[:2]
     shape = torch.broadcast_shapes(first.shape, second.shape)
