@@ -44,8 +44,11 @@ def torch_is_left_alone():
 
 @pytest.fixture(autouse=True)
 def seed():
-    """No test goes on from the random numbers of another."""
-    torch.manual_seed(0)
+    """No test goes on from the random numbers of another.
+
+    ``torch.manual_seed`` would write down the stack once for each kind of GPU.
+    """
+    torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """Calls of torch's operator database, on meta, and what each of them leaves behind."""
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch.testing._internal import common_utils
 from torch.testing._internal.common_methods_invocations import op_db
@@ -11,8 +13,17 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 __all__ = ["OPERATORS", "Call", "calls_of", "full_name", "observe"]
 
+
+def seed_the_cpu(seed: int = common_utils.SEED) -> None:
+    """Seed what samples draw from; ``torch.manual_seed`` keeps a stack for each GPU."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+
+
 # For each sample it looks through all imported modules, for a test that is torch's own.
 common_utils.extract_test_fn = core.extract_test_fn = lambda: None
+common_utils.set_rng_seed = seed_the_cpu
 
 OPERATORS = sorted(op_db, key=lambda op: op.full_name)
 

@@ -1,9 +1,11 @@
 """Operators of torch's database on inputs that lie otherwise, beside the CPU.
 
-A few samples of each; ``python -m tests.conformance.layout_sweep`` runs all.
+One sample of each, laid out in two of six ways in turn; all are run by
+``python -m tests.conformance.layout_sweep``.
 """
 
 import warnings
+from itertools import islice
 
 import pytest
 import torch
@@ -41,7 +43,7 @@ MENDED = (
 def find_all(op, layouts, modes, limit):
     """Return all that differs, in words."""
     names = {"error": CSR, "versions": VERSIONS}
-    samples = [*op.sample_inputs("cpu", torch.float32)][:limit]
+    samples = [*islice(op.sample_inputs("cpu", torch.float32), limit)]
     return [
         f"{layout}, {mode}: {text}"
         for layout in layouts
@@ -56,9 +58,10 @@ def find_all(op, layouts, modes, limit):
 floating = [op for op in OPERATORS if torch.float32 in op.dtypes]
 
 
-@pytest.mark.parametrize("op", floating, ids=full_name)
-def test_results_lie_as_on_the_cpu_however_the_inputs_do(op):
-    assert find_all(op, LAYOUTS, ["plain"], 1) == []
+@pytest.mark.parametrize("number", range(len(floating)), ids=map(full_name, floating))
+def test_results_lie_as_on_the_cpu_however_the_inputs_do(number):
+    layouts = [*LAYOUTS][number % 3 :: 3]
+    assert find_all(floating[number], layouts, ["plain"], 1) == []
 
 
 mended = [op for op in floating if op.full_name in MENDED]
