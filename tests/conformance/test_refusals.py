@@ -8,11 +8,11 @@ import torch
 
 from meta_magic import record
 from meta_magic.recording.as_device.oracle import shrinking
-from tests.conformance.broken_programs import Case, Failure, judge, mend, run
+from tests.conformance.broken_programs import Case, judge, mend, run
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from tests.conformance.refusals import Found, Ledger, compare, judge_programs
+    from tests.conformance.refusals import judge_programs
     from tests.conformance.refused_programs import SOURCES
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -64,29 +64,6 @@ def test_what_the_cpu_takes_is_taken(is_shrunken, monkeypatch):
     assert judge_all("valid modules", MODULES) == []
 
 
-@pytest.mark.parametrize(
-    ("wanted", "met", "column"),
-    [
-        ("", "", ""),
-        ("A: b", "A: b", "same"),
-        ("A: b", "A: c", "other text"),
-        ("A: b", "C: b", "other type"),
-        ("A: b", "", "accepted"),
-        ("", "A: b", "refused"),
-        ("", "MissingValueError: b", "valueless"),
-    ],
-)
-def test_what_is_met_is_counted_in_its_column(wanted, met, column):
-    assert compare(wanted, met) == column
-
-
-def test_a_run_goes_on_where_it_was_stopped(tmp_path):
-    found = [Found("add float32", "record", "refused", "", "RuntimeError: a")]
-    Ledger(tmp_path / "ledger").add("valid samples", "add", found)
-    read = Ledger(tmp_path / "ledger").found_by_name
-    assert read == {("valid samples", "add"): found}
-
-
 BROKEN = '''r"""a layer of another size
 
 fix:
@@ -110,13 +87,3 @@ def test_a_broken_program_fails_at_its_line_as_on_the_cpu():
 def test_a_mended_program_runs():
     mended = mend(BROKEN.replace("@8", "@9"))
     assert run(mended, record(as_device="cpu")) is None
-
-
-def test_a_fix_of_another_line_is_an_error():
-    with pytest.raises(ValueError, match="line 8"):
-        mend(BROKEN)
-
-
-def test_a_failure_at_another_line_is_another():
-    failures = Failure(3, "TypeError", "a"), Failure(4, "TypeError", "a")
-    assert judge(Case("a", True, *failures)) == "other line"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.script_cells import read_cells
-from tests.conformance.script_runs import Limits, Script, run_cells
+from tests.conformance.script_runs import Limits, Script
 from tests.conformance.script_sweep import check
 
 FOLDER = Path(__file__).parent / "scripts"
@@ -20,16 +20,22 @@ def read_script(path):
     return Script(FOLDER, path, tuple(read_cells(path)))
 
 
-@each_script
-def test_a_script_runs_for_real_and_prints(path):
-    (outcome,) = run_cells(read_script(path), LIMITS, recorded=False)
-    assert outcome.error == ""
-    assert outcome.text
-
-
 # Of torch's own, which it gives for real as well.
 @pytest.mark.filterwarnings("default:Converting a tensor with requires_grad")
 @each_script
 def test_a_script_prints_under_meta_what_it_prints_for_real(path):
     (cell,) = check(read_script(path), LIMITS)
     assert (cell.found, cell.reason) == ("same", "")
+
+
+@pytest.mark.parametrize(
+    ("cell", "outcome"),
+    [
+        ("print(torch.ones(1).is_meta)", ("other", "'False' is 'True'")),
+        ("assert not torch.ones(1).is_meta", ("refused", "AssertionError:")),
+        ("print(torch.rand(2))", ("same", "")),
+    ],
+)
+def test_a_cell_that_differs_under_meta_is_found(cell, outcome, tmp_path):
+    script = Script(tmp_path, tmp_path / "script.py", (f"import torch\n{cell}",))
+    assert [(cell.found, cell.reason) for cell in check(script, LIMITS)] == [outcome]
