@@ -191,8 +191,8 @@ def test_a_value_does_not_read_the_sizes_of_all_kept_contents(monkeypatch):
 
     counts = []
     with record():
-        kept = [torch.full((2,), float(n)) for n in range(120)]
-        for chunk in (kept[:20], kept[20:100], kept[100:]):
+        kept = [torch.full((2,), float(n)) for n in range(60)]
+        for chunk in (kept[:10], kept[10:50], kept[50:]):
             before = n_asked
             with monkeypatch.context() as patch:
                 patch.setattr(torch.UntypedStorage, "nbytes", count)

@@ -211,7 +211,7 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 COMPLEX = (torch.complex64, torch.complex128)
 INTEGERS = (torch.int64, torch.int32, torch.int8, torch.bool)
 
-SIZES = (16, 17, 31, 32, 33, 63, 100, 623, 624, 625, 4099, 70_001, 2**17)
+SIZES = (16, 17, 31, 33, 100, 624, 625, 4099, 70_001)
 
 COUNTED = {
     "normal": (lambda t: t.normal_(), FLOATS + COMPLEX),
@@ -230,7 +230,7 @@ COUNTED = {
     "randn": (lambda t: torch.randn(t.shape, dtype=t.dtype), FLOATS + COMPLEX),
     "truncated": (lambda t: nn.init.trunc_normal_(t, std=0.02), FLOATS),
 }
-KINDS = [(name, dtype) for name, (_, dtypes) in COUNTED.items() for dtype in dtypes]
+KINDS = [(name, dtype) for name, (_, dtypes) in COUNTED.items() for dtype in dtypes][::2]
 
 
 @pytest.fixture
