@@ -4,7 +4,7 @@
 often each state was met. ``guard`` enters and leaves an empty block, ``record`` a
 recorded one, ``magic`` runs a cell, ``operators`` many operators, ``all`` one of what
 ``every_call.py`` interrupts, by chance, but for the cell that awaits: a shell loses
-those that land in it while it drives a loop.
+those that land in it while it drives a loop, and ``kernel_storm.py`` has a kernel.
 Interrupts that were raised where Python drops them, in a callback of ours, count too,
 and those that nothing came of. Run it in a process of its own.
 """

@@ -92,7 +92,7 @@ def run_program(*arguments):
 
 @pytest.mark.parametrize(
     ("kind", "n_interrupts"),
-    [("guard", 1000), ("record", 300), ("magic", 300), ("all", 60)],
+    [("guard", 300), ("record", 100), ("magic", 60), ("all", 30)],
 )
 def test_a_storm_of_interrupts_leaves_nothing_behind(kind, n_interrupts):
     program = Path(__file__).with_name("storm.py")

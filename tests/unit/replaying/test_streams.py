@@ -230,7 +230,9 @@ COUNTED = {
     "randn": (lambda t: torch.randn(t.shape, dtype=t.dtype), FLOATS + COMPLEX),
     "truncated": (lambda t: nn.init.trunc_normal_(t, std=0.02), FLOATS),
 }
-KINDS = [(name, dtype) for name, (_, dtypes) in COUNTED.items() for dtype in dtypes][::2]
+KINDS = [(name, dtype) for name, (_, dtypes) in COUNTED.items() for dtype in dtypes][
+    ::2
+]
 
 
 @pytest.fixture
