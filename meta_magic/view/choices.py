@@ -228,19 +228,19 @@ def look_ahead(wanted: object, name: str, choice: Choice) -> Outlook:
     )
 
 
-def describe_end(name: str, kind: str, places: str) -> str:
+def describe_end(name: str, kind: str, devices: str) -> str:
     """Return the message after success, with the line to type next.
 
     Args:
         name: The module as Python code; "" if that is not known.
         kind: Its class, or ``Variables``.
-        places: The devices that it is on.
+        devices: Where it is, as text.
     """
     if kind == Variables.__name__:
-        return f"what your variables hold is now real, on {places}"
+        return f"what your variables hold is now real, on {devices}"
     if not name:
-        return f"the {kind} is now real, on {places}"
-    return f"`{name}` is now real, on {places}: call `{name}(…)` in the next cell"
+        return f"the {kind} is now real, on {devices}"
+    return f"`{name}` is now real, on {devices}: call `{name}(…)` in the next cell"
 
 
 class TimeLeft:

@@ -148,7 +148,7 @@ def columns_payload(trace: "Trace") -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def remarks_payload(trace: "Trace") -> dict[str, Any]:
+def notes_payload(trace: "Trace") -> dict[str, Any]:
     """Return the texts that columns have for some operators, by column."""
     return {
         column.name: column.wire(trace.program)

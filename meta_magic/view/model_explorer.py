@@ -156,10 +156,10 @@ def write_groups(
 def find_owners(program: Program, namespaces: Namespaces) -> dict[int, ModuleNode]:
     """Return the module of each parameter or buffer, by its storage."""
     nodes = namespaces.node_by_name
-    places = (
+    owners = (
         (storage, program.modules[i][:2]) for storage, i in program.owner_by_storage
     )
-    return {storage: nodes[place] for storage, place in places if place in nodes}
+    return {storage: nodes[name] for storage, name in owners if name in nodes}
 
 
 def name_outside(tensor: TensorMetadata, owner: ModuleNode | None) -> str:

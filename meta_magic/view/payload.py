@@ -35,7 +35,7 @@ from meta_magic.view.details_payload import (
     columns_payload,
     details_payload,
     name_inputs,
-    remarks_payload,
+    notes_payload,
 )
 from meta_magic.view.explanation_payload import explanation_payload
 from meta_magic.view.source_payload import find_texts, write_tokens
@@ -79,7 +79,7 @@ class Payload:
         self._geometries: Table[Geometry] = Table(write_geometry)
         self._positions: Table[SourcePosition] = Table(write_position)
         self._numbers = itertools.count()
-        self._module_by_place: dict[tuple[int, str], int] = {}
+        self._module_by_name: dict[tuple[int, str], int] = {}
 
     def build(self) -> dict[str, Any]:
         """Return the payload."""
@@ -108,7 +108,7 @@ class Payload:
             "signatures": as_columns(
                 [*map(self._write_signature, program.signatures, works)]
             ),
-            "places": as_columns([*map(self._write_place, program.call_sites)]),
+            "places": as_columns([*map(self._write_call_site, program.call_sites)]),
             "ops": self._write_ops(),
             "storages": as_deltas(np.frombuffer(program.storage_by_tensor, np.uint32)),
             "owners": [
@@ -116,7 +116,7 @@ class Payload:
                 for storage, number in program.owner_by_storage
             ],
             "columns": columns_payload(trace),
-            "remarks": remarks_payload(trace),
+            "remarks": notes_payload(trace),
             "calls": self._write_calls(),
             "details": details_payload(trace),
             "memory": memory_payload(trace),
@@ -139,12 +139,12 @@ class Payload:
             "flops": work.flops if work.kind == "product" else -1,
         }
 
-    def _write_place(self, place: CallSite) -> dict[str, Any]:
-        position = place.position
+    def _write_call_site(self, site: CallSite) -> dict[str, Any]:
+        position = site.position
         return {
-            "function": place.function or "",
-            "line": place.line or 0,
-            "phase": PHASES.index(place.phase),
+            "function": site.function or "",
+            "line": site.line or 0,
+            "phase": PHASES.index(site.phase),
             "position": -1 if position is None else self._positions.of(position),
         }
 
@@ -153,10 +153,10 @@ class Payload:
     ) -> Iterator[dict[str, Any]]:
         """Yield a module and all below it, parents first."""
         number = next(self._numbers)
-        self._module_by_place.setdefault((root, node.fqn), number)
+        self._module_by_name.setdefault((root, node.fqn), number)
         shared = node.shared_with
-        places = node.places if self._trace.peak_by_place else ()
-        named = {"place": ", ".join(places)} if places else {}
+        devices = node.places if self._trace.peak_by_place else ()
+        named = {"place": ", ".join(devices)} if devices else {}
         if node.kind != node.class_name:
             named["kind"] = node.kind
         yield named | {
@@ -167,9 +167,7 @@ class Payload:
             "tensors": [*map(write_tensor, node.tensors)],
             "n_calls": node.n_calls,
             "first_call": -1 if node.first_call is None else node.first_call,
-            "shared_with": -1
-            if shared is None
-            else self._module_by_place[root, shared],
+            "shared_with": -1 if shared is None else self._module_by_name[root, shared],
         }
         for child in node.children:
             yield from self._write_modules(child, root, number)
@@ -179,7 +177,7 @@ class Payload:
         root, fqn, _ = self._program.modules[number]
         if root is None or fqn is None:
             return -1
-        return self._module_by_place.get((root, fqn), -1)
+        return self._module_by_name.get((root, fqn), -1)
 
     def _find_modules(self, numbers: Integers) -> list[int]:
         """Return the rows of many modules; -1 gives -1."""

@@ -170,7 +170,7 @@ def render_treemap(whole: Box) -> str:
     tops = top.children or (top,)
     boxes = "".join(
         part
-        for index, (box, at) in enumerate(place_boxes(tops, rectangle))
+        for index, (box, at) in enumerate(arrange_boxes(tops, rectangle))
         for part in render_box(box, at, COLORS[index % len(COLORS)], [box.label])
     )
     return (
@@ -186,7 +186,7 @@ def render_box(box: Box, at: Rectangle, color: str, path: list[str]) -> Iterator
     """Yield the SVG of a box, or of its children if there is room for them."""
     left, top, width, height = at
     if box.children and width * height >= LEAST_AREA:
-        for child, inner in place_boxes(box.children, at):
+        for child, inner in arrange_boxes(box.children, at):
             yield from render_box(child, inner, color, [*path, child.label])
         return
     title = escape(f"{' / '.join(path)} — {format_bytes(box.nbytes)}")
@@ -216,7 +216,7 @@ def fit_text(lines: Sequence[str], width: float, height: float) -> list[str]:
     ]
 
 
-def place_boxes(
+def arrange_boxes(
     boxes: Sequence[Box], rectangle: Rectangle
 ) -> Iterator[tuple[Box, Rectangle]]:
     """Yield each box with its part of a rectangle: by area, as square as possible.

@@ -83,7 +83,7 @@ class MaterializePanel(anywidget.AnyWidget):
     # idle, running, done, failed or cancelled
     state = traitlets.Unicode("idle").tag(sync=True)
     progress = traitlets.Float(0.0).tag(sync=True)  # from 0 to 1
-    left = traitlets.Unicode().tag(sync=True)  # time in words
+    left = traitlets.Unicode().tag(sync=True)  # as text
     message = traitlets.Unicode().tag(sync=True)
     report = traitlets.Unicode().tag(sync=True)  # HTML, escaped
 
@@ -271,15 +271,15 @@ def show_report(
         settings: ``depth``, ``hide`` and ``height``, as the options of ``%%meta``.
     """
     rows = [
-        (place, node, root)
-        for place, (node, root) in enumerate(zip(trace.modules, trace.roots))  # noqa: B905
+        (index, node, root)
+        for index, (node, root) in enumerate(zip(trace.modules, trace.roots))  # noqa: B905
         if root is not None and is_on_meta(root())
     ]
     report = Report(
         trace,
         [node for _, node, _ in rows],
         [root for _, _, root in rows],
-        places=[place for place, _, _ in rows],
+        places=[index for index, _, _ in rows],
         payload=pack(trace) if packed is None else packed,
         cell=key,
         saved_id=saved_id,
