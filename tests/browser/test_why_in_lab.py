@@ -39,7 +39,7 @@ def test_the_kernel_tells_why_a_size_is_what_it_is(why, expect):
 def test_a_repair_is_put_into_a_new_cell_that_runs(why, expect):
     repair = why.locator("li", has=why.page.locator("pre")).first
     repair.get_by_role("button", name="New cell below").click()
-    expect(repair.get_by_role("status")).to_have_text("it stands in a new cell below")
+    expect(repair.get_by_role("status")).to_have_text("it is in a new cell below")
     first, failed, repaired, last = why.page.evaluate(READ_CELLS)
     assert (first, failed, last) == CELLS
     assert repaired.startswith("%%meta -o trace\nbatch = 4\n")

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { find_bend, stack_halves } from "../../meta_magic/view/static/flow/bends.js";
-import { flip, place } from "../../meta_magic/view/static/flow/layers.js";
+import { arrange_nodes, flip } from "../../meta_magic/view/static/flow/layers.js";
 import { find_crossings } from "./crossings.mjs";
 
 const LABEL = "(2, 3) f32";
@@ -27,13 +27,13 @@ const make_unet = (n_levels, more) => make_chain(2 * n_levels + 1,
   Array.from({ length: n_levels }, (_, i) => [i, 2 * n_levels - i]), more);
 
 const bends = ({ nodes, wires }) => {
-  place(nodes, wires, true);
+  arrange_nodes(nodes, wires, true);
   return nodes.some(({ is_up }) => is_up);
 };
 
 test("what nests stands side by side: down one half, up the other", () => {
   const { nodes, wires } = make_unet(4);
-  const { h } = place(nodes, wires, true);
+  const { h } = arrange_nodes(nodes, wires, true);
   nodes.slice(0, 5).forEach(({ y }, i, half) => assert.ok(!i || y > half[i - 1].y));
   nodes.slice(5).forEach(({ y }, i, half) => assert.ok(!i || y < half[i - 1].y));
   assert.ok(nodes[5].x > Math.max(...nodes.slice(0, 5).map(({ x, w }) => x + w)));
@@ -42,7 +42,7 @@ test("what nests stands side by side: down one half, up the other", () => {
 
 test("a skip is short: it enters beside where it leaves", () => {
   const { nodes, wires } = make_unet(4);
-  place(nodes, wires, true);
+  arrange_nodes(nodes, wires, true);
   for (let i = 0; i < 4; i += 1) {
     const [from, to] = [nodes[i], nodes[8 - i]];
     assert.equal(to.y + to.h, from.floor);
@@ -56,7 +56,7 @@ for (const is_across of [false, true]) {
     for (const n_levels of [2, 3, 5, 9]) {
       for (const more of [[], n_levels > 4 ? shared : []]) {
         const { nodes, wires } = make_unet(n_levels, more);
-        const { w, h } = place(nodes, wires, true, is_across);
+        const { w, h } = arrange_nodes(nodes, wires, true, is_across);
         assert.ok(nodes.some(({ is_up }) => is_up));
         assert.deepEqual(find_crossings({ nodes, wires }), []);
         for (const node of nodes) {
@@ -73,7 +73,7 @@ test("what is made of it comes down again, out of the second half's way", () => 
   chain.wires.push({ from: chain.nodes[6], starts: [{ node: chain.nodes[6], x: null }], label: "",
     ends: [{ node: out, x: null }] });
   const nodes = [...chain.nodes, out];
-  place(nodes, chain.wires, true);
+  arrange_nodes(nodes, chain.wires, true);
   assert.equal(out.is_up, false);
   assert.ok(out.x > Math.max(...chain.nodes.map(({ x, w }) => x + w)));
   assert.deepEqual(find_crossings({ nodes, wires: chain.wires }), []);
@@ -101,7 +101,7 @@ test("a gate within a residual is too uneven to bend", () => {
 
 test("where no columns are wanted, nothing bends", () => {
   const { nodes, wires } = make_unet(4);
-  place(nodes, wires, false);
+  arrange_nodes(nodes, wires, false);
   nodes.forEach(({ y }, i) => assert.ok(!i || y > nodes[i - 1].y));
 });
 
@@ -114,17 +114,17 @@ test("a row is as high as the higher of its sides", () => {
 test("what is flipped leads up, and flipped again is as before", () => {
   for (const is_across of [false, true]) {
     const { nodes, wires } = make_chain(5, [[0, 3]]);
-    const size = place(nodes, wires, false, is_across);
+    const size = arrange_nodes(nodes, wires, false, is_across);
     const arranged = /** @type {any} */ ({ ...size, nodes, wires, is_up: false });
-    const tell = () => JSON.stringify([nodes.map(({ x, y }) => [x, y]), wires.map(({ path, label_x, label_y }) =>
+    const read = () => JSON.stringify([nodes.map(({ x, y }) => [x, y]), wires.map(({ path, label_x, label_y }) =>
       [path, label_x, label_y])]);
-    const [before, [first, last]] = [tell(), [nodes[0], nodes[4]]];
+    const [before, [first, last]] = [read(), [nodes[0], nodes[4]]];
     flip(arranged, true, is_across);
     assert.ok(is_across ? first.x > last.x : first.y > last.y);
     assert.deepEqual(find_crossings(arranged), []);
     flip(arranged, true, is_across);
     flip(arranged, false, is_across);
-    assert.equal(tell(), before);
+    assert.equal(read(), before);
   }
 });
 

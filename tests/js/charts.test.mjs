@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
-  add_up_modules, build_tops, fit_label, place_areas, share_rect,
+  add_up_modules, build_tops, fit_label, arrange_areas, share_rect,
 } from "../../meta_magic/view/static/charts/areas.js";
 import {
   choose_labels, find_plateaus, find_stretches, list_dimensions, list_steps,
@@ -73,7 +73,7 @@ test("two roots stand in one chart", () => {
 
 test("in a box lie those of what it has, by their path", () => {
   const trace = make_model();
-  const placed = place_areas(build_tops(trace, read_params(trace)), { x: 0, y: 0, w: 100, h: 50 });
+  const placed = arrange_areas(build_tops(trace, read_params(trace)), { x: 0, y: 0, w: 100, h: 50 });
   const leaves = placed.filter(({ is_leaf }) => is_leaf);
   assert.deepEqual(leaves.map(({ path, top, rect }) => [path, top.name, Math.round(size(rect))]), [
     ["layers.0-2.mlp", "layers", 1800], ["layers.0-2.attn", "layers", 1200], ["embed", "embed", 2000],
@@ -82,7 +82,7 @@ test("in a box lie those of what it has, by their path", () => {
 
 test("a box too small for what is in it is drawn whole", () => {
   const trace = make_model();
-  const placed = place_areas(build_tops(trace, read_params(trace)), { x: 0, y: 0, w: 20, h: 10 });
+  const placed = arrange_areas(build_tops(trace, read_params(trace)), { x: 0, y: 0, w: 20, h: 10 });
   assert.deepEqual(placed.map(({ path }) => path), ["layers", "embed"]);
 });
 

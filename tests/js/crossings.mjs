@@ -48,7 +48,7 @@ const is_in = (box, [x, y], edge = 1) =>
 const is_over = (a, b) => a.x < b.x + b.w - 1 && b.x < a.x + a.w - 1
   && a.y < b.y + b.h - 1 && b.y < a.y + a.h - 1;
 
-/** What is crossed and overlaps in a box, and in the open ones in it; each told in words. */
+/** What is crossed and overlaps in a box, and in the open ones in it, each as a text. */
 export function find_crossings({ nodes, wires }) {
   const labels = wires.filter(({ label }) => label).map(({ label, label_x, label_y }) => {
     const w = label.length * SMALL_LETTER;

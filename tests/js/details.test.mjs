@@ -46,12 +46,12 @@ test("a storage dies after the last operator before it was freed", () => {
   assert.equal(follow(OPS).tensor(X).freed, -1);
 });
 
-test("what touches a storage is told of all its tensors at once", () => {
+test("what touches a storage is known for all its tensors at once", () => {
   const { readers, writers, tensors } = follow(OPS).storage(0);
   assert.deepEqual([readers, writers, tensors], [[3, 4], [2], [X, V]]);
 });
 
-test("where a tensor is met first is said by operator and place", () => {
+test("where a tensor is used first is an operator and an index", () => {
   assert.deepEqual(follow(OPS).find_slot(1, ({ id }) => id === Y), { op: 3, slot: 1 });
   assert.equal(follow(OPS).find_slot(1, () => false), null);
 });
@@ -96,13 +96,13 @@ test("arguments keep the commas within them", () => {
 
 test("an expression is cut out of the cell, its columns counted in bytes", () => {
   const trace = { source: "a = 'é'\ny = f(x,\n  1) + 2", cell: { file: "c", first: 5 }, texts: [] };
-  const place = { file: "c", scope: "", start: 6, end: 7, column: 4, end_column: 4 };
-  assert.equal(read_expression(trace, place), "f(x,\n  1)");
-  assert.equal(read_expression(trace, { ...place, start: 5, end: 5, end_column: 8 }), "'é'");
-  assert.equal(read_expression(trace, { ...place, file: "other" }), "");
+  const position = { file: "c", scope: "", start: 6, end: 7, column: 4, end_column: 4 };
+  assert.equal(read_expression(trace, position), "f(x,\n  1)");
+  assert.equal(read_expression(trace, { ...position, start: 5, end: 5, end_column: 8 }), "'é'");
+  assert.equal(read_expression(trace, { ...position, file: "other" }), "");
 });
 
-test("a layout is told by its strides unless it is packed", () => {
+test("a layout is shown by its strides unless it is packed", () => {
   const geometry = { shape: [2, 3], stride: [3, 1], offset: 0, layout: "strided" };
   assert.equal(describe_layout(geometry), "contiguous");
   assert.equal(describe_layout({ ...geometry, stride: [1, 2], offset: 4 }), "stride (1, 2), offset 4");

@@ -21,9 +21,9 @@ const ops = Array.from({ length: trace.n_ops }, (_, i) => {
   return {
     op: op.signature.op, args: op.signature.args, writes: op.signature.writes,
     views: op.signature.views, flops: op.signature.flops, inputs: op.inputs,
-    outputs: op.outputs, line: op.place.line, phase: PHASES[op.place.phase],
-    function: op.place.function, file: op.place.file, start: op.place.start,
-    column: op.place.column, module: module_of(op.module), root: root_of(op.module),
+    outputs: op.outputs, line: op.site.line, phase: PHASES[op.site.phase],
+    function: op.site.function, file: op.site.file, start: op.site.start,
+    column: op.site.column, module: module_of(op.module), root: root_of(op.module),
     call: op.call, forward: op.forward,
   };
 });

@@ -1,4 +1,4 @@
-// Small payloads, as `view/payload.py` writes them, told by what their operators do.
+// Small payloads, as `view/payload.py` writes them, described by what their operators do.
 
 import { PHASES, TraceView } from "../../meta_magic/view/static/data.js";
 import { make_geometry, make_modules, make_payload, to_deltas, to_steps } from "./payloads.mjs";

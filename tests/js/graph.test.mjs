@@ -15,7 +15,7 @@ function connect_all(trace) {
   return boxes.connect(boxes.root);
 }
 
-const tell = (nets) => nets.map(({ from, to, is_out }) => [from, to, is_out]);
+const read = (nets) => nets.map(({ from, to, is_out }) => [from, to, is_out]);
 
 test("a value that is written in place is a new value, made by the operator that wrote", () => {
   const values = follow_values(make_trace([
@@ -51,7 +51,7 @@ test("what is of no phase is found with forward", () => {
     ["forward", "forward", "backward"]);
 });
 
-test("a view is told from a copy, and shares the storage of its base", () => {
+test("a view is no copy, and shares the storage of its base", () => {
   const values = follow_values(make_trace([
     { op: "aten.ones.default", makes: ["a"] },
     { op: "aten.t.default", reads: ["a"], makes: ["b"], is_view: true },
@@ -75,11 +75,11 @@ const nested = make_trace([
 test("edges are lifted to the children of the lowest box that holds both ends", () => {
   const boxes = build(nested);
   const [, model] = boxes.root.items;
-  assert.deepEqual(tell(boxes.connect(boxes.root)),
+  assert.deepEqual(read(boxes.connect(boxes.root)),
     [[0, [1], false], [1, [2], false], [2, [], true]]);
-  assert.deepEqual(tell(boxes.connect(model)),
+  assert.deepEqual(read(boxes.connect(model)),
     [[-1, [0, 1], false], [0, [1], false], [1, [], true]]);
-  assert.deepEqual(tell(boxes.connect(model.items[0])),
+  assert.deepEqual(read(boxes.connect(model.items[0])),
     [[-1, [0], false], [0, [1], false], [1, [], true]]);
 });
 
@@ -90,7 +90,7 @@ test("a tensor is one net, however many operators read it", () => {
     { op: "aten.cat.default", reads: ["a", "c"], makes: ["d"] },
   ]);
   const [net] = connect_all(trace);
-  assert.deepEqual(tell([net]), [[0, [1, 2], false]]);
+  assert.deepEqual(read([net]), [[0, [1, 2], false]]);
   assert.equal(net.values.length, 1);
 });
 
@@ -159,7 +159,7 @@ test("what an earlier phase saved is shown next to its reader", () => {
   ]), 2);
   const nets = boxes.connect(boxes.root);
   assert.deepEqual(nets.map(({ kind }) => kind), ["saved", "flow"]);
-  assert.deepEqual(tell(nets), [[-1, [0], false], [0, [], true]]);
+  assert.deepEqual(read(nets), [[-1, [0], false], [0, [], true]]);
 });
 
 test("phases are chosen: forward first, what failed before it, and other with forward", () => {

@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { format_room, group_devices } from "../../meta_magic/view/static/memory/fit.js";
 import {
-  choose_end, choose_ticks, find_largest, find_peak, interpolate, name_choices, resize_lives, tell_fit,
-  tell_size,
+  choose_end, choose_ticks, find_largest, find_peak, interpolate, name_choices, resize_lives, describe_fit,
+  describe_size,
 } from "../../meta_magic/view/static/memory/growth.js";
 
 /** Two calls: 1000 + n bytes, and 100 n; the second is the highest from 11 on. */
@@ -61,7 +61,7 @@ test("the largest size is the last that there is room for", () => {
 test("sizes are multiples of a step", () => {
   const growth = make_growth({ step: 4 });
   assert.deepEqual([1100, 1199, 1200].map((nbytes) => find_largest(growth, nbytes)), [8, 8, 12]);
-  assert.equal(tell_fit([make_growth({ step: 4 })], 900, format), "no batch fits, 4 takes 1004 B; a choice may help");
+  assert.equal(describe_fit([make_growth({ step: 4 })], 900, format), "no batch fits, 4 takes 1004 B; a choice may help");
 });
 
 test("of the memory that was asked about it is the one that was recorded", () => {
@@ -92,17 +92,17 @@ test("sizes stand at round numbers, few of them", () => {
   assert.deepEqual(choose_ticks(1_234_567), [500_000, 1_000_000]);
 });
 
-test("it is told whether it fits, and what would", () => {
-  assert.equal(tell_fit([make_growth()], 5000, format), "batch = 8 fits, and up to 50");
-  assert.equal(tell_fit([make_growth()], 1004, format), "batch = 8 does not fit, up to 4 does; a choice may help");
-  assert.equal(tell_fit([make_growth(), make_lower()], 900, format), "no batch fits, 1 takes 1001 B; fused: up to 14");
-  assert.equal(tell_fit([make_growth(), make_lower()], 400, format),
+test("it is said whether it fits, and what would", () => {
+  assert.equal(describe_fit([make_growth()], 5000, format), "batch = 8 fits, and up to 50");
+  assert.equal(describe_fit([make_growth()], 1004, format), "batch = 8 does not fit, up to 4 does; a choice may help");
+  assert.equal(describe_fit([make_growth(), make_lower()], 900, format), "no batch fits, 1 takes 1001 B; fused: up to 14");
+  assert.equal(describe_fit([make_growth(), make_lower()], 400, format),
     "no batch fits, 1 takes 1001 B; no choice that was tried helps, the least is 501 B with fused");
-  assert.equal(tell_fit([make_points()], 6000, format), "");
+  assert.equal(describe_fit([make_points()], 6000, format), "");
 });
 
 test("beyond the largest size that is tried nothing is known", () => {
-  assert.deepEqual([NaN, 0, 4000, 2 ** 20].map(tell_size), ["not known", "none", "4,000", "1,048,576 or more"]);
+  assert.deepEqual([NaN, 0, 4000, 2 ** 20].map(describe_size), ["not known", "none", "4,000", "1,048,576 or more"]);
 });
 
 test("choices are named together", () => {

@@ -28,7 +28,7 @@ test("a box takes what all in it take", () => {
   const [values, boxes] = build(trace);
   const heat = new Heat(values, "flops");
   assert.equal(heat.count(boxes.root), 10 * boxes.root.n_ops);
-  assert.equal(heat.tell(boxes.root.items[0]), "10 FLOPs");
+  assert.equal(heat.format(boxes.root.items[0]), "10 FLOPs");
 });
 
 test("a view and a tensor written in place are no new bytes", () => {
@@ -62,7 +62,7 @@ test("the hottest that is shown has the deepest colour, and nothing has none", (
   assert.equal(heat.most, 40);
 });
 
-test("a closed box tells what it takes by the measure that is chosen", () => {
+test("a closed box shows what it takes by the measure that is chosen", () => {
   const trace = make_layers(2);
   for (const signature of trace.signatures) signature.flops = 1000;
   const [values, boxes] = build(trace);

@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { Boxes } from "../../meta_magic/view/static/flow/boxes.js";
 import { walk } from "../../meta_magic/view/static/flow/items.js";
-import { place } from "../../meta_magic/view/static/flow/layers.js";
+import { arrange_nodes } from "../../meta_magic/view/static/flow/layers.js";
 import { arrange, ellipsize, forget_layout } from "../../meta_magic/view/static/flow/layout.js";
 import { list_frames } from "../../meta_magic/view/static/flow/crumbs.js";
 import { LABEL_LINE } from "../../meta_magic/view/static/flow/routes.js";
@@ -57,7 +57,7 @@ for (const [n_nodes, n_wires] of [[2, 1], [5, 6], [20, 30], [60, 100], [150, 250
   test(`of ${n_nodes} random nodes with ${n_wires} wires, no two overlap`, () => {
     for (let seed = 1; seed <= 5; seed += 1) {
       const { spots, wires } = make_graph(seed, n_nodes, n_wires);
-      const placed = place(spots, wires);
+      const placed = arrange_nodes(spots, wires);
       assert.equal(count_overlaps(spots), 0);
       for (const { x, y, w, h } of spots) {
         assert.ok(x >= -0.1 && y >= 0 && x + w <= placed.w + 0.1 && y + h <= placed.h + 0.1);
@@ -68,7 +68,7 @@ for (const [n_nodes, n_wires] of [[2, 1], [5, 6], [20, 30], [60, 100], [150, 250
 
 test("wires start at the bottom of their node or its label, and end at the top of others", () => {
   const { spots, wires } = make_graph(7, 40, 60);
-  place(spots, wires);
+  arrange_nodes(spots, wires);
   for (const { from, ends, path, heads, label } of wires) {
     const [, x, y] = path.match(/^M([-\d.]+) ([-\d.]+)/).map(Number);
     assert.ok(Math.abs(y - from.y - from.h - (label ? LABEL_LINE : 0)) < 0.2);
@@ -93,7 +93,7 @@ for (const is_across of [false, true]) {
         wire.starts = [{ node: wire.from, x: null }];
         for (const end of wire.ends) end.x = null;
       }
-      place(spots, wires, true, is_across);
+      arrange_nodes(spots, wires, true, is_across);
       assert.deepEqual(find_crossings({ nodes: spots, wires }), []);
     }
   });
@@ -101,7 +101,7 @@ for (const is_across of [false, true]) {
 
 test("a wire through a label is found, and a label over a box", () => {
   const { spots: [node, below], wires: [wire] } = make_tower(2);
-  place([node, below], [wire]);
+  arrange_nodes([node, below], [wire]);
   Object.assign(wire, { label: "(2, 3) f32", label_x: node.x + node.w / 2, label_y: node.y + node.h + 10 });
   assert.equal(find_crossings({ nodes: [node, below], wires: [wire] }).length, 1);
   wire.label_y = node.y + 4;
@@ -110,7 +110,7 @@ test("a wire through a label is found, and a label over a box", () => {
 
 test("across, layers go from left to right", () => {
   const { spots, wires } = make_tower(4);
-  const { w, h } = place(spots, wires, true, true);
+  const { w, h } = arrange_nodes(spots, wires, true, true);
   assert.equal(new Set(spots.map(({ y }) => y)).size, 1);
   spots.forEach(({ x }, i) => assert.ok(!i || x >= spots[i - 1].x + spots[i - 1].w));
   assert.ok(w > 4 * 150 && h === 38);
@@ -120,13 +120,13 @@ test("of many alike labels of a node one is shown, with their number", () => {
   const [from, ...readers] = Array.from({ length: 7 }, () => ({ w: 40, h: 20, kind: "op" }));
   const wires = readers.map((node) =>
     ({ from, starts: [{ node: from, x: null }], label: "(2,) f32", ends: [{ node, x: null }] }));
-  place([from, ...readers], wires);
+  arrange_nodes([from, ...readers], wires);
   assert.deepEqual(wires.map(({ label }) => label).filter(Boolean), ["6 × (2,) f32"]);
 });
 
 test("every wire leads down", () => {
   const { spots, wires } = make_graph(3, 40, 60);
-  place(spots, wires);
+  arrange_nodes(spots, wires);
   for (const { from, ends } of wires) {
     for (const { node } of ends) assert.ok(node.y >= from.y + from.h);
   }
@@ -143,7 +143,7 @@ function make_tower(n_nodes) {
 
 test("a tower is laid out in columns of like heights, as wide as a view", () => {
   const { spots, wires } = make_tower(30);
-  const { w, h } = place(spots, wires, true);
+  const { w, h } = arrange_nodes(spots, wires, true);
   assert.equal(count_overlaps(spots), 0);
   assert.ok(w > 1.5 * h && w < 3 * h);
   const heads = spots.filter(({ x }, i) => x > (spots[i - 1]?.x ?? -1));
@@ -155,7 +155,7 @@ test("a tower is laid out in columns of like heights, as wide as a view", () => 
 
 test("a wire to the next column goes round the foot of its own", () => {
   const { spots, wires } = make_tower(30);
-  place(spots, wires, true);
+  arrange_nodes(spots, wires, true);
   const turning = wires.filter(({ from, ends }) => ends[0].node.x > from.x + 1);
   assert.ok(turning.length);
   for (const { path, from, ends, left, right, top, bottom } of turning) {
@@ -167,19 +167,19 @@ test("a wire to the next column goes round the foot of its own", () => {
 
 test("what is low, and where several wires lead on, is not cut into columns", () => {
   const low = make_tower(4);
-  place(low.spots, low.wires, true);
+  arrange_nodes(low.spots, low.wires, true);
   assert.equal(new Set(low.spots.map(({ x }) => x)).size, 1);
   const { spots, wires } = make_tower(30);
   wires.push({ from: spots[0], starts: [{ x: 0 }], label: "", ends: [{ node: spots[29], x: 0 }] });
-  place(spots, wires, true);
+  arrange_nodes(spots, wires, true);
   spots.forEach(({ y }, i) => assert.ok(!i || y > spots[i - 1].y));
 });
 
-test("a fixed end is met where it was asked for", () => {
+test("a fixed end is reached where it was asked for", () => {
   const [above, below] = [{ w: 50, h: 20, kind: "op" }, { w: 200, h: 100, kind: "op" }];
   const ends = [{ node: below, x: -60 }, { node: below, x: 70 }];
   const wire = { from: above, starts: [{ x: 0 }], label: "", ends };
-  place([above, below], [wire]);
+  arrange_nodes([above, below], [wire]);
   const tips = [...wire.heads.matchAll(/M([-\d.]+)/g)].map(([, x]) => Number(x) + 3.5);
   assert.deepEqual(tips.map((x) => Math.round(x - below.x - 100)), [-60, 70]);
 });
@@ -188,18 +188,18 @@ test("what reads one node stands in several layers, where it is too much for one
   const from = { w: 50, h: 20, kind: "op" };
   const readers = Array.from({ length: 40 }, () => ({ w: 100, h: 20, kind: "op" }));
   const ends = readers.map((node) => ({ node, x: 0 }));
-  const { w, h } = place([from, ...readers], [{ from, starts: [{ x: 0 }], label: "", ends }]);
+  const { w, h } = arrange_nodes([from, ...readers], [{ from, starts: [{ x: 0 }], label: "", ends }]);
   assert.ok(w < 1700 && h < 300);
 });
 
 test("equal graphs are laid out equally", () => {
   const [one, other] = [make_graph(11, 60, 90), make_graph(11, 60, 90)];
-  assert.deepEqual(place(one.spots, one.wires), place(other.spots, other.wires));
+  assert.deepEqual(arrange_nodes(one.spots, one.wires), arrange_nodes(other.spots, other.wires));
   assert.deepEqual(one.wires.map(({ path }) => path), other.wires.map(({ path }) => path));
 });
 
 test("nothing takes no room", () => {
-  assert.deepEqual(place([], []), { w: 0, h: 0 });
+  assert.deepEqual(arrange_nodes([], []), { w: 0, h: 0 });
 });
 
 for (const n_layers of [1, 2, 5, 80, 300]) {
@@ -257,18 +257,18 @@ test("no operator is marked where none raised the error", () => {
   assert.equal(arrange(boxes, boxes.root).nodes[0].text, "mm");
 });
 
-test("the boxes that a view is within are told, but not those whose header it shows", () => {
+test("the boxes that a view is within are named, but not those whose header it shows", () => {
   const trace = make_layers(3);
   const boxes = new Boxes(follow_values(trace), choose_phase(trace));
   for (const box of walk(boxes.root)) box.is_open = true;
   const spots = list_spots(arrange(boxes, boxes.root));
   const spot = spots.find(({ thing }) => thing.item && boxes.name(thing.item) === "layers.0: Layer");
-  const tell = (y, h) => list_frames(spots, { x: spot.x, y, w: spot.thing.w, h })
+  const read = (y, h) => list_frames(spots, { x: spot.x, y, w: spot.thing.w, h })
     .map((item) => boxes.name(item));
-  assert.deepEqual(tell(spot.y - 1, 60), ["model: Net", "layers.0–2: 3 × Layer"]);
-  assert.deepEqual(tell(spot.y + 30, 20),
+  assert.deepEqual(read(spot.y - 1, 60), ["model: Net", "layers.0–2: 3 × Layer"]);
+  assert.deepEqual(read(spot.y + 30, 20),
     ["model: Net", "layers.0–2: 3 × Layer", "layers.0: Layer"]);
-  assert.deepEqual(tell(-10, 40), []);
+  assert.deepEqual(read(-10, 40), []);
 });
 
 test("long names are cut by their width", () => {

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { TraceView } from "../../meta_magic/view/static/data.js";
 import {
-  add_up_lives, choose_marks, choose_ops, find_most, list_living, read_lives,
+  add_up_lives, choose_marks, choose_ops, find_most, list_live, read_lives,
 } from "../../meta_magic/view/static/memory/lives.js";
 import { make_modules, make_payload, to_deltas, to_steps } from "./payloads.mjs";
 
@@ -30,9 +30,9 @@ function make_memory() {
   }));
 }
 
-const add_up = (trace, place) => add_up_lives(trace, read_lives(trace), place);
+const add_up = (trace, device) => add_up_lives(trace, read_lives(trace), device);
 
-test("a storage that is resized belongs to the operator that first met it", () => {
+test("a storage that is resized belongs to the operator that first used it", () => {
   const lives = read_lives(make_memory());
   assert.deepEqual(lives.map(({ start, stop, op }) => [start, stop, op]), [
     [0, 5, 0], [1, 3, 1], [2, 3, 2], [3, 5, 2],
@@ -55,14 +55,14 @@ test("each device has bytes and a peak of its own", () => {
 
 test("what is alive is listed by module and by line", () => {
   const trace = make_memory();
-  const { by_module, by_line } = list_living(trace, read_lives(trace), -1, 2);
+  const { by_module, by_line } = list_live(trace, read_lives(trace), -1, 2);
   assert.deepEqual([...by_module], [[1, 14]]);
   assert.deepEqual([...by_line], [[2, 8], [3, 4], [4, 2]]);
 });
 
 test("of another device nothing is listed", () => {
   const trace = make_memory();
-  assert.deepEqual([...list_living(trace, read_lives(trace), 1, 3).by_line], []);
+  assert.deepEqual([...list_live(trace, read_lives(trace), 1, 3).by_line], []);
 });
 
 test("few operators are all drawn", () => {

@@ -2,7 +2,7 @@
 
 import { buffer } from "node:stream/consumers";
 import { decode } from "../../meta_magic/view/static/data.js";
-import { add_up_lives, list_living, read_lives } from "../../meta_magic/view/static/memory/lives.js";
+import { add_up_lives, list_live, read_lives } from "../../meta_magic/view/static/memory/lives.js";
 
 const trace = await decode(await buffer(process.stdin));
 const lives = read_lives(trace);
@@ -13,8 +13,8 @@ console.log(JSON.stringify({
   totals: [...totals], peak,
   by_category: name_rows(categories, by_category.map((bytes) => bytes.subarray(0, trace.n_ops))),
   by_place: name_rows(places, places.map((_, i) => add_up_lives(trace, lives, i).totals)),
-  living: [...totals.keys()].map((op) => {
-    const { by_module, by_line } = list_living(trace, lives, -1, op);
+  live: [...totals.keys()].map((op) => {
+    const { by_module, by_line } = list_live(trace, lives, -1, op);
     return [[...by_module], [...by_line]];
   }),
 }));

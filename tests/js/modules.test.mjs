@@ -246,7 +246,7 @@ test("a module that was not called has no shapes", () => {
   assert.equal(read(trace, build(trace)[2]).input, "");
 });
 
-test("marks tell of ties, calls, buffers, attributes, lazy and real tensors", () => {
+test("marks name ties, calls, buffers, attributes, lazy and real tensors", () => {
   const trace = make_trace({ modules: [
     { name: "", cls: "Net" },
     { parent: 0, name: "a", calls: 1200, tensors: [{ name: "weight", tied_to: "b.weight" }] },

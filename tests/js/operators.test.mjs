@@ -57,7 +57,7 @@ test("every column has a value", () => {
   for (const i of [0, 3]) assert.deepEqual(Object.keys(read(i)).sort(), names.sort());
 });
 
-test("a number has three digits that tell", () => {
+test("a number has three digits", () => {
   assert.deepEqual([7.9379, 12345.6, 0.00123456, 3, -0.5].map(FORMATS.number),
     ["7.94", "12,300", "0.00123", "3", "-0.5"]);
 });
@@ -71,7 +71,7 @@ test("what is not known is empty", () => {
   for (const value of [module, root, line, name, flops, position]) assert.equal(value, "");
 });
 
-test("what is a view, and what is written, is told by the number of the input", () => {
+test("what is a view, and what is written, is shown by the number of the input", () => {
   assert.deepEqual([0, 1, 3].map((i) => [read(i).views, read(i).writes]), [
     ["", ""], ["0", ""], ["0", "0"],
   ]);

@@ -7,7 +7,7 @@ import { find_repeated } from "../../meta_magic/view/static/flow/patterns.js";
 import { choose_phase, follow_values } from "../../meta_magic/view/static/flow/values.js";
 import { make_trace } from "./flow_payloads.mjs";
 
-/** Numbered modules, told by letters; those of large letters have parameters. */
+/** Numbered modules, named by letters; those of large letters have parameters. */
 const make_siblings = (letters) => [...letters].map((letter, i) => ({
   name: String(i), likeness: letter.charCodeAt(0), n_params: Number(letter < "a"),
 }));
@@ -29,7 +29,7 @@ test("of patterns that repeat equally long the shortest is taken", () => {
   assert.equal(find_repeated(/** @type {any} */ (make_siblings("ArArArAr")))[0].period, 2);
 });
 
-test("a pattern of several modules that is met twice is shown as it is", () => {
+test("a pattern of several modules that occurs twice is shown as it is", () => {
   assert.deepEqual(find("ABrABr"), []);
 });
 
@@ -138,12 +138,12 @@ function name_joined(sizes, ops = sizes.map(() => "aten.mm.default")) {
   return boxes.connect(boxes.root).map(({ name }) => name);
 }
 
-test("what the members of a run made is told with its range", () => {
+test("what the members of a run made is shown with its range", () => {
   assert.ok(name_joined([[54, 512], [77, 512], [60, 512]]).includes("3 × (54–77, 512) f32"));
   assert.ok(name_joined([[54, 512], [54, 512]]).includes("2 × (54, 512) f32"));
 });
 
-test("no range is told of what is not alike", () => {
+test("no range is shown for what is not alike", () => {
   assert.ok(name_joined([[54, 512], [77]]).includes("(54, 512) f32 (+1)"));
   assert.ok(name_joined([[2, 3], [4, 5]], ["aten.mm.default", "aten.neg.default"])
     .includes("(2, 3) f32 (+1)"));

@@ -104,7 +104,7 @@ export function make_modules(modules) {
   return made;
 }
 
-/** Numbers as how far each lies below the first one not met. */
+/** Numbers as how far each lies below the first unused one. */
 export function to_deltas(numbers) {
   let n_met = 0;
   return numbers.map((number) => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { has_room } from "../../meta_magic/view/static/charts/depth.js";
-import { find_decades, has_place, list_dots, list_roofs } from "../../meta_magic/view/static/charts/roofs.js";
+import { find_decades, has_rate, list_dots, list_roofs } from "../../meta_magic/view/static/charts/roofs.js";
 import { Times } from "../../meta_magic/view/static/times.js";
 import { DEVICE } from "./payloads.mjs";
 import { make_trace } from "./table_payloads.mjs";
@@ -31,9 +31,9 @@ test("a dot adds up what its calls compute, move, and wait for", () => {
   assert.deepEqual(signatures.toSorted(), [0, 1]);
 });
 
-test("what computes nothing has no place, and elements count as operations", () => {
+test("what computes nothing is not drawn, and elements count as operations", () => {
   const dots = make_dots();
-  assert.deepEqual(dots.map(has_place), [true, true, false]);
+  assert.deepEqual(dots.map(has_rate), [true, true, false]);
   assert.equal(dots[1].work, 100);
 });
 
@@ -46,7 +46,7 @@ test("products of two kinds are two dots", () => {
 
 test("there is a roof for each peak that is used, the highest first, and one for equal ones", () => {
   const dots = make_dots();
-  assert.deepEqual(list_roofs(dots.filter(has_place), DEVICE),
+  assert.deepEqual(list_roofs(dots.filter(has_rate), DEVICE),
     [{ name: "float32", flops: 100 }, { name: "elementwise", flops: 50 }]);
   assert.deepEqual(list_roofs(dots, { ...DEVICE, vectors: 100 }), [{ name: "float32, elementwise", flops: 100 }]);
   assert.deepEqual(list_roofs(dots, { ...DEVICE, vectors: null }), [{ name: "float32", flops: 100 }]);

@@ -13,7 +13,7 @@ const FORWARD = {
   file: OTHER, scope: "M.forward", first: 8, text: "def forward(self):\n  return 1",
 };
 
-/** Operators in a row, told by their positions. */
+/** Operators in a row, given by their positions. */
 const steps = (...spans) =>
   spans.map((span, i) => ({ kind: "op", is_loop: true, span, signature: i, first: i, end: i + 1 }));
 
@@ -55,7 +55,7 @@ test("expressions lie in each other, and what sticks out is cut off", () => {
   assert.deepEqual(nest("plain"), ["plain"]);
 });
 
-test("a line runs anew where a position is met again", () => {
+test("a line runs anew where a position comes again", () => {
   assert.deepEqual(firsts([]), []);
   assert.deepEqual(firsts(steps("a", "b", "a", "b")), [[0, 1], [2, 3]]);
   assert.deepEqual(firsts(steps("a", "a", "b", "a", "b")), [[0, 1, 2], [3, 4]]);
@@ -116,7 +116,7 @@ test("an expression of several lines is on all of them, without what stands befo
 });
 
 test("of two expressions with the same part of a line, the outer one is first", () => {
-  const at = (place) => ({ at: { line: 2, file: CELL, ...place } });
+  const at = (position) => ({ at: { line: 2, file: CELL, ...position } });
   const inner = { start: 3, column: 2, end: 3, end_column: 5 };
   const outer = { start: 2, column: 0, end: 4, end_column: 1 };
   const trace = view({ source: "relu(\n  f()\n)", ops: [at(inner), at(outer)] });
@@ -173,7 +173,7 @@ test("a function in a function is not listed twice", () => {
   assert.deepEqual(rows.map(({ index }) => index), [2, 8, 9]);
 });
 
-test("a place of another cell that looks like the cell's is told apart by its file", () => {
+test("a position of another cell that looks like the cell's differs by its file", () => {
   const trace = view({
     source: "y = model(x)", texts: [{ file: OTHER, scope: "M.forward", first: 2, text: "return relu(x)" }],
     ops: [{ at: { line: 2, file: OTHER, scope: "M.forward", column: 7, end_column: 14 } }],
@@ -246,7 +246,7 @@ test("without a source that is said", () => {
   }
 });
 
-test("operators are told in words", () => {
+test("operators are described as text", () => {
   const at = { function: "torch.nn.functional.linear", line: 2, file: CELL };
   const trace = view({
     source: "y",
@@ -262,7 +262,7 @@ test("operators are told in words", () => {
   ]);
 });
 
-test("a call is told in words: its module, its operators, what it returned", () => {
+test("a call is described as text: its module, its operators, what it returned", () => {
   const at = { file: CELL, start: 2, column: 0, end_column: 1 };
   const trace = view({
     source: "m", ops: [{ at: { ...at, line: 2 } }, { at: { ...at, line: 2 } }],

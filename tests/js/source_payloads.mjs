@@ -1,5 +1,5 @@
 // Payloads for the tests of the source view, written by hand: what Python would send of a
-// few operators, each with a place of its own choice.
+// few operators, each with a position of its own.
 
 import { make_geometry, make_modules, make_payload, make_table, to_steps } from "./payloads.mjs";
 
@@ -31,7 +31,7 @@ export function build_payload({
   const geometry = (shape) => geometries.number_of(make_geometry(shape));
   const position = ({ file, scope, start, column, end, end_column }) =>
     positions.number_of({ file, scope, start, end, column, end_column });
-  const place = ({
+  const site = ({
     function: name = "", line = 0, phase = 4, file = "", scope = "<module>", start = line,
     column = 0, end = start, end_column = column + 1,
   }) => places.number_of({
@@ -49,7 +49,7 @@ export function build_payload({
     modules: make_modules(modules.map(({ cls = "Linear", ...own }) =>
       ({ ...own, class_name: cls }))),
     ops: {
-      signature: ops.map(signature), place: ops.map(({ at }) => place(at)),
+      signature: ops.map(signature), place: ops.map(({ at }) => site(at)),
       module: ops.map(({ module = -1 }) => module), call: ops.map(() => -1),
       forward: ops.map(({ backward_of }, i) => (backward_of === undefined ? 0 : i - backward_of)),
       tensors: ops.map(() => 0),

@@ -8,8 +8,8 @@ import { follow_values } from "../../meta_magic/view/static/flow/values.js";
 const [path, phase] = process.argv.slice(2);
 const trace = await decode(fs.readFileSync(path));
 const boxes = new Boxes(follow_values(trace), PHASES.indexOf(phase), true);
-const tell = (item) => {
+const read = (item) => {
   const name = boxes.name(item);
-  return item.items.length ? [name, item.items.map(tell)] : name;
+  return item.items.length ? [name, item.items.map(read)] : name;
 };
-console.log(JSON.stringify(boxes.root.items.map(tell)));
+console.log(JSON.stringify(boxes.root.items.map(read)));

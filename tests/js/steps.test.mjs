@@ -27,49 +27,49 @@ function make_boxes(lines, { has_functions = true, ...more } = {}) {
 }
 
 const list_names = (boxes) => boxes.root.items[0].items.map((item) => boxes.name(item));
-const tell = (lines, more) => list_names(make_boxes(lines, more));
+const read = (lines, more) => list_names(make_boxes(lines, more));
 
 test("a chain between modules is one box, named by what is in it", () => {
-  assert.deepEqual(tell(["A: x -> a", "view: a -> b", "transpose: b -> c", "view: c -> d", "B: d -> e"]),
+  assert.deepEqual(read(["A: x -> a", "view: a -> b", "transpose: b -> c", "view: c -> d", "B: d -> e"]),
     ["A: A", "view, transpose", "B: B"]);
 });
 
-test("of many names the first and the last are told", () => {
+test("of many names the first and the last are shown", () => {
   const steps = ["exp: x -> a", "sin: a -> b", "cos: b -> c", "neg: c -> d", "abs: d -> e", "tanh: e -> f"];
-  assert.deepEqual(tell([...steps, "A: f -> g"]), ["exp, sin, …, tanh", "A: A"]);
-  assert.deepEqual(tell([...steps.slice(1), "A: f -> g"]), ["sin, cos, neg, abs, tanh", "A: A"]);
+  assert.deepEqual(read([...steps, "A: f -> g"]), ["exp, sin, …, tanh", "A: A"]);
+  assert.deepEqual(read([...steps.slice(1), "A: f -> g"]), ["sin, cos, neg, abs, tanh", "A: A"]);
 });
 
 test("a sum in which two wires meet stays, and parts what is before and after it", () => {
   assert.deepEqual(
-    tell(["exp: x -> a", "A: a -> b", "neg: b -> c", "abs: c -> d", "add: d, a -> e", "sin: e -> f", "cos: f -> g"]),
+    read(["exp: x -> a", "A: a -> b", "neg: b -> c", "abs: c -> d", "add: d, a -> e", "sin: e -> f", "cos: f -> g"]),
     ["exp", "A: A", "neg, abs", "add", "sin, cos"]);
-  assert.deepEqual(tell(["A: x -> a", "add: x, a -> b", "relu: b -> c"]), ["A: A", "add", "relu"]);
+  assert.deepEqual(read(["A: x -> a", "add: x, a -> b", "relu: b -> c"]), ["A: A", "add", "relu"]);
 });
 
 test("what meets within a box is in it", () => {
   assert.deepEqual(
-    tell(["arange: -> a", "neg: t -> b", "mul: a, b -> c", "cos: c -> d", "sin: c -> e", "cat: d, e -> f", "A: f -> g"]),
+    read(["arange: -> a", "neg: t -> b", "mul: a, b -> c", "cos: c -> d", "sin: c -> e", "cat: d, e -> f", "A: f -> g"]),
     ["arange, neg, …, cat", "A: A"]);
 });
 
 test("chains that have nothing to do with each other are boxes of their own", () => {
   const lines = ["A: x -> q", "B: x -> k", "view: q -> a", "view: k -> b", "t: a -> c", "neg: b -> d"];
-  assert.deepEqual(tell(lines), ["A: A", "B: B", "view, t", "view, neg"]);
+  assert.deepEqual(read(lines), ["A: A", "B: B", "view, t", "view, neg"]);
 });
 
-test("what has parameters, and what multiplies, is told", () => {
+test("what has parameters, and what multiplies, is shown", () => {
   const lines = ["A: x -> a", "neg: a -> b", "mul: b, w -> c", "abs: c -> d", "bmm: d -> e", "exp: e -> f", "sin: f -> g"];
-  assert.deepEqual(tell(lines, { parameters: ["w"] }), ["A: A", "neg", "mul", "abs", "bmm", "exp, sin"]);
+  assert.deepEqual(read(lines, { parameters: ["w"] }), ["A: A", "neg", "mul", "abs", "bmm", "exp, sin"]);
 });
 
-test("the step that failed is told", () => {
-  assert.deepEqual(tell(["A: x -> a", "view: a -> b", "neg: b -> c"], { error: "E" }), ["A: A", "view", "neg"]);
+test("the step that failed is shown", () => {
+  assert.deepEqual(read(["A: x -> a", "view: a -> b", "neg: b -> c"], { error: "E" }), ["A: A", "view", "neg"]);
 });
 
 test("without modules beside them, and as operators, steps stay as they are", () => {
-  assert.deepEqual(tell(["exp: x -> a", "sin: a -> b"]), ["exp", "sin"]);
-  assert.deepEqual(tell(["A: x -> a", "exp: a -> b", "sin: b -> c"], { has_functions: false }),
+  assert.deepEqual(read(["exp: x -> a", "sin: a -> b"]), ["exp", "sin"]);
+  assert.deepEqual(read(["A: x -> a", "exp: a -> b", "sin: b -> c"], { has_functions: false }),
     ["A: A", "exp", "sin"]);
 });
 

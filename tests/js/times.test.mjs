@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { count_alive, find_living } from "../../meta_magic/view/static/alive.js";
+import { count_alive, find_live } from "../../meta_magic/view/static/alive.js";
 import { format_seconds } from "../../meta_magic/view/static/dom.js";
 import { count_seconds, waits_for_memory } from "../../meta_magic/view/static/rooflines.js";
 import { Times } from "../../meta_magic/view/static/times.js";
@@ -40,12 +40,12 @@ test("times add up by module, with all in it", () => {
 
 test("what initializes is not counted", () => {
   const trace = make_moves();
-  trace.places[0].phase = 0;
+  trace.call_sites[0].phase = 0;
   const times = new Times(trace);
   assert.deepEqual([times.total, times.in_modules, times.of_op(0)], [4, 3, 6]);
 });
 
-test("another device is told to all, with other times", () => {
+test("another device reaches all listeners, with other times", () => {
   const times = new Times(make_moves());
   const heard = [];
   times.subscribe(() => heard.push(times.total));
@@ -55,8 +55,8 @@ test("another device is told to all, with other times", () => {
 
 test("what raised takes no time", () => {
   const trace = make_moves();
-  trace.remarks_of_op = [];
-  trace.remarks_of_op[2] = { raised: "RuntimeError" };
+  trace.notes_of_op = [];
+  trace.notes_of_op[2] = { raised: "RuntimeError" };
   assert.equal(new Times(trace).total, 9);
 });
 
@@ -71,8 +71,8 @@ test("what is alive is worked out once", () => {
     categories: ["temporary"], places: ["cpu"], sizes: [4, 6], storage: [0, 1, 0], start: [0, 1, 1],
     length: [2, 1, 0], nbytes: [0, 1, 0], category: [0, 0, 0], place: [0, 0, 0],
   };
-  assert.deepEqual([...find_living(trace).totals], [4, 10, 4]);
-  assert.equal(find_living(trace), find_living(trace));
+  assert.deepEqual([...find_live(trace).totals], [4, 10, 4]);
+  assert.equal(find_live(trace), find_live(trace));
   assert.deepEqual([0, 1, 2].map((op) => count_alive(trace, 1, op)), [0, 6, 4]);
   assert.equal(count_alive(trace, 7, 0), 0);
 });

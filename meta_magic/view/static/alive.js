@@ -4,15 +4,15 @@ import { add_up_lives, read_lives } from "./memory/lives.js";
 
 /**
  * @typedef {import("./memory/lives.js").Life} Life
- * @typedef {{lives: Life[], by_storage: Map<number, Life[]>, totals: Float64Array}} Living
+ * @typedef {{lives: Life[], by_storage: Map<number, Life[]>, totals: Float64Array}} LiveBytes
  *   `totals`: bytes after each operator, on all devices
  */
 
-/** @type {WeakMap<import("./data.js").TraceView, Living>} */
+/** @type {WeakMap<import("./data.js").TraceView, LiveBytes>} */
 const KNOWN = new WeakMap();
 
-/** What lives in a trace. @param {import("./data.js").TraceView} trace @returns {Living} */
-export function find_living(trace) {
+/** What lives in a trace. @param {import("./data.js").TraceView} trace @returns {LiveBytes} */
+export function find_live(trace) {
   if (!KNOWN.has(trace)) {
     const lives = read_lives(trace);
     const by_storage = new Map();
@@ -23,5 +23,5 @@ export function find_living(trace) {
 }
 
 /** Bytes that a storage has after an operator. @param {import("./data.js").TraceView} trace @param {number} storage @param {number} op */
-export const count_alive = (trace, storage, op) => (find_living(trace).by_storage.get(storage) ?? [])
+export const count_alive = (trace, storage, op) => (find_live(trace).by_storage.get(storage) ?? [])
   .reduce((sum, { start, stop, nbytes }) => (start <= op && op < stop ? sum + nbytes : sum), 0);

@@ -21,14 +21,14 @@ export function make_ask(model, kind) {
 }
 
 /**
- * Show in an element what the kernel answers: an error in words, or what is drawn of it.
+ * Show in an element what the kernel answers: the text of an error, or what is drawn of it.
  * @param {HTMLElement} element @param {string} meanwhile @param {Promise<any>} answer
- * @param {(told: any) => (Node | string)[]} draw_answer
+ * @param {(answered: any) => (Node | string)[]} draw_answer
  */
 export async function show_answer(element, meanwhile, answer, draw_answer) {
   const late = setTimeout(() => element.replaceChildren(NOT_YET), SILENCE);
   element.replaceChildren(meanwhile);
-  const told = await answer.catch(() => ({ error: NOT_YET }));
+  const answered = await answer.catch(() => ({ error: NOT_YET }));
   clearTimeout(late);
-  element.replaceChildren(...told.error ? [make("p", {}, told.error)] : draw_answer(told));
+  element.replaceChildren(...answered.error ? [make("p", {}, answered.error)] : draw_answer(answered));
 }

@@ -11,7 +11,7 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
 /**
  * @typedef {{shape: number[], stride: number[] | null, offset: number, dtype: string,
  *   device: string, layout: string, nbytes: number, place?: string}} Geometry
- *   `place`: the device that the code names for it, if any
+ *   `place`: its planned device, if any
  * @typedef {{id: number, storage: number, geometry: Geometry}} TensorSeen
  * @typedef {{op: string, args: string, names: string[], inputs: Geometry[],
  *   outputs: Geometry[], writes: number[], views: number[], flops: number}} Signature
@@ -20,14 +20,14 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  *   is_pinned?: boolean, is_hidden?: boolean, is_extra?: boolean, values?: any[], wire?: string, add_up?: string}} Column
  *   of a table. `values`: unless the report has them, by what `wire` names, "call" or
  *   "signature", or by module; `is_hidden`: no row has a value,
- *   `is_extra`: shown if chosen; `add_up`: what stands for a run of modules, the "sum" or the "first"
+ *   `is_extra`: shown if chosen; `add_up`: what a run of modules shows, the "sum" or the "first"
  * @typedef {{file: string, first: number}} Cell
  * @typedef {{file: string, scope: string, first: number, text: string,
  *   tokens: number[][]}} SourceText
  *   `tokens`: for each line, kinds and how long each goes on, in turn
  * @typedef {{file: string, scope: string, start: number, end: number, column: number,
  *   end_column: number}} Position `start` to `end`: lines in the file; columns or -1
- * @typedef {Position & {function: string, line: number, phase: number}} Place
+ * @typedef {Position & {function: string, line: number, phase: number}} CallSite
  *   `line`: of the cell, or 0
  * @typedef {{name: string, kind: string, shape: number[], dtype: string, numel: number,
  *   nbytes: number, is_persistent: boolean, is_lazy: boolean, requires_grad: boolean,
@@ -40,8 +40,8 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  *   `activations`: bytes of what its operators newly made in the forward phase; totals are
  *   of the whole subtree, tied tensors counted once; `likeness` is equal for
  *   modules that are built alike, whatever their names; `kind`: what a container
- *   holds; `first_tensor`: number of its first among the tensors of all modules; `place`: where the code wants all its tensors, if it names any device
- * @typedef {{index: number, signature: Signature, place: Place, inputs: TensorSeen[],
+ *   holds; `first_tensor`: number of its first among the tensors of all modules; `place`: the planned devices of its tensors, if any
+ * @typedef {{index: number, signature: Signature, site: CallSite, inputs: TensorSeen[],
  *   outputs: TensorSeen[], module: number, call: number, forward: number}} Operator
  *   `module`, `call`, `forward`: or -1
  * @typedef {{path: string, geometry: Geometry}} Passed
@@ -68,12 +68,12 @@ export async function decode(packed) {
   return new TraceView(await new Response(stream).json());
 }
 
-/** Numbers that were written as how far they lie below the first one not met. */
+/** Numbers that were written as how far they lie below the first unused one. */
 function undo_deltas(deltas) {
-  let n_met = 0;
+  let n_used = 0;
   return Int32Array.from(deltas, (delta) => {
-    const number = n_met - delta;
-    n_met = Math.max(n_met, number + 1);
+    const number = n_used - delta;
+    n_used = Math.max(n_used, number + 1);
     return number;
   });
 }
@@ -91,7 +91,7 @@ function undo_columns(columns) {
     Object.fromEntries(names.map((name) => [name, columns[name][i]])));
 }
 
-/** Numbers that were written as how often each stands in a row. */
+/** Numbers that were written as how often each is repeated. */
 function undo_runs(lengths, n) {
   const numbers = new Int32Array(n);
   let start = 0;
@@ -113,10 +113,10 @@ export class TraceView {
   /** @type {{text: string, line: number}[]} */ notes;
   /** @type {Record<string, number>} */ nbytes_by_dtype;
   /** @type {Module[]} */ modules;
-  /** What is said of some operators, by column. @type {Record<string, string>[]} */ remarks_of_op;
-  /** What of all others. @type {Record<string, string>} */ no_remarks;
+  /** The texts that columns have for some operators. @type {Record<string, string>[]} */ notes_of_op;
+  /** The texts for all others. @type {Record<string, string>} */ no_notes;
   /** Of the tables, in their order. @type {{ops: Column[], modules: Column[]}} */ columns;
-  /** What the details panel tells beyond the rest. @type {Details} */ details;
+  /** What only the details panel shows. @type {Details} */ details;
   /** @type {import("./memory/lives.js").PackedLives} */ memory;
   /** @type {import("./rooflines.js").Work} */ work;
   /** Roots of the module trees. @type {number[]} */ roots = [];
@@ -128,19 +128,19 @@ export class TraceView {
     }
     const { calls, positions, remarks, work, ...own } = plain;
     const stretches = undo_columns(positions);
-    Object.assign(this, read_remarks(remarks));
+    Object.assign(this, read_notes(remarks));
     Object.assign(this, own);
     this.work = { ...work, devices: undo_columns(work.devices) };
     const find = (i) => geometries[i];
     /** @type {Signature[]} */
     this.signatures = undo_columns(signatures).map(({ inputs, outputs, ...rest }) => (
       { ...rest, inputs: inputs.map(find), outputs: outputs.map(find) }));
-    /** @type {Place[]} */
-    this.places = undo_columns(places).map(({ position, ...rest }) => (
+    /** @type {CallSite[]} */
+    this.call_sites = undo_columns(places).map(({ position, ...rest }) => (
       { ...NOWHERE, ...stretches[position], ...rest }));
     this.n_ops = ops.signature.length;
     this.op_signature = Int32Array.from(ops.signature);
-    this.op_place = Int32Array.from(ops.place);
+    this.op_site = Int32Array.from(ops.place);
     this.op_module = Int32Array.from(ops.module);
     this.op_call = Int32Array.from(ops.call);
     /** Number of the call of a Python function that made each operator, or of it alone. */
@@ -177,7 +177,7 @@ export class TraceView {
       module.n_ops += 1;
       const { flops, outputs, views } = this.signature(op);
       module.flops += Math.max(0, flops);
-      if (PHASES[this.place(op).phase] !== "forward") return;
+      if (PHASES[this.site(op).phase] !== "forward") return;
       outputs.forEach(({ nbytes }, i) => { if (views[i] < 0) module.activations += nbytes; });
     });
     const likenesses = new Map();
@@ -211,13 +211,13 @@ export class TraceView {
     return this.signatures[this.op_signature[op]];
   }
 
-  /** Where an operator ran. @param {number} op */
-  place(op) {
-    return this.places[this.op_place[op]];
+  /** The call site of an operator. @param {number} op */
+  site(op) {
+    return this.call_sites[this.op_site[op]];
   }
 
   /** Whether it was an operator that raised. @param {number} op */
-  is_raised = (op) => Boolean(this.remarks_of_op[op]?.raised);
+  is_raised = (op) => Boolean(this.notes_of_op[op]?.raised);
 
   /** What the report opens on: what failed. @returns {import("./selection.js").Selected | null} */
   get stop() {
@@ -235,7 +235,7 @@ export class TraceView {
       return { id, storage: this.storage_of_tensor[id], geometry };
     };
     return {
-      index, signature, place: this.place(index), inputs: signature.inputs.map(see(start)),
+      index, signature, site: this.site(index), inputs: signature.inputs.map(see(start)),
       outputs: signature.outputs.map(see(start + signature.inputs.length)),
       module: this.op_module[index], call: this.op_call[index], forward: this.op_forward[index],
     };
@@ -270,16 +270,16 @@ export function list_path({ modules }, module) {
 export const find_holder = ({ modules }, /** @type {number} */ tensor) =>
   modules.findLast(({ first_tensor, tensors }) => tensors.length && first_tensor <= tensor)?.index ?? -1;
 
-/** What is said of single operators, and of all others, by column. */
-function read_remarks(/** @type {Record<string, [number, number, string][]>} */ remarks) {
-  const no_remarks = Object.fromEntries(Object.keys(remarks).map((column) => [column, ""]));
-  const remarks_of_op = [];
+/** The texts that columns have for single operators, and for all others. */
+function read_notes(/** @type {Record<string, [number, number, string][]>} */ remarks) {
+  const no_notes = Object.fromEntries(Object.keys(remarks).map((column) => [column, ""]));
+  const notes_of_op = [];
   for (const [column, spans] of Object.entries(remarks)) {
     for (const [first, end, text] of spans) {
-      for (let i = first; i < end; i += 1) (remarks_of_op[i] ??= { ...no_remarks })[column] = text;
+      for (let i = first; i < end; i += 1) (notes_of_op[i] ??= { ...no_notes })[column] = text;
     }
   }
-  return { no_remarks, remarks_of_op };
+  return { no_notes, notes_of_op };
 }
 
 /** @returns {Call[]} */

@@ -10,9 +10,9 @@ import { keep_from_notebook, mount_report } from "./report.js";
 import { follow_scheme } from "./scheme.js";
 import { find_make_cell } from "./why/new_cell.js";
 
-const STAY = 2000; // milliseconds that its place is kept after its cell ran, for the next
+const STAY = 2000; // milliseconds that its height is kept after its cell ran, for the next report
 
-/** Show an error message in place of the report. */
+/** Show an error message instead of the report. */
 function show_failure(/** @type {HTMLElement} */ element, /** @type {unknown} */ error) {
   element.append(make("p", { class: "mm-danger" }, `the report cannot be drawn: ${error}`));
 }
@@ -30,7 +30,7 @@ function let_go_later(/** @type {HTMLElement} */ cell) {
  * once the report is gone.
  * @param {HTMLElement} report
  */
-function keep_place(report) {
+function keep_height(report) {
   /** @type {HTMLElement | null} */
   const cell = report.closest(".jp-Cell");
   if (!cell) return () => {};
@@ -76,7 +76,7 @@ async function render({ model, el }) {
       },
       make_why: (asked, _, draw_chain) => {
         const answer = make("div", { role: "status" });
-        show_answer(answer, "asking the kernel", ask_why(asked), (told) => [draw_chain(told)]);
+        show_answer(answer, "asking the kernel", ask_why(asked), (chain) => [draw_chain(chain)]);
         return answer;
       },
     });
@@ -86,7 +86,7 @@ async function render({ model, el }) {
     if (!saved.isConnected) show_failure(report, error);
   }
   if (model.get("roots").length) materialize = mount_panel({ model, el: panel });
-  const leave = keep_place(report);
+  const leave = keep_height(report);
   return () => {
     leave();
     materialize?.unmount();

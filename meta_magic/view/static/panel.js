@@ -36,7 +36,7 @@ function make_controls(model) {
   };
 }
 
-/** Text with what stands between backticks as code. @param {string} text */
+/** Text with what is between backticks as code. @param {string} text */
 const mark_code = (text) =>
   text.split("\x60").map((part, i) => (i % 2 ? make("code", {}, part) : part));
 
@@ -125,11 +125,11 @@ class Panel {
 
   /**
    * Choose the module that was selected in a view, if it can be made real.
-   * @param {number} place of its root in the trace @param {string} path within that
+   * @param {number} index of its root in the trace @param {string} path within that
    */
-  pick(place, path) {
+  pick(index, path) {
     const { module } = this.controls;
-    const root = this.model.get("places").indexOf(place);
+    const root = this.model.get("places").indexOf(index);
     if (root < 0 || module.disabled) return;
     if (path) this.offer_block(root, path);
     else module.selectedIndex = root;
@@ -163,7 +163,7 @@ class Panel {
     message.replaceChildren(...mark_code(is_answered ? model.get("message") : NO_ANSWER));
     message.classList.toggle("mm-danger", is_answered && state === "failed");
     const report = model.get("report");
-    // The one place that sets HTML: Python made it, and escaped every name in it.
+    // The only HTML that is set: Python made it, and escaped every name in it.
     if (this.shown !== report) result.innerHTML = this.shown = report;
   };
 
@@ -176,7 +176,7 @@ class Panel {
       + `${model.get("free")} free${where === "as planned" ? "" : ` on ${where}`}`
       + (model.get("is_enough") ? "" : " · does not fit")
       + (fitting && `; what would: ${fitting}`);
-    this.forecast.textContent = model.get("forecast") || "\u00a0"; // keeps its place
+    this.forecast.textContent = model.get("forecast") || "\u00a0"; // keeps its height
   }
 
   /** Let be clicked what can be; the focus stays on a button. @param {boolean} is_running */

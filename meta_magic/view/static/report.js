@@ -13,7 +13,7 @@ import { mount_source } from "./source/source.js";
 import { Times } from "./times.js";
 import { make_line_link, Whys } from "./why/chain.js";
 import { make_explanation } from "./why/why.js";
-import { tell_meaning, split_line } from "./words.js";
+import { explain_text, split_line } from "./meanings.js";
 
 /**
  * @typedef {import("./data.js").TraceView} TraceView
@@ -38,7 +38,7 @@ const LITTLE = 3; // operators of a cell that one line is enough for
 /** @type {Live} */
 const SAVED = {
   make_values: () => false, make_fit: () => {}, make_cell: null, follow: () => {},
-  make_why: (_, call) => make("p", {}, "no kernel is asked from here: where the trace is, ", make("code", {}, call), " tells"),
+  make_why: (_, call) => make("p", {}, "no kernel is here: where the trace is, ask ", make("code", {}, call)),
 };
 
 /**
@@ -52,7 +52,7 @@ export function keep_from_notebook(event) {
 
 /** A line whose parts say what they mean. @param {string} line */
 const explain_line = (line) => split_line(line).flatMap((part, i) => [
-  i ? " · " : "", make("span", { title: tell_meaning(part) }, part),
+  i ? " · " : "", make("span", { title: explain_text(part) }, part),
 ]);
 
 /**

@@ -28,7 +28,7 @@ export class Selection {
   }
 
   /**
-   * Be told of each selection.
+   * Call a listener at each selection.
    * @param {(selected: Selected | null, source: object | null) => void} listener
    */
   subscribe(listener) {

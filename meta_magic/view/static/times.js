@@ -48,15 +48,15 @@ export class Times {
   }
 
   /** Whether an operator is counted: a model is initialized once, and run often. @param {number} op */
-  has = (op) => PHASES[this.trace.place(op).phase] !== "init";
+  has = (op) => PHASES[this.trace.site(op).phase] !== "init";
 
   /** Seconds of an operator. @param {number} op */
   of_op = (op) => this.each[this.trace.op_signature[op]];
 
-  /** Seconds in words. @param {number} seconds */
-  tell = (seconds) => `about ${format_seconds(seconds)} on ${this.device.title}, ${ESTIMATE}`;
+  /** Seconds as text. @param {number} seconds */
+  describe = (seconds) => `about ${format_seconds(seconds)} on ${this.device.title}, ${ESTIMATE}`;
 
-  /** Be told of each choice. @param {() => void} listener */
+  /** Call a listener at each choice. @param {() => void} listener */
   subscribe(listener) {
     this.#listeners.add(listener);
   }

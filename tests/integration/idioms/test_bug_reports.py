@@ -126,7 +126,7 @@ class Inner(nn.Module):
 
 
 class Reused(nn.Module):
-    """A module at two places, a weight in two modules, a parameter of its own."""
+    """A module under two names, a weight in two modules, a parameter of its own."""
 
     def __init__(self):
         super().__init__()

@@ -154,7 +154,7 @@ def test_the_browser_knows_the_same_after_each_operator(trace):
         for root, tree in enumerate(trace.modules)
         for node in tree.walk()
     ]
-    for index, (by_module, by_line) in enumerate(found["living"]):
+    for index, (by_module, by_line) in enumerate(found["live"]):
         living = memory.at(index)
         assert dict(by_line) == sum_by(living, lambda s: s.line or 0)
         named = {modules[at] if at >= 0 else None: n for at, n in by_module}

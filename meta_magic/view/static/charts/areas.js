@@ -8,7 +8,7 @@ const LINE = 14; // pixels
  * @typedef {import("../data.js").TraceView} TraceView
  * @typedef {{name: string, words: string, value: number, at: number, modules: number[],
  *   children: Area[]}} Area
- *   a module, or all that stand at a place of a run of modules that are built alike. `at`:
+ *   a module, or all modules of one name in a run of modules that are built alike. `at`:
  *   the first; `modules`: all, none for what a module has beside those in it; the
  *   largest of `children` first
  * @typedef {{x: number, y: number, w: number, h: number}} Rect
@@ -94,21 +94,21 @@ export function share_rect(areas, { x, y, w, h }) {
 }
 
 /**
- * Place areas in a rectangle, and in each what it has; those around before those within.
+ * Arrange areas in a rectangle, and in each area what it has; outer ones come first.
  * @param {Area[]} tops @param {Rect} whole @returns {Placed[]}
  */
-export function place_areas(tops, whole) {
+export function arrange_areas(tops, whole) {
   const placed = [];
-  const place = (areas, within, top, above) => share_rect(areas, within).forEach((rect, i) => {
+  const arrange_within = (areas, within, top, above) => share_rect(areas, within).forEach((rect, i) => {
     if (rect.w < LEAST_SIDE || rect.h < LEAST_SIDE) return;
     const area = areas[i];
     const own = area.modules.length ? area.name : "";
     const path = [above, own].filter(Boolean).join(".") || area.words;
     const is_leaf = !area.children.length || rect.w * rect.h < LEAST_AREA;
     placed.push({ area, rect, top: top ?? area, path, is_leaf });
-    if (!is_leaf) place(area.children, rect, top ?? area, path);
+    if (!is_leaf) arrange_within(area.children, rect, top ?? area, path);
   });
-  place(tops, whole, null, "");
+  arrange_within(tops, whole, null, "");
   return placed;
 }
 

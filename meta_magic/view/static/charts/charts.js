@@ -18,7 +18,7 @@ export function make_measure() {
   return (/** @type {string} */ text) => context.measureText(text).width;
 }
 
-/** Gives a module the colour that it, or the most of what it has, was met with; or the next. */
+/** Gives a module the colour that it, or its largest part, got before; or the next one. */
 export function make_paint() {
   const colors = new Map();
   let n_colors = 0;

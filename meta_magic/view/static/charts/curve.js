@@ -40,10 +40,10 @@ class Curve {
       onpointermove: ({ offsetX }) => this.point(Math.floor(offsetX / this.width * steps.length)),
       onclick: () => this.choose(), onkeydown: (event) => this.press(event),
     });
-    this.told = make("output", {}, "");
+    this.output = make("output", {}, "");
     this.element = make("figure", { class: "mm-curve" },
       make("figcaption", { title: TITLE }, `Shapes along the depth: ${steps.length} calls`),
-      this.svg, this.make_legend(), this.told);
+      this.svg, this.make_legend(), this.output);
     this.point(0);
   }
 
@@ -122,7 +122,7 @@ class Curve {
     const { fqn, name, class_name } = trace.modules[module] ?? { name: "a module that is gone" };
     const shape = `${format_shape(geometry.shape)} ${shorten_dtype(geometry.dtype)}`;
     const words = [fqn || name || "(root)", class_name, shape, format_bytes(geometry.nbytes)].filter(Boolean).join(" · ");
-    this.told.textContent = words;
+    this.output.textContent = words;
     fill(this.svg, { "aria-valuenow": this.at, "aria-valuetext": words });
     this.cursor.setAttribute("d", `M${this.x(this.at + 0.5)} 0V${CURVE_HEIGHT - FOOT}`);
   }

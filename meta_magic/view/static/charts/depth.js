@@ -19,11 +19,11 @@ const MOST_STRETCHES = 24; // so many names have room below a chart
  */
 export function list_steps({ calls }) {
   const callers = new Set(calls.map(({ parent }) => parent));
-  const met = new Set();
+  const seen = new Set();
   const is_kept = [];
   return calls.filter(({ index, parent, module, outputs }) => {
-    is_kept[index] = parent < 0 ? !met.has(module) : is_kept[parent];
-    if (parent < 0 && module >= 0) met.add(module);
+    is_kept[index] = parent < 0 ? !seen.has(module) : is_kept[parent];
+    if (parent < 0 && module >= 0) seen.add(module);
     return is_kept[index] && outputs.length && !callers.has(index);
   });
 }

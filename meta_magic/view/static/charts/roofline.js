@@ -5,7 +5,7 @@ import { make_device_select } from "../devices.js";
 import { FORMATS, draw, format_flops, format_seconds, format_share, make } from "../dom.js";
 import { ESTIMATE } from "../times.js";
 import { choose_labels, has_room } from "./depth.js";
-import { find_decades, has_place, list_dots, list_roofs } from "./roofs.js";
+import { find_decades, has_rate, list_dots, list_roofs } from "./roofs.js";
 import { Marks, lead_through, make_groups } from "./treemap.js";
 
 const ROOFLINE_HEIGHT = 260; // pixels
@@ -24,7 +24,7 @@ class Roofline {
   width = 0;
   /** The signature of the operator that is selected. @type {number[]} */ marked = [];
   listed = new Marks();
-  told = make("output");
+  output = make("output");
   groups = make("div");
 
   /**
@@ -37,16 +37,16 @@ class Roofline {
     this.tools = tools;
     const find = ({ target }) => this.dots[target.closest("g")?.dataset.dot];
     const choose = (target) => find({ target }) && tools.select(find({ target }).longest);
-    const tell = (event) => { if (find(event)) this.told.textContent = this.describe(find(event)); };
+    const show = (event) => { if (find(event)) this.output.textContent = this.describe(find(event)); };
     this.svg = draw("svg", {
       role: "group", "aria-label": "Roofline; the arrow keys lead through the operators", tabindex: 0,
-      height: ROOFLINE_HEIGHT, onclick: ({ target }) => choose(target), onpointerover: tell, onfocusin: tell,
+      height: ROOFLINE_HEIGHT, onclick: ({ target }) => choose(target), onpointerover: show, onfocusin: show,
       onkeydown: (event) => lead_through(this.svg, event, choose),
     });
     this.element = make("figure", { class: "mm-roofline" },
       make("figcaption", { title: ROOFLINE_TITLE },
         "Roofline: operations a second at best, by operations for each byte, on ", make_device_select(times)),
-      this.svg, this.groups, this.told);
+      this.svg, this.groups, this.output);
     times.subscribe(() => this.renew());
     this.renew();
   }
@@ -55,7 +55,7 @@ class Roofline {
   renew() {
     const { trace, times, groups } = this;
     this.dots = list_dots(trace, times);
-    this.placed = this.dots.filter(has_place);
+    this.placed = this.dots.filter(has_rate);
     this.roofs = list_roofs(this.placed, times.device);
     const points = [...this.roofs.map(({ flops }) => [flops / times.device.bandwidth, flops]),
       ...this.placed.map(({ work, nbytes, seconds }) => [work / nbytes, work / seconds])];
@@ -63,7 +63,7 @@ class Roofline {
     this.up = find_decades(points.map(([, rate]) => rate));
     this.listed = new Marks();
     const areas = this.dots.map((dot, i) => {
-      const words = dot.op + (has_place(dot) ? "" : " (no arithmetic)");
+      const words = dot.op + (has_rate(dot) ? "" : " (no arithmetic)");
       return { name: `${i}`, words, value: dot.seconds, at: dot.longest, modules: dot.signatures, children: [] };
     });
     groups.replaceChildren(make_groups(areas, this.listed, {
@@ -78,8 +78,8 @@ class Roofline {
   y = (/** @type {number} */ rate) => ROOFLINE_EDGE + (ROOFLINE_HEIGHT - 2 * ROOFLINE_EDGE)
     * (this.up.to - Math.log10(rate)) / (this.up.to - this.up.from);
 
-  /** Where an operator stands, and how large. @param {Dot} dot */
-  place({ work, nbytes, seconds }) {
+  /** Where an operator is drawn, and how large. @param {Dot} dot */
+  locate({ work, nbytes, seconds }) {
     const r = Math.max(LEAST_RADIUS, MOST_RADIUS * Math.sqrt(seconds / this.times.total));
     return { cx: this.x(work / nbytes), cy: this.y(work / seconds), r };
   }
@@ -109,7 +109,7 @@ class Roofline {
   draw_dot(dot, i) {
     const element = draw("g", {
       role: "button", tabindex: -1, class: this.color(i), "data-dot": i, "aria-label": this.describe(dot),
-    }, draw("circle", this.place(dot)));
+    }, draw("circle", this.locate(dot)));
     this.drawn.add(element, dot.signatures);
     return element;
   }
@@ -138,7 +138,7 @@ class Roofline {
     const { measure } = this.tools;
     const kept = choose_labels(labels, measure);
     for (const dot of this.placed) {
-      const { cx, cy, r } = this.place(dot);
+      const { cx, cy, r } = this.locate(dot);
       const [text, edge] = [dot.op, 0.7 * r + 1];
       const spots = [[cx + edge, cy + edge + 9], [cx - measure(text) / 2, cy - r - 3]];
       kept.push(...spots.map(([x, y]) => ({ text, x, y, room: x > 0 ? this.width - x : 0 }))
@@ -171,4 +171,4 @@ class Roofline {
  * @param {{select: (op: number) => void, measure: (text: string) => number}} tools
  */
 export const make_roofline = (trace, times, tools) =>
-  (list_dots(trace, times).some(has_place) ? new Roofline(trace, times, tools) : null);
+  (list_dots(trace, times).some(has_rate) ? new Roofline(trace, times, tools) : null);

@@ -23,7 +23,7 @@ export function list_dots({ signatures, op_signature }, { works, each, device, h
   op_signature.forEach((signature, op) => has(op) && calls[signature].push(op));
   /** @type {Record<string, Dot>} */
   const dots = {};
-  // The longest first, so that it is met first.
+  // The longest first, so that its call becomes `longest`.
   for (const i of [...each.keys()].sort((a, b) => each[b] - each[a])) {
     const [n, op, { kind, products, elementwise, nbytes }] = [calls[i].length, shorten_op(signatures[i].op), works[i]];
     if (!n || !each[i]) continue;
@@ -40,8 +40,8 @@ export function list_dots({ signatures, op_signature }, { works, each, device, h
   return Object.values(dots).sort((a, b) => b.seconds - a.seconds);
 }
 
-/** Whether an operator has a place in a roofline. @param {Dot} dot */
-export const has_place = ({ work, nbytes }) => work > 0 && nbytes > 0;
+/** Whether an operator can be drawn in a roofline. @param {Dot} dot */
+export const has_rate = ({ work, nbytes }) => work > 0 && nbytes > 0;
 
 /**
  * The roofs over some operators, the highest first; those of one height are one.
@@ -54,7 +54,7 @@ export function list_roofs(dots, { peaks, vectors }) {
     const [name, flops] = kind < 0 ? ["elementwise", vectors] : peaks[kind];
     if (flops) names.set(flops, (names.get(flops) ?? new Set()).add(name));
   }
-  return [...names].map(([flops, met]) => ({ name: [...met].join(", "), flops }))
+  return [...names].map(([flops, named]) => ({ name: [...named].join(", "), flops }))
     .sort((a, b) => b.flops - a.flops);
 }
 

@@ -1,7 +1,7 @@
 // Draws the treemap: a quantity of each module as the area of its box.
 
 import { draw, fill, make } from "../dom.js";
-import { build_tops, fit_label, place_areas } from "./areas.js";
+import { build_tops, fit_label, arrange_areas } from "./areas.js";
 
 const TREEMAP_HEIGHT = 150; // pixels
 const MOST_NAMED = 8; // groups beside the chart
@@ -13,7 +13,7 @@ const MOST_NAMED = 8; // groups beside the chart
  *   `measure`: pixels that a text takes in a chart; `paint`: the class of a module's colour, one in all charts; `kind`: of what is selected, if no module
  */
 
-/** Knows what stands for a module, and marks what stands for the one that is selected. */
+/** Keeps the element of each module, and marks that of the selected one. */
 export class Marks {
   /** @type {Map<number, Element>} */ parts = new Map();
   /** @type {Element | undefined} */ marked;
@@ -74,7 +74,7 @@ export function lead_through(svg, event, choose) {
   event.preventDefault();
 }
 
-/** A chart of boxes, and the words beside it. */
+/** A chart of boxes, and the legend beside it. */
 export class Treemap {
   boxes = new Marks();
   groups = new Marks();
@@ -88,7 +88,7 @@ export class Treemap {
       role: "group", "aria-label": `${title}; the arrow keys lead through the boxes`, tabindex: 0,
       height: TREEMAP_HEIGHT, onclick: ({ target }) => this.choose(target),
       onkeydown: (event) => lead_through(this.svg, event, (target) => this.choose(target)),
-      onpointerover: ({ target }) => this.tell(target.closest("g")),
+      onpointerover: ({ target }) => this.add_title(target.closest("g")),
     });
     const whole = tops.reduce((sum, { value }) => sum + value, 0);
     this.element = make("figure", {}, make("figcaption", {}, `${title}: ${tools.format(whole)}`),
@@ -96,15 +96,15 @@ export class Treemap {
   }
 
   resize = (/** @type {number} */ w) => {
-    const placed = place_areas(this.tops, { x: 0, y: 0, w, h: TREEMAP_HEIGHT });
+    const placed = arrange_areas(this.tops, { x: 0, y: 0, w, h: TREEMAP_HEIGHT });
     const boxes = placed.map((one) => draw_box(one, this.tools));
     this.boxes = new Marks();
     placed.forEach(({ area }, i) => this.boxes.add(boxes[i], area.modules));
     this.svg.replaceChildren(...boxes, this.frame);
   };
 
-  /** Words for what the pointer is at, made when it comes. */
-  tell(box) {
+  /** Add a title to the box under the pointer, if it has none yet. */
+  add_title(box) {
     if (box && box.lastChild.localName !== "title") box.append(draw("title", {}, box.ariaLabel));
   }
 

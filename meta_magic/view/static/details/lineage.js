@@ -95,7 +95,7 @@ export class Lineage {
   }
 
   /**
-   * Where a tensor of a storage is first met: an operator, and the place among its tensors.
+   * Where a tensor of a storage is first used: an operator, and the index among its tensors.
    * @param {number} storage @param {(tensor: import("../data.js").TensorSeen) => boolean} is_it
    */
   find_slot(storage, is_it) {
@@ -135,7 +135,7 @@ export class Lineage {
     let found = [];
     for (const op of this.events(storage)) {
       const { index, inputs, outputs, signature: { writes, views } } = op;
-      if (!BEFORE_USE.includes(this.trace.place(index).phase)) break;
+      if (!BEFORE_USE.includes(this.trace.site(index).phase)) break;
       const is_here = (tensor) => tensor.storage === storage;
       const written = writes.map((i) => inputs[i]).find(is_here);
       const made = outputs.find((tensor, i) => is_here(tensor) && views[i] < 0);
@@ -174,10 +174,10 @@ function add_event(/** @type {TensorStory} */ story, /** @type {Operator} */ op)
   if (is_read) story.readers.push(index);
 }
 
-/** How an operator makes values, in words. @param {TraceView} trace @param {Operator} op */
+/** How an operator makes values, as text. @param {TraceView} trace @param {Operator} op */
 export function name_values(trace, { index, signature: { op, args } }) {
   if (EMPTY_OP.test(op)) return "uninitialized";
-  const [name, caller] = [shorten_op(op), trace.place(index).function.split(".").at(-1)];
+  const [name, caller] = [shorten_op(op), trace.site(index).function.split(".").at(-1)];
   const what = `${name}(${args})`;
   return caller && caller !== name && caller.endsWith("_") ? `${caller}: ${what}` : what;
 }

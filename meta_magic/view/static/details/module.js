@@ -29,8 +29,8 @@ export function split_settings(text) {
   const plain = pairs.filter(([, name]) => !name).map(([, , value]) => value).join(", ");
   const named = pairs.filter(([, name]) => name);
   /** @type {[string, string][]} */
-  const told = named.map(([, name, value]) => [name, value]);
-  return plain ? [["", plain], ...told] : told;
+  const rows = named.map(([, name, value]) => [name, value]);
+  return plain ? [["", plain], ...rows] : rows;
 }
 
 /** The name of a class, leading to torch's page of it. @param {DetailContext} context */
@@ -41,7 +41,7 @@ function make_class({ trace: { details } }, /** @type {Module} */ { index, class
   return make("a", page, `${docs.split("/").at(-1).slice(0, -".html".length)} ↗`);
 }
 
-function tell_tensors(/** @type {DetailContext} */ { go }, /** @type {Module} */ { first_tensor, tensors }) {
+function link_tensors(/** @type {DetailContext} */ { go }, /** @type {Module} */ { first_tensor, tensors }) {
   return tensors.map((tensor, i) => {
     const { name, shape, dtype, nbytes } = tensor;
     const link = make_link(go, { kind: "parameter", index: first_tensor + i },
@@ -51,7 +51,7 @@ function tell_tensors(/** @type {DetailContext} */ { go }, /** @type {Module} */
   });
 }
 
-function tell_calls(/** @type {DetailContext} */ { trace, go }, /** @type {number} */ module) {
+function link_calls(/** @type {DetailContext} */ { trace, go }, /** @type {number} */ module) {
   const calls = trace.calls.filter((call) => call.module === module);
   const rows = calls.slice(0, FIRST_CALLS).map(({ inputs, outputs, first_op, end_op, line }, i) => {
     const [taken, made] = [inputs, outputs].map((side) =>
@@ -82,7 +82,7 @@ export function describe_module(context, index) {
     sections: [
       make_section("Settings", split_settings(trace.settings(index)[0]).map(([term, value]) =>
         [term, make("code", {}, value)])),
-      make_section("Tensors", /** @type {any} */ (tell_tensors(context, module))),
+      make_section("Tensors", /** @type {any} */ (link_tensors(context, module))),
       make_section(children.length ? "Cost, with all it holds" : "Cost", [
         ["parameters", n_params ? `${format_count(n_params)}` : "none",
           n_params >= 1000 && whisper(n_params.toLocaleString("en"))],
@@ -92,8 +92,8 @@ export function describe_module(context, index) {
         ["operators", n_ops && n_ops.toLocaleString("en")],
         ["calls", n_calls ? n_calls.toLocaleString("en") : kind ? `not itself, it holds ${kind}` : "none"],
       ]),
-      make_section("Calls", /** @type {any} */ (tell_calls(context, index))),
-      make_section("Place", [
+      make_section("Calls", /** @type {any} */ (link_calls(context, index))),
+      make_section("Position", [
         kind && ["holds", kind],
         ["in", parent >= 0 && link_module(context, parent)],
         ["modules", children.length > 0 && list_links(children, (i) => link_module(context, i))],

@@ -20,8 +20,8 @@ export const split_arguments = (args) => args.split(/, (?=\w+=)/).filter(Boolean
 });
 
 /**
- * The text of a place in the cell or in a function of the notebook; "" where it is unknown.
- * @param {import("../data.js").TraceView} trace @param {import("../data.js").Position} place
+ * The text at a position in the cell or in a function of the notebook; "" where it is unknown.
+ * @param {import("../data.js").TraceView} trace @param {import("../data.js").Position} position
  */
 export function read_expression(trace, { file, start, end, column, end_column }) {
   const cell = { ...trace.cell, text: trace.source };
@@ -55,7 +55,7 @@ function name_owned(/** @type {DetailContext} */ { lineage, go }, /** @type {num
   return make("span", { class: "mm-owned" }, link);
 }
 
-function tell_inputs(/** @type {DetailContext} */ context, /** @type {Operator} */ { inputs, signature, module }) {
+function link_inputs(/** @type {DetailContext} */ context, /** @type {Operator} */ { inputs, signature, module }) {
   const { names, writes, args } = signature;
   const tensors = inputs.map(({ id, storage, geometry }, i) => {
     const twin = inputs.findIndex((other) => other.storage === storage);
@@ -71,13 +71,13 @@ function tell_inputs(/** @type {DetailContext} */ context, /** @type {Operator} 
 }
 
 /** What the tables say of an operator in words, by the names of their columns. */
-function tell_remarks(/** @type {DetailContext} */ { trace }, values) {
-  const names = [...Object.keys(trace.no_remarks), "place"];
+function list_notes(/** @type {DetailContext} */ { trace }, values) {
+  const names = [...Object.keys(trace.no_notes), "place"];
   return names.map((name) => [name === "place" ? "device" : name, values[name]]);
 }
 
 /** What an operator costs. */
-function tell_cost(/** @type {Record<string, any>} */ { flops, nbytes_read = 0, nbytes_written = 0 }) {
+function list_cost(/** @type {Record<string, any>} */ { flops, nbytes_read = 0, nbytes_written = 0 }) {
   const nbytes = nbytes_read + nbytes_written;
   return [
     ["FLOPs", flops === "" ? "no formula" : format_flops(flops)],
@@ -93,29 +93,29 @@ function tell_cost(/** @type {Record<string, any>} */ { flops, nbytes_read = 0, 
 export function describe_operator(context, index) {
   const { trace, go } = context;
   const op = trace.op(index);
-  const { place, outputs, module, forward } = op;
-  const text = read_expression(trace, place);
+  const { site, outputs, module, forward } = op;
+  const text = read_expression(trace, site);
   const gradients = [...trace.op_forward.keys()].filter((i) => trace.op_forward[i] === index);
-  const words = [`operator ${index}`, place.function.split(".").at(-1), PHASES[place.phase]];
+  const words = [`operator ${index}`, site.function.split(".").at(-1), PHASES[site.phase]];
   const rows = (some) => /** @type {any} */ (some);
   return {
     kind: "operator", title: shorten_op(op.signature.op),
-    under: [make("span", { title: `${place.function}: ${op.signature.op}` }, words.filter(Boolean).join(" · "))],
+    under: [make("span", { title: `${site.function}: ${op.signature.op}` }, words.filter(Boolean).join(" · "))],
     sections: [
       make_section("Asked for", [
-        ["by", text && make_link(go, { kind: place.line ? "line" : "op", index: place.line || index }, text)],
-        ["at", place.line > 0 && link_line(context, place.line),
-          place.file && whisper(name_file(place.file, place.start))],
+        ["by", text && make_link(go, { kind: site.line ? "line" : "op", index: site.line || index }, text)],
+        ["at", site.line > 0 && link_line(context, site.line),
+          site.file && whisper(name_file(site.file, site.start))],
         ["module", module >= 0 && link_module(context, module)],
         ["gradient of", forward >= 0 && link_op(context, forward)],
         ["gradient by", gradients.length > 0 && list_links(gradients, (i) => link_op(context, i))],
       ]),
-      make_section("Remarks", rows(tell_remarks(context, read_op(trace, index)))),
-      make_section("Inputs", rows(tell_inputs(context, op))),
+      make_section("Notes", rows(list_notes(context, read_op(trace, index)))),
+      make_section("Inputs", rows(link_inputs(context, op))),
       make_section("Outputs", rows(outputs.map(({ geometry, ...tensor }, i) => [`${i}`,
         link_tensor(context, tensor.id, geometry),
         whisper([describe_layout(geometry), describe_alias(op, tensor, i)].filter(Boolean).join(", "))]))),
-      make_section("Cost", rows(tell_cost(read_op(trace, index)))),
+      make_section("Cost", rows(list_cost(read_op(trace, index)))),
     ],
   };
 }

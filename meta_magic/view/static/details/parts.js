@@ -7,7 +7,7 @@ import { format_shape, list_sizes, make, shorten_dtype, shorten_op } from "../do
  * @typedef {(selected: Selected) => void} Go
  * @typedef {Node | string} DetailPart
  * @typedef {(slot: import("./values.js").Slot | null, shape: number[]) => HTMLElement | false}
- *   MakeValues makes what tells a tensor's values, where a kernel answers
+ *   MakeValues makes what shows a tensor's values, where a kernel answers
  * @typedef {[string, ...(DetailPart | DetailPart[] | false | undefined)[]]} DetailRow
  *   a term and what it is; left out where all of that is
  * @typedef {{trace: import("../data.js").TraceView, lineage: import("./lineage.js").Lineage,
@@ -26,7 +26,7 @@ export const make_link = (go, selected, text, title = "") => make("button", {
 /** @param {DetailContext} context @param {number} op */
 export const link_op = ({ trace, go }, op) =>
   make_link(go, { kind: "op", index: op }, `#${op} ${shorten_op(trace.signature(op).op)}`,
-    trace.place(op).function);
+    trace.site(op).function);
 
 /** @param {DetailContext} context @param {number} module */
 export function link_module({ trace, go }, module) {
@@ -47,7 +47,7 @@ export const link_sizes = ({ go }, id, shape) => list_sizes(shape, (size, dim) =
 export const link_line = ({ go }, line) =>
   make_link(go, { kind: "line", index: line }, `line ${line}`);
 
-/** Words that say more, in the background. @param {string} text */
+/** A fainter text that says more. @param {string} text */
 export const whisper = (text) => make("span", { class: "mm-faint" }, text);
 
 /**
@@ -77,14 +77,14 @@ export function list_links(items, link) {
  * @param {string} heading @param {(DetailRow | false | undefined | "" | 0)[]} rows
  */
 export function make_section(heading, rows) {
-  const told = rows.flatMap((row) => {
+  const terms = rows.flatMap((row) => {
     if (!row) return [];
     const [term, ...parts] = row;
     const what = /** @type {DetailPart[]} */ (parts.flat().filter(Boolean));
     return what.length ? [make("dt", {}, term), make("dd", {}, ...what)] : [];
   });
-  return told.length > 0
-    && make("div", {}, make("div", { class: "mm-caption" }, heading), make("dl", {}, ...told));
+  return terms.length > 0
+    && make("div", {}, make("div", { class: "mm-caption" }, heading), make("dl", {}, ...terms));
 }
 
 /** The end of a path, as in `linear.py:130`. @param {string} file @param {number} line */
@@ -100,7 +100,7 @@ export function is_packed(/** @type {import("../data.js").Geometry} */ { shape, 
   });
 }
 
-/** How the elements of a tensor lie, in words. @param {import("../data.js").Geometry} geometry */
+/** How the elements of a tensor lie, as text. @param {import("../data.js").Geometry} geometry */
 export function describe_layout(geometry) {
   const { stride, offset, layout } = geometry;
   if (!stride) return layout;

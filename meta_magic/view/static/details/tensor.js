@@ -11,21 +11,21 @@ import { describe_layout, link_module, link_op, link_sizes, link_tensor, list_li
  */
 
 /** What a tensor is made of. @param {DetailContext} context @param {number} id @param {import("../data.js").Geometry} geometry */
-const tell_geometry = (context, id, geometry) => [
+const list_geometry = (context, id, geometry) => [
   ["shape", link_sizes(context, id, geometry.shape)], ["dtype", geometry.dtype],
   ["layout", describe_layout(geometry)], ["bytes", format_bytes(geometry.nbytes)],
   ["device", geometry.place ? `${geometry.device}, for ${geometry.place}` : geometry.device],
 ];
 
 /** Until when a storage lives. @param {DetailContext} context @param {number} freed */
-const tell_death = (context, freed) =>
+const describe_death = (context, freed) =>
   ["freed after", freed >= 0 ? link_op(context, freed) : "not freed: it lives on"];
 
 /** Links to operators. @param {DetailContext} context @param {number[]} ops */
 const link_ops = (context, ops) =>
   ops.length > 0 && list_links(ops, (op) => link_op(context, op));
 
-/** @param {DetailContext} context @param {number} id @param {number} [dim] of which is told why @returns {DetailPage} */
+/** @param {DetailContext} context @param {number} id @param {number} [dim] whose size is explained @returns {DetailPage} */
 export function describe_tensor(context, id, dim) {
   const { lineage, go } = context;
   const { storage, geometry, maker, base, readers, writers, views, freed } = lineage.tensor(id);
@@ -37,8 +37,8 @@ export function describe_tensor(context, id, dim) {
     under: [`tensor ${id} on storage ${storage}`],
     sections: [
       dim >= 0 && make("div", {}, make("div", { class: "mm-caption" }, `Why ${geometry.shape[dim]}, dimension ${dim}`),
-        context.whys.tell(id, dim)),
-      make_section("Tensor", rows(tell_geometry(context, id, geometry))),
+        context.whys.explain(id, dim)),
+      make_section("Tensor", rows(list_geometry(context, id, geometry))),
       make_section("Life", rows([
         ["parameter", owned >= 0
           && make_link(go, { kind: "parameter", index: owned }, lineage.owned(owned).fqn)],
@@ -47,7 +47,7 @@ export function describe_tensor(context, id, dim) {
         ["read by", link_ops(context, readers) || (views.length ? "nothing but its views" : "nothing")],
         ["written by", link_ops(context, writers)],
         ["views", views.length > 0 && list_links(views, link)],
-        tell_death(context, freed),
+        describe_death(context, freed),
       ])),
       context.make_values(lineage.find_slot(storage, (tensor) => tensor.id === id), geometry.shape),
     ],
@@ -58,7 +58,7 @@ export function describe_tensor(context, id, dim) {
 const list_seen = ({ inputs, outputs }) => [...inputs, ...outputs];
 
 /** Where the first values of a parameter come from. @param {DetailContext} context */
-function tell_initial(context, { storage, tensor: { is_real, is_lazy } }) {
+function describe_initial(context, { storage, tensor: { is_real, is_lazy } }) {
   const { trace, lineage } = context;
   if (is_lazy) return ["none yet"];
   const made = lineage.find_initial(storage);
@@ -86,14 +86,14 @@ export function describe_parameter(context, index) {
         ["shape", seen ? link_sizes(context, seen.id, shape) : format_shape(shape)], ["dtype", dtype],
         ["elements", numel.toLocaleString("en")], ["bytes", format_bytes(nbytes)],
         ["state", describe_held(tensor)], ["device", place && `for ${place}`],
-        ["first values", ...tell_initial(context, owned)],
+        ["first values", ...describe_initial(context, owned)],
       ])),
       storage >= 0 && make_section("Life", rows([
         ["read by", link_ops(context, readers) || "nothing"],
         ["written by", link_ops(context, writers)],
         ["aliases", tensors.length > 0 && list_links(tensors, (id) =>
           link_tensor(context, id, lineage.tensor(id).geometry)), whisper(`on storage ${storage}`)],
-        freed >= 0 && tell_death(context, freed),
+        freed >= 0 && describe_death(context, freed),
       ])),
       context.make_values(slot || null, shape),
     ],

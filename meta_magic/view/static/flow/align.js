@@ -1,4 +1,4 @@
-// The order and the places of nodes within their layers.
+// The order and the positions of nodes within their layers.
 
 /** Pixels between neighbours. */
 export const APART = 18;

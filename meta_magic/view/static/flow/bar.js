@@ -27,9 +27,9 @@ const make_steps = (flow) => STEPS.map((name, i) => make("button", {
   type: "button", "aria-pressed": String(!i), onclick: () => flow.show_functions(!i),
 }, name));
 
-/** A choice among words. @param {Record<string, string>} words by value */
-const make_select = (label, words, onchange) => make("select", { "aria-label": label, onchange },
-  ...Object.entries(words).map(([value, text]) => make("option", { value }, text)));
+/** A choice among texts. @param {Record<string, string>} texts by value */
+const make_select = (label, texts, onchange) => make("select", { "aria-label": label, onchange },
+  ...Object.entries(texts).map(([value, text]) => make("option", { value }, text)));
 
 /** Take the direction that was chosen, from now on. @param {import("./flow.js").Flow} flow */
 function direct(flow) {
@@ -103,7 +103,7 @@ export function make_bar(flow, has_parameters) {
     }),
     make("label", {}, parameters, " parameters and constants"),
     direction,
-    make("label", { title: "What is long stands in columns; from left to right, in rows" }, columns, " columns"),
+    make("label", { title: "Lay long boxes out in columns; from left to right, in rows" }, columns, " columns"),
     heat, scale.element, device, ...make_views(flow, save, () => element),
     ...Object.entries(FLOW_LEGEND).map(([kind, text]) =>
       make("span", { class: `mm-flow-key mm-key-${kind}` }, text)),

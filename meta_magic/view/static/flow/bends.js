@@ -28,8 +28,8 @@ export function find_bend(group) {
     .filter((skip) => skip.every(is_alone));
   let crossing = [];
   for (const [at] of skips) {
-    const met = skips.filter(([from, to]) => from <= at && at < to);
-    if (met.length > crossing.length) crossing = met;
+    const passing = skips.filter(([from, to]) => from <= at && at < to);
+    if (passing.length > crossing.length) crossing = passing;
   }
   crossing.sort((a, b) => b[0] - a[0] || a[1] - b[1]);
   const rows = [];

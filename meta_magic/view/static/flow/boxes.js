@@ -49,8 +49,8 @@ export class Boxes {
     for (let op = 0, steps = null; op < trace.n_ops; op += 1) {
       const is_same = op_call[op] === op_call[op - 1] && op_module[op] === op_module[op - 1];
       if (!is_same) steps = this.#list_steps(op);
-      const met = trace.place(op).phase;
-      if (met !== phase && (phase !== FORWARD_PHASE || met !== OTHER_PHASE)) continue;
+      const own = trace.site(op).phase;
+      if (own !== phase && (phase !== FORWARD_PHASE || own !== OTHER_PHASE)) continue;
       const is_idle = !values.reads[op].length && !values.makes[op].length;
       if (is_idle && !trace.is_raised(op)) continue; // asks for a version, say
       let box = this.root;
@@ -97,7 +97,7 @@ export class Boxes {
   /** The call of a function that made an operator; autograd calls none. @param {number} op */
   #find_function(op) {
     const { calls, modules, op_function } = this.trace;
-    const { function: name, phase } = this.trace.place(op);
+    const { function: name, phase } = this.trace.site(op);
     if (!this.has_functions || !name || phase === BACKWARD_PHASE) return [];
     const key = calls.length + modules.length + op_function[op];
     return [{ kind: "function", key, title: shorten_function(name) }];
@@ -169,7 +169,7 @@ export class Boxes {
       `${geometry.shape} ${geometry.dtype}` === `${shape} ${dtype}`);
   }
 
-  /** What an item is called where it stands. @param {Item} item */
+  /** The name of an item within its box. @param {Item} item */
   name(item) {
     const { kind, title } = item;
     const inside = title && kind !== "part" ? [] : this.#list_modules(item);
@@ -224,7 +224,7 @@ export class Boxes {
     return !item.is_open && has_inside(item, this.items[op] ?? null);
   }
 
-  /** The operator that stands for an item: that which takes most, or the last. */
+  /** The operator that is selected with an item: that which takes most, or the last. */
   find_main(item) {
     const ops = walk(item).map(({ op }) => op).filter((op) => op >= 0);
     const count = (op) => this.trace.signature(op).flops;
@@ -238,7 +238,7 @@ export class Boxes {
   }
 
   /** What is known of a box: of one module what it is set to, too. @param {Item} box */
-  tell(box) {
+  read_facts(box) {
     const inside = this.#list_modules(box);
     const n_params = inside.reduce((sum, module) => sum + module.n_params, 0);
     const params = n_params ? `${format_count(n_params)} params · ` : "";
@@ -249,15 +249,15 @@ export class Boxes {
   }
 
   /**
-   * What stands under the name of a closed box. From left to right, where a wide box is no wide
+   * The text under the name of a closed box. From left to right, where a wide box is no wide
    * column, it is as long as the settings below it. @param {Item} box
    */
   describe(box) {
-    const { facts, settings } = this.tell(box);
+    const { facts, settings } = this.read_facts(box);
     return facts.padEnd(this.is_across ? Math.min(settings.length, SETTINGS_CELLS) : 0);
   }
 
-  /** What is told of a net, at its wire or pill. */
+  /** The label of a net, at its wire or pill. */
   #name_net({ kind, values }) {
     const [{ storage, geometry }] = values;
     if (kind !== "flow" && values.length > FEW_SOURCES) return `${values.length} × ${kind}`;

@@ -6,7 +6,7 @@ import { BOX_HEADER } from "./layout.js";
 /** @typedef {import("./items.js").Item} Item */
 
 /**
- * The boxes round the middle of a view that cannot be told there, the outermost first.
+ * The boxes round the middle of a view whose names are out of sight, the outermost first.
  * @param {import("./spots.js").Spot[]} spots
  * @param {{x: number, y: number, w: number, h: number}} view @returns {Item[]}
  */

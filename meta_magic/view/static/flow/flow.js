@@ -57,8 +57,8 @@ export class Flow {
     this.depth = depth;
     /** Levels that were opened last; by hand, boxes may be otherwise. */
     this.level = 0;
-    /** What was told of the size last: other words may stand there since. */
-    this.told = "";
+    /** The size that was shown last; another message may be there since. */
+    this.shown_size = "";
     /** Whether somebody chose the direction. */
     this.is_directed = false;
     /** Whether the operators of a function's call are one step, until it is opened. */
@@ -80,9 +80,9 @@ export class Flow {
 
   /** Show functions or operators as the steps; modules stay open or closed. @param {boolean} is_so */
   show_functions(is_so) {
-    const tell = ({ module, call, kind }) => `${kind} ${module} ${call}`;
+    const name_of_item = ({ module, call, kind }) => `${kind} ${module} ${call}`;
     const list_modules = () => walk(this.boxes.root).filter(({ module }) => module >= 0);
-    const opened = new Set(list_modules().filter(({ is_open }) => is_open).map(tell));
+    const opened = new Set(list_modules().filter(({ is_open }) => is_open).map(name_of_item));
     this.has_functions = is_so;
     this.bar.steps.forEach((button, i) => button.setAttribute("aria-pressed", String(is_so === !i)));
     const { level, bar: { direction } } = this;
@@ -90,7 +90,7 @@ export class Flow {
     this.show_phase(this.boxes.phase);
     direction.value = value;
     this.open_level(level);
-    for (const item of list_modules()) item.is_open = opened.has(tell(item));
+    for (const item of list_modules()) item.is_open = opened.has(name_of_item(item));
     this.read_choices();
     this.begin();
     this.follow(this.selection.current, null);
@@ -145,19 +145,19 @@ export class Flow {
   }
 
   /** Say how much there is, and whether it can be read. */
-  tell_size() {
+  show_size() {
     const { boxes: { root: { n_ops } }, viewport: { zoom, extent, can_show } } = this;
     const size = `${n_ops.toLocaleString("en")} operator${n_ops === 1 ? "" : "s"}`;
     const percent = Math.round(100 * zoom);
     const more = zoom < READABLE ? ` · at ${percent} % too small to read: zoom in`
       : can_show(extent) ? "" : " · larger than the view: drag it, or fit";
-    if (this.told !== size + more) this.bar.status.textContent = size + more;
-    this.told = size + more;
+    if (this.shown_size !== size + more) this.bar.status.textContent = size + more;
+    this.shown_size = size + more;
   }
 
   /** Draw what is in sight. */
   paint() {
-    this.tell_size();
+    this.show_size();
     this.map.follow();
     this.crumbs.show(list_frames(this.spots, this.viewport));
     this.painter.paint(this.spots, this.viewport);
@@ -172,12 +172,12 @@ export class Flow {
       role: "treeitem", id: make_id(), "aria-level": level,
       "aria-label": `${this.boxes.name(item)} ${detail}`.trim(),
       "aria-expanded": item.kind !== "op" && String(item.is_open),
-      // The second click of two is no other one: what it meets may have moved there.
+      // The second click of two does not count: another item may have moved there.
       onclick: ({ detail }) => { if (detail < 2) this.act(this.clicked = item); },
     }) : fill(group, { onclick: (event) => this.select_tensor(thing.values, find_size(event)) });
   }
 
-  /** Where an item stands. @param {Item} item */
+  /** Where an item is drawn. @param {Item} item */
   find_spot(item) {
     return this.spots.find(({ thing }) => thing.item === item);
   }
@@ -226,7 +226,7 @@ export class Flow {
     if (kind === "op" || kind === "module") this.selection.select({ kind, index }, this.svg);
   }
 
-  /** Select the tensor that a wire or a pill stands for, and the dimension that was clicked. */
+  /** Select the tensor of a wire or a pill, and the dimension that was clicked. */
   select_tensor([value], dim) {
     if (value) this.selection.select({ kind: "tensor", index: value.tensor, dim }, this.svg);
   }
@@ -241,7 +241,7 @@ export class Flow {
   is_selected = (/** @type {any} */ item) => {
     const { kind, index } = this.selection.current ?? {};
     if (item.values) return kind === "tensor" && item.values.some(({ tensor }) => tensor === index);
-    if (kind === "line") return !item.is_open && this.trace.place(item.last_op).line === index;
+    if (kind === "line") return !item.is_open && this.trace.site(item.last_op).line === index;
     if (["function", "steps"].includes(item.kind)) return kind === "op" && this.boxes.is_closed_over(item, index);
     return kind === item.kind && index === item[kind];
   };

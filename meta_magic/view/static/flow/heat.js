@@ -84,14 +84,14 @@ export class Heat {
     return this.#counted.get(item);
   }
 
-  /** What an item takes, in words. @param {Item} item */
-  tell(item) {
+  /** What an item takes, as text. @param {Item} item */
+  format(item) {
     return this.measure.format(this.count(item));
   }
 
-  /** What stands under the name of a closed box. @param {Item} item */
+  /** The text under the name of a closed box. @param {Item} item */
   describe(item) {
-    const taken = this.count(item) ? `${this.tell(item)} · ` : ""; // or none that is known
+    const taken = this.count(item) ? `${this.format(item)} · ` : ""; // or none that is known
     return `${taken}${format_count(item.n_ops)} op${item.n_ops === 1 ? "" : "s"}`;
   }
 

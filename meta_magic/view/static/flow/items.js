@@ -29,7 +29,7 @@ export function make_item(kind, parent = null, more = {}) {
 }
 
 /**
- * Fold runs, cut what is too long into parts, count; return what takes the item's place.
+ * Fold runs, cut what is too long into parts, count; return what replaces the item.
  * @param {Item} item @param {import("./steps.js").Folder} folder of what is no module
  */
 export function finish(item, folder) {
@@ -65,11 +65,11 @@ export function adopt(box) {
   return box;
 }
 
-/** An item and all that is in it. @param {Item} item @param {Item[]} met */
-export function walk(item, met = []) {
-  met.push(item);
-  for (const inner of item.items) walk(inner, met);
-  return met;
+/** An item and all that is in it. @param {Item} item @param {Item[]} found */
+export function walk(item, found = []) {
+  found.push(item);
+  for (const inner of item.items) walk(inner, found);
+  return found;
 }
 
 /** Whether an item is a box or in it. */

@@ -11,20 +11,20 @@ const FEW_LABELS = 4; // below a node, each shown alone
 const GUTTER = 36; // between columns
 
 /**
- * Give nodes their places, and route the wires between them. What is not connected stands
+ * Give nodes their positions, and route the wires between them. What is not connected is
  * side by side.
  * @param {import("./layout.js").ViewNode[]} nodes @param {import("./layout.js").Wire[]} wires
  * @param {boolean} is_wide whether towers are cut into columns
  * @param {boolean} is_across whether layers go from left to right: all is laid out from top
  *   to bottom, with heights for widths, and turned
  */
-export function place(nodes, wires, is_wide = false, is_across = false) {
+export function arrange_nodes(nodes, wires, is_wide = false, is_across = false) {
   if (is_across) nodes.forEach(turn);
   nodes.forEach(prepare);
   for (const wire of wires) wire.from.leaving.push(wire);
   for (const node of nodes) make_labels(node, is_across);
   assign_layers(nodes);
-  const { w, h } = place_groups(find_groups(nodes, wires), is_wide, is_across);
+  const { w, h } = arrange_groups(find_groups(nodes, wires), is_wide, is_across);
   for (const node of nodes) {
     spread_starts(node);
     spread(node.arriving.sort((a, b) => a.above.x - b.above.x));
@@ -55,8 +55,8 @@ export function flip(arranged, is_up, is_across = false) {
   for (const { inner } of nodes) if (inner) flip(inner, !inner.is_up, is_across);
 }
 
-/** Stand what is connected side by side, as far as there is room. */
-function place_groups(groups, is_wide, is_across) {
+/** Put groups of connected nodes side by side, as far as there is room. */
+function arrange_groups(groups, is_wide, is_across) {
   const limit = is_across ? HIGH_LAYER : WIDE_LAYER;
   let [x, y, w, h] = [0, 0, 0, 0];
   for (const group of groups) {
@@ -73,7 +73,7 @@ function place_groups(groups, is_wide, is_across) {
     const floors = find_floors(heights, starts, bend);
     columns.forEach((column, i) => {
       const end = x + sizes[i].width;
-      place_column(column, {
+      arrange_column(column, {
         is_up: bend !== null && i === 1, shift: x - sizes[i].left, gutter: end + GUTTER / 2, y,
         floors: floors.slice(starts[i]), heights: heights.slice(starts[i]),
       });
@@ -111,13 +111,13 @@ const turn = (node) => Object.assign(node, { x: node.y, y: node.x, w: node.h, h:
 
 /** Make room for the labels of what leaves a node; of many that are alike, one is shown. */
 function make_labels(node, is_across) {
-  const told = node.leaving.filter(({ label }) => label);
-  for (const label of told.length > FEW_LABELS ? new Set(told.map((wire) => wire.label)) : []) {
-    const [first, ...others] = told.filter((wire) => wire.label === label);
+  const labelled = node.leaving.filter(({ label }) => label);
+  for (const label of labelled.length > FEW_LABELS ? new Set(labelled.map((wire) => wire.label)) : []) {
+    const [first, ...others] = labelled.filter((wire) => wire.label === label);
     if (others.length) first.label = `${others.length + 1} × ${label}`;
     for (const wire of others) wire.label = "";
   }
-  node.labels = told.filter(({ label }) => label);
+  node.labels = labelled.filter(({ label }) => label);
   for (const wire of node.leaving) {
     const [length, line] = wire.label ? [wire.label.length * SMALL_LETTER + 12, LABEL_LINE] : [0, 0];
     [wire.label_w, wire.label_h] = is_across ? [line, length] : [length, line];
@@ -150,8 +150,8 @@ function find_sides(layers) {
   return { left, width: Math.max(...all.map((node) => node.x + node.room / 2)) - left };
 }
 
-/** Give the nodes of a column their places. */
-function place_column(layers, { is_up, shift, gutter, y, floors, heights }) {
+/** Give the nodes of a column their positions. */
+function arrange_column(layers, { is_up, shift, gutter, y, floors, heights }) {
   layers.forEach((layer, i) => {
     const [top, bottom] = [y + floors[i] - heights[i], y + floors[i]];
     for (const node of layer) {

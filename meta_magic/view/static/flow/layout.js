@@ -2,7 +2,7 @@
 // before. No DOM.
 
 import { is_leaf } from "./items.js";
-import { flip, place } from "./layers.js";
+import { arrange_nodes, flip } from "./layers.js";
 import { SMALL_LETTER } from "./routes.js";
 
 export const BOX_HEADER = 24; // of an open box
@@ -21,16 +21,16 @@ const PILL_HEIGHT = 18;
  *   w: number, h: number, room: number, layer: number, is_up: boolean, floor: number, gutter: number,
  *   up: ViewNode[], down: ViewNode[], leaving: Wire[], arriving: Port[],
  *   labels: Wire[]}} ViewNode
- *   a node that stands for an item, a pill that tells what comes in or goes out, or, without
- *   a kind, a wire on its way through a layer. While it is placed, `x` is its middle; `room` is
- *   its width with labels, `floor` where its layer ends, `gutter` what is right of its column, and
- *   `is_up` is told of what wires enter from below
- * @typedef {{node: ViewNode, x: number | null, above?: ViewNode}} Port where a wire meets a
+ *   a node of an item, a pill for what comes in or goes out, or, without a kind, a wire on its
+ *   way through a layer. While it is placed, `x` is its middle; `room` is its width with labels,
+ *   `floor` where its layer ends, `gutter` what is right of its column, `is_up` whether wires
+ *   enter it from below
+ * @typedef {{node: ViewNode, x: number | null, above?: ViewNode}} Port where a wire reaches a
  *   node. `x`: from its middle, or null until it is placed; `above`: what it comes from
  * @typedef {{from: ViewNode, starts: Port[], ends: Port[], label: string, kind?: string,
  *   values?: Value[], trunk?: ViewNode[], lane?: number, path?: string, heads?: string, label_x?: number,
  *   label_y?: number, label_w?: number, label_h?: number, left?: number, top?: number, right?: number, bottom?: number}} Wire
- *   from a node to later ones; `trunk`: its way by layer; `lane`: its place between columns; `label_x`, `label_y`: the middle of
+ *   from a node to later ones; `trunk`: its way by layer; `lane`: its number between columns; `label_x`, `label_y`: the middle of
  *   its label
  * @typedef {{w: number, h: number, nodes: ViewNode[], wires: Wire[], is_up: boolean}} Arranged
  *   `is_up`: whether wires lead from the bottom to the top, or from right to left
@@ -63,16 +63,16 @@ export function arrange(boxes, box) {
     const from = items[net.from] ?? add_pill(ins, is_flow ? "in" : "source", net);
     const find = (node, side) => find_ports(node, side, values, boxes.is_across);
     const ends = to.flatMap((position) => find(items[position], "in"));
-    const is_told = !from.item || from.inner || (net.is_out && !to.length);
+    const is_unlabelled = !from.item || from.inner || (net.is_out && !to.length);
     if (net.is_out) ends.push({ node: add_pill(outs, "out", net), x: null });
     return {
-      from, starts: find(from, "out"), ends, values, label: is_told ? "" : net.name,
+      from, starts: find(from, "out"), ends, values, label: is_unlabelled ? "" : net.name,
       kind: is_flow ? boxes.find_effect(from.item, values[0]) : "source",
     };
   });
   const nodes = [...ins, ...items, ...outs];
   box.arranged = {
-    ...place(nodes, wires, boxes.is_wide, boxes.is_across), nodes, wires, is_up: false,
+    ...arrange_nodes(nodes, wires, boxes.is_wide, boxes.is_across), nodes, wires, is_up: false,
   };
   for (const { inner, is_up } of nodes) if (inner) flip(inner, is_up, boxes.is_across);
   return box.arranged;
@@ -90,7 +90,7 @@ export function forget_layout(box) {
   for (; box; box = box.parent) box.arranged = null;
 }
 
-/** Where a node is entered or left by values: an open box, at its pills. @returns {Port[]} */
+/** Where values enter or leave a node: an open box, at its pills. @returns {Port[]} */
 function find_ports(node, kind, values, is_across) {
   const { inner } = node;
   if (!inner) return [{ node, x: null }];

@@ -7,7 +7,7 @@ export const FEW_SOURCES = 3; // tensors of one kind, each shown alone
  * @typedef {{kind: "flow" | "saved" | "parameter", from: number, to: number[],
  *   is_out: boolean, values: Value[], name: string}} Net
  *   values from one item that the same items read, by position; `from`: -1 if from outside
- *   the box. All but "flow" are shown next to their readers: lines to them would tell nothing
+ *   the box. All but "flow" are shown next to their readers, without lines to them
  */
 
 /** Join nets with the same ends, but not the few sources of one reader. */

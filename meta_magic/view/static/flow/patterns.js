@@ -1,7 +1,7 @@
 // Finds repeated sequences of neighbours, such as `Linear, ReLU, Linear, ReLU`. No DOM.
 
 const PATTERN_SIZE = 8; // modules of a pattern
-const FEW_TURNS = 3; // times that a pattern of several modules is met: less says itself
+const FEW_TURNS = 3; // times that a pattern of several modules occurs: fewer need no box
 
 /**
  * @typedef {{first: number, period: number, n: number}} Repeated

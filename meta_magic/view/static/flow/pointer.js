@@ -6,7 +6,7 @@ const DRAG_SLOP = 4; // pixels that a click may move
 
 /**
  * @param {import("./viewport.js").Viewport} viewport
- * @param {() => void} explain told once, of a wheel that leaves the flow as it is
+ * @param {() => void} explain called once, at a wheel that leaves the flow as it is
  */
 export function follow_pointer(viewport, explain) {
   const { svg } = viewport;

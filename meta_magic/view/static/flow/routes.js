@@ -1,4 +1,4 @@
-// The ways of wires between nodes that have their places.
+// The ways of wires between nodes that have their positions.
 
 const TURN = 8; // pixels below a column, in which a wire turns to the next
 const SLOT = 12; // pixels for a wire without a label
@@ -12,7 +12,7 @@ export const SMALL_LETTER = 6.1;
 /** Pixels for a label. */
 export const LABEL_LINE = 15;
 
-/** Put those ports of a node that have no place yet side by side. */
+/** Put those ports of a node that have no position yet side by side. */
 export function spread(ports) {
   const free = ports.filter(({ x }) => x === null);
   const step = Math.min(24, (free[0]?.node.w - 16) / (free.length - 1 || 1));
@@ -60,7 +60,7 @@ export function draw_route(wire) {
   });
 }
 
-/** Where wires meet a node: its top, but its bottom where what it is in leads up. */
+/** Where wires reach a node: its top, but its bottom where what it is in leads up. */
 const find_head = ({ is_up, y, h }) => (is_up ? y + h : y);
 
 /**

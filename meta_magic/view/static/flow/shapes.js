@@ -57,7 +57,7 @@ function draw_node({ item, kind, w, h, text, detail }, boxes) {
   else {
     // Of an open box beside its name, whose letters are larger.
     const x = item.is_open ? 32 + 1.1 * SMALL_LETTER * text.length : 22;
-    const settings = fit_settings(boxes.tell(item).settings, w - x);
+    const settings = fit_settings(boxes.read_facts(item).settings, w - x);
     const [first, second, third] = settings && !item.is_open ? [13, 23.5, 34] : [middle, 31, middle];
     group.append(write(7, "mm-arrow", item.is_open ? "▾" : "▸"), write(22, "", text, first),
       write(22, "mm-detail", detail, second), write(x, "mm-detail", settings, third));
@@ -74,17 +74,17 @@ function fit_settings(/** @type {string} */ settings, /** @type {number} */ room
 /** More about what the pointer is over, in lines. */
 function explain(boxes, { item, values }) {
   const { trace, heat } = boxes;
-  const hot = heat && item ? [`${heat.measure.name}: ${heat.tell(item)}`] : [];
+  const hot = heat && item ? [`${heat.measure.name}: ${heat.format(item)}`] : [];
   if (item && !is_leaf(item)) {
     const path = trace.modules[item.module]?.fqn ?? "";
-    const { facts, settings } = boxes.tell(item);
+    const { facts, settings } = boxes.read_facts(item);
     return [`${path}  ${boxes.name(item)}`, ...settings ? [settings] : [], facts, ...hot];
   }
   const made = item ? boxes.values.makes[item.last_op] : values;
   const lines = made.slice(0, 8).flatMap(({ geometry, kind, storage, maker }) => {
     const { shape, dtype, stride, nbytes, device, place } = geometry;
     const origin = maker < 0 ? ""
-      : ` by ${trace.signature(maker).op}, operator ${maker}, line ${trace.place(maker).line}`;
+      : ` by ${trace.signature(maker).op}, operator ${maker}, line ${trace.site(maker).line}`;
     return [
       `${format_shape(shape)} ${dtype} on ${device}, ${format_bytes(nbytes)}`
         + (place ? `, for ${place}` : ""),
@@ -94,7 +94,7 @@ function explain(boxes, { item, values }) {
   });
   if (!item) return lines;
   const ops = walk(item).filter(({ kind }) => kind === "op").map((inner) => trace.signature(inner.op));
-  const place = trace.place(item.last_op);
-  return [...ops.map(({ op, args }) => `${op}(${args})`), `${place.function}, line ${place.line}`,
+  const site = trace.site(item.last_op);
+  return [...ops.map(({ op, args }) => `${op}(${args})`), `${site.function}, line ${site.line}`,
     ...hot, ...lines];
 }

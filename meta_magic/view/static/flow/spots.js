@@ -1,4 +1,4 @@
-// Where things stand in the whole, and which of them are in sight.
+// The positions of things in the whole picture, and which of them are in sight.
 
 import { BOX_INSET } from "./layout.js";
 
@@ -8,7 +8,7 @@ import { BOX_INSET } from "./layout.js";
  */
 
 /**
- * What is laid out, where it stands in the whole; what is in a box comes after it.
+ * What is laid out, with its position in the whole; what is in a box comes after it.
  * @returns {Spot[]}
  */
 export function list_spots({ nodes, wires }, x = 0, y = 0, level = 1, spots = []) {

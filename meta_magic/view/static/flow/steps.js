@@ -6,7 +6,7 @@ import { adopt, make_item, walk } from "./items.js";
 import { find_repeated } from "./patterns.js";
 
 const PRODUCTS = /mm|mv|dot|conv|attention|rnn|lstm|gru/; // by the names of operators
-const FEW_NAMES = 5; // each of which is told
+const FEW_NAMES = 5; // each of which is shown
 const MANY_STEPS = 24; // of a loop: fewer are shown each
 
 /** @typedef {import("./items.js").Item} Item */
@@ -25,17 +25,17 @@ export class Folder {
     this.trace = trace;
     this.reads = reads;
     this.has_functions = has_functions;
-    const met = new Map();
-    /** By signature and by place: whether what ran there is shown, however small. */
+    const known = new Map();
+    /** By signature and by call site: whether what ran there is shown, however small. */
     this.is_product = trace.signatures.map(({ op }) => PRODUCTS.test(op));
-    this.is_begin = trace.places.map((place) => place.function.endsWith("backward"));
+    this.is_begin = trace.call_sites.map((site) => site.function.endsWith("backward"));
     this.#likenesses = trace.signatures.map(({ op, outputs }) => {
       const key = `${op} ${outputs.map(({ shape }) => shape).join(";")}`;
-      return met.get(key) ?? met.set(key, met.size + 1).size;
+      return known.get(key) ?? known.set(key, known.size + 1).size;
     });
   }
 
-  /** What takes the place of the items of a box. @param {Item[]} items @returns {Item[]} */
+  /** What replaces the items of a box. @param {Item[]} items @returns {Item[]} */
   fold(items) {
     const folded = items.length < MANY_STEPS ? items : this.#fold_loops(items);
     return this.has_functions && !folded.every(is_step) ? this.#fold_steps(folded) : folded;
@@ -62,21 +62,21 @@ export class Folder {
     const folded = [...items];
     const siblings = items.map((item) => ({ likeness: this.#find_likeness(item), name: "0", n_params: 0 }));
     for (const { first, period, n } of find_repeated(siblings).reverse()) {
-      const is_called = period === 1 && items[first].kind === "module"; // told by its calls
+      const is_called = period === 1 && items[first].kind === "module"; // named by its calls
       if (n * period < MANY_STEPS || is_called) continue;
       const steps = items.slice(first, first + n * period);
       const name = this.#name(steps.slice(0, period));
-      const tell = (times) => `${times} × ${period > 1 ? `(${name})` : name}`;
+      const name_turns = (times) => `${times} × ${period > 1 ? `(${name})` : name}`;
       const [turn, ...others] = Array.from({ length: n }, (_, i) => (period > 1
         ? box_up("turn", name, steps.slice(i * period, (i + 1) * period)) : steps[i]));
-      folded.splice(first, n * period, box_up("run", tell(n), [turn, box_up("run", tell(n - 1), others)]));
+      folded.splice(first, n * period, box_up("run", name_turns(n), [turn, box_up("run", name_turns(n - 1), others)]));
     }
     return folded;
   }
 
   /** Whether what an operator does is seen without it: it is no product, and has no parameters. */
   #is_small = (op) => !this.is_product[this.trace.op_signature[op]]
-    && !this.is_begin[this.trace.op_place[op]] && !this.trace.is_raised(op)
+    && !this.is_begin[this.trace.op_site[op]] && !this.trace.is_raised(op)
     && !this.reads[op].some(({ storage }) => this.trace.owner_of_storage.has(storage));
 
   /** Who made what operators read that others made, or that came from outside: each value once. */
@@ -87,7 +87,7 @@ export class Folder {
   }
 
   /**
-   * Fold the steps between modules; one at which two wires meet, as the sum of a residual,
+   * Fold the steps between modules; one that two wires reach, as the sum of a residual,
    * stays, and so does what is not small.
    */
   #fold_steps(items) {
@@ -98,8 +98,8 @@ export class Folder {
       const is_foldable = is_step(item) && ops.every(this.#is_small);
       const makers = is_foldable ? this.#list_makers(ops).map((maker) => folds.get(maker)) : [];
       const [fold, ...others] = new Set(makers.filter(Boolean));
-      const n_met = makers.filter((made) => !made).length + Number(Boolean(fold));
-      if (!is_foldable || n_met > 1) {
+      const n_wires = makers.filter((made) => !made).length + Number(Boolean(fold));
+      if (!is_foldable || n_wires > 1) {
         folds.clear();
         found.push([item]);
         continue;

@@ -23,7 +23,7 @@ export const OTHER_PHASE = PHASES.indexOf("other");
 
 /** The phase with which an operator is shown. @param {TraceView} trace @param {number} op */
 export function find_phase(trace, op) {
-  const { phase } = trace.place(op);
+  const { phase } = trace.site(op);
   return list_phases(trace).includes(phase) ? phase : FORWARD_PHASE;
 }
 
@@ -32,15 +32,15 @@ export function find_phase(trace, op) {
  * @param {TraceView} trace
  */
 export function list_phases(trace) {
-  const met = new Set(trace.op_place.map((place) => trace.places[place].phase));
-  if (met.has(FORWARD_PHASE)) met.delete(OTHER_PHASE);
-  return [...met].sort();
+  const found = new Set(trace.op_site.map((site) => trace.call_sites[site].phase));
+  if (found.has(FORWARD_PHASE)) found.delete(OTHER_PHASE);
+  return [...found].sort();
 }
 
 /** The phase to show first: where the program failed, or forward, or code that is in none. @param {TraceView} trace */
 export function choose_phase(trace) {
   const phases = list_phases(trace);
-  const last = trace.error ? trace.place(trace.n_ops - 1).phase : FORWARD_PHASE;
+  const last = trace.error ? trace.site(trace.n_ops - 1).phase : FORWARD_PHASE;
   return [last, FORWARD_PHASE, OTHER_PHASE].find((phase) => phases.includes(phase)) ?? phases[0];
 }
 

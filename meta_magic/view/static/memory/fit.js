@@ -4,7 +4,7 @@ import { format_bytes, format_share, make } from "../dom.js";
 
 /**
  * @typedef {import("../rooflines.js").Device} Device
- * @typedef {{head: string, tell: (nbytes: number) => string, title: string}} FitColumn
+ * @typedef {{head: string, write: (nbytes: number) => string, title: string}} FitColumn
  *   what is said of some bytes of memory
  */
 
@@ -27,15 +27,15 @@ export class FitTable {
   body = make("tbody");
   head = make("thead");
 
-  /** @param {import("../times.js").Times} times @param {number} peak bytes @param {string} place */
-  constructor(times, peak, place) {
+  /** @param {import("../times.js").Times} times @param {number} peak bytes @param {string} name of the device */
+  constructor(times, peak, name) {
     this.times = times;
     this.peak = peak;
     this.groups = group_devices(times.trace.work.devices);
     this.body.append(...this.groups.map((group) => this.make_row(group)));
     const table = make("table", { class: "mm-room" }, this.head, this.body);
     this.element = make("div", { class: "mm-charts mm-fit" }, make("figure", {},
-      make("figcaption", {}, `Will it fit? The recorded peak is ${format_bytes(peak)} on ${place}`),
+      make("figcaption", {}, `Will it fit? The recorded peak is ${format_bytes(peak)} on ${name}`),
       make("div", { class: "mm-scroll", role: "group", tabindex: 0, "aria-label": "Accelerators" }, table),
       make("p", {}, COUNTED)));
     times.subscribe(() => this.mark());
@@ -51,7 +51,7 @@ export class FitTable {
     [...this.body.rows].forEach((row, i) => { // whose buttons may have the focus
       [...row.cells].slice(OWN).forEach((cell) => cell.remove());
       const [{ nbytes }] = this.groups[i];
-      row.append(...columns.map(({ tell, title }) => make("td", { title }, tell(nbytes))));
+      row.append(...columns.map(({ write, title }) => make("td", { title }, write(nbytes))));
     });
     this.mark();
   }

@@ -73,11 +73,11 @@ export function choose_ticks(most) {
   return Array.from({ length: Math.floor(most / step) }, (_, i) => (i + 1) * step);
 }
 
-/** Which choices, in words. @param {string[]} choices */
+/** The names of choices. @param {string[]} choices */
 export const name_choices = (choices) => choices.join(" + ") || "as it is";
 
-/** The largest size that fits, in words. @param {number} size */
-export function tell_size(size) {
+/** The largest size that fits, as text. @param {number} size */
+export function describe_size(size) {
   if (Number.isNaN(size)) return "not known";
   const words = size ? size.toLocaleString("en") : "none";
   return size < MOST ? words : `${words} or more`; // none larger was tried
@@ -87,24 +87,24 @@ export function tell_size(size) {
  * Whether it fits some bytes, and what would; "" where nobody knows.
  * @param {Growth[]} growths that as it is first @param {number} nbytes @param {(nbytes: number) => string} format
  */
-export function tell_fit([plain, ...others], nbytes, format) {
+export function describe_fit([plain, ...others], nbytes, format) {
   const { name, current, step } = plain;
   const largest = find_largest(plain, nbytes);
   if (Number.isNaN(largest)) return "";
-  if (largest >= current) return `${name} = ${current} fits, and up to ${tell_size(largest)}`;
+  if (largest >= current) return `${name} = ${current} fits, and up to ${describe_size(largest)}`;
   const words = largest
-    ? `${name} = ${current} does not fit, up to ${tell_size(largest)} does`
+    ? `${name} = ${current} does not fit, up to ${describe_size(largest)} does`
     : `no ${name} fits, ${step} takes ${format(find_peak(plain, step))}`;
-  return `${words}; ${tell_help(others, largest, nbytes, format)}`;
+  return `${words}; ${describe_help(others, largest, nbytes, format)}`;
 }
 
 /** Which choices have room for more. @param {Growth[]} others @param {(nbytes: number) => string} format */
-function tell_help(others, largest, nbytes, format) {
+function describe_help(others, largest, nbytes, format) {
   if (!others.length) return "a choice may help";
   const found = others.map((growth) => ({ growth, size: find_largest(growth, nbytes) }))
     .filter(({ size }) => size > largest).sort((a, b) => b.size - a.size);
   if (found.length) {
-    return found.map(({ growth, size }) => `${name_choices(growth.choices)}: up to ${tell_size(size)}`).join(", ");
+    return found.map(({ growth, size }) => `${name_choices(growth.choices)}: up to ${describe_size(size)}`).join(", ");
   }
   const peaks = others.map((growth) => ({ growth, peak: find_peak(growth, growth.step) }))
     .filter(({ peak }) => !Number.isNaN(peak)).sort((a, b) => a.peak - b.peak);

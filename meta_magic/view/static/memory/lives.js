@@ -11,7 +11,7 @@ import { undo_steps } from "../data.js";
  * @typedef {{storage: number, nbytes: number, start: number, stop: number, category: number,
  *   place: number, op: number}} Life
  *   bytes that a storage has after the operators from `start` to `stop`, which is not
- *   included; `op`: that first met it
+ *   included; `op`: that first used it
  * @typedef {{by_category: Float64Array[], totals: Float64Array, peak: number}} Series
  *   bytes after each operator; `peak`: the first operator after which they are most, or -1
  */
@@ -35,12 +35,12 @@ export function read_lives({ memory, n_ops }) {
 
 /**
  * The bytes over time on a device, or on all.
- * @param {TraceView} trace @param {Life[]} lives @param {number} place or -1 @returns {Series}
+ * @param {TraceView} trace @param {Life[]} lives @param {number} device or -1 @returns {Series}
  */
-export function add_up_lives({ memory, n_ops }, lives, place) {
+export function add_up_lives({ memory, n_ops }, lives, device) {
   const by_category = memory.categories.map(() => new Float64Array(n_ops + 1));
-  for (const { nbytes, start, stop, category, place: at } of lives) {
-    if (place >= 0 && at !== place) continue;
+  for (const { nbytes, start, stop, category, place } of lives) {
+    if (device >= 0 && place !== device) continue;
     by_category[category][start] += nbytes;
     by_category[category][stop] -= nbytes;
   }
@@ -51,7 +51,7 @@ export function add_up_lives({ memory, n_ops }, lives, place) {
   return { by_category, totals, peak: find_most(totals, 0, n_ops) };
 }
 
-/** The first place of the largest of some numbers, or -1. @param {Float64Array} numbers */
+/** The first index of the largest of some numbers, or -1. @param {Float64Array} numbers */
 export function find_most(numbers, from, to) {
   let most = -1;
   for (let i = from; i < to; i += 1) if (most < 0 || numbers[i] > numbers[most]) most = i;
@@ -87,17 +87,17 @@ export function choose_marks(most) {
 
 /**
  * What is alive after an operator, by module and by line; -1 and 0 are outside of those.
- * @param {TraceView} trace @param {Life[]} lives @param {number} place or -1 @param {number} op
+ * @param {TraceView} trace @param {Life[]} lives @param {number} device or -1 @param {number} op
  */
-export function list_living(trace, lives, place, op) {
+export function list_live(trace, lives, device, op) {
   const by_module = new Map();
   const by_line = new Map();
   const add = (map, key, nbytes) => map.set(key, (map.get(key) ?? 0) + nbytes);
   for (const life of lives) {
     const { nbytes, start, stop, storage } = life;
-    if (start > op || stop <= op || !nbytes || (place >= 0 && life.place !== place)) continue;
+    if (start > op || stop <= op || !nbytes || (device >= 0 && life.place !== device)) continue;
     add(by_module, trace.owner_of_storage.get(storage) ?? trace.op_module[life.op] ?? -1, nbytes);
-    add(by_line, trace.place(life.op)?.line ?? 0, nbytes);
+    add(by_line, trace.site(life.op)?.line ?? 0, nbytes);
   }
   return { by_module, by_line };
 }

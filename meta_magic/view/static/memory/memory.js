@@ -1,6 +1,6 @@
 // The Memory view: live bytes over time, and the live storages after one operator.
 
-import { find_living } from "../alive.js";
+import { find_live } from "../alive.js";
 import { add_up_modules, build_tops } from "../charts/areas.js";
 import { make_measure, make_paint } from "../charts/charts.js";
 import { Treemap } from "../charts/treemap.js";
@@ -9,7 +9,7 @@ import { format_bytes, make } from "../dom.js";
 import { find_module } from "../selection.js";
 import { is_op_selected } from "../tables/operators.js";
 import { FitTable } from "./fit.js";
-import { add_up_lives, list_living } from "./lives.js";
+import { add_up_lives, list_live } from "./lives.js";
 import { Timeline } from "./timeline.js";
 
 /** @typedef {import("../charts/areas.js").Area} Area */
@@ -18,7 +18,7 @@ import { Timeline } from "./timeline.js";
 export class MemoryView {
   width = 0;
   sized = make("span");
-  maps = make("div", { class: "mm-charts mm-living" });
+  maps = make("div", { class: "mm-charts mm-live" });
   paints = { module: make_paint(), line: make_paint() }; // whichever operator is chosen
 
   /**
@@ -30,13 +30,13 @@ export class MemoryView {
     this.trace = trace;
     this.selection = selection;
     this.times = times;
-    this.lives = this.recorded = find_living(trace).lives;
+    this.lives = this.recorded = find_live(trace).lives;
     this.measure = make_measure();
-    const { places, accelerator } = trace.memory;
-    const all = places.map((_, i) => add_up_lives(trace, this.lives, i));
+    const { places: devices, accelerator } = trace.memory;
+    const all = devices.map((_, i) => add_up_lives(trace, this.lives, i));
     const most = all.map(({ totals, peak }) => totals[peak]);
-    this.place = most.indexOf(Math.max(...most));
-    this.series = all[this.place];
+    this.chosen = most.indexOf(Math.max(...most));
+    this.series = all[this.chosen];
     this.timeline = new Timeline(trace, this.series, {
       measure: this.measure, select: (index) => selection.select({ kind: "op", index }),
     });
@@ -45,21 +45,21 @@ export class MemoryView {
       onclick: () => selection.select({ kind: "op", index: this.series.peak }),
     });
     this.timeline.element.prepend(make("figcaption", {},
-      "Bytes alive after each operator", this.sized, " ", ...this.make_chooser(places), this.jump));
+      "Bytes alive after each operator", this.sized, " ", ...this.make_chooser(devices), this.jump));
     this.charts = make("div", { class: "mm-charts" }, this.timeline.element);
-    this.fit = new FitTable(times, most[places.indexOf(accelerator)], accelerator);
+    this.fit = new FitTable(times, most[devices.indexOf(accelerator)], accelerator);
     this.element = make("div", { class: "mm-memory" }, this.charts, this.fit.element, this.maps);
     this.show_series();
   }
 
-  /** @param {string[]} places */
-  make_chooser(places) {
-    if (places.length < 2) return [];
-    const names = [...places, "all devices"].map((name, i) =>
-      make("option", { selected: i === this.place }, name));
+  /** @param {string[]} devices */
+  make_chooser(devices) {
+    if (devices.length < 2) return [];
+    const names = [...devices, "all devices"].map((name, i) =>
+      make("option", { selected: i === this.chosen }, name));
     const onchange = ({ target }) => {
-      this.place = places.indexOf(target.value);
-      this.series = add_up_lives(this.trace, this.lives, this.place);
+      this.chosen = devices.indexOf(target.value);
+      this.series = add_up_lives(this.trace, this.lives, this.chosen);
       this.show_series();
     };
     return [make("select", { "aria-label": "Device", onchange }, ...names), " "];
@@ -69,7 +69,7 @@ export class MemoryView {
   show_lives(lives = this.recorded, words = "") {
     if (lives === this.lives) return;
     this.lives = lives;
-    this.series = add_up_lives(this.trace, lives, this.place);
+    this.series = add_up_lives(this.trace, lives, this.chosen);
     this.sized.textContent = words;
     this.show_series();
   }
@@ -79,13 +79,13 @@ export class MemoryView {
     this.at = this.series.peak;
     this.timeline.show(this.series);
     this.jump.textContent = `peak ${format_bytes(this.series.totals[this.at])}`;
-    this.show_living();
+    this.show_live();
   }
 
   /** What is alive after the chosen operator, by module and by line. */
-  show_living() {
+  show_live() {
     const { trace, at } = this;
-    const { by_module, by_line } = list_living(trace, this.lives, this.place, at);
+    const { by_module, by_line } = list_live(trace, this.lives, this.chosen, at);
     const title = `Alive after operator ${at},`;
     this.by_module = this.make_map(`${title} by module`, "module", this.list_modules(by_module));
     this.by_line = this.make_map(`${title} by line`, "line", this.list_lines(by_line));
@@ -145,7 +145,7 @@ export class MemoryView {
     if (kind === "op") this.timeline.point(index);
     if (kind === "op" && index !== this.at) {
       this.at = index;
-      this.show_living();
+      this.show_live();
     } else this.mark();
   }
 
@@ -153,7 +153,7 @@ export class MemoryView {
   mark() {
     const { trace, selection: { current } } = this;
     const { kind, index } = current ?? {};
-    const line = { line: index, op: kind === "op" && trace.place(index).line }[kind] ?? 0;
+    const line = { line: index, op: kind === "op" && trace.site(index).line }[kind] ?? 0;
     this.by_module.mark(list_path(trace, find_module(trace, current)));
     this.by_line.mark([line]);
     this.timeline.mark((op) => is_op_selected(trace, current, op));

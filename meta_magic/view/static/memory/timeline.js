@@ -35,7 +35,7 @@ export class Timeline {
   width = 0;
   band = draw("path", { class: "mm-band" });
   cursor = draw("path", { class: "mm-cursor" });
-  told = make("output");
+  output = make("output");
 
   /**
    * @param {import("../data.js").TraceView} trace @param {Series} series
@@ -45,7 +45,7 @@ export class Timeline {
     this.trace = trace;
     this.series = series;
     this.tools = tools;
-    this.phases = find_plateaus(Array.from(trace.op_place, (_, op) => trace.place(op).phase));
+    this.phases = find_plateaus(Array.from(trace.op_site, (_, op) => trace.site(op).phase));
     this.svg = draw("svg", {
       role: "slider", tabindex: 0, height: TIMELINE_HEIGHT, "aria-label": "Operator",
       "aria-valuemin": 0, "aria-valuemax": trace.n_ops - 1,
@@ -59,7 +59,7 @@ export class Timeline {
       return { words, value, key };
     });
     this.element = make("figure", { class: "mm-curve" }, this.svg,
-      make("div", { class: "mm-groups" }, ...this.keys.map(({ key }) => key)), this.told);
+      make("div", { class: "mm-groups" }, ...this.keys.map(({ key }) => key)), this.output);
     this.point(series.peak);
   }
 
@@ -129,7 +129,7 @@ export class Timeline {
     const x = this.x(peak + 0.5);
     const is_left = x > this.width / 2;
     const room = Math.max(x, this.width - x) - 8;
-    const words = this.tell_peak();
+    const words = this.describe_peak();
     const text = [words, words.split(":")[0]].find((text) => this.tools.measure(text) <= room) ?? "peak";
     return [
       draw("path", { class: "mm-peak", d: `M${x} 0V${TIMELINE_HEIGHT - BELOW}` }),
@@ -137,11 +137,11 @@ export class Timeline {
     ];
   }
 
-  tell_peak = () => `peak ${format_bytes(this.series.totals[this.series.peak])}: ${this.tell_op(this.series.peak)}`;
+  describe_peak = () => `peak ${format_bytes(this.series.totals[this.series.peak])}: ${this.describe_op(this.series.peak)}`;
 
-  /** Which operator it is, and where it stands. @param {number} op */
-  tell_op(op) {
-    const { line } = this.trace.place(op);
+  /** An operator, with its line and module, as text. @param {number} op */
+  describe_op(op) {
+    const { line } = this.trace.site(op);
     const { fqn } = this.trace.modules[this.trace.op_module[op]] ?? {};
     return [`#${op} ${shorten_op(this.trace.signature(op).op)}`, line && `line ${line}`, fqn && `in ${fqn}`].filter(Boolean).join(" · ");
   }
@@ -150,13 +150,13 @@ export class Timeline {
   point(op) {
     const { by_category, totals } = this.series;
     this.at = Math.max(0, Math.min(this.trace.n_ops - 1, op));
-    const words = `${this.tell_op(this.at)} · ${format_bytes(totals[this.at])}`;
+    const words = `${this.describe_op(this.at)} · ${format_bytes(totals[this.at])}`;
     const parts = this.keys.flatMap(({ words, value }, i) => {
       const nbytes = by_category[i][this.at];
       value.textContent = format_bytes(nbytes);
       return nbytes ? [`${words} ${value.textContent}`] : [];
     });
-    this.told.textContent = words;
+    this.output.textContent = words;
     fill(this.svg, { "aria-valuenow": this.at, "aria-valuetext": `${words}: ${parts.join(", ")}` });
     const x = this.x(this.at + 0.5);
     this.cursor.setAttribute("d", `M${x} 0V${TIMELINE_HEIGHT - BELOW}`);
@@ -178,7 +178,7 @@ export class Timeline {
 
   /** Mark some operators. @param {(op: number) => boolean} is_in */
   mark(is_in) {
-    const parts = find_plateaus(Array.from(this.trace.op_place, (_, op) => is_in(op)));
+    const parts = find_plateaus(Array.from(this.trace.op_site, (_, op) => is_in(op)));
     const boxes = parts.map(({ start, end, value }) => {
       const from = this.x(start);
       const to = Math.max(this.x(end), from + LEAST_BAND);

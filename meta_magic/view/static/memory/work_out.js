@@ -2,7 +2,7 @@
 
 import { NOT_YET, SILENCE } from "../asking.js";
 import { format_bytes, make, make_id } from "../dom.js";
-import { choose_end, find_largest, find_peak, name_choices, resize_lives, tell_fit, tell_size } from "./growth.js";
+import { choose_end, find_largest, find_peak, name_choices, resize_lives, describe_fit, describe_size } from "./growth.js";
 import { Peaks } from "./peaks.js";
 
 /**
@@ -21,9 +21,9 @@ const NO_CURVE = "Operators differ by size: each point was recorded, and nothing
 const is_focused = (element) => element.ownerDocument.activeElement === element;
 
 /** Which sizes follow from those recorded. @param {Growth} growth */
-const tell_step = ({ step }) => (step > 1 ? `all other multiples of ${step} follow` : "all others follow");
+const describe_step = ({ step }) => (step > 1 ? `all other multiples of ${step} follow` : "all others follow");
 
-/** Asks a kernel, and shows what it told; owns the size and the choices that are looked at. */
+/** Asks a kernel, and shows its answer; owns the size and the choices that are shown. */
 class WorkOut {
   size = 0;
   /** @type {any[]} */ seen = [];
@@ -80,10 +80,10 @@ class WorkOut {
     this.send({ name: this.pick.value, choices, device: this.view.times.device.name });
   }
 
-  /** Show what the kernel told, if it did. */
+  /** Show the kernel's answer, if it is a new one. */
   follow() {
-    const told = TRAITS.map((name) => this.model.get(name));
-    if (told.every((value, i) => value === this.seen[i])) return;
+    const answered = TRAITS.map((name) => this.model.get(name));
+    if (answered.every((value, i) => value === this.seen[i])) return;
     clearTimeout(this.late);
     this.show();
   }
@@ -129,11 +129,11 @@ class WorkOut {
     if (left) (is_running ? this.stop : this.start).focus();
     this.status.replaceChildren(is_running ? `${message}…` : message && `not worked out: ${message}`);
     this.shown.hidden = !growths.length;
-    this.notes.replaceChildren(...this.tell(all, growths).filter(Boolean).map((text) => make("p", {}, text)));
+    this.notes.replaceChildren(...this.describe(all, growths).filter(Boolean).map((text) => make("p", {}, text)));
     fit.show(all.map((growth) => ({
       head: name_choices(growth.choices),
       title: growth.reason ?? "",
-      tell: (nbytes) => tell_size(find_largest(growth, nbytes)),
+      write: (nbytes) => describe_size(find_largest(growth, nbytes)),
     })), `largest ${pick.value}`);
     if (growths.length) this.show_peaks(growths);
   }
@@ -154,17 +154,17 @@ class WorkOut {
     this.peaks.show({ growths, times, end, size });
   }
 
-  /** What is to be known of it, in words. @param {Growth[]} all @param {Growth[]} growths */
-  tell(all, growths) {
+  /** The notes below the chart. @param {Growth[]} all @param {Growth[]} growths */
+  describe(all, growths) {
     const { device } = this.view.times;
     if (!device.nbytes) return [`How much memory ${device.title} has varies: choose an accelerator.`];
     if (!growths.length) return [];
     const [plain] = growths;
-    const words = tell_fit(growths, device.nbytes, format_bytes);
+    const words = describe_fit(growths, device.nbytes, format_bytes);
     const at = plain.recorded.map(([size]) => size.toLocaleString("en")).join(", ");
     return [
       words && `${device.title}: ${words}.`,
-      plain.highest.length ? `By recordings with ${plain.name} = ${at}; ${tell_step(plain)} from them.` : NO_CURVE,
+      plain.highest.length ? `By recordings with ${plain.name} = ${at}; ${describe_step(plain)} from them.` : NO_CURVE,
       plain.highest.length && !this.stretches ? OTHER_PROGRAM : "",
       ...all.flatMap(({ choices, reason }) => (reason ? [`With ${name_choices(choices)}: ${reason}.`] : [])),
     ];

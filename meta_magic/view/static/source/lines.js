@@ -7,7 +7,7 @@ import { format_bytes, format_shape, shorten_dtype, shorten_op } from "../dom.js
 /**
  * @typedef {import("../data.js").TraceView} TraceView
  * @typedef {{kind: string, index: number, first: number, end: number, name: string,
- *   module: number, outputs: {geometry: import("../data.js").Geometry}[], place: any,
+ *   module: number, outputs: {geometry: import("../data.js").Geometry}[], site: any,
  *   line: number, signature?: object, is_loop?: boolean, parent?: number, forward?: number,
  *   row?: SourceRow, caller?: SourceRow, span?: SourceSpan}} SourceItem
  *   an operator, or a call of a module with the operators from `first` to `end`; `kind` and
@@ -64,7 +64,7 @@ export function source_paint(line, tokens, paint, from, to) {
 
 /**
  * Add an expression to all rows that it is on.
- * @param {SourceSpan} span @param {import("../data.js").Position} place
+ * @param {SourceSpan} span @param {import("../data.js").Position} position
  * @param {(number: number) => SourceRow | undefined} row_of
  */
 function add_pieces(span, { start, end, column, end_column }, row_of) {
@@ -80,13 +80,13 @@ function add_pieces(span, { start, end, column, end_column }, row_of) {
 
 /** Put those of a row into order: outer ones first. @param {SourceRow} row */
 function sort_pieces({ pieces }) {
-  const begin = (/** @type {SourcePiece} */ { span }) => span.items[0].place;
+  const begin = (/** @type {SourcePiece} */ { span }) => span.items[0].site;
   pieces.sort((a, b) => a.from - b.from || b.to - a.to || begin(a).start - begin(b).start
     || begin(a).column - begin(b).column || begin(b).end - begin(a).end);
 }
 
 /**
- * Split what a line did into its passes: one begins where a position is met again, unless its
+ * Split what a line did into its passes: one begins where a position comes again, unless its
  * function goes on there; that begins anew with the signature that it began with.
  * @param {SourceItem[]} items
  */
@@ -96,11 +96,11 @@ export function source_passes(items) {
   for (const item of items) {
     const pass = passes.at(-1);
     const last = pass?.at(-1);
-    const met = pass?.find(({ span }) => span === item.span);
+    const known = pass?.find(({ span }) => span === item.span);
     const goes_on = last?.end === item.first && last.span === item.span
-      && met.signature !== item.signature;
+      && known.signature !== item.signature;
     const may_begin = item.kind === "module" || (item.span && item.is_loop);
-    if (!pass || (may_begin && met && !goes_on)) passes.push([item]);
+    if (!pass || (may_begin && known && !goes_on)) passes.push([item]);
     else pass.push(item);
   }
   return passes;
@@ -110,12 +110,12 @@ export function source_passes(items) {
 function read_items(/** @type {TraceView} */ trace) {
   const calls = trace.calls.map((call) => ({
     ...call, kind: "module", index: call.module, first: call.first_op, end: call.end_op,
-    name: `operators: ${call.end_op - call.first_op}`, place: call.position,
+    name: `operators: ${call.end_op - call.first_op}`, site: call.position,
   }));
-  const ops = Array.from(trace.op_place, (_, index) => trace.op(index)).map((op) => ({
+  const ops = Array.from(trace.op_site, (_, index) => trace.op(index)).map((op) => ({
     ...op, kind: "op", first: op.index, end: op.index + 1, name: shorten_op(op.signature.op),
     // What a constructor, autograd or an optimizer repeats is no loop of the cell.
-    line: op.place.line, is_loop: ["forward", "other"].includes(PHASES[op.place.phase]),
+    line: op.site.line, is_loop: ["forward", "other"].includes(PHASES[op.site.phase]),
   }));
   return [...calls, ...ops].sort((a, b) => a.first - b.first);
 }
@@ -125,40 +125,40 @@ function read_items(/** @type {TraceView} */ trace) {
  * @param {TraceView} trace
  */
 export function source_rows(trace) {
-  const row_by_place = new Map();
-  const row_at = (file, number) => row_by_place.get(`${file}:${number}`);
+  const row_by_line = new Map();
+  const row_at = (file, number) => row_by_line.get(`${file}:${number}`);
   const { tokens } = trace;
   const cell = { ...trace.cell, scope: "", tokens, text: trace.source.trimEnd() || "# no source" };
   for (const { file, first, scope, text, tokens } of [cell, ...trace.texts]) {
     // A function in a function is there already, as are those of the cell.
     if (row_at(file, first)) continue;
-    text.split(/\r?\n/).forEach((line, i) => row_by_place.set(`${file}:${first + i}`, {
+    text.split(/\r?\n/).forEach((line, i) => row_by_line.set(`${file}:${first + i}`, {
       kind: scope ? "" : "line", index: first + i, heading: i ? "" : scope, line,
       tokens: tokens?.[i] ?? [], items: [], until: 0, spans: new Map(), pieces: [],
     }));
   }
   const items = read_items(trace);
   for (const item of items) {
-    const { file, start, end, column, end_column } = item.place ?? {};
+    const { file, start, end, column, end_column } = item.site ?? {};
     const row = row_at(file, start);
     const key = `${column} ${end}:${end_column}`;
     if (row && !row.spans.has(key)) {
       row.spans.set(key, { row, items: [] });
-      add_pieces(row.spans.get(key), item.place, (number) => row_at(file, number));
+      add_pieces(row.spans.get(key), item.site, (number) => row_at(file, number));
     }
     item.span = row?.spans.get(key);
     item.span?.items.push(item);
     item.caller = row_at(cell.file, item.line);
     item.row = row ?? item.caller;
-    // A backward operator stands where its forward one does, and made nothing there;
+    // A backward operator has the position of its forward one, and made nothing there;
     // a module that torch called is part of the one that led there.
-    if (item.forward >= 0 || trace.calls[item.parent]?.position === item.place) continue;
+    if (item.forward >= 0 || trace.calls[item.parent]?.position === item.site) continue;
     if (!item.row || item.first < item.row.until) continue;
     item.row.items.push(item);
     if (item.kind === "module") item.row.until = item.end;
   }
   /** @type {SourceRow[]} */
-  const rows = [...row_by_place.values()];
+  const rows = [...row_by_line.values()];
   for (const row of rows) row.passes = source_passes(row.items);
   rows.forEach(sort_pieces);
   return { rows, items };
@@ -172,14 +172,14 @@ export function source_shapes(items) {
 }
 
 /**
- * What an expression did, in words, line by line.
+ * What an expression did, as lines of text.
  * @param {TraceView} trace @param {SourceItem[]} items
  */
 export function source_describe(trace, items) {
-  const { module, place } = items[0];
+  const { module, site } = items[0];
   const { fqn, class_name } = trace.modules[module] ?? {};
   return [
-    place.function,
+    site.function,
     class_name && `${fqn || "the root"}: ${class_name.split(".").pop()}`,
     items.slice(-6).map(({ name }) => name).join(" → "),
     ...items.at(-1).outputs.slice(0, 3).map(({ geometry: { shape, stride, dtype, nbytes } }) =>

@@ -12,9 +12,9 @@ import { source_describe, source_nest, source_paint, source_rows, source_shapes 
 
 const SOURCE_SHAPES = 3; // that a line shows, as in source.css
 
-/** Shows lines; owns which pass of each is shown, and what each element stands for. */
+/** Shows lines; owns which pass of each is shown, and the record of each element. */
 class Source {
-  /** What each line and expression stands for. @type {Map<HTMLElement, any>} */
+  /** The row or span of each element. @type {Map<HTMLElement, any>} */
   parts = new Map();
   tip = make("div", { class: "mm-source-tip", role: "tooltip", popover: "manual" });
   /** What the pointer is on, or the keys. @type {SourceSpan | undefined} */ near;
@@ -31,11 +31,11 @@ class Source {
     this.items = items;
     this.stop = { text: `stopped here: ${trace.error}`, line: trace.error_line };
     const leave = () => this.show_tip(this.box);
-    const tell = ({ target }) => this.show_tip(target);
+    const show = ({ target }) => this.show_tip(target);
     this.box = make("div", {
       class: "mm-source", tabindex: 0, role: "group", "aria-label": "Source",
       onclick: ({ target }) => this.choose(target),
-      onpointerover: tell, onfocusin: tell, onpointerleave: leave, onfocusout: leave,
+      onpointerover: show, onfocusin: show, onpointerleave: leave, onfocusout: leave,
       onkeydown: ({ key, target }) => {
         if (key === "Escape") leave();
         if (key === "Enter" && target.matches("span")) this.choose(target);

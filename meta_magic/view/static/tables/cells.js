@@ -1,7 +1,7 @@
 // The elements of a table: its head, and a row of cells, as the columns say.
 
 import { FORMATS, make } from "../dom.js";
-import { tell_meanings } from "../words.js";
+import { explain_texts } from "../meanings.js";
 
 const STEP = 16; // pixels by which a key widens a column
 
@@ -63,13 +63,13 @@ export function make_heading(column, actions) {
  * @param {import("./rows.js").GridValues} values @param {number | undefined} level
  * @param {import("./grid.js").GridView} view
  */
-export function make_cells(columns, values, level, { tells = {}, makes = {} }) {
+export function make_cells(columns, values, level, { titles = {}, makes = {} }) {
   const cells = columns.map((column) => {
     const value = values[column.name];
     const text = value === "" ? "" : (FORMATS[column.format] ?? String)(value);
     const style = column.format === "share" && `--mm-share: ${text}`;
-    const tell = tells[column.name] ?? (column.format === "marks" ? tell_meanings : String);
-    const title = value === "" ? "" : tell(value);
+    const describe = titles[column.name] ?? (column.format === "marks" ? explain_texts : String);
+    const title = value === "" ? "" : describe(value);
     return make("div", { role: "gridcell", class: classify(column), title, style }, ...makes[column.name]?.(values) ?? [text]);
   });
   if (level) {

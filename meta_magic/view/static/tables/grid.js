@@ -23,11 +23,11 @@ const GRID_SPARE = 12;
  *   is_selected: (selected: Selected | null, row: any) => boolean,
  *   is_bad?: (row: any) => boolean, is_main?: (row: any) => boolean,
  *   pick: (row: any) => Selected, toggle?: (row: any) => unknown,
- *   tells?: Record<string, (value: any) => string>, makes?: Record<string, (values: GridValues) => (Node | string)[]>, beside?: Record<string, HTMLElement>}} GridView
+ *   titles?: Record<string, (value: any) => string>, makes?: Record<string, (values: GridValues) => (Node | string)[]>, beside?: Record<string, HTMLElement>}} GridView
  *   `list`: the rows to show; what hides the wanted one is opened. `follows`: whether a
  *   selection is about any row, `is_selected`: about this one. `is_bad`: whether it is shown in red. `is_main`: whether it is the one to
  *   show of several that are selected. `pick`: what a row selects. `toggle`: opens or closes a row. By
- *   column, `tells`: what the hover over a value says, `makes`: what is drawn in the place of its text, `beside`: what stands in the bar with it
+ *   column, `titles`: what the hover over a value says, `makes`: what is drawn instead of its text, `beside`: what is in the bar with it
  */
 
 /** Shows rows; owns which there are, their order, and the one that the keys act on. */
@@ -36,7 +36,7 @@ export class Grid {
   /** The row that the keys act on. */ active = 0;
   /** Where it was scrolled to when it was drawn. */ drawn = 0;
   /** How far it is scrolled sideways. */ left = 0;
-  /** Whether it was told to scroll while out of sight. */ is_late = false;
+  /** Whether it had to scroll while out of sight. */ is_late = false;
   /** The column that it is sorted by, and how. */
   order = { name: "", direction: 0 };
   sort = (/** @type {any[]} */ some) => some;
@@ -257,7 +257,7 @@ export class Grid {
     this.show(0);
   };
 
-  /** While out of sight it could not scroll to where it was told to. */
+  /** Scroll now, if that was not possible while out of sight. */
   resize = () => {
     if (this.is_late) this.go(this.active);
     else this.draw(this.drawn);

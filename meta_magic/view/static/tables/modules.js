@@ -152,7 +152,7 @@ export function mount_modules(element, trace, selection, settings, times) {
   const grid = mount_grid(element, selection, {
     label: "Modules", hint: "filter by path or class", columns: trace.columns.modules,
     read: (row) => (row.tensors?.length ? read_held_row : read_module_row)(trace, row, flops, times),
-    tells: { time: (share) => times.tell(share * times.in_modules) },
+    titles: { time: (share) => times.describe(share * times.in_modules) },
     beside: { time: make_device_select(times) },
     list: (filter, sort, wanted) => build_module_rows(trace, {
       filter, open, sort, wanted: find(wanted), wanted_tensor: find_tensor(wanted), depth, has_runs,

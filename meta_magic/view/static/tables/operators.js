@@ -1,6 +1,6 @@
 // The operators as a table: to filter, to sort, to copy.
 
-import { find_living } from "../alive.js";
+import { find_live } from "../alive.js";
 import { PHASES } from "../data.js";
 import { make_device_select } from "../devices.js";
 import { list_sizes, make, shorten_dtype, shorten_op } from "../dom.js";
@@ -25,7 +25,7 @@ function read_held(trace, i, times) {
   const { op, args, inputs, outputs, writes, views, flops } = trace.signature(i);
   const [nbytes_read, nbytes_written] = [trace.work.read, trace.work.written].map((nbytes) => nbytes[trace.op_signature[i]]);
   const nbytes = nbytes_read + nbytes_written;
-  const place = trace.place(i);
+  const site = trace.site(i);
   const module = trace.modules[trace.op_module[i]];
   return {
     index: i, op, inputs: list_tensors(inputs), outputs: list_tensors(outputs), arguments: args,
@@ -33,15 +33,15 @@ function read_held(trace, i, times) {
     // Modules are numbered root by root.
     root: hide_none(trace.roots.findLastIndex((root) => root <= trace.op_module[i])),
     module_call: hide_none(trace.op_call[i]),
-    phase: PHASES[place.phase], line: place.line || "", function: place.function,
+    phase: PHASES[site.phase], line: site.line || "", function: site.function,
     forward: hide_none(trace.op_forward[i]), flops: hide_none(flops),
     time: times?.has(i) && times.of_op(i) / times.total || "",
     // Worked out for all operators when it is first asked for.
-    get alive() { return find_living(trace).totals[i]; },
+    get alive() { return find_live(trace).totals[i]; },
     nbytes_read, nbytes_written, intensity: flops > 0 && nbytes ? flops / nbytes : "",
     views: views.filter((input) => input >= 0).join(" "), writes: writes.join(" "),
-    position: place.file && `${place.file}:${place.start}`,
-    ...trace.remarks_of_op[i] ?? trace.no_remarks,
+    position: site.file && `${site.file}:${site.start}`,
+    ...trace.notes_of_op[i] ?? trace.no_notes,
   };
 }
 
@@ -74,7 +74,7 @@ const list_op_tensors = ({ op_tensors, op_start }, i) =>
 export function is_op_selected(trace, selected, i) {
   const { kind, index } = selected ?? {};
   if (kind === "op") return i === index;
-  if (kind === "line") return trace.place(i).line === index;
+  if (kind === "line") return trace.site(i).line === index;
   if (kind === "tensor") return list_op_tensors(trace, i).includes(index);
   if (kind !== "module") return false;
   let module = trace.op_module[i];
@@ -93,12 +93,12 @@ export function find_stretch(phases, phase, active) {
 }
 
 /** What a share of the time says: of a single operator only how it compares. */
-function tell_rank(/** @type {Times} */ { each, total, device }, share) {
+function describe_rank(/** @type {Times} */ { each, total, device }, share) {
   const n_longer = each.filter((seconds) => seconds > total * share * (1 + 1e-9)).length;
   return `rank ${n_longer + 1} of ${each.length} different calls by time on ${device.title}, ${ESTIMATE}`;
 }
 
-/** Tensors in a cell, as `list_tensors` has them; `ask` is told of a size that is clicked. */
+/** Tensors in a cell, as `list_tensors` has them; `ask` is called with a size that is clicked. */
 const make_tensors = (/** @type {import("../data.js").TensorSeen[]} */ tensors, ask) =>
   tensors.flatMap(({ id, geometry: { shape, dtype } }, i) => [i ? ", " : "", ...list_sizes(shape, (size, dim) =>
     make("span", {
@@ -119,12 +119,12 @@ export function mount_operators(element, trace, selection, settings, times) {
   const all = [...Array(trace.n_ops).keys()];
   const texts = [];
   const read = (i) => read_op(trace, i, times);
-  const phase_of = (i) => trace.place(i).phase;
+  const phase_of = (i) => trace.site(i).phase;
   const make_side = (side) => (values) => make_tensors(trace.op(values.index)[side], (selected) =>
     selection.select(selected, grid?.element));
   const grid = mount_grid(element, selection, {
     label: "Operators", hint: "filter, as in op:mm line:7", columns: trace.columns.ops, read,
-    tells: { time: (share) => tell_rank(times, share) },
+    titles: { time: (share) => describe_rank(times, share) },
     beside: { time: make_device_select(times) },
     makes: { inputs: make_side("inputs"), outputs: make_side("outputs") },
     list: (filter, sort) => {

@@ -11,7 +11,7 @@ import { make } from "../dom.js";
  *   a dimension of a tensor among those of an operator
  * @typedef {(line: number) => void} ShowLine
  * @typedef {(asked: AskedSize, call: string, draw_chain: (chain: Chain) => HTMLElement) => HTMLElement}
- *   MakeWhy makes what tells where a size comes from; `call` does so in Python
+ *   MakeWhy makes what shows where a size comes from; `call` does so in Python
  */
 
 const DEEPER = 14; // pixels
@@ -36,14 +36,14 @@ export class Whys {
     this.show_line = show_line;
   }
 
-  /** What a number comes from stands below it, indented. */
+  /** What a number comes from is below it, indented. */
   draw_chain = (/** @type {Chain} */ { steps, caveat }) => make("div", {},
     make("ul", { class: "mm-chain" }, ...steps.map(({ depth, value, text, line }) =>
       make("li", { style: `margin-left: ${DEEPER * Math.min(depth, DEEPEST)}px` }, make("b", {}, `${value}`),
         ` = ${text} `, line ? make_line_link(line, this.show_line) : ""))), caveat);
 
   /** Why a tensor has the size of a dimension. @param {number} tensor @param {number} dim */
-  tell(tensor, dim) {
+  explain(tensor, dim) {
     const { trace, lineage } = this;
     const { given = [], lineages = [] } = trace.explanation ?? {};
     const names = given.map((one) => one.tensor === tensor && name_size(one, dim));

@@ -39,7 +39,7 @@ function make_repair({ diff, source, consequence }, i, show_line, make_cell) {
     type: "button", class: "mm-button", title: `%meta repair ${i + 1} puts it into a new cell`,
     onclick: async () => { said.textContent = await act(); },
   }, text);
-  const put = () => (make_cell(source) ? "it stands in a new cell below" : copy_repair(source));
+  const put = () => (make_cell(source) ? "it is in a new cell below" : copy_repair(source));
   return make("li", {}, consequence, make_diff(diff, show_line),
     ...make_cell && source ? [press("New cell below", put)] : [],
     ...source ? [press("Copy", () => copy_repair(source)), said] : []);

@@ -11,12 +11,12 @@ import { make_repairs } from "./repairs.js";
  * @typedef {{where: string, expression: string, callers: [string, string][], module: string,
  *   given: Given[], rules: string[], lineages: import("./chain.js").Chain[],
  *   repairs: import("./repairs.js").Repair[], n_more: number, unrepaired: string}} Explanation
- *   as `view/explanation_payload.py` writes it; `callers`: places on the way, and what stands there;
+ *   as `view/explanation_payload.py` writes it; `callers`: call sites on the way, each with its code;
  *   `n_more`: tensors that are not listed; `unrepaired`: why there are no repairs, or ""
  */
 
-/** A place in the user's code, and what stands there. */
-function tell_place(where, text, show_line) {
+/** A call site in the user's code, with its code. */
+function link_site(where, text, show_line) {
   const line = Number(where.match(/^line (\d+)$/)?.[1]);
   return [line ? make_line_link(line, show_line) : where, where && text ? ": " : "", make("code", {}, text)];
 }
@@ -32,16 +32,16 @@ class Chains {
     this.element.querySelector("details")?.setAttribute("open", "");
   }
 
-  add(name, size, told) {
-    const part = make("details", {}, make("summary", {}, `why ${size}: ${name}`), told);
+  add(name, size, content) {
+    const part = make("details", {}, make("summary", {}, `why ${size}: ${name}`), content);
     this.parts.set(name, part);
     this.element.append(part);
     return part;
   }
 
   /** Open the chain of a size that was clicked, to which Escape leads back. */
-  open(name, size, button, tell) {
-    const part = this.parts.get(name) ?? this.add(name, size, tell());
+  open(name, size, button, draw) {
+    const part = this.parts.get(name) ?? this.add(name, size, draw());
     part.open = true;
     part.onkeydown = ({ key }) => {
       if (key !== "Escape") return;
@@ -59,7 +59,7 @@ function make_given(/** @type {Given[]} */ all, /** @type {Chains} */ chains, wh
     const button = make("button", {
       type: "button", class: `mm-dim ${given.marked.includes(dim) ? "mm-marked" : ""}`,
       "aria-label": `${size}, ${name}`, title: `why ${size}?`,
-      onclick: () => chains.open(name, size, button, () => whys.tell(given.tensor, dim)),
+      onclick: () => chains.open(name, size, button, () => whys.explain(given.tensor, dim)),
     }, `${size}`);
     return button;
   };
@@ -79,8 +79,8 @@ export function make_explanation(explanation, whys, make_cell) {
   const chains = new Chains(lineages, whys);
   const row = (...parts) => make("div", {}, ...parts);
   return make("div", { class: "mm-why", role: "group", "aria-label": "Explanation" },
-    row(...callers.map(([at, text]) => row(...tell_place(at, text, show_line))),
-      row(...tell_place(where, expression, show_line), module && ` in ${module}`),
+    row(...callers.map(([at, text]) => row(...link_site(at, text, show_line))),
+      row(...link_site(where, expression, show_line), module && ` in ${module}`),
       given.length ? make_given(given, chains, whys) : "", n_more ? `and ${n_more} more` : "",
       ...rules.map((rule) => row(rule)), chains.element),
     repairs.length ? make_repairs(repairs, show_line, make_cell) : unrepaired);

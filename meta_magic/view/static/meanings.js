@@ -1,4 +1,4 @@
-// What the words of the report mean, to be shown where the pointer rests on them.
+// What the texts of the report mean, shown where the pointer rests on them.
 
 /** By what a text looks like. @type {[RegExp, string][]} */
 const MEANINGS = [
@@ -10,9 +10,9 @@ const MEANINGS = [
   [/^[\d.]+ s$/, "how long recording took, with the cell itself"],
   [/ allocated$/, "bytes of real tensors that the cell made; tensors on meta take none"],
   [/^stopped by /, "the error that ended the cell"],
-  [/^same module as /, "one module at two places: it is listed and counted at the first"],
+  [/^same module as /, "one module under two names: it is listed and counted under the first"],
   [/^called /, "calls while the cell ran; shapes are those of the first"],
-  [/ tied to /, "the same tensor at two places: it is stored and counted once"],
+  [/ tied to /, "the same tensor under two names: it is stored and counted once"],
   [/ lazy$/, "its shape is decided by the first call"],
   [/^buffer /, "a tensor that moves with the module and is not trained"],
   [/^attribute /, "a tensor that neither moves with the module nor is in its state_dict"],
@@ -23,11 +23,11 @@ const MEANINGS = [
 const SEPARATOR = " · ";
 
 /** What a text means, or "". @param {string} text */
-export const tell_meaning = (text) => MEANINGS.find(([pattern]) => pattern.test(text))?.[1] ?? "";
+export const explain_text = (text) => MEANINGS.find(([pattern]) => pattern.test(text))?.[1] ?? "";
 
 /** What is said of something, a line each, with what it means. @param {string | number} texts */
-export const tell_meanings = (texts) => String(texts).split(SEPARATOR).map((text) =>
-  [text, tell_meaning(text)].filter(Boolean).join(": ")).join("\n");
+export const explain_texts = (texts) => String(texts).split(SEPARATOR).map((text) =>
+  [text, explain_text(text)].filter(Boolean).join(": ")).join("\n");
 
 /** The parts of a line. @param {string} line */
 export const split_line = (line) => line.split(SEPARATOR);
