@@ -200,7 +200,7 @@ def test_before_anything_is_alive_there_are_no_boxes_to_walk(serve, placed, expe
     memory.get_by_role("slider").press("Home")
     memory.get_by_role("slider").press("Enter")
     expect(memory).to_contain_text("Alive after operator 0, by module: 0 bytes")
-    expect(memory.locator(".mm-live svg")).to_have_count(0)
+    expect(memory.locator(".mm-alive svg")).to_have_count(0)
 
 
 def test_a_failed_cell_shows_what_was_alive(serve, expect):

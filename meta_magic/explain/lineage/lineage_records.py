@@ -60,7 +60,7 @@ class Step:
 
     @property
     def is_written(self) -> bool:
-        """Whether the number stands in the block's code."""
+        """Whether the number is written in the block's code."""
         return self.column is not None
 
 

@@ -390,7 +390,7 @@ class Lineages:
 
 
 def write_root(literal: Literal, label: str) -> Step:
-    """Return the step of a number that stands in the block's code."""
+    """Return the step of a number that is written in the block's code."""
     return Step(
         value=literal.value,
         formula=f"{literal.value}",

@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Written(NamedTuple):
-    """The origin of a number that stands in the block's code.
+    """The origin of a number that is written in the block's code.
 
     Attributes:
         number: The index of the literal.

@@ -18,7 +18,7 @@ import { Timeline } from "./timeline.js";
 export class MemoryView {
   width = 0;
   sized = make("span");
-  maps = make("div", { class: "mm-charts mm-live" });
+  maps = make("div", { class: "mm-charts mm-alive" });
   paints = { module: make_paint(), line: make_paint() }; // whichever operator is chosen
 
   /**
