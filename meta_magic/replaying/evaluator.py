@@ -113,7 +113,7 @@ class Evaluator:
 
         Args:
             program: The program so far.
-            source: Where the generator stands, as the source of a draw.
+            source: Source of the state; see :class:`Draw`.
             budget: The limits.
         """
         request = Request(sources=frozenset({source}), keeps=True)

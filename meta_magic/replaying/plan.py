@@ -495,7 +495,7 @@ def find_last(draws: Iterable[Draw]) -> int:
 
 
 def find_end(recorded: ProgramCalls, last_draw: int, until: int | None = None) -> int:
-    """Return the source at which the default generator stands after a draw.
+    """Return the source of the default generator's state after a draw.
 
     Args:
         recorded: The program.

@@ -138,7 +138,9 @@ def build_tensor(
 def trace_back(
     origin: Origin, number: int, program: Program
 ) -> tuple[Origin, int] | None:
-    """Return the recording, and the number there, of a storage as ``program`` left it.
+    """Return the recording that made a storage's content at the end of ``program``.
+
+    With the number of the storage there.
 
     Args:
         origin: The latest recording that used the storage.

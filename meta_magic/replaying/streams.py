@@ -1,7 +1,7 @@
-"""Put generators where each draw of a program began, and skip draws of no use.
+"""Set generators to their state before each draw; skip draws that nobody needs.
 
-``torch.randn(10**9); x = torch.randn(2)``: to have ``x``, a generator must go on by
-as many words as the first call draws. Where :func:`count_words` knows this number, the
+``torch.randn(10**9); x = torch.randn(2)``: to compute ``x``, the generator must be
+advanced by as many words as the first call draws. Where :func:`count_words` knows this number, the
 generator is advanced without drawing; else :func:`split_draw` draws in little memory.
 Read :class:`Streams` first.
 """
@@ -153,7 +153,7 @@ class Streams:
                 yield draw, states["cpu"]
 
     def give_state(self, state: int, state_on: StateOn) -> None:
-        """Use the state in which an earlier recording left a generator.
+        """Use the state of a generator at the end of an earlier recording.
 
         Args:
             state: Number of the state in this recording.

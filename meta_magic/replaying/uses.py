@@ -2,7 +2,7 @@
 
 ``materialize(model, state="constructed")`` gives parameters as they were before the
 first use: a module call, a backward pass, or a step of an optimizer. Calls inside of a
-constructor, and lazy initialization in the first call, are no use.
+constructor, and lazy initialization in the first call, do not count as use.
 """
 
 from bisect import bisect
@@ -31,7 +31,7 @@ class Uses:
         self._outermost = list(self._find_outermost(program))
 
     def _find_outermost(self, program: Program) -> Iterator[int | None]:
-        """Yield the outermost call around each module call; None if it is no use."""
+        """Yield the outermost call around each module call; None if it is not a use."""
         built, found = set(program.calls_while_built), list[int | None]()
         for call in range(len(self._module_rows) // MODULE_HEADER):
             number, parent = self._module_rows[call * MODULE_HEADER :][:2]
@@ -41,7 +41,7 @@ class Uses:
             yield found[-1]
 
     def phase(self, index: int) -> Phase | None:
-        """Return the kind of use that a call belongs to; None if it is no use."""
+        """Return the kind of use that a call belongs to; None if it is not a use."""
         offset = self._recorded.program.offsets[index]
         phase = self._phases[self._words[offset + 1] - 1]
         if phase in ("backward", "optimizer"):
