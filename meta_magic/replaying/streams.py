@@ -1,9 +1,9 @@
 """Set generators to their state before each draw; skip draws that nobody needs.
 
 ``torch.randn(10**9); x = torch.randn(2)``: to compute ``x``, the generator must be
-advanced by as many words as the first call draws. Where :func:`count_words` knows this number, the
-generator is advanced without drawing; else :func:`split_draw` draws in little memory.
-Read :class:`Streams` first.
+advanced by as many words as the first call draws. Where :func:`count_words` knows this
+number, the generator is advanced without drawing; else :func:`split_draw` draws in
+little memory. Read :class:`Streams` first.
 """
 
 import math

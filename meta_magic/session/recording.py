@@ -350,7 +350,7 @@ def keep_origin(
     owned = set[int]().union(*(tree.owner_by_storage for tree in trees))
     origin = Origin(
         program=program,
-        generator_state=write.draws.state_left(),
+        generator_state=write.draws.end_state(),
         modules={n: weakref.ref(module) for n, module in module_by_number.items()},
         versions=versions,
         aliased=aliased,

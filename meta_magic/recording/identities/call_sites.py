@@ -2,8 +2,8 @@
 
 The report says ``line 12, forward, of torch.relu``; without this file a row would have
 no line. A walk over all frames for each operator takes as long as the rest of the
-recording, so the walk ends at the innermost module call, whose call site is known since
-it began. Read :meth:`CallSites.locate_operator` first.
+recording, so the walk ends at the innermost module call: its call site is known. Read
+    :meth:`CallSites.locate_operator` first.
 """
 
 import sys
@@ -55,7 +55,7 @@ def describe_function(function: Any) -> str | None:
     name = torch.overrides.resolve_name(function)
     own = getattr(function, "__name__", "")
     if name and not name.endswith(f".{own}") and getattr(torch, own, None) is function:
-        return f"torch.{own}"  # torch.spmm is torch.mm, and the name that torch finds
+        return f"torch.{own}"  # torch.spmm is torch.mm: torch would find that name
     if name:
         return str(name)
     module = getattr(function, "__module__", None) or "torch"
@@ -65,7 +65,7 @@ def describe_function(function: Any) -> str | None:
 TORCH: Final = Path(torch.__file__).parent
 PACKAGE: Final = f"{Path(__file__).parents[2]}/"
 TORCH_FILES: Final = f"{TORCH}/"
-"""How the names of torch's own files begin."""
+"""Prefix of the names of torch's own files."""
 
 OWN: Final = (TORCH_FILES, PACKAGE, "<frozen ")
 OPTIM: Final = f"{TORCH / 'optim'}/"
@@ -130,7 +130,7 @@ class FrameKinds:
         return kind
 
     def find_module(self, frame: FrameType) -> nn.Module | None:
-        """Return the module that a frame of the kind ``MODULE`` is a method's of."""
+        """Return the module whose method runs in a frame of the kind ``MODULE``."""
         module = frame.f_locals.get(self._name_by_code[id(frame.f_code)])
         return module if isinstance(module, nn.Module) else None
 
@@ -185,13 +185,13 @@ of each frame from the caller of the function out to that."""
 
 
 class Running:
-    """A function of torch that runs now: one object for each call, gone with it.
+    """A function of torch that runs now: one object for each call.
 
     Attributes:
         function: The function.
         frame: The frame that called it.
         args: Its positional arguments.
-        located: Where its operators are; None until the first of them asks.
+        located: The call site of its operators; None before the first of them.
     """
 
     __slots__ = ("args", "frame", "function", "located")
@@ -204,7 +204,7 @@ class Running:
 
 
 class CallSites:
-    """Intern the sites that calls come from, and know which call runs now.
+    """Interns call sites, and knows which function of torch runs now.
 
     Args:
         cell_file: File name of the code whose lines are the cell's.
@@ -212,10 +212,9 @@ class CallSites:
         number_of_module: Numbers the modules that are under construction.
 
     Attributes:
-        running: The torch function that runs now, and the frame that called it; None
-            outside of any, and again the one around it after one in a backward pass.
-            Assigned by the caller, who restores the former one: a method would be one
-            more Python call for each call of torch.
+        running: The function of torch that runs now; None outside of any. The caller
+            assigns it, and restores the value before: a method would be one more
+            Python call for each call of torch.
     """
 
     def __init__(
@@ -245,7 +244,7 @@ class CallSites:
 
     @property
     def frame(self) -> FrameType | None:
-        """The frame that called it."""
+        """The frame that called the function."""
         return None if self.running is None else self.running.frame
 
     def locate_operator(self, entry: FrameType | None, site: Site) -> Located:
@@ -293,15 +292,24 @@ class CallSites:
         entry: FrameType | None,
         site: Site,
     ) -> tuple[Located, Located]:
-        """Return where a call is that ``frame`` makes: its first operator, and others.
+        """Return the call site of a call: for its first operator, and for the others.
 
-        Known afterwards, if a module's ``forward`` made it by ``calls``.
+        It is cached by ``calls``, if there are some.
+
+        Args:
+            function: The running function of torch.
+            frame: The frame that makes the call.
+            calls: The key of the cache; () outside of a module call.
+            entry: As for :meth:`locate_operator`.
+            site: As for :meth:`locate_operator`.
         """
         position, line, flags, owner = self.walk(frame, entry, site)
         flags |= FORWARD if calls else 0
         number = self._intern(CallSiteKey(function, position, line, flags))
         located = (number, owner, 0), (number, owner, GOES_ON)
-        if calls and not flags & INIT:  # which is of one module of many, perhaps
+        if (
+            calls and not flags & INIT
+        ):  # constructors: the owner differs from call to call
             self._located_by_calls[calls] = located
         return located
 
@@ -323,7 +331,7 @@ class CallSites:
         return line or None
 
     def find_error_line(self, error: BaseException | None) -> int | None:
-        """Return the innermost line of the cell that an error came through."""
+        """Return the innermost line of the cell in the traceback of an error."""
         frames = traceback.walk_tb(error.__traceback__ if error else None)
         lines = [n for f, n in frames if f.f_code.co_filename == self._cell_file]
         return lines[-1] if lines else None

@@ -1,8 +1,9 @@
-"""Keep the planned device of each tensor: it stays on meta, whatever device is named.
+"""Keep the planned device of each tensor; the tensor itself stays on meta.
 
 ``x.to("cuda")`` runs on a laptop, and ``x.device`` then answers ``cuda:0``. A placement
-belongs to a storage, as a device does in torch: views share it, and ``p.data = moved``
-moves a parameter that stays the same. Read :class:`DevicePlan` first.
+belongs to a storage, as a device does in torch: views share it, and after
+``p.data = moved`` the same parameter has another placement. Read :class:`DevicePlan`
+first.
 """
 
 import weakref
@@ -59,17 +60,17 @@ HOMES: Final = {
     "cuda": torch.device("cuda", 0),
     "meta": META,
 }
-"""Where a tensor lies for which no device is named, by whose kernels are recorded."""
+"""Device of a tensor for which none is named, by whose kernels are recorded."""
 
 AS_CUDA: Final = "what the code puts on {} is recorded with the kernels of CUDA"
 
 
 class DevicePlan:
-    """The devices that one recording's code names, and what lies there.
+    """The devices that the code of one recording names, and which tensors are there.
 
     Args:
         registry: Knows the placement of each storage.
-        sites: Which function is running.
+        sites: Knows which function is running.
         options: What a named device means, and whose kernels are recorded.
         note: Takes the kind and the text of a note on the line that runs now.
 
@@ -77,9 +78,9 @@ class DevicePlan:
         wanted: Planned device of what the running factory makes: meta if the code names
             no device, None if the factory did not say.
         default: Planned device of what a factory makes that got no device.
-        current: Index of the accelerator that ``"cuda"`` stands for.
-        is_real: Whether a device that the code names is meant, as torch means it.
-        n_accelerators: How many accelerators there are to be; None if nobody said.
+        current: Index of the accelerator that ``"cuda"`` means.
+        is_real: Whether tensors are really made on the devices that the code names.
+        n_accelerators: How many accelerators are planned; None for any number.
         kernels: Whose kernels are recorded where no device is named.
     """
 
@@ -105,7 +106,7 @@ class DevicePlan:
         """Return a device with its index, as a tensor would have it.
 
         Raises:
-            RuntimeError: There is to be no such device, or torch knows none.
+            RuntimeError: No such device is planned, or torch knows none.
         """
         number = type(device) is int
         device = torch.device("cuda", device) if number else torch.device(device)
@@ -125,7 +126,7 @@ class DevicePlan:
         return torch.device(device.type, index)
 
     def placement_of(self, tensor: Tensor) -> torch.device | None:
-        """Return the device that the code names for a tensor; else a real one's own."""
+        """Return the planned device of a tensor; else a real one's own device."""
         with DisableTorchFunction():
             if not tensor.is_meta:
                 return (
@@ -172,7 +173,7 @@ class DevicePlan:
 
     @property
     def home(self) -> torch.device:
-        """Where a tensor lies for which the code named no device."""
+        """Device of a tensor for which the code named none."""
         return self.default or self._home
 
     def kernels_at(self, device: torch.device | None) -> DeviceName:
@@ -190,7 +191,7 @@ class DevicePlan:
 
     @property
     def is_for_cuda(self) -> bool:
-        """Whether the kernels of CUDA are recorded, and so there is to be one."""
+        """Whether the kernels of CUDA are recorded, so that a GPU is planned."""
         return self.kernels == "cuda"
 
     def count_bytes(self, index: int) -> int:
@@ -206,7 +207,7 @@ def is_default_on_meta() -> bool:
 
 
 def is_way_out_open() -> bool:
-    """Whether the cell is within ``with torch.device("cpu")``, which is meant."""
+    """Whether ``with torch.device("cpu")`` is active: its tensors are real."""
     return find_default() == "cpu"
 
 

@@ -1,8 +1,8 @@
 """Carry the states of generators over from one recording to the next.
 
-On meta ``torch.randn(2)`` moves no generator: the next recording would find it where
-the last one found it, and draw the same numbers again. So a recording leaves a *mark*
-in the state, by which the next one knows that nothing drew or seeded in between.
+On meta ``torch.randn(2)`` does not advance a generator: the next recording would find
+the same state, and draw the same numbers again. So a recording writes a *mark* into the
+state. If the next one finds it, nothing drew or seeded in between.
 
 The mark is in the first word of the Mersenne Twister. Only the highest bit of that word
 decides numbers still to be drawn: the recurrence takes the upper bit of each word and
@@ -27,7 +27,7 @@ from meta_magic.trace.program import EarlierEnd, Program
 
 OWN_DEVICE: Final[Any] = Generator.device
 
-# Operators are given a generator in a wrapper of their own: known by its address.
+# Each operator gets the generator in a new wrapper: its address identifies it.
 named: dict[int, tuple["weakref.ref[Generator]", torch.device]] = {}
 
 
@@ -54,12 +54,12 @@ def is_named(generator: Generator) -> bool:
 
 
 def is_on_cpu(generator: Generator) -> bool:
-    """Whether a generator is really one of the CPU's."""
+    """Whether a generator is really on the CPU."""
     return bool(OWN_DEVICE.__get__(generator).type == "cpu")
 
 
 def check_generator(generator: Generator, device: torch.device | None) -> None:
-    """Refuse to draw from a generator for what the code wants on another device.
+    """Refuse a generator for a tensor that is planned on another kind of device.
 
     Raises:
         RuntimeError: It is on another kind of device; the message is torch's.
@@ -97,8 +97,8 @@ class CarriedGenerator:
     Attributes:
         state: Its state, with the mark.
         end: Its state, had the draws been made.
-        own: The generator, if it is one of the user's; None for torch's default. Not
-            weakly: operators are given it in a wrapper of their own, gone at once.
+        own: The generator, if it is the user's; None for torch's default. It is held
+            strongly: the wrapper that an operator gets is gone at once.
         is_settled: Whether a later recording moved the default generator to ``end``.
     """
 
@@ -121,7 +121,7 @@ def carry_generator(carried: CarriedGenerator) -> None:
 
 
 def find_carried_end(state: bytes) -> EarlierEnd | None:
-    """Return where a recording ended that carried this state over; None if none did."""
+    """Return the end of the recording that carried over a state; None if none did."""
     return next((carried.end for carried in kept if carried.state == state), None)
 
 
@@ -140,31 +140,30 @@ def find_elsewhere(device: torch.device) -> Generator | None:
 
 
 def keep_program(number: int, program: Program) -> None:
-    """Remember a recording, while it is there, by the number that its tokens carry."""
+    """Remember a recording, while it is alive, by the number in its tokens."""
     programs.append((number, weakref.ref(program)))
 
 
 def find_draw(number: int, draw: int) -> EarlierEnd | None:
-    """Return where a draw of an earlier recording ended, by that number.
+    """Return the state after a draw of an earlier recording, by the recording's number.
 
-    Its token is seen again where the user's code, or checkpointing, kept a state.
+    Its token is seen again if the user's code, or checkpointing, kept a state.
     """
     known = next((program() for n, program in programs if n == number), None)
     return None if known is None else EarlierEnd(program=known, source=2 * draw + 2)
 
 
 def forget_carried(program: Program) -> None:
-    """Drop the carried state of torch's default generator, which was moved on."""
+    """Drop the carried state of torch's default generator, which was advanced."""
     for carried in [*kept]:
         if carried.own is None and carried.end.program is program:
             kept.remove(carried)
 
 
 def move_own(program: Program, state_at: Callable[[int], Tensor | None]) -> bool:
-    """Move the user's generators to where the recorded draws would end.
+    """Set the user's generators to their states after the recorded draws.
 
-    Moves those whose state is still the one carried over, and all of whose draws were
-    made.
+    Only those whose state is still the one carried over, and whose draws were all made.
 
     Args:
         program: What was recorded.
@@ -191,7 +190,7 @@ def move_own(program: Program, state_at: Callable[[int], Tensor | None]) -> bool
 
 
 def settle_default() -> None:
-    """Note that torch's default generator is where all draws so far end."""
+    """Note that torch's default generator has the state after all draws so far."""
     for carried in kept:
         carried.is_settled = True
 
@@ -199,10 +198,10 @@ def settle_default() -> None:
 def was_used_since(state: bytes) -> bool:
     """Whether something drew from torch's default generator since the last recording.
 
-    Seeding it makes no difference to what is drawn after that, and is no use.
+    Seeding it does not count: what is drawn after that is the same.
 
     Args:
-        state: The state in which it is found.
+        state: Its present state.
     """
     last = next((carried for carried in reversed(kept) if carried.own is None), None)
     if last is None or last.is_settled or state == last.state:
@@ -215,9 +214,9 @@ def was_used_since(state: bytes) -> bool:
 
 
 def is_unmarked(state: bytes, marked: bytes) -> bool:
-    """Whether a state has drawn from the marked position, and has no mark.
+    """Whether a state comes from draws after the marked one, but has no mark.
 
-    Draws leave the mark in place, so somebody set this state since then.
+    Draws keep the mark, so somebody set this state since then.
     """
     return state[TWISTER] == marked[TWISTER] and state[FIRST] != marked[FIRST]
 

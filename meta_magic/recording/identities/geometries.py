@@ -1,6 +1,6 @@
-"""Intern geometries while recording: each one an object, whose identity is its hash.
+"""Intern geometries while recording: equal geometries are one object.
 
-So a key of the operator cache compares objects, not shapes and strides. Read
+So the keys of the operator cache compare objects, not shapes and strides. Read
 :class:`GeometryTable` first.
 """
 
@@ -26,18 +26,18 @@ COMPLEX: Final = frozenset({torch.complex32, torch.complex64, torch.complex128})
 
 
 class LiveGeometry:
-    """A geometry while recording: one object each, so that identity is its hash.
+    """An interned geometry: its hash is its identity.
 
     Attributes:
         record: The geometry itself.
-        is_in_rows: Whether its strides are those of a new tensor of its shape, and
-            mean something: it has elements.
-        is_meta: Whether it lies on the meta device.
-        is_real: Whether it is that of a dense tensor in memory, with its numbers as
-            they are.
+        is_in_rows: Whether it has elements, and its strides are those of a new tensor
+            of its shape.
+        is_meta: Whether it is on the meta device.
+        is_real: Whether it is the geometry of a dense tensor in memory, without lazy
+            conjugation or negation.
         is_makeable: Whether a tensor with it can be made by ``empty_strided``.
-        as_strided: What ``as_strided`` takes to make a view with it.
-        make: Makes a new tensor with it, where that is so.
+        as_strided: The arguments of ``as_strided`` for a view with it.
+        make: Makes a new tensor with it, if ``is_makeable``.
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class LiveGeometry:
         self.stride: Any = record.stride  # None where nothing is made with it
         self.offset = record.storage_offset
         self.as_strided: Any = (record.shape, record.stride, record.storage_offset)
-        # Complex tensors may be conjugated lazily: never recognized at a glance.
+        # Complex tensors may be conjugated lazily, which a quick look does not show.
         self.dtype = None if record.dtype in COMPLEX else record.dtype
         self.is_meta = record.device.type == "meta"
         self.placement = record.placement
@@ -103,7 +103,9 @@ class GeometryTable:
         except (RuntimeError, NotImplementedError):  # sparse and nested layouts
             stride, offset = None, None
         values_shape, is_coalesced = None, False
-        if tensor.layout in SPARSE:  # one of coordinates says strides of 0
+        if (
+            tensor.layout in SPARSE
+        ):  # a sparse tensor of coordinates reports strides of 0
             stride, offset = None, None
             values_shape = tuple(parts_of(tensor)[-1].shape)
             is_coalesced = has_coalesced(tensor)

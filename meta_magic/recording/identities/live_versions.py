@@ -1,8 +1,8 @@
 """Read how often live tensors were written in place.
 
-``p.data.zero_()`` between two cells is no call of any recording; the next cell sees it
-because torch's count of writes is higher. Views and results of ``detach`` count with
-their base, ``.data`` and ``set_`` make tensors that count for themselves. Only the
+No recording sees ``p.data.zero_()`` between two cells; the next cell detects it because
+torch's count of writes is higher. Views and results of ``detach`` share the counter of
+their base; ``.data`` and ``set_`` make tensors with counters of their own. Only the
 garbage collector lists all tensors on a storage, which takes some 50 ms: it is asked
 rarely. Read :class:`LiveTensors` first.
 """
@@ -44,7 +44,7 @@ RESIZING: Final = ("aten.resize_.default", "aten.resize_as_.default")
 
 
 class LiveTensors:
-    """The versions of all meta tensors that live when first asked for."""
+    """The versions of all meta tensors that are live at the first question."""
 
     def __init__(self) -> None:
         self._by_address: dict[int, list[dict[int, int]]] | None = None
@@ -53,7 +53,7 @@ class LiveTensors:
     def on(self, address: int) -> list[dict[int, int]]:
         """Return the versions of the tensors on the storage of an address, by ``id``.
 
-        Those that count together stand together.
+        Tensors with one counter are in one dictionary.
         """
         if self._by_address is None:
             self._by_address = find_versions()
@@ -77,31 +77,33 @@ def find_versions() -> dict[int, list[dict[int, int]]]:
 
 
 def find_live() -> Iterator[Tensor]:
-    """Return all tensors that live, but those that stand for others."""
+    """Yield all live tensors, without the proxies of torch's tracing."""
     objects = gc.get_objects()
     tensors = (kind for kind in set(map(type, objects)) if issubclass(kind, Tensor))
-    kinds = {kind for kind in tensors if not is_traced(kind)}  # asked, they dispatch
+    kinds = {
+        kind for kind in tensors if not is_traced(kind)
+    }  # a question to them would dispatch
     return compress(objects, map(kinds.__contains__, map(type, objects)))
 
 
 def find_stored() -> Iterator[tuple[Tensor, int]]:
-    """Yield the meta tensors that live and have a storage, and its address."""
+    """Yield each live meta tensor that has a storage, and the storage's address."""
     for tensor in find_live():
         if is_on_meta(tensor):
-            # A sparse one has none, nor has what functorch puts around a tensor.
+            # Sparse tensors have no storage, nor have the wrappers of functorch.
             with suppress(RuntimeError, NotImplementedError, ValueError):
                 yield tensor, address_of_storage(tensor.untyped_storage())
 
 
 def can_count(tensor: Tensor) -> bool:
-    """Whether writes of a tensor are counted, and it is not a mere counter."""
+    """Whether torch counts the writes of a tensor that is no mere counter."""
     return not tensor.is_inference() and tensor.untyped_storage().nbytes() > 0
 
 
 def find_apart() -> dict[int, list["weakref.ref[Tensor]"]]:
-    """Return the meta tensors that count with others on other storages, by ``id``.
+    """Return the meta tensors whose counter a tensor on another storage shares.
 
-    One of them left a storage for another, by ``.data`` or ``set_``: few do.
+    By ``id``. They are few: ``.data`` or ``set_`` gave one of them another storage.
     """
     with DisableTorchFunction():
         stored = [(t, address) for t, address in find_stored() if can_count(t)]
@@ -123,7 +125,7 @@ def make_counters(addresses: Collection[int]) -> dict[int, list[Tensor]]:
     It keeps the counter after the tensor itself is gone.
 
     Args:
-        addresses: Those of the storages.
+        addresses: Addresses of the storages.
     """
     found: dict[int, list[Tensor]] = {}
     with DisableTorchFunction(), DisableTorchDispatch(), torch.no_grad():
@@ -132,7 +134,7 @@ def make_counters(addresses: Collection[int]) -> dict[int, list[Tensor]]:
                 continue
             counter = tensor.detach()
             empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            with suppress(RuntimeError):  # of one lazily conjugated, nested, ...
+            with suppress(RuntimeError):  # lazily conjugated, nested, ...
                 counter.data = empty
                 found.setdefault(address, []).append(counter)
     return found
@@ -147,7 +149,7 @@ def is_last(counter: Tensor) -> bool:
 
 
 def group(tensors: Iterable[Tensor]) -> list[dict[int, int]]:
-    """Return the versions of tensors by ``id``; those together that count together."""
+    """Return the versions of tensors by ``id``, one dictionary for each counter."""
     groups: list[tuple[Tensor, dict[int, int]]] = []
     for tensor in tensors:
         version = read_version(tensor)
@@ -201,16 +203,17 @@ def find_uncounted_versions(
     aliased: AbstractSet[int],
     known: dict[tuple[int, int], int],
 ) -> dict[int, list[tuple[Tensor, int]]]:
-    """Look for the versions that no count of operators says and that are not known.
+    """Find the versions that do not follow from the recorded calls, and are not known.
 
     Args:
         program: What was recorded.
-        refs: The storages that live.
-        aliased: Those of which some tensors count their own writes.
-        known: The versions that were read, by storage and ``id``; takes those found.
+        refs: The live storages.
+        aliased: The storages with tensors that count their own writes.
+        known: The versions that were read, by storage and ``id``; found ones are
+            added.
 
     Returns:
-        As :attr:`Origin.counters` has it.
+        What :attr:`Origin.counters` holds.
     """
     suspects = aliased | program.count_writes(is_uncounted).keys()
     if not suspects:
@@ -241,7 +244,7 @@ known: WeakKeyDictionary[UntypedStorage, tuple[int, Tensor]] = WeakKeyDictionary
 
 def plan_positions(real: Tensor) -> Tensor:
     """Return positions on meta whose values are known."""
-    with torch.inference_mode(mode=False):  # where torch counts writes
+    with torch.inference_mode(mode=False):  # torch counts writes
         planned = plan_part(real)
     known[planned.untyped_storage()] = read_version(planned), real
     return planned

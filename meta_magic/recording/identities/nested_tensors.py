@@ -38,5 +38,5 @@ TRACED: Final = ("FakeTensor", "FunctionalTensor")
 
 
 def is_traced(kind: type) -> bool:
-    """Whether tensors of a class stand for others while torch traces."""
+    """Whether tensors of a class are proxies while torch traces."""
     return kind.__name__ in TRACED and kind.__module__.startswith("torch.")

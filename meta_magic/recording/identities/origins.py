@@ -68,18 +68,18 @@ class Origin:
             in the program.
         versions: By storage and ``id``, how often tensors had been written in place
             when the block ended, as torch counts it: those of modules, and others
-            where no count of operators says it.
+            whose versions do not follow from the recorded calls.
         aliased: Storages with tensors each of which counts its own writes.
-        counters: What counts with each of the tensors on storages of which some count
-            apart, and their versions when the block ended.
+        counters: For storages with several version counters: a tensor for each
+            counter, and its version when the block ended.
         n_unrecorded: How many counted writes of a storage have no row.
-        owners: Address of each storage, and how many tensors lay on it.
-        checksums: Of those that are real and that the block made.
+        owners: Address of each storage, and how many tensors were on it.
+        checksums: Checksums of the real storages that the block made.
         placements: Devices that the code names for storages, for the device plan.
         seen: Storage and ``id`` of the tensors seen on storages that the block made or
             wrote.
-        order: How many recordings ended before it, and it.
-        n_ended: How many ended by now.
+        order: Its number among the recordings that ended, from 1.
+        n_ended: How many recordings ended so far.
         has_placements: Whether any recording of this process has placements: until
             then none is looked up.
     """
@@ -108,15 +108,15 @@ class Origin:
         live: LiveTensors,
         running: RunningRecording = NO_RECORDING,
     ) -> bool:
-        """Whether a tensor was written since, outside of any recording.
+        """Whether a tensor was written after this recording, outside of any other.
 
-        Itself, or what lies on its storage and counts its own writes.
+        Or another tensor on its storage, with a counter of its own.
 
         Args:
             tensor: The tensor.
             version: How often it was written by now.
             storage: Number of its storage here.
-            live: Where to look for those others.
+            live: Finds the other tensors.
             running: The recording that runs.
         """
         if self._is_stale(tensor, version, storage, live):
@@ -128,13 +128,13 @@ class Origin:
             return self._has_stale([g for g in on_it if id(tensor) not in g], storage)
         if not self.counters:
             return False
-        counters = self.counters.get(storage, ())  # of those that are gone by now, too
+        counters = self.counters.get(storage, ())  # also of tensors that are gone
         return any(read_version(c) > last and is_last(c) for c, last in counters)
 
     def _is_stale(
         self, tensor: Tensor, version: int, storage: int, live: LiveTensors
     ) -> bool:
-        """Whether it was written since, or what counts with it on other storages."""
+        """Whether the counters on its storage are higher than the recording says."""
         last = self.versions.get((storage, id(tensor)))
         if last is None and storage not in self._known_by_storage:
             last = self._n_counted[storage]
@@ -147,9 +147,9 @@ class Origin:
         return self._has_stale(live.on(address), storage)
 
     def _is_latest(self, tensor: Tensor, storage: int) -> bool:
-        """Whether no ended recording can have recorded the writes counted since.
+        """Whether no later recording can have recorded the writes counted since.
 
-        Not even as writes of another storage, where something counts with it.
+        Not even as writes of another storage with the same counter.
         """
         is_known = (storage, id(tensor)) in self.seen
         return is_known and self.order == Origin.n_ended
@@ -161,18 +161,19 @@ class Origin:
         return version == last and not any(i.is_stale for i in imported)
 
     def _has_stale(self, groups: Sequence[Mapping[int, int]], storage: int) -> bool:
-        """Whether some of the tensors on a storage were written outside.
+        """Whether a tensor on a storage was written outside of recordings.
 
         Args:
-            groups: How often they were written, by ``id``; as torch counts them.
+            groups: The versions of the tensors by ``id``, a dictionary for each
+                counter.
             storage: Number of the storage here.
         """
         known = self._known_by_storage.get(storage)
-        if known is None:  # and so but one that was written
+        if known is None:  # then the recording wrote at most one of them
             n_writes = sorted(max(group.values()) for group in groups)
             return any(n_writes[:-1]) or n_writes[-1:] > [self._n_counted[storage]]
         alive = frozenset().union(*groups)
-        # A tensor that came later counts for itself, or on for one that is gone.
+        # A later tensor has a new counter, or that of a tensor that is gone.
         others = {0, *(version for key, version in known.items() if key not in alive)}
         for group in groups:
             version, last = max(group.values()), [known[k] for k in group if k in known]
@@ -237,7 +238,7 @@ lock = threading.RLock()
 
 
 def keep_origins(origin: Origin, refs: Iterable[StorageRef]) -> None:
-    """Remember that a recording made, or read, the storages that still live."""
+    """Remember that a recording made, or read, the storages that are still live."""
     if origin.placements:
         Origin.has_placements = True
     with lock:
@@ -256,7 +257,7 @@ def keep_origins(origin: Origin, refs: Iterable[StorageRef]) -> None:
 
 
 def has_origins() -> bool:
-    """Whether any storage lives that a recording made or read."""
+    """Whether any storage that a recording made or read is live."""
     with lock:
         forget_dead()
         return bool(ref_by_address)
@@ -264,7 +265,7 @@ def has_origins() -> bool:
 
 def find_origin(storage: UntypedStorage) -> tuple[Origin, int] | None:
     """Return the latest recording that used a storage, and its number there."""
-    if dead:  # else one look-up, which no other thread comes between
+    if dead:  # else one look-up, which is atomic
         with lock:
             forget_dead()
     ref = ref_by_address.get(address_of_storage(storage))
@@ -286,7 +287,7 @@ def live_storages_of(program: Program) -> set[int]:
 
 
 def forget_dead() -> None:
-    """Let go of the recordings none of whose storages lives."""
+    """Drop the recordings without a live storage."""
     while dead:
         ref = dead.popleft()
         if ref_by_address.get(ref.address) is ref:

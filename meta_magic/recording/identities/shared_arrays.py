@@ -27,13 +27,13 @@ frombuffer = torch.frombuffer  # which a recording replaces
 
 META: Final = torch.device("meta")
 MAX_WATCHED_NBYTES: Final = 2**16
-"""Bytes of an array up to which it is looked at before each operator."""
+"""Bytes of an array up to which it is checked before each operator."""
 
 N_NEWEST: Final = 64
-"""How many arrays are looked through for one that has the same memory."""
+"""How many arrays are searched for one with the same memory."""
 
 OWN: Final = 2
-"""References to an array that are its own: its attribute, and an argument."""
+"""References to an array that ``SharedArray`` itself holds: attribute and argument."""
 
 
 class SharedArray:
@@ -45,8 +45,8 @@ class SharedArray:
         tensor: The one on meta.
 
     Attributes:
-        storage: Returns the storage on meta, as long as that lives.
-        address: Where the memory is.
+        storage: Returns the storage on meta, while it is live.
+        address: Address of the memory.
         content: Shows whether the memory was written since: its bytes, their checksum,
             or None if a constant has the checksum.
         is_watched: Whether it is small.
@@ -76,7 +76,7 @@ class SharedArray:
         return sys.getrefcount(self._owner) <= OWN
 
     def is_all_of(self, storage: UntypedStorage) -> bool:
-        """Whether each byte of a storage on meta has its own in the memory."""
+        """Whether the memory has one byte for each byte of a storage on meta."""
         is_here = self.storage() is storage and not self.is_gone
         _, offset, stride = self._geometry
         has_layout = not offset and stride == self._stride
@@ -91,17 +91,17 @@ class SharedArray:
         return zlib.crc32((ctypes.c_char * self.nbytes).from_address(self.address))
 
     def leave(self) -> None:
-        """Keep no large memory while no block runs."""
+        """Hold large memory only weakly while no block runs."""
         if not self.is_watched:
             self._owner = None
 
     def come_back(self) -> bool:
-        """Keep it again; return whether it is still there."""
+        """Hold the memory again; return whether it is still alive."""
         self._owner = self._ref()
         return self._owner is not None
 
     def as_real(self) -> Tensor:
-        """Return a tensor on the memory, which it does not keep."""
+        """Return a tensor on the memory, without keeping the memory alive."""
         buffer = (ctypes.c_char * self.nbytes).from_address(self.address)
         flat = frombuffer(buffer, dtype=self._geometry[0])
         return flat.as_strided(self._shape, self._stride)
@@ -114,7 +114,7 @@ class SharedArray:
         return made.set_(storage, offset, self._shape, stride)
 
     def find_planned(self, real: Tensor) -> Tensor | None:
-        """Return the tensor on meta for a real one, if that lies on the memory."""
+        """Return the tensor on meta for a real one, if that is on the memory."""
         away = real.data_ptr() - self.address
         if not 0 <= away < self.nbytes:
             return None
@@ -127,7 +127,7 @@ class SharedArray:
         return made.set_(storage, offset, real.shape, real.stride()).data
 
     def find_again(self, tensor: Tensor) -> Tensor | None:
-        """Return a real tensor on the memory that keeps it; None for another tensor."""
+        """Return a real tensor that keeps the memory alive; None for another tensor."""
         owner = self._owner
         if tensor.untyped_storage() is not self.storage():
             return None
@@ -141,7 +141,7 @@ class SharedArray:
 
 
 class SharedArrays:
-    """Some of them, in order; found by the tensors that share their memory."""
+    """Shared arrays, in order; found by the tensors that share their memory."""
 
     def __init__(self) -> None:
         self._by_address: dict[int, list[SharedArray]] = {}
@@ -154,11 +154,11 @@ class SharedArrays:
         return len(self._address_by_array)
 
     def newest(self) -> Iterator[SharedArray]:
-        """Yield those that were added last."""
+        """Yield the arrays that were added last."""
         return islice(reversed(self._address_by_array), N_NEWEST)
 
     def add(self, array: SharedArray) -> None:
-        """Add one whose tensor lives."""
+        """Add an array whose tensor is live."""
         storage: Any = array.storage()
         address = address_of_storage(storage)
         self._address_by_array[array] = address
@@ -172,7 +172,7 @@ class SharedArrays:
         return None
 
     def remove(self, array: SharedArray) -> None:
-        """Forget one, if it was not forgotten."""
+        """Remove an array, if it was not removed."""
         address = self._address_by_array.pop(array, None)
         if address is not None:
             here = self._by_address[address]
@@ -181,7 +181,7 @@ class SharedArrays:
                 del self._by_address[address]
 
     def sharing(self, tensors: Iterable[Tensor]) -> list[SharedArray]:
-        """Return those that share the memory of one of some tensors."""
+        """Return the arrays that share memory with one of some tensors."""
         found: dict[SharedArray, None] = {}
         with DisableTorchFunction():
             for tensor in tensors:

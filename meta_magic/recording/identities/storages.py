@@ -1,8 +1,9 @@
 """Number storages without holding any of them alive.
 
-On meta every address is 0, so a storage is known by a weak reference, which also says
-when it dies. Beside it: the bytes of real storages and their checksums, the addresses
-that ``data_ptr()`` answers for storages on meta, and the clock that dates everything.
+On meta every address is 0, so a weak reference identifies a storage, and notices when
+the storage is freed. Also here: the bytes of real storages and their checksums, the
+addresses that ``data_ptr()`` returns for storages on meta, and the clock that dates all
+records.
 Read :class:`StorageRegistry` first.
 """
 
@@ -40,7 +41,7 @@ FIRST_UNMAPPED: Final = 2**63
 """No process has memory at this address or above."""
 
 FIRST: Final = 2**64 + FIRST_UNMAPPED
-"""The first address given. It takes more than 64 bits, so that what would read memory
+"""The first address given. It takes more than 64 bits, so that a read of memory
 there (``from_address`` of ctypes, numpy, a C extension) raises an error instead of
 ending the process; code that keeps the lower 64 bits alone has no valid address."""
 
@@ -54,7 +55,7 @@ addresses = [FIRST]
 
 
 def make_up_address(storage: UntypedStorage) -> int:
-    """Return the address of a storage on meta: the same as long as its size is.
+    """Return the address of a storage on meta: the same until its size changes.
 
     As on the CPU it is a multiple of 64, 0 for a storage of no bytes, and another one
     after a resize; the bytes of two storages never overlap.
@@ -71,7 +72,7 @@ def make_up_address(storage: UntypedStorage) -> int:
     return int(address)
 
 
-string_at = ctypes.string_at  # which a recording replaces, as the next
+string_at = ctypes.string_at  # a recording replaces this function, and the next
 address_of_memory = UntypedStorage.data_ptr
 
 MAX_COPIED_NBYTES: Final = 16 * 2**20
@@ -121,7 +122,7 @@ def sum_storage(storage: UntypedStorage, nbytes: int) -> int:
 
 
 def find_memory(storage: UntypedStorage) -> int | None:
-    """Return where a real storage lies; the zeros of forward mode have no memory."""
+    """Return the address of a real storage; zeros of forward mode have no memory."""
     try:
         return address_of_memory(storage)
     except RuntimeError:
@@ -160,14 +161,14 @@ class StorageRegistry:
     Attributes:
         storage_by_tensor: For each tensor number, the number of its storage.
         deaths: Pairs (operator calls recorded so far, storage), one per freed storage.
-        nbytes_by_storage: Bytes of the storages that are not just as large as needed
-            by the tensor through which they were first seen.
+        nbytes_by_storage: Bytes of the storages that are larger or smaller than the
+            first tensor seen on them needs.
         sizes: (operator calls recorded so far, storage, bytes from then on) of storages
             that no operator made or resized.
         n_storages: Storages seen so far.
         freed: Storages that were freed and are not noted yet.
         has_aside: Whether the cell put any tensor on meta by name.
-        aside: Storages that it put there.
+        aside: Storages that the cell put on meta by name.
         aliased: Storages on which a tensor was made that counts its own writes.
 
     Args:
@@ -205,8 +206,8 @@ class StorageRegistry:
     def note_deaths(self) -> None:
         """Note the storages freed since the last time; to be called before reading.
 
-        Their addresses may have been given to others meanwhile. On the way of each
-        operator it is called only where there are ``freed`` ones.
+        Their addresses may belong to other storages by now. For each operator it is
+        called only if there are ``freed`` ones.
         """
         freed, known, now = self.freed, self._storage_by_address, self._clock.now
         while freed:
@@ -235,7 +236,7 @@ class StorageRegistry:
         return [ref.number for ref in found if ref is not None]
 
     def note_size(self, ref: StorageRef, nbytes: int) -> None:
-        """Note the bytes that a storage has by no operator, from now on."""
+        """Note the bytes that a storage has from now on, which no operator gave it."""
         self.sizes.append((self._clock.now, ref.number, nbytes))
 
     def note_resized(self, storage: UntypedStorage) -> None:
@@ -249,7 +250,7 @@ class StorageRegistry:
         """Return the reference to a tensor's storage if it has a number."""
         try:
             address = address_of_storage(storage_under(tensor))
-        except (RuntimeError, NotImplementedError, ValueError):  # it has none
+        except (RuntimeError, NotImplementedError, ValueError):  # it has no storage
             return None
         return self._storage_by_address.get(address)
 
@@ -286,7 +287,7 @@ class StorageRegistry:
         Args:
             storage: The storage.
             tensor: The first tensor seen on it.
-            nbytes: How many bytes there are to the end of that.
+            nbytes: Bytes from its start to the end of the tensor.
             placement: Its own, if no earlier recording knows the storage.
         """
         ref = self._add_storage(storage, placement)
@@ -302,7 +303,7 @@ class StorageRegistry:
             return ref.placement
         try:
             return self._find_placement(storage_under(tensor))
-        except (RuntimeError, NotImplementedError, ValueError):  # it has none
+        except (RuntimeError, NotImplementedError, ValueError):  # it has no storage
             return None
 
     def set_placement(self, tensor: Tensor, placement: torch.device | None) -> None:
@@ -346,7 +347,7 @@ class StorageRegistry:
                     self.aliased.add(ref.number)
 
     def live(self) -> list[StorageRef]:
-        """Return a reference to each storage that lives."""
+        """Return a reference to each live storage."""
         self.note_deaths()
         return list(self._storage_by_address.values())
 

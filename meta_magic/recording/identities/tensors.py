@@ -35,8 +35,8 @@ class TensorRegistry(StorageRegistry):
     Attributes:
         seen_by_id: What was last seen at each address; perhaps another is there now.
         n_unrecorded: How many counted writes of a storage have no row.
-        forget: Takes the ``id()`` of a tensor that was just made, and None: it is new,
-            whatever was there before.
+        forget: Called with the ``id()`` of a tensor that was just made, and None:
+            drops what was last seen at its address.
 
     Args:
         geometries: The geometries seen, by this recording or by others.
@@ -88,7 +88,7 @@ class TensorRegistry(StorageRegistry):
         return self.seen_by_id.get(id(tensor)) or self.read(tensor)
 
     def find(self, tensor: Tensor) -> Seen | None:
-        """Return what is known of ``tensor`` if it is unchanged since."""
+        """Return what was last seen of ``tensor``, if that is unchanged."""
         seen = self.seen_by_id.get(id(tensor))
         if seen is None:
             return None
@@ -117,7 +117,7 @@ class TensorRegistry(StorageRegistry):
         storage: StorageRef | None,
         geometry: LiveGeometry,
     ) -> Seen | None:
-        """Return a tensor that is as seen but for its placement; None if it is not."""
+        """Return a tensor as seen, with a new placement; None if more changed."""
         if not is_renamed(seen, storage, geometry):
             return None
         renamed = self.seen_by_id[id(tensor)] = (seen[0], storage, geometry)
@@ -174,7 +174,7 @@ class TensorRegistry(StorageRegistry):
             tensor, None if storage is None else storage.placement
         )
         if storage is not seen[1]:
-            # Its version counter moves along; tensors on the old storage share it.
+            # It keeps its version counter, which tensors on the old storage share.
             self.aliased.update(ref.number for ref in (seen[1], storage) if ref)
             return self._add(tensor, storage, geometry)
         renewed = (seen[0], storage, geometry)
@@ -199,7 +199,7 @@ class TensorRegistry(StorageRegistry):
         )
 
     def close(self) -> None:
-        """Let go of all storages, and hear of no more deaths."""
+        """Drop all storages, and note no more deaths."""
         self.note_deaths()
         self._storage_by_address.clear()
         self.seen_by_id.clear()
@@ -220,7 +220,7 @@ class TensorRegistry(StorageRegistry):
 
 
 def is_renamed(seen: Seen, storage: StorageRef | None, geometry: LiveGeometry) -> bool:
-    """Whether a tensor is as it was seen, but for where the code wants it."""
+    """Whether only the placement of a tensor changed since it was seen."""
     _, former, known = seen
     return (
         former is not None

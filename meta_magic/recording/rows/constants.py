@@ -1,4 +1,4 @@
-"""Keep what a replay cannot make: content that came into a recording from outside.
+"""Keep content that no recorded call made, and so no replay can make.
 
 ``x = torch.tensor([1, 2])`` has its values from Python: its bytes are a constant. A
 tensor of an earlier cell is an import: that cell's program makes it. Read
@@ -46,7 +46,7 @@ class Constants:
     """The storages of one recording whose content none of its operators made.
 
     Attributes:
-        torn: Real storages that something wrote that torch does not see.
+        torn: Real storages that were written without torch, as by numpy.
         made: Real storages that operators made.
     """
 
@@ -73,7 +73,7 @@ class Constants:
             function, args = torch.tensor, args[1:]
         with DisableTorchFunction(), DisableTorchDispatch():
             real = function(*args, **{**kwargs, "dtype": made.dtype, "device": "cpu"})
-        self._registry.note_deaths()  # its address may have been another's
+        self._registry.note_deaths()  # its address may belong to another tensor
         self._registry.verify((made,))
         ref = self._registry.storage_of(made)
         if ref is not None:
@@ -94,8 +94,8 @@ class Constants:
         Args:
             ref: The storage on meta.
             storage: The real one.
-            name: How the block calls that.
-            is_borrowed: Whether the real one stays as it is while the block runs; a
+            name: Its name in the block.
+            is_borrowed: Whether the real one does not change while the block runs: a
                 large one is then not copied.
         """
         max_copied = MAX_COPIED_IF_BORROWED if is_borrowed else MAX_COPIED_NBYTES
@@ -105,7 +105,7 @@ class Constants:
         """Note the content of a sparse tensor on meta that replaces a real one.
 
         Args:
-            ref: The storage on meta, that of the values.
+            ref: The storage on meta of its values.
             copy: A copy of the real one.
         """
         self._known.add(ref.number)
@@ -118,8 +118,7 @@ class Constants:
         """Note the real tensors that an operator is about to read or write.
 
         Returns:
-            Whether one was written since its last operator, by something that torch
-            does not see, such as numpy.
+            Whether one was written since its last operator without torch, as by numpy.
         """
         is_torn = False
         for tensor, (_, ref, _) in inputs:
@@ -160,7 +159,7 @@ class Constants:
         return tuple(self._constants.values())
 
     def find(self, storage: int) -> Constant | None:
-        """Return a constant; None if a storage is none, or was torn."""
+        """Return the constant of a storage; None if it has none, or was torn."""
         return None if storage in self.torn else self._constants.get(storage)
 
     def _keep(
@@ -204,7 +203,7 @@ def data_of(function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def read_constant(constant: Constant, geometry: Geometry) -> Tensor | None:
-    """Return the values of a tensor on a constant; None if large, or not within."""
+    """Return the values of a tensor on a constant; None if large, or too long."""
     nbytes = span_nbytes(geometry)
     if geometry.stride is None or nbytes > min(constant.nbytes, MAX_COPIED_NBYTES):
         return None
@@ -232,11 +231,11 @@ UNCOUNTED: Final = (
 
 
 class Imports:
-    """Finds out where the storages come from that no operator of a recording made.
+    """Finds the storages of a recording that earlier recordings made.
 
     Attributes:
         caveats: Why their content may differ from what the earlier recordings say.
-        aliased: Those with tensors each of which counts its own writes.
+        aliased: Storages with tensors that count their own writes.
     """
 
     def __init__(self) -> None:
@@ -281,7 +280,7 @@ class Imports:
         self._running = self._running._replace(find_written=find_written)
 
     def build(self) -> tuple[Import, ...]:
-        """Return all that were found."""
+        """Return all imports."""
         return tuple(self._imports.values())
 
     def find(self, storage: int) -> Import | None:

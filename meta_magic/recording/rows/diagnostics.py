@@ -1,8 +1,8 @@
-"""Collect what a recording learns besides its calls.
+"""Collect the facts of a recording besides its calls.
 
-Notes and caveats, each with its line; real memory that nobody asked for; flags of
-torch's backends, such as ``torch.backends.cuda.matmul.allow_tf32``, and the call from
-which each holds. Read :class:`Diagnostics` first.
+These are notes and caveats, each with its line; real memory that nobody asked for; and
+flags of torch's backends, such as ``torch.backends.cuda.matmul.allow_tf32``, with the
+call from which each holds. Read :class:`Diagnostics` first.
 """
 
 import threading
@@ -27,15 +27,15 @@ class Diagnostics:
     """Collects the notes, caveats and facts of a recording, each with its line.
 
     Attributes:
-        notes: What the user should know; a dictionary, so that each stands once.
+        notes: What the user should know; a dictionary, so that each is there once.
         caveats: (what, line of the cell or None) of all that may make a replay differ
             from the same block on a real device.
         failures: (operator, line) of the calls that raised.
         kernels: Which kernels were chosen.
         evaluations: The calls that were answered with real values, in order.
         assumptions: The calls whose sizes or values were assumed, in order.
-        n_answered: How many calls were answered with values, or with those assumed.
-        n_unseen: Calls that were not recorded, by the class of tensor they were on.
+        n_answered: How many calls were answered with real or assumed values.
+        n_unseen: Calls that were not recorded, by the class of their tensor.
     """
 
     def __init__(self, sites: CallSites) -> None:

@@ -1,15 +1,15 @@
-"""Record where each random operator would have begun to draw.
+"""Record the state from which each random operator would draw.
 
-A random operator draws nothing on meta and moves no generator. So after each one a
-*token* is written into the state of its generator, which names this very draw. Whoever
-then takes the state, puts it back or seeds anew (``get_state``, ``fork_rng``,
-``manual_seed``) carries tokens about, and the next draw reads from the state which
-earlier draw it would have followed. Outside of the block no token is left.
+A random operator draws nothing on meta, and does not advance its generator. So after
+each one a *token* is written into the state of the generator: the number of the draw.
+Code that saves, restores or seeds the state (``get_state``, ``fork_rng``,
+``manual_seed``) moves the tokens along, and the next draw reads from the state which
+draw came before it. At the end of the block all tokens are removed.
 
-Numbers that a cell draws for real come from where the cell, run for real, would draw
-them: whoever knows values makes up for the draws before (``find_missing``).
+A cell may also draw real numbers. The draws before are then made first
+(``find_missing``), so that the numbers are those of a real run.
 
-Of recordings within each other the outermost one writes the tokens: it sees all draws.
+Of nested recordings the outermost one writes the tokens: it sees all draws.
 """
 
 from array import array
@@ -76,7 +76,7 @@ n_recordings = 0
 
 
 class DrawList:
-    """The draws of one recording, each with the token that it leaves."""
+    """The draws of one recording, each with its token."""
 
     def __init__(self) -> None:
         global n_recordings  # noqa: PLW0603  tokens of two recordings must differ
@@ -94,7 +94,7 @@ class DrawList:
             self._accelerator = read_accelerators()
         self._words.extend((op, stream.number, source))
         self._shadows.append(stream.shadow)
-        if source:  # else it holds the token of a recording around this one
+        if source:  # else the state has a token of a recording around this one
             stream.put(self._base | draw)
 
 
@@ -103,7 +103,8 @@ class Draws(DrawList):
 
     Attributes:
         has_gap: Whether something drew from torch's default generator between an
-            earlier recording and this one, without the numbers of the earlier one.
+            earlier recording and this one, before the draws of the earlier one were
+            made.
     """
 
     def __init__(self) -> None:
@@ -118,24 +119,24 @@ class Draws(DrawList):
 
     def __enter__(self) -> None:
         for stream in self._streams.values():
-            left = stream.left
-            if left is not None and left[0] == as_plain(copy_state(stream.generator)):
-                stream.put(left[1])
+            saved = stream.saved
+            if saved is not None and saved[0] == as_plain(copy_state(stream.generator)):
+                stream.put(saved[1])
 
     def __exit__(self, *_: object) -> None:
         for stream in self._streams.values() if self._words else ():
             token = stream.read()[0]
             stream.end = self._find_source(stream)
-            stream.left = None
+            stream.saved = None
             state = stream.shadow
             if token is not None and stream.end and state is not None:
                 if not self._is_there(stream.end):
                     state = mark(stream.generator, state)
                 put_state(stream.generator, state)
-                stream.left = (as_plain(state), token)
+                stream.saved = (as_plain(state), token)
 
     def keep_ends(self, program: Program) -> None:
-        """Let later recordings go on where this one, run for real, would have ended.
+        """Carry over the states of generators that a real run would have ended with.
 
         Args:
             program: What was recorded.
@@ -144,11 +145,11 @@ class Draws(DrawList):
             keep_program(self._base >> TOKEN_BITS, program)
         for stream in self._streams.values():
             is_default = stream is self._default
-            if stream.left is not None and not self._is_there(stream.end):
+            if stream.saved is not None and not self._is_there(stream.end):
                 end = EarlierEnd(program=program, source=stream.end)
                 own = None if is_default else stream.generator
-                carry_generator(CarriedGenerator(stream.left[0], end, own))
-            elif stream.left is not None and is_default:
+                carry_generator(CarriedGenerator(stream.saved[0], end, own))
+            elif stream.saved is not None and is_default:
                 settle_default()
         for (_, device), stream in self._aside.items():
             if device is not None:
@@ -167,10 +168,10 @@ class Draws(DrawList):
         Args:
             op: Its number.
             generator: The generator that it was given.
-            drawn_on: Device other than the CPU for which what it draws is planned. That
-                has a generator of its own: the CPU's stays where it is.
-            is_aside: Whether the cell asked for meta, by which nothing is drawn on the
-                CPU either: it has numbers, and takes them from nobody.
+            drawn_on: Planned device of the numbers, other than the CPU. It has a
+                generator of its own: the CPU's is not advanced.
+            is_aside: Whether the cell put the tensor on meta by name. A real run draws
+                nothing there either, so the CPU's generator is not advanced.
         """
         stream = self._stream_of(generator)
         if is_aside:
@@ -189,7 +190,7 @@ class Draws(DrawList):
         return 0 if self._is_there(source) else source
 
     def catch_up(self, state: Tensor) -> None:
-        """Put torch's default generator where it stands, had all draws been made."""
+        """Set torch's default generator to its state after all draws so far."""
         put_state(self._default.generator, state)
 
     def run(
@@ -205,7 +206,7 @@ class Draws(DrawList):
             op: Its number.
             generator: The generator that it was given.
             call: Runs it.
-            state: State of the generator, if draws are missing and it is known.
+            state: State of the generator, if draws before are missing and it is known.
         """
         stream = self._stream_of(generator)
         token, before = stream.read()
@@ -233,14 +234,14 @@ class Draws(DrawList):
         return self._open_aside(self._default, device).generator
 
     def seed_elsewhere(self, kind: str, seed: int) -> None:
-        """Seed the default generators of all devices of a kind that are not there."""
+        """Seed the default generators of all planned devices of a kind."""
         self._seed_by_kind[kind] = seed
         for _, device in self._aside:
             if device is not None and device.type == kind:
                 self.seed_at(device, seed)
 
     def seed_at(self, device: torch.device, seed: int) -> None:
-        """Seed the default generator of a device that is not there."""
+        """Seed the default generator of a planned device."""
         self.generator_at(device).manual_seed(seed ^ ELSEWHERE)
 
     def build_randomness(self) -> Randomness:
@@ -257,13 +258,15 @@ class Draws(DrawList):
             accelerator=self._accelerator,
         )
 
-    def state_left(self) -> bytes | None:
+    def end_state(self) -> bytes | None:
         """Return the state of torch's default generator at the end of the block.
 
-        None if it is in the state that the block, run for real, would have left.
+        None if that is the state after a real run.
         """
-        left = self._default.left
-        return None if left is None or self._is_there(self._default.end) else left[0]
+        default = self._default
+        if default.saved is None or self._is_there(default.end):
+            return None
+        return default.saved[0]
 
     def _stream_of(self, generator: Generator | None) -> Stream:
         if generator is None:
@@ -283,7 +286,7 @@ class Draws(DrawList):
         aside = self._aside.get(key)
         if aside is None:
             seed, generator = None, None
-            if device is not None:  # seeded as the CPU's, if not by itself
+            if device is not None:  # seeded as the CPU's, unless seeded itself
                 seed = self._seed_by_kind.get(device.type)
                 generator = find_elsewhere(device) if seed is None else None
                 seed = stream.generator.initial_seed() if seed is None else seed
@@ -293,13 +296,13 @@ class Draws(DrawList):
         return aside
 
     def _is_there(self, source: int) -> bool:
-        """Whether a generator that has a source stands there for real."""
+        """Whether a generator really has the state of a source."""
         if source & 1:
             return isinstance(self._states[source // 2], bytes)
         return not source or source // 2 - 1 in self._made
 
     def _find_source(self, stream: Stream) -> int:
-        """Return where a generator stands, and note the state that it really has."""
+        """Return the source of a generator's state; note the state that it has."""
         draw = stream.find_put() - self._base
         if not 0 <= draw < len(self._shadows):
             token, state = stream.read()
@@ -319,10 +322,10 @@ class Draws(DrawList):
         return 2 * draw + 2
 
     def _find_earlier(self, token: int, stream: Stream, state: Tensor) -> int:
-        """Return where another recording's token says that a generator stands."""
+        """Return the source of a state with the token of another recording."""
         found = find_draw(token >> TOKEN_BITS, token & DRAW_BITS)
         if found is None:
-            return UNKNOWN  # one around this one
+            return UNKNOWN  # the token of a recording around this one
         if stream.shadow is None:
             stream.shadow = state
         self._states.append(found)

@@ -23,8 +23,8 @@ MARK: Final = 0x6D6D << 48
 
 MAGIC: Final = 0x746F6B6E
 TOKEN: Final = slice(3, 6)
-"""Where in a CPU generator's state, as words of 64 bits, a token and the magic stand:
-in the place of the first numbers of its Mersenne Twister, of 32 bits each."""
+"""Position of a token and the magic in a CPU generator's state, in words of 64 bits:
+they replace the first numbers of its Mersenne Twister, of 32 bits each."""
 
 UNKNOWN: Final = 0
 
@@ -38,10 +38,9 @@ class Stream:
     Attributes:
         number: Its index in ``Randomness.generators``.
         generator: The generator.
-        shadow: The state in which the last real draw left it, or who seeded it.
-        end: Where the block left it, as the source of a draw.
-        left: Its state when the block was left the last time, and the token that it
-            had in there.
+        shadow: Its state without a token: after the last real draw or seeding.
+        end: Its state at the end of the block, as the source of a draw.
+        saved: Its state at the last exit of :class:`~.draws.Draws`, and its token then.
     """
 
     def __init__(self, number: int, generator: Generator) -> None:
@@ -49,18 +48,18 @@ class Stream:
         self.generator = generator
         self.shadow: Tensor | None = None
         self.end = UNKNOWN
-        self.left: tuple[bytes, int] | None = None
+        self.saved: tuple[bytes, int] | None = None
         self._marked: tuple[Tensor, Tensor] | None = None
         self._memory: GeneratorMemory | None = None
         self._put = UNKNOWN
 
     @property
     def device(self) -> str:
-        """Name of the device that it is on; "" if it stands for one on another."""
+        """Name of its device; "" if it replaces the generator of another device."""
         return "" if is_named(self.generator) else str(self.generator.device)
 
     def put(self, token: int) -> None:
-        """Write a token into the generator, over the state of plain meta."""
+        """Write a token into the generator."""
         numbers = token >> 32, token & 0xFFFFFFFF, MAGIC
         memory, shadow, marked = self._memory, self.shadow, self._marked
         is_marked = marked is not None and marked[0] is shadow
@@ -84,9 +83,9 @@ class Stream:
         self._memory = find_memory(self.generator, *numbers)
 
     def find_put(self) -> int:
-        """Return the token put last if the generator is seen to stand there still.
+        """Return the token written last, if the generator's memory shows it unchanged.
 
-        ``UNKNOWN`` if it does not, or if only a copy of its state could say so.
+        ``UNKNOWN`` if it changed, or if only a copy of its state would show it.
         """
         memory = self._memory
         return self._put if memory is not None and memory.is_as_put() else UNKNOWN
@@ -104,7 +103,7 @@ class Stream:
 
 
 def make_aside(generator: Generator, seed: int | None) -> Generator:
-    """Return a generator with a seed; without one, that stands where another does."""
+    """Return a new generator with a seed, or with the state of another one."""
     aside = Generator()
     if seed is not None:
         aside.manual_seed(seed)
@@ -120,13 +119,13 @@ def mark(generator: Generator, state: Tensor) -> Tensor:
 
 
 def copy_state(generator: Generator) -> Tensor:
-    """Return the state of a generator, unseen by any mode."""
+    """Return the state of a generator; no mode sees this."""
     with DisableTorchFunction(), DisableTorchDispatch():
         return generator.get_state()
 
 
 def put_state(generator: Generator, state: Tensor) -> None:
-    """Set the state of a generator, unseen by any mode."""
+    """Set the state of a generator; no mode sees this."""
     with DisableTorchFunction(), DisableTorchDispatch():
         generator.set_state(state)
 

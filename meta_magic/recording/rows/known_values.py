@@ -22,13 +22,13 @@ from meta_magic.trace.program import HEADER
 from meta_magic.trace.signature import Geometry, Signature, TensorArgument
 
 MAX_DEPTH: Final = 8
-"""Calls that move values, between an operand and the call that made the values."""
+"""At most so many calls between an operand and the call that made its values."""
 
 MAX_MEASURED: Final = 1024
 """Constants, and parts of them, whose bounds are remembered."""
 
 Bounds: TypeAlias = tuple[float, float]
-"""The least and the greatest value that there may be."""
+"""The least and the greatest possible value."""
 
 
 class KnownValues:
@@ -40,7 +40,7 @@ class KnownValues:
         rows: What was recorded so far.
 
     Attributes:
-        row_by_storage: Which row last wrote a storage, or made it of integers.
+        row_by_storage: The row that last wrote a storage, or made it with integers.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class KnownValues:
         self._measured: dict[tuple[int, Geometry], Bounds] = {}
 
     def find_written(self) -> Container[int]:
-        """Return the storages that were written so far, or made of integers."""
+        """Return the storages that were written so far, or made with integers."""
         self.read_on()
         return self.row_by_storage
 
     def read_on(self) -> None:
-        """Read the rows that were written since: before anything else is asked."""
+        """Read the new rows; called before any question."""
         self._rows.flush()
         for entry in self._rows.entries[len(self._changes) :]:
             if entry.changes is None:
@@ -90,7 +90,7 @@ class KnownValues:
         before: int = maxsize,
         depth: int = MAX_DEPTH,
     ) -> Bounds | None:
-        """Return between which values those of a tensor lie; None if a replay must say.
+        """Return the bounds of a tensor's values; None if only a replay can find them.
 
         Args:
             storage: The storage of the tensor.
@@ -125,7 +125,7 @@ class KnownValues:
         bounds = rule(signature, output, find_moved)
         limits = torch.iinfo(dtype)
         is_exact = bounds and limits.min <= bounds[0] <= bounds[1] <= limits.max
-        return bounds if is_exact else None  # others wrap
+        return bounds if is_exact else None  # other conversions wrap
 
     def _measure(self, storage: int, geometry: Geometry) -> Bounds | None:
         """Return the least and the greatest value of a constant."""
@@ -176,7 +176,7 @@ def find_positions(signature: Signature, output: int, move: FindMoved) -> Bounds
     """Return the bounds of positions along a dimension, or among all elements."""
     is_arg = signature.op.startswith("aten.arg")
     if not (output or is_arg or signature.op.startswith("aten.multinomial")):
-        return find_moved(signature, output, move)  # the values that stand there
+        return find_moved(signature, output, move)  # the values at these positions
     shape, given = signature.inputs[0].shape, dict(signature.arguments)
     dim: Any = given.get("dim", None if is_arg else -1)
     n = prod(shape) if dim is None or not shape else shape[dim]
@@ -184,7 +184,7 @@ def find_positions(signature: Signature, output: int, move: FindMoved) -> Bounds
 
 
 def find_moved(signature: Signature, _: int, move: FindMoved) -> Bounds | None:
-    """Return the bounds of all values that a call moves, and of what fills the rest."""
+    """Return the bounds of the values that a call moves, and of its fill value."""
     parts: list[Bounds | None] = [*list_moved(signature, move)]
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
@@ -224,9 +224,9 @@ RULES: Final = {name: rule for rule, names in NAMES.items() for name in names.sp
 
 
 def find_changes(signature: Signature) -> tuple[int, Sequence[int]]:
-    """Return how many words the rows of a signature have, and which name what changes.
+    """Return the length of a signature's rows, and the positions of changed tensors.
 
-    These are the tensors that the calls write, and the integer tensors they make.
+    Changed are the tensors that a call writes, and the integer tensors that it makes.
     """
     n_inputs = len(signature.inputs)
     made = zip(signature.outputs, signature.views, strict=True)
@@ -240,5 +240,5 @@ def find_changes(signature: Signature) -> tuple[int, Sequence[int]]:
 
 
 def is_integer(dtype: torch.dtype) -> bool:
-    """Whether a tensor of a dtype holds integers or truths."""
+    """Whether a tensor of a dtype holds integers or booleans."""
     return not (dtype.is_floating_point or dtype.is_complex)

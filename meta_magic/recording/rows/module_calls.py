@@ -1,6 +1,6 @@
 """Record module calls, and every module that is built, through torch's hooks.
 
-A row of a module call says which operators it made and what went in and out. Read
+A row of a module call says which operators it made, and its inputs and outputs. Read
 :class:`ModuleCallRecorder` first.
 """
 
@@ -137,7 +137,7 @@ class ModuleValues:
 
 
 class Named(tuple[tuple[str, object], ...]):
-    """What was described of a dict or a dataclass: pairs of a name and its value."""
+    """The description of a dict or a dataclass: pairs of a name and its value."""
 
     __slots__ = ()
 
@@ -201,7 +201,7 @@ class ModuleCallRecorder:
         self._clock = clock
         self._numbers = numbers
         self._sites = sites
-        self._seen: set[int] = set()  # their ids: those of roots are held
+        self._seen: set[int] = set()  # ids of modules whose roots are kept alive
         self._stack: list[tuple[int, FrameType | None, Site, bool]] = []
         self._built: set[int] = set()
         self._held: dict[int, nn.Module] = {}
@@ -228,7 +228,7 @@ class ModuleCallRecorder:
             handle = self._handles.pop()
             handle.remove()
             hooks_with_kwargs.pop(handle.id, None)
-        # What dies after this by chance, of garbage that is collected, lived here.
+        # Garbage that is collected later by chance counts as live at this moment.
         self._registry.note_deaths()
         self._live = self._numbers.live()
 
@@ -260,7 +260,7 @@ class ModuleCallRecorder:
     def _after(self, module: nn.Module, args: tuple[object, ...], *rest: Any) -> None:
         if threading.get_ident() != self._thread or not self._stack:
             return
-        if tracing_state() is not None:  # sizes would be tensors, and traced
+        if tracing_state() is not None:  # sizes would be traced tensors
             with WithoutTracing():
                 self._after(module, args, *rest)
             return
@@ -276,7 +276,7 @@ class ModuleCallRecorder:
             self._keep_root(module)
 
     def _keep_root(self, module: nn.Module) -> None:
-        """See to it that a module called by itself can be described at the end."""
+        """Describe a root after its first call: it may be gone at the end."""
         number = self._numbers.of(module)
         if number in self._built:
             if number not in self.early_trees:
@@ -286,7 +286,7 @@ class ModuleCallRecorder:
             self._held[number] = module
 
     def close_open_calls(self) -> None:
-        """Give the calls that a failure cut short an end and an empty structure."""
+        """End the calls that an error interrupted, with an empty structure."""
         n_values = self._given.append_words([self._given.intern(((), None, ()))])
         while self.word:
             row = ((self.word >> 1) - 1) * MODULE_HEADER
@@ -295,7 +295,7 @@ class ModuleCallRecorder:
             self.word, self.entry, self.site, _ = self._stack.pop()
 
     def extend_last(self, module: nn.Module) -> int:
-        """Let the last call of a module, and those around it, have one operator more.
+        """Add one operator to the last call of a module, and to the calls around it.
 
         Returns:
             Its module word; see ``program.HEADER``.
@@ -322,7 +322,7 @@ class ModuleCallRecorder:
         return {number: (first_calls[number], n) for number, n in counts.items()}
 
     def close(self) -> None:
-        """Let go of all modules and frames."""
+        """Drop all modules and frames."""
         self._held.clear()
         self._live.clear()
         self._stack.clear()
@@ -347,5 +347,5 @@ class ModuleCallRecorder:
 
 
 def ignore(module: nn.Module, _args: tuple[object, ...]) -> Sequence[nn.Module]:
-    """The callback by default: a module needs no more handling."""
+    """Do nothing: the default of ``on_new_module``."""
     return [module]

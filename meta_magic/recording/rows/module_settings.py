@@ -1,7 +1,7 @@
 """Read the settings of modules, and where their classes are defined.
 
-``extra_repr`` is the user's code: it may raise, write a novel, or take its time. The
-report goes without the settings then.
+``extra_repr`` is the user's code: it may raise, return a long text, or take long. Then
+the report shows no settings.
 """
 
 import inspect
@@ -29,10 +29,11 @@ NO_RECORDS: Final = PLAIN | {dict, OrderedDict, set, list, tuple, NoneType}
 """Types of most of what a module holds; asking whether one is a dataclass is slow."""
 
 NAMESPACES: Final = frozenset({Namespace, SimpleNamespace})
-"""Beside dataclasses, what the configuration of a model is kept in."""
+"""Classes, besides dataclasses, that hold the configuration of a model."""
 
 PATIENCE: Final = 0.05
-"""Seconds that the first of a class may take, else none is asked. Torch's take 5 us,
+"""Seconds that ``extra_repr`` may take for the first module of a class: if it takes
+longer, none is asked. Torch's take 5 us,
 but on a busy machine a process may wait for 10 ms."""
 
 
@@ -84,17 +85,17 @@ class ModuleSettings:
             started, drawn = time.perf_counter(), torch.get_rng_state()
             self.read(module)
             is_asked = time.perf_counter() - started <= PATIENCE
-            if not torch.equal(drawn, torch.get_rng_state()):  # not by asking
+            if not torch.equal(drawn, torch.get_rng_state()):  # it drew: do not ask
                 torch.set_rng_state(drawn)
                 is_asked = False
         self._known[kind] = definition, is_asked
         return definition, is_asked
 
     def _describe_attributes(self, module: nn.Module) -> str:
-        """Return the first plain attributes of a module, and of records it holds first.
+        """Return plain attributes of a module, and of the records in it that are new.
 
-        Counts and sizes come first, small ones before large ones, which shapes show,
-        too; then what else is on, then what is off or nothing.
+        Counts and sizes come first, small ones before large ones, which shapes show as
+        well; then other values that are true, then those that are false or None.
         """
         held = module.__dict__
         names = pick_own(tuple(held))
@@ -123,7 +124,7 @@ class ModuleSettings:
 
 
 def is_record(value: object) -> bool:
-    """Whether settings are kept in what a module holds: a namespace or a dataclass."""
+    """Whether a value can hold settings: a namespace or a dataclass."""
     return type(value) in NAMESPACES or is_dataclass(type(value))
 
 
@@ -140,7 +141,7 @@ def read_record(record: Any) -> list[tuple[str, object]]:
 
 
 def read_defaults(kind: type[nn.Module]) -> Iterator[tuple[str, str]]:
-    """Yield the plain arguments that modules are made with where none are given."""
+    """Yield the default values of the plain arguments of a module's constructor."""
     for base in kind.__mro__[: kind.__mro__.index(nn.Module)]:
         made_by: Any = vars(base).get("__init__")
         if type(made_by) is not FunctionType:
@@ -167,7 +168,7 @@ def describe_class(kind: type[nn.Module]) -> ModuleClass:
     forward = find_static(kind, "forward")
     has_code = type(forward) is FunctionType and forward is not nn.Module.forward
     code = getattr(inspect.unwrap(forward), "__code__", None) if has_code else None
-    # What torch does not describe, an old name or a base, has no page.
+    # Old names and bases, which torch does not describe, have no page.
     is_documented = kind is vars(nn).get(kind.__name__) and "__doc__" in vars(kind)
     return ModuleClass(
         name=kind.__qualname__.rpartition("<locals>.")[2],

@@ -53,12 +53,12 @@ class ModuleNumbers:
         return number
 
     def live(self) -> list[tuple[int, nn.Module]]:
-        """Return number and module of all that are still there, in order."""
+        """Return number and module of all live modules, in order."""
         known = list(self._known_by_id.values())
         return [(n, module) for n, ref in known if (module := ref()) is not None]
 
     def close(self) -> None:
-        """Let go of all modules."""
+        """Drop all modules."""
         self._known_by_id.clear()
 
 
@@ -67,7 +67,7 @@ NO_CALLS: Final = (None, 0)
 SETTERS: Final[Mapping[str, Callable[[ModuleNode, Any], None]]] = {
     field.name: getattr(ModuleNode, field.name).__set__ for field in fields(ModuleNode)
 }
-"""What sets a field of a node, if that is frozen, too."""
+"""Sets a field of a node, although the node is frozen."""
 
 
 def add_calls(
@@ -147,7 +147,7 @@ class Tree:
     def of_the_past(self, calls_by_module: CallsByModule) -> "Tree":
         """Return the tree of a module that is gone, with all of its calls.
 
-        What it held may have been written since.
+        Its versions are dropped: its tensors may have been written since.
         """
         calls_by_fqn = {
             fqn: calls_by_module[number]
@@ -275,7 +275,7 @@ def make_columns(
 
     Args:
         columns: The modules.
-        settings: What each says of itself, and its class.
+        settings: The settings and the class of each.
         called: First call and number of calls of each.
         held: Their tensors.
     """
@@ -320,7 +320,7 @@ def read_versions(
 def find_trees(numbers: ModuleNumbers) -> list[TreeColumns]:
     """Return each tree built or called, in order of first sight."""
     live = [module for _, module in numbers.live()]
-    if live and is_made(live[0]):  # mostly all are of the tree of the first
+    if live and is_made(live[0]):  # usually all belong to the tree of the first
         columns = walk_tree(live[0])
         known = set(map(id, columns.modules))
         if known.issuperset(map(id, live)) and "" not in columns.shared.values():
@@ -350,7 +350,7 @@ def find_roots(live: list[nn.Module]) -> list[nn.Module]:
 
 
 def list_children(modules: Sequence[nn.Module]) -> list[nn.Module]:
-    """Return the modules directly below some modules; one not yet made has none."""
+    """Return the children of some modules; none before ``Module.__init__``."""
     try:
         tables = [*map(children_of, modules)]
     except AttributeError:

@@ -62,11 +62,12 @@ class StorageRoles:
             self._handles.pop().remove()
 
     def note_node(self, call: int, node: object) -> None:
-        """Note a call that autograd makes, of no forward operator.
+        """Note a call of autograd that belongs to no forward operator.
 
         Args:
             call: Its number.
-            node: What makes it; if that puts a gradient in its site, it is known.
+            node: The node of autograd; one that accumulates a gradient knows its
+                tensor.
         """
         tensor = variable_of(node)
         storage = None if tensor is None else self._registry.find_storage(tensor)
@@ -93,7 +94,8 @@ class StorageRoles:
         """Return all that is known.
 
         Args:
-            calls: Knows the parameters registered, and what was called again.
+            calls: Knows the registered parameters, and the modules that were called
+                again.
             nodes: The calls for which autograd made a node.
         """
         pairs = iter(self._accumulated)
@@ -130,7 +132,7 @@ class RowWriter:
     Attributes:
         words: All rows, after :meth:`flush`.
         entries: The distinct signatures, in order of first call.
-        draws: Where random operators would have begun to draw.
+        draws: The draws of random operators.
         roles: Takes what autograd does with gradients.
         forward_by_sequence: Each call with a node of autograd, and its call site.
     """

@@ -1,6 +1,6 @@
 """Describe the tensors that the modules of a tree hold: live tensors to records.
 
-All of a tree at once: one by one took a third of what the end of a recording takes.
+All of a tree at once: one by one they took a third of the time of a recording's end.
 """
 
 from collections import Counter, OrderedDict
@@ -31,7 +31,7 @@ NOT_TENSORS: Final = frozenset(
 """Types of most of what a module holds; asking each whether it is a tensor is slow."""
 
 DENSE: Final = frozenset({Tensor, nn.Parameter})
-"""Types of tensors that are not lazy, and run no code of theirs when they are asked."""
+"""Types of tensors that are not lazy, and run no code of their own."""
 
 Row: TypeAlias = tuple[int, str, str, bool, Tensor]
 """Index of a module, then of a tensor that it holds itself: its name, its kind, whether
@@ -46,7 +46,7 @@ NOTHING: Final[Described] = ((), ())
 
 
 class HeldTensors:
-    """The tensors of a module tree, each as often as a module of it holds it.
+    """The tensors of a module tree, once for each module that holds them.
 
     Args:
         registry: Numbers of tensors and storages.
@@ -67,7 +67,7 @@ class HeldTensors:
         self._geometries = [None if one is None else one[2] for one in seen]
 
     def describe(self, fqns: Sequence[str]) -> list[Described]:
-        """Return what each of the modules holds, given their names within the root."""
+        """Describe the tensors of each module, given its name within the root."""
         if not self._tensors:
             return [NOTHING] * len(fqns)
         pairs = [*zip(self._tensors, self._geometries, strict=True)]
@@ -112,7 +112,7 @@ class HeldTensors:
         """Return the number of the first module that holds a storage.
 
         Args:
-            numbers: Those of the modules.
+            numbers: Numbers of the modules.
         """
         owners: dict[int, int] = {}
         columns = self._storages, self._kinds, self._owners
@@ -168,9 +168,9 @@ def read_all(registry: TensorRegistry, tensors: Sequence[Tensor]) -> list[Seen |
 def read_known(
     registry: TensorRegistry, tensors: Iterable[Tensor]
 ) -> list[Seen | None]:
-    """Return what is known of tensors, most of which are as they were seen.
+    """Return what was seen of tensors, most of which did not change.
 
-    What does not look so is read by the registry, which knows all cases.
+    Others are read by the registry, which handles all cases.
     """
     find, read = registry.seen_by_id.get, registry.read
     found: list[Seen | None] = []
@@ -195,7 +195,7 @@ def read_known(
 
 
 def own_tensors(module: nn.Module) -> list[tuple[str, str, Tensor]]:
-    """Return name, kind and tensor of all that a module holds itself."""
+    """Return name, kind and tensor of each tensor that a module holds itself."""
     rows = list_held([(0, module)])
     return [(name, kind, tensor) for _, name, kind, _, tensor in rows]
 

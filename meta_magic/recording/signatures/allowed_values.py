@@ -79,7 +79,7 @@ class Operands:
     def find_positions(self) -> Iterator[Allowed]:
         """Yield the bounds of ``indices``, one tensor for each dimension.
 
-        A mask takes the place of as many tensors as it has dimensions.
+        A mask counts as so many tensors as it has dimensions.
         """
         shape, at = self.shape("self"), 0
         for part in self.find("indices", ()):

@@ -9,9 +9,9 @@ that makes its outputs directly. Three kinds of operator have one (``choose_kind
   ``as_strided``, several views, or a view that it cannot make, by the operator itself;
 * in-place: the returns are the written arguments, whose metadata did not change.
 
-A second key is for calls that differ in a number only (``generalize``): an optimizer
-that corrects its bias divides by another number in each step, and no number decides the
-metadata of an elementwise operator, nor whether it is refused.
+A second key is for calls that differ only in a number (``generalize``): in each step an
+optimizer divides by another bias correction, and a number decides neither the metadata
+of an elementwise operator nor whether it is refused.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ from meta_magic.recording.signatures.operator_keys import Describer, describe_si
 from meta_magic.torch_private.tensor_internals import is_zero_tensor
 from meta_magic.trace.signature import Signature
 
-# An object: the function mode would take the string "meta" for a choice of the cell.
+# An object: the function mode takes the string "meta" for a choice of the cell.
 META: Final = torch.device("meta")
 
 DETACH: Final = "aten.detach.default"
@@ -42,7 +42,7 @@ DETACH: Final = "aten.detach.default"
 would give the saved tensor a history, and so tie graph and result into a cycle."""
 
 COUNTED: Final = "counted"
-"""Stands for a returned ``None`` if each written tensor counts its own writes."""
+"""Marks a returned ``None`` if each written tensor counts its own writes."""
 
 NUMBER_LIMIT: Final = torch.finfo(torch.float16).max
 """Larger numbers do not fit all floating-point dtypes, and some operators refuse."""
@@ -143,7 +143,7 @@ def choose_pure(call: LiveCall) -> tuple[Kind, Any]:
         item is None or isinstance(item, Tensor) for item in returned
     ):
         return Kind.RUN, None
-    # None stands for an output that was not asked for, such as a gradient.
+    # None is an output that was not asked for, such as a gradient.
     is_there = tuple(item is not None for item in returned)
     return Kind.PURE_MANY, (isinstance(returned, list), is_there)
 
@@ -158,7 +158,7 @@ def choose_wide(returned: object) -> tuple[Kind, Any]:
 
 
 def choose_in_place(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
-    """Choose for a write that returns arguments; none if their metadata changed."""
+    """Choose for a write that returns arguments; no fast path if metadata changed."""
     for tensor, seen in (*call.inputs, *call.outputs):
         before = next((s for t, s in call.inputs if t is tensor), None)
         if before is None or before[1:] != seen[1:] or not is_as_seen(tensor, before):
@@ -238,7 +238,7 @@ def is_as_empty_strided(tensor: Tensor, seen: Seen) -> bool:
 
 
 def generalize(key: object) -> object:
-    """Return a key in which the sign stands for each ordinary float."""
+    """Return a key in which each ordinary float is replaced by its sign."""
     if type(key) is not tuple:
         return key
     if len(key) == 2 and key[0] is float and type(key[1]) is float:  # noqa: PLR2004

@@ -3,9 +3,9 @@
 An ``OpTable`` holds what the schema of one operator says, and an ``Entry`` for each
 signature of its calls so far. Read ``Entry`` first.
 
-Some operators write arguments although their schema denies it: a replay would leave
-``dist.all_gather_into_tensor(y, x)`` out, as nobody reads its result, and ``y`` would
-keep its old values. ``find_always_written`` knows them;
+Some operators write arguments although their schema denies it: a replay would skip
+``dist.all_gather_into_tensor(y, x)``, as nobody reads its result, and ``y`` would keep
+its old values. ``find_always_written`` knows them;
 ``tests/conformance/test_undeclared_writes.py`` goes through all operators of torch.
 """
 
@@ -51,10 +51,10 @@ MASKS: Final = frozenset({torch.bool, torch.uint8})
 tags of ``INDEX`` are for both."""
 
 BY_GRADIENT: Final = frozenset({"aten.mkldnn_rnn_layer.default"})
-"""Operators that return more where gradients are wanted; no key holds that."""
+"""Operators that return more if gradients are wanted, which no key contains."""
 
 BY_STORAGE: Final = frozenset({"aten.as_strided.default"})
-"""Views that may end past their storage on meta; no key holds the storage's size."""
+"""Views that may end past their storage on meta: no key contains the storage's size."""
 
 OF_TORCH: Final = ("aten.", "prims.", "higher_order.")
 """Prefixes of torch's own operators."""
@@ -220,7 +220,8 @@ class OpTable:
         self.reads_data = is_tagged or self.name == ALIGNED
         self.is_foreign = not self.name.startswith(OF_TORCH)
         self.is_random = schema is not None and RANDOM in func.tags
-        # A method of ``func`` says this too, but counts what only torch.compile uses.
+        # A method of ``func`` says this, too, but counts kernels that only
+        # torch.compile uses.
         self.is_composite = (
             isinstance(func, OpOverload)
             and has_kernel(func.name(), COMPOSITE)
@@ -262,7 +263,7 @@ def plain_float(value: Any) -> object:
     """Return the part of a key for a float or complex number.
 
     In Python -0.0 equals 0.0, and nan equals nothing. The text distinguishes these; two
-    nans differ by their sign, which the text has not.
+    nans differ by their sign, which the text does not show.
     """
     kind = type(value)
     if kind is float and value:

@@ -91,7 +91,7 @@ def encode(read: Callable[[Tensor], Seen], value: Any, words: list[int]) -> obje
 
 
 def has_opaque(key: Key) -> bool:
-    """Whether a key has a part that equals others of its kind, such as a generator."""
+    """Whether a key has a part that different objects share, such as generators."""
     for part in key:
         if type(part) is OpaqueArgument or (type(part) is tuple and has_opaque(part)):
             return True
@@ -101,7 +101,7 @@ def has_opaque(key: Key) -> bool:
 def describe_opaque(value: object) -> OpaqueArgument:
     """Return the description of a value that is not plain."""
     if isinstance(value, (Generator, UntypedStorage)):
-        # Their text in torch is an address, or all bytes of the storage.
+        # torch's text for them is an address, or all bytes of the storage.
         return OpaqueArgument(f"{type(value).__name__} on {value.device}")
     text = describe_group(value)
     return OpaqueArgument(text or f"{type(value).__name__} {str(value)[:200]}")
