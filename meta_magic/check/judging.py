@@ -103,7 +103,6 @@ class Judge:
         reason: str | None,
         sites: Sequence[tuple[str | None, int | None]],
     ) -> Iterator[Diagnostic]:
-        """Yield the error that ended a recording."""
         file, line = sites[-1] if sites else (None, None)
         if reason is not None:
             rule, level, text = "unchecked", "warning", reason

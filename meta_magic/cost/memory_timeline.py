@@ -2,7 +2,7 @@
 
 ``measure_memory`` builds it. ``memory.as_allocated()`` estimates what torch's caching
 allocator would count on a GPU: whole blocks, and the workspaces of cuBLAS. Workspaces
-of cuDNN are not in it, as cuDNN chooses their size and no document says it.
+of cuDNN are not in it: cuDNN chooses their size, which is not documented.
 """
 
 from collections.abc import Iterator, Mapping
@@ -69,8 +69,8 @@ class Allocated:
     def __str__(self) -> str:
         peak, known = map(format_bytes, (self.peak_nbytes, self.workspace_nbytes))
         return (
-            f"{self.place}: {peak} at the peak, with workspaces of cuBLAS ({known} in "
-            "the end); those of cuDNN are not counted: no document has them"
+            f"{self.place}: {peak} at the peak, with workspaces of cuBLAS ({known} at "
+            "the end); those of cuDNN are not counted, as their size is not documented"
         )
 
 
@@ -171,7 +171,7 @@ class Memory:
         """
         n_calls = self.account.columns.n_calls
         if index is not None and not -n_calls <= index < n_calls:
-            raise IndexError(f"operator {index} of {n_calls:,} was asked for")
+            raise IndexError(f"there is no operator {index} among {n_calls:,}")
         return describe_live(self.account, index if index is None else index % n_calls)
 
     @cached_property
@@ -194,7 +194,7 @@ class Memory:
         """Return the estimated bytes of torch's allocator on a GPU.
 
         Storages take whole blocks, and cuBLAS has workspaces. Workspaces of cuDNN are
-        not counted, as no document has their size, nor temporary memory of kernels.
+        not counted, as their size is not documented, nor temporary memory of kernels.
 
         Args:
             place: The GPU, such as ``cuda:0``; None for the first one in the program.

@@ -195,14 +195,12 @@ def _is_outside(call: OpCall) -> bool:
 
 
 def _find_module(trace: Trace, call: OpCall) -> ModuleNode | None:
-    """Return the module that a call was made in; None outside of modules."""
     roots = [] if call.root is None else [trace.modules[call.root]]
     nodes = (node for root in roots for node in root.walk())
     return next((node for node in nodes if node.fqn == call.module), None)
 
 
 def _describe_parameter(trace: Trace, call: OpCall, tensor: ModuleTensor) -> Operand:
-    """Return a parameter of a call's module as an operand."""
     root = "" if call.root is None else trace.modules[call.root].name
     parts = (root, call.module, tensor.name)
     geometry = Geometry(

@@ -289,7 +289,6 @@ def _find_prefix(names: Sequence[str], longer: Sequence[str]) -> str:
 
 
 def _list_made_lines(trace: Trace, failed: FailedCall, loading: Loading) -> list[int]:
-    """Return the lines that made the module's tensors whose sizes differ."""
     made = (
         find_maker(trace, failed.operands[own].tensor) for _, own, _ in loading.pairs
     )

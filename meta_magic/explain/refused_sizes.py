@@ -118,7 +118,6 @@ def _list_refused(
 
 
 def _drop_alike(refused: Sequence[Refused]) -> list[Refused]:
-    """Return the first few chains that differ in their text."""
     read = {one.lineage.lines: one for one in reversed(refused)}
     return [one for one in refused if one in read.values()][:MAX_CHAINS]
 

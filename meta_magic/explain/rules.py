@@ -150,7 +150,6 @@ def _describe_relation(probe: Probe, variable: Variable, size: int, factor: int)
 
 
 def _find_limit(probe: Probe, variable: Variable, accepted: Sequence[int]) -> str:
-    """Return the limits between which a number is accepted, as text."""
     value = probe.values[variable]
     least = 1 if variable.is_size else -NEAR_BELOW
     below = range(max(value - NEAR_BELOW, least), value)
@@ -199,7 +198,6 @@ def _find_leaders(
 
 
 def _find_cast_rules(probe: Probe) -> Iterator[str]:
-    """Yield which dtype of an operand is accepted."""
     for number, operand in enumerate(probe.call.operands):
         for change in list_accepted_casts(probe, number)[:1]:
             dtype = str(operand.geometry.dtype).removeprefix("torch.")
@@ -299,7 +297,6 @@ def _relate_shapes(probe: Probe) -> Iterator[str]:
 
 
 def _find_rank_rules(probe: Probe) -> Iterator[str]:
-    """Yield how many dimensions operands have, and how many are accepted."""
     for group in _list_by_rank(probe.call.operands):
         ranks = [n for n in range(MAX_RANK + 1) if _is_rank(probe, group, n)]
         if ranks:
@@ -337,7 +334,6 @@ def _is_rank(probe: Probe, numbers: Sequence[int], rank: int) -> bool:
 
 
 def _has_shape(probe: Probe, numbers: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether a call accepts operands in another shape."""
 
     def make(tensor: Tensor) -> Tensor:
         return tensor.new_zeros(tuple(shape)).requires_grad_(tensor.requires_grad)

@@ -1,4 +1,4 @@
-"""``%%meta`` and ``%meta``: the entry in notebooks, and the only room with IPython.
+"""``%%meta`` and ``%meta`` in notebooks; only this folder imports IPython.
 
 ``extension`` loads and unloads. ``magics`` reads a line (``line_options``), ``cell``
 compiles a cell's body, ``run`` records it and shows the ``reports``. The others are

@@ -1,8 +1,8 @@
 """Compile a cell's body as IPython would, under the file name of the whole cell.
 
-``run_cell`` is no way to run the body: a failing cell would succeed, its value would be
-lost, and its lines would be wrong. Blank lines replace ``%%meta``, so that
-tracebacks, breakpoints and ``inspect.getsource`` see the cell as it was typed.
+IPython's ``run_cell`` cannot run the body: a failing cell would succeed, its value be
+lost, and its line numbers be wrong. Blank lines replace ``%%meta``, so that tracebacks,
+breakpoints and ``inspect.getsource`` see the cell as it was typed.
 """
 
 import ast

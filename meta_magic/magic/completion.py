@@ -20,7 +20,7 @@ except ImportError:  # before IPython 8.6
 
 MAGICS: Final = ("%%meta", "%meta")
 ASSIGNED: Final = re.compile(r"\s*([\w.,\s]+=)?\s*(?=%meta\s)")
-"""Text that may stand before ``%meta``."""
+"""Text that may precede ``%meta``."""
 
 HOOK: Final = "complete_command"
 """The hook that IPython calls before it has matchers."""

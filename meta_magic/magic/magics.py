@@ -74,7 +74,7 @@ class MetaMagics(Magics):
     hide = List(
         Enum(["parameters"]),
         ["parameters"],
-        help="What the flow hides until it is asked for.",
+        help="What the flow hides at first.",
     ).tag(config=True)
 
     def __init__(self, shell: Any) -> None:

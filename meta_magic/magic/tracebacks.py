@@ -1,7 +1,7 @@
 """Tracebacks of recorded cells: the user's frames, and none of ours or torch's.
 
 ``%meta full`` shows all frames, ``%debug`` begins in the user's innermost frame. The
-explanation stands below the error. Read :class:`Rendering` first.
+explanation is below the error. Read :class:`Rendering` first.
 """
 
 import re

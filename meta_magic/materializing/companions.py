@@ -1,7 +1,7 @@
-"""Find the tensors that are used with a module's, and have to become real with them.
+"""Find the tensors that must become real together with those of a module.
 
-Otherwise the user's next line fails, or silently does nothing: an optimizer whose
-momentum is on meta adds it to a real weight without effect. Companions are the states
+Otherwise the user's next line fails, or does nothing: an optimizer whose momentum is
+on meta adds it to a real weight without effect. Companions are the states
 of optimizers, their learning rates, schedulers and scalers; the tensors that hooks and
 the module's class hold; gradients; and other tensors on the same storages. Read
 ``find_companions`` first.
@@ -37,7 +37,7 @@ WITH_OPTIMIZERS: Final = (LRScheduler, GradScaler)
 def find_companions(
     held: Sequence[Held], modules: Iterable[tuple[str, nn.Module]], *, is_cast: bool
 ) -> list[Held]:
-    """Return the tensors on meta that are used with others, and are none of these.
+    """Return the tensors on meta that are used with ``held``, and are not among them.
 
     Args:
         held: The tensors that are made real.
@@ -254,7 +254,7 @@ def describe_hooks(hooks: Sequence[object], name: str) -> Iterator[Held]:
 
 
 def find_sharing(held: Sequence[Held], *, is_cast: bool) -> Iterator[Held]:
-    """Yield other live tensors on the storages of some, whoever holds them."""
+    """Yield other live tensors that share a storage with one of ``held``."""
     first: dict[int, Held] = {}
     known: dict[int, set[int]] = {}
     for item in held:

@@ -1,4 +1,4 @@
-"""List what would fit where a materialization as it was asked for does not.
+"""List other choices that fit, for a materialization that does not.
 
 The panel offers a smaller dtype, another device, or the largest submodule that fits.
 """
@@ -24,7 +24,7 @@ MAX_TRIED: Final = 3
 def list_fitting(
     whole: Preparation, name: str, arguments: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield what would fit, as text.
+    """Yield the choices that fit, as text.
 
     Args:
         whole: The materialization that does not fit.

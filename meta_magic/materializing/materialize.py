@@ -1,8 +1,9 @@
-"""``mm.materialize(model)``: plan what becomes real, and with it what else must.
+"""``mm.materialize(model)``: plan which tensors become real.
 
-``prepare`` finds the tensors that are asked for, and ``choose_companions`` what is used
-with them: of that, whatever cannot be replayed, or would take far longer than the
-module, stays on meta and is named in the report. Read ``prepare`` first.
+``prepare`` finds the tensors of the module, and ``choose_companions`` those that are
+used with them, such as an optimizer's state. A companion that cannot be replayed, or
+takes far longer than the module, stays on meta; the report names it. Read ``prepare``
+first.
 """
 
 import threading
@@ -41,7 +42,7 @@ from meta_magic.trace.trace import Trace
 
 running = threading.Lock()
 
-# Companions that are left on meta where they add more than this to the module's time.
+# Companions that stay on meta if they add more than ``PATIENCE`` to the module's time.
 COSTLY: Final = ("gradient", "attribute")
 PATIENCE: Final = 10.0  # seconds
 
@@ -144,12 +145,12 @@ def prepare(
 
 
 def check_arguments(init: Init, dtype: object, trace: object, state: object) -> None:
-    """Refuse a dtype to which no module is cast, and what is no trace or state."""
+    """Refuse a wrong ``dtype``, ``trace`` or ``state``."""
     if dtype is not None and not (
         isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
     ):
         raise MaterializeError(
-            f"dtype={dtype!r} is none that a module is cast to: wanted a "
+            f"dtype={dtype!r}: a module cannot be cast to it; choose a "
             "floating-point one, such as torch.bfloat16"
         )
     if trace is not None and not isinstance(trace, Trace):
@@ -158,17 +159,17 @@ def check_arguments(init: Init, dtype: object, trace: object, state: object) -> 
         )
     if state not in STATES:
         raise MaterializeError(
-            f"state={state!r} is none: wanted {' or '.join(map(repr, STATES))}"
+            f"there is no state={state!r}: choose {' or '.join(map(repr, STATES))}"
         )
     if state != STATES[0] and init in INITS[1:]:
         raise MaterializeError(
-            f"state={state!r} says what a replay gives, and with init={init!r} "
-            "nothing is replayed: leave one of them out"
+            f"state={state!r} chooses what a replay gives, but init={init!r} replays "
+            "nothing: leave one of them out"
         )
 
 
 def check_surroundings(root: object) -> None:
-    """Refuse where tensors cannot be exchanged."""
+    """Refuse scripted modules, and transforms of ``torch.func``."""
     for name, part in () if isinstance(root, Variables) else find_modules(root):
         if isinstance(part, torch.jit.ScriptModule):
             raise MaterializeError(
@@ -222,7 +223,7 @@ def spread(targets: Sequence[Target]) -> Iterator[str]:
 def choose_companions(
     task: Task, prepare: Prepare, *, is_trained: bool, is_cast: bool
 ) -> Preparation:
-    """Return how to make a task's tensors real, and as many companions as possible.
+    """Plan to make a task's tensors real, with as many companions as possible.
 
     Args:
         task: What is asked for.
@@ -253,7 +254,7 @@ def choose_companions(
 
 
 def prepare_with(task: Task, optional: Sequence[Held], prepare: Prepare) -> Preparation:
-    """Return how to do a task with those optional tensors that can be made real.
+    """Plan a task with as many of the optional tensors as can be made real.
 
     Each error names the tensors at fault; without these it is tried again.
     """
@@ -305,7 +306,7 @@ def find_at_fault(
 def drop_costly(
     prepared: Preparation, costly: Sequence[Held], prepare: Prepare
 ) -> Preparation:
-    """Return how to do it without costly companions, if it does not fit or is slow."""
+    """Plan the task without costly companions, if it does not fit or is slow."""
     seconds, fits = prepared.forecast.seconds, prepared.fits
     if fits and seconds < PATIENCE:
         return prepared

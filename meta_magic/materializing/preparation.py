@@ -1,8 +1,8 @@
-"""A materialization that is planned: what it takes, and carrying it out.
+"""A planned materialization: what it takes, and how it is carried out.
 
-``Preparation.carry_out`` makes the content, ``Installation`` puts it below the tensors
-on meta, which stay the same objects: the module, an optimizer or a variable that holds
-one holds the real one then.
+``Preparation.carry_out`` makes the content; ``Installation`` swaps it into the tensors
+on meta, which stay the same objects: a module, an optimizer or a variable that holds
+one then holds a real tensor.
 """
 
 import time
@@ -186,7 +186,6 @@ class Preparation:
     def _pair(
         self, contents: Mapping[Target, Content]
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each tensor on meta with the real one."""
         for target in self.targets:
             content = contents[target]
             for tensor in target.tensors:

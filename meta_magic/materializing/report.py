@@ -20,11 +20,11 @@ KEPT: Final = "kept"
 LEFT: Final = "left on meta"
 
 WHY_OTHERWISE: Final = (
-    "random numbers that an accelerator's generator is to draw, and that were drawn by "
-    "the CPU's: others"
+    "random numbers that the cell draws with an accelerator's generator, and a replay "
+    "with the CPU's: others"
 )
 
-# The order in which a report lists the sources of content; others follow.
+# The sources of content that a report lists first.
 FIRST: Final = ("replay", "checkpoint", "reset")
 
 # Kinds of tensors that are only used with a module, and how the report counts them.
@@ -89,8 +89,8 @@ class MaterializeReport:
         peak_nbytes: The most bytes that were held at any moment, as planned.
         n_operators: Recorded operators that ran again.
         seconds: Wall time; not compared.
-        notes: What the user should know besides.
-        on_meta: What else is on meta still, as one writes it by the caller's variables.
+        notes: Notes and caveats.
+        on_meta: What else is still on meta, as code with the caller's variables.
 
     Example:
         >>> with record():
@@ -179,7 +179,7 @@ class MaterializeReport:
 
 
 def format_on_meta(names: Sequence[str]) -> str:
-    """Return the line on what is on meta still, and how to make it real."""
+    """Return the line that names what is still on meta, and how to make it real."""
     return (
         f"still on meta: {format_names(names)}; mm.materialize(...) takes any of them, "
         "and %meta materialize --all takes all"

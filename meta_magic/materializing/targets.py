@@ -210,7 +210,7 @@ def find_in_module(root: nn.Module, path: str, seen: set[int]) -> Iterator[Held]
 def own_and_nested(
     module: nn.Module, seen: set[int]
 ) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield name, kind and tensor of a module's own, and of what its attributes hold.
+    """Yield name, kind and tensor of a module's own tensors, and of its attributes'.
 
     Other modules that an attribute leads to are not searched.
     """
@@ -401,14 +401,12 @@ def check_makeable(item: Held) -> None:
     if is_lazy(tensor):
         why = "its shape is not known yet: call the module once in the recorded cell"
     elif type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
-        why = (
-            f"it is a {type(tensor).__name__}, of which only its class knows the parts"
-        )
+        why = f"it is a {type(tensor).__name__}, and only that class knows its parts"
     elif tensor.layout is not torch.strided or tensor.is_nested:
         layout = "nested" if tensor.is_nested else str(tensor.layout)
-        why = f"its layout is {layout}, and torch makes none such from meta"
+        why = f"its layout is {layout}, which torch cannot make from meta"
     elif tensor.is_quantized:
-        why = f"it is quantized ({tensor.dtype}), and torch makes none such from meta"
+        why = f"it is quantized ({tensor.dtype}), which torch cannot make from meta"
     if why:
         raise MaterializeError(
             f"cannot materialize {item.name!r}: {why}. Materialize the other "
@@ -437,7 +435,7 @@ def choose_dtype(target: Target, dtype: torch.dtype | None) -> torch.dtype | Non
 
 
 def write_path(modules: Mapping[str, nn.Module], name: str, fqn: str) -> str:
-    """Return how one writes a submodule, such as ``model.layers[0]``.
+    """Return the Python code of a submodule, such as ``model.layers[0]``.
 
     Args:
         modules: All modules of the tree, by name.
@@ -452,7 +450,7 @@ def write_path(modules: Mapping[str, nn.Module], name: str, fqn: str) -> str:
 
 
 def write_step(module: nn.Module, name: str) -> str:
-    """Return what one writes after a module for its child of a name."""
+    """Return the code that leads from a module to a child: ``.name`` or ``[0]``."""
     kind = type(module)
     if name.isdecimal() and issubclass(kind, nn.Sequential | nn.ModuleList):
         return f"[{name}]"

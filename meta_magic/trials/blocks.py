@@ -69,7 +69,6 @@ def _strip_recording(entered: ast.With, rerun: Rerun) -> list[ast.stmt]:
 
 
 def _is_recording(item: ast.withitem, rerun: Rerun) -> bool:
-    """Whether a context of a block is the recording itself."""
     if not isinstance(item.context_expr, ast.Call):
         return False
     first, *rest = ast.unparse(item.context_expr.func).split(".")
@@ -123,7 +122,6 @@ def restore_variables(
 
 
 def _find_locals(code: CodeType) -> dict[str, Any]:
-    """Return the local variables of a function that is running now."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back

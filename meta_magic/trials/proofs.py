@@ -116,7 +116,6 @@ def _change_copies(*_: object) -> Act:
 
 
 def _detach_results(*_: object) -> Act:
-    """Detach each result from the graph that made it."""
     return lambda function, *args, **kwargs: function(*args, **kwargs).detach()
 
 
@@ -133,7 +132,6 @@ def _empty_parameters(advice: Advice) -> Act:
 
 
 def _narrow_factories(advice: Advice) -> Act:
-    """Make tensors of the dtype that the advice names."""
     dtype = getattr(torch, str(advice.choice).rpartition("=")[2])
     return lambda function, *args, **kwargs: function(
         *args, **kwargs | {"dtype": dtype}

@@ -161,7 +161,6 @@ class Choosable:
         return choice.root == len(self._names)
 
     def _find_modules(self, choice: Choice) -> dict[str, nn.Module]:
-        """Return the modules of the chosen root, by name."""
         reference = self._modules[choice.root] if self._modules else None
         root = None if reference is None else reference()
         modules = {} if root is None else dict(find_modules(root))

@@ -58,7 +58,7 @@ def has_dim(sentences: tuple[str, ...], dim: int, name: str) -> bool:
 
 
 def lineage_payload(lineage: "Lineage") -> dict[str, Any]:
-    """Return where a size comes from; each step stands before its sources."""
+    """Return where a size comes from; each step comes before its sources."""
     return {
         "name": lineage.name.removesuffix(f" ({lineage.size})"),
         "caveat": lineage.caveat,

@@ -105,7 +105,7 @@ class FitsOf:
             self._thread.start()
 
     def _run(self, asked: Mapping[str, Any]) -> None:
-        """Compute; no error may leave this thread."""
+        """Compute in a thread; no error may leave it."""
         message = ""
         self._update(fit_state={"is_running": True, "message": "looking at the cell"})
         try:

@@ -1,8 +1,8 @@
 """The payload: the JSON of a trace that the report in the browser reads.
 
 The live report and the saved one read the same payload (``static/data.js``); both
-change together with ``VERSION``. Whatever there are thousands of is a column of
-integers that point into tables. Times, sums and pictures are computed in the browser.
+change together with ``VERSION``. Calls and tensors, of which there are thousands, are
+columns of integers that index tables. The browser computes times, sums and pictures.
 Read :meth:`Payload.build` first.
 """
 

@@ -170,7 +170,7 @@ class MaterializePanel(anywidget.AnyWidget):
         self._thread.start()
 
     def _run(self, choice: Choice) -> None:
-        """Materialize; no error may leave this thread."""
+        """Materialize in a thread; no error may leave it."""
         self._left = TimeLeft()
         try:
             report = materialize(
@@ -202,7 +202,6 @@ class MaterializePanel(anywidget.AnyWidget):
                 self.progress, self.left = fraction, self._left.describe(fraction)
 
     def _forecast(self, choice: Choice) -> None:
-        """Show what a choice would do."""
         try:
             wanted = self._choosable.find(choice)
             outlook = look_ahead(wanted, self._choosable.name(choice), choice)

@@ -184,7 +184,6 @@ def _is_given(program: Program, called: Called, name: str) -> bool:
 
 
 def _turn_dims(program: Program, called: Called, far: float) -> Iterator[Edit]:
-    """Yield edits with which a call works on another dimension."""
     if called.name not in DIMS:
         return
     given = [*called.node.args, *(keyword.value for keyword in called.node.keywords)]
@@ -196,7 +195,6 @@ def _turn_dims(program: Program, called: Called, far: float) -> Iterator[Edit]:
 
 
 def _remove_method(program: Program, called: Called, far: float) -> Iterator[Edit]:
-    """Yield the edit that removes a method."""
     if called.owner is not None and called.name in REMOVED:
         end, start = called.node, called.owner
         if end.lineno == end.end_lineno:
@@ -219,7 +217,6 @@ def _replace_called(program: Program, called: Called, far: float) -> Iterator[Ed
 
 
 def _swap(program: Program, called: Called, far: float) -> Iterator[Edit]:
-    """Yield edits that swap two arguments."""
     args = [arg for arg in called.node.args if not isinstance(arg, ast.Starred)]
     for first, second in combinations(
         args[:2] if called.name != "permute" else args, 2

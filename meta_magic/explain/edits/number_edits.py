@@ -80,7 +80,6 @@ def edit_numbers(situation: Situation) -> Iterator[Edit]:
 
 
 def _weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
-    """Yield pairs of numbers, with their costs."""
     accepted = [pair for pair in situation.accepted.numbers if pair[1] >= 0]
     for at, pair in enumerate(accepted):
         is_small = 0 <= pair[0] <= MAX_SMALL
@@ -195,7 +194,6 @@ def _scale(wrong: int, right: int) -> Iterator[str]:
 def _edit_factors(
     program: Program, node: ast.BinOp, pair: Pair, cost: float
 ) -> Iterator[Edit]:
-    """Yield edits of one factor of a product."""
     wrong, right = pair
     for factor in reversed([n for n in ast.walk(node) if isinstance(n, ast.Constant)]):
         value = read_number(factor)

@@ -103,7 +103,6 @@ def _change_operand(
 def _change_both(
     situation: Situation, accepting: Accepting, extra: float
 ) -> Iterator[Edit]:
-    """Yield edits that change two operands where they are given."""
     (first, text), (second, other) = accepting.changes
     cost = max(_weigh(text), _weigh(other)) + TWICE + extra
     for node in islice(situation.find_operand(first), 1):
@@ -234,7 +233,6 @@ def _slice_names(situation: Situation) -> Iterator[Edit]:
 
 
 def _drop_ends(situation: Situation) -> Iterator[Edit]:
-    """Yield edits without ``+ 1`` or ``- 1``."""
     program = situation.program
     for node in program.find(ast.BinOp):
         is_sum = isinstance(node.op, (ast.Add, ast.Sub))

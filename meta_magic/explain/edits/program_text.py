@@ -290,7 +290,6 @@ def name_of(call: ast.Call) -> str:
 
 
 def _end_of(node: Spot) -> tuple[int, int]:
-    """Return the line and column where a node ends."""
     return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 

@@ -175,7 +175,6 @@ def _is_end(variable: Variable) -> bool:
 
 
 def _steps(group: Group, value: int) -> tuple[int, ...]:
-    """Return by how much numbers are changed."""
     more = (1, 2, value) if value > 2 else (1, 2)  # noqa: PLR2004
     return (*more, -1) if any(map(_is_end, group)) else more  # a slice may be cut
 
@@ -268,7 +267,6 @@ def _holds(
 def _propose(
     probe: Probe, target: Target, chosen: Sequence[Variable]
 ) -> Iterator[Formula]:
-    """Yield formulas that may be right, the simplest first."""
     size = target.size
     values = [probe.values[v] for v in chosen]
     if size is None or not chosen:

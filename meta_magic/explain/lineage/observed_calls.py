@@ -212,7 +212,6 @@ def _find_caller(depth: int) -> FrameType:
 
 
 def _read_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Return the sizes of a tensor; none of an uninitialized parameter."""
     try:
         return tuple(map(int, tensor.shape))
     except (RuntimeError, ValueError):  # an uninitialized parameter

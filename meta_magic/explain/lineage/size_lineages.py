@@ -202,7 +202,6 @@ def _make_call(
     kwargs: Mapping[str, Any],
     operands: tuple[Operand, ...],
 ) -> FailedCall:
-    """Return the record of a call that can be made again."""
     return FailedCall(
         function=function,
         args=args,

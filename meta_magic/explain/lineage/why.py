@@ -127,7 +127,6 @@ def _add_operators(run: Run, known: dict[int, Node]) -> None:
 
 
 def _find(known: dict[int, Node], metadata: TensorMetadata) -> Node:
-    """Return the node of a tensor; without a call if none made it."""
     node = known.get(metadata.tensor_id)
     if node is None:
         node = known[metadata.tensor_id] = Node(_make_like(metadata), None, 0)

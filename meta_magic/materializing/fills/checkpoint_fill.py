@@ -134,7 +134,6 @@ class CheckpointFill:
             yield target.nbytes
 
     def _plan_rest(self, task: Task) -> Fill:
-        """Return a replay of the tensors that the checkpoint lacks."""
         rest = [target for target in task.targets if self._find_missing(target)]
         if not rest:
             return EmptyFill(replace(task, targets=()))
@@ -147,7 +146,6 @@ class CheckpointFill:
             ) from error
 
     def _find_missing(self, target: Target) -> list[str]:
-        """Return the names of the tensors that the checkpoint has under no name."""
         there = {id(h.tensor) for h in target.held if h.name in self._entries}
         return [h.name for h in target.held if id(h.tensor) not in there]
 
@@ -177,7 +175,6 @@ class CheckpointFill:
         return storage
 
     def _read(self, name: str) -> Tensor:
-        """Return a tensor of the checkpoint."""
         entry = self._entries[name]
         try:
             tensor = entry.load()
@@ -228,7 +225,7 @@ def match_names(held: Sequence[Held], entries: Mapping[str, CheckpointEntry]) ->
     unexpected = [name for name in entries if name not in known]
     if unexpected:
         raise MaterializeError(
-            f"the checkpoint has {shorten(unexpected)}, which the module has not; it "
+            f"the checkpoint has {shorten(unexpected)}, which the module does not; it "
             f"has {shorten(known)}. Leave such names out, or strip their prefix"
         )
     for name, entry in entries.items():
@@ -277,7 +274,7 @@ def open_checkpoint(
         raise unreadable(path, error) from error
     except pickle.UnpicklingError as error:
         raise MaterializeError(
-            f"{path} holds more than tensors, and is not unpickled as code "
+            f"{path} holds more than tensors, and no code of a file is run "
             f"(weights_only=True): save it as safetensors. {first_line(error)}"
         ) from error
 

@@ -60,8 +60,8 @@ UNKNOWN_START: Final = (
     "ended before that"
 )
 LATE: Final = (
-    "{}: neither parameter nor buffer, and made by a use of the module: as after the "
-    "cell"
+    "{}: neither parameter nor buffer, and made by a use of the module; it has its "
+    "value after the cell"
 )
 DEFAULT_UNMOVED: Final = (
     "torch's generator was used, seeded, or moved on for another cell since this cell "
@@ -111,8 +111,8 @@ class Share:
 class ReplayFill:
     """Gives the targets the values that the recorded cells would have computed.
 
-    Random numbers that those cells drew for real are drawn again, and torch's generator
-    then stands as after the construction of the module.
+    Random numbers that those cells drew for real are drawn again. Then torch's
+    generator has the state that it has after the construction of the module.
 
     Args:
         task: What is to be filled.
@@ -161,7 +161,6 @@ class ReplayFill:
 
     @cached_property
     def _costs(self) -> list[list[int]]:
-        """About how many nanoseconds each step of each share takes."""
         device = self._device
         rates = measure_rates(device)
         return [
@@ -362,8 +361,8 @@ def move_generator(origin: Origin, replay: Execution) -> bool | None:
     """Move torch's default generator to where a replay ends.
 
     Returns:
-        False if the generator does not stand where the recording left it, or that is
-        not known, and so it stays; None if there is nothing to do.
+        False if the generator stays as it is, because its state is not the one at the
+        end of the recording, or that one is not known; None if there is nothing to do.
     """
     state, last_draw = replay.end_state(), replay.plan.last_draw
     if state is not None and origin.program is not replay.plan.recorded.program:
@@ -392,8 +391,8 @@ def move_earlier(replay: Execution) -> bool | None:
     """Move torch's generator to the end of an earlier recording, if all of it is drawn.
 
     Returns:
-        False if some draws are still to be made, and so it stays; None if there is
-        nothing to do.
+        False if it stays as it is, because some draws are still to be made; None if
+        there is nothing to do.
     """
     waiting = find_waiting()
     for part in replay.parts[:-1]:
@@ -430,7 +429,7 @@ def cast(target: Target, content: Content) -> Content:
 
 
 def find_caveats(plans: Sequence[Plan], device: torch.device) -> list[str]:
-    """Return how a replay's values may differ from those of the cell on a device."""
+    """Return why values on a device may differ from those of the cell."""
     caveats = dict.fromkeys(
         (text, line)
         for plan in plans

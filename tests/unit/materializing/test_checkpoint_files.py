@@ -142,7 +142,7 @@ def test_a_pickle_with_code_is_an_error_and_the_code_does_not_run(how, tmp_path)
 def test_a_pickle_with_code_is_an_error_that_says_why(tmp_path):
     torch.save({"bias": Bomb(tmp_path / "exploded")}, tmp_path / "bomb.pt")
     refused(
-        tmp_path / "bomb.pt", "not unpickled as code.*save it as safetensors", linear
+        tmp_path / "bomb.pt", "no code of a file is run.*save it as safetensors", linear
     )
 
 
@@ -171,7 +171,7 @@ def test_a_file_that_holds_a_list_is_an_error_that_says_so(tmp_path):
 def test_an_unexpected_name_is_an_error_that_lists_what_there_is():
     state = {"model.weight": torch.ones(4, 3), "bias": torch.ones(4)}
     refused(
-        state, r"'model\.weight', which the module has not; it has 'weight'", linear
+        state, r"'model\.weight', which the module does not; it has 'weight'", linear
     )
 
 
@@ -196,7 +196,7 @@ def test_a_tensor_on_meta_is_an_error_that_names_it():
 
 
 def test_a_non_persistent_buffer_in_a_checkpoint_is_unexpected():
-    refused({"angles": torch.ones(4)}, "'angles', which the module has not")
+    refused({"angles": torch.ones(4)}, "'angles', which the module does not")
 
 
 ODD = {

@@ -133,8 +133,8 @@ def test_a_plain_attribute_that_a_call_made_is_as_after_the_cell():
     assert torch.equal(made.last, real(torch.ones(1, 2)))
     (note,) = report.notes
     assert note == (
-        "1 (last): neither parameter nor buffer, and made by a use of the module: as "
-        "after the cell"
+        "1 (last): neither parameter nor buffer, and made by a use of the module; it "
+        "has its value after the cell"
     )
 
 
@@ -197,14 +197,14 @@ def test_what_was_changed_outside_before_any_use_is_refused():
 
 @pytest.mark.parametrize("init", ["reset", "empty"])
 def test_a_state_is_refused_where_nothing_is_replayed(init):
-    with pytest.raises(MaterializeError, match="says what a replay gives"):
+    with pytest.raises(MaterializeError, match="chooses what a replay gives"):
         materialize(nn.Linear(2, 3, device="meta"), init=init, state="constructed")
 
 
 def test_another_state_is_refused():
     with pytest.raises(MaterializeError) as caught:
         materialize(nn.Linear(2, 3, device="meta"), state="initial")
-    wanted = "state='initial' is none: wanted 'current' or 'constructed'"
+    wanted = "there is no state='initial': choose 'current' or 'constructed'"
     assert str(caught.value) == wanted
 
 
