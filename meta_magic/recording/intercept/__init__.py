@@ -3,8 +3,9 @@
 ``function_mode`` sees each call of torch's functions, ``dispatch_mode`` each operator:
 a cache hit takes the fast path (``fast_path``), any other call runs its kernel
 (``operator_runner``, ``kernel_calls``). Calls that no mode sees have a file for each
-subject, such as ``initializers`` and ``copies``. ``planned`` answers for devices that
-do not exist here, ``real_tensors`` takes real tensors in, ``libraries`` knows others.
+subject, such as ``initializers`` and ``copies``. ``planned`` replaces functions of
+devices that do not exist here, ``real_tensors`` puts real tensors on meta,
+``libraries`` has the exceptions for other libraries.
 
 May import all other rooms of ``recording``, ``errors``, ``torch_private``, ``trace``.
 Read ``dispatch_mode`` first.

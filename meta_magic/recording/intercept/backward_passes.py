@@ -20,7 +20,7 @@ __all__ = ["BackwardPasses"]
 
 
 class BackwardPasses(Replacements):
-    """Have the function mode be on while autograd runs, within the block.
+    """Keeps the function mode active while autograd runs, within the block.
 
     Args:
         functions: The mode.

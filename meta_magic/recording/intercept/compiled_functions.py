@@ -1,9 +1,9 @@
-"""What ``torch.compile`` would do otherwise while a cell runs.
+"""Replace what ``torch.compile``, ``torch.jit`` and ``torch.export`` do in a cell.
 
-A dispatch mode makes dynamo give up on the code it sees and remember that for the rest
-of the process (fixed after torch 2.13), or fail if it must not give up. Under
-``force_eager`` it does not even look. Importing dynamo takes a second: the flag is set
-when somebody imports it.
+Under a dispatch mode dynamo skips the code that it sees, and skips it for the rest of
+the process (fixed after torch 2.13); with ``fullgraph=True`` it fails. With the stance
+``force_eager`` it does not look at the code. Importing dynamo takes a second: the flag
+is set when somebody imports it.
 """
 
 import sys
@@ -62,7 +62,7 @@ JAGGED: Final = (
 
 
 class OnImport(MetaPathFinder):
-    """Has a function called as soon as dynamo was imported.
+    """Calls a function as soon as dynamo was imported.
 
     Args:
         act: The function.
@@ -72,7 +72,7 @@ class OnImport(MetaPathFinder):
         self._act = act
 
     def find_spec(self, name: str, *_: Any) -> ModuleSpec | None:
-        """Return the usual spec of dynamo, but that it also acts; None of others."""
+        """Return dynamo's spec, which calls the function as well; None for others."""
         if name != DYNAMO or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
@@ -81,7 +81,7 @@ class OnImport(MetaPathFinder):
             load = spec.loader.exec_module
 
             def load_and_act(module: Any) -> None:
-                # Dynamo looks at the signature of what makes tensors.
+                # Dynamo looks at the signatures of factories.
                 call_with_original(MAKE_TENSOR, lambda: load(module))
                 self._act()
 
@@ -92,8 +92,8 @@ class OnImport(MetaPathFinder):
 class EagerStance:
     """Context manager in which compiled functions run eagerly and are recorded.
 
-    Three of torch's functions written in Python ask what meta cannot say: they are
-    replaced for as long as the cell runs; so is what ``torch.jit`` traces by.
+    Three Python functions of torch read what meta cannot answer: they are replaced
+    while the cell runs. So is the function by which ``torch.jit`` traces.
     """
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class EagerStance:
 
 
 def let_meta_in(validate: Any) -> Any:
-    """Return the check of ``flex_attention`` that has nothing against meta tensors."""
+    """Return the check of ``flex_attention``, but for meta tensors."""
 
     def validate_unless_meta(query: torch.Tensor, *others: torch.Tensor) -> None:
         if not query.is_meta:
@@ -143,7 +143,7 @@ def let_meta_in(validate: Any) -> Any:
 
 
 def refuse_meta(autocast: Any) -> Any:
-    """Return the first step of nested attention that says why it is also the last."""
+    """Return the first step of nested attention, which refuses meta tensors."""
 
     def autocast_unless_meta(query: torch.Tensor, *others: Any) -> Any:
         if query.is_meta:
@@ -154,11 +154,11 @@ def refuse_meta(autocast: Any) -> Any:
 
 
 def build_trace(before: Any) -> Any:
-    """Return a function that traces, and sees convolutions as it does on the CPU."""
+    """Return torch's function for tracing, which records convolutions as on the CPU."""
 
     def trace(*args: Any, **kwargs: Any) -> Any:
         library = torch.library.Library("aten", "IMPL")
-        with warnings.catch_warnings():  # of the override by autocast
+        with warnings.catch_warnings():  # torch warns of the override
             warnings.simplefilter("ignore")
             override_kernel(library, "convolution", convolve)
         try:
@@ -171,7 +171,7 @@ def build_trace(before: Any) -> Any:
 
 
 class Untraced:
-    """What the mode below does; apart from it, as torch wraps a direct subclass's."""
+    """The methods of the mode below: torch wraps those of a direct subclass."""
 
     def __torch_dispatch__(
         self,
@@ -180,13 +180,13 @@ class Untraced:
         args: Args = (),
         kwargs: Kwargs | None = None,
     ) -> Any:
-        """Call an operator while nothing is traced."""
+        """Call an operator without tracing."""
         with WithoutTracing():
             return func(*args, **(kwargs or {}))
 
 
 class UntracedMode(Untraced, TorchDispatchMode):
-    """Keeps what a recording asks of tensors out of the graph that ``jit`` makes."""
+    """Keeps the recording's own questions to tensors out of the graph of ``jit``."""
 
 
 def convolve(*args: Any) -> Any:
@@ -198,7 +198,7 @@ def convolve(*args: Any) -> Any:
 
 
 def refuse_strict(export: Any) -> Any:
-    """Return ``torch.export.export`` that says why it cannot trace by dynamo."""
+    """Return ``torch.export.export`` that refuses to trace by dynamo."""
 
     def export_by_running(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("strict"):
@@ -209,7 +209,7 @@ def refuse_strict(export: Any) -> Any:
 
 
 def skip(_: Any) -> Any:
-    """Return what does nothing: ``torch.jit.trace`` checks its results by value."""
+    """Return a function that does nothing, for the check of values in ``torch.jit``."""
     return lambda *_args, **_kwargs: None
 
 

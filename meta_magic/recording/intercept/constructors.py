@@ -1,8 +1,8 @@
 """Record tensors that constructors make: ``torch.Tensor(2, 3)``, ``nn.Parameter(x)``.
 
-``torch.FloatTensor([1.0])`` ignores the default device and runs on the CPU, unseen by a
-function mode; ``nn.Parameter`` and ``x.data = y`` run no operator. Without this file a
-cell would hold real tensors, or parameters that no row made.
+``torch.FloatTensor([1.0])`` ignores the default device and runs on the CPU, and no
+function mode sees it; ``nn.Parameter`` and ``x.data = y`` run no operator. Without this
+file a cell would hold real tensors, or parameters that no row made.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ NUMBER_READERS: Final[dict[Any, Callable[[Any], Any]]] = {
     Tensor.__bool__: bool,
     Tensor.__complex__: complex,
 }
-"""What C++ calls of a tensor in a list of values, and what it gives."""
+"""Methods that C++ calls for a tensor in a list of values, and their return types."""
 
 N_POSITIONS: Final[dict[Any, int]] = {
     torch.sparse_coo_tensor: 1,
@@ -52,13 +52,13 @@ N_POSITIONS: Final[dict[Any, int]] = {
     torch.sparse_bsc_tensor: 2,
     torch.sparse_compressed_tensor: 2,
 }
-"""Constructors of sparse tensors, and how many arguments say positions."""
+"""Constructors of sparse tensors, and how many of their arguments are positions."""
 
 ONE_ELEMENT: Final = "only one element tensors can be converted to Python scalars"
 
 
 def run_unasked(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Run on meta the operators that a legacy constructor runs on the CPU, unseen.
+    """Run on meta the operators that a legacy constructor runs on the CPU.
 
     Args:
         mode: The mode that received the operator.
@@ -67,7 +67,7 @@ def run_unasked(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
         kwargs: Its others.
 
     Returns:
-        What the operator returns; ``NotImplemented`` if it is none of theirs.
+        What the operator returns; ``NotImplemented`` if no such constructor called it.
     """
     if current_autograd_node() is not None or not is_default_on_meta():
         return NotImplemented
@@ -88,22 +88,22 @@ def run_unasked(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def run(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Run an operator in the place of another one."""
+    """Run an operator instead of another one."""
     return mode.__torch_dispatch__(func, (), args, kwargs)
 
 
 def capture_real(mode: Any, real: Tensor) -> Any:
-    """Return the meta tensor whose values a real one has, which becomes a constant."""
+    """Return a meta tensor with the values of a real one, which becomes a constant."""
     return run(mode, COPY, (real,), {"device": META})
 
 
 def read_number(mode: Any, func: Any, tensor: Tensor) -> Any:
-    """Return the number that a constructor reads of a tensor in its list of values.
+    """Return the number that a constructor reads from a tensor in its list of values.
 
-    Torch hides from all modes what it runs meanwhile.
+    Torch hides this read from all modes.
 
     Returns:
-        The number; ``NotImplemented`` if torch's own will do, or refuses.
+        The number; ``NotImplemented`` if torch itself reads it, or refuses.
     """
     is_refused = func is Tensor.__index__ and tensor.dtype.is_floating_point
     if not is_python_excluded() or tensor.numel() != 1 or is_refused:
@@ -114,8 +114,8 @@ def read_number(mode: Any, func: Any, tensor: Tensor) -> Any:
 def read_new(args: Args) -> tuple[Any, Args] | None:
     """Return the newer function that does what ``x.new(...)`` does, and its arguments.
 
-    Torch drops values on meta, and knows no sparse tensors there. None if its own will
-    do, as it is given a tensor.
+    On meta torch drops the values, and makes no sparse tensors. None if torch's own
+    method works, as for a tensor.
     """
     tensor, *given = args
     is_dense = tensor.layout is torch.strided
@@ -134,9 +134,9 @@ def read_new(args: Args) -> tuple[Any, Args] | None:
 def read_sparse(
     func: Any, args: Args, kwargs: Kwargs, make: Callable[..., Tensor]
 ) -> tuple[Args, Kwargs]:
-    """Return the arguments of a sparse constructor with tensors for lists of values.
+    """Return the arguments of a sparse constructor, with tensors for lists of values.
 
-    Torch drops those on meta.
+    On meta torch drops the lists.
 
     Args:
         func: The constructor, one of ``N_POSITIONS``.
@@ -180,11 +180,11 @@ def join_values(
 
     Args:
         data: The list, which may hold lists.
-        like: A tensor of the shape and dtype that it is to have.
-        make: Makes a tensor of that dtype, in its place, of a number or a tensor.
+        like: A tensor with the shape and dtype of the result.
+        make: Makes a tensor of that dtype from a number or a tensor.
 
     Raises:
-        ValueError: A tensor in it is more than a number, as torch says it.
+        ValueError: A tensor in it has more than one element; the message is torch's.
     """
     parts = [make(value).reshape(-1) for value in flatten(data)]
     if sum(part.numel() for part in parts) != like.numel():
@@ -203,14 +203,14 @@ def flatten(values: Any) -> list[Any]:
 class NewParameters(Replacements):
     """Context manager that sees each parameter when it is made.
 
-    A parameter shares the storage of its source. At the address of a dead tensor with
-    that storage and geometry, it would take the number of that tensor.
+    A parameter shares the storage of its source. Without this it could get the number
+    of a dead tensor with the same address, storage and geometry.
 
-    ``Labeled(x)``, with a subclass of the user's, runs without a mode: below a mode
+    ``Labeled(x)``, for a subclass of the user's, runs without a mode: under a mode
     torch refuses to change the class of a tensor.
 
     Args:
-        hear: Takes its ``id()``, and None.
+        hear: Called with the parameter's ``id()``, and None.
     """
 
     def __init__(self, hear: Callable[[int, None], object]) -> None:
@@ -222,7 +222,7 @@ class NewParameters(Replacements):
         self.wrap(MAKE_TENSOR, make_of_subclass)
 
     def _make_new(self, before: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return what makes parameters, and has each heard of."""
+        """Return a function that makes parameters, and calls ``hear`` for each."""
         hear = self._hear
 
         @wraps(before)
@@ -235,7 +235,7 @@ class NewParameters(Replacements):
 
 
 def make_of_subclass(before: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return what makes tensors of a subclass as ``as_subclass`` does."""
+    """Return a function that makes tensors of a subclass by ``as_subclass``."""
 
     def make(kind: type[Tensor], *args: Any, **kwargs: Any) -> Tensor:
         if kind is Tensor or kwargs or not is_default_on_meta():
@@ -251,7 +251,7 @@ BEFORE: Final = "change it before the cell, "
 
 
 class DataAttribute:
-    """Reads the data of tensors, and gives them that of others.
+    """Implements ``x.data`` and ``x.data = y``.
 
     Args:
         registry: Numbers of tensors.
@@ -284,9 +284,9 @@ class DataAttribute:
         return None
 
     def is_taken(self, func: Any, tensor: Tensor, source: Tensor) -> bool:
-        """Return whether a tensor takes the data of another: modules ask before.
+        """Return whether a tensor can take the data of another; modules ask this first.
 
-        What the cell put on meta by name takes none of a device's, nor the other way.
+        A tensor on meta by name cannot take data from a device, nor the other way.
         """
         with DisableTorchFunction():
             tensors = tensor, source
@@ -300,7 +300,7 @@ class DataAttribute:
             return len(aside) == 1
 
     def _find_source(self, tensor: Tensor, source: Tensor) -> Tensor:
-        """Return what stands on meta for a source, where a tensor is on meta."""
+        """Return the meta tensor for a source, if a tensor is on meta."""
         if tensor.is_meta:
             return self._capture.capture(source) if is_capturable(source) else source
         if source.is_meta and is_capturable(tensor):
@@ -309,14 +309,14 @@ class DataAttribute:
 
 
 def kind_of(tensor: Tensor) -> tuple[bool, bool, bool]:
-    """Return what torch compares of two tensors on meta, and not on the CPU."""
+    """Return the facts that torch compares for two meta tensors, and not on the CPU."""
     return tensor.is_inference(), tensor.is_conj(), tensor.is_neg()
 
 
 def adapt(tensor: Tensor, source: Tensor) -> Tensor:
     """Return a tensor on the source's memory that ``tensor.data =`` accepts.
 
-    If their kinds differ, both are neither conjugated nor negated afterwards.
+    If their kinds differ, neither is lazily conjugated or negated afterwards.
     """
     if kind_of(tensor) == kind_of(source):
         return source

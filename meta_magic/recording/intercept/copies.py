@@ -1,11 +1,11 @@
-"""Copies by Python's ``copy`` and ``pickle``, of which torch makes others on meta.
+"""Copy tensors by Python's ``copy`` and ``pickle`` as on the CPU.
 
-``copy.deepcopy`` copies a storage once, so that what shares one still does; on meta
-torch clones each tensor. ``copy.copy`` gives another tensor on the same storage; on
-meta torch makes a new one without content, as it does of what is unpickled. Here they
-are made by the operators of the CPU: set on a storage that was copied, shared or new.
-A tensor is pickled with the values that it would have (``saving.py``), if these can be
-computed; what is unpickled is a constant on meta.
+``copy.deepcopy`` copies a storage once, so that tensors that share it share the copy;
+on meta torch clones each tensor. ``copy.copy`` returns another tensor on the same
+storage; on meta torch makes a new storage without content, as for unpickled tensors.
+Here the operators of the CPU make them: set on a storage that is copied, shared or new.
+A tensor is pickled with its computed values (``saving.py``); an unpickled one is a
+constant on meta.
 """
 
 import copy
@@ -78,20 +78,20 @@ def copy_deeply(args: Args, registry: TensorRegistry) -> Tensor:
 
 
 def name_as(made: Tensor, tensor: Tensor, registry: TensorRegistry) -> None:
-    """Have the code want a tensor where it wants another one."""
+    """Give a tensor the placement of another one."""
     with DisableTorchFunction():
         registry.note_deaths()
         registry.set_placement(made, registry.placement_of(tensor))
 
 
 def is_copying(caller: FrameType) -> bool:
-    """Whether ``copy.copy`` asks what a tensor is pickled as, in or below a frame."""
+    """Whether ``copy.copy`` asks how a tensor is pickled, in or below a frame."""
     frames = islice(walk_stack(caller), MAX_FRAMES)
     return any(frame.f_code is COPYING for frame, _ in frames)
 
 
 def find_copied(caller: FrameType) -> object:
-    """Return what ``copy.copy`` copies in or below a frame; None if it is not that."""
+    """Return the object that ``copy.copy`` copies in or below a frame; None if none."""
     for frame, _ in islice(walk_stack(caller), MAX_FRAMES):
         if frame.f_code is RECONSTRUCTING:
             return frame.f_locals["x"]
@@ -99,14 +99,14 @@ def find_copied(caller: FrameType) -> object:
 
 
 def copy_flatly(caller: FrameType, registry: TensorRegistry) -> Tensor | None:
-    """Return another tensor on the storage of that which ``copy.copy`` copies now.
+    """Return another tensor on the storage of the tensor that ``copy.copy`` copies now.
 
     Args:
         caller: The frame in which torch makes a tensor without content instead.
         registry: Numbers the tensor.
 
     Returns:
-        That; None if it is unpickled.
+        The tensor; None if it is unpickled instead.
     """
     copied = find_copied(caller)
     if not isinstance(copied, Tensor):
@@ -115,14 +115,14 @@ def copy_flatly(caller: FrameType, registry: TensorRegistry) -> Tensor | None:
     made = rebuild_on(copied.untyped_storage(), copied, copied.storage_offset())
     if copied.is_conj() or copied.is_neg():
         copy_lazy_bits(made, copied)
-        registry.forget(id(made))  # what was seen has neither
+        registry.forget(id(made))  # it was seen without the lazy bits
     return made
 
 
 def rebuild_on(
     storage: UntypedStorage, like: Tensor, offset: int | SymInt = 0
 ) -> Tensor:
-    """Return a tensor on a storage as torch makes one that is unpickled."""
+    """Return a tensor on a storage, made as torch unpickles one."""
     with torch.no_grad():
         made = torch.empty((0,), dtype=like.dtype, device=storage.device)
         made.set_(storage, offset, like.shape, like.stride())

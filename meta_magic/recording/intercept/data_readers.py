@@ -1,4 +1,4 @@
-"""Answer what reads a tensor's data: ``x.numpy()``, ``print(x)``, ``storage[0]``.
+"""Implement functions that read a tensor's data: ``x.numpy()``, ``print(x)``.
 
 torch refuses these on meta before any operator runs, so no mode can answer them. Here
 the values are computed by a replay and handed to torch's own method, which formats
@@ -50,7 +50,7 @@ NUMPY: Final[Any] = torch.Tensor.numpy
 TO_NUMPY: Final = frozenset[Any](
     {NUMPY, torch.Tensor.__array__, torch.Tensor.__dlpack__}
 )
-"""What gives others the memory of a tensor."""
+"""Functions that share the memory of a tensor."""
 
 SHARE_MEMORY: Final[Any] = torch.Tensor.share_memory_
 IS_SHARED: Final[Any] = torch.Tensor.is_shared
@@ -59,12 +59,12 @@ RECORD_STREAM: Final[Any] = torch.Tensor.record_stream
 OF_MEMORY: Final = frozenset[Any](
     {torch.Tensor.pin_memory, SHARE_MEMORY, IS_SHARED, DLPACK_DEVICE, RECORD_STREAM}
 )
-"""What moves the memory of a tensor, of which there is none, or asks where it is."""
+"""Functions that move the memory of a tensor, or return its address."""
 
 DATA_READERS: Final = SPLITS | TO_NUMPY | OF_MEMORY | IDENTIFYING | {FORMAT}
 
 SHARED: Final = "shared with processes"
-"""The attribute of a storage on meta that the code shared with other processes."""
+"""Attribute of a storage on meta that the code shared with other processes."""
 
 APART: Final = (
     "memory was shared with other processes, and what they do is not recorded: they "
@@ -89,21 +89,21 @@ def read_data(
         return answer_of_memory(func, tensor, note)
     if func is IS_SET_TO:
         return is_set_to(tensor, *rest, **kwargs)
-    if func in SPLITS:  # at positions that may lie in a tensor
+    if func in SPLITS:  # the positions may be in a tensor
         rest = [v.cpu() if isinstance(v, torch.Tensor) else v for v in rest]
         positions = kwargs.get("tensor_indices_or_sections")
         if positions is not None:
             kwargs = {**kwargs, "tensor_indices_or_sections": positions.cpu()}
         return func(tensor, *rest, **kwargs)
     if func is FORMAT and (tensor.ndim or type(tensor) is not torch.Tensor):
-        return func(*args, **kwargs)  # no number: its text
+        return func(*args, **kwargs)  # more than a number: its text
     return func(tensor.cpu(), *rest, **kwargs)
 
 
 def answer_of_memory(
     func: Any, tensor: torch.Tensor, note: Callable[[str, str], None]
 ) -> Any:
-    """Return what a method of ``OF_MEMORY`` does for a tensor of the CPU."""
+    """Return what a method of ``OF_MEMORY`` returns for a tensor on the CPU."""
     if func is DLPACK_DEVICE:
         return func(torch.empty(0, device=CPU))
     if func is RECORD_STREAM:
@@ -121,7 +121,7 @@ def check_readable(func: Any, args: Args, kwargs: Kwargs, placement: Any) -> Non
     """Refuse to give numpy a tensor that the code put on another device, as torch does.
 
     Raises:
-        TypeError: It did, and did not force it.
+        TypeError: The tensor is on another device, and ``force`` is not set.
     """
     is_forced = func is NUMPY and (kwargs.get("force") or any(args[1:]))
     if func in TO_NUMPY and placement not in (None, CPU) and not is_forced:
@@ -148,17 +148,17 @@ ADVICE: Final = (
 
 
 MEMORY_READERS: Final = ("string_at", "wstring_at", "memmove", "memset", "cast")
-"""Functions of ctypes that keep the lower 64 bits of an address; others refuse one that
-has more."""
+"""Functions of ctypes that keep the lower 64 bits of an address; others refuse a longer
+address."""
 
 
 class ReadStorages(Replacements):
-    """Read storages on meta, and hear of their sizes, in the block and its thread.
+    """Reads storages on meta, and notes their sizes, in the block and its thread.
 
     Args:
-        registry: Knows storages.
-        values: Knows what a tensor holds.
-        shared: Knows where storages are.
+        registry: Numbers of storages.
+        values: Computes values.
+        shared: Knows the addresses of storages.
     """
 
     def __init__(
@@ -183,13 +183,13 @@ class ReadStorages(Replacements):
             return plain(storage, *args)
         whole = self._make_real(untyped)
         with WithoutModes():
-            real = whole.untyped_storage().clone()  # which may be written
+            real = whole.untyped_storage().clone()  # the caller may write it
             if not isinstance(storage, UntypedStorage):
                 real = TypedStorage(wrap_storage=real, dtype=storage.dtype)
             return plain(real, *args) if args else iter([*plain(real)])
 
     def _find_address(self, plain: Callable[..., int], storage: UntypedStorage) -> int:
-        """Return where a storage is; of one on meta, at which made-up address."""
+        """Return the address of a storage; a made-up one for a storage on meta."""
         address = plain(storage)
         if address or storage.device.type != "meta":
             return address
@@ -227,7 +227,7 @@ def refuse_made_up(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function that reads memory; refuse an address that was made up.
 
     Raises:
-        MissingValueError: It is: without this the process ends.
+        MissingValueError: It was made up: without this the process would end.
     """
     for given in (*args, *kwargs.values()):
         address = getattr(given, "value", given)
@@ -247,7 +247,7 @@ SUFFIX: Final = re.compile(r",\s+(?=[a-z_]+=)")
 WRITING: Final = frozenset(
     {"__format__", "__repr__", "__str__", "extra_repr", "handle_torch_function"}
 )
-"""Functions that write a tensor because somebody asked for a text."""
+"""Functions that format a tensor because the code asked for a text."""
 
 ABOUT_GRADIENTS: Final = ("grad_fn=", "requires_grad=", "tangent=")
 PLAIN: Final = (Tensor, nn.Parameter)
@@ -256,15 +256,14 @@ Write: TypeAlias = Callable[..., str]
 
 
 class ShownTensors(Replacements):
-    """Write tensors on meta with their values, within the block and in its thread.
+    """Formats tensors on meta with their values, within the block and in its thread.
 
     Args:
         registry: Knows tensors, and their placements.
-        values: Knows what a tensor holds.
-        plan: Knows where a tensor would lie. None if nothing is recorded; else a mode
-            is on, but in kernels, which write texts for themselves.
-        has_placements: Whether a tensor is written as one on the device that its cell
-            named; else as one on meta, as plain code has it.
+        values: Computes values.
+        plan: Knows the planned devices; None if nothing is recorded.
+        has_placements: Whether the text shows the planned device; else meta, as in
+            plain code.
     """
 
     def __init__(
@@ -302,7 +301,7 @@ class ShownTensors(Replacements):
         return write
 
     def _write(self, tensor: Tensor, torch_writes: Write) -> str:
-        """Return the text of a tensor on meta; nothing that is unknown raises."""
+        """Return the text of a tensor on meta; unknown values raise no error."""
         self._registry.note_deaths()
         with DisableTorchFunction():
             seen = self._registry.read(tensor)
@@ -314,7 +313,7 @@ class ShownTensors(Replacements):
         except Exception:  # noqa: BLE001  a repr raises nothing
             real = None
         placement = storage.placement if self._has_placements else None
-        if real is None and placement is None:  # a recording around may know more
+        if real is None and placement is None:  # an outer recording may know more
             return torch_writes(tensor)
         if (
             placement is None
@@ -327,7 +326,7 @@ class ShownTensors(Replacements):
 
 
 def is_for_torch(frame: FrameType | None) -> bool:
-    """Whether torch itself has a tensor written, in an error's text for example."""
+    """Whether torch itself formats a tensor, for example in the text of an error."""
     while frame is not None:
         code = frame.f_code
         if not (code.co_name in WRITING or code.co_filename.startswith(PACKAGE)):
@@ -346,10 +345,9 @@ def describe(
 
     Args:
         tensor: The tensor.
-        real: What it holds, if that is known.
-        placement: Its planned device, as which the tensor is written; None for a tensor
-            on meta that has values.
-        torch_writes: Writes as torch does.
+        real: Its values, if they are known.
+        placement: Its planned device, which the text shows; None for meta.
+        torch_writes: torch's own function.
     """
     if real is not None and real.layout is not torch.strided:
         return write_sparse(tensor, real, placement, torch_writes)

@@ -1,4 +1,4 @@
-"""Put on meta what enters a cell from files and arrays, and keep its values.
+"""Put tensors from files and arrays on meta, and keep their values.
 
 ``torch.load``, ``torch.from_numpy`` and memory-mapped files make tensors that no mode
 of torch sees. Without this file they would be real tensors among those on meta.
@@ -56,14 +56,14 @@ class DataSources(Replacements):
     """Context manager that replaces the functions by which data comes into a cell.
 
     No mode and no hook of torch sees them, so the names themselves are replaced for as
-    long as the cell runs. Calls from other threads behave as ever.
+    long as the cell runs. Calls from other threads are not changed.
 
     Args:
         note: Takes the kind and the text of a note on the line that runs now.
         saver: Replaces ``torch.save``.
         loader: Replaces ``torch.load``.
-        shared: Keeps arrays and tensors alike that share memory.
-        capture: Makes constants of what is unpickled.
+        shared: Keeps arrays equal to the tensors that share their memory.
+        capture: Makes constants of unpickled tensors.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class DataSources(Replacements):
         return load(plain, *args, **kwargs)
 
     def _adopt(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        """Put on meta what torch makes from memory that is not its own."""
+        """Put tensors on meta that torch makes from foreign memory."""
         data = args[0] if args else None
         if not is_default_on_meta():
             return plain(*args, **kwargs)
@@ -132,13 +132,13 @@ class DataSources(Replacements):
         return make_below(adopt, args)
 
     def _export(self, plain: Any, tensor: Any) -> Any:
-        """Give out the memory of a tensor in a capsule."""
+        """Export the memory of a tensor as a DLPack capsule."""
         is_planned = is_default_on_meta() and is_on_meta(tensor)
         give = self._shared.give
         return give(plain, (tensor,), {}) if is_planned else plain(tensor)
 
     def _reduce(self, plain: Any, tensor: Tensor, protocol: int) -> Any:
-        """Return what a tensor is pickled as: with its values, if they can be had."""
+        """Return how a tensor is pickled: with its values, if they can be computed."""
         if is_on_meta(tensor) and not is_copying(sys._getframe(1)):
             with contextlib.suppress(MissingValueError):
                 (tensor,) = self._saver.compute([tensor])
@@ -146,14 +146,14 @@ class DataSources(Replacements):
         return plain(tensor, protocol)
 
     def _rebuild(self, plain: Any, storage: Any, *geometry: Any) -> Any:
-        """Put on meta what is unpickled: its values are constants."""
+        """Put an unpickled tensor on meta: its values are constants."""
         if is_default_on_meta() and find_copied(sys._getframe(1)) is None:
             planned = self._capture.capture_storage(untyped_of(storage))
             storage = type_storage(planned, storage.dtype)
         return plain(storage, *geometry)
 
     def _iterate(self, plain: Any, loader: Any) -> Any:
-        """Load in this process: what other processes do is not recorded."""
+        """Load in this process: other processes are not recorded."""
         n_workers, timeout = loader.num_workers, loader.timeout
         if not n_workers:
             return plain(loader)
@@ -186,7 +186,7 @@ class Loader:
 
     Args:
         note: Takes the kind and the text of a note on the line that runs now.
-        plan: Knows where the code wants what.
+        plan: Knows the planned devices.
         borrowed: Puts real tensors on meta.
     """
 
@@ -204,7 +204,7 @@ class Loader:
     def load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Call ``torch.load`` where a factory would build on meta.
 
-        With ``map_location="cpu"`` all but modules stays real.
+        With ``map_location="cpu"`` tensors stay real, except those of modules.
         """
         location = args[1] if len(args) > 1 else kwargs.get("map_location")
         if location is None and is_too_large(args[0] if args else kwargs.get("f")):
@@ -236,7 +236,7 @@ class Loader:
 
 
 def is_too_large(file: object) -> bool:
-    """Whether a file holds more than there is free memory."""
+    """Whether a file is larger than the free memory."""
     path = Path(file) if isinstance(file, (str, os.PathLike)) else None
     if path is None or not path.exists():
         return False
@@ -244,7 +244,7 @@ def is_too_large(file: object) -> bool:
 
 
 def find_tensors(value: object) -> Iterator[tuple[Tensor, bool]]:
-    """Yield the tensors in what was loaded, and whether each belongs to a module."""
+    """Yield the tensors in a loaded object, and whether each belongs to a module."""
     if isinstance(value, Tensor):
         yield value, False
     elif isinstance(value, nn.Module):

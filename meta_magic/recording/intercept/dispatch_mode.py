@@ -1,7 +1,7 @@
 """The dispatch mode sees every operator: a cache hit takes the fast path, others run.
 
 Without it ``y = x + 1`` would run in a cell and leave no row. Read
-``Dispatch.__torch_dispatch__`` first: it is the path of each operator.
+``Dispatch.__torch_dispatch__`` first: each operator comes there.
 """
 
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ class Dispatch:
         runner: Runs and records operators that are no cache hits.
 
     Attributes:
-        is_in_backward: Whether a function mode is on that is there for hooks: kernels,
-            which are no code of the cell, run without it.
+        is_in_backward: Whether the function mode is on for hooks of a backward pass:
+            kernels, which are no code of the cell, run without it.
     """
 
     def __init__(
@@ -101,7 +101,9 @@ class Dispatch:
             words = [0] * HEADER
             key = build_operator_key(registry.read, args, kwargs, words)
             if kwargs and "device" in kwargs and NamedDevices.exist:
-                placement = self._plan.placement_of_made()  # where a factory puts it
+                placement = (
+                    self._plan.placement_of_made()
+                )  # the device of a factory's result
                 key = key if placement is None else (*key, placement)
             read = None if self._shared is None else self._read_arrays(args, kwargs)
             entry = table.entries.get(key)
@@ -109,7 +111,7 @@ class Dispatch:
                 entry = fast.find(table, key, entry, words, args, kwargs)
             if (
                 entry is None
-                or n_dispatch_modes()  # as make_fx's, which must see the kernel
+                or n_dispatch_modes()  # such as make_fx's, which must see the kernel
                 or (read is not None and self._writes_arrays(table, read))
             ):
                 return self._run(
@@ -131,7 +133,7 @@ class Dispatch:
 
         Args:
             call: The call.
-            read: Its tensors if arrays may share their memory, else None.
+            read: Its tensors, if arrays may share their memory; else None.
         """
         returned = self._runner.run(self, call)
         if self._shared is not None and read is not None and call.table.written:
@@ -139,7 +141,7 @@ class Dispatch:
         return returned
 
     def _read_arrays(self, args: Args, kwargs: Kwargs | None) -> Sequence[Tensor]:
-        """Return a call's tensors, once they hold what was written to their arrays."""
+        """Return a call's tensors, after writes to their arrays were copied to them."""
         read = tensors_in(args, kwargs or {})
         if self._shared is not None:
             self._shared.take_in(read)
@@ -170,7 +172,7 @@ class DispatchMode(Dispatch, Inside, TorchDispatchMode):
         super().__exit__(*exception)  # type: ignore[no-untyped-call]  # as above
 
     def watch_shared_memory(self, shared: SharedMemory) -> None:
-        """Keep arrays and the tensors that share their memory equal, from now on."""
+        """Keep arrays equal to the tensors that share their memory, from now on."""
         self._shared = shared
 
     def begin_inside(self, op: str) -> None:

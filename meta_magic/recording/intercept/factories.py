@@ -67,7 +67,7 @@ EMPTY: Final = (
 TO_EMPTY: Final = frozenset(
     code for code in nn.Module.to_empty.__code__.co_consts if isinstance(code, CodeType)
 )
-"""What ``Module.to_empty`` makes each tensor with."""
+"""Code in which ``Module.to_empty`` makes each tensor."""
 
 NEW: Final[Any] = torch.Tensor.new
 LIKE: Final = frozenset[Any](
@@ -76,7 +76,7 @@ LIKE: Final = frozenset[Any](
     | {torch.Tensor.new_empty, torch.Tensor.new_empty_strided, torch.Tensor.new_full}
     | {torch.Tensor.new_ones, torch.Tensor.new_tensor, torch.Tensor.new_zeros}
 )
-"""What makes a tensor where another one lies."""
+"""Functions that make a tensor on the device of another one."""
 
 
 class Factories:
@@ -85,10 +85,10 @@ class Factories:
     Args:
         registry: Numbers of tensors.
         constants: Keeps values that come from Python.
-        diagnostics: Takes what is rarely meant, such as float64 that leaked in from
-            numpy, and what was put on meta by name.
-        plan: Knows where the code wants what.
-        shared: Keeps arrays and tensors alike that share memory.
+        diagnostics: Takes notes on likely mistakes, such as float64 from numpy, and on
+            tensors that were put on meta by name.
+        plan: Knows the planned devices.
+        shared: Keeps arrays equal to the tensors that share their memory.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Factories:
         self._constructors = device_constructors()
 
     def make(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Call a function that makes tensors, and keep the values that they are of."""
+        """Call a function that makes tensors, and keep the values that it was given."""
         if fake_tensor_mode() is not None:
             return self._make_fake(func, args, kwargs)
         is_transformed = functorch_interpreter() is not None and func in VALUE_FUNCTIONS
@@ -143,9 +143,9 @@ class Factories:
         return self._keep_values(func, made, args, kwargs, caller)
 
     def _make_fake(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Call a factory under a ``FakeTensorMode``: on the CPU it makes what is there.
+        """Call a factory under a ``FakeTensorMode``.
 
-        A fake tensor on a GPU that torch does not have ends the process: it is on meta.
+        A fake tensor on a GPU that torch lacks would end the process: it is on meta.
         """
         named = kwargs.get("device")
         if named is None and func not in self._constructors:
@@ -156,13 +156,15 @@ class Factories:
     def _keep_values(
         self, func: Any, made: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
-        """Return a tensor that was made of values, once these are kept."""
+        """Keep the values of a tensor that was made from them, and return it."""
         if func is torch.Tensor.new_tensor and kwargs.get("device") is None:
             self._plan.name_all([made], self._plan.placement_of(args[0]) or META)
         data = data_of(func, args, kwargs)
         if holds_planned(data) and made.is_meta:
             return self._join(data, made)
-        is_torchs = caller.f_code.co_filename.startswith(TORCH_FILES)  # it stacks them
+        is_torchs = caller.f_code.co_filename.startswith(
+            TORCH_FILES
+        )  # torch stacks them
         is_shared = func in SHARING and not (kwargs.get("copy") or is_torchs)
         if is_shared and isinstance(data, np.ndarray):
             with DisableTorchFunction(), DisableTorchDispatch():
@@ -173,7 +175,7 @@ class Factories:
     def make_alike(
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
-        """Plan what is made like a real tensor, or by ``x.new``; as ``make_like``."""
+        """Handle ``zeros_like(real)`` and ``x.new``; as ``make_like``."""
         is_meta = args[0].is_meta
         if not is_meta and not is_capturable(args[0]):
             return NotImplemented
@@ -184,10 +186,10 @@ class Factories:
     def make_like(
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
-        """Plan what the code makes like a real tensor; torch's own code is left alone.
+        """Make a tensor like a real one on meta, unless torch's own code asks for it.
 
         Returns:
-            The tensor; ``NotImplemented`` if torch's own will do.
+            The tensor; ``NotImplemented`` if torch's own function works.
         """
         is_torchs = caller.f_code.co_filename.startswith(TORCH_FILES)
         if is_torchs or kwargs.get("device") is not None:
@@ -197,7 +199,7 @@ class Factories:
         )
 
     def make_new(self, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Do what ``x.new(...)`` does; ``NotImplemented`` if torch's own will do."""
+        """Do what ``x.new(...)`` does; ``NotImplemented`` if torch's own works."""
         found = read_new(args)
         if found is None:
             return NotImplemented
@@ -205,7 +207,7 @@ class Factories:
         return make(*found, kwargs, caller)
 
     def _join(self, data: Any, made: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of values and tensors, which need not be known now."""
+        """Return a tensor of numbers and tensors, whose values need not be known."""
         plan = self._plan
         placement = plan.placement_of(made) or META
 
@@ -230,7 +232,7 @@ class Factories:
             self._check_float64(func, args, kwargs)
         is_constructor = func in self._constructors and "out" not in kwargs
         if func is torch.normal and tensors_in(args, kwargs):
-            is_constructor = False  # of tensors it needs no device, and takes none
+            is_constructor = False  # given tensors it takes no device
         if not is_constructor or caller.f_code.co_filename in REAL_FACTORY_FILES:
             return func(*args, **kwargs)
         if self._plan.default is None:
@@ -266,7 +268,7 @@ class Factories:
     def _make_at(
         self, wanted: torch.device, func: Any, args: Args, kwargs: Kwargs
     ) -> Any:
-        """Call a factory that is to put its result on a device."""
+        """Call a factory, and put its result on a device."""
         plan, before = self._plan, self._plan.wanted
         plan.wanted = wanted
         try:
@@ -277,7 +279,7 @@ class Factories:
         return made
 
     def _rebuild(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Make the tensor that Python copies, or say that it has no content."""
+        """Make the tensor that Python copies; note an unpickled one without content."""
         copied = copy_flatly(caller, self._registry)
         if copied is not None:
             return copied

@@ -54,14 +54,14 @@ class FastPath:
         args: Args,
         kwargs: Kwargs | None,
     ) -> Entry | None:
-        """Return the entry of a call that its key alone does not decide.
+        """Return the entry of a call if its key alone does not decide the result.
 
-        That of a write in place, or of a call that differs only in a number.
+        For a write in place, or a call that differs only in a number.
 
         Args:
             table: The operator.
             key: The key.
-            entry: The entry at the key, of no kind in ``ALONE``.
+            entry: The entry at the key; its kind is not in ``ALONE``.
             words: The row of the call, with the tensors that it reads.
             args: Its positional arguments.
             kwargs: Its others.
@@ -72,7 +72,7 @@ class FastPath:
         if entry is not None and entry.kind == IN_PLACE:
             if len(words) == HEADER + 1:
                 return entry
-            # What is written must not be read through another tensor as well.
+            # The written tensor must not be read through another one as well.
             storage_by_tensor = self._registry.storage_by_tensor
             storages = {storage_by_tensor[number] for number in words[HEADER:]}
             if len(storages) == len(words) - HEADER:
@@ -89,10 +89,10 @@ class FastPath:
         args: Args,
         kwargs: Kwargs,
     ) -> Entry | None:
-        """Return the entry of a call that its key alone does not answer, if any.
+        """Return the entry of a call by a longer or a more general key, if any.
 
-        That of a write some of whose arguments share a storage, or one that is known
-        of a call that differs in a number.
+        The longer key says which written arguments share a storage; the more general
+        one leaves numbers out.
         """
         if not table.is_pure:
             storages = [*map(self._registry.storage_by_tensor.__getitem__, numbers)]
@@ -112,7 +112,7 @@ class FastPath:
         args: Args,
         kwargs: Kwargs,
     ) -> Any:
-        """Return what the kernel would, and append the words of its tensors."""
+        """Return the result of the kernel, and append the numbers of its tensors."""
         kind, registry = entry.kind, self._registry
         if kind == PURE:
             tensor = entry.outputs[0].make()
@@ -139,7 +139,7 @@ class FastPath:
     def _make_many(
         self, entry: Entry, words: list[int], args: Args, kwargs: Kwargs
     ) -> Any:
-        """Do so where that is a list, a tuple or a storage of some size."""
+        """Do so for several results, or a result on a larger storage."""
         registry = self._registry
         if entry.kind == PURE_WIDE:
             made = entry.outputs[0]

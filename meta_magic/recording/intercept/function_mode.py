@@ -75,9 +75,9 @@ HANDLED: Final = DATA_READERS.union(
     LIKE,
     DEVICE_READERS,
 )
-"""Functions that torch treats otherwise on meta, or of real tensors, than a cell."""
+"""Functions that torch handles differently on meta, or for real tensors."""
 
-# Taken at import: a mode above this one may replace it for itself.
+# Kept from the import: another mode may replace it.
 frame_at = sys._getframe
 
 
@@ -91,13 +91,13 @@ class FunctionMode(DeviceContext):
         registry: Numbers of tensors; an attribute, too.
         sites: Takes which call is running; an attribute, too.
         constants: Keeps values that come from Python.
-        diagnostics: Takes what is rarely meant, and what was put on meta by name.
+        diagnostics: Takes notes on likely mistakes, and on tensors on meta by name.
         attention: Knows whose kernels are recorded.
         plan: Knows the planned devices.
         dispatch: Records replacements of operators.
         capture: Makes constants of real tensors.
         refusals: Refuses a call with the message of the CPU.
-        shared: Keeps arrays and tensors alike that share memory.
+        shared: Keeps arrays equal to the tensors that share their memory.
     """
 
     def __init__(  # noqa: PLR0913  the parts that a call of torch may concern
@@ -114,7 +114,7 @@ class FunctionMode(DeviceContext):
         refusals: Refusals,
         shared: SharedMemory,
     ) -> None:
-        # Not the base's: its torch.device(...) would be a call to a mode outside.
+        # Not the base's: its torch.device(...) would call an outer mode.
         self.device = META
         self.prev_mode = None
         self.registry = registry
@@ -166,7 +166,7 @@ class FunctionMode(DeviceContext):
                 and not self._is_watched
                 and not self._autocast.is_on
                 and not (kwargs and "device" in kwargs)
-            ):  # as nearly all
+            ):  # nearly all calls
                 return func(*args, **kwargs) if kwargs else func(*args)
             return self._run(func, args, kwargs or {}, caller)
         except Exception as error:
@@ -178,7 +178,7 @@ class FunctionMode(DeviceContext):
         return self._call_again(func, *again, running)
 
     def _run(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Call a function, or what replaces it in a recording."""
+        """Call a function, or its replacement in a recording."""
         if self._is_watched:
             self._shared.take_in(tensors_in(args, kwargs))
         has_target = args or func in DEVICE_READERS
@@ -199,9 +199,9 @@ class FunctionMode(DeviceContext):
     def _prepare(
         self, error: Exception, func: Any, args: Args, kwargs: Kwargs
     ) -> tuple[Args, Kwargs] | None:
-        """Return arguments with which a function that failed is to be called again.
+        """Return the arguments to call a failed function again with.
 
-        None if it failed for good, and no better message is known.
+        None to raise its error.
         """
         if isinstance(error, (RuntimeError, MustBorrow)):
             again = self._capture.prepare(error, func, args, kwargs)
@@ -226,10 +226,10 @@ class FunctionMode(DeviceContext):
     def _handle(  # noqa: PLR0911  one for each kind of function
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
-        """Do what torch would do otherwise, or refuse, of a tensor on meta.
+        """Do what torch does differently, or refuses, on meta.
 
         Returns:
-            What the function does; ``NotImplemented`` if torch's own will do.
+            The result; ``NotImplemented`` if torch's own function works.
         """
         if func in DEVICE_READERS:
             return self._mover.read_device(func, args, kwargs)
@@ -251,7 +251,7 @@ class FunctionMode(DeviceContext):
     ) -> Any:
         """Call a method that reads data, or copies it; as ``_handle``."""
         if func is UNRAVEL:
-            with self:  # which is to see the constants that it makes
+            with self:  # so that constants are recorded
                 return unravel_below(*args, **kwargs)
         if func in NUMBER_READERS:
             return read_number(self._dispatch, func, args[0])
@@ -260,7 +260,7 @@ class FunctionMode(DeviceContext):
         if func is DEEPCOPY:
             return copy_deeply(args, self.registry)
         if func is DATA_PTR:
-            func(*args)  # torch refuses what has no storage
+            func(*args)  # torch refuses a tensor without storage
             return self._shared.find_address_of(args[0])
         check_readable(func, args, kwargs, self._plan.placement_of(args[0]))
         if func in TO_NUMPY:
@@ -268,5 +268,5 @@ class FunctionMode(DeviceContext):
         return read_data(func, args, kwargs, self._diagnostics.note)
 
     def watch_shared_memory(self, _: SharedMemory) -> None:
-        """Keep arrays and tensors alike that share memory, from now on."""
+        """Keep arrays equal to the tensors that share their memory, from now on."""
         self._is_watched = True

@@ -1,8 +1,8 @@
-"""Answer ``torch.get_rng_state()`` with the state that the CPU's generator has.
+"""Return from ``torch.get_rng_state()`` the state that a real run would have.
 
-Nothing is drawn while a cell runs, so the generator's state names a draw instead of
-being the state after it. Saved and set again, as ``fork_rng`` and checkpointing do,
-such a state is as good as the real one. The user's own code may print or save it.
+Nothing is drawn while a cell runs, so the generator's state has a token, the number of
+a draw. ``fork_rng`` and checkpointing only save and restore the state: a token will do.
+The user's code may print or save the state: the draws are then made.
 """
 
 import sys
@@ -21,7 +21,7 @@ from meta_magic.torch_private.replacing import Replacements
 __all__ = ["GeneratorStates"]
 
 INNER: Final = frozenset({"torch", __name__.partition(".")[0]})
-"""Packages that save a state to set it again, and read none of its bytes."""
+"""Packages that save and restore a state, and never read its bytes."""
 
 UNKNOWN: Final = (
     "torch.get_rng_state returned a state that can be set again, but whose bytes are "
@@ -34,8 +34,8 @@ class GeneratorStates(Replacements):
 
     Args:
         draws: Knows the state of the generator.
-        values: Computes the state there.
-        diagnostics: Takes a note where that takes too much.
+        values: Computes the state.
+        diagnostics: Takes a note if that takes too much.
     """
 
     def __init__(

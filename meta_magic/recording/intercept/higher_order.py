@@ -1,8 +1,8 @@
-"""Record what higher-order operators run, such as ``torch.cond``, and ``torch.func``.
+"""Record the operators inside of higher-order operators, such as ``torch.cond``.
 
-As one operator each they would hide the operators of their branches, and no replay
-could run them. Inside a transform of ``torch.func`` a new tensor is made below the
-transform, which then wraps it, as it wraps what the CPU makes.
+One row for ``torch.cond`` would hide the operators of its branches, and no replay could
+run it. Also here: inside a transform of ``torch.func`` a new tensor is made below the
+transform, which then wraps it, as on the CPU.
 """
 
 from collections.abc import Callable
@@ -44,10 +44,10 @@ NUMBERS: Final = frozenset({bool, int, float})
 
 
 class Inside:
-    """The dispatch mode, as far as it takes part in higher-order operators.
+    """The part of the dispatch mode that handles higher-order operators.
 
     Attributes:
-        functions: The function mode that goes with it.
+        functions: The function mode of the same recording.
     """
 
     functions: Any = None
@@ -58,15 +58,15 @@ class Inside:
 
 
 def has_inside(func: Any, args: Args) -> bool:
-    """Whether an operator only runs others, or is on a constant of TorchScript."""
+    """Whether an operator only runs others, or has a constant of TorchScript."""
     return isinstance(func, HigherOrderOperator) or is_on_constant(func, args)
 
 
 def is_on_constant(func: Any, args: Args) -> bool:
     """Whether there is a number where the schema wants a tensor.
 
-    Torch gives a mode the 0-dimensional tensors that TorchScript makes of numbers as
-    numbers, and does not take them back.
+    TorchScript makes 0-dimensional tensors of numbers. Torch passes them to a mode as
+    numbers, and does not accept these numbers in return.
     """
     schema = find_schema(func)
     if schema is None or not args or type(args[0]) not in NUMBERS:
@@ -90,10 +90,10 @@ def as_tensors(func: Any, args: Args) -> Args:
 
 
 def run_inside(mode: Inside, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Run an operator so that ``mode`` sees what it calls.
+    """Run an operator so that ``mode`` sees the operators that it calls.
 
     Returns:
-        What it returns; ``NotImplemented`` if it has no kernel that just runs it.
+        The result; ``NotImplemented`` if no kernel simply runs the operator.
     """
     if is_on_constant(func, args):
         return run_under(mode, partial(func, *as_tensors(func, args), **kwargs))
@@ -105,7 +105,7 @@ def run_inside(mode: Inside, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def run_under(mode: Inside, call: Callable[[], Any]) -> Any:
-    """Call under the mode, which torch takes away from itself."""
+    """Call under the mode, which torch removes while it runs."""
     push_dispatch_mode(mode)
     try:
         return call()
@@ -114,7 +114,7 @@ def run_under(mode: Inside, call: Callable[[], Any]) -> Any:
 
 
 def run_as_called(mode: Inside, func: Any, call: Callable[[], Any]) -> Any:
-    """Call with the function mode on, which torch takes away from what it calls."""
+    """Call with the function mode on, which torch removes for calls from inside."""
     mode.begin_inside(f"higher_order.{func}")
     if mode.functions in function_mode_stack():
         return call()
@@ -126,7 +126,7 @@ def run_as_called(mode: Inside, func: Any, call: Callable[[], Any]) -> Any:
 
 
 class EagerOperators:
-    """Context manager in which they run like any Python function, above autograd."""
+    """Context manager in which higher-order operators run like Python functions."""
 
     n_entered = 0
 
@@ -139,7 +139,7 @@ class EagerOperators:
 
     def __exit__(self, *_: object) -> None:
         EagerOperators.n_entered -= 1
-        if EagerOperators.n_entered:  # a recording around this one needs them
+        if EagerOperators.n_entered:  # an outer recording needs them
             return
         for operator in list(higher_order_operators.values()):
             if isinstance(operator.py_kernels.get(ABOVE), EagerKernel):
@@ -153,7 +153,7 @@ class EagerOperators:
 
 
 class EagerKernel:
-    """A kernel for meta tensors that runs, above autograd, what it is given.
+    """A kernel for meta tensors that calls its argument, above autograd.
 
     Args:
         operator: A higher-order operator.
@@ -165,7 +165,7 @@ class EagerKernel:
         self._differentiate = operator.py_kernels[DispatchKey.Autograd]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the operator; something else that looks on may trace it."""
+        """Run the operator; let another mode trace it."""
         modes: list[Any] = dispatch_mode_stack()
         if len(modes) != 1 or not isinstance(modes[0], Inside):
             return self._differentiate(*args, **kwargs)
@@ -178,7 +178,7 @@ build_eager = cache(EagerKernel)
 
 
 def unaware_of_modes(kernel: Any) -> Any:
-    """Return a kernel that does not refuse to run under a mode; some assert it."""
+    """Return a kernel that may run under a mode, which some kernels refuse."""
     is_asking = (
         isinstance(kernel, FunctionType) and ASKS_MODE in kernel.__code__.co_names
     )
@@ -194,12 +194,12 @@ LIFT_FRESH: Final = torch.ops.aten.lift_fresh.default
 
 
 def make_below(make: Callable[..., Any], args: Args) -> Any:
-    """Make a tensor below the transforms that are running, and have them take it up.
+    """Make a tensor below the running transforms, and let them wrap it.
 
     Args:
         make: Makes it.
-        args: What it is called with; tensors as they are there. Those in lists are read
-            as numbers.
+        args: Its arguments; tensors are unwrapped. Tensors in lists are read as
+            numbers.
     """
     if functorch_interpreter() is None:
         return make(*args)
@@ -211,10 +211,10 @@ def make_below(make: Callable[..., Any], args: Args) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """Return the tensor that transforms put theirs around; else what it is given.
+    """Return the tensor inside of the wrappers of transforms; other values unchanged.
 
     Raises:
-        RuntimeError: One in a list has a number for each of what vmap goes over.
+        RuntimeError: A tensor in a list has a number for each element of ``vmap``.
     """
     if isinstance(value, (list, tuple)):
         return type(value)([unwrap_number(item) for item in value])
@@ -224,7 +224,7 @@ def unwrap(value: Any) -> Any:
 
 
 def unwrap_number(value: Any) -> Any:
-    """Return a tensor below transforms that has one number there, or lists of them."""
+    """Return the unwrapped tensor for a number, also in nested lists."""
     layer = value
     while isinstance(layer, Tensor) and is_functorch_wrapped_tensor(layer):
         if is_batched(layer):

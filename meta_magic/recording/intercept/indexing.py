@@ -1,4 +1,4 @@
-"""Indices as torch reads them: it makes tensors of sequences and numbers, unseen."""
+"""Prepare indices as torch reads them: no mode sees how it makes tensors of lists."""
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
@@ -25,10 +25,10 @@ TRUTHS: Final = frozenset({torch.bool, torch.uint8})
 INTEGERS: Final = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
 NO_SEQUENCES: Final = SLICES | {Tensor, bool, float, str, np.ndarray}
 WRITTEN: Final = (int, float, complex, np.integer)
-"""The numbers that torch writes at an index; it refuses numpy's others, and more."""
+"""Types of numbers that torch writes at an index; it refuses other types of numpy."""
 
 MAX_LIKE_TUPLE: Final = 32
-"""From how many items on a list is a tensor, whatever it holds."""
+"""Items from which on torch makes a tensor of any list."""
 
 Keep = Callable[..., None]
 """Takes a tensor, the function that made it, and its arguments."""
@@ -41,14 +41,13 @@ def prepare_index(
 
     Args:
         func: The method.
-        args: The tensor, the index, and what is written.
-        device: Whose operators are recorded. What has no dimensions is written from
-            the CPU there, which fills; torch would copy it from meta. Newer versions
-            write numbers alike on both.
-        keep: Notes the values of what is made.
+        args: The tensor, the index, and the written value.
+        device: Whose operators are recorded. There torch fills with a written number;
+            on meta it would copy the number, except in newer versions.
+        keep: Notes the values of the tensors that are made.
 
     Returns:
-        Both; or what writes the same at a view, as the device does it.
+        Both; or a function that fills a view, as the device does.
     """
     tensor, index, *rest = args
     parts = index if type(index) is tuple else (index,)
@@ -73,21 +72,21 @@ def prepare_index(
 
 
 def keep_index(index: Any, keep: Keep) -> Any:
-    """Return an index with its sequences of positions or truths as tensors."""
+    """Return an index with its lists of positions or booleans as tensors."""
     if isinstance(index, tuple) or is_like_tuple(index):
         return tuple([keep_positions(item, keep) for item in index])
     return keep_positions(index, keep)
 
 
 def is_truth(index: Any, *, is_read: bool) -> bool:
-    """Whether an index is one truth value, to which torch gives a dimension."""
+    """Whether an index is one boolean, for which torch adds a dimension."""
     if isinstance(index, Tensor):
         return not index.ndim and index.dtype in TRUTHS
     return is_read and isinstance(index, bool)
 
 
 def find_at_truth(tensor: Tensor, index: Any) -> tuple[Tensor, tuple[Tensor]]:
-    """Return the view that torch indexes at a truth value, and the positions.
+    """Return the view that torch indexes at a boolean, and the positions.
 
     Source:
         ``boolToIndexingTensorCPUOrCUDA`` in ``TensorIndexing.h``: meta gets zeros.
@@ -116,7 +115,7 @@ def is_scalar(value: Any) -> bool:
 
 
 def is_like_tuple(index: Any) -> bool:
-    """Whether torch takes a sequence for a tuple: if it holds more than numbers."""
+    """Whether torch takes a sequence for a tuple: if it has items besides numbers."""
     return (
         is_sequence(index)
         and len(index) < MAX_LIKE_TUPLE
@@ -125,7 +124,7 @@ def is_like_tuple(index: Any) -> bool:
 
 
 def is_sequence(value: Any) -> bool:
-    """Whether torch reads a value item by item: a list, a range, a class of its own."""
+    """Whether torch reads a value item by item: a list, a range, another sequence."""
     kind = type(value)
     return (
         kind not in NO_SEQUENCES
@@ -136,10 +135,10 @@ def is_sequence(value: Any) -> bool:
 
 
 def keep_positions(item: Any, keep: Keep) -> Any:
-    """Return a sequence of positions or of truths as a tensor; else what it is."""
+    """Return a list of positions or booleans as a tensor; other values unchanged."""
     if not is_sequence(item) or not is_of_numbers(item):
         return item
-    with DisableTorchDispatch(), BelowTransforms():  # torch makes it unseen
+    with DisableTorchDispatch(), BelowTransforms():  # no mode sees it in torch
         made = torch.tensor(item, device="meta")
         if made.dtype is not torch.bool:
             made = torch.tensor(item, dtype=torch.long, device="meta")
@@ -155,19 +154,19 @@ def is_of_numbers(item: Any) -> bool:
 
 
 def is_of_one_tensor(index: Any) -> bool:
-    """Whether an index has no tensor but one of positions or truths, or none."""
+    """Whether an index has at most one tensor of positions or booleans."""
     parts = index if type(index) is tuple else (index,)
     tensors = [p for p in parts if getattr(p, "ndim", 0)]
-    dtypes = [str(t.dtype).removeprefix("torch.") for t in tensors]  # numpy's, too
+    dtypes = [str(t.dtype).removeprefix("torch.") for t in tensors]  # of numpy's, too
     return not dtypes or dtypes in (["int64"], ["bool"])
 
 
 def is_of_slices(index: Any) -> bool:
-    """Whether an index has no lists, nor tensors but numbers, and so makes a view."""
+    """Whether an index makes a view: it has no lists, and its tensors are numbers."""
     parts = index if type(index) is tuple else (index,)
     return all(type(part) in SLICES or is_position(part) for part in parts)
 
 
 def is_position(part: Any) -> bool:
-    """Whether a part of an index is a tensor that torch takes for the number in it."""
+    """Whether torch takes a tensor in an index for a number."""
     return isinstance(part, Tensor) and not part.ndim and part.dtype in INTEGERS

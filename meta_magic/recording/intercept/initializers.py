@@ -36,10 +36,10 @@ __all__ = [
 ]
 
 IS_META: Final = torch.Tensor.is_meta
-"""The attribute that is asked for."""
+"""The getter of the attribute that initializers ask for."""
 
 SENDING: Final = str(TORCH / "distributed" / "tensor" / "_collective_utils.py")
-"""The file of what ``distribute_tensor`` sends by."""
+"""The file by which ``distribute_tensor`` sends tensors."""
 
 UNLOADABLE: Final = (
     "load_state_dict cannot copy tensors on meta, which have no data, into a real "
@@ -47,17 +47,18 @@ UNLOADABLE: Final = (
 )
 
 LEAST_INSIDE: Final = 0.3
-"""Up to which share within the bounds ``trunc_normal_`` draws in another way."""
+"""Share of the distribution within the bounds up to which ``trunc_normal_`` draws in
+another way."""
 
 HALF: Final = 0.5
 
 
 class Initializer:
-    """An initializer in the place of an operator.
+    """An initializer, recorded like an operator.
 
     Attributes:
         function: The Python function that initializes a real tensor.
-        tags: As an operator has them.
+        tags: The tags of an operator.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Initializer:
         return self._name
 
     def count_writes(self, arguments: list[Any]) -> None:
-        """Count the writes of a real tensor in the version of one on meta."""
+        """Add the writes of a real run to the version of a tensor on meta."""
         increment_version(arguments[:1] * self._count(*arguments))
 
     def read_arguments(self, frame: FrameType) -> tuple[list[Any], dict[str, Any]]:
@@ -94,20 +95,20 @@ class Initializer:
 
 
 def plain(value: object) -> object:
-    """Return a number of numpy's as Python's, as torch does that calls an operator."""
+    """Return a number of numpy as one of Python, as torch does for an operator."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def count_truncated(tensor: Tensor, mean: float, std: float, a: float, b: float) -> int:
-    """Return how often ``trunc_normal_`` writes a tensor, as far as can be foreseen.
+    """Return how often ``trunc_normal_`` writes a tensor, or the likelier count.
 
-    It does so twice where its first draw has a value that is rejected. Only that draw
-    would show this: the likelier of both is returned.
+    It writes again if the first draw has a value out of bounds, which only a real draw
+    would show.
     """
     inside = normal_cdf((b - mean) / std) - normal_cdf((a - mean) / std)
     if inside > LEAST_INSIDE:
         accepted = inside
-    else:  # drawn uniformly, and the more likely accepted the nearer to the mode
+    else:  # uniform draws: nearer to the mode they are accepted more often
         mode = (max(a, min(mean, b)) - mean) / std
         box = (b - a) / std * math.exp(-0.5 * mode**2) / math.sqrt(2 * math.pi)
         accepted = inside / box if box else 1
@@ -115,7 +116,7 @@ def count_truncated(tensor: Tensor, mean: float, std: float, a: float, b: float)
 
 
 def normal_cdf(x: float) -> float:
-    """Return how much of a normal distribution is below a value."""
+    """Return the share of a normal distribution below a value."""
     return (1 + math.erf(x / math.sqrt(2))) / 2
 
 
@@ -143,7 +144,7 @@ INITIALIZERS: Final = {
         ),
     )
 }
-"""By the name that replaces an operator's."""
+"""Initializers by the name in their rows."""
 
 INITIALIZER_BY_CODE: Final = {
     initializer.function.__code__: initializer for initializer in INITIALIZERS.values()
@@ -156,10 +157,10 @@ def read_initializer(frame: FrameType) -> Initializer | None:
 
 
 def is_sending(frame: FrameType) -> bool:
-    """Whether ``frame`` sends parts of a tensor to other ranks, but none on meta."""
+    """Whether ``frame`` sends a tensor to other ranks, unless it is on meta."""
     return frame.f_code.co_filename == SENDING
 
 
 def is_loading(frame: FrameType) -> bool:
-    """Whether ``frame`` loads a state dict into tensors without data, in vain."""
+    """Whether ``frame`` loads a state dict into a tensor, unless it is on meta."""
     return frame.f_code is LOADING and not frame.f_locals[IS_ASSIGNING]

@@ -1,8 +1,8 @@
 """Run the kernel of an operator as the device would, and record the call.
 
-Most operators run on meta. Some of them fail there, or return what the device would
-not: ``torch.histogram`` has no meta kernel, and a convolution has other strides. Others
-are refused by the CPU and not by meta. Read ``KernelCalls.call`` first.
+Most operators run on meta. Some fail there, or return another result than the device:
+``torch.histogram`` has no meta kernel, and a convolution has other strides. Others are
+refused by the CPU and not by meta. Read ``KernelCalls.call`` first.
 """
 
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ class OperatorCall(NamedTuple):
 
     Attributes:
         table: The operator.
-        key: All that decides the result.
+        key: Its key in the operator cache.
         words: The row, with the tensors that the operator reads.
         args: Positional arguments.
         kwargs: Keyword arguments.
@@ -93,21 +93,21 @@ class KernelCalls:
 
     Args:
         registry: Numbers of tensors.
-        rows: Where calls are written.
+        rows: Takes the rows of calls.
         cache: Interns their signatures.
         constants: Keeps the content of real tensors that are read.
         real_memory: Counts what operators make on a real device.
-        special: Knows what is no plain tensor.
-        diagnostics: Takes what failed or may differ.
+        special: Handles tensors that are not plain.
+        diagnostics: Takes failures and caveats.
         values: Computes values of meta tensors.
-        plan: Knows where the code wants what, and whose kernels run there.
+        plan: Knows the planned devices, and whose kernels run there.
         refusals: Refuses what the CPU refuses.
-        checks: Does so for what operands hold.
+        checks: Refuses values that the CPU refuses.
 
     Attributes:
-        plan: Knows where the code wants what.
+        plan: Knows the planned devices.
         capture: Makes constants of real tensors.
-        checks: Refuses calls for what operands hold.
+        checks: Refuses values that the CPU refuses.
     """
 
     def __init__(  # noqa: PLR0913  all that a call may concern
@@ -182,10 +182,10 @@ class KernelCalls:
         return returned
 
     def _find_number(self, entry: Entry | None, words: list[int], tensor: Any) -> Any:
-        """Return the number that a tensor is, if it is there already, and record that.
+        """Return the number in a tensor if it is known already, and record the read.
 
         Args:
-            entry: The signature of what reads it; None of the first such call.
+            entry: The signature of the read; None for the first one.
             words: The row of the call.
             tensor: The tensor.
         """
@@ -197,7 +197,7 @@ class KernelCalls:
         return number
 
     def call_on_real(self, entry: Entry, call: OperatorCall) -> Any:
-        """Run a kernel on one real tensor, which makes nothing new; record the call.
+        """Run a kernel on one real tensor, with no new results; record the call.
 
         Args:
             entry: The signature, one with ``is_on_real``.
@@ -219,30 +219,30 @@ class KernelCalls:
         return returned
 
     def _must_capture(self, table: OpTable, given: Given, reals: Inputs) -> bool:
-        """Whether real arguments are to be on meta; else note what they hold."""
+        """Whether real arguments must be captured; else note their content."""
         if self.capture.is_due(table, given, reals):
             return True
         self._note_reals(reals)
         return False
 
     def _note_reals(self, reals: Inputs) -> None:
-        """Note what real arguments hold, and a caveat if torch did not see a write."""
+        """Note the content of real arguments; a caveat if torch did not see a write."""
         if self._constants.note_real_inputs(reals):
             self._diagnostics.note_caveat(PAST_TORCH)
 
     def _intern(
         self, table: OpTable, key: Key, call: LiveCall, words: Sequence[int]
     ) -> Entry:
-        """Return the entry of a call; what only this recording knows stays in it.
+        """Return the entry of a call; check the values that the call reads.
 
-        Refuse the call if what it reads is out of range.
+        Facts of this recording alone are not put into the shared entry.
         """
         entries: dict[Any, Entry] = table.entries
         if has_opaque(key):
             entries, key = self._opaque_entries, (table, *key)
-        if not table.is_pure:  # what it writes may be what it reads
+        if not table.is_pure:  # it may read the tensor that it writes
             key = (*key, *sharing_of_inputs(call.inputs))
-        with DisableTorchDispatch():  # it makes tensors that no other mode must see
+        with DisableTorchDispatch():  # no other mode must see its tensors
             entry = self._cache.intern(table, entries, key, call)
         if self._refusals.is_unasked:
             entry.is_unasked, self._refusals.is_unasked = True, False
@@ -253,28 +253,28 @@ class KernelCalls:
     def _check(
         self, table: OpTable, call: LiveCall, n_storages: int, *, is_answered: bool
     ) -> None:
-        """Refuse a result that is garbage; note one that is real, or not as for real.
+        """Refuse a result that is garbage; note real memory, and possible differences.
 
         Args:
             table: The operator.
             call: Its call.
             n_storages: How many storages were known before it.
-            is_answered: Whether it was answered with values, or those assumed.
+            is_answered: Whether it was answered with real or assumed values.
         """
         is_on_meta = all(seen[2].is_meta for _, seen in call.outputs)
-        if is_answered and is_on_meta:  # of some operators no tag says that they read
+        if is_answered and is_on_meta:  # it reads data, although no tag says so
             table.allows_fast_path = False
         if not is_on_meta:
             if not is_answered:
                 check_devices(table.name, call)
             self._constants.note_made(call.outputs)
             self._real_memory.count(call, n_storages)
-        elif table.written and not call.outputs:  # as lists of tensors are written
+        elif table.written and not call.outputs:  # as operators on lists of tensors
             self._constants.note_made(call.inputs)
         self._special.check(table, call)
 
     def _find_placement(self, table: OpTable, given: Given) -> torch.device | None:
-        """Return where an operator puts what it makes; refuse where it cannot be."""
+        """Return the device of an operator's results; refuse operands on two."""
         if "device" in given.kwargs:
             return self.plan.placement_of_made()
         return join_placements(table, [seen[2] for _, seen in given.inputs])
@@ -298,7 +298,9 @@ class KernelCalls:
         """Call an operator, or refuse it as the device does."""
         if not self._refusals.is_due(table, key, given, kernels):
             return self._run_or_rescue(table, given, draw, kernels)
-        if table.written or table.reads_data:  # meta resizes it, or values are read
+        if (
+            table.written or table.reads_data
+        ):  # meta would resize it, or values are read
             self._refusals.check(table, given, kernels)
             return self._run_or_rescue(table, given, draw, kernels)
         returned = self._run_or_rescue(table, given, draw, kernels)
@@ -307,7 +309,7 @@ class KernelCalls:
     def _run_or_rescue(
         self, table: OpTable, given: Given, draw: Drawing | None, kernels: DeviceName
     ) -> Any:
-        """Call an operator; one that draws for real from where plain meta would."""
+        """Call an operator; if it fails on meta, get its result another way."""
         args, kwargs, inputs = given
         try:
             if draw is None or not draw.is_real:
@@ -339,7 +341,7 @@ class KernelCalls:
         return state
 
     def _run_on_meta(self, table: OpTable, given: Given, kernels: DeviceName) -> Any:
-        """Call an operator, and see to it that all is as it would be on the device."""
+        """Call an operator, with the result as it would be on the device."""
         args, kwargs, _ = given
         short = None if kernels == "meta" else SHORT_KERNELS.get(table.name)
         with DisableTorchFunction():  # a kernel's own calls are no code of the cell
@@ -356,17 +358,17 @@ class KernelCalls:
         return returned
 
     def _rescue(self, table: OpTable, given: Given) -> Any:
-        """Return what an operator returns that failed on meta, or NotImplemented."""
+        """Return the result of an operator that failed on meta, or NotImplemented."""
         correct = CORRECTIONS.get(table.name)
         if correct is not None and all(seen[2].is_meta for _, seen in given.inputs):
-            with suppress(Exception):  # of wrong arguments: the CPU says of which
+            with suppress(Exception):  # wrong arguments: the CPU says which
                 returned = correct(*given.args, **given.kwargs)
                 if returned is not NotImplemented:
                     return returned
         try:
             returned = self._values.evaluate(table, given)
         except MissingValueError:
-            if not table.is_foreign:  # else what it lacks is a kernel for meta
+            if not table.is_foreign:  # else it only has no kernel for meta
                 raise
             return NotImplemented
         if isinstance(returned, Tensor) and not returned.is_meta:

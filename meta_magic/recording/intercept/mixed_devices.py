@@ -65,7 +65,7 @@ def explain_mix(error: Exception, tensors: Sequence[Tensor]) -> None:
 
 
 def advise(real: Tensor) -> str:
-    """Return how a real tensor and a meta tensor could go together."""
+    """Return advice on how to put a real and a meta tensor on one device."""
     both = "or both real (with torch.device('cpu'): ...)"
     if isinstance(real, nn.Parameter):
         return (
@@ -79,12 +79,12 @@ def advise(real: Tensor) -> str:
 
 
 def is_mixed(op: str, call: LiveCall) -> bool:
-    """Whether the result lies in real memory although data it needs does not exist."""
+    """Whether the result is real although it needs data that does not exist."""
     if all(seen[2].is_meta for _, seen in call.outputs):
         return False
     if all(not seen[2].is_meta for _, seen in call.inputs):
         return False
-    # Packed batch sizes, on the CPU, are those of lengths that lie there.
+    # Packed batch sizes are on the CPU, as their lengths are.
     return op.split(".")[1] not in SHAPE_ONLY and not op.startswith(PACKING)
 
 
@@ -99,7 +99,7 @@ def describe(tensor: Tensor) -> str:
 
 
 def find_names(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names of tensors on the same storage that running code knows.
+    """Yield the names of tensors on the same storage in the running code.
 
     Those of the innermost frame come first.
     """
@@ -115,7 +115,7 @@ def find_names(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def has_storage(tensor: Tensor, storage: int | None) -> bool:
-    """Whether a tensor lies on the storage with this address."""
+    """Whether a tensor is on the storage with this address."""
     is_strided = tensor.layout is torch.strided and not nn.parameter.is_lazy(tensor)
     return is_strided and address_of_storage(tensor.untyped_storage()) == storage
 
@@ -131,7 +131,7 @@ def names_in(frame: FrameType) -> Iterator[tuple[str, object]]:
         module = frame.f_locals.get("self")
         try:
             held = parameters_of(module)
-        except AttributeError:  # no module, or its __init__ has still to run
+        except AttributeError:  # no module, or its __init__ has not run
             return
         for name, value in held.items():
             yield f"'self.{name}' of {type(module).__name__}", value

@@ -22,10 +22,10 @@ MOVES: Final = frozenset[Any]({Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type})
 """Functions by which tensors change their device."""
 
 DEVICE_READERS: Final = frozenset[Any]({torch.device, parse_to})
-"""What reads a device that is named, as ``Module.to`` does it, and moves nothing."""
+"""Functions that read a named device, as ``Module.to`` does, and move nothing."""
 
 NAMING: Final = torch.typename.__code__
-"""What torch names types by in its errors."""
+"""The code by which torch names types in errors."""
 
 CPU: Final = torch.device("cpu")
 TO, TO_CPU, TO_CUDA = cast("Any", (Tensor.to, Tensor.cpu, Tensor.cuda))
@@ -50,7 +50,7 @@ DTYPES: Final = {
 class Move(torch.autograd.Function):
     """A copy to another device, whose gradient goes back to the first.
 
-    Torch's own compares devices, finds meta twice, and copies nothing.
+    Torch's own ``to`` compares devices, finds meta twice, and copies nothing.
     """
 
     @staticmethod
@@ -66,7 +66,7 @@ class Move(torch.autograd.Function):
 
 
 def is_cast(func: Any, args: Args, kwargs: Kwargs | None) -> bool:
-    """Whether a call moves nothing: of ``to`` with a dtype alone, as most are."""
+    """Whether a call moves nothing: ``to`` with only a dtype, as most calls."""
     return (
         func is TO and len(args) == 2 and not kwargs and type(args[1]) is torch.dtype  # noqa: PLR2004
     )
@@ -76,7 +76,7 @@ class Mover:
     """Moves tensors from one planned device to another.
 
     Args:
-        plan: Knows what lies where.
+        plan: Knows the planned devices.
         capture: Makes constants of real tensors.
     """
 
@@ -85,7 +85,7 @@ class Mover:
         self._capture = capture
 
     def move(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Do what a function does that moves a tensor.
+        """Do what a function that moves a tensor does.
 
         Returns:
             The moved tensor; ``NotImplemented`` if no device is named.
@@ -106,7 +106,7 @@ class Mover:
         return self._move(self._capture.take(tensor), placement, options)
 
     def read_device(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Call what reads a device: a number is that of a GPU, which torch may lack."""
+        """Call a function that reads a device; a number means a planned GPU."""
         named = kwargs.get("device", args[0] if args else None)
         if type(named) is not int or self.plan.is_real:
             return func(*args, **kwargs)
@@ -128,7 +128,7 @@ class Mover:
         return here if is_torchs else plan.home
 
     def _move(self, tensor: Tensor, placement: torch.device, options: Kwargs) -> Tensor:
-        """Return a tensor on a device: itself if it lies there."""
+        """Return a tensor on a device; itself if it is there."""
         plan = self.plan
         here = plan.placement_of(tensor)
         home = plan.default or CPU
@@ -163,8 +163,8 @@ class Mover:
     def _move_real(
         self, func: Any, tensor: Tensor, options: Kwargs, *, is_written: bool
     ) -> Any:
-        """Do what a function does that leaves a real tensor where it is, or on meta."""
-        if func is TYPE:  # torch itself knows no type of a plan
+        """Do what a function does that need not move a real tensor."""
+        if func is TYPE:  # torch has no type for planned devices
             return tensor.to(options["dtype"])
         if not is_written:
             return NotImplemented
@@ -173,7 +173,7 @@ class Mover:
         return moved
 
     def _name_type(self, tensor: Tensor, caller: FrameType) -> Any:
-        """Return the name of a tensor's type, as torch has it for that device."""
+        """Return the name of a tensor's type for its planned device."""
         placement = self.plan.placement_of(tensor)
         if placement is None and (caller.f_code is NAMING or sees_home(caller)):
             placement = self.plan.home

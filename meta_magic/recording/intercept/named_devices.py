@@ -1,4 +1,4 @@
-"""Say what the code that calls a factory means by the device that it names."""
+"""Decide what the code that calls a factory means by the device that it names."""
 
 import sys
 from types import FrameType
@@ -21,14 +21,14 @@ REAL_FACTORY_FILES: Final = frozenset(
 MEANT_FILES: Final = tuple(
     str(TORCH / name) for name in ("_utils.py", "storage.py", "serialization.py")
 )
-"""Files of torch that mean the device that they name."""
+"""Files of torch whose factories must make real tensors."""
 
 WRITTEN: Final = sys.intern("meta")
-"""The string as a literal of source code is; ``str(x.device)`` is another object, and
+"""The string object of literals in source code. ``str(x.device)`` is another object; it
 means the device of the cell."""
 
 CONTEXT: Final = DeviceContext.__torch_function__.__code__
-"""Runs where ``with torch.device(...)`` is on, and calls on."""
+"""The code of torch's mode that passes calls on under ``with torch.device(...)``."""
 
 
 def is_meta_by_name(device: object, caller: FrameType) -> bool:
@@ -40,7 +40,7 @@ def is_meta_by_name(device: object, caller: FrameType) -> bool:
 
 
 def is_way_out(caller: FrameType) -> bool:
-    """Whether a call comes from within ``with torch.device("cpu")``, which is meant."""
+    """Whether a call is within ``with torch.device("cpu")``: its tensors are real."""
     if caller.f_code is not CONTEXT:
         return False
     return bool(caller.f_locals["self"].device.type == "cpu")
@@ -49,13 +49,13 @@ def is_way_out(caller: FrameType) -> bool:
 def is_meant(
     plan: DevicePlan, device: torch.device, given: object, caller: FrameType
 ) -> bool:
-    """Whether a device is meant, and no plan.
+    """Whether a factory must really use a device, and not only plan it.
 
     Args:
-        plan: Knows where the code wants what.
+        plan: Knows the planned devices.
         device: The device.
-        given: How the code names it.
-        caller: Who names it.
+        given: The argument that names it.
+        caller: The frame that names it.
     """
     file = caller.f_code.co_filename
     if file.startswith(PACKAGE) or file in REAL_FACTORY_FILES:
@@ -63,7 +63,7 @@ def is_meant(
     if plan.is_real and device != META:
         return True
     is_literal = type(given) is str and given == "cpu"
-    is_literal &= "cpu" in caller.f_code.co_consts  # there, and not handed on
+    is_literal &= "cpu" in caller.f_code.co_consts  # a literal there, not passed on
     if file.startswith(TORCH_FILES) and (is_literal or file in MEANT_FILES):
         return True
     return is_way_out(caller) and device.type == "cpu"

@@ -25,7 +25,7 @@ from meta_magic.torch_private.modes import (
 __all__ = ["OperatorRunner", "is_undivided"]
 
 MOVE: Final = "aten.to."
-"""How the names begin of what moves or casts a tensor by other operators."""
+"""Prefix of composite operators that move or cast a tensor."""
 
 
 class OperatorRunner:
@@ -38,7 +38,7 @@ class OperatorRunner:
         kernels: Runs and records kernels.
 
     Attributes:
-        plan: Knows which device the code wants.
+        plan: Knows the planned devices.
         checks: Refuses calls whose operands hold values out of range.
     """
 
@@ -87,10 +87,10 @@ class OperatorRunner:
         return returned
 
     def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
-        """Run what torch makes of an operator, so that the mode sees that.
+        """Run the operators that make up an operator, so that the mode sees them.
 
-        torch itself counts views and writes: in the parts, or around the whole, as for
-        ``chunk`` and ``narrow``, but never in both.
+        torch counts views and writes either in the parts, or around the whole operator,
+        as for ``chunk`` and ``narrow``, but never in both.
         """
         is_noted = has_kernel(table.func.name(), DispatchKey.ADInplaceOrView.name)
         push_dispatch_mode(mode)
@@ -102,17 +102,17 @@ class OperatorRunner:
 
 
 def is_unwatched() -> bool:
-    """Whether no other mode is to see an operator."""
+    """Whether no other mode must see an operator."""
     return not n_dispatch_modes() and fake_tensor_mode() is None
 
 
 def is_undivided(table: OpTable, args: Args) -> bool:
-    """Whether torch left a composite operator whole.
+    """Whether a composite operator reached this mode undivided.
 
-    Autograd does so before this mode is asked, but in inference mode it is off, and of
-    tensors made there it knows nothing. Below the code of a tensor subclass it is off,
-    too, where ``.tolist()`` moves what is on meta to the CPU: that alone is of account.
-    Nested tensors have kernels of their own.
+    Autograd divides it before this mode is called, but not in inference mode, nor for
+    tensors made there, nor below the code of a tensor subclass. In such code only
+    ``.tolist()`` matters, which moves meta tensors to the CPU. Nested tensors have
+    kernels of their own.
     """
     tensors = tensors_in(args)
     with DisableTorchFunction():

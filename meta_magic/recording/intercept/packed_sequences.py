@@ -1,4 +1,4 @@
-"""Packed sequences: lengths are values, and batch sizes lie on the CPU."""
+"""Pack and pad sequences: lengths are values, and batch sizes are on the CPU."""
 
 from typing import Any, Final
 
@@ -20,8 +20,8 @@ class Packer:
     """Packs and pads sequences on meta.
 
     Args:
-        plan: Knows what lies where.
-        constants: Keeps the lengths that come out.
+        plan: Knows the planned devices.
+        constants: Keeps the returned lengths.
     """
 
     def __init__(self, plan: DevicePlan, constants: Constants) -> None:
@@ -29,7 +29,7 @@ class Packer:
         self._constants = constants
 
     def run(self, func: Any, args: Args) -> Any:
-        """Pack with the values of the lengths, or return lengths that lie on meta."""
+        """Pack with the values of the lengths, or pad and return lengths on meta."""
         return self._pack(*args) if func is pack_padded else self._pad(*args)
 
     def _pack(self, data: Tensor, lengths: Tensor, *rest: Any) -> Any:

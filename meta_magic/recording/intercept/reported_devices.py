@@ -54,7 +54,7 @@ DEVICE_QUESTIONS: Final = frozenset[Any]({DEVICE, *IS_TYPE})
 """The attributes that say on which device a tensor is; ``is_meta`` answers truly."""
 
 ASKING: Final = frozenset({activation.__file__, transformer.__file__})
-"""Those of torch's own files that choose kernels by the device of a tensor."""
+"""Files of torch that choose kernels by the device of a tensor."""
 
 DESCRIBING: Final = inspect.getfile(MetaConverter)
 """The file that asks for the device of a tensor to make a fake one of it."""
@@ -70,7 +70,7 @@ class DeviceQuestions:
     which the tensor would be; else it would skip work or refuse it.
 
     Args:
-        plan: Knows what lies where.
+        plan: Knows the planned devices.
     """
 
     def __init__(self, plan: DevicePlan) -> None:
@@ -86,15 +86,15 @@ class DeviceQuestions:
         return device.type == IS_TYPE[attribute]
 
     def number(self, tensor: Tensor, asker: FrameType) -> int:
-        """Return what ``get_device()`` does: the device's index, -1 for the CPU."""
+        """Return the result of ``get_device()``: the device's index, -1 for the CPU."""
         device = self._find(tensor, asker)
         return -1 if device.type in ("cpu", "meta") else device.index
 
     def _find(self, tensor: Tensor, asker: FrameType) -> torch.device:
         code = asker.f_code
-        is_as_it_is = code is PICKLING or code is CHECKPOINTING  # to hash code is slow
+        is_as_it_is = code is PICKLING or code is CHECKPOINTING  # hashing code is slow
         if is_as_it_is or code.co_filename.startswith(PACKAGE):
-            return tensor.device  # as it is: what pickles would look for data
+            return tensor.device  # the true device: pickling would look for data
         placement = self._plan.placement_of(tensor)
         if code.co_filename == DESCRIBING:
             return as_fake(placement or self._plan.home)
@@ -104,9 +104,9 @@ class DeviceQuestions:
 
 
 def as_fake(device: torch.device) -> torch.device:
-    """Return where a fake tensor is that stands for one on a device.
+    """Return the device of a fake tensor that replaces one on a device.
 
-    Of an accelerator that torch does not have it would end the process.
+    A fake tensor on an accelerator that torch lacks would end the process.
     """
     return device if device.type == "cpu" else META
 
@@ -127,13 +127,13 @@ class ReportedAttributes:
     Args:
         data: Reads and sets the data of tensors.
         sites: Takes which call is running.
-        diagnostics: Takes what is rarely meant.
+        diagnostics: Takes notes on likely mistakes.
         dispatch: Records replacements of operators.
-        plan: Knows what lies where.
+        plan: Knows the planned devices.
 
     Attributes:
         data: Reads and sets the data of tensors.
-        questions: Answers where a tensor is.
+        questions: Answers questions for the device of a tensor.
     """
 
     def __init__(
@@ -178,5 +178,7 @@ class ReportedAttributes:
         elif is_loading(asker):
             if not is_meta and asker.f_locals[LOADED].is_meta:
                 self._diagnostics.note("load", UNLOADABLE)
-            return False  # torch warns that a copy does nothing: it is recorded
+            return (
+                False  # torch would warn that the copy does nothing, but it is recorded
+            )
         return is_meta and not is_sending(asker)

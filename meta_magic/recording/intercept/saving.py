@@ -2,7 +2,7 @@
 
 Tensors on meta have no bytes: without this file a checkpoint saved in a cell would be
 refused by pickle, or be empty. Pickle first runs without writing, to find all tensors.
-Their values are computed together; in the second run a real tensor stands for each.
+Their values are computed together; in the second run a real tensor replaces each.
 Tensors that share a storage share it again, so ties survive loading.
 """
 
@@ -26,11 +26,11 @@ from meta_magic.torch_private.tensor_internals import parts_of
 from meta_magic.trace.units import format_bytes
 
 Reduce: TypeAlias = Callable[[object], Any]
-"""What ``reducer_override`` does: ``NotImplemented`` leaves it to pickle."""
+"""Returns how to reduce an object; ``NotImplemented`` to let pickle do it."""
 
 PROTOCOL: Final = 2
 EMPTY: Final = (int, ())
-"""What an object is pickled as that is of no account."""
+"""The reduction of an object whose content does not matter."""
 
 ADVICE: Final = (
     "Save after the cell, when meta_magic.materialize has made the module real, or "
@@ -39,11 +39,11 @@ ADVICE: Final = (
 
 
 class Saver:
-    """Saves what a cell has on meta.
+    """Saves the meta tensors of a cell with real values.
 
     Args:
         registry: Numbers of tensors.
-        values: Computes what they hold.
+        values: Computes their values.
         note: Takes the kind and the text of a note on the line that runs now.
     """
 
@@ -58,7 +58,7 @@ class Saver:
         self._note = note
 
     def save(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call ``torch.save`` on real tensors for those on meta.
+        """Call ``torch.save`` with real tensors instead of those on meta.
 
         Raises:
             MissingValueError: They cannot be computed, or take too much.
@@ -86,7 +86,7 @@ class Saver:
         return saved
 
     def lay_out(self, plain: Any, tensors: Any, *rest: Any) -> Any:
-        """Call what lays out tensors for a file, with real ones for those on meta.
+        """Call a function that lays out tensors for a file, with real tensors.
 
         Raises:
             MissingValueError: They cannot be computed, or take too much.
@@ -106,7 +106,7 @@ class Saver:
         return laid_out
 
     def note_saved(self, name: str, metas: Sequence[Tensor]) -> None:
-        """Note that a function wrote what is on meta as if it was real."""
+        """Note that a function wrote meta tensors as if they were real."""
         with DisableTorchFunction():
             parts = chain.from_iterable(map(parts_of, metas))
             nbytes = sum({id(p.untyped_storage()): p.nbytes for p in parts}.values())
@@ -119,15 +119,16 @@ class Saver:
     def compute(
         self, metas: Iterable[Any], name: str = "torch.save", *, can_wait: bool = True
     ) -> list[Tensor]:
-        """Return a real tensor for each on meta.
+        """Return a real tensor for each meta tensor.
 
         Args:
             metas: The tensors on meta.
             name: What needs their values.
-            can_wait: Whether the code asked for them; else little is computed.
+            can_wait: Whether the code asked for them; else only cheap values are
+                computed.
 
         Raises:
-            MissingValueError: That cannot be done, or takes too much.
+            MissingValueError: They cannot be computed, or take too much.
         """
         tensors = list(metas)
         with DisableTorchFunction():
@@ -151,11 +152,11 @@ class Saver:
 
 
 class PicklesOtherwise:
-    """A module such as ``pickle``, whose pickler asks first how to reduce an object.
+    """A module such as ``pickle``, whose pickler calls ``reduce`` for each object.
 
     Args:
         module: The module.
-        reduce: What its pickler asks.
+        reduce: Returns how to reduce an object.
     """
 
     def __init__(self, module: Any, reduce: Reduce) -> None:
@@ -179,7 +180,7 @@ class Nowhere:
     """A file that keeps nothing."""
 
     def write(self, data: Any) -> int:
-        """Take what is written for written."""
+        """Accept written data."""
         return len(data)
 
 
@@ -219,7 +220,7 @@ def is_on_meta(value: Any) -> bool:
 
 
 def dress(real: Tensor, tensor: Tensor) -> Tensor:
-    """Return a real tensor as one of the class and with the attributes of another."""
+    """Return a real tensor with the class and the attributes of another one."""
     if isinstance(tensor, nn.Parameter):
         real = nn.Parameter(real, requires_grad=tensor.requires_grad)
     elif type(tensor) is not Tensor:
@@ -241,7 +242,7 @@ class Held(NamedTuple):
     """A tensor of a scripted module.
 
     Attributes:
-        owner: What torch holds it in.
+        owner: The object that holds it.
         name: Its name there.
         tensor: The tensor.
     """
@@ -255,7 +256,7 @@ class ScriptSaver:
     """Saves scripted modules that a cell has on meta.
 
     Args:
-        saver: Computes what their tensors hold.
+        saver: Computes the values of their tensors.
     """
 
     def __init__(self, saver: Saver) -> None:
@@ -264,7 +265,7 @@ class ScriptSaver:
     def save(
         self, plain: Callable[..., Any], module: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Call what writes a scripted module, with real tensors in it.
+        """Call a function that writes a scripted module, with real tensors in it.
 
         Raises:
             MissingValueError: They cannot be computed, or take too much.
@@ -290,7 +291,7 @@ def find_constants(module: Any) -> Iterator[Tensor]:
     """Yield the constants in the code of a scripted module that are tensors."""
     if not hasattr(module, "forward"):
         return
-    graph = module.inlined_graph  # its nodes live as long as it does
+    graph = module.inlined_graph  # it must outlive its nodes
     for node in graph.findAllNodes(CONSTANT):
         if node.hasAttribute("value") and node.kindOf("value") == "t":
             yield node.t("value")

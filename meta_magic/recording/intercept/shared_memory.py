@@ -1,7 +1,8 @@
-"""Memory that real arrays and tensors on meta share, as ``x.numpy()`` has it.
+"""Keep real arrays equal to the meta tensors that share their memory.
 
-What is written to one is written to the other: to the array when an operator wrote the
-tensor; to the tensor, by a ``copy_`` of the program, before the next operator.
+After ``a = x.numpy()`` both have one memory. When an operator writes the tensor, the
+new values are written to the array. A write to the array becomes a recorded ``copy_``
+to the tensor, before the next operator.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,8 +34,7 @@ HERE: Final = (None, torch.device("cpu"))
 COPY: Final = torch.ops.aten.copy_.default
 MIN_ROOM: Final = 32
 MAX_HELD: Final = 2**26
-"""How many arrays, and of how many bytes, there may be more before it is looked which
-of them are gone."""
+"""New arrays, and their bytes, after which dead ones are searched."""
 
 TOO_LARGE: Final = (
     "an array that shares the memory of a tensor does not follow what is written to it "
@@ -46,20 +46,20 @@ AHEAD: Final = (
 )
 
 left: list[SharedArray] = []
-"""What lives on after the cells that made it."""
+"""Arrays that outlive the cells that made them."""
 
 
 class SharedMemory:
-    """Context manager that keeps arrays and tensors alike within the block.
+    """Context manager that keeps arrays equal to tensors within the block.
 
-    Only once there are any do the modes look out for them.
+    The modes check for them only once there are any.
 
     Args:
         registry: Numbers of tensors.
-        sites: Which call of torch is running.
-        constants: Keeps what was written to arrays.
-        diagnostics: Takes a note on what does not follow.
-        values: Knows what tensors hold.
+        sites: Knows which call of torch is running.
+        constants: Keeps the values that were written to arrays.
+        diagnostics: Takes a note on an array that is no longer updated.
+        values: Computes values.
 
     Attributes:
         modes: The function mode and the dispatch mode.
@@ -125,9 +125,9 @@ class SharedMemory:
     def adopt(
         self, array: np.ndarray[Any, Any], real: Tensor, tensor: Tensor
     ) -> Tensor:
-        """Return what stands on meta for a tensor on the memory of an array.
+        """Return the meta tensor for a tensor on the memory of an array.
 
-        Torch warns of an array that cannot be written.
+        As torch, it warns of an array that cannot be written.
 
         Args:
             array: The array.
@@ -141,15 +141,15 @@ class SharedMemory:
         with DisableTorchFunction(), DisableTorchDispatch():
             if planned is not None:
                 return planned.requires_grad_(tensor.requires_grad)
-            while isinstance(array.base, np.ndarray):  # views may go before it does
+            while isinstance(array.base, np.ndarray):  # the base outlives its views
                 array = array.base
             self._share(array, real, tensor)
         return tensor
 
     def find_planned(self, real: Tensor) -> Tensor | None:
-        """Return what stands on meta for a tensor on the memory of a known array."""
+        """Return the meta tensor for a tensor on the memory of a known array."""
         with DisableTorchFunction(), DisableTorchDispatch():
-            known = self._arrays.newest()  # where it is an older one, both follow it
+            known = self._arrays.newest()  # both follow an older array
             found = (shared.find_planned(real) for shared in known)
             planned = next((made for made in found if made is not None), None)
             if planned is not None:
@@ -160,7 +160,7 @@ class SharedMemory:
         """Return another tensor on the memory of one on meta, as DLPack gives it.
 
         Raises:
-            BufferError: It wants a gradient, or is conjugated lazily.
+            BufferError: It requires grad, or is conjugated lazily.
         """
         with DisableTorchFunction(), DisableTorchDispatch():
             try:
@@ -168,7 +168,7 @@ class SharedMemory:
             except BufferError as error:
                 if "meta" not in str(error):
                     raise
-            made = tensor.data  # which counts its own writes
+            made = tensor.data  # it counts its own writes
             self._registry.forget(id(made), None)
             self._registry.note_alias(made)
             return made
@@ -197,7 +197,7 @@ class SharedMemory:
                 self._room, self._held = 2 * len(self._arrays) + MIN_ROOM, 0
 
     def _find_again(self, tensor: Tensor) -> Tensor | None:
-        """Return a real tensor on memory that was given out of the same tensor."""
+        """Return a real tensor on the memory that was shared for the same tensor."""
         if tensor.requires_grad:
             return None
         with DisableTorchFunction(), DisableTorchDispatch():
@@ -212,10 +212,10 @@ class SharedMemory:
             for mode in self.modes:
                 mode.watch_shared_memory(self)
 
-    # Keeping alike
+    # Updates
 
     def take_in(self, tensors: Iterable[Tensor]) -> None:
-        """Write to tensors that are read next what was written to small arrays."""
+        """Copy writes to small arrays to the tensors that are read next."""
         if self._arrays and not self._is_writing:
             for array in self._arrays.sharing(tensors):
                 if array.is_watched and array.read() != array.content:
@@ -228,11 +228,11 @@ class SharedMemory:
     def give_out(
         self, tensors: Iterable[Tensor], written: SharedArray | None = None
     ) -> None:
-        """Write to arrays what an operator may have written to tensors.
+        """Copy to arrays what an operator may have written to tensors.
 
         Args:
             tensors: The tensors.
-            written: The array that this was taken from, which has it already.
+            written: The array that the values come from.
         """
         if self._arrays and not self._is_writing:
             self._is_writing = True
@@ -244,7 +244,7 @@ class SharedMemory:
                 self._is_writing = False
 
     def _look_at_rest(self, arrays: Iterable[SharedArray]) -> None:
-        """Write to tensors what was written to arrays; forget those that are gone."""
+        """Copy writes to arrays to their tensors; remove arrays that are gone."""
         for array in [*arrays]:
             if array.storage() is not None and array.read() != array.content:
                 if not array.is_watched:
@@ -254,7 +254,7 @@ class SharedMemory:
                 self._arrays.remove(array)
 
     def _write_tensor(self, array: SharedArray) -> None:
-        """Record that a tensor was written by way of an array."""
+        """Record a write to a tensor through its array."""
         registry, sites = self._registry, self._sites
         dispatch, before = self.modes[1], sites.running
         self._is_writing, array.content = True, array.read()
@@ -268,7 +268,7 @@ class SharedMemory:
                 real, tensor = array.as_real().clone(), array.as_planned()
                 sizes = real.shape, real.stride()
                 values = torch.empty_strided(*sizes, dtype=real.dtype, device=META)
-                registry.note_deaths()  # its address may have been another's
+                registry.note_deaths()  # its address may have been reused
                 registry.forget(id(tensor), None)
                 registry.note_alias(tensor)
                 ref = registry.storage_of(values)
@@ -284,11 +284,13 @@ class SharedMemory:
             self.give_out([tensor], written=array)
 
     def _write_array(self, array: SharedArray) -> None:
-        """Write what a tensor holds to the array that shares its memory."""
+        """Copy the values of a tensor to the array that shares its memory."""
         with DisableTorchFunction(), DisableTorchDispatch():
             tensor, registry = array.as_planned(), self._registry
             registry.note_deaths()
-            registry.forget(id(tensor), None)  # that of another, as it may be again
+            registry.forget(
+                id(tensor), None
+            )  # the address may belong to another tensor, now or later
             seen = registry.read(tensor)
             registry.forget(id(tensor), None)
         real = self._values.peek(tensor, seen)

@@ -1,9 +1,9 @@
-"""Operators that make sparse tensors: how many elements these hold is found on the CPU.
+"""Run operators on sparse tensors: the CPU finds how many elements the results have.
 
-On meta a sparse tensor has positions without values, and torch's kernels there return
-tensors of no elements: without this ``grad.coalesce()`` would be empty, and
-``SparseAdam`` would change nothing. The positions that an operator is given are
-computed, which takes little as they come from indices; its values are not. The
+On meta the positions of a sparse tensor have no values, and torch's kernels return
+tensors without elements: ``grad.coalesce()`` would be empty, and ``SparseAdam`` would
+change nothing. The positions of the operands are computed, which is cheap as they come
+from indices; their values are not. The
 operator then runs on the CPU with these positions, and values of one. Read ``run``
 first.
 """
@@ -55,8 +55,8 @@ class Known(NamedTuple):
 
     Attributes:
         planned: The argument, on meta.
-        real: What stands for it on the CPU.
-        positions: Those of both, before the operator ran.
+        real: Its replacement on the CPU.
+        positions: The positions of both, before the operator ran.
     """
 
     planned: Tensor
@@ -91,13 +91,13 @@ class SparseCalls:
         run: Callable[[DeviceName], Any],
         kernels: DeviceName,
     ) -> Any:
-        """Return what an operator returns, its sparse tensors with their elements.
+        """Return the results of an operator, sparse ones with all their elements.
 
         Args:
             table: The operator.
-            given: What it is given.
+            given: Its arguments.
             run: Runs it on meta, as if the sparse tensors had no elements.
-            kernels: Whose kernels run there.
+            kernels: Whose kernels are recorded.
 
         Raises:
             MissingValueError: The positions cannot be computed, or take too much.
@@ -120,9 +120,9 @@ class SparseCalls:
         return returned if is_done else self._run_for_real(table, given)
 
     def _run_on_sparse(self, table: OpTable, given: Given, key: object) -> Any:
-        """Run an operator that takes sparse tensors; what it makes may be dense.
+        """Run an operator that takes sparse tensors; its results may be dense.
 
-        Torch's kernels must not see them on meta: some read memory that is not there.
+        Torch's kernels must not get sparse meta tensors: some read missing memory.
         """
         if key not in self._making and not writes_sparse(table, given):
             returned = ask_cpu(table.func, given.args, given.kwargs)
@@ -135,7 +135,7 @@ class SparseCalls:
     def _run_for_real(
         self, table: OpTable, given: Given, *, reads_all: bool = False
     ) -> Any:
-        """Run an operator on the CPU, with the positions that it is given."""
+        """Run an operator on the CPU, with the positions of its operands."""
         metas = [t for t, seen in given.inputs if seen[2].is_meta]
         if sum(map(count_nbytes, metas)) > MAX_NBYTES and not reads_all:
             raise MissingValueError(
@@ -173,7 +173,7 @@ class SparseCalls:
         return make_proxy(tensor) if is_number and not reads_all else self._read(tensor)
 
     def _read(self, tensor: Tensor) -> Tensor:
-        """Return a copy of what a dense tensor holds."""
+        """Return a copy of the values of a dense tensor."""
         if not tensor.numel():
             return torch.empty_like(tensor, device="cpu")
         known = find_positions(tensor)
@@ -190,7 +190,7 @@ class SparseCalls:
         return real.clone()
 
     def _take_over_written(self, known: Sequence[Known]) -> None:
-        """Have sparse arguments hold the positions that they have on the CPU."""
+        """Give written sparse arguments the positions that they have on the CPU."""
         for argument in known:
             if not argument.has(argument.real):
                 argument.planned.data = self._build(argument.real, known)
@@ -198,12 +198,12 @@ class SparseCalls:
     def _put_on_meta(
         self, value: Any, known: Sequence[Known], planned: Mapping[int, Tensor]
     ) -> Any:
-        """Return what an operator returned on the CPU, on meta.
+        """Return the CPU's result of an operator, with its tensors on meta.
 
         Args:
-            value: That.
+            value: The result.
             known: The sparse arguments, before the operator ran.
-            planned: By the identity of an argument on the CPU, that on meta.
+            planned: The arguments on meta, by the identity of those on the CPU.
         """
         if isinstance(value, (list, tuple)):
             return [self._put_on_meta(item, known, planned) for item in value]
@@ -224,7 +224,7 @@ class SparseCalls:
 
 
 def makes_sparse(table: OpTable) -> bool:
-    """Whether an operator may make sparse tensors of sparse ones, and not on meta."""
+    """Whether an operator may make sparse tensors, which it does not on meta."""
     is_right = table.name in RIGHT_ON_META or table.name in COPIES
     return not (is_right or table.reads_data)
 
@@ -247,10 +247,11 @@ def writes_sparse(table: OpTable, given: Given) -> bool:
 
 
 def construct(made: Tensor) -> Tensor:
-    """Return a tensor like one that was made of positions and values.
+    """Return a sparse tensor like one that was made of positions and values.
 
-    Its values have a storage of their own, by which it is known. On the CPU they are
-    those that it was made of: a replay refuses to read one after a write of the other.
+    Its values get a storage of their own, which identifies it. On the CPU they share
+    the memory of the given values: a replay refuses to read one after a write of the
+    other.
     """
     *positions, values = parts_of(made)
     parts = [*positions, put_on_meta(values)]
@@ -258,11 +259,11 @@ def construct(made: Tensor) -> Tensor:
 
 
 def copy(given: Given, made: Tensor) -> Tensor:
-    """Return a copy of a sparse tensor, of which meta copies no elements.
+    """Return a copy of a sparse tensor: meta would copy no elements.
 
     Args:
-        given: What the operator was given.
-        made: What it made.
+        given: The arguments of the operator.
+        made: Its result.
     """
     if not made.is_meta:
         return made

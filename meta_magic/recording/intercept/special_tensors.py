@@ -1,7 +1,7 @@
-"""Tensors that are not plain: what of them is recorded, and what is said of the rest.
+"""Handle tensors that are not plain: subclasses, sparse, quantized and nested tensors.
 
-A subclass runs what it stands for, and that is recorded. Of sparse, quantized and
-nested tensors torch has few meta kernels, and some of those are wrong.
+A subclass runs operators on plain tensors, which are recorded. For the others torch has
+few meta kernels, and some of those are wrong.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ HINTS: Final = {
     "nested": f"{ON_CPU}, or with layout=torch.jagged",
     "mkldnn": f"{ON_CPU}, or leave the layout to torch",
 }
-"""What helps with each kind of tensor that has no meta kernels."""
+"""Advice for each kind of tensor that has no meta kernels."""
 
 FAKE: Final = "FakeTensor"
 PLAIN: Final = frozenset[type]({Tensor, nn.Parameter})
@@ -46,15 +46,15 @@ ASSUMED: Final = {
     "higher_order.flex_attention": "flex_attention was recorded as torch runs it "
     "without torch.compile: the whole matrix of scores, masked blocks and all",
 }
-"""What was recorded although torch may run something else."""
+"""Notes on operators for which torch may run something else."""
 
 
 class SpecialTensors:
-    """What a recording sees besides plain tensors.
+    """Handles tensors that are not plain.
 
     Args:
-        sites: Which call of torch is running.
-        diagnostics: Takes what is not recorded, or not on meta as it would be for real.
+        sites: Knows which call of torch is running.
+        diagnostics: Takes what is not recorded, or may differ from a real run.
         plan: Knows the planned devices.
     """
 
@@ -72,7 +72,7 @@ class SpecialTensors:
         args: Args,
         kwargs: Kwargs | None,
     ) -> tuple[Any] | None:
-        """Let tensor subclasses run what they stand for; None if they are plain."""
+        """Let tensor subclasses run an operator; None if all tensors are plain."""
         for kind in types:
             if is_traced(kind):
                 self._diagnostics.count_unseen(kind.__name__)
@@ -80,11 +80,13 @@ class SpecialTensors:
                 return (func(*given[0], **given[1]),)
             handler = getattr(kind, "__torch_dispatch__", None)
             if handler is not Tensor.__torch_dispatch__:
-                return (NotImplemented,)  # what it does inside comes back here
+                return (
+                    NotImplemented,
+                )  # its operators on plain tensors come here again
         return None
 
     def _make_all_fake(self, given: Any) -> Any:
-        """Return arguments with fake tensors for plain ones that are planned.
+        """Return arguments with fake tensors for plain tensors on meta.
 
         Parameters and buffers of a module are fake already. Plain tensors that it holds
         as attributes become fake here.
@@ -100,7 +102,7 @@ class SpecialTensors:
         return replace(given, lambda t: type(t) in PLAIN and t.is_meta, make)
 
     def has_unseen(self, made: Sequence[Tensor]) -> bool:
-        """Whether an operator made tensors that are not recorded, and so it is not."""
+        """Whether an operator made tensors that cannot be recorded."""
         names = [type(tensor).__name__ for tensor in made if is_traced(type(tensor))]
         names += ["a nested tensor" for tensor in made if is_nested(tensor)]
         if names:
@@ -168,7 +170,7 @@ def explain_missing_kernel(
     """Add to an operator's own error that meta has no kernel for it, and what helps.
 
     Raises:
-        NotImplementedError: It makes a nested tensor, of which torch's own error is an
+        NotImplementedError: It makes a nested tensor, for which torch would raise an
             internal assertion.
     """
     kind = find_kind(op, inputs)
@@ -182,7 +184,7 @@ def explain_missing_kernel(
             if is_assertion:
                 raise error from None
         finally:
-            del error  # else this frame and the error keep each other
+            del error  # else this frame and the error keep each other alive
     elif isinstance(error, NotImplementedError):
         error.add_note(
             f"meta_magic: {op} has no kernel on meta that says what it returns. To go "
@@ -191,7 +193,7 @@ def explain_missing_kernel(
 
 
 def find_kind(op: str, inputs: Sequence[tuple[Tensor, Seen]]) -> str | None:
-    """Return which kind of tensors an operator is about that meta knows little of."""
+    """Return the kind of an operator's tensors for which meta has few kernels."""
     texts = [op, *(str(seen[2].record.layout) for _, seen in inputs)]
     texts += ["quantized" for _, seen in inputs if seen[2].record.dtype in QUANTIZED]
     texts += ["nested" for tensor, _ in inputs if tensor.is_nested]

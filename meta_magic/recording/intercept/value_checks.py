@@ -3,8 +3,8 @@
 torch's meta kernels never look at values: ``embedding(torch.tensor([99]), w)`` would
 pass, and the error would come on the GPU. Here constants are compared with what the
 operator allows; integers that the block computed are replayed, unless their bounds are
-known to fit. A value that does not fit is given to the CPU's own operator, whose error
-is raised. Read :meth:`ValueChecks.check` first.
+known to fit. If a value does not fit, the CPU's own operator runs, and its error is
+raised. Read :meth:`ValueChecks.check` first.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,16 +35,16 @@ from meta_magic.trace.program import HEADER
 from meta_magic.trace.signature import Geometry
 
 MAX_RIGHT: Final = 4096
-"""Operands that are remembered to be in range."""
+"""How many operands in range are remembered."""
 
 UNKNOWN: Final = "what the CPU says of it is not known"
 
 Evaluate: TypeAlias = Callable[[int, Geometry], Tensor]
-"""Returns what a tensor on a storage holds; raises if that takes too much."""
+"""Returns the values of a tensor on a storage; raises if that takes too much."""
 
 
 class Operand(NamedTuple):
-    """What a call reads: its storage, its geometry, and what it may hold."""
+    """An operand: its storage, its geometry, and its allowed values."""
 
     storage: int
     geometry: Geometry
@@ -56,14 +56,14 @@ State: TypeAlias = tuple[Operand, int | None]
 
 
 class ValueChecks:
-    """Refuses calls for what some of their operands hold.
+    """Refuses calls whose operands have values out of range.
 
     Args:
         registry: Numbers of tensors.
         known: Knows values and bounds.
         diagnostics: Takes a note on what may be out of range.
         evaluate: Computes values.
-        options: Whether all is to be evaluated; whose kernels are recorded.
+        options: Whether all values are checked; whose kernels are recorded.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class ValueChecks:
         args: Args,
         kwargs: Kwargs,
     ) -> None:
-        """Raise what the CPU raises of a call, if what some operands hold decides it.
+        """Raise the CPU's error of a call, if values of its operands are out of range.
 
         Args:
-            entry: Its signature, which says which.
+            entry: Its signature, with the allowed values.
             func: The operator.
             words: The row of the call, with the tensors that it reads.
             args: Its positional arguments.
@@ -120,7 +120,7 @@ class ValueChecks:
             self._judge(ask_of_values(func, args, kwargs, real_by_id), wrong, func)
 
     def _judge(self, answer: Answer, wrong: str, func: Callable[..., Any]) -> None:
-        """Raise what the CPU raises of a call; note it where that is not known."""
+        """Raise the CPU's error of a call; only note it if the error is not known."""
         if answer is Verdict.UNKNOWN:
             self._diagnostics.note("unchecked", f"{func}: {wrong}; {UNKNOWN}")
         if isinstance(answer, Verdict):
@@ -129,13 +129,15 @@ class ValueChecks:
         try:
             raise answer
         finally:
-            del answer  # else this frame and the error keep each other, and all locals
+            del (
+                answer
+            )  # else this frame and the error keep each other alive, with all locals
 
     def _find_wrong(self, state: State, name: str) -> Tensor | None:
-        """Return what an operand holds if it is out of range.
+        """Return the values of an operand if some are out of range.
 
         Returns:
-            That; ``None`` if it is in range, or if a replay takes too much.
+            The values; ``None`` if they are in range, or a replay takes too much.
         """
         storage, geometry, allowed = state[0]
         if state in self._right or 0 in geometry.shape:
@@ -157,8 +159,8 @@ class ValueChecks:
             real = self._evaluate(storage, geometry)
         except MissingValueError as error:
             self._unchecked.add(site)
-            # Without bounds nothing is suspected. Most of what takes too much is right:
-            # positions of tokens, which were drawn after all weights of a model.
+            # Without bounds nothing is noted. Most values that take too much are right:
+            # tokens that were drawn after all weights of a model.
             if self._is_thorough or (bounds and isinstance(error, ValueLimitError)):
                 text = describe_unchecked(allowed, name, bounds)
                 self._diagnostics.note("unchecked", text)
@@ -166,7 +168,7 @@ class ValueChecks:
         return self._settle(state, real)
 
     def _settle(self, state: State, real: Tensor | None) -> Tensor | None:
-        """Return what an operand holds if it is out of range, else remember that."""
+        """Return values that are out of range; remember those that are in range."""
         if real is not None and not is_allowed(real, state[0].allowed):
             return real
         self._note_right(state)
@@ -175,7 +177,7 @@ class ValueChecks:
     def _find_constants(
         self, entry: Entry, words: Sequence[int], args: Args, kwargs: Kwargs
     ) -> dict[int, Tensor]:
-        """Return what the operands of a call hold that came from outside."""
+        """Return the values of operands that came from outside."""
         found = {}
         pairs = zip(tensors_in(args, kwargs), entry.signature.inputs, strict=True)
         for position, (tensor, geometry) in enumerate(pairs):
@@ -196,7 +198,7 @@ class ValueChecks:
 
 
 def is_allowed(real: Tensor, allowed: Allowed) -> bool:
-    """Whether an operator takes what an operand holds."""
+    """Whether all values of an operand are allowed."""
     with DisableTorchFunction(), DisableTorchDispatch():
         if allowed.is_count:
             return allowed.low <= int(real.count_nonzero()) <= allowed.high
@@ -256,30 +258,31 @@ class ValueSource(Protocol):
     prepare: Callable[[Sequence[Tensor]], object]
 
     def evaluate(self, table: OpTable, given: Given) -> Any:
-        """Return what an operator that failed on meta returns, if it needs only values.
+        """Return the result of an operator that failed on meta because it needs values.
 
         Returns:
-            That; ``NotImplemented`` if it needs none.
+            The result; ``NotImplemented`` if it needs none.
 
         Raises:
             MissingValueError: They cannot be computed, or take too much.
         """
 
     def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
-        """Return what a tensor holds, if that takes little; the trace says nothing."""
+        """Return the values of a tensor, if they are cheap; the trace shows nothing."""
 
     def find_number(self, tensor: Tensor, seen: Seen) -> Any:
-        """Return the number that a tensor is, if it is there already; else None.
+        """Return the number in a tensor, if it is known already; else None.
 
         It counts as an answered call.
         """
 
     def read(self, chosen: Inputs, *, can_wait: bool = True) -> list[Tensor]:
-        """Return what tensors hold; those that share a storage do so again.
+        """Return the values of tensors; those that shared a storage share one again.
 
         Args:
             chosen: The tensors, as they were seen.
-            can_wait: Whether the code asked for the values; else little is computed.
+            can_wait: Whether the code asked for them; else only cheap values are
+                computed.
 
         Raises:
             MissingValueError: They cannot be computed, or take too much.

@@ -1,4 +1,4 @@
-"""What other people's libraries do that a recording must know: one file for each.
+"""What a recording must know of other libraries: one file for each.
 
 A library's file holds one ``Library`` record; below, they are put into tables, which
 the function mode and ``init="reset"`` ask. To support a function of another library,
@@ -34,10 +34,10 @@ REPORTED_DEVICE: Final = frozenset[str]().union(
 ADOPTED: Final[dict[Any, Adopt]] = {
     function: adopt for it in LIBRARIES for function, adopt in it.adopted.items()
 }
-"""By torch's function: what makes a tensor of memory that a library made."""
+"""By torch's function: makes a tensor of memory that a library made."""
 
 FIND_WRITERS: Final = tuple(it.find_writers for it in LIBRARIES)
-"""What returns the functions by which libraries write tensors to files."""
+"""Return the functions by which libraries write tensors to files."""
 
 INITIALIZE: Final = tuple(name for it in LIBRARIES for name in it.initialize)
 """Names of the methods by which models initialize each of their submodules."""

@@ -12,7 +12,7 @@ __all__ = ["Adopt", "Library"]
 
 Adopt: TypeAlias = Callable[[Args, Kwargs], Tensor | None]
 """Takes the arguments of a function of torch; returns a real tensor, to be put on the
-device of the cell, or None if torch is to be called as ever."""
+device of the cell, or None to call torch's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,16 +24,16 @@ class Library:
 
     Attributes:
         make_real: Names of functions in which factories make real tensors, because the
-            function looks where they land.
+            function checks the device of the result.
         reported_device: Names of functions to which a tensor's ``device`` is the device
             whose kernels are recorded, because they choose kernels by it.
-        find_writers: Returns the module of the functions that lay out tensors to be
-            written to a file, which they take in a dictionary, and their names; None
-            where it cannot be imported.
-        adopted: By torch's function, what makes a tensor of memory that the library
-            made.
-        initialize: Names of the methods by which its models initialize each of their
-            submodules, given that: ``init="reset"`` calls them.
+        find_writers: Returns a module, and the names of its functions that take a
+            dictionary of tensors and lay it out for a file; None if the module cannot
+            be imported.
+        adopted: By torch's function, a function that makes a tensor of the library's
+            memory.
+        initialize: Names of the methods by which its models initialize a submodule;
+            ``init="reset"`` calls them.
     """
 
     make_real: frozenset[str] = frozenset()

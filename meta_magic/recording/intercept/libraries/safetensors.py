@@ -14,7 +14,7 @@ from meta_magic.torch_private.modes import DisableTorchDispatch
 __all__ = ["SAFETENSORS"]
 
 WRITERS: Final = ("_flatten_as_ptr", "_flatten")
-"""From safetensors 0.8 on, and before."""
+"""The first is of safetensors 0.8 and later."""
 
 
 def adopt_storage(args: Args, kwargs: Kwargs) -> Tensor | None:
@@ -27,7 +27,7 @@ def adopt_storage(args: Args, kwargs: Kwargs) -> Tensor | None:
 
 @cache
 def find_writers() -> tuple[Any, Sequence[str]] | None:
-    """Return what gives addresses of tensors to the library's own code, in Rust.
+    """Return the functions that pass addresses of tensors to the library's Rust code.
 
     It is imported here (1 ms): a cell may be the first to do so, and others import
     ``save_file`` by name.

@@ -7,12 +7,11 @@ from meta_magic.recording.intercept.libraries.library import Library
 __all__ = ["TRANSFORMERS"]
 
 TRANSFORMERS: Final = Library(
-    # Makes a tensor to see on which device it lies, and leaves out all initialization
-    # if that is meta.
+    # Makes a tensor and reads its device: on meta it skips all initialization.
     make_real=frozenset({"get_torch_context_manager_or_global_device"}),
-    # Looks at the device to choose a dtype that its kernels take.
+    # Chooses a dtype by the device, for its kernels.
     reported_device=frozenset({"grouped_mm_experts_forward"}),
-    # Without it a reset gives models what their layers' ``reset_parameters`` does, and
-    # reports as uninitialized what that does not reach.
+    # Without it a reset would only call the layers' ``reset_parameters``, and report
+    # other parameters as uninitialized.
     initialize=("_init_weights",),
 )

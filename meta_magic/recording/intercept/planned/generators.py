@@ -48,8 +48,8 @@ class Generator(torch.Generator, metaclass=GeneratorKind):
     def __new__(cls, device: Any = "cpu") -> Any:
         """Make torch's own generator, or one of this class for a planned device.
 
-        Torch's own where possible: C++ asks Python for the type of another generator,
-        and an interrupt at that moment counts as the answer.
+        Torch's own if possible: for another class C++ asks Python for the type, and an
+        interrupt at that moment would count as the answer.
         """
         plan = find_plan()
         device = torch.device(device) if plan is None else plan.read(device)

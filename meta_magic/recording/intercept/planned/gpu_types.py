@@ -1,8 +1,8 @@
 """Types of ``torch.cuda`` for a planned GPU, and types of tensors.
 
 Without this ``torch.cuda.Event()`` or ``isinstance(x, torch.cuda.FloatTensor)`` in a
-cell would ask for a GPU. Also, no meta tensor is a ``torch.ByteTensor`` for torch, and
-torchvision asks that of images.
+cell would ask for a GPU. Also, torch says of no meta tensor that it is a
+``torch.ByteTensor``, which torchvision asks of images.
 """
 
 import threading
@@ -89,7 +89,7 @@ class Event:
         return (end.seconds - self.seconds) * 1000
 
     def query(self) -> bool:
-        """Whether it was reached: nothing runs beside the cell."""
+        """Return True: nothing runs besides the cell."""
         return True
 
     def synchronize(self) -> None:
@@ -182,7 +182,7 @@ class device_of(device):  # noqa: N801  as torch names it
 
 
 class StreamContext:
-    """Stands for making another stream the current one.
+    """Replaces ``torch.cuda.StreamContext``, and does nothing.
 
     Args:
         stream: The stream.

@@ -1,4 +1,4 @@
-"""Enter everything that replaces questions to devices, while a recording runs.
+"""Enter all replacements of functions that ask for devices, while a recording runs.
 
 ``make_device_contexts`` lists it. Also here: the default device, ``GradScaler`` and
 ``DataParallel``, and the fast paths of attention in eval mode.
@@ -47,7 +47,7 @@ def make_device_contexts(
     draws: Draws,
     compute: Compute,
 ) -> tuple[AbstractContextManager[Any], ...]:
-    """Return the context managers that replace questions to devices.
+    """Return the context managers that replace functions that ask for devices.
 
     Args:
         plan: Knows the planned devices.
@@ -68,7 +68,7 @@ def make_device_contexts(
 
 
 class DefaultDevices(Replacements):
-    """Makes a default device that the cell sets a planned one, within the block.
+    """Makes a default device that the cell sets a planned device, within the block.
 
     Args:
         plan: Knows the planned devices.
@@ -101,7 +101,7 @@ class DefaultDevices(Replacements):
         if sys._getframe(2).f_code.co_name in MAKE_REAL:
             return (
                 default or CPU
-            )  # it compares this with the reported device of a tensor
+            )  # code compares this with the reported device of a tensor
         return plain() if default is None or not is_default_on_meta() else default
 
     def _set_type(self, _: Any, kind: Any) -> None:
@@ -121,7 +121,7 @@ PADDED: Final = (
 
 
 class EncoderKernels(Replacements):
-    """Makes modules choose as if no mode of a recording were on, within the block.
+    """Makes modules choose their fast path as if no mode were on, within the block.
 
     Without this ``nn.TransformerEncoderLayer`` in eval mode would not be recorded as
     the one operator that the CPU runs.

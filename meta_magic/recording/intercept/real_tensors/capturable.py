@@ -50,7 +50,7 @@ class MustBorrow(MixedDeviceError):  # noqa: N818  a request; an error if the te
 def replace(
     value: Any, is_meant: Callable[[Tensor], bool], capture: Callable[[Tensor], Tensor]
 ) -> Any:
-    """Return arguments in which the tensors that are meant are captured."""
+    """Return arguments with their real tensors captured."""
     if isinstance(value, Tensor):
         return capture(value) if is_meant(value) else value
     if type(value) in (list, tuple):

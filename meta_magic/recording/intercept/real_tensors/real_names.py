@@ -25,8 +25,8 @@ from meta_magic.trace.units import format_bytes
 MAX_NAMES: Final = 6
 
 SNAPSHOT_OWNERS: Final = 3
-"""References to the variables of a function if only we asked for them: those of the
-frame, of ``find_name``, and of the argument."""
+"""References to a function's variables if only this file holds them: of the frame, of
+``find_name``, and of the argument."""
 
 
 class RealNames:
