@@ -115,7 +115,7 @@ def record_block(
             options=options,
         )
     error: BaseException | None = None
-    kept: list[object] = []  # the returned model must live until it is described
+    kept: list[object] = []  # keeps the returned model alive until it is described
     try:
         kept.append(recording.guard.run(block))
     except (Exception, SystemExit, KeyboardInterrupt, Refused) as raised:  # noqa: BLE001  the user's own

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 Locate: TypeAlias = Callable[[str | None, int | None], tuple[str | None, int | None]]
-"""Returns the file and line to report for those of the recording."""
+"""Returns the file and line to report, given those of the recording."""
 
 
 class Judge:

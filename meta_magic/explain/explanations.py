@@ -62,8 +62,8 @@ class Explanation:
         declined: Why no edits were tried, or why one did not come to its end without an
             error; "" if neither happened.
         lineages: Where the refused sizes come from.
-        culprits: Lines of the cell that may have the mistake: those of repairs, then
-            those of numbers that refused sizes come from, then those that made
+        culprits: Lines of the cell that may have the mistake: first lines of repairs,
+            then lines of numbers that refused sizes come from, then lines that made
             operands.
     """
 

@@ -1,7 +1,7 @@
 """The user's names of a failed call's operands, and of the module that made the call.
 
-"dimension 1 of x" is of use; "dimension 1 of tensor 17" is not. An operand has the name
-that the failing line gives it, or that of the call that made it, with its line.
+"dimension 1 of x" helps the user; "dimension 1 of tensor 17" does not. An operand has
+the name that the failing line gives it, or else the code that made it, with its line.
 """
 
 import ast
@@ -33,7 +33,7 @@ def describe_module(trace: Trace) -> str:
 
 
 def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
-    """Return a call whose operands all have names: at least that of what made them.
+    """Return a call whose operands all have names.
 
     An operand that is written as a call, as ``model(x)``, keeps its maker as an alias.
     """

@@ -358,7 +358,7 @@ class Probe:
         return sorted(n for n in found if n >= least and n != value)[:MAX_CANDIDATES]
 
     def _list_rests(self, variable: Variable) -> set[int]:
-        """Return what other arguments leave of a size, as those of ``torch.split``."""
+        """Return what remains of a size beside other arguments: ``torch.split``."""
         parts = [n for v, n in self.values.items() if not v.is_size and v != variable]
         if variable.is_size:
             return {sum(parts)}

@@ -66,7 +66,7 @@ def trace_refused(trace: Trace, failed: FailedCall) -> Sizes:
 
 
 def _answer(run: Run, *, failed: FailedCall) -> Sizes:
-    """Return what the run showed; runs in the child."""
+    """Return the values and refused sizes of a run; runs in the child."""
     seen = read_seen()
     function = failed.function
     if function is None:
@@ -101,7 +101,7 @@ def _find_given(
 def _list_refused(
     probe: Probe, given: Mapping[Variable, Any]
 ) -> Iterator[tuple[Variable, tuple[int, ...]]]:
-    """Yield the numbers of which other values are accepted, with these values.
+    """Yield the numbers that are accepted with other values, and these values.
 
     Numbers come first if the accepted value is that of another number.
     """

@@ -52,7 +52,7 @@ class Relation(NamedTuple):
 
 
 def find_rules(probe: Probe) -> tuple[str, ...]:
-    """Return what the call asks for, in sentences; none where that is not found."""
+    """Return the rules that a call broke, in sentences; none where none is found."""
     if probe.accepts({}):
         return (IS_ACCEPTED,)
     found = _list_rules(probe)

@@ -95,7 +95,7 @@ def check_fresh(target: Target, origin: Origin, number: int, live: LiveTensors) 
     ):
         raise MaterializeError(
             f"cannot replay {target.name!r}: it was changed in place outside of "
-            "any recording. Do that under %%meta or mm.record(), too, or choose "
+            "any recording. Do that under %%meta or mm.record() as well, or choose "
             "init='reset', init='empty' or a checkpoint",
             target,
         )
@@ -125,7 +125,7 @@ def find_redrawn(held: Sequence[Held]) -> list[Held]:
     """Return the real tensors with random numbers that a recorded cell drew.
 
     Factories that ignore the default device, such as ``torch.Tensor(3)``, make them.
-    Their numbers are not those of the CPU: draws on meta had not moved the generator.
+    Their numbers differ from the CPU's: draws on meta had not moved the generator.
     """
     drawn_by_program: dict[int, set[int]] = {}
     found = []

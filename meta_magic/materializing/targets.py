@@ -136,7 +136,7 @@ class Target:
 class Variables:
     """The variables of a namespace as one object.
 
-    Whatever cannot be made real is skipped, not refused.
+    What cannot be made real is skipped, not refused.
 
     Args:
         namespace: Names and values; those that begin with ``_`` are left out.
@@ -265,7 +265,7 @@ def is_searched(kind: type) -> bool:
 
 
 def list_held(value: Any, kind: type) -> Iterator[tuple[str, object]]:
-    """Yield what an object holds itself, with what one writes after its name."""
+    """Yield the values that an object holds, with the code after its name: ``.x``."""
     if issubclass(kind, dict):
         for i, (key, held) in enumerate(list(dict.items(value))):
             yield f"[{key!r}]" if type(key) in KEYS else f"[{i}]", held

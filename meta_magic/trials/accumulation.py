@@ -52,8 +52,8 @@ def read_parts(choices: Collection[object], name: str = "") -> Parts | None:
     size = size or name
     if len(found) > 1 or not size or not number.isdecimal() or int(number) < 1:
         raise TrialError(
-            f"{found[-1]!r} is not understood: say once which size is split into how "
-            f"many parts, as '{ACCUMULATION}:batch/4' does"
+            f"cannot read {found[-1]!r}: write one size and its number of parts, such "
+            f"as '{ACCUMULATION}:batch/4'"
         )
     return Parts(size, int(number))
 
@@ -130,12 +130,12 @@ def _find_obstacle(
 
 
 def find_remade(bound: Collection[str], variables: Mapping[str, Any]) -> str | None:
-    """Return why the parts are no accumulation: each makes a module or an optimizer."""
+    """Return why parts accumulate nothing: each makes a module or an optimizer."""
     for name in sorted(bound):
         if isinstance(variables.get(name), (nn.Module, Optimizer)):
             return (
-                f"accumulates no gradients: {name!r} depends on the size, and is made "
-                "anew for each part"
+                f"accumulates no gradients: {name!r} depends on the size, so each part "
+                "makes a new one"
             )
     return None
 

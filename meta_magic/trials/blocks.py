@@ -50,7 +50,7 @@ def parse_block(rerun: Rerun, text: str | None = None) -> ast.Module:
     try:
         compile(block, rerun.file, "exec")
     except SyntaxError as error:  # a return, a yield
-        raise TrialError(f"it cannot stand by itself: {error.msg}") from None
+        raise TrialError(f"it cannot run by itself: {error.msg}") from None
     return block
 
 

@@ -99,7 +99,7 @@ class Fit:
     Attributes:
         device: The name of the device.
         nbytes: Bytes of its memory.
-        place: The device of the block whose memory is compared with that of ``device``.
+        place: The device of the block that is compared with ``device``.
         peak_nbytes: Most bytes that are live there at once, as recorded.
         sizes: By name, how that grows with each size that was asked about.
         choices: Choices that the caller made.
@@ -176,9 +176,9 @@ ALTERNATIVES: Final = (
 
 
 def _find_remedies(recordings: Recordings, fit: Fit) -> tuple[Remedy, ...]:
-    """Return choices with which a block fits that does not fit at any size tried.
+    """Return choices with which a block fits, if it fits at no size that was tried.
 
-    The sizes that have no fit are at their least.
+    Each such size has its smallest value.
     """
     least = {name: one.least for name, one in fit.sizes.items() if not one.largest}
     if not least and (fit.sizes or fit.fits):
@@ -239,7 +239,7 @@ def _combine(peak_with: PeakWith, nbytes: int, best: Sequence[Remedy]) -> Remedy
 
 
 Candidates: TypeAlias = Sequence[int] | EllipsisType | None
-"""The values that a name may have; None or ``...``: all from 1 on."""
+"""The values that a name may have; None or ``...`` for all from 1 on."""
 
 LIMIT: Final = 1 << 20
 """The largest size that is tried where no candidates are named."""
@@ -319,7 +319,7 @@ def fit_trace(
     """
     found, chosen = find_device(device), name_parts(choices, vary)
     if not found.nbytes:
-        raise TrialError(f"how much memory {found.title} has varies: name another")
+        raise TrialError(f"the memory of {found.title} varies: name another device")
     recordings = Recordings(trace)
     sample = recordings.take(chosen)
     sizes = {
@@ -396,7 +396,7 @@ def _list_candidates(candidates: Candidates, step: int) -> Sequence[int]:
         return range(step, LIMIT + 1, step)
     is_size = all(type(size) is int and size > 0 for size in candidates)
     if not is_size or not candidates:
-        raise TrialError(f"{candidates!r} are no sizes: these are positive integers")
+        raise TrialError(f"{candidates!r} are no sizes: use positive integers")
     multiples = sorted(size for size in {*candidates} if size % step == 0)
     if not multiples:
         raise TrialError(f"none of {candidates!r} is split into {step} parts")

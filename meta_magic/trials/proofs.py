@@ -58,7 +58,7 @@ class ChangedCalls(TorchFunctionMode):
 
     Args:
         spots: The spots.
-        act: What a call there does.
+        act: Replaces a call there.
     """
 
     def __init__(self, spots: Iterable[Spot], act: Act) -> None:
@@ -167,7 +167,7 @@ ATTENTION: Final[Mapping[str, Act]] = MappingProxyType(
         ".contiguous()": _attend_contiguous,
     }
 )
-"""What attention does instead, by choice."""
+"""The replacement of a call of attention, by choice."""
 
 
 ACTS: Final[Mapping[str, Callable[[Advice], Act]]] = MappingProxyType(
@@ -180,7 +180,7 @@ ACTS: Final[Mapping[str, Callable[[Advice], Act]]] = MappingProxyType(
         "tying": _empty_parameters,
     }
 )
-"""What the calls of an advice do instead, by the kind of advice."""
+"""The replacement of the calls of an advice, by the kind of advice."""
 
 
 @contextmanager
@@ -224,7 +224,7 @@ def _freeze(module: nn.Module, optimizers: WeakSet[Optimizer]) -> None:
 
 
 def _make_change(advice: Advice, program: Program) -> Choice:
-    """Return what makes the change that an advice names: a context, or a choice."""
+    """Return the change that an advice names: a context, or a choice."""
     if advice.kind == "gradient":
         return _freeze_others()
     if advice.kind in ACTS:
@@ -233,12 +233,12 @@ def _make_change(advice: Advice, program: Program) -> Choice:
     return str(advice.choice)
 
 
-COMPUTED: Final = "only other code makes this change: what it saves is computed"
+COMPUTED: Final = "the saving is computed: only other code makes this change"
 
 MOST: Final = 8
 """How many pieces of advice are tried, the most valuable first: each runs the block."""
 
-LATER: Final = "other advice spares more, and was tried: what this saves is computed"
+LATER: Final = "the saving is computed: only the advice that saves most was tried"
 
 FREE: Final = frozenset({"copy", "dtype", "gradient", "leak", "no gradient", "tying"})
 """Kinds of advice that also name the exact number of FLOPs that they save."""

@@ -31,10 +31,9 @@ LEAST: Final = 4096
 
 
 class PackedAdam(Optimizer):
-    """Adam with states of 8 bits, quantized by blocks, in one kernel a parameter.
+    """Adam with states of 8 bits, quantized by blocks; one kernel for each parameter.
 
-    It needs the memory of the real one; its values are wrong, and no trial asks for
-    them.
+    It needs the memory of the real one; its values are wrong, but no trial reads them.
 
     Source:
         bitsandbytes' ``Adam8bit``: two states of one byte for each number, with a scale

@@ -205,7 +205,7 @@ def find_math_attention(evidence: "Evidence") -> Iterator[Advice]:
             yield Advice(
                 kind="attention",
                 text=f"attention is math on {kernel.rpartition(' ')[2]}{times}: "
-                f"{reason}; a fused kernel makes none of the {format_bytes(nbytes)} "
+                f"{reason}; a fused kernel would not make the {format_bytes(nbytes)} "
                 "of scores",
                 lines=evidence.lines_of(choice.first_op for choice in choices),
                 nbytes=nbytes,

@@ -1,7 +1,7 @@
 """The evidence for advice: a program's columns, and peaks without some storages.
 
-A rule selects storages, and ``save_without`` and its neighbours say by how much lower
-the peak would be.
+A rule of ``trace.advice`` selects storages; ``save_without`` and its neighbours return
+by how much the peak would be lower without them.
 """
 
 from collections.abc import Callable, Iterable, Iterator

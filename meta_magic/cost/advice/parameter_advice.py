@@ -254,8 +254,8 @@ def find_lost_initializations(evidence: "Evidence") -> Iterator[Advice]:
         yield Advice(
             kind="tying",
             text=f"{format_bytes(nbytes)} are filled and then thrown away, as "
-            f"{shorten(names)} is tied to another parameter: a function of that one, "
-            "such as F.linear, needs none of its own",
+            f"{shorten(names)} is tied to another parameter: call a function with that "
+            "parameter, such as F.linear, instead of a module with its own",
             lines=evidence.lines_of(evidence.maker[storages].tolist()),
             nbytes=nbytes,
             peak_nbytes=evidence.save_without(storages),

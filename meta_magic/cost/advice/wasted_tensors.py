@@ -52,7 +52,7 @@ HELD: Final = [*map(CATEGORIES.index, ("parameter", "buffer", "optimizer_state")
 """Categories of storages that modules and optimizers may write later."""
 
 SPARED: Final = frozenset({"torch.Tensor.clone", "torch.clone", "torch.Tensor.to"})
-"""Functions whose first argument could be used in place of the copy."""
+"""Functions whose first argument could be used instead of the copy."""
 
 COPIES: Final = frozenset({"aten.clone.default", "aten._to_copy.default"})
 
@@ -87,8 +87,8 @@ def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
             times = f"{len(copying):,} copies" if len(copying) > 1 else "a copy"
             yield Advice(
                 kind="copy",
-                text=f"{times} of the same layout ({format_bytes(nbytes)}): nothing "
-                "is written while both live, so what was copied would do",
+                text=f"{times} of the same layout ({format_bytes(nbytes)}): neither "
+                "is written while both are alive, so use the source instead",
                 lines=evidence.lines_of(copying),
                 nbytes=nbytes,
                 peak_nbytes=evidence.save_between(storages, np.asarray(copying), both),
@@ -98,7 +98,7 @@ def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
 
 
 def find_spared(evidence: "Evidence", calls: Sequence[int]) -> tuple[int, ...]:
-    """Return the call sites of copies whose function could return its argument."""
+    """Return the call sites where a function could return its argument, not a copy."""
     found = evidence.call_sites_of(calls)
     functions = {evidence.program.call_sites[site].function for site in found}
     return found if functions <= SPARED else ()
@@ -126,7 +126,7 @@ def is_plain_copy(signature: "Signature") -> bool:
 
 
 def is_idle(evidence: "Evidence", call: int, last_write: "Integers") -> bool:
-    """Whether the source could be used in place of its copy.
+    """Whether the source could be used instead of its copy.
 
     Not if one of them is written, or may be written after the block as both are alive;
     and not if a part of a larger storage is copied so that the rest can be freed.
@@ -187,7 +187,7 @@ def describe(
     for source, copy in find_casts(evidence, {*widened}, narrow):
         if evidence.stop[source] > evidence.stop[copy]:
             shares[copy] = 0
-        else:  # the source is narrow already, and is alive in place of its cast
+        else:  # the source is narrow already, and is alive instead of its cast
             stop[source] = evidence.maker[copy]
     nbytes = int((evidence.nbytes * (1 - shares)).sum())
     makers = list_factories(evidence, widened, min(calls))

@@ -323,7 +323,7 @@ OPEN, CLOSE = "{", "}"
 def _skip_misfits(
     situation: Situation, called: Called, given: ast.expr
 ) -> Iterator[Edit]:
-    """Yield the edit that loads all states but those of layers of other sizes."""
+    """Yield the edit that loads no states of layers whose sizes differ."""
     program = situation.program
     layers = tuple(dict.fromkeys(MISFIT.findall(situation.error)))
     if layers and len(called.node.args) == 1:

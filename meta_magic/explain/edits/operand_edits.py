@@ -131,7 +131,7 @@ def _turn_back(
 
 
 def _undo(text: str) -> str:
-    """Return what undoes a change in the result; "" if nothing is known to."""
+    """Return the code that undoes a change in the result; "" if none is known."""
     found = UNDONE.fullmatch(text)
     if found is None:
         return ""

@@ -107,7 +107,7 @@ def _move_together(probe: Probe, target: Target, stuck: Sequence[Group]) -> list
         value = probe.values[unit[0]]
         equal = [u for u in stuck if probe.values[u[0]] == value and u != unit]
         pairs = [(*unit, *other) for other in equal]
-        # Of square images that are stacked all heights are one, and all widths.
+        # Stacked square images have one height and one width.
         alike = [other for other in equal if other[0].at == unit[0].at]
         wholes = [_join((unit, *alike)), _join((unit, *equal))]
         for group in [] if unit in done else [*pairs, *wholes]:
@@ -195,7 +195,7 @@ def _list_moves(probe: Probe, groups: Sequence[Group]) -> list[dict[Variable, in
         for step, moving in moves
     ]
     doubled = [{v: 2 * probe.values[v] for v in group} for group in groups]
-    whole = _join(groups)  # sizes of 1 that are broadcast are one as others
+    whole = _join(groups)  # sizes of 1 may be broadcast
     is_one = len(groups) > 1 and {probe.values[v] for v in whole} == {1}
     together = [dict.fromkeys(whole, 2)] if is_one else []
     return [*changed, *doubled, *together]

@@ -118,7 +118,7 @@ class Lineage:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The chain as text: the parts of a number stand below it, indented."""
+        """The chain as text: the parts of a number are below it, indented."""
         return tuple(self._walk_lines())
 
     def walk(self) -> Iterator[tuple[int, Step, bool]]:

@@ -178,7 +178,7 @@ class CallObserver(TorchFunctionMode):
         return made
 
     def _freeze(self, value: Any) -> Any:
-        """Return arguments with nodes in place of tensors."""
+        """Return arguments with nodes instead of tensors."""
         kind = type(value)
         if isinstance(value, Tensor):
             return self.node_of(value)

@@ -335,7 +335,7 @@ class Lineages:
     def _put_in(
         self, formula: str, parts: Sequence[Any], depth: int = MAX_NESTED
     ) -> tuple[str, Sequence[Any]]:
-        """Return arithmetic with that of its unnamed parts inserted."""
+        """Return arithmetic with the arithmetic of its unnamed parts inserted."""
         whole: list[Any] = []
         texts = []
         for part in parts:
@@ -424,7 +424,7 @@ def _key_of(number: Any) -> object:
 
 
 def _is_unknown(step: Step, number: Any) -> bool:
-    """Whether it is not known what a size that a call made comes from.
+    """Whether the origin of a size that a call made is not known.
 
     A small constant is the library's own; a larger one may come from a lost number.
     """
@@ -439,6 +439,6 @@ def _name_function(function: Any) -> str:
 
 
 def find_lineages(run: Run) -> Lineages:
-    """Return what finds where the numbers of a run come from."""
+    """Return an object that finds where the numbers of a run come from."""
     names = Names(run.variables, [*run.observer.modules.values()])
     return Lineages(run.literals, names)

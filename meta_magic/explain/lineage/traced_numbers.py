@@ -81,7 +81,7 @@ NEUTRAL: Final = frozenset({("+", 0), ("*", 1), ("-", 0), ("//", 1)})
 """The number on the right of an operator that changes nothing."""
 
 SYMMETRIC: Final = frozenset({"+", "*"})
-"""Operators for which it may also stand on the left, as in ``sum`` and ``prod``."""
+"""Operators for which it may also be on the left, as in ``sum`` and ``prod``."""
 
 
 def trace_number(value: Any, origin: Origin) -> Any:

@@ -110,7 +110,7 @@ def written(number: int) -> Any:
 
 
 def replace_function(function: Any) -> Any:
-    """Return what is called instead of a function."""
+    """Return the function that is called instead of another."""
     try:
         return REPLACEMENTS.get(function, function)
     except TypeError:  # what has no hash

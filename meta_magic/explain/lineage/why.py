@@ -1,8 +1,8 @@
 """Answer ``trace.why(x, 1)``: where a size of a recorded tensor comes from.
 
 The block runs again with traced numbers in a child (:func:`why`). Two kinds of tensors
-need more: those inside of a function or a backward pass, of which only operators are
-known (:func:`_find_node`), and those of calls that cannot be tried alone, such as an
+need more: those that operators make inside of a function or a backward pass
+(:func:`_find_node`), and those of calls that cannot be tried alone, such as an
 LSTM, for which the whole block runs with other numbers (:func:`_resolve`).
 """
 
@@ -228,7 +228,7 @@ def _extend(
     text = f"{shown} {step.text}" if shown else step.text
     if not roots:
         formula = f"{step.value}"
-        text += ", whatever numbers the block says"
+        text += ", for any numbers in the block"
     known = replace(step, text=text.strip(), formula=formula, parts=tuple(parts))
     steps = (*lineage.steps[:number], known, *lineage.steps[number + 1 :], *roots)
     return replace(lineage, steps=steps, caveat=f"{step.text.strip()}: {SEEN}")

@@ -1,8 +1,8 @@
 """``init="replay"``: the values that the recorded cells would have computed.
 
 ``plan_shares`` plans one replay for each recording that made some of the tensors;
-``ReplayFill`` runs them, and then moves torch's generator to where construction on the
-CPU would have left it, so that the user's next draw is that of the CPU.
+``ReplayFill`` runs them, and then gives torch's generator the state that construction
+on the CPU would give it, so that the user's next draw is the CPU's.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -237,7 +237,7 @@ def plan_shares(
     Args:
         task: What is to be filled.
         targets: Which targets of it are made.
-        modules: The ``id`` of the modules of which all construction is drawn.
+        modules: The ``id`` of the modules whose whole construction is drawn.
         moves_generator: Whether torch's generator is moved to where the replays end.
 
     Raises:
@@ -278,7 +278,7 @@ def plan_execution(
 
     Args:
         located: The recording and its targets.
-        modules: The ``id`` of the modules of which all construction is drawn.
+        modules: The ``id`` of the modules whose whole construction is drawn.
         task: What is to be filled.
         read: Returns the columns of a program.
         goes_on: Whether torch's generator is moved to where the replay ends.

@@ -276,6 +276,6 @@ def test_advice_is_a_line_of_text():
     _, (advice,) = advise(tie, has_head=True)
     assert str(advice) == (
         "tying: 250.0 KiB are filled and then thrown away, as head.weight is tied to "
-        "another parameter: a function of that one, such as F.linear, needs none of "
-        f"its own (line {line_after(Tied.__init__, 4)})"
+        "another parameter: call a function with that parameter, such as F.linear, "
+        f"instead of a module with its own (line {line_after(Tied.__init__, 4)})"
     )

@@ -102,7 +102,7 @@ def test_attention_that_no_flag_mends_is_not_proven():
         F.scaled_dot_product_attention(q, q, q)
     (advice,) = trace.advice
     assert (advice.kind, advice.proof) == ("attention", None)
-    assert advice.unproven.startswith("only other code makes this change")
+    assert advice.unproven.endswith("only other code makes this change")
 
 
 def train_many(n_layers):
@@ -154,7 +154,7 @@ def test_of_much_advice_that_is_tried_which_spares_most(monkeypatch):
     assert first.nbytes > second.nbytes
     assert first.proof is not None
     assert second.proof is None
-    assert second.unproven.startswith("other advice spares more")
+    assert second.unproven.endswith("only the advice that saves most was tried")
 
 
 def test_advice_is_asked_for_once_and_not_pickled():
