@@ -242,7 +242,7 @@ def test_a_batch_that_cannot_be_split_is_declined():
     ],
 )
 def test_what_is_not_understood_is_said_with_an_example(choices):
-    with pytest.raises(TrialError, match="as 'accumulation:batch/4' does"):
+    with pytest.raises(TrialError, match="such as 'accumulation:batch/4'"):
         read_parts(choices)
 
 
