@@ -1,9 +1,10 @@
 """Assume sizes and values that cannot be computed, as ``--assume`` allows.
 
-``x[mask]`` has as many rows as ``mask`` has true elements. Where these take too much to
-compute, ``nonzero=0.5`` says how many there are, and ``routing=uniform`` says that each
-expert of a mixture gets as many tokens; for that, ``Routing`` follows the choice of
-experts (``topk``) through the recorded calls. Read ``guess_count`` first.
+``x[mask]`` has as many rows as ``mask`` has true elements. If the mask takes too
+much to compute, ``nonzero=0.5`` gives the share of true elements, and
+``routing=uniform`` gives each expert of a mixture as many tokens. For that, ``Routing``
+follows the choice of experts (``topk``) through the recorded calls. Read
+``guess_count`` first.
 """
 
 import math

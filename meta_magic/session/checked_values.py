@@ -1,4 +1,4 @@
-"""Check indices and classes by a replay, where no bounds of theirs are known."""
+"""Check indices and classes by a replay, if no bounds of their values are known."""
 
 from collections.abc import Callable
 
@@ -14,18 +14,18 @@ from meta_magic.trace.program import Program
 from meta_magic.trace.signature import Geometry
 
 SHARE = 8
-"""A check may take this part of what little values may take: an eighth."""
+"""The share of the limits of a value that one check may take."""
 
 
 def make_checks(
     write: Written, snapshot: Callable[[], Program], options: Options
 ) -> ValueChecks:
-    """Return what refuses calls for what some operands hold.
+    """Return the checks that refuse calls whose operands have values out of range.
 
     Args:
         write: The parts that write the recording.
         snapshot: Returns the program recorded so far.
-        options: What one value may take, and whether all are to be checked.
+        options: The limits of one value, and whether all values are checked.
     """
     limits = options.limits
     budget = ValueBudget(limits if options.check_values else limits.little(SHARE))

@@ -29,7 +29,7 @@ class Guard:
             :meth:`leave`; an interrupt that arrives in their own frame waits, too.
 
     Attributes:
-        odd: Sentences on what had to be put right afterwards.
+        odd: Sentences on changes of torch that had to be undone afterwards.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Find what is legal and rarely meant, and note it with its line.
+"""Find likely mistakes that raise no error, and note them with their lines.
 
 ``F.mse_loss(y, x)`` of ``(8, 1)`` and ``(8,)`` runs, and compares each row with each
 column: the trace has a note on that line. All notes are found when a recording ends,
@@ -44,9 +44,9 @@ class Outside(NamedTuple):
     """What happened around a recording.
 
     Attributes:
-        left_open: Sentences on what had to be put right in torch.
+        left_open: Sentences on changes of torch that had to be undone.
         threads: Names of the threads that ran meanwhile.
-        tasks: Names of what ran in tasks of an event loop.
+        tasks: Names of coroutines that ran in tasks of an event loop.
         has_failed: Whether the recording ended by an error.
     """
 
@@ -78,7 +78,7 @@ def find_notes(
 
 
 def _find_outside(written: Written, outside: Outside) -> Iterator[Note]:
-    """Yield what failed, what was left open, and what was not recorded or not asked."""
+    """Yield notes on failed calls, open modes, and what was not recorded or checked."""
     if not outside.has_failed:
         for text, line in describe_failures(written.diagnostics):
             yield Note(kind="failed", text=text, line=line)

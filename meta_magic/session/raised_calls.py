@@ -65,7 +65,7 @@ VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWO
 
 
 class Failed(NamedTuple):
-    """A call that raised, as a traceback has it.
+    """A call that raised, as found in a traceback.
 
     Attributes:
         above: The entries of the traceback down to the call, outermost first.
@@ -318,7 +318,7 @@ def _read_module_call(frame: FrameType) -> Called:
 def call_module(
     kind: type[nn.Module],
     options: Mapping[str, Any],
-    is_training: bool,  # noqa: FBT001  stands among positional arguments
+    is_training: bool,  # noqa: FBT001  is among positional arguments
     *args: Any,
     **kwargs: Any,
 ) -> Any:

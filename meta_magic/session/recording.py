@@ -76,7 +76,7 @@ MAX_SHARED_SIGNATURES: Final = 100_000
 T = TypeVar("T")
 
 shared_cache_by_device: dict[str, SignatureCache] = {}
-"""One for each device: the same call of attention runs other operators on another."""
+"""One cache for each device: on another device a call may run other operators."""
 
 known_kernels: set[str] = set()
 """Kernels that libraries had registered when the caches were used last."""
@@ -216,7 +216,7 @@ class Recording:
         )
 
     def _connect(self) -> None:
-        """Close the circles: each of these parts calls one that is made after it."""
+        """Connect parts that call parts which are made after them."""
         # A call of a real module borrows it, and borrowing reads what calls wrote.
         self._written.calls.on_new_module = self._borrowed.borrow_called
         # The modes share arrays with tensors, and look at those arrays once one exists.

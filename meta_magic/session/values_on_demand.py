@@ -167,7 +167,7 @@ class ValuesOnDemand:
     def _guess(self, table: OpTable, chosen: Inputs) -> Guess | None:
         """Return the assumption about the one tensor that an operator reads, if any.
 
-        Of several masks nobody said how many elements are true together.
+        None for several masks: no option says where all of them are true.
         """
         (tensor, (_, ref, _)), *others = chosen
         assumed = self._options.assumed
@@ -423,7 +423,7 @@ def _find_outs(table: OpTable, kwargs: Kwargs) -> list[Tensor]:
 
 
 def _replace(value: Any, real_by_id: Mapping[int, Tensor]) -> Any:
-    """Return arguments with real tensors in key of those on meta."""
+    """Return arguments with real tensors instead of those on meta."""
     if isinstance(value, Tensor):
         return real_by_id.get(id(value), value)
     if isinstance(value, torch.device):

@@ -5,9 +5,10 @@ parameter would otherwise draw all parameters before it. ``GeneratorMemory`` wri
 three numbers where torch keeps them: ``set_state`` would copy the whole state at each
 draw.
 
-One word more of the generator is a linear step of 19937 bits, and so is any number of
-them: ``n`` steps are the polynomial x^n modulo the characteristic polynomial of one, in
-that step. A polynomial over GF(2) is an integer here, whose bit i is that of x^i.
+A step of the generator, which makes one word, is a linear map of 19937 bits. So ``n``
+steps are the n-th power of the map: the polynomial x^n, modulo the characteristic
+polynomial, applied to the map. A polynomial over GF(2) is an integer here; its bit i is
+the coefficient of x^i.
 
 Source:
     H. Haramoto, M. Matsumoto, T. Nishimura, F. Panneton, P. L'Ecuyer: Efficient Jump
@@ -39,9 +40,9 @@ TWIST: Final = 0x9908B0DF
 HIGH: Final = np.uint32(1 << 31)
 LOW: Final = np.uint32(HIGH - 1)
 
-# Where a state that ``Generator.get_state`` returns has how many words of the block are
-# left, plus one; which of them is the next; and the block, each word as 64 bits. The
-# rest, a seed and numbers that ``normal_`` drew ahead, stays.
+# Positions in a state that ``Generator.get_state`` returns: the count of unused words
+# of the block, plus one; the index of the next word; and the block, each word as 64
+# bits. The rest, a seed and numbers that ``normal_`` drew ahead, does not change.
 NBYTES: Final = 5056
 LEFT: Final = slice(8, 12)
 NEXT: Final = slice(16, 24)
@@ -76,7 +77,7 @@ def advance(state: Tensor, n: int) -> Tensor | None:
 def count_taken(state: Tensor) -> int | None:
     """Return how many words of its block a generator on the CPU has made: 1 to 624.
 
-    A freshly seeded block is none of the generator's numbers, and counts as all made.
+    After seeding, the words of the block are never drawn: all of them count as made.
     None if torch lays out the state in another way.
     """
     data = state.numpy()

@@ -28,7 +28,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 RETRY_SECONDS: Final = 0.001
 TORCH: Final = f"{Path(torch.__file__).parent}/"
 
-# Whose context managers change what each operator does, and who imports at first use.
+# Prefixes of files whose context managers change operators, or that import late.
 UNSAFE: Final = (TORCH, f"{Path(__file__).parents[1]}/", warnings.__file__)
 
 # Files whose functions are callbacks of weak references.

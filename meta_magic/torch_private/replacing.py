@@ -63,7 +63,7 @@ class Swapped:
 class ThreadReplacements(Swapped):
     """Functions of a module or class that are replaced on some threads only.
 
-    They are built once and kept: building them for each recording would be felt in
+    They are built once and kept: building them for each recording would slow down
     each cell, and a cell may have imported one by name.
 
     Args:

@@ -1,7 +1,7 @@
 """Tensors, storages and generators below their public interface.
 
 Addresses, write counts, sparse parts, pickling, and the text of a tensor.
-``attrgetter`` stands where a Python function would be felt: the recorder asks for
+``attrgetter`` is used because a Python function would be too slow: the recorder reads
 addresses several times for each operator. Each comment says what breaks without the
 names below it.
 """

@@ -1,4 +1,4 @@
-"""The records: what a recording leaves, and questions that need nothing else.
+"""The records of a recording, and the questions that these alone answer.
 
 Plain data: no torch modes, no IPython, no browser. ``program`` stores what repeats once
 in tables, and calls as rows of integers; ``sequences`` reads them as the records of

@@ -85,7 +85,7 @@ draw + 2 after an earlier draw, or 2 * index + 1 for one of ``Randomness.states`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierEnd:
-    """The state of a generator after an earlier recording, had that drawn.
+    """The state that a generator would have after the draws of an earlier recording.
 
     Attributes:
         program: The earlier recording.
@@ -100,7 +100,7 @@ class EarlierEnd:
 class Randomness:
     """The states of generators that random operators would have drawn from.
 
-    On the meta device nothing is drawn, and no generator moves. The recorded state
+    On the meta device nothing is drawn, and no generator advances. The recorded state
     before each draw lets a replay draw the same numbers as the CPU.
 
     Attributes:

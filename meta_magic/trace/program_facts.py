@@ -1,4 +1,4 @@
-"""What a program knows beside its rows: values, assumptions, kernels, storages.
+"""Facts of a program besides its rows: values, assumptions, kernels, storages.
 
 Read by replays (``x.item()`` needs the constants), by memory (what an optimizer holds)
 and by tables (which call raised). All are plain records; :class:`Constant` alone can
@@ -123,7 +123,7 @@ class RaisedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageFacts:
-    """Facts of storages that no row of the program says.
+    """Facts of storages that are in no row of the program.
 
     Attributes:
         sizes: (operator calls made before, storage, bytes from then on) of storages

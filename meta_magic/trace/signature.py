@@ -76,7 +76,7 @@ class OpaqueArgument:
 
 NAN: Final = OpaqueArgument("float nan")
 NEGATIVE_NAN: Final = OpaqueArgument("float -nan")
-"""The floats that are not equal to themselves, as values that are."""
+"""Values for nan, as nan itself is not equal to itself."""
 
 Argument: TypeAlias = object
 """A plain value, a :class:`TensorArgument`, an :class:`OpaqueArgument`, or a tuple."""

@@ -295,7 +295,7 @@ class DeviceAutocast:
         return init
 
     def _make_inference(self, before: Callable[..., str]) -> Callable[..., str]:
-        """Return how checkpointing finds the device whose autocast it restores."""
+        """Return the function by which checkpointing finds the device of autocast."""
 
         def infer(*args: Any) -> str:
             found = before(*args)
@@ -305,7 +305,7 @@ class DeviceAutocast:
         return infer
 
     def _make_entry(self, before: Callable[..., Any]) -> Callable[..., Any]:
-        """Return how autocast is entered: casting on meta follows it."""
+        """Return ``__enter__`` of autocast, which starts to cast on meta as well."""
 
         @unbroken
         def enter(autocast: Any, *args: Any) -> Any:
@@ -320,7 +320,7 @@ class DeviceAutocast:
         return enter
 
     def _make_exit(self, before: Callable[..., Any]) -> Callable[..., Any]:
-        """Return how autocast is left: casting on meta follows it."""
+        """Return ``__exit__`` of autocast, which stops to cast on meta as well."""
 
         @unbroken
         def leave(autocast: Any, *args: Any) -> Any:

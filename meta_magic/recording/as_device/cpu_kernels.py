@@ -4,8 +4,8 @@ Without this ``torch.geqrf(x)`` on meta would fail. ``ask_cpu`` runs the kernel 
 each signature, on proxy tensors of ones and zeros; sparse proxies have no elements.
 Large tensors are not tried: they need a correction (see ``corrections``).
 
-Also here: what differs between CPUs and versions of torch, such as whether oneDNN runs
-an LSTM. A tiny call runs for real, once a process, when it first matters.
+Also here: facts that differ between CPUs and versions of torch, such as whether oneDNN
+runs an LSTM. A tiny real call finds each of them, once a process.
 """
 
 from collections.abc import Callable, Mapping, Sequence

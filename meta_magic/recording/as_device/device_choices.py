@@ -1,4 +1,4 @@
-"""Make Python functions of torch that look at a device choose as for the recorded one.
+"""Make Python functions of torch that depend on the device follow the recorded one.
 
 Each class replaces such functions within a recording: of meta kernels
 (``torch.linalg.svd`` lays out its result by device), of optimizers (on CUDA they take

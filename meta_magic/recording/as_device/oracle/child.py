@@ -27,7 +27,7 @@ SECONDS: Final = 2
 """Seconds that a child may compute."""
 
 PATIENCE: Final = 6
-"""Seconds to wait for a child: on a busy machine it stands still for a while."""
+"""Seconds to wait for a child: on a busy machine it may pause."""
 
 
 class NoAnswer(Exception):  # noqa: N818  no error: nothing is known
