@@ -330,7 +330,7 @@ class ProgramCalls:
         while self._n_read < len(self):
             end = min(self._n_read + ROWS_AT_ONCE, len(self))
             rows = read_rows(self.program, self._n_read, end)
-            self._take_in(rows, self._find_shared(self._n_read, end))
+            self._index_rows(rows, self._find_shared(self._n_read, end))
             self._n_read = end
         self.sparse.forget(dead)
 
@@ -347,7 +347,7 @@ class ProgramCalls:
                     changed.setdefault(storage, []).append(index)
         return changed
 
-    def _take_in(self, columns: RowColumns, shared: dict[int, list[int]]) -> None:
+    def _index_rows(self, columns: RowColumns, shared: dict[int, list[int]]) -> None:
         """Add some calls to the index."""
         births = np.frombuffer(self.births, np.int64)
         sizes = np.frombuffer(self.nbytes_by_storage, np.int64)

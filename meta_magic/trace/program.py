@@ -284,10 +284,10 @@ class Program:
         """How many operators wrote each storage, without the one that made it."""
         return self.count_writes(lambda _op: True)
 
-    def count_writes(self, is_meant: Callable[[str], bool]) -> Counter[int]:
+    def count_writes(self, is_chosen: Callable[[str], bool]) -> Counter[int]:
         """Return how many calls of the chosen operators wrote each storage."""
         writes = [
-            s.writes if s.writes and is_meant(s.op) else () for s in self.signatures
+            s.writes if s.writes and is_chosen(s.op) else () for s in self.signatures
         ]
         if not any(writes):
             return Counter()

@@ -139,11 +139,11 @@ class DevicePlan:
 
     def is_on_meta(self, tensor: Tensor) -> bool:
         """Whether the code put a tensor on meta by name."""
-        if not self._registry.has_aside:
+        if not self._registry.has_on_meta:
             return False
         with DisableTorchFunction():
             self._registry.note_deaths()
-            return self._registry.find_storage(tensor) in self._registry.aside
+            return self._registry.find_storage(tensor) in self._registry.on_meta
 
     def placement_of_made(self) -> torch.device | None:
         """Return the device on which the running factory makes its tensor.
@@ -206,7 +206,7 @@ def is_default_on_meta() -> bool:
     return find_default() == "meta"
 
 
-def is_way_out_open() -> bool:
+def is_cpu_context_active() -> bool:
     """Whether ``with torch.device("cpu")`` is active: its tensors are real."""
     return find_default() == "cpu"
 

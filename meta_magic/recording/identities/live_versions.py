@@ -48,7 +48,7 @@ class LiveTensors:
 
     def __init__(self) -> None:
         self._by_address: dict[int, list[dict[int, int]]] | None = None
-        self._apart: dict[int, list[weakref.ref[Tensor]]] | None = None
+        self._sharing: dict[int, list[weakref.ref[Tensor]]] | None = None
 
     def on(self, address: int) -> list[dict[int, int]]:
         """Return the versions of the tensors on the storage of an address, by ``id``.
@@ -59,11 +59,11 @@ class LiveTensors:
             self._by_address = find_versions()
         return self._by_address.get(address, [])
 
-    def apart_from(self, tensor: Tensor) -> list[Tensor]:
+    def sharing_counter(self, tensor: Tensor) -> list[Tensor]:
         """Return the tensors that share a version counter with a tensor."""
-        if self._apart is None:
-            self._apart = find_apart()
-        found = (ref() for ref in self._apart.get(id(tensor), ()))
+        if self._sharing is None:
+            self._sharing = find_shared_counters()
+        found = (ref() for ref in self._sharing.get(id(tensor), ()))
         return [other for other in found if other is not None]
 
 
@@ -100,7 +100,7 @@ def can_count(tensor: Tensor) -> bool:
     return not tensor.is_inference() and tensor.untyped_storage().nbytes() > 0
 
 
-def find_apart() -> dict[int, list["weakref.ref[Tensor]"]]:
+def find_shared_counters() -> dict[int, list["weakref.ref[Tensor]"]]:
     """Return the meta tensors whose counter a tensor on another storage shares.
 
     By ``id``. They are few: ``.data`` or ``set_`` gave one of them another storage.
@@ -219,7 +219,7 @@ def find_uncounted_versions(
     if not suspects:
         return {}
     n_known = Counter(storage for storage, _ in known)
-    live, apart = LiveTensors(), {}
+    live, divided = LiveTensors(), {}
     for ref in refs:
         number, storage = ref.number, ref() if ref.number in suspects else None
         if storage is None:
@@ -230,10 +230,10 @@ def find_uncounted_versions(
             for group in groups:
                 known.update({(number, key): v for key, v in group.items()})
             if len(groups) > 1:
-                apart[ref.address] = number
-    made = make_counters(apart) if apart else {}
+                divided[ref.address] = number
+    made = make_counters(divided) if divided else {}
     return {
-        apart[address]: [(counter, read_version(counter)) for counter in counters]
+        divided[address]: [(counter, read_version(counter)) for counter in counters]
         for address, counters in made.items()
     }
 

@@ -209,11 +209,11 @@ def is_known_elsewhere(
         imports: The storages of earlier recordings that the running one uses.
         live: Finds the tensors with the other storage.
     """
-    apart = live.apart_from(tensor)
-    if not apart:
+    sharing = live.sharing_counter(tensor)
+    if not sharing:
         return False
     known = {(id(i.program), i.origin) for i in imports if not i.is_stale}
-    for other in apart:
+    for other in sharing:
         found = find_origin(other.untyped_storage())
         if found is not None:
             origin, storage = found

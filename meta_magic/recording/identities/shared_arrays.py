@@ -90,12 +90,12 @@ class SharedArray:
             return None
         return zlib.crc32((ctypes.c_char * self.nbytes).from_address(self.address))
 
-    def leave(self) -> None:
+    def hold_weakly(self) -> None:
         """Hold large memory only weakly while no block runs."""
         if not self.is_watched:
             self._owner = None
 
-    def come_back(self) -> bool:
+    def hold_again(self) -> bool:
         """Hold the memory again; return whether it is still alive."""
         self._owner = self._ref()
         return self._owner is not None

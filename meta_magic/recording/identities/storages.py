@@ -167,8 +167,8 @@ class StorageRegistry:
             that no operator made or resized.
         n_storages: Storages seen so far.
         freed: Storages that were freed and are not noted yet.
-        has_aside: Whether the cell put any tensor on meta by name.
-        aside: Storages that the cell put on meta by name.
+        has_on_meta: Whether the cell put any tensor on meta by name.
+        on_meta: Storages that the cell put on meta by name.
         aliased: Storages on which a tensor was made that counts its own writes.
 
     Args:
@@ -190,9 +190,9 @@ class StorageRegistry:
         self.nbytes_by_storage: dict[int, int] = {}
         self.sizes: list[tuple[int, int, int]] = []
         self.n_storages = 0
-        self.has_aside = False
-        self.aside: set[int] = set()
-        self._first_aside: int | None = None
+        self.has_on_meta = False
+        self.on_meta: set[int] = set()
+        self._first_on_meta: int | None = None
         self.aliased: set[int] = set()
         self._clock = clock
         self._on_new_storage = on_new_storage
@@ -317,25 +317,25 @@ class StorageRegistry:
             self._refer_to(storage, former.number, placement)
             former.address = 0
 
-    def put_aside(self, make: Callable[[], Any]) -> Any:
+    def make_on_meta(self, make: Callable[[], Any]) -> Any:
         """Make tensors that the cell itself puts on meta, and return them."""
-        self.has_aside = True
-        before, first = self._first_aside, self.n_storages
-        self._first_aside = first
+        self.has_on_meta = True
+        before, first = self._first_on_meta, self.n_storages
+        self._first_on_meta = first
         try:
             return make()
         finally:
-            self.aside.update(range(first, self.n_storages))
-            self._first_aside = before
+            self.on_meta.update(range(first, self.n_storages))
+            self._first_on_meta = before
 
-    def is_aside(self, tensor: int) -> bool:
+    def is_on_meta(self, tensor: int) -> bool:
         """Whether the cell put a tensor on meta by name."""
-        return self.is_storage_aside(self.storage_by_tensor[tensor])
+        return self.is_storage_on_meta(self.storage_by_tensor[tensor])
 
-    def is_storage_aside(self, storage: int) -> bool:
+    def is_storage_on_meta(self, storage: int) -> bool:
         """Whether the cell put a storage on meta by name."""
-        first = self._first_aside
-        return storage in self.aside or (first is not None and storage >= first)
+        first = self._first_on_meta
+        return storage in self.on_meta or (first is not None and storage >= first)
 
     def note_alias(self, tensor: object) -> None:
         """Note that a tensor was made on the storage of another, by ``.data``."""

@@ -210,25 +210,25 @@ class NewParameters(Replacements):
     torch refuses to change the class of a tensor.
 
     Args:
-        hear: Called with the parameter's ``id()``, and None.
+        on_new: Called with the parameter's ``id()``, and None.
     """
 
-    def __init__(self, hear: Callable[[int, None], object]) -> None:
+    def __init__(self, on_new: Callable[[int, None], object]) -> None:
         super().__init__()
-        self._hear = hear
+        self._on_new = on_new
 
     def __enter__(self) -> None:
         self.wrap(MAKE_PARAMETER, self._make_new)
         self.wrap(MAKE_TENSOR, make_of_subclass)
 
     def _make_new(self, before: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return a function that makes parameters, and calls ``hear`` for each."""
-        hear = self._hear
+        """Return a function that makes parameters, and calls ``on_new`` for each."""
+        on_new = self._on_new
 
         @wraps(before)
         def make(*args: Any, **kwargs: Any) -> Tensor:
             made = before(*args, **kwargs)
-            hear(id(made), None)
+            on_new(id(made), None)
             return made
 
         return make
@@ -294,10 +294,10 @@ class DataAttribute:
                 return bool(func(*tensors))
             self._registry.note_deaths()
             refs = [*map(self._registry.storage_of, tensors)]
-            aside = {
-                ref and self._registry.is_storage_aside(ref.number) for ref in refs
+            on_meta = {
+                ref and self._registry.is_storage_on_meta(ref.number) for ref in refs
             }
-            return len(aside) == 1
+            return len(on_meta) == 1
 
     def _find_source(self, tensor: Tensor, source: Tensor) -> Tensor:
         """Return the meta tensor for a source, if a tensor is on meta."""

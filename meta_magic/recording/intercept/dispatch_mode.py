@@ -144,7 +144,7 @@ class Dispatch:
         """Return a call's tensors, after writes to their arrays were copied to them."""
         read = tensors_in(args, kwargs or {})
         if self._shared is not None:
-            self._shared.take_in(read)
+            self._shared.update_read(read)
         return read
 
     def _writes_arrays(self, table: OpTable, read: Sequence[Tensor]) -> bool:

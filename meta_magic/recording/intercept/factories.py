@@ -30,11 +30,14 @@ from meta_magic.recording.intercept.higher_order import make_below
 from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
 from meta_magic.recording.intercept.named_devices import (
     REAL_FACTORY_FILES,
-    is_meant,
     is_meta_by_name,
+    must_be_real,
 )
 from meta_magic.recording.intercept.real_tensors.capturable import is_capturable
-from meta_magic.recording.intercept.reported_devices import as_fake, sees_home
+from meta_magic.recording.intercept.reported_devices import (
+    as_fake,
+    gets_reported_device,
+)
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.constants import (
     VALUE_FUNCTIONS,
@@ -248,12 +251,12 @@ class Factories:
             device = torch.device("cuda", device)
         if func in self._constructors and is_meta_by_name(device, caller):
             self._diagnostics.note_caveat(BY_NAME)
-            return self._registry.put_aside(lambda: func(*args, **kwargs))
-        if "out" in kwargs or is_meant(
+            return self._registry.make_on_meta(lambda: func(*args, **kwargs))
+        if "out" in kwargs or must_be_real(
             self._plan, torch.device(device), device, caller
         ):
             return func(*args, **kwargs)
-        if self._plan.is_reported(device) and sees_home(caller):
+        if self._plan.is_reported(device) and gets_reported_device(caller):
             device = META  # the reported device, which it got from us
         if caller.f_code in TO_EMPTY:
             self._diagnostics.note(

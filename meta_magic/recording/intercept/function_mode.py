@@ -180,7 +180,7 @@ class FunctionMode(DeviceContext):
     def _run(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Call a function, or its replacement in a recording."""
         if self._is_watched:
-            self._shared.take_in(tensors_in(args, kwargs))
+            self._shared.update_read(tensors_in(args, kwargs))
         has_target = args or func in DEVICE_READERS
         if func in HANDLED and has_target and not is_cast(func, args, kwargs):
             returned = self._handle(func, args, kwargs, caller)

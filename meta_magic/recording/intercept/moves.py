@@ -8,11 +8,11 @@ from torch import Tensor
 
 from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES
 from meta_magic.recording.identities.device_plan import META, DevicePlan
-from meta_magic.recording.intercept.named_devices import WRITTEN, is_way_out
+from meta_magic.recording.intercept.named_devices import WRITTEN, is_in_cpu_context
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
-from meta_magic.recording.intercept.reported_devices import sees_home
+from meta_magic.recording.intercept.reported_devices import gets_reported_device
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
 
@@ -91,7 +91,7 @@ class Mover:
             The moved tensor; ``NotImplemented`` if no device is named.
         """
         given = (*args[1:], *kwargs.values())
-        if is_way_out(caller) or caller.f_code.co_filename.startswith(PACKAGE):
+        if is_in_cpu_context(caller) or caller.f_code.co_filename.startswith(PACKAGE):
             return NotImplemented
         tensor = args[0]
         if func is TYPE and len(args) == 1 and not kwargs:
@@ -119,7 +119,7 @@ class Mover:
         """Return the target of a move, which may be the reported device."""
         plan, here = self.plan, self.plan.placement_of(tensor)
         if here is None:
-            is_reported = plan.is_reported(device) and sees_home(caller)
+            is_reported = plan.is_reported(device) and gets_reported_device(caller)
             return META if is_reported else plan.read(device)
         if torch.device(device) != META or not tensor.is_meta:
             return plan.read(device)
@@ -175,7 +175,9 @@ class Mover:
     def _name_type(self, tensor: Tensor, caller: FrameType) -> Any:
         """Return the name of a tensor's type for its planned device."""
         placement = self.plan.placement_of(tensor)
-        if placement is None and (caller.f_code is NAMING or sees_home(caller)):
+        if placement is None and (
+            caller.f_code is NAMING or gets_reported_device(caller)
+        ):
             placement = self.plan.home
         kind: str = Tensor.type(tensor)
         if placement is None or not tensor.is_meta:

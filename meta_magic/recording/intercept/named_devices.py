@@ -10,7 +10,13 @@ from meta_magic.recording.identities.call_sites import PACKAGE, TORCH, TORCH_FIL
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.torch_private.modes import DeviceContext
 
-__all__ = ["REAL_FACTORY_FILES", "WRITTEN", "is_meant", "is_meta_by_name", "is_way_out"]
+__all__ = [
+    "REAL_FACTORY_FILES",
+    "WRITTEN",
+    "is_in_cpu_context",
+    "is_meta_by_name",
+    "must_be_real",
+]
 
 REAL_FACTORY_FILES: Final = frozenset(
     str(TORCH / "utils" / "data" / name)
@@ -39,14 +45,14 @@ def is_meta_by_name(device: object, caller: FrameType) -> bool:
     return is_context and caller.f_locals["self"].device == META
 
 
-def is_way_out(caller: FrameType) -> bool:
+def is_in_cpu_context(caller: FrameType) -> bool:
     """Whether a call is within ``with torch.device("cpu")``: its tensors are real."""
     if caller.f_code is not CONTEXT:
         return False
     return bool(caller.f_locals["self"].device.type == "cpu")
 
 
-def is_meant(
+def must_be_real(
     plan: DevicePlan, device: torch.device, given: object, caller: FrameType
 ) -> bool:
     """Whether a factory must really use a device, and not only plan it.
@@ -66,4 +72,4 @@ def is_meant(
     is_literal &= "cpu" in caller.f_code.co_consts  # a literal there, not passed on
     if file.startswith(TORCH_FILES) and (is_literal or file in MEANT_FILES):
         return True
-    return is_way_out(caller) and device.type == "cpu"
+    return is_in_cpu_context(caller) and device.type == "cpu"

@@ -100,7 +100,7 @@ class DeviceQuestions:
             return as_fake(placement or self._plan.home)
         if placement is not None:
             return placement
-        return self._plan.home if sees_home(asker) else META
+        return self._plan.home if gets_reported_device(asker) else META
 
 
 def as_fake(device: torch.device) -> torch.device:
@@ -111,7 +111,7 @@ def as_fake(device: torch.device) -> torch.device:
     return device if device.type == "cpu" else META
 
 
-def sees_home(asker: FrameType) -> bool:
+def gets_reported_device(asker: FrameType) -> bool:
     """Whether code gets a reported device for a tensor without a named one."""
     name, file = asker.f_code.co_name, asker.f_code.co_filename
     return name in REPORTED_DEVICE or file in ASKING or is_library(file)

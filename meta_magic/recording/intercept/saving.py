@@ -148,7 +148,7 @@ class Saver:
                 f"{error}. {ADVICE}."
             ) from None
         with DisableTorchFunction():
-            return [*map(dress, reals, tensors)]
+            return [*map(match_class, reals, tensors)]
 
 
 class PicklesOtherwise:
@@ -219,7 +219,7 @@ def is_on_meta(value: Any) -> bool:
         )
 
 
-def dress(real: Tensor, tensor: Tensor) -> Tensor:
+def match_class(real: Tensor, tensor: Tensor) -> Tensor:
     """Return a real tensor with the class and the attributes of another one."""
     if isinstance(tensor, nn.Parameter):
         real = nn.Parameter(real, requires_grad=tensor.requires_grad)

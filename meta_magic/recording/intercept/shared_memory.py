@@ -86,9 +86,9 @@ class SharedMemory:
 
     def __enter__(self) -> None:
         if left:
-            self._look_out()
+            self._start_watching()
             for array in left:
-                if array.come_back() and array.storage() is not None:
+                if array.hold_again() and array.storage() is not None:
                     self._arrays.add(array)
             left.clear()
             for array in [*self._arrays]:
@@ -96,9 +96,9 @@ class SharedMemory:
                     self._write_tensor(array)
 
     def __exit__(self, *_: object) -> None:
-        self._look_at_rest(self._arrays)
+        self._update_tensors(self._arrays)
         for array in self._arrays:
-            array.leave()
+            array.hold_weakly()
         left.extend(self._arrays)
         self._arrays = SharedArrays()
 
@@ -107,7 +107,7 @@ class SharedMemory:
     def give(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Return the array that a function makes of a tensor on meta."""
         tensor, *rest = args
-        self.take_in([tensor])
+        self.update_read([tensor])
         again = self._find_again(tensor)
         if again is not None:
             return func(again, *rest, **kwargs)
@@ -188,12 +188,12 @@ class SharedMemory:
 
     def _share(self, owner: object, real: Tensor, tensor: Tensor) -> None:
         if tensor.is_meta and not real.is_meta and real.numel():
-            self._look_out()
+            self._start_watching()
             array = SharedArray(owner, real, tensor)
             self._arrays.add(array)
             self._held += array.nbytes
             if len(self._arrays) > self._room or self._held > MAX_HELD:
-                self._look_at_rest([other for other in self._arrays if other.is_gone])
+                self._update_tensors([other for other in self._arrays if other.is_gone])
                 self._room, self._held = 2 * len(self._arrays) + MIN_ROOM, 0
 
     def _find_again(self, tensor: Tensor) -> Tensor | None:
@@ -205,16 +205,16 @@ class SharedMemory:
             found = (array.find_again(tensor) for array in sharing)
             return next((real for real in found if real is not None), None)
 
-    def _look_out(self) -> None:
+    def _start_watching(self) -> None:
         if not self._is_looking:
             self._is_looking = True
-            self._values.prepare = self.take_in
+            self._values.prepare = self.update_read
             for mode in self.modes:
                 mode.watch_shared_memory(self)
 
     # Updates
 
-    def take_in(self, tensors: Iterable[Tensor]) -> None:
+    def update_read(self, tensors: Iterable[Tensor]) -> None:
         """Copy writes to small arrays to the tensors that are read next."""
         if self._arrays and not self._is_writing:
             for array in self._arrays.sharing(tensors):
@@ -243,7 +243,7 @@ class SharedMemory:
             finally:
                 self._is_writing = False
 
-    def _look_at_rest(self, arrays: Iterable[SharedArray]) -> None:
+    def _update_tensors(self, arrays: Iterable[SharedArray]) -> None:
         """Copy writes to arrays to their tensors; remove arrays that are gone."""
         for array in [*arrays]:
             if array.storage() is not None and array.read() != array.content:

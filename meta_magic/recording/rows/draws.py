@@ -38,7 +38,7 @@ from meta_magic.recording.rows.generator_tokens import (
     Stream,
     as_plain,
     copy_state,
-    make_aside,
+    make_other,
     mark,
     put_state,
     read_accelerators,
@@ -114,7 +114,7 @@ class Draws(DrawList):
         self._known: dict[int, bytes] = {}
         self._streams: dict[int, Stream] = {}
         self._default = self._open(torch.default_generator)
-        self._aside: dict[tuple[int, torch.device | None], Stream] = {}
+        self._others: dict[tuple[int, torch.device | None], Stream] = {}
         self._seed_by_kind: dict[str, int] = {}
 
     def __enter__(self) -> None:
@@ -151,7 +151,7 @@ class Draws(DrawList):
                 carry_generator(CarriedGenerator(stream.saved[0], end, own))
             elif stream.saved is not None and is_default:
                 settle_default()
-        for (_, device), stream in self._aside.items():
+        for (_, device), stream in self._others.items():
             if device is not None:
                 keep_elsewhere(device, stream.generator)
 
@@ -161,7 +161,7 @@ class Draws(DrawList):
         generator: Generator | None = None,
         drawn_on: torch.device | None = None,
         *,
-        is_aside: bool = False,
+        is_on_meta: bool = False,
     ) -> None:
         """Record that a meta operator would have drawn now.
 
@@ -170,14 +170,14 @@ class Draws(DrawList):
             generator: The generator that it was given.
             drawn_on: Planned device of the numbers, other than the CPU. It has a
                 generator of its own: the CPU's is not advanced.
-            is_aside: Whether the cell put the tensor on meta by name. A real run draws
-                nothing there either, so the CPU's generator is not advanced.
+            is_on_meta: Whether the cell put the tensor on meta by name. A real run
+                draws nothing there either, so the CPU's generator is not advanced.
         """
         stream = self._stream_of(generator)
-        if is_aside:
-            stream = self._open_aside(stream, None)
+        if is_on_meta:
+            stream = self._open_other(stream, None)
         elif drawn_on is not None and generator is None:
-            stream = self._open_aside(stream, drawn_on)
+            stream = self._open_other(stream, drawn_on)
         source = self._find_source(stream)
         state = None if source & 1 else self._made.get(source // 2 - 1)
         if state is not None:
@@ -231,12 +231,12 @@ class Draws(DrawList):
 
     def generator_at(self, device: torch.device) -> Generator:
         """Return the generator in place of the default one of a planned device."""
-        return self._open_aside(self._default, device).generator
+        return self._open_other(self._default, device).generator
 
     def seed_elsewhere(self, kind: str, seed: int) -> None:
         """Seed the default generators of all planned devices of a kind."""
         self._seed_by_kind[kind] = seed
-        for _, device in self._aside:
+        for _, device in self._others:
             if device is not None and device.type == kind:
                 self.seed_at(device, seed)
 
@@ -246,13 +246,13 @@ class Draws(DrawList):
 
     def build_randomness(self) -> Randomness:
         """Return the record of all draws."""
-        streams, asides = self._streams.values(), self._aside.values()
+        streams, others = self._streams.values(), self._others.values()
         return Randomness(
             draws=self._words.tobytes(),
             states=tuple(self._states),
             known=tuple(self._known.items()),
             generators=tuple(
-                "" if stream in asides else stream.device for stream in streams
+                "" if stream in others else stream.device for stream in streams
             ),
             ends=tuple(stream.end for stream in streams),
             accelerator=self._accelerator,
@@ -280,20 +280,20 @@ class Draws(DrawList):
         self._streams[address_of_generator(generator)] = stream
         return stream
 
-    def _open_aside(self, stream: Stream, device: torch.device | None) -> Stream:
+    def _open_other(self, stream: Stream, device: torch.device | None) -> Stream:
         """Return a second stream of a generator, for draws on another device."""
         key = (stream.number, device)
-        aside = self._aside.get(key)
-        if aside is None:
+        other = self._others.get(key)
+        if other is None:
             seed, generator = None, None
             if device is not None:  # seeded as the CPU's, unless seeded itself
                 seed = self._seed_by_kind.get(device.type)
                 generator = find_elsewhere(device) if seed is None else None
                 seed = stream.generator.initial_seed() if seed is None else seed
                 seed ^= ELSEWHERE
-            generator = generator or make_aside(stream.generator, seed)
-            aside = self._aside[key] = self._open(generator)
-        return aside
+            generator = generator or make_other(stream.generator, seed)
+            other = self._others[key] = self._open(generator)
+        return other
 
     def _is_there(self, source: int) -> bool:
         """Whether a generator really has the state of a source."""

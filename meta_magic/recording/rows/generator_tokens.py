@@ -102,14 +102,14 @@ class Stream:
         return (high << 32 | low if is_token else None), state
 
 
-def make_aside(generator: Generator, seed: int | None) -> Generator:
+def make_other(generator: Generator, seed: int | None) -> Generator:
     """Return a new generator with a seed, or with the state of another one."""
-    aside = Generator()
+    other = Generator()
     if seed is not None:
-        aside.manual_seed(seed)
+        other.manual_seed(seed)
     elif is_on_cpu(generator):
-        put_state(aside, copy_state(generator))
-    return aside
+        put_state(other, copy_state(generator))
+    return other
 
 
 def mark(generator: Generator, state: Tensor) -> Tensor:

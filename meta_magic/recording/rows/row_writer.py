@@ -102,7 +102,7 @@ class StorageRoles:
         parameters = {storage for _, _, storage in calls.registered}
         return StorageFacts(
             sizes=tuple(self._registry.sizes),
-            on_meta=tuple(sorted(self._registry.aside)),
+            on_meta=tuple(sorted(self._registry.on_meta)),
             parameters=tuple(sorted(parameters)),
             buffers=tuple(sorted(self._buffers)),
             states=tuple(sorted(self._states)),
@@ -196,12 +196,12 @@ class RowWriter:
             generator: The generator that it was given.
         """
         planned = self.entries[words[0]].drawn_on
-        is_aside = self._registry.has_aside and self._is_aside(words[HEADER:])
-        self.draws.note(self._clock.now - 1, generator, planned, is_aside=is_aside)
+        is_on_meta = self._registry.has_on_meta and self._has_on_meta(words[HEADER:])
+        self.draws.note(self._clock.now - 1, generator, planned, is_on_meta=is_on_meta)
 
-    def _is_aside(self, numbers: Sequence[int]) -> bool:
+    def _has_on_meta(self, numbers: Sequence[int]) -> bool:
         """Whether the cell put one of some tensors on meta by name."""
-        return any(map(self._registry.is_aside, numbers))
+        return any(map(self._registry.is_on_meta, numbers))
 
     def draw_for_real(
         self,

@@ -24,7 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from meta_magic.recording.identities.device_plan import (
     DevicePlan,
     carry_placement,
-    is_way_out_open,
+    is_cpu_context_active,
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in, tensors_of
 from meta_magic.recording.intercept.real_tensors.capturable import (
@@ -318,7 +318,7 @@ class BorrowedModules(Replacements):
     def _borrow_if_due(self, borrow: Callable[[Any], None], holder: Any) -> bool:
         """Borrow, unless real tensors are meant to stay real here."""
         is_here = threading.get_ident() == self._thread
-        is_due = is_here and not self._plan.is_real and not is_way_out_open()
+        is_due = is_here and not self._plan.is_real and not is_cpu_context_active()
         if is_due:
             with DisableTorchFunction():
                 borrow(holder)

@@ -48,15 +48,19 @@ class MustBorrow(MixedDeviceError):  # noqa: N818  a request; an error if the te
 
 
 def replace(
-    value: Any, is_meant: Callable[[Tensor], bool], capture: Callable[[Tensor], Tensor]
+    value: Any,
+    must_capture: Callable[[Tensor], bool],
+    capture: Callable[[Tensor], Tensor],
 ) -> Any:
     """Return arguments with their real tensors captured."""
     if isinstance(value, Tensor):
-        return capture(value) if is_meant(value) else value
+        return capture(value) if must_capture(value) else value
     if type(value) in (list, tuple):
-        return type(value)([replace(item, is_meant, capture) for item in value])
+        return type(value)([replace(item, must_capture, capture) for item in value])
     if isinstance(value, Mapping):
-        return {key: replace(item, is_meant, capture) for key, item in value.items()}
+        return {
+            key: replace(item, must_capture, capture) for key, item in value.items()
+        }
     return value
 
 

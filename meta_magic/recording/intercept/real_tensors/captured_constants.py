@@ -22,7 +22,7 @@ from meta_magic.recording.identities.live_versions import plan_positions, read_v
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedDevices, sum_small
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.intercept.named_devices import is_way_out
+from meta_magic.recording.intercept.named_devices import is_in_cpu_context
 from meta_magic.recording.intercept.real_tensors.capturable import (
     READS_REAL,
     MustBorrow,
@@ -183,7 +183,7 @@ class ConstantCapture:
         """Whether a real tensor from outside counts as a constant here."""
         known = self._find(tensor.untyped_storage())
         running = self._sites.running
-        if known is None or (running is not None and is_way_out(running.frame)):
+        if known is None or (running is not None and is_in_cpu_context(running.frame)):
             return False
         return known.is_borrowed or self.is_from_outside(tensor)
 
