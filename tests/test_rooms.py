@@ -28,7 +28,7 @@ def test_a_room_says_what_it_is_for_and_which_file_to_read_first(room):
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_what_it_says(room):
     said = re.search(r"[Mm]ay\s+import([^.;]*)", read_room(room)).group(1)
-    met = {
+    found = {
         below
         for module, imports in GRAPH.items()
         if module.startswith(f"{room}.")
@@ -38,5 +38,5 @@ def test_a_room_imports_what_it_says(room):
     }
     if "everything" in said:
         return
-    missing = {m for m in met if not any(part in said for part in m.split("."))}
+    missing = {m for m in found if not any(part in said for part in m.split("."))}
     assert missing == set()

@@ -71,7 +71,7 @@ const has_title = (element) => [...ancestors(element)].some((one) =>
     child.localName === "title" && child.textContent));
 
 /** A title may be made when the pointer comes. */
-function is_told(element) {
+function is_explained(element) {
   if (has_title(element)) return true;
   for (const name of ["pointerover", "mouseover", "pointerenter", "mouseenter"]) {
     element.dispatchEvent(new PointerEvent(name, { bubbles: !name.endsWith("enter") }));
@@ -86,8 +86,8 @@ const has_all = (text) => !/…$|\.\.\.$/.test(text);
 
 function* check_cut(texts) {
   for (const { element, text, cut_by } of texts) {
-    if (cut_by && !is_told(element)) yield ["cut", element, text];
-    else if (!has_all(text) && text.length > 1 && !is_told(element)) yield ["shortened", element, text];
+    if (cut_by && !is_explained(element)) yield ["cut", element, text];
+    else if (!has_all(text) && text.length > 1 && !is_explained(element)) yield ["shortened", element, text];
   }
 }
 
@@ -102,7 +102,7 @@ function layers_of(element, above) {
   return found.length > 0;
 }
 
-function meet_of(a, b) {
+function shared_of(a, b) {
   for (const one of ancestors(a)) if (one.contains(b)) return one;
   return document.documentElement;
 }
@@ -116,8 +116,8 @@ function* check_overlaps(texts) {
       const common = intersect(a.seen, b.seen);
       const least = Math.min(height_of(a.seen), height_of(b.seen));
       if (height_of(common) < 0.3 * least || width_of(common) < SLACK) continue;
-      const meet = meet_of(a.element, b.element);
-      if (layers_of(a.element, meet) || layers_of(b.element, meet)) continue;
+      const shared = shared_of(a.element, b.element);
+      if (layers_of(a.element, shared) || layers_of(b.element, shared)) continue;
       yield ["overlap", a.element, `${a.text} / ${b.text}`];
     }
   }

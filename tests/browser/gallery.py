@@ -131,10 +131,10 @@ def set_scheme(page: Any, scheme: str) -> None:
     page.evaluate("document.querySelectorAll('style.theme').forEach((s) => s.remove())")
     if theme:
         styles = (THEMES / theme / "index.css").read_text("utf-8") + GROUND
-        # JupyterLab says no colour scheme: what asks for it is told the light one.
+        # JupyterLab says no colour scheme: a page that asks gets the light one.
         styles += ":root{color-scheme:light}"
         page.evaluate(ADD_THEME, styles)
-    # By which a page is told of a change, there too.
+    # A page hears of a change by this, there too.
     page.evaluate("name => { document.body.dataset.jpThemeName = name }", scheme)
 
 

@@ -1,7 +1,7 @@
 """Eight models of the official sizes, each as the cell that a user would write.
 
 ``CELLS`` has the cells, ``N_PARAMETERS`` what the models are known to have: the numbers
-of their reference code, by which ``test_gallery`` tells that these are those models.
+of their reference code, by which ``test_gallery`` knows that these are those models.
 """
 
 from types import MappingProxyType

@@ -147,7 +147,7 @@ def test_without_parameters_or_calls_there_is_a_line(serve, expect):
     expect(page.get_by_role("tabpanel", name="Charts")).to_contain_text("No module")
 
 
-def test_what_is_pointed_at_is_told_below_the_title_if_details_take_the_room(
+def test_what_is_pointed_at_is_shown_below_the_title_if_details_take_the_room(
     serve, page
 ):
     with record() as long:

@@ -95,7 +95,7 @@ def test_links_lead_from_an_operator_to_a_tensor_to_its_maker(details, expect):
     expect(find_title(details, "native_layer_norm")).to_be_visible()
 
 
-def test_a_parameter_tells_its_first_values(details, expect):
+def test_a_parameter_shows_its_first_values(details, expect):
     pick_row(details.page, "LayerNorm")
     details.get_by_role("button", name="(8,) f32").first.click()
     expect(details).to_contain_text("norm.weight")
@@ -113,7 +113,7 @@ def test_a_gradient_leads_to_the_operator_that_it_is_of(details, expect):
     expect(details.get_by_role("term").filter(has_text="gradient by")).to_be_visible()
 
 
-def test_a_module_selected_in_the_flow_is_told(details, expect):
+def test_a_module_selected_in_the_flow_is_shown(details, expect):
     page = details.page
     page.get_by_role("tab", name="Flow").click()
     page.get_by_role("treeitem", name="layers.0: Linear").click()
@@ -203,7 +203,7 @@ def test_values_are_asked_for_and_drawn(details, expect):
     expect(details.get_by_role("status")).to_contain_text("mean")
 
 
-def test_an_error_of_the_kernel_is_told_in_words(details, expect):
+def test_an_error_of_the_kernel_is_said(details, expect):
     page = details.page
     pick_row(page, "LayerNorm")
     details.get_by_role("button", name="(8,) f32").first.click()

@@ -1,4 +1,4 @@
-"""Values in the details panel, of a living kernel in the real JupyterLab."""
+"""Values in the details panel, of a running kernel in the real JupyterLab."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ y = model(torch.ones(2, 8))""",
 RUN_ALL = "() => jupyterapp.commands.execute('notebook:run-all-cells')"
 
 
-def test_the_kernel_tells_the_values_of_a_parameter(open_notebook, expect):
+def test_the_kernel_shows_the_values_of_a_parameter(open_notebook, expect):
     page = open_notebook("values.ipynb", *CELLS)
     page.evaluate(RUN_ALL)
     report = page.locator(".mm-live:not(.mm-root)")

@@ -72,7 +72,7 @@ def show(page, view):
     ("name", "settings"),
     [("Net", "n_kv_heads=2, dim=8"), ("Attention", "n_groups=4"), ("LSTM", RNN)],
 )
-def test_modules_tell_what_they_are_set_to(serve, trace, expect, name, settings):
+def test_modules_show_what_they_are_set_to(serve, trace, expect, name, settings):
     page = serve(trace, settings={})
     row = page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))
     cell = row.get_by_role("gridcell", name=settings, exact=True)
@@ -94,7 +94,7 @@ def test_no_column_is_cut(serve, page, trace, view, width):
         assert is_in_sight or heading["x"] >= end - 4
 
 
-def test_boxes_and_frames_of_the_flow_tell_what_modules_are_set_to(
+def test_boxes_and_frames_of_the_flow_show_what_modules_are_set_to(
     serve, trace, expect
 ):
     flow = show(serve(trace, settings={}), "Flow")

@@ -1,4 +1,4 @@
-"""Whether it fits: what a saved report tells, and what a kernel works out."""
+"""Whether it fits: what a saved report shows, and what a kernel works out."""
 
 import json
 import re
@@ -48,13 +48,13 @@ def trace():
 
 @pytest.fixture(scope="module")
 def worked_out(trace):
-    """What a kernel tells a report, as traits."""
-    told = {}
-    fits = FitsOf(trace, lambda **traits: told.update(traits))
+    """What a kernel sends a report, as traits."""
+    sent = {}
+    fits = FitsOf(trace, lambda **traits: sent.update(traits))
     fits.receive({"name": "batch", "choices": [*CHOICES], "device": DEVICE})
     fits.wait(TIMEOUT)
-    assert told["fit_state"] == {"is_running": False, "message": ""}
-    return json.loads(json.dumps({"fit_offer": offer_fits(trace), **told}))
+    assert sent["fit_state"] == {"is_running": False, "message": ""}
+    return json.loads(json.dumps({"fit_offer": offer_fits(trace), **sent}))
 
 
 def show_memory(page):
@@ -67,7 +67,7 @@ def find_row(memory, device):
     return memory.get_by_role("row").filter(has=button)
 
 
-def tell(page, **traits):
+def send(page, **traits):
     page.evaluate(
         "(traits) => { Object.assign(window.traits, traits); listeners.change(); }",
         traits,
@@ -128,14 +128,14 @@ def test_while_it_works_it_can_be_stopped(serve, trace, expect):
     page = serve(trace)
     memory = show_memory(page)
     state = {"is_running": True, "message": "recording it again, 3 so far"}
-    tell(page, fit_state=state)
+    send(page, fit_state=state)
     expect(memory.locator("p[role=status]")).to_have_text(
         "recording it again, 3 so far…"
     )
     expect(memory.get_by_role("button", name="Work out")).to_be_disabled()
     memory.get_by_role("button", name="Stop").click()
     assert page.evaluate("() => sent.at(-1)") == {"kind": "fit"}
-    tell(page, fit_state={"is_running": False, "message": "stopped"})
+    send(page, fit_state={"is_running": False, "message": "stopped"})
     expect(memory.locator("p[role=status]")).to_have_text("not worked out: stopped")
     expect(memory.get_by_role("button", name="Stop")).to_be_hidden()
 
@@ -188,7 +188,7 @@ def test_the_slider_moves_the_curve_and_back(answered, trace, expect):
     expect(slider).to_have_value("64")
 
 
-def test_the_chart_tells_the_peaks_at_the_size(answered, expect):
+def test_the_chart_shows_the_peaks_at_the_size(answered, expect):
     chart = answered.get_by_role("img", name="Peak over batch")
     lines = answered.locator(".mm-peaks path[class^=mm-line]")
     expect(lines).to_have_count(4)
@@ -213,14 +213,14 @@ def test_what_would_make_it_fit_is_said(serve, trace, worked_out, expect):
     memory.get_by_role("button", name=DEVICE, exact=True).click()
     expect(memory).to_contain_text("NVIDIA T4: no batch fits, 1 takes 15.8 GiB; ")
     expect(memory).to_contain_text(re.compile(r"checkpointing \+ fused: up to [\d,]+"))
-    tell(page, growths=[none])
+    send(page, growths=[none])
     expect(memory).to_contain_text("1 takes 15.8 GiB; a choice may help.")
 
 
 def test_where_programs_differ_there_are_points(serve, trace, worked_out, expect):
     points = worked_out["growths"][0] | {"sizes": [], "highest": []}
-    told = worked_out | {"growths": [points], "stretches": {}}
-    memory = show_memory(serve(trace, **told))
+    sent = worked_out | {"growths": [points], "stretches": {}}
+    memory = show_memory(serve(trace, **sent))
     memory.get_by_role("button", name=DEVICE, exact=True).click()
     expect(memory).to_contain_text("Operators differ by size: each point was recorded")
     expect(memory.locator(".mm-peaks path[class^=mm-line]")).to_have_count(0)

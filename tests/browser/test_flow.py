@@ -220,7 +220,7 @@ def test_a_view_grows_to_what_it_opens_on_unless_its_height_was_chosen(open_nest
     assert flow.bounding_box()["height"] == pytest.approx(300, abs=2)
 
 
-def test_what_is_larger_than_its_view_is_told(open_nested, expect):
+def test_what_is_larger_than_its_view_is_shown(open_nested, expect):
     flow = open_nested(5, height=300)
     status = flow.locator(".mm-flow-status")
     expect(status).to_contain_text("larger than the view: drag it, or fit")

@@ -137,7 +137,7 @@ def test_a_frame_of_its_own_looks_like_the_page_round_it(open_page, page, html, 
     expect(frame.locator(":root")).to_have_css("color-scheme", "dark")
     page.evaluate("document.body.style = 'color: #222'")
     expect(frame.locator(":root")).to_have_css("color-scheme", "light")
-    # With the height of its content, which pages without a doctype do not tell.
+    # With the height of its content, which pages without a doctype do not say.
     assert page.frames[1].evaluate("document.compatMode") == "CSS1Compat"
 
 

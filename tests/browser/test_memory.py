@@ -73,19 +73,19 @@ def test_areas_are_as_high_as_the_bytes(memory, trace):
 
 
 def test_the_keys_lead_through_the_operators(memory, page, trace, expect):
-    chart, told = memory.get_by_role("slider"), memory.locator("output")
+    chart, shown = memory.get_by_role("slider"), memory.locator("output")
     chart.press("Home")
-    expect(told).to_have_text(re.compile(r"^#0 empty"))
+    expect(shown).to_have_text(re.compile(r"^#0 empty"))
     chart.press("ArrowRight")
     expect(chart).to_have_attribute("aria-valuenow", "1")
     chart.press("End")
-    expect(told).to_have_text(re.compile(rf"^#{len(trace.ops) - 1} sum"))
+    expect(shown).to_have_text(re.compile(rf"^#{len(trace.ops) - 1} sum"))
     chart.press("Enter")
     chosen = show_tab(page, "Operators").locator(".mm-selected")
     expect(chosen).to_contain_text("sum")
 
 
-def test_the_pointer_tells_the_operator_and_the_bytes_by_category(
+def test_the_pointer_shows_the_operator_and_the_bytes_by_category(
     memory, trace, expect
 ):
     chart = memory.get_by_role("slider")

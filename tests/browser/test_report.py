@@ -114,7 +114,7 @@ def test_the_flow_is_opened_and_closed_level_by_level(report, expect):
     expect(flow.get_by_role("treeitem", name="addmm")).to_have_count(0)
 
 
-def test_the_flow_stands_in_columns_unless_told_otherwise(report, expect):
+def test_the_flow_stands_in_columns_unless_chosen_otherwise(report, expect):
     flow = show(report, "Flow")
     flow.get_by_label("Direction").select_option("down")
     flow.get_by_label("Open a level").click()
@@ -162,7 +162,7 @@ def test_a_flow_that_is_too_small_to_read_says_so(report, expect):
     expect(status).not_to_contain_text("too small")
 
 
-def test_a_line_of_the_source_tells_the_shapes_it_made(report, expect):
+def test_a_line_of_the_source_shows_the_shapes_it_made(report, expect):
     source = show(report, "Source")
     line = source.locator(".mm-source-line, [data-line]").filter(has_text="y = model")
     expect(line.first).to_contain_text("(3, 2)")

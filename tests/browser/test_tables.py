@@ -64,7 +64,7 @@ def test_names_keep_their_class_where_the_table_scrolls_sideways(
     assert abs(kind["x"] - name["x"] - name["width"]) < 2
 
 
-def test_flops_are_told_in_numbers_and_share(serve, trace, expect):
+def test_flops_are_shown_in_numbers_and_share(serve, trace, expect):
     page = serve(trace)
     row = page.get_by_role("row").filter(has_text="head")
     expect(row).to_contain_text("768 FLOPs")  # 2 x 3 x 8 x 16
@@ -203,7 +203,7 @@ def test_without_a_storage_the_columns_are_chosen_all_the_same(
     assert abs(width_of(page, "bytes") - before - 16) < 1
 
 
-def test_columns_out_of_sight_are_told_and_a_key_away(serve, page, trace, expect):
+def test_columns_out_of_sight_are_shown_and_a_key_away(serve, page, trace, expect):
     page.set_viewport_size({"width": 500, "height": 700})
     serve(trace)
     button = page.get_by_role("button", name=re.compile("to the (right|left)"))

@@ -129,7 +129,7 @@ def test_another_device_sorts_operators_anew(serve, trace, expect):
         assert cells.all_inner_texts()[:5] == expected
 
 
-def test_operators_tell_what_is_alive_after_them(serve, trace, expect):
+def test_operators_show_what_is_alive_after_them(serve, trace, expect):
     operators = show(serve(trace), "Operators")
     choose_columns(operators, "alive")
     for index in (0, trace.memory.peak_index):

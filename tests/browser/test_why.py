@@ -56,14 +56,14 @@ def change(trace, **changes):
     return changed
 
 
-def answer(page, **told):
+def answer(page, **content):
     """Have the kernel answer the newest question."""
     page.evaluate(
-        """(told) => {
+        """(content) => {
           const { kind, id } = sent.at(-1);
-          listeners["msg:custom"]({ kind, id, ...told });
+          listeners["msg:custom"]({ kind, id, ...content });
         }""",
-        told,
+        content,
     )
 
 

@@ -1,4 +1,4 @@
-"""The explanation of a failed cell beside a living kernel, in the real JupyterLab."""
+"""The explanation of a failed cell beside a running kernel, in the real JupyterLab."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def why(open_notebook, expect):
     return why
 
 
-def test_the_kernel_tells_why_a_size_is_what_it_is(why, expect):
+def test_the_kernel_shows_why_a_size_is_what_it_is(why, expect):
     why.get_by_role("button", name="4, dimension 0 of x").click()
     chain = why.locator("details", has_text="why 4: dimension 0 of x")
     expect(chain.locator("li").first).to_contain_text("4 = ", timeout=60_000)

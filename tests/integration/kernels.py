@@ -105,7 +105,7 @@ class RunningKernel:
         on_message: Callable[[str, dict[str, Any]], None] | None = None,
         **options: Any,
     ) -> CellRun:
-        """Run a cell to its end; ``on_message`` is told each message as it comes."""
+        """Run a cell to its end; ``on_message`` gets each message as it comes."""
         options.setdefault("allow_stdin", False)
         # Old ipykernels abort what comes within a moment of an error.
         options = {"stop_on_error": False, **options}

@@ -106,10 +106,10 @@ export function make_modules(modules) {
 
 /** Numbers as how far each lies below the first unused one. */
 export function to_deltas(numbers) {
-  let n_met = 0;
+  let n_used = 0;
   return numbers.map((number) => {
-    const delta = n_met - number;
-    n_met = Math.max(n_met, number + 1);
+    const delta = n_used - number;
+    n_used = Math.max(n_used, number + 1);
     return delta;
   });
 }

@@ -40,14 +40,14 @@ test("of many names the first and the last are shown", () => {
   assert.deepEqual(read([...steps.slice(1), "A: f -> g"]), ["sin, cos, neg, abs, tanh", "A: A"]);
 });
 
-test("a sum in which two wires meet stays, and parts what is before and after it", () => {
+test("a sum in which two wires join stays, and parts what is before and after it", () => {
   assert.deepEqual(
     read(["exp: x -> a", "A: a -> b", "neg: b -> c", "abs: c -> d", "add: d, a -> e", "sin: e -> f", "cos: f -> g"]),
     ["exp", "A: A", "neg, abs", "add", "sin, cos"]);
   assert.deepEqual(read(["A: x -> a", "add: x, a -> b", "relu: b -> c"]), ["A: A", "add", "relu"]);
 });
 
-test("what meets within a box is in it", () => {
+test("what joins within a box is in it", () => {
   assert.deepEqual(
     read(["arange: -> a", "neg: t -> b", "mul: a, b -> c", "cos: c -> d", "sin: c -> e", "cat: d, e -> f", "A: f -> g"]),
     ["arange, neg, …, cat", "A: A"]);

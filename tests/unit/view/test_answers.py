@@ -35,66 +35,66 @@ def test_values_are_those_of_a_real_run():
     with record() as trace:
         model = build()
     expected = build().weight.detach().double()
-    told = describe_values(trace.program, *find_slot(trace, "aten.uniform_.default"))
-    facts = dict(told["facts"])
+    found = describe_values(trace.program, *find_slot(trace, "aten.uniform_.default"))
+    facts = dict(found["facts"])
     assert model.weight.is_meta
     assert facts["min"] == f"{expected.min().item():.4g}"
     assert facts["max"] == f"{expected.max().item():.4g}"
     assert facts["std"] == f"{expected.std(correction=0).item():.4g}"
-    assert told["first"].startswith(f"{expected[0, 0].item():.4g}, ")
+    assert found["first"].startswith(f"{expected[0, 0].item():.4g}, ")
     counts = torch.histc(expected, 30).int().tolist()
-    assert told["bins"]["counts"] == counts
+    assert found["bins"]["counts"] == counts
 
 
 def test_zeros_and_what_is_no_number_are_counted():
     with record() as trace:
         x = torch.zeros(8)
         x[0], x[1], x[2] = math.inf, math.nan, 2
-    told = describe_values(trace.program, *find_slot(trace, "aten.zeros.default"))
-    facts = dict(told["facts"])
+    found = describe_values(trace.program, *find_slot(trace, "aten.zeros.default"))
+    facts = dict(found["facts"])
     # five of the six that are finite
     assert (facts["zeros"], facts["inf"], facts["nan"]) == ("83.3%", "1", "1")
 
 
-def test_flags_are_told_as_they_are():
+def test_flags_are_shown_as_they_are():
     with record() as trace:
         y = torch.arange(3) > 1
-    told = describe_values(trace.program, *find_slot(trace, "aten.gt.Scalar", 1))
+    found = describe_values(trace.program, *find_slot(trace, "aten.gt.Scalar", 1))
     assert y.is_meta
-    assert told["first"] == "False, False, True"
+    assert found["first"] == "False, False, True"
 
 
-def test_complex_numbers_are_told_by_their_absolute_values():
+def test_complex_numbers_are_shown_by_their_absolute_values():
     with record() as trace:
         x = torch.complex(torch.tensor([3.0]), torch.tensor([4.0]))
-    told = describe_values(trace.program, *find_slot(trace, "aten.complex.default", 2))
+    found = describe_values(trace.program, *find_slot(trace, "aten.complex.default", 2))
     assert x.is_meta
-    assert ("of", "absolute values") in told["facts"]
-    assert ("max", "5") in told["facts"]
-    assert told["first"] == "3+4j"
+    assert ("of", "absolute values") in found["facts"]
+    assert ("max", "5") in found["facts"]
+    assert found["first"] == "3+4j"
 
 
-def test_whole_numbers_are_told_to_the_digit():
+def test_whole_numbers_are_shown_to_the_digit():
     with record() as trace:
         torch.tensor([50256, -(2**40), 2**60 + 1]).clone()
-    told = describe_values(trace.program, *find_slot(trace, "aten.clone.default"))
-    facts = dict(told["facts"])
+    found = describe_values(trace.program, *find_slot(trace, "aten.clone.default"))
+    facts = dict(found["facts"])
     assert (facts["min"], facts["max"]) == (str(-(2**40)), str(2**60 + 1))
-    assert (told["bins"]["low"], told["bins"]["high"]) == (facts["min"], facts["max"])
+    assert (found["bins"]["low"], found["bins"]["high"]) == (facts["min"], facts["max"])
 
 
 def test_what_lies_in_memory_otherwise_is_refused():
     with record() as trace:
         torch.eye(3).to_sparse()
-    told = describe_values(trace.program, len(trace.ops) - 1, 1)
-    assert told == {"error": "its layout is torch.sparse_coo"}
+    found = describe_values(trace.program, len(trace.ops) - 1, 1)
+    assert found == {"error": "its layout is torch.sparse_coo"}
 
 
 def test_a_large_tensor_is_refused():
     with record() as trace:
         torch.ones(400, 400)
-    told = describe_values(trace.program, 0, 0)
-    assert told == {"error": "(400, 400) has more than 100,000 elements"}
+    found = describe_values(trace.program, 0, 0)
+    assert found == {"error": "(400, 400) has more than 100,000 elements"}
 
 
 def test_what_nobody_wrote_is_said_to_be_unknown():
@@ -109,7 +109,7 @@ def ask():
 
     def wait(values, **asked):
         done, answers = threading.Event(), []
-        values.answer(asked, lambda told: (answers.append(told), done.set()))
+        values.answer(asked, lambda found: (answers.append(found), done.set()))
         assert done.wait(TIMEOUT)
         return answers[0]
 
@@ -146,29 +146,29 @@ def find_op(trace, name):
 
 def test_the_answer_is_the_chain_of_the_dimension(trace):
     op = find_op(trace, "view")  # slot 0 is what it reads
-    told = answer_why(trace, {"op": op, "slot": 1, "dim": 1})
-    assert told == answer_why(trace, {"op": op, "slot": 1, "dim": 1})
-    values = [(step["depth"], step["value"]) for step in told["steps"]]
+    found = answer_why(trace, {"op": op, "slot": 1, "dim": 1})
+    assert found == answer_why(trace, {"op": op, "slot": 1, "dim": 1})
+    values = [(step["depth"], step["value"]) for step in found["steps"]]
     assert values[0] == (0, 15)
     assert sorted(values[1:]) == [(1, 3), (1, 5)]
 
 
-def test_what_cannot_be_answered_is_told_in_words(tmp_path):
+def test_what_cannot_be_answered_is_said(tmp_path):
     path = tmp_path / "written.txt"
     with record() as trace:
         path.write_text(str(torch.ones(batch).shape))
-    told = answer_why(trace, {"op": 0, "slot": 0, "dim": 0})
-    assert [*told] == ["error"]
-    assert "it writes the file" in told["error"]
+    found = answer_why(trace, {"op": 0, "slot": 0, "dim": 0})
+    assert [*found] == ["error"]
+    assert "it writes the file" in found["error"]
 
 
 def test_a_question_is_answered_in_a_thread_under_its_number(trace):
-    done, told = threading.Event(), []
+    done, found = threading.Event(), []
     asked = {"kind": "why", "id": 3, "op": 0, "slot": 0, "dim": 2}
     for answers in answers_of(trace):
-        answers.receive(asked, lambda answer: (told.append(answer), done.set()))
+        answers.receive(asked, lambda answer: (found.append(answer), done.set()))
     assert done.wait(TIMEOUT)
-    (answer,) = told
+    (answer,) = found
     assert (answer["kind"], answer["id"]) == ("why", 3)
     assert answer["steps"][0]["value"] == 5
 
@@ -182,20 +182,20 @@ def test_no_answer_is_worked_out_while_something_is_recorded(trace):
     assert done.wait(TIMEOUT)
 
 
-def test_a_size_that_is_no_more_is_told_in_words(trace):
-    done, told = threading.Event(), []
+def test_a_size_that_is_no_more_is_said(trace):
+    done, found = threading.Event(), []
     _, whys = answers_of(trace)
     whys.answer(
         {"id": 0, "op": 0, "slot": 0, "dim": 9},
-        lambda answer: (told.append(answer), done.set()),
+        lambda answer: (found.append(answer), done.set()),
     )
     assert done.wait(TIMEOUT)
-    assert "IndexError" in told[0]["error"]
+    assert "IndexError" in found[0]["error"]
 
 
 def test_a_module_is_asked_for_as_any_tensor():
     with record() as trace:
         layer = nn.Linear(batch, 2)
     assert layer.weight.is_meta
-    told = answer_why(trace, {"op": 0, "slot": 0, "dim": 1})
-    assert told["steps"][0]["value"] == batch
+    found = answer_why(trace, {"op": 0, "slot": 0, "dim": 1})
+    assert found["steps"][0]["value"] == batch

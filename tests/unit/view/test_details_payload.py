@@ -44,7 +44,7 @@ def test_inputs_have_the_names_of_the_schema():
     assert names["aten.cat.default"] == ["tensors[0]", "tensors[1]"]
 
 
-def test_deaths_tell_after_which_operator_a_storage_was_freed():
+def test_deaths_show_after_which_operator_a_storage_was_freed():
     def run():
         x = torch.ones(3)  # 0
         y = x + 1  # 1

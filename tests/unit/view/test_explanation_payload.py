@@ -90,7 +90,7 @@ def test_no_file_is_sent_for_a_repair_outside_of_a_cell():
     }
 
 
-def test_steps_of_a_lineage_stand_in_the_order_in_which_they_are_told():
+def test_steps_of_a_lineage_stand_in_the_order_in_which_they_are_shown():
     steps = (
         Step(value=12, text="a * b", line=4, parts=(1, 2)),
         Step(value=4, text="a, written", line=2, column=4, end_column=5),

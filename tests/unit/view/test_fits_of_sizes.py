@@ -41,21 +41,21 @@ def trace():
 
 @pytest.fixture
 def ask():
-    """Ask for a fit, and wait for all that is told."""
+    """Ask for a fit, and wait for all that is sent."""
 
-    def work_out(trace, name="batch", choices=(), on_told=lambda _: None):
-        told = []
-        fits = FitsOf(trace, lambda **traits: (told.append(traits), on_told(fits)))
+    def work_out(trace, name="batch", choices=(), on_sent=lambda _: None):
+        sent = []
+        fits = FitsOf(trace, lambda **traits: (sent.append(traits), on_sent(fits)))
         asked = {"name": name, "choices": [*choices], "device": "t4"}
         fits.receive(json.loads(json.dumps(asked)))
         fits.wait(TIMEOUT)
-        return told
+        return sent
 
     return work_out
 
 
-def last(told, name):
-    return next(traits[name] for traits in reversed(told) if name in traits)
+def last(sent, name):
+    return next(traits[name] for traits in reversed(sent) if name in traits)
 
 
 def test_it_offers_the_sizes_that_the_cell_names(trace):
@@ -65,7 +65,7 @@ def test_it_offers_the_sizes_that_the_cell_names(trace):
     assert offer["reason"] == ""
 
 
-def test_a_cell_without_a_size_is_told_how_to_have_one():
+def test_a_cell_without_a_size_shows_how_to_have_one():
     with record() as trace:
         torch.ones(3)
     assert offer_fits(trace)["reason"] == NOTHING
@@ -85,22 +85,22 @@ def test_a_cell_that_cannot_be_run_again_says_why():
 
 
 def test_the_largest_size_is_that_of_fit(trace, ask):
-    told = ask(trace)
-    (growth,) = last(told, "growths")
+    sent = ask(trace)
+    (growth,) = last(sent, "growths")
     fit = fit_trace(trace, "t4", {"batch": ...}).sizes["batch"]
     assert growth["largest"] == fit.largest
     assert growth["recorded"] == fit.recorded
     assert growth.keys() == {*Growth.__dataclass_fields__}
-    assert last(told, "fit_state") == {"is_running": False, "message": ""}
+    assert last(sent, "fit_state") == {"is_running": False, "message": ""}
 
 
-def test_each_choice_is_told_as_soon_as_it_is_known(trace, ask):
-    told = ask(trace, choices=["sgd", "fused"])
-    numbers = [len(traits["growths"]) for traits in told if "growths" in traits]
+def test_each_choice_is_shown_as_soon_as_it_is_known(trace, ask):
+    sent = ask(trace, choices=["sgd", "fused"])
+    numbers = [len(traits["growths"]) for traits in sent if "growths" in traits]
     assert numbers == [1, 2, 3, 4]
-    choices = [growth["choices"] for growth in last(told, "growths")]
+    choices = [growth["choices"] for growth in last(sent, "growths")]
     assert choices == [(), ("sgd",), ("fused",), ("sgd", "fused")]
-    peaks = {growth["choices"]: growth["largest"] for growth in last(told, "growths")}
+    peaks = {growth["choices"]: growth["largest"] for growth in last(sent, "growths")}
     assert peaks["sgd",] > peaks[()]
 
 
@@ -119,23 +119,22 @@ def resized():
 @pytest.mark.parametrize("of", ["trace", "resized"])
 def test_the_stretches_are_those_of_the_payload(of, request, ask):
     trace = request.getfixturevalue(of)
-    told = ask(trace)
-    sent, payload = last(told, "stretches")["batch"], memory_payload(trace)
-    at = sent["sizes"].index(8)
-    nbytes = [sent["rows"][row][at] for row in sent["row"]]
+    stretches, payload = last(ask(trace), "stretches")["batch"], memory_payload(trace)
+    at = stretches["sizes"].index(8)
+    nbytes = [stretches["rows"][row][at] for row in stretches["row"]]
     assert nbytes == [payload["sizes"][number] for number in payload["nbytes"]]
 
 
-def test_an_unknown_name_is_told(trace, ask):
-    told = ask(trace, name="nobody")
-    assert last(told, "fit_state") == {
+def test_an_unknown_name_is_shown(trace, ask):
+    sent = ask(trace, name="nobody")
+    assert last(sent, "fit_state") == {
         "is_running": False,
         "message": "the block has no name 'nobody' for a positive integer",
     }
-    assert not any("growths" in traits for traits in told)
+    assert not any("growths" in traits for traits in sent)
 
 
-def test_what_cannot_be_done_again_is_told(tmp_path, ask):
+def test_what_cannot_be_done_again_is_shown(tmp_path, ask):
     batch = 2
     with record() as trace:
         torch.ones(batch)
@@ -145,20 +144,20 @@ def test_what_cannot_be_done_again_is_told(tmp_path, ask):
 
 
 def test_it_can_be_stopped(trace, ask):
-    told = ask(trace, on_told=lambda fits: fits.receive({}))
-    assert last(told, "fit_state") == {"is_running": False, "message": "stopped"}
-    assert not any("growths" in traits for traits in told)
+    sent = ask(trace, on_sent=lambda fits: fits.receive({}))
+    assert last(sent, "fit_state") == {"is_running": False, "message": "stopped"}
+    assert not any("growths" in traits for traits in sent)
 
 
 def test_it_waits_while_something_else_is_recorded(trace):
-    told = []
-    fits = FitsOf(trace, lambda **traits: told.append(traits))
+    sent = []
+    fits = FitsOf(trace, lambda **traits: sent.append(traits))
     with record():
         fits.receive({"name": "batch", "choices": [], "device": "t4"})
         fits.wait(0.5)
-        assert not any("growths" in traits for traits in told)
+        assert not any("growths" in traits for traits in sent)
     fits.wait(TIMEOUT)
-    assert len(last(told, "growths")) == 1
+    assert len(last(sent, "growths")) == 1
 
 
 def test_while_it_works_the_others_go_on(trace):
@@ -172,15 +171,15 @@ def test_while_it_works_the_others_go_on(trace):
 
     busy = threading.Thread(target=keep_busy)
     busy.start()
-    told = []
-    fits = FitsOf(trace, lambda **traits: told.append(traits))
+    sent = []
+    fits = FitsOf(trace, lambda **traits: sent.append(traits))
     started = time.monotonic()
     fits.receive({"name": "batch", "choices": ["sgd"], "device": "t4"})
     fits.wait(TIMEOUT)
     is_done.set()
     busy.join()
     assert time.monotonic() - started < TIMEOUT
-    assert len(last(told, "growths")) == 2
+    assert len(last(sent, "growths")) == 2
 
 
 def test_the_report_has_what_was_told(trace):
@@ -222,13 +221,13 @@ def worked_out(request):
     """Return the name of a size, what Python knows, and what the browser does."""
     if NODE is None:
         pytest.skip("no Node.js on this machine")
-    trace, told, name = record_attention(), {}, request.param
-    fits = FitsOf(trace, lambda **traits: told.update(traits))
+    trace, sent, name = record_attention(), {}, request.param
+    fits = FitsOf(trace, lambda **traits: sent.update(traits))
     fits.receive({"name": name, "choices": [], "device": "t4"})
     fits.wait(TIMEOUT)
     sent = {
-        "growth": told["growths"][0],
-        "stretches": told["stretches"][name],
+        "growth": sent["growths"][0],
+        "stretches": sent["stretches"][name],
         "sizes": SIZES,
         "rooms": ROOMS,
     }

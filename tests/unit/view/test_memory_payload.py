@@ -130,10 +130,10 @@ def dump(trace):
     return json.loads(done.stdout)
 
 
-def sum_by(living, find_key):
+def sum_by(live, find_key):
     """Return bytes by key, in order of key."""
     sums = {}
-    for storage in living.storages:
+    for storage in live.storages:
         key = find_key(storage)
         sums[key] = sums.get(key, 0) + storage.nbytes
     return sums
@@ -155,7 +155,7 @@ def test_the_browser_knows_the_same_after_each_operator(trace):
         for node in tree.walk()
     ]
     for index, (by_module, by_line) in enumerate(found["live"]):
-        living = memory.at(index)
-        assert dict(by_line) == sum_by(living, lambda s: s.line or 0)
+        live = memory.at(index)
+        assert dict(by_line) == sum_by(live, lambda s: s.line or 0)
         named = {modules[at] if at >= 0 else None: n for at, n in by_module}
-        assert named == dict(living.by_module)
+        assert named == dict(live.by_module)

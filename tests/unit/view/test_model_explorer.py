@@ -38,12 +38,12 @@ def test_the_layers_of_an_operator_are_its_modules(graph):
     assert product["namespace"] == "model/0"
 
 
-def test_a_node_tells_its_arguments_and_its_cost(graph):
+def test_a_node_shows_its_arguments_and_its_cost(graph):
     (product,) = find_nodes(graph, "aten.addmm.default")
-    told = read_attributes(product["attrs"])
-    assert told["FLOPs"] == "48 FLOPs"  # 2 * 4 * 2 * 3
-    assert told["function"] == "torch.nn.functional.linear"
-    assert told["phase"] == "forward"
+    found = read_attributes(product["attrs"])
+    assert found["FLOPs"] == "48 FLOPs"  # 2 * 4 * 2 * 3
+    assert found["function"] == "torch.nn.functional.linear"
+    assert found["phase"] == "forward"
 
 
 def test_what_leads_to_a_node_is_there_and_each_input_has_its_name(graph):
@@ -66,11 +66,11 @@ def test_a_parameter_of_a_model_from_outside_lies_in_its_module(graph):
     assert weight["namespace"] == bias["namespace"] == "model/0"
 
 
-def test_a_layer_tells_what_module_it_is(graph):
-    told = graph["groupNodeAttributes"]["model/0"]
-    assert told["class"] == "Linear"
-    assert told["parameters"] == "9"
-    assert told["bytes"] == "36 bytes"
+def test_a_layer_shows_what_module_it_is(graph):
+    found = graph["groupNodeAttributes"]["model/0"]
+    assert found["class"] == "Linear"
+    assert found["parameters"] == "9"
+    assert found["bytes"] == "36 bytes"
 
 
 def test_layers_begin_with_the_phase_where_there_are_several(tmp_path):
