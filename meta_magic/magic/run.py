@@ -123,14 +123,14 @@ class Run:
 def make_interrupts() -> "Interrupts":
     """Return a handler of interrupts, which wait while a thread starts or ends."""
     try:
-        from meta_magic.torch_private.interrupts import Interrupts, unbroken  # noqa: PLC0415  needs torch
+        from meta_magic.torch_private.interrupts import Interrupts, uninterrupted  # noqa: PLC0415  needs torch
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise UsageError(NO_TORCH) from None
-    unbroken(ProgressLine.start)
-    unbroken(ProgressLine.show)
-    unbroken(ProgressLine.finish)
+    uninterrupted(ProgressLine.start)
+    uninterrupted(ProgressLine.show)
+    uninterrupted(ProgressLine.finish)
     return Interrupts()
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.origins import live_storages_of
 from meta_magic.replaying.operators import is_dense
-from meta_magic.torch_private.interrupts import unbroken
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.trace.program import Program
 from meta_magic.trace.signature import Geometry, span_nbytes
 
@@ -218,7 +218,7 @@ class Kept:
         """Return the content of a storage; not to be written."""
         return self._contents[storage].real
 
-    @unbroken
+    @uninterrupted
     def take(self, storage: int) -> UntypedStorage:
         """Remove a content and return it."""
         content = self._contents.pop(storage)
@@ -227,7 +227,7 @@ class Kept:
         self.nbytes -= content.real.nbytes()
         return content.real
 
-    @unbroken
+    @uninterrupted
     def put(self, storage: int, content: Content) -> None:
         """Keep a content, unless a later one is kept."""
         known = self._contents.get(storage)

@@ -23,7 +23,7 @@ from meta_magic.replaying.storage_index import (
     Writers,
     read_rows,
 )
-from meta_magic.torch_private.interrupts import unbroken
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.trace.program import DRAW, HEADER, Program, Randomness
 from meta_magic.trace.signature import CallSite, Geometry, Signature
 
@@ -174,7 +174,7 @@ class ProgramCalls:
         self.readers = Readers(self)
         self.read(program)
 
-    @unbroken
+    @uninterrupted
     def read(self, program: Program) -> None:
         """Read a program, or what was added to it since it was read last."""
         if self._n_read:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from meta_magic.torch_private.interrupts import Interrupts, must_wait, unbroken
+from meta_magic.torch_private.interrupts import Interrupts, must_wait, uninterrupted
 from meta_magic.torch_private.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class Guard:
         finally:
             self.leave(carried)
 
-    @unbroken
+    @uninterrupted
     def enter(self) -> None:
         """Enter all contexts; on any failure or interrupt none stays entered."""
         self._entered = []
@@ -93,7 +93,7 @@ class Guard:
         # A plain store: Python looks for signals at calls and jumps only.
         self._interrupts.is_held = False
 
-    @unbroken
+    @uninterrupted
     def leave(self, carried: Snapshot | None = None) -> None:
         """Leave all contexts, restore, then deliver an interrupt that came.
 

@@ -269,7 +269,7 @@ class Recording:
             failed=find_failed_call(error, self._modes, write.registry, self._borrowed),
         )
         keep_origin(write, program, trees, module_by_number, modules_in(namespace))
-        self._values.hand_over(program)
+        self._values.keep_for_later(program)
         for part in (write.calls, write.numbers, write.registry, self._borrowed):
             part.close()
         return trace

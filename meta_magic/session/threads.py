@@ -52,7 +52,7 @@ class TorchWatch(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Stay:
+class KeptMode:
     """Keeps a mode entered for as long as the current thread lives."""
 
     def __init__(self, mode: TorchFunctionMode) -> None:
@@ -112,7 +112,7 @@ class ThreadWatch(Replacements):
 
     def _watch_new_thread(self, frame: FrameType, event: str, argument: object) -> None:
         """Watch a new thread, which calls this profile function first of all."""
-        of_thread.stay = Stay(TorchWatch(self._note_thread))
+        of_thread.stay = KeptMode(TorchWatch(self._note_thread))
         sys.setprofile(self._old_profile)
         old: Callable[..., Any] | None = self._old_profile
         if old is not None:

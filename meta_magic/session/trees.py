@@ -62,7 +62,7 @@ class TreeFinder:
         early = self._calls.early_trees
         described = set[int]().union(*(tree.fqn_by_module for tree in trees if early))
         trees += [
-            tree.of_the_past(calls)
+            tree.with_final_calls(calls)
             for number, tree in early.items()
             if number not in described
         ]

@@ -247,7 +247,7 @@ class ValuesOnDemand:
         """Return the state of a CPU generator; None if that is beyond the limits."""
         return self._evaluator.state_at(self._snapshot(), source, self._budget)
 
-    def hand_over(self, program: Program) -> None:
+    def keep_for_later(self, program: Program) -> None:
         """Let later recordings use the values that were computed in this one."""
         self._evaluator.keep_contents(program)
 

@@ -11,7 +11,7 @@ import torch
 from torch import ScriptObject, Tensor, _ops, distributed
 from torch.library import _impls
 
-from meta_magic.torch_private.interrupts import unbroken
+from meta_magic.torch_private.interrupts import uninterrupted
 
 OpOverload = _ops.OpOverload
 DispatchKey = torch._C.DispatchKey
@@ -94,7 +94,7 @@ def is_python_excluded() -> bool:
     return torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.Python)
 
 
-@unbroken
+@uninterrupted
 def override_kernel(
     library: torch.library.Library, name: str, kernel: Callable[..., Any]
 ) -> None:
@@ -117,7 +117,7 @@ def add_kernel(
     library.m.impl(name, "Meta", kernel)  # type: ignore[union-attr]  # None at its end
 
 
-@unbroken
+@uninterrupted
 def destroy_library(library: torch.library.Library) -> None:
     """Remove the kernels of a library; without it they stay after the cell."""
     library._destroy()

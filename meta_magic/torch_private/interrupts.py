@@ -44,7 +44,7 @@ IMPORTS: Final = ("<frozen importlib.", importlib.__file__)
 unbroken_codes: set[CodeType] = set()
 
 
-def unbroken(function: Function) -> Function:
+def uninterrupted(function: Function) -> Function:
     """Delay interrupts until a function, and all it calls, has ended.
 
     For functions that would leave records half written. The decorator costs nothing at
@@ -142,11 +142,11 @@ class Interrupts:
             return
         self.pending.append(number)
         if not self.is_held:
-            again = threading.Timer(RETRY_SECONDS, self._come_again)
+            again = threading.Timer(RETRY_SECONDS, self._raise_pending)
             again.name = "meta_magic interrupt"
             again.start()
 
-    def _come_again(self) -> None:
+    def _raise_pending(self) -> None:
         # Nothing is pending if another timer raised it meanwhile.
         with contextlib.suppress(IndexError):
             signal.raise_signal(self.pending.pop())

@@ -17,7 +17,7 @@ from torch._prims_common import suggest_memory_format as memory_format
 from torch._subclasses import meta_utils
 from torch.utils import checkpoint
 
-from meta_magic.torch_private.interrupts import unbroken
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 
 # A materialized parameter is a new object, and an optimizer keeps the old one.
@@ -82,7 +82,7 @@ def is_counted_with(tensor: Tensor, other: Tensor) -> bool:
         return bool(version_of(other) != before)
 
 
-@unbroken
+@uninterrupted
 def number_counters(tensors: Sequence[Tensor]) -> list[int]:
     """Return a number for each tensor, the same for those that share a write counter.
 

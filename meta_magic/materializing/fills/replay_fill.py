@@ -33,11 +33,11 @@ from meta_magic.materializing.report import (
 from meta_magic.materializing.targets import Target, group_targets
 from meta_magic.recording.identities.generator_carryover import (
     CarriedGenerator,
+    advance_own,
     carry_generator,
     find_carried_end,
     forget_carried,
     mark_state,
-    move_own,
 )
 from meta_magic.recording.identities.origins import Origin
 from meta_magic.replaying.devices import estimate_seconds, measure_rates
@@ -215,7 +215,7 @@ class ReplayFill:
         """
         shares = [share for share in self._shares if share.moves_generator]
         parts = [part for share in shares for part in share.replay.parts]
-        if False in {move_own(part.program, part.state_at) for part in parts}:
+        if False in {advance_own(part.program, part.state_at) for part in parts}:
             yield OWN_UNMOVED
         moved = {move_generator(s.located.origin, s.replay) for s in shares}
         moved |= {move_earlier(share.replay) for share in shares}

@@ -30,7 +30,7 @@ from meta_magic.torch_private.dispatcher import (
     run_kernel,
     schema_of,
 )
-from meta_magic.torch_private.interrupts import unbroken
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableAutocast
 from meta_magic.torch_private.replaced import (
     AUTOCAST_ENTRY,
@@ -280,7 +280,7 @@ class DeviceAutocast:
         """Return a constructor for which meta is the recorded device."""
         device = self._device
 
-        @unbroken
+        @uninterrupted
         def init(autocast: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
             wanted = device if device_type == "meta" else device_type
             wanted = "cuda" if wanted in LIKE_CUDA else wanted
@@ -307,7 +307,7 @@ class DeviceAutocast:
     def _make_entry(self, before: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``__enter__`` of autocast, which starts to cast on meta as well."""
 
-        @unbroken
+        @uninterrupted
         def enter(autocast: Any, *args: Any) -> Any:
             entered = before(autocast, *args)
             try:
@@ -322,7 +322,7 @@ class DeviceAutocast:
     def _make_exit(self, before: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``__exit__`` of autocast, which stops to cast on meta as well."""
 
-        @unbroken
+        @uninterrupted
         def leave(autocast: Any, *args: Any) -> Any:
             try:
                 return before(autocast, *args)

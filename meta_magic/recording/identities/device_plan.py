@@ -158,7 +158,7 @@ class DevicePlan:
         given = () if running is None else tensors_in(running.args)
         return next((self.placement_of(tensor) for tensor in given), None)
 
-    def name_all(self, made: Iterable[Tensor], device: torch.device) -> None:
+    def set_placements(self, made: Iterable[Tensor], device: torch.device) -> None:
         """Set the placement of tensors that a function made without an operator."""
         placement = None if device == META else device
         for tensor in made:

@@ -160,7 +160,7 @@ def forget_carried(program: Program) -> None:
             kept.remove(carried)
 
 
-def move_own(program: Program, state_at: Callable[[int], Tensor | None]) -> bool:
+def advance_own(program: Program, state_at: Callable[[int], Tensor | None]) -> bool:
     """Set the user's generators to their states after the recorded draws.
 
     Only those whose state is still the one carried over, and whose draws were all made.

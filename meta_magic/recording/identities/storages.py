@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.geometries import span_nbytes
-from meta_magic.torch_private.interrupts import unbroken
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import address_of_storage, storage_under
 
@@ -202,7 +202,7 @@ class StorageRegistry:
         self.freed: list[StorageRef] = []
         self._on_death = self.freed.append
 
-    @unbroken
+    @uninterrupted
     def note_deaths(self) -> None:
         """Note the storages freed since the last time; to be called before reading.
 
@@ -274,7 +274,7 @@ class StorageRegistry:
             ref = self._add_seen(storage, tensor, nbytes, placement)
         return ref
 
-    @unbroken
+    @uninterrupted
     def _add_seen(
         self,
         storage: UntypedStorage,

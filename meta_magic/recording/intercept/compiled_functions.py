@@ -132,7 +132,7 @@ class EagerStance:
         self._stance.__enter__()
 
 
-def let_meta_in(validate: Any) -> Any:
+def accept_meta(validate: Any) -> Any:
     """Return the check of ``flex_attention``, but for meta tensors."""
 
     def validate_unless_meta(query: torch.Tensor, *others: torch.Tensor) -> None:
@@ -214,7 +214,7 @@ def skip(_: Any) -> Any:
 
 
 REPLACEMENTS: Final = (
-    (CHECK_OF_FLEX_ATTENTION, let_meta_in),
+    (CHECK_OF_FLEX_ATTENTION, accept_meta),
     (ATTENTION_OF_NESTED, refuse_meta),
     (CHECK_OF_TRACE, skip),
     (JIT_BUILTINS, find_builtin_of),

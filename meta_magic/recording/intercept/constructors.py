@@ -57,7 +57,7 @@ N_POSITIONS: Final[dict[Any, int]] = {
 ONE_ELEMENT: Final = "only one element tensors can be converted to Python scalars"
 
 
-def run_unasked(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def run_legacy(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run on meta the operators that a legacy constructor runs on the CPU.
 
     Args:

@@ -32,7 +32,7 @@ __all__ = [
     "REBUILDING",
     "UNPICKLED",
     "copy_deeply",
-    "copy_flatly",
+    "copy_shallowly",
     "find_copied",
     "is_copying",
     "rebuild_without_content",
@@ -64,7 +64,7 @@ def copy_deeply(args: Args, registry: TensorRegistry) -> Tensor:
         storage = copy.deepcopy(tensor.untyped_storage(), memo)
         made = tensor.new_empty(())
         made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
-        name_as(made, tensor, registry)
+        copy_placement(made, tensor, registry)
         if tensor.is_conj():
             made = made.conj_physical()
         if tensor.is_neg():
@@ -77,7 +77,7 @@ def copy_deeply(args: Args, registry: TensorRegistry) -> Tensor:
     return made
 
 
-def name_as(made: Tensor, tensor: Tensor, registry: TensorRegistry) -> None:
+def copy_placement(made: Tensor, tensor: Tensor, registry: TensorRegistry) -> None:
     """Give a tensor the placement of another one."""
     with DisableTorchFunction():
         registry.note_deaths()
@@ -98,7 +98,7 @@ def find_copied(caller: FrameType) -> object:
     return None
 
 
-def copy_flatly(caller: FrameType, registry: TensorRegistry) -> Tensor | None:
+def copy_shallowly(caller: FrameType, registry: TensorRegistry) -> Tensor | None:
     """Return another tensor on the storage of the tensor that ``copy.copy`` copies now.
 
     Args:

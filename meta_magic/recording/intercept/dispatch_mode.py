@@ -137,7 +137,7 @@ class Dispatch:
         """
         returned = self._runner.run(self, call)
         if self._shared is not None and read is not None and call.table.written:
-            self._shared.give_out(read)
+            self._shared.update_arrays(read)
         return returned
 
     def _read_arrays(self, args: Args, kwargs: Kwargs | None) -> Sequence[Tensor]:

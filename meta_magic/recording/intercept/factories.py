@@ -23,7 +23,7 @@ from meta_magic.recording.intercept.constructors import (
 from meta_magic.recording.intercept.copies import (
     REBUILDING,
     UNPICKLED,
-    copy_flatly,
+    copy_shallowly,
     rebuild_without_content,
 )
 from meta_magic.recording.intercept.higher_order import make_below
@@ -161,7 +161,7 @@ class Factories:
     ) -> Any:
         """Keep the values of a tensor that was made from them, and return it."""
         if func is torch.Tensor.new_tensor and kwargs.get("device") is None:
-            self._plan.name_all([made], self._plan.placement_of(args[0]) or META)
+            self._plan.set_placements([made], self._plan.placement_of(args[0]) or META)
         data = data_of(func, args, kwargs)
         if holds_planned(data) and made.is_meta:
             return self._join(data, made)
@@ -224,7 +224,7 @@ class Factories:
                 return moved
             number = torch.tensor([value], dtype=made.dtype, device=META)
             self._constants.note_values(number, torch.tensor, ([value],), {})
-            plan.name_all([number], placement)
+            plan.set_placements([number], placement)
             return number
 
         return join_values(data, made, make)
@@ -278,12 +278,13 @@ class Factories:
             made = func(*args, **{**kwargs, "device": META})
         finally:
             plan.wanted = before
-        plan.name_all(tensors_in(made), wanted)  # some were made without any operator
+        # Some tensors were made without any operator.
+        plan.set_placements(tensors_in(made), wanted)
         return made
 
     def _rebuild(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
         """Make the tensor that Python copies; note an unpickled one without content."""
-        copied = copy_flatly(caller, self._registry)
+        copied = copy_shallowly(caller, self._registry)
         if copied is not None:
             return copied
         self._diagnostics.note("load", UNPICKLED)

@@ -55,17 +55,17 @@ class GeneratorStates(Replacements):
         def get_rng_state() -> Tensor:
             caller = str(sys._getframe(1).f_globals.get("__name__"))
             if caller.partition(".")[0] not in INNER:
-                self._catch_up()
+                self._advance()
             return before()
 
         return get_rng_state
 
-    def _catch_up(self) -> None:
+    def _advance(self) -> None:
         """Move the generator to its state as if all draws had been made."""
         missing = self._draws.find_missing(None)
         state = self._values.state_at(missing) if missing else None
         if state is not None:
-            self._draws.catch_up(state)
+            self._draws.advance_default(state)
         elif missing:
             self._diagnostics.note("draw", UNKNOWN)
             self._diagnostics.note_caveat(UNKNOWN)

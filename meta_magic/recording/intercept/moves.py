@@ -137,7 +137,7 @@ class Mover:
         )
         if here is None and tensor.is_meta and is_at_home:
             here = placement  # a factory would have made it there
-            plan.name_all([tensor], placement)
+            plan.set_placements([tensor], placement)
         if here != placement:
             return self.carry(tensor, placement, options)
         is_same = options.get("memory_format") in FORMATS and not options.get("copy")
@@ -169,7 +169,7 @@ class Mover:
         if not is_written:
             return NotImplemented
         moved = Tensor.to(tensor, device=META, **options)
-        self.plan.name_all([moved], META)
+        self.plan.set_placements([moved], META)
         return moved
 
     def _name_type(self, tensor: Tensor, caller: FrameType) -> Any:

@@ -7,7 +7,7 @@ import torch
 from meta_magic.recording.as_device.attention import DeviceAttention
 from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.intercept.constructors import LEGACY, run_unasked
+from meta_magic.recording.intercept.constructors import LEGACY, run_legacy
 from meta_magic.recording.intercept.higher_order import has_inside, run_inside
 from meta_magic.recording.intercept.kernel_calls import KernelCalls, OperatorCall
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
@@ -68,7 +68,7 @@ class OperatorRunner:
         entry = table.entries.get(key)
         if entry is not None and entry.is_on_real and is_unwatched():
             return self._kernels.call_on_real(entry, call)
-        if self._special.is_left_out(args, kwargs):
+        if self._special.is_unrecorded(args, kwargs):
             return func(*args, **kwargs)
         returned: Any = NotImplemented
         if has_inside(func, args):
@@ -77,7 +77,7 @@ class OperatorRunner:
                 returned = run_inside(mode, func, args, kwargs)
         is_legacy = func in LEGACY and self._sites.function is None
         if returned is NotImplemented and is_legacy:
-            returned = run_unasked(mode, func, args, kwargs)
+            returned = run_legacy(mode, func, args, kwargs)
         if returned is NotImplemented:
             returned = self._kernels.call(call)
         if returned is NotImplemented:  # real tensors go to meta first

@@ -54,5 +54,5 @@ class Packer:
         values = lengths.tolist()
         made = torch.tensor(values, device=META)
         self._constants.note_values(made, torch.tensor, (values,), {})
-        self._plan.name_all([made], CPU)
+        self._plan.set_placements([made], CPU)
         return padded, made

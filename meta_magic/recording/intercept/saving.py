@@ -80,7 +80,7 @@ class Saver:
                 (real,) = self.compute([value])
             return NotImplemented if real is None else real.__reduce_ex__(PROTOCOL)
 
-        given.arguments["pickle_module"] = PicklesOtherwise(module, reduce)
+        given.arguments["pickle_module"] = ReducingPickle(module, reduce)
         saved = plain(*given.args, **given.kwargs)
         self.note_saved("torch.save", metas)
         return saved
@@ -151,7 +151,7 @@ class Saver:
             return [*map(match_class, reals, tensors)]
 
 
-class PicklesOtherwise:
+class ReducingPickle:
     """A module such as ``pickle``, whose pickler calls ``reduce`` for each object.
 
     Args:
@@ -176,7 +176,7 @@ class PicklesOtherwise:
         return getattr(self._module, name)
 
 
-class Nowhere:
+class NullFile:
     """A file that keeps nothing."""
 
     def write(self, data: Any) -> int:
@@ -199,7 +199,7 @@ def find_on_meta(value: object, module: Any = pickle) -> list[Tensor]:
         is_data = isinstance(part, (torch.UntypedStorage, torch.TypedStorage))
         return EMPTY if id(part) in found or is_data else NotImplemented
 
-    PicklesOtherwise(module, note).Pickler(Nowhere(), PROTOCOL).dump(value)
+    ReducingPickle(module, note).Pickler(NullFile(), PROTOCOL).dump(value)
     return list(found.values())
 
 

@@ -225,7 +225,7 @@ class SharedMemory:
         """Whether an array shares the memory of one of some tensors."""
         return bool(self._arrays) and bool(self._arrays.sharing(tensors))
 
-    def give_out(
+    def update_arrays(
         self, tensors: Iterable[Tensor], written: SharedArray | None = None
     ) -> None:
         """Copy to arrays what an operator may have written to tensors.
@@ -281,7 +281,7 @@ class SharedMemory:
         finally:
             self._is_writing, sites.running = False, before
         if len(self._arrays) > 1:
-            self.give_out([tensor], written=array)
+            self.update_arrays([tensor], written=array)
 
     def _write_array(self, array: SharedArray) -> None:
         """Copy the values of a tensor to the array that shares its memory."""

@@ -109,7 +109,7 @@ class SpecialTensors:
             self._diagnostics.count_unseen(names[0])
         return bool(names)
 
-    def is_left_out(self, args: Args, kwargs: Kwargs) -> bool:
+    def is_unrecorded(self, args: Args, kwargs: Kwargs) -> bool:
         """Whether an operator is not recorded: nested tensors have no shape.
 
         A tensor that a ``FakeTensorMode`` makes is not recorded either.

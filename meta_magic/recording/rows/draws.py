@@ -44,7 +44,7 @@ from meta_magic.recording.rows.generator_tokens import (
     read_accelerators,
 )
 from meta_magic.recording.signatures.entries import Given
-from meta_magic.torch_private.interrupts import unbroken
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.tensor_internals import address_of_generator
 from meta_magic.trace.program import EarlierEnd, Program, Randomness
 
@@ -87,7 +87,7 @@ class DrawList:
         self._made: dict[int, Tensor] = {}
         self._accelerator: tuple[tuple[str, bytes], ...] = ()
 
-    @unbroken
+    @uninterrupted
     def _add(self, op: int, stream: Stream, source: int) -> None:
         draw = len(self._shadows)
         if draw == 0 and torch.cuda.is_initialized():
@@ -189,7 +189,7 @@ class Draws(DrawList):
         source = self._find_source(self._stream_of(generator))
         return 0 if self._is_there(source) else source
 
-    def catch_up(self, state: Tensor) -> None:
+    def advance_default(self, state: Tensor) -> None:
         """Set torch's default generator to its state after all draws so far."""
         put_state(self._default.generator, state)
 
@@ -303,7 +303,7 @@ class Draws(DrawList):
 
     def _find_source(self, stream: Stream) -> int:
         """Return the source of a generator's state; note the state that it has."""
-        draw = stream.find_put() - self._base
+        draw = stream.find_token() - self._base
         if not 0 <= draw < len(self._shadows):
             token, state = stream.read()
             if token is None:

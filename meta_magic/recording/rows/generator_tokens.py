@@ -82,7 +82,7 @@ class Stream:
             self.generator.set_state(marked)
         self._memory = find_memory(self.generator, *numbers)
 
-    def find_put(self) -> int:
+    def find_token(self) -> int:
         """Return the token written last, if the generator's memory shows it unchanged.
 
         ``UNKNOWN`` if it changed, or if only a copy of its state would show it.

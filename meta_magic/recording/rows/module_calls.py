@@ -28,7 +28,7 @@ from meta_magic.recording.identities.storages import Clock
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_trees import ModuleNumbers, Tree, describe_tree
 from meta_magic.torch_private.autograd import current_autograd_node
-from meta_magic.torch_private.interrupts import unbroken
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
     WithoutTracing,
@@ -232,7 +232,7 @@ class ModuleCallRecorder:
         self._registry.note_deaths()
         self._live = self._numbers.live()
 
-    @unbroken
+    @uninterrupted
     def _before(self, module: nn.Module, args: tuple[object, ...]) -> None:
         if threading.get_ident() != self._thread:
             self.threads.add(threading.current_thread().name)
@@ -256,7 +256,7 @@ class ModuleCallRecorder:
         if self.is_in_backward:
             self.while_in_backward.append((self.word >> 1) - 1)
 
-    @unbroken
+    @uninterrupted
     def _after(self, module: nn.Module, args: tuple[object, ...], *rest: Any) -> None:
         if threading.get_ident() != self._thread or not self._stack:
             return

@@ -144,7 +144,7 @@ class Tree:
         """Number of the root module: it is described first."""
         return next(iter(self.fqn_by_module))
 
-    def of_the_past(self, calls_by_module: CallsByModule) -> "Tree":
+    def with_final_calls(self, calls_by_module: CallsByModule) -> "Tree":
         """Return the tree of a module that is gone, with all of its calls.
 
         Its versions are dropped: its tensors may have been written since.

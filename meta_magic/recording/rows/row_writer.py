@@ -26,7 +26,7 @@ from meta_magic.torch_private.autograd import (
     sequence_number_of,
     variable_of,
 )
-from meta_magic.torch_private.interrupts import unbroken
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.trace.program import HEADER, TIED, Growing
 from meta_magic.trace.program_facts import StorageFacts
@@ -79,7 +79,7 @@ class StorageRoles:
             with DisableTorchFunction():
                 self._buffers.update(self._registry.find_storages([value]))
 
-    @unbroken
+    @uninterrupted
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         if threading.get_ident() != self._thread:
             return
@@ -220,7 +220,7 @@ class RowWriter:
         state = state_at(missing) if missing else None
         return self.draws.run(self._clock.now, generator, call, state)
 
-    @unbroken
+    @uninterrupted
     def flush(self) -> None:
         """Move the waiting words to the rows."""
         self.words.extend(self._buffer)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.torch_private.interrupts import Interrupts, must_wait, unbroken
+from meta_magic.torch_private.interrupts import Interrupts, must_wait, uninterrupted
 from meta_magic.torch_private.snapshot import RealTorch
 
 
@@ -65,7 +65,7 @@ def test_an_interrupt_waits_where_autocast_is_made_to_cast_on_meta(name):
 
 
 def test_an_interrupt_waits_in_what_must_not_be_broken():
-    assert unbroken(lambda: must_wait(sys._getframe()))()
+    assert uninterrupted(lambda: must_wait(sys._getframe()))()
 
 
 def test_an_interrupt_that_was_held_is_delivered_at_the_end():

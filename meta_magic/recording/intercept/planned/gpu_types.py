@@ -234,7 +234,7 @@ class TensorKind(type):
         made: Tensor = args[0].as_subclass(Tensor) if is_alias else cls.plain(*args)
         plan = find_plan()
         if cls.is_cuda and plan is not None:
-            plan.name_all([made], plan.read("cuda"))
+            plan.set_placements([made], plan.read("cuda"))
         return made
 
     def __instancecheck__(cls, value: object) -> bool:

@@ -245,5 +245,5 @@ class PlannedTraining(Replacements):
         if not isinstance(value, Tensor) or self._plan.placement_of(value) == placement:
             return value
         moved = value.to(META, copy=True)
-        self._plan.name_all([moved], placement)
+        self._plan.set_placements([moved], placement)
         return moved

@@ -37,7 +37,7 @@ from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
 from meta_magic.torch_private.autograd import read_hooks, set_hooks
-from meta_magic.torch_private.interrupts import unbroken
+from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     buffers_of,
@@ -127,7 +127,7 @@ class BorrowedModules(Replacements):
         self._thread = 0
         capture.borrow = self.borrow
 
-    @unbroken
+    @uninterrupted
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
         tree = partial(self._borrow_before, self._borrow_tree)
@@ -143,19 +143,19 @@ class BorrowedModules(Replacements):
         self._handle = register_optimizer_step_pre_hook(self._borrow_optimizer)
         self.exchange()
 
-    @unbroken
+    @uninterrupted
     def __exit__(self, *_: object) -> None:
         self._handle.remove()
         self.restore()
         self.give_back()
 
-    @unbroken
+    @uninterrupted
     def exchange(self) -> None:
         """Put everything that is borrowed on meta."""
         for borrowed in self._borrowed:
             borrowed.exchange()
 
-    @unbroken
+    @uninterrupted
     def give_back(self) -> None:
         """Make everything that is borrowed real again."""
         failed: RuntimeError | None = None
@@ -192,7 +192,7 @@ class BorrowedModules(Replacements):
         if is_capturable(real):
             self._borrow(real, self._capture.names.add(real))
 
-    @unbroken
+    @uninterrupted
     def _borrow(self, real: Tensor, name: str | None = None) -> None:
         with DisableTorchFunction():
             can_borrow = is_capturable(real) and real.is_leaf
@@ -203,7 +203,7 @@ class BorrowedModules(Replacements):
             self._borrowed.append(borrowed)
             self._tensor_by_id[id(real)] = real
 
-    @unbroken
+    @uninterrupted
     def move_for_good(self, real: Tensor, placement: torch.device) -> None:
         """Put a real leaf on meta, and leave it there after the cell.
 
@@ -214,7 +214,7 @@ class BorrowedModules(Replacements):
         with DisableTorchFunction():
             if is_capturable(real) and real.is_leaf:
                 swap_tensor_impl(real, self._make_twin(real, None, is_noted=False))
-                self._plan.name_all([real], placement)
+                self._plan.set_placements([real], placement)
 
     def _make_twin(
         self, real: Tensor, name: str | None, *, is_noted: bool = True
@@ -324,7 +324,7 @@ class BorrowedModules(Replacements):
                 borrow(holder)
         return is_due
 
-    @unbroken
+    @uninterrupted
     def _borrow_entry(self, state: MutableMapping[Any, Any], parameter: Tensor) -> None:
         known = state.get(parameter, MISSING)
         self._borrowed.append(BorrowedEntry(state, parameter, known))
