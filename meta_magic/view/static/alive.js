@@ -11,7 +11,7 @@ import { add_up_lives, read_lives } from "./memory/lives.js";
 /** @type {WeakMap<import("./data.js").TraceView, LiveBytes>} */
 const KNOWN = new WeakMap();
 
-/** What lives in a trace. @param {import("./data.js").TraceView} trace @returns {LiveBytes} */
+/** The live storages of a trace over time. @param {import("./data.js").TraceView} trace @returns {LiveBytes} */
 export function find_live(trace) {
   if (!KNOWN.has(trace)) {
     const lives = read_lives(trace);

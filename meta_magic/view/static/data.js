@@ -101,7 +101,7 @@ function undo_runs(lengths, n) {
 
 /** A trace, read-only. */
 export class TraceView {
-  /** What failed and what it got, or "". @type {string} */ failure;
+  /** The call that failed, and its arguments; or "". @type {string} */ failure;
   /** Why it failed, if it did. @type {import("./why/why.js").Explanation | null} */ explanation;
   /** @type {string} */ headline;
   /** @type {string | null} */ error;
@@ -201,12 +201,12 @@ export class TraceView {
     }
   }
 
-  /** What a module is set to, in full and in short. @param {number} module */
+  /** The settings of a module, in full and in short. @param {number} module */
   settings(module) {
     return this.details.settings[this.details.settings_of[module]] ?? ["", ""];
   }
 
-  /** What an operator did. @param {number} op */
+  /** The signature of an operator. @param {number} op */
   signature(op) {
     return this.signatures[this.op_signature[op]];
   }
@@ -219,7 +219,7 @@ export class TraceView {
   /** Whether it was an operator that raised. @param {number} op */
   is_raised = (op) => Boolean(this.notes_of_op[op]?.raised);
 
-  /** What the report opens on: what failed. @returns {import("./selection.js").Selected | null} */
+  /** The item that the report opens on: the one that failed. @returns {import("./selection.js").Selected | null} */
   get stop() {
     const index = this.n_ops - 1;
     if (this.is_raised(index)) return { kind: "op", index };

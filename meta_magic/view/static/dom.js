@@ -1,4 +1,4 @@
-// Elements, and numbers in words. Names are always set as text, never as HTML.
+// Elements, and numbers as text. Names are always set as text, never as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 const BINARY = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -52,12 +52,12 @@ let n_ids = 0;
 /** An id that nothing else in the page has. */
 export const make_id = () => `mm-${REPORT}-${(n_ids += 1)}`;
 
-/** Copy a text; whether the browser lets it. @param {string} text */
+/** Copy a text; return whether the browser allowed it. @param {string} text */
 export async function copy_text(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
-  } catch { // As in the frames of some notebooks, which may copy what is selected.
+  } catch { // The frames of some notebooks may only copy a selection.
     const give = (/** @type {ClipboardEvent} */ event) => {
       event.clipboardData.setData("text/plain", text);
       event.preventDefault();
@@ -69,7 +69,7 @@ export async function copy_text(text) {
   }
 }
 
-/** Give a file to whoever looks at the report. @param {Blob} blob @param {string} name */
+/** Let the browser save a file. @param {Blob} blob @param {string} name */
 export function save_file(blob, name) {
   const href = URL.createObjectURL(blob);
   make("a", { href, download: name }).click();
@@ -80,7 +80,7 @@ export function save_file(blob, name) {
 function scale(n, base, units) {
   let unit = 0;
   let value = n;
-  // What would be rounded to a whole next unit is shown in that unit.
+  // A number that would be rounded up to the next unit is shown in that unit.
   for (; value >= base - (unit ? 0.05 : 0) && unit < units.length - 1; unit += 1) value /= base;
   const digits = unit ? value.toFixed(1) : String(n);
   return `${digits} ${units[unit]}`.trim();
@@ -125,7 +125,7 @@ export const list_sizes = (shape, make_size) => ["(",
 /** A dtype, as in `bf16`. @param {string} dtype */
 export const shorten_dtype = (dtype) => SHORT.get(dtype) ?? dtype;
 
-/** A function of Python as one calls it: neither where it is, nor that it is a method. @param {string} name */
+/** The name of a Python function, without its module and its underscores. @param {string} name */
 export function shorten_function(name) {
   const is_op = /^(?!torch\.)\w+\.\w+\.\w+$/.test(name); // with its overload
   return (is_op ? shorten_op(name) : name.split(".").at(-1)).replace(/^__(\w+)__$/, "$1");

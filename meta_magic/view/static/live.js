@@ -17,7 +17,7 @@ function show_failure(/** @type {HTMLElement} */ element, /** @type {unknown} */
   element.append(make("p", { class: "mm-danger" }, `the report cannot be drawn: ${error}`));
 }
 
-/** Let a cell be as high as what is in it, unless it runs: then some time after that. */
+/** Let a cell have the height of its content again, some time after it ran. */
 function let_go_later(/** @type {HTMLElement} */ cell) {
   setTimeout(() => {
     if (cell.querySelector(".jp-InputPrompt")?.textContent?.includes("*")) let_go_later(cell);
@@ -26,8 +26,8 @@ function let_go_later(/** @type {HTMLElement} */ cell) {
 }
 
 /**
- * Keep what is below a report where it is, while its cell runs again; return what does so
- * once the report is gone.
+ * Keep the height of a cell while it runs again, so that the cells below do not move. Return
+ * a function to call when the report is removed.
  * @param {HTMLElement} report
  */
 function keep_height(report) {
@@ -54,7 +54,7 @@ function keep_height(report) {
  */
 async function render({ model, el }) {
   const saved = document.getElementById(model.get("saved_id")) ?? make("div");
-  saved.inert = true; // so that it does not start any more
+  saved.inert = true; // so that it does not start
   const report = make("div");
   const panel = make("div");
   el.addEventListener("keydown", keep_from_notebook);

@@ -22,10 +22,10 @@ const MEANINGS = [
 
 const SEPARATOR = " · ";
 
-/** What a text means, or "". @param {string} text */
+/** The meaning of a text, or "". @param {string} text */
 export const explain_text = (text) => MEANINGS.find(([pattern]) => pattern.test(text))?.[1] ?? "";
 
-/** What is said of something, a line each, with what it means. @param {string | number} texts */
+/** Texts with their meanings, a line each. @param {string | number} texts */
 export const explain_texts = (texts) => String(texts).split(SEPARATOR).map((text) =>
   [text, explain_text(text)].filter(Boolean).join(": ")).join("\n");
 

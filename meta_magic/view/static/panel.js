@@ -40,7 +40,7 @@ function make_controls(model) {
 const mark_code = (text) =>
   text.split("\x60").map((part, i) => (i % 2 ? make("code", {}, part) : part));
 
-/** Shows the traits; owns what was asked, and whether it was answered. */
+/** Shows the traits; owns the choice that was sent, and whether it was answered. */
 class Panel {
   is_answered = true;
   /** Choices without an answer. */ n_pending = 0;
@@ -92,7 +92,7 @@ class Panel {
         values: values.value, checkpoint: checkpoint.value,
       } });
     } catch {
-      // The kernel is gone, and with it the other end: then nobody answers.
+      // The kernel is gone: nobody answers.
     }
   }
 
@@ -136,14 +136,14 @@ class Panel {
     this.choose();
   }
 
-  /** Show the fields that the choice of what fills the tensors asks for. */
+  /** Show the fields that the chosen `init` needs. */
   show_fields() {
     const init = this.controls.init.value;
     this.path.hidden = init !== "checkpoint";
     this.values.hidden = init !== "replay" && init !== "checkpoint";
   }
 
-  /** Write only what differs: what the user is typing, and where the focus is, stay. */
+  /** Write only differences, so that the user's typing and focus stay. */
   show_choice() {
     const { module, checkpoint, ...named } = this.controls;
     const choice = this.model.get("choice");
@@ -167,7 +167,7 @@ class Panel {
     if (this.shown !== report) result.innerHTML = this.shown = report;
   };
 
-  /** Say what the choice takes and does; of one that does not fit, what would. */
+  /** Show the bytes and the forecast of the choice, or a choice that fits. */
   show_outlook() {
     const { model, controls } = this;
     const where = controls.device.value;
@@ -179,7 +179,7 @@ class Panel {
     this.forecast.textContent = model.get("forecast") || "\u00a0"; // keeps its height
   }
 
-  /** Let be clicked what can be; the focus stays on a button. @param {boolean} is_running */
+  /** Enable the controls that can be used; the focus stays on a button. @param {boolean} is_running */
   show_run(is_running) {
     const { model, controls, is_answered, start, cancel, run, bar, left } = this;
     const had_focus = [start, cancel].some((button) => button === document.activeElement);

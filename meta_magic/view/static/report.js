@@ -23,7 +23,7 @@ import { explain_text, split_line } from "./meanings.js";
  *   make_why: import("./why/chain.js").MakeWhy,
  *   make_cell: import("./why/repairs.js").MakeCell,
  *   follow: (selected: import("./selection.js").Selected | null) => void}} Live
- *   what there is beside a kernel alone
+ *   what only a report with a kernel has
  * @typedef {(element: HTMLElement, trace: TraceView, selection: Selection,
  *   settings: Settings, times: Times, live: Live) => void} Mount
  */
@@ -50,7 +50,7 @@ export function keep_from_notebook(event) {
   if (!event.ctrlKey && !event.metaKey && !is_run) event.stopPropagation();
 }
 
-/** A line whose parts say what they mean. @param {string} line */
+/** A line whose parts have their meanings as tooltips. @param {string} line */
 const explain_line = (line) => split_line(line).flatMap((part, i) => [
   i ? " · " : "", make("span", { title: explain_text(part) }, part),
 ]);
@@ -93,7 +93,7 @@ const make_tab_bar = (tabs, show) => make("div", {
   },
 }, ...tabs);
 
-/** Whether there is so little to see that a line says it. @param {TraceView} trace */
+/** Whether one line is enough for a trace. @param {TraceView} trace */
 const is_little = ({ n_ops, modules, notes, error }) =>
   n_ops <= LITTLE && !modules.length && !notes.length && !error;
 
@@ -135,7 +135,7 @@ function make_parts(trace, selection, settings, live) {
     });
     if (panes[chosen].hasChildNodes()) return;
     VIEWS[names[chosen]](panes[chosen], trace, selection, settings, times, live);
-    // What was selected before this view was there.
+    // The selection was made before this view existed.
     if (selection.current) selection.select(selection.current);
   }
 

@@ -14,7 +14,7 @@
  *   what one call computes (operations) and moves; `kind` of its products, or -1
  */
 
-/** What one call of a signature takes. @param {TraceView} trace @param {number} i @returns {OneWork} */
+/** The work of one call of a signature. @param {TraceView} trace @param {number} i @returns {OneWork} */
 export function read_work({ work, signatures }, i) {
   const [flops, kind] = [signatures[i].flops, work.kind[i]];
   return {
@@ -23,12 +23,12 @@ export function read_work({ work, signatures }, i) {
   };
 }
 
-/** How long a call takes to compute. @param {OneWork} one @param {Device} device */
+/** The seconds that a call computes. @param {OneWork} one @param {Device} device */
 function count_computing({ products, elementwise, kind }, { peaks, vectors }) {
   return Math.max(kind < 0 ? 0 : products / peaks[kind][1], vectors ? elementwise / vectors : 0);
 }
 
-/** How long a call takes at least. @param {OneWork} one @param {Device} device */
+/** The seconds that a call takes at least. @param {OneWork} one @param {Device} device */
 export const count_seconds = (one, device) =>
   Math.max(count_computing(one, device), one.nbytes / device.bandwidth);
 

@@ -7,10 +7,10 @@ import { follow_scheme } from "./scheme.js";
 
 /** @typedef {import("./report.js").Settings} Settings */
 
-const GRACE = 1500; // milliseconds that a live report has to take the place of a saved one
+const GRACE = 1500; // milliseconds that a live report has to replace a saved one
 
 /**
- * The saved report: takes the place of the plain tree, unless a live one is there.
+ * Show the saved report instead of the plain tree, unless there is a live one.
  * @param {string} id @param {Settings} settings
  * @param {() => Uint8Array<ArrayBuffer>} read gives the payload @param {string} styles
  */

@@ -6,8 +6,8 @@ import { find_holder } from "./data.js";
  * @typedef {{kind: "op" | "module" | "line" | "tensor" | "parameter", index: number,
  *   dim?: number}} Selected
  *   an operator, a module, a line of the cell, a tensor, or a parameter, buffer or attribute
- *   by its number among the tensors of all modules; `dim`: of
- *   a tensor, the dimension that it is asked of why it has its size
+ *   by its number among the tensors of all modules; `dim`: the
+ *   dimension of a tensor whose size is to be explained
  */
 
 export class Selection {

@@ -11,7 +11,7 @@ const FIRST_DEVICE = "h100-sxm";
 /** The tooltip of such times. */
 export const ESTIMATE = "estimated from data sheets: good for totals and shares, of single operators for their rank";
 
-/** The one device, and the times on it; views hear of another. */
+/** The chosen device, and the times on it; listeners are called when another is chosen. */
 export class Times {
   /** @type {Set<() => void>} */
   #listeners = new Set();
@@ -24,13 +24,13 @@ export class Times {
     this.choose(devices.find(({ name }) => name === FIRST_DEVICE) ?? devices[0]);
   }
 
-  /** Take a device; every view hears of it. @param {import("./rooflines.js").Device} device */
+  /** Choose a device, and call all listeners. @param {import("./rooflines.js").Device} device */
   choose(device) {
     const { trace, works } = this;
     this.device = device;
     /** Seconds of one call of each signature. */
     this.each = works.map((one) => count_seconds(one, device));
-    // What raised did not run to its end.
+    // The operator that raised did not run to its end.
     if (trace.is_raised(trace.n_ops - 1)) this.each[trace.op_signature.at(-1)] = 0;
     const own = trace.modules.map(() => 0);
     /** Seconds of all calls, but of those that initialize. */

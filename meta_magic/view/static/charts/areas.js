@@ -32,7 +32,7 @@ export function add_up_modules({ modules }, read_own) {
 export function build_area(trace, run, read) {
   const [first, last] = [run[0], run.at(-1)].map((i) => trace.modules[i]);
   const sum = (areas) => areas.reduce((total, { value }) => total + value, 0);
-  // Those of a run are built alike, and so fold alike.
+  // The modules of a run are built alike, so their children are, too.
   const lists = run.map((i) => trace.runs(trace.modules[i].children));
   const children = lists[0].map((_, k) =>
     build_area(trace, lists.flatMap((runs) => runs[k]), read)).filter(({ value }) => value);
@@ -47,7 +47,7 @@ export function build_area(trace, run, read) {
 }
 
 /**
- * The areas that a whole is first made of, the largest first; none if it is nothing.
+ * The outermost areas, the largest first; none if there is nothing to show.
  * @param {TraceView} trace @param {(module: number) => number} read
  */
 export function build_tops(trace, read) {
@@ -57,7 +57,7 @@ export function build_tops(trace, read) {
   return tops;
 }
 
-/** How far from a square the worst of a strip is; 1 if it is one. */
+/** The largest aspect ratio in a strip of rectangles; 1 for squares. */
 function find_worst(sizes, side) {
   const total = sizes.reduce((sum, size) => sum + size, 0);
   const square = (total / side) ** 2;
@@ -65,7 +65,7 @@ function find_worst(sizes, side) {
 }
 
 /**
- * Share a rectangle out by value, as square as can be: Bruls, Huizing and van Wijk,
+ * Divide a rectangle by value, as square as possible: Bruls, Huizing and van Wijk,
  * "Squarified Treemaps", 2000.
  * @param {Area[]} areas the largest first @param {Rect} rect @returns {Rect[]}
  */

@@ -11,7 +11,7 @@ import { make_bars, make_treemap } from "./treemap.js";
 const CHART_FONT = "11px system-ui, sans-serif"; // as in charts.css
 const N_COLORS = 6;
 
-/** How many pixels a text takes. */
+/** Return a function that measures the width of a text in pixels. */
 export function make_measure() {
   const context = document.createElement("canvas").getContext("2d");
   context.font = CHART_FONT;

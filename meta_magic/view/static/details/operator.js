@@ -36,7 +36,7 @@ export function read_expression(trace, { file, start, end, column, end_column })
   return text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
 }
 
-/** How an output lies on the inputs, in words. */
+/** Which input an output is, views, or shares its storage with. */
 function describe_alias(/** @type {Operator} */ { inputs, signature: { names, views } }, { id, storage }, i) {
   const name = (at) => names?.[at] || `input ${at}`;
   const same = inputs.findIndex((input) => input.id === id);
@@ -70,13 +70,13 @@ function link_inputs(/** @type {DetailContext} */ context, /** @type {Operator} 
     [name, make("code", {}, value)])];
 }
 
-/** What the tables say of an operator in words, by the names of their columns. */
+/** The notes on an operator, from columns of the tables. */
 function list_notes(/** @type {DetailContext} */ { trace }, values) {
   const names = [...Object.keys(trace.no_notes), "place"];
   return names.map((name) => [name === "place" ? "device" : name, values[name]]);
 }
 
-/** What an operator costs. */
+/** The cost of an operator. */
 function list_cost(/** @type {Record<string, any>} */ { flops, nbytes_read = 0, nbytes_written = 0 }) {
   const nbytes = nbytes_read + nbytes_written;
   return [

@@ -17,7 +17,7 @@ const DESCRIBE = {
 };
 const REMEMBERED = "meta_magic.details";
 
-/** Whether the panel was closed, here or in another report; some browsers keep nothing. */
+/** Whether the panel was closed in any report; some browsers store nothing. */
 function recall_closed() {
   try {
     return localStorage.getItem(REMEMBERED) === "closed";
@@ -30,14 +30,14 @@ function remember_closed(/** @type {boolean} */ is_closed) {
   try {
     localStorage.setItem(REMEMBERED, is_closed ? "closed" : "open");
   } catch {
-    // Then it is as at first the next time.
+    // The next report then opens it.
   }
 }
 
 /** Shows what is selected; owns whether it is open, and what was shown before. */
 class DetailsPanel {
   /** @type {Selected | null} */ shown = null;
-  /** What links led away from. @type {Selected[]} */ trail = [];
+  /** The items from which links led here. @type {Selected[]} */ trail = [];
   is_closed = recall_closed();
   body = make("div", { class: "mm-details-body", tabindex: 0 });
   element = make("div", {
@@ -91,11 +91,11 @@ class DetailsPanel {
   }
 
   follow = (/** @type {Selected | null} */ selected) => {
-    // A line is not described: what was shown stays.
+    // A line has no details: the panel stays as it is.
     if (selected && !(selected.kind in DESCRIBE)) return;
     if (!this.is_led) this.trail = [];
     this.shown = selected;
-    if (selected?.dim >= 0) this.is_closed = false; // that is where the answer stands
+    if (selected?.dim >= 0) this.is_closed = false; // the panel shows the answer
     this.draw();
   };
 

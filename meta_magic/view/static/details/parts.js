@@ -7,9 +7,9 @@ import { format_shape, list_sizes, make, shorten_dtype, shorten_op } from "../do
  * @typedef {(selected: Selected) => void} Go
  * @typedef {Node | string} DetailPart
  * @typedef {(slot: import("./values.js").Slot | null, shape: number[]) => HTMLElement | false}
- *   MakeValues makes what shows a tensor's values, where a kernel answers
+ *   MakeValues makes an element with a tensor's values, where a kernel answers
  * @typedef {[string, ...(DetailPart | DetailPart[] | false | undefined)[]]} DetailRow
- *   a term and what it is; left out where all of that is
+ *   a term and its description; a row without a description is left out
  * @typedef {{trace: import("../data.js").TraceView, lineage: import("./lineage.js").Lineage,
  *   go: Go, make_values: MakeValues, whys: import("../why/chain.js").Whys}} DetailContext
  * @typedef {{kind: string, title: string, under: DetailPart[], sections: (HTMLElement | false)[]}}
@@ -18,7 +18,7 @@ import { format_shape, list_sizes, make, shorten_dtype, shorten_op } from "../do
 
 const FIRST_LINKS = 8; // of many
 
-/** What leads to another thing. @param {Go} go @param {Selected} selected */
+/** A link to another item. @param {Go} go @param {Selected} selected */
 export const make_link = (go, selected, text, title = "") => make("button", {
   type: "button", class: "mm-link", title: title || false, onclick: () => go(selected),
 }, text);
@@ -73,7 +73,7 @@ export function list_links(items, link) {
 }
 
 /**
- * Terms and what they are, under a heading; nothing where there is none.
+ * Terms with their descriptions under a heading; false without any.
  * @param {string} heading @param {(DetailRow | false | undefined | "" | 0)[]} rows
  */
 export function make_section(heading, rows) {
@@ -90,7 +90,7 @@ export function make_section(heading, rows) {
 /** The end of a path, as in `linear.py:130`. @param {string} file @param {number} line */
 export const name_file = (file, line) => `${file.split(/[\\/]/).at(-1)}:${line}`;
 
-/** Whether a tensor's elements lie in its own order without gaps. */
+/** Whether a tensor is contiguous. */
 export function is_packed(/** @type {import("../data.js").Geometry} */ { shape, stride }) {
   let step = 1;
   return Boolean(stride) && shape.toReversed().every((size, i) => {
@@ -100,7 +100,7 @@ export function is_packed(/** @type {import("../data.js").Geometry} */ { shape, 
   });
 }
 
-/** How the elements of a tensor lie, as text. @param {import("../data.js").Geometry} geometry */
+/** The layout of a tensor, as text. @param {import("../data.js").Geometry} geometry */
 export function describe_layout(geometry) {
   const { stride, offset, layout } = geometry;
   if (!stride) return layout;

@@ -10,14 +10,14 @@ import { describe_layout, link_module, link_op, link_sizes, link_tensor, list_li
  * @typedef {import("./parts.js").DetailPage} DetailPage
  */
 
-/** What a tensor is made of. @param {DetailContext} context @param {number} id @param {import("../data.js").Geometry} geometry */
+/** The geometry of a tensor, as rows. @param {DetailContext} context @param {number} id @param {import("../data.js").Geometry} geometry */
 const list_geometry = (context, id, geometry) => [
   ["shape", link_sizes(context, id, geometry.shape)], ["dtype", geometry.dtype],
   ["layout", describe_layout(geometry)], ["bytes", format_bytes(geometry.nbytes)],
   ["device", geometry.place ? `${geometry.device}, for ${geometry.place}` : geometry.device],
 ];
 
-/** Until when a storage lives. @param {DetailContext} context @param {number} freed */
+/** The row that says when a storage was freed. @param {DetailContext} context @param {number} freed */
 const describe_death = (context, freed) =>
   ["freed after", freed >= 0 ? link_op(context, freed) : "not freed: it lives on"];
 
@@ -57,7 +57,7 @@ export function describe_tensor(context, id, dim) {
 /** The tensors of an operator, as slots number them. @param {import("../data.js").Operator} op */
 const list_seen = ({ inputs, outputs }) => [...inputs, ...outputs];
 
-/** Where the first values of a parameter come from. @param {DetailContext} context */
+/** The operators that made the first values of a parameter. @param {DetailContext} context */
 function describe_initial(context, { storage, tensor: { is_real, is_lazy } }) {
   const { trace, lineage } = context;
   if (is_lazy) return ["none yet"];

@@ -15,7 +15,7 @@ import { make_section } from "./parts.js";
 const MOST_VALUES = 100_000;
 const BARS = { width: 240, height: 48 };
 
-/** How often values lie where, as bars. @param {NonNullable<ShownValues["bins"]>} bins */
+/** Draw a histogram. @param {NonNullable<ShownValues["bins"]>} bins */
 function draw_histogram({ counts, low, high }) {
   const most = Math.max(...counts);
   const { width, height } = BARS;
@@ -31,7 +31,7 @@ function draw_histogram({ counts, low, high }) {
     make("figcaption", {}, make("span", {}, low), make("span", {}, high)));
 }
 
-/** What the kernel answered. @param {ShownValues} answer @returns {(Node | string)[]} */
+/** The elements that show an answer of the kernel. @param {ShownValues} answer @returns {(Node | string)[]} */
 function show_values({ facts = [], first, bins }) {
   return [bins ? draw_histogram(bins) : "",
     make("dl", {}, ...[...facts, ["first", first]].flatMap(([term, value]) =>

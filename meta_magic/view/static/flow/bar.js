@@ -16,13 +16,13 @@ const OF_BOXES = "Of closed boxes and operators; a folded run has the sum of its
 const make_button = (text, title, onclick) =>
   make("button", { type: "button", title, "aria-label": title, onclick }, text);
 
-/** Fill the screen with the view that a bar is of, or no longer. @param {HTMLElement} bar */
+/** Show the view of a bar in full screen, or end that. @param {HTMLElement} bar */
 function toggle_full_screen(bar) {
   if (document.fullscreenElement) document.exitFullscreen();
   else bar.parentElement.requestFullscreen();
 }
 
-/** What is a step: the call of a function, or an operator. @param {import("./flow.js").Flow} flow */
+/** The choice of the steps: calls of functions, or operators. @param {import("./flow.js").Flow} flow */
 const make_steps = (flow) => STEPS.map((name, i) => make("button", {
   type: "button", "aria-pressed": String(!i), onclick: () => flow.show_functions(!i),
 }, name));
@@ -55,7 +55,7 @@ function make_scale() {
   };
 }
 
-/** What changes how the flow is looked at. @param {import("./flow.js").Flow} flow */
+/** The buttons for zoom, full screen and export. @param {import("./flow.js").Flow} flow */
 const make_views = (flow, save, get_bar) => [
   make("span", { class: "mm-flow-steps" }, "zoom ",
     make_button("−", "Zoom out", () => flow.viewport.zoom_by(0.8)),

@@ -25,7 +25,7 @@ export class Boxes {
   is_wide = true;
   /** Layers go from left to right. */
   is_across = false;
-  /** What boxes are coloured by. @type {import("./heat.js").Heat | null} */ heat = null;
+  /** The colours of boxes. @type {import("./heat.js").Heat | null} */ heat = null;
   /** Of operators, by their number; those of other phases have none. @type {Item[]} */
   items = [];
   root = make_item("all");
@@ -107,21 +107,21 @@ export class Boxes {
     const known = box.latest?.get(key);
     const find_earliest = () => this.values.reads[op].reduce(
       (earliest, { maker }) => Math.max(earliest, this.#find_position(box, maker)), -1);
-    // A box that something it would read comes after is left; the module gets another.
+    // A box cannot read values that are made after it: the module gets another box then.
     if (known === box.items.at(-1) && known || known?.position >= find_earliest()) return known;
     const made = make_item(kind, box, own);
     (box.latest ??= new Map()).set(key, made);
     return made;
   }
 
-  /** Where in a box an operator is, or -1. */
+  /** The position in a box of the item that has an operator, or -1. */
   #find_position(box, op) {
     let item = this.items[op];
     while (item && item.parent !== box) item = item.parent;
     return item ? item.position : -1;
   }
 
-  /** What a value is here: made in this phase, or by whom else. */
+  /** The kind of a value: made in this phase, a parameter, or saved by an earlier phase. */
   #find_kind({ storage, maker, geometry: { shape } }) {
     if (this.items[maker]) return "flow";
     if (this.trace.owner_of_storage.has(storage)) return "parameter";
@@ -156,13 +156,13 @@ export class Boxes {
     return merged.map((net) => ({ ...net, name: this.#name_net(net) }));
   }
 
-  /** Whether a value is read outside a box; so is what comes last in it, as the result. */
+  /** Whether a value is read outside of a box, or is its result: made by its last operator. */
   #is_out(value, box) {
     if (value.scope) return value.scope !== box && has_inside(value.scope, box);
     return value.maker === box.last_op && this.#is_returned(value);
   }
 
-  /** Whether the module in which a value was made returns such: a norm keeps its statistics. */
+  /** Whether the module that made a value returns one of its shape: a norm keeps its statistics. */
   #is_returned({ maker, geometry: { shape, dtype } }) {
     const call = this.trace.calls[this.trace.op_call[maker]];
     return !call?.outputs.length || call.outputs.some(({ geometry }) =>
@@ -204,7 +204,7 @@ export class Boxes {
   }
 
   /**
-   * What an item did to make a value: what it does to a tensor of its own is not seen.
+   * The effect by which an item made a value; "new" if it also made the storage.
    * @param {Item | null} item @param {Value} value
    */
   find_effect(item, { kind, storage }) {
@@ -212,7 +212,7 @@ export class Boxes {
     return item && made && has_inside(item, made) ? "new" : kind;
   }
 
-  /** What an item does to the tensors around it: it writes any, makes one, or a view. @param {Item} item */
+  /** The effect of an item on the tensors around it: a write, a new tensor or a view. @param {Item} item */
   find_deed(item) {
     const made = walk(item).flatMap(({ op }) => this.values.makes[op] ?? []);
     const effects = new Set(made.map((value) => this.find_effect(item, value)));
@@ -237,7 +237,7 @@ export class Boxes {
     return [...found].map((index) => this.trace.modules[index]);
   }
 
-  /** What is known of a box: of one module what it is set to, too. @param {Item} box */
+  /** The facts about a box; of one module also its settings. @param {Item} box */
   read_facts(box) {
     const inside = this.#list_modules(box);
     const n_params = inside.reduce((sum, module) => sum + module.n_params, 0);
@@ -270,7 +270,7 @@ export class Boxes {
     return `${names[kind] ?? kind} ${this.#name_range(values) ?? more}`.trim();
   }
 
-  /** What alike modules made that differs in its sizes, as a range. @param {Value[]} values */
+  /** The shape of values of alike modules, with ranges for sizes that differ. @param {Value[]} values */
   #name_range(values) {
     const shapes = values.map(({ geometry }) => geometry.shape);
     const likenesses = values.map(({ maker, geometry: { dtype, shape } }) =>

@@ -34,7 +34,7 @@ export function cut_columns(layers, width, heights, is_across = false) {
   return starts;
 }
 
-/** Whether one wire alone leads from a layer on, and to the next. */
+/** Whether a single wire leaves a layer, and leads to the next one. */
 function is_cut_after(layer, below) {
   const leading = layer.filter(({ down }) => down.length);
   return Boolean(below) && leading.length === 1 && leading[0].kind !== ""

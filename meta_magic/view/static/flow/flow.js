@@ -30,8 +30,8 @@ const WHEEL = "ctrl + wheel zooms, double click (z) zooms to a box, dragging mov
 /** Shows how tensors flow through the operators of a trace. */
 export class Flow {
   /** The item where the keyboard is. @type {Item | null} */ active = null;
-  /** What was clicked last, or null for the ground. @type {Item | null} */ clicked = null;
-  /** What is laid out. @type {import("./spots.js").Spot[]} */ spots = [];
+  /** The item that was clicked last; null for the background. @type {Item | null} */ clicked = null;
+  /** The nodes and wires that are laid out. @type {import("./spots.js").Spot[]} */ spots = [];
   /** Of the phase that is shown. @type {Boxes} */ boxes;
   svg = draw("svg", {
     class: "mm-flow-graph", tabindex: 0, role: "tree", "aria-label": "Flow of tensors",

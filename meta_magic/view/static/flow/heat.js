@@ -20,7 +20,7 @@ const MOST_MIXED = 60; // percent of the hue in the hottest box: text on it can 
 /** The storages that an operator made, each with its bytes. @param {Values} values @param {number} op */
 const list_new = ({ makes }, op) => makes[op].filter(({ kind }) => kind === "new");
 
-/** What boxes can be coloured by. @type {Record<string, Measure>} */
+/** The quantities that colour boxes. @type {Record<string, Measure>} */
 const MEASURES = {
   flops: {
     name: "FLOPs", format: format_flops,
@@ -70,7 +70,7 @@ export class Heat {
     this.measure = MEASURES[key];
   }
 
-  /** What an item takes, all in it together. @param {Item} item */
+  /** The quantity of an item with all in it. @param {Item} item */
   count(item) {
     if (!this.#counted.has(item)) {
       const amounts = new Map();
@@ -84,7 +84,7 @@ export class Heat {
     return this.#counted.get(item);
   }
 
-  /** What an item takes, as text. @param {Item} item */
+  /** The same, as text. @param {Item} item */
   format(item) {
     return this.measure.format(this.count(item));
   }

@@ -45,7 +45,7 @@ export function finish(item, folder) {
   return adopt(item);
 }
 
-/** Be the parent of what is inside, in parts where that is much. */
+/** Set the parent of the items in a box; many items are put into parts first. */
 export function adopt(box) {
   const n_items = box.items.length;
   for (let size = PART_SIZE; box.items.length > MANY_ITEMS; size *= PART_SIZE) {

@@ -1,7 +1,7 @@
 // The keys of the flow: through its items in order, in and out of boxes.
 
 /**
- * Do what a key stands for.
+ * Handle a key.
  * @param {import("./flow.js").Flow} flow @param {KeyboardEvent} event
  */
 export function press_in_flow(flow, event) {

@@ -95,7 +95,7 @@ function number_lanes(group, bend) {
   return wires.length;
 }
 
-/** Where each layer ends: the layers of a column, one below the other. */
+/** The bottom of each layer: the layers of a column are below each other. */
 function find_floors(heights, starts, bend) {
   if (!bend) return starts.flatMap((first, i) => stack(heights.slice(first, starts[i + 1]), i && LAYER_GAP));
   const [, , tail] = bend.starts;
@@ -143,7 +143,7 @@ function spread_starts({ leaving, labels }) {
 const measure = (layer) =>
   Math.max(...layer.map((node) => node.h + Math.max(0, ...node.labels.map(({ label_h }) => label_h))));
 
-/** Where layers begin on the left, and how wide they are. */
+/** The left edge of layers, and their width. */
 function find_sides(layers) {
   const all = layers.flat();
   const left = Math.min(...all.map((node) => node.x - node.room / 2));
@@ -168,7 +168,7 @@ const prepare = (node) => Object.assign(node, {
 
 const list_readers = ({ ends }) => [...new Set(ends.map((end) => end.node))];
 
-/** Below all that it reads; what reads nothing is next to its readers. */
+/** Put each node below all nodes that it reads, or, if it reads none, next to its readers. */
 function assign_layers(nodes) {
   const readers = nodes.map(({ leaving }) => leaving.flatMap(list_readers));
   nodes.forEach((node, i) => {

@@ -38,7 +38,7 @@ const PILL_HEIGHT = 18;
 
 const count_cells = (text) => text.replace(/[^\0-\u10ff]/gu, "--").length;
 
-/** Cut a text to a width; wide letters, as emoji, count twice. @param {string} text */
+/** Cut a text to a width; wide letters, such as emoji, count twice. @param {string} text */
 export function ellipsize(text, n_cells = MAX_CELLS) {
   const line = text.replace(/\s+/g, " ");
   if (count_cells(line) <= n_cells) return line;

@@ -11,10 +11,10 @@ const MOST_SHOWN = 200; // more do not fit any view
 
 const is_box = ({ kind }) => kind === "module" || kind === "run" || kind === "turn";
 
-/** Whether a box is opened with its level: not a part of many, nor the rest of a run. */
+/** Whether a box opens with its level; parts and rests of runs do not. */
 const is_opened = ({ kind, parent }) => kind !== "part" && !(kind === "run" && parent.kind === "run");
 
-/** How deep boxes lie in a box. @param {Item} box @returns {number} */
+/** The number of levels of boxes in a box. @param {Item} box @returns {number} */
 const count_nested = (box) => box.items.reduce((most, item) =>
   (is_box(item) && is_opened(item) ? Math.max(most, 1 + count_nested(item)) : most), 0);
 
@@ -67,7 +67,7 @@ const count_modules = (items) => {
   return modules.size;
 };
 
-/** Whether there are several models: how they are connected is what there is to be seen. */
+/** Whether there are several models: then their connections matter more than their insides. */
 const has_models = (root) =>
   count_modules(root.items.filter((item) => item.kind !== "op" && item.items.some(is_box))) > 1;
 

@@ -39,5 +39,5 @@ function find_longest(siblings, first) {
   return best;
 }
 
-/** Whether a pattern begins with what has parameters, if anything of it has. */
+/** Whether a pattern begins with a module with parameters, if it has one. */
 const is_begun = (turn) => turn[0].n_params > 0 || turn.every(({ n_params }) => !n_params);

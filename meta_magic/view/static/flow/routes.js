@@ -19,7 +19,7 @@ export function spread(ports) {
   free.forEach((port, i) => { port.x = (i - (free.length - 1) / 2) * step; });
 }
 
-/** Where wires leave a node side by side: each below its label. */
+/** The positions of wires that leave a node side by side, each below its label. */
 export function find_slots(leaving) {
   let length = 0;
   const middles = leaving.map(({ label_w }) => {
@@ -60,7 +60,7 @@ export function draw_route(wire) {
   });
 }
 
-/** Where wires reach a node: its top, but its bottom where what it is in leads up. */
+/** Where wires reach a node: its top, or its bottom if its box leads up. */
 const find_head = ({ is_up, y, h }) => (is_up ? y + h : y);
 
 /**
@@ -93,11 +93,11 @@ export function turn_route(wire) {
   });
 }
 
-/** A path of which y is counted from the bottom of what is so high. */
+/** A path mirrored in a box of a height. */
 const flip_path = (path, h) => path.replace(/([MCVvl])([^A-Za-z]*)/g, (_, letter, numbers) =>
   letter + numbers.replace(/(\S+ )?(\S+)/g, (_, x = "", y) => x + point((letter < "a" ? h : 0) - y)));
 
-/** Have a wire that was drawn lead up, in what is so high. */
+/** Mirror a wire in a box of a height, so that it leads up. */
 export function flip_route(wire, h) {
   const { path, heads, label_y, top, bottom } = wire;
   Object.assign(wire, {

@@ -2,7 +2,7 @@
 
 import { walk } from "./items.js";
 
-/** What has a text in its name. @param {import("./boxes.js").Boxes} boxes @param {string} query */
+/** The items whose names contain a text. @param {import("./boxes.js").Boxes} boxes @param {string} query */
 function find_items({ root, trace }, query) {
   return walk(root).filter(({ kind, op, module, title }) => {
     if (op >= 0 && trace.signature(op).op.toLowerCase().includes(query)) return true;
@@ -13,7 +13,7 @@ function find_items({ root, trace }, query) {
 }
 
 /**
- * Go to the next thing of which the name holds what is searched for.
+ * Go to the next item whose name contains the text of the search box.
  * @param {import("./flow.js").Flow} flow @param {KeyboardEvent} event in the search box
  */
 export function search_flow(flow, { key, shiftKey, target }) {

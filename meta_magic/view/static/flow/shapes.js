@@ -7,7 +7,7 @@ import { SMALL_LETTER } from "./routes.js";
 
 const LEAST_CELLS = 12; // of settings that are cut
 
-/** What an operator does to a tensor, in words. */
+/** The effects of operators on tensors, as the legend has them. */
 export const FLOW_LEGEND = {
   new: "new tensor", view: "view of its base", write: "written in place",
 };
@@ -55,7 +55,7 @@ function draw_node({ item, kind, w, h, text, detail }, boxes) {
   if (kind === "open") group.append(rect({ height: BOX_HEADER, class: "mm-handle" }));
   if (!item || kind === "op") group.append(write(w / 2, "mm-middle", text));
   else {
-    // Of an open box beside its name, whose letters are larger.
+    // An open box has its settings beside its name, whose letters are larger.
     const x = item.is_open ? 32 + 1.1 * SMALL_LETTER * text.length : 22;
     const settings = fit_settings(boxes.read_facts(item).settings, w - x);
     const [first, second, third] = settings && !item.is_open ? [13, 23.5, 34] : [middle, 31, middle];
@@ -65,13 +65,13 @@ function draw_node({ item, kind, w, h, text, detail }, boxes) {
   return group;
 }
 
-/** As much of settings as there is room for; none of them rather than a few letters. */
+/** As many settings as there is room for; "" if that is only a few letters. */
 function fit_settings(/** @type {string} */ settings, /** @type {number} */ room) {
   const n_cells = Math.floor(room / SMALL_LETTER) - 1;
   return n_cells < Math.min(LEAST_CELLS, settings.length) ? "" : ellipsize(settings, n_cells);
 }
 
-/** More about what the pointer is over, in lines. */
+/** The lines of the tooltip of a node or wire. */
 function explain(boxes, { item, values }) {
   const { trace, heat } = boxes;
   const hot = heat && item ? [`${heat.measure.name}: ${heat.format(item)}`] : [];

@@ -22,7 +22,7 @@ export function list_spots({ nodes, wires }, x = 0, y = 0, level = 1, spots = []
   return spots;
 }
 
-/** Whether what is at a spot is seen in a view at all. */
+/** Whether a part of a node or wire is in sight. */
 export function is_in_sight({ thing, x, y }, view) {
   const { left = 0, top = 0, right = thing.w, bottom = thing.h } = thing;
   return x + left < view.x + view.w && x + right > view.x

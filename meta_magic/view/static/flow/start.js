@@ -12,9 +12,9 @@ function find_spare({ svg: { parentElement: { parentElement: view } } }) {
 }
 
 /**
- * Open as many levels as the settings say, else as many as are readable at once; from left to
- * right where all, or more, is readable then in the same height, unless the user chose the
- * direction. What is higher than its view has it grow.
+ * Open as many levels as the settings say, else as many as are readable at once. The flow
+ * goes from left to right if all, or more, is readable then, unless the user chose the
+ * direction. The view grows if the flow is higher.
  * @param {import("./flow.js").Flow} flow
  */
 export function open_at_first(flow) {

@@ -35,7 +35,7 @@ export class Folder {
     });
   }
 
-  /** What replaces the items of a box. @param {Item[]} items @returns {Item[]} */
+  /** Return the items of a box, with repeated and small steps folded. @param {Item[]} items @returns {Item[]} */
   fold(items) {
     const folded = items.length < MANY_STEPS ? items : this.#fold_loops(items);
     return this.has_functions && !folded.every(is_step) ? this.#fold_steps(folded) : folded;
@@ -57,7 +57,7 @@ export class Folder {
     return kind === "function" ? items.map((item) => this.#find_likeness(item)).join() : NaN;
   }
 
-  /** Fold what a loop did again and again: its first turn, and the rest. */
+  /** Fold the turns of a loop into its first turn and the rest. */
   #fold_loops(items) {
     const folded = [...items];
     const siblings = items.map((item) => ({ likeness: this.#find_likeness(item), name: "0", n_params: 0 }));
@@ -74,12 +74,12 @@ export class Folder {
     return folded;
   }
 
-  /** Whether what an operator does is seen without it: it is no product, and has no parameters. */
+  /** Whether an operator may be folded: it is no product, and reads no parameters. */
   #is_small = (op) => !this.is_product[this.trace.op_signature[op]]
     && !this.is_begin[this.trace.op_site[op]] && !this.trace.is_raised(op)
     && !this.reads[op].some(({ storage }) => this.trace.owner_of_storage.has(storage));
 
-  /** Who made what operators read that others made, or that came from outside: each value once. */
+  /** The makers of the values that operators read from elsewhere, each value once. */
   #list_makers(ops) {
     const read = new Set(ops.flatMap((op) => this.reads[op]));
     return [...read].filter(({ maker, geometry: { shape } }) =>

@@ -3,9 +3,9 @@
 
 import { PHASES } from "../data.js";
 
-/** The phase with which all that is of none is shown. */
+/** The phase that also shows operators without a phase. */
 export const FORWARD_PHASE = PHASES.indexOf("forward");
-/** That of what autograd calls. */
+/** The phase of operators that autograd calls. */
 export const BACKWARD_PHASE = PHASES.indexOf("backward");
 /** The phase of items without one. */
 export const OTHER_PHASE = PHASES.indexOf("other");

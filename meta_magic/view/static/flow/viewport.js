@@ -25,7 +25,7 @@ export class Viewport {
   move(left, top, zoom = this.zoom) {
     const { svg, extent } = this;
     const [w, h] = [svg.clientWidth / zoom, svg.clientHeight / zoom];
-    // Some of it stays in sight.
+    // A part of the flow stays in sight.
     const clamp = (start, size, room) =>
       Math.max(IN_SIGHT / zoom - room, Math.min(size - IN_SIGHT / zoom, start));
     const [x, y] = [clamp(left, extent.w, w), clamp(top, extent.h, h)];

@@ -65,7 +65,7 @@ export class MemoryView {
     return [make("select", { "aria-label": "Device", onchange }, ...names), " "];
   }
 
-  /** Show other bytes, in words where they come from; none for those recorded. */
+  /** Show other bytes, and a text that says where they come from; by default those recorded. */
   show_lives(lives = this.recorded, words = "") {
     if (lives === this.lives) return;
     this.lives = lives;
@@ -82,7 +82,7 @@ export class MemoryView {
     this.show_live();
   }
 
-  /** What is alive after the chosen operator, by module and by line. */
+  /** Show the live storages after the chosen operator, by module and by line. */
   show_live() {
     const { trace, at } = this;
     const { by_module, by_line } = list_live(trace, this.lives, this.chosen, at);

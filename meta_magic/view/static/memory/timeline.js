@@ -11,7 +11,7 @@ const BELOW = 18; // for phases
 const ABOVE = 18; // for the peak
 const LEAST_BAND = 2;
 
-/** What a category is called, and what is in it. @type {Record<string, [string, string]>} */
+/** The name of a category, and its description. @type {Record<string, [string, string]>} */
 const KINDS = {
   parameter: ["parameters", "of modules and optimizers"],
   buffer: ["buffers", "of modules"],

@@ -17,7 +17,7 @@ const TRAITS = ["fit_state", "growths", "stretches"];
 const OTHER_PROGRAM = "The cell runs another program at the size that it has: the curve above stays as recorded.";
 const NO_CURVE = "Operators differ by size: each point was recorded, and nothing is known in between.";
 
-/** Whether keys lead to an element: to the notebook, if it vanished then. @param {Element} element */
+/** Whether an element has the focus, which goes to the notebook if the element vanishes. @param {Element} element */
 const is_focused = (element) => element.ownerDocument.activeElement === element;
 
 /** Which sizes follow from those recorded. @param {Growth} growth */
@@ -69,7 +69,7 @@ class WorkOut {
     try {
       this.model.send({ kind: "fit", ...content });
     } catch {
-      // The kernel is gone, and with it the other end: then nobody answers.
+      // The kernel is gone: nobody answers.
     }
   }
 

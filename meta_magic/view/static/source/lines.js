@@ -24,13 +24,13 @@ import { format_bytes, format_shape, shorten_dtype, shorten_op } from "../dom.js
  * @typedef {{from: number, to: number, span: SourceSpan}} SourcePiece what a row has of it
  */
 
-/** Where a column, in UTF-8 bytes, is in a string. @param {string} line @param {number} column */
+/** The index in a string of a column in UTF-8 bytes. @param {string} line @param {number} column */
 export function source_index(line, column) {
   return new TextDecoder().decode(new TextEncoder().encode(line).subarray(0, column)).length;
 }
 
 /**
- * Wrap pieces of a line into each other; what would stick out is cut off.
+ * Nest the pieces of a line; a piece that extends beyond its outer piece is cut.
  * @param {(from: number, to: number) => any[]} cut gives what lies between them
  * @param {any[]} pieces outer ones first; they are taken out
  */
@@ -114,7 +114,7 @@ function read_items(/** @type {TraceView} */ trace) {
   }));
   const ops = Array.from(trace.op_site, (_, index) => trace.op(index)).map((op) => ({
     ...op, kind: "op", first: op.index, end: op.index + 1, name: shorten_op(op.signature.op),
-    // What a constructor, autograd or an optimizer repeats is no loop of the cell.
+    // Repetitions within a constructor, autograd or an optimizer are no loop of the cell.
     line: op.site.line, is_loop: ["forward", "other"].includes(PHASES[op.site.phase]),
   }));
   return [...calls, ...ops].sort((a, b) => a.first - b.first);

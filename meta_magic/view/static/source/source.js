@@ -17,7 +17,7 @@ class Source {
   /** The row or span of each element. @type {Map<HTMLElement, any>} */
   parts = new Map();
   tip = make("div", { class: "mm-source-tip", role: "tooltip", popover: "manual" });
-  /** What the pointer is on, or the keys. @type {SourceSpan | undefined} */ near;
+  /** The expression under the pointer, or with the focus. @type {SourceSpan | undefined} */ near;
 
   /**
    * @param {import("../data.js").TraceView} trace
@@ -71,7 +71,7 @@ class Source {
 
   is_bad = ({ items }) => items.some(({ kind, index }) => kind === "op" && this.trace.is_raised(index));
 
-  /** What leads from pass to pass, where there are several. */
+  /** The buttons that lead from pass to pass, if there are several. */
   make_stepper(row) {
     const step = (by, text, name) => make("button", {
       "aria-label": `${name} pass of line ${row.index}`,
@@ -102,7 +102,7 @@ class Source {
     }
   }
 
-  /** What an expression did in the pass that is shown, or else last. */
+  /** The items of an expression in the pass that is shown, or else the last one. */
   find_shown(span) {
     const here = span.row.passes[span.row.shown]?.filter((item) => item.span === span);
     return here?.length ? here : span.items.slice(-1);

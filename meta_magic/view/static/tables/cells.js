@@ -13,7 +13,7 @@ const STEP = 16; // pixels by which a key widens a column
  *   `resize`: by how many pixels
  */
 
-/** What a column is beside its text. @param {Column} column */
+/** The CSS classes of a column. @param {Column} column */
 const classify = ({ align, is_pinned }) =>
   `${align === "right" ? "mm-right" : ""} ${is_pinned ? "mm-pinned" : ""}`;
 

@@ -8,7 +8,7 @@ const MOST_WIDTH = 1200;
  * @typedef {{shown: Record<string, boolean>, widths: Record<string, number>}} Chosen
  */
 
-/** What was chosen, if the browser kept it. @param {string} key @returns {Chosen} */
+/** The stored choice, if the browser has one. @param {string} key @returns {Chosen} */
 function recall(key) {
   try {
     const { shown, widths } = JSON.parse(localStorage.getItem(key));
@@ -30,7 +30,7 @@ export class ColumnChoice {
   is_shown = (/** @type {Column} */ { name, is_extra, is_pinned }) =>
     is_pinned || Boolean(this.chosen.shown[name] ?? !is_extra);
 
-  /** Those to be shown; a name always is. */
+  /** The columns to show; pinned ones always. */
   get shown() {
     return this.columns.filter(this.is_shown);
   }
@@ -62,7 +62,7 @@ export class ColumnChoice {
     try {
       localStorage.setItem(this.key, JSON.stringify(this.chosen));
     } catch {
-      // Forbidden here: then it holds for this report.
+      // The browser forbids it: the choice holds for this report only.
     }
   }
 }

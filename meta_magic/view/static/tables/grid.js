@@ -34,8 +34,8 @@ const GRID_SPARE = 12;
 export class Grid {
   /** @type {any[]} */ rows = [];
   /** The row that the keys act on. */ active = 0;
-  /** Where it was scrolled to when it was drawn. */ drawn = 0;
-  /** How far it is scrolled sideways. */ left = 0;
+  /** The scroll position at which it was drawn. */ drawn = 0;
+  /** The horizontal scroll position. */ left = 0;
   /** Whether it had to scroll while out of sight. */ is_late = false;
   /** The column that it is sorted by, and how. */
   order = { name: "", direction: 0 };
@@ -100,7 +100,7 @@ export class Grid {
     const widths = this.columns.map(({ is_pinned }, i) =>
       (is_pinned ? head.children[i].getBoundingClientRect().width : 0));
     element.style.setProperty("--mm-pin", `${widths[0]}px`);
-    // What the keyboard leads to is not below the names.
+    // The cell with the focus is not below the names.
     element.style.scrollPaddingLeft = `${widths.reduce((sum, width) => sum + width)}px`;
     this.show_further();
   }

@@ -45,7 +45,7 @@ export function build_module_rows(trace, { filter, open, wanted, wanted_tensor =
       const is_leaf = !children.length && !others.length;
       const has_wanted = tensors.length || is_leaf ? wanted_tensor >= 0 : true;
       if (has_wanted && modules.some((i) => opened.includes(i))) open.set(key, true);
-      // Of a run its first and the rest; of such a rest all.
+      // A run opens to its first module and the rest; the rest opens to all of its modules.
       const is_rest = rows[parent]?.modules.length > 1;
       const parts = is_rest ? modules.map((i) => [i]) : [[first], others];
       const find_below = () => {
@@ -73,7 +73,7 @@ export function find_depth(trace) {
   const list = (depth, has_runs) => build_module_rows(trace, {
     filter: "", open: new Map(), wanted: -1, depth, has_runs, sort: (rows) => rows,
   });
-  // Of a run the first alone says no more than the run.
+  // The first module of a run shows no more than the run.
   const count_single = (rows) => rows.filter(({ modules, parent }) =>
     modules.length < 2 && !(rows[parent]?.modules.length > 1)).length;
   const find = (depth, has_runs) => {
@@ -119,7 +119,7 @@ export function read_module_row(trace, { modules }, flops, times) {
     (how === "sum" ? sum((i) => values[i]) : values[index]));
 }
 
-/** Words for what is special about a module. @param {TraceView} trace @param {number} index */
+/** The marks of a module. @param {TraceView} trace @param {number} index */
 export function module_marks({ modules }, index) {
   const { shared_with, n_calls, tensors } = modules[index];
   return [
@@ -158,7 +158,7 @@ export function mount_modules(element, trace, selection, settings, times) {
       filter, open, sort, wanted: find(wanted), wanted_tensor: find_tensor(wanted), depth, has_runs,
     }),
     follows: (selected) => find(selected) >= 0,
-    // A closed run stands for the first in it.
+    // A closed run is selected with its first module.
     is_selected: (selected, { modules: [first, second], tensors, is_open }) => {
       const tensor = find_tensor(selected);
       if (tensors.length) return tensors.includes(tensor) && !is_open;

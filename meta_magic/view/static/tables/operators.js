@@ -92,7 +92,7 @@ export function find_stretch(phases, phase, active) {
   return starts.find((i) => i > active) ?? starts[0] ?? -1;
 }
 
-/** What a share of the time says: of a single operator only how it compares. */
+/** The rank of an operator by its share of the time. */
 function describe_rank(/** @type {Times} */ { each, total, device }, share) {
   const n_longer = each.filter((seconds) => seconds > total * share * (1 + 1e-9)).length;
   return `rank ${n_longer + 1} of ${each.length} different calls by time on ${device.title}, ${ESTIMATE}`;

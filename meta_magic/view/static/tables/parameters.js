@@ -21,7 +21,7 @@ export function list_held(trace, index) {
 export const split_held = ({ modules, tensors }) =>
   tensors.map((number) => ({ modules, tensors: [number] }));
 
-/** Words for what a tensor of a module is. @param {import("../data.js").OwnTensor} tensor */
+/** The kind and marks of a module's tensor. @param {import("../data.js").OwnTensor} tensor */
 export const describe_held = ({
   kind, requires_grad, is_persistent, is_lazy, is_real, tied_to,
 }) => [

@@ -14,7 +14,7 @@ const { compare: compare_texts } = new Intl.Collator("en", { numeric: true });
 export const list_tensors = (tensors) =>
   tensors.map(({ shape, dtype }) => `${format_shape(shape)} ${shorten_dtype(dtype)}`).join(", ");
 
-/** What a cell has: numbers in a row, an empty text for what is absent. @param {any} value */
+/** The value of a cell: numbers as one text, "" for an absent value. @param {any} value */
 const to_cell = (value) => (Array.isArray(value) ? value.filter((n) => n !== null).join(" ") : value ?? "");
 
 /**

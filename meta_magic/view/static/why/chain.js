@@ -11,13 +11,13 @@ import { make } from "../dom.js";
  *   a dimension of a tensor among those of an operator
  * @typedef {(line: number) => void} ShowLine
  * @typedef {(asked: AskedSize, call: string, draw_chain: (chain: Chain) => HTMLElement) => HTMLElement}
- *   MakeWhy makes what shows where a size comes from; `call` does so in Python
+ *   MakeWhy makes an element that shows where a size comes from; `call`: the same in Python
  */
 
 const DEEPER = 14; // pixels
 const DEEPEST = 12; // that is indented further
 
-/** What leads to a line of the source. @param {number} line @param {ShowLine} show_line */
+/** A link to a line of the source. @param {number} line @param {ShowLine} show_line */
 export const make_line_link = (line, show_line) => make("button", {
   type: "button", class: "mm-link", onclick: () => show_line(line),
 }, `line ${line}`);
@@ -36,7 +36,7 @@ export class Whys {
     this.show_line = show_line;
   }
 
-  /** What a number comes from is below it, indented. */
+  /** A chain as a list; the numbers that a number comes from are indented below it. */
   draw_chain = (/** @type {Chain} */ { steps, caveat }) => make("div", {},
     make("ul", { class: "mm-chain" }, ...steps.map(({ depth, value, text, line }) =>
       make("li", { style: `margin-left: ${DEEPER * Math.min(depth, DEEPEST)}px` }, make("b", {}, `${value}`),

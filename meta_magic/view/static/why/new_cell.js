@@ -3,7 +3,7 @@
 // an execution.
 
 /**
- * Return what makes a cell below that of a report; null where nothing can.
+ * Return a function that makes a cell below that of a report; null where that is impossible.
  * @param {any} model
  * @returns {import("./repairs.js").MakeCell}
  */
