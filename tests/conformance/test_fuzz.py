@@ -9,7 +9,7 @@ from tests.conformance.fuzz.programs import Program, Statement, make_program
 from tests.conformance.fuzz.reducing import reduce, render
 
 SEED = 12
-N_PROGRAMS = 48
+N_PROGRAMS = 32
 
 FAILURES = frozenset({"silent", "crashed"})
 """Refusals, ours and those of the CPU alone, are counted by hand."""

@@ -39,7 +39,7 @@ def judge_all(source, names, limit=1):
         one
         for name, programs in SOURCES[source](limit)
         if name in names
-        for one in judge_programs(islice(programs, 12), ("record",))
+        for one in judge_programs(islice(programs, 6), ("record",))
     ]
     assert found
     return [one for one in found if one.found not in {"same", ""}]

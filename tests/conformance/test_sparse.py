@@ -18,12 +18,11 @@ def describe(tensor):
     return tensor.shape, tensor.dtype, tensor.layout, is_coalesced, parts
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", CALLS)
-def test_a_sparse_tensor_has_the_elements_of_the_cpu(name, seed):
-    torch.manual_seed(seed)
+def test_a_sparse_tensor_has_the_elements_of_the_cpu(name):
+    torch.manual_seed(0)
     wanted = describe(CALLS[name]())
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     with record():
         made = CALLS[name]()
         assert made.is_meta
@@ -31,7 +30,7 @@ def test_a_sparse_tensor_has_the_elements_of_the_cpu(name, seed):
         met = (made._nnz(), values.shape, [part.shape for part in positions])
         dense = made.to_dense().tolist()
         text = str(made)
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     real = CALLS[name]()
     *positions, values = parts_of(real)
     assert met == (real._nnz(), values.shape, [part.shape for part in positions])
@@ -72,12 +71,11 @@ def test_elements_of_other_dtypes_are_those_of_the_cpu(dtype):
         assert made.values().tolist() == wanted.values().tolist()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", TRAINING)
-def test_training_with_sparse_tensors_is_that_of_the_cpu(name, seed):
-    torch.manual_seed(seed)
+def test_training_with_sparse_tensors_is_that_of_the_cpu(name):
+    torch.manual_seed(0)
     numbers, weights, states = TRAINING[name]()
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     with record():
         met, planned, planned_states = TRAINING[name]()
         assert met == numbers

@@ -103,13 +103,13 @@ def test_a_storm_of_interrupts_leaves_nothing_behind(kind, n_interrupts):
 @pytest.mark.parametrize(
     ("kind", "step"),
     [
-        ("record", 7),
-        ("training", 151),
-        ("loader", 41),
-        ("attention", 101),
-        ("arrays", 211),
-        ("materialize", 31),
-        ("awaiting", 61),
+        ("record", 17),
+        ("training", 401),
+        ("loader", 101),
+        ("attention", 301),
+        ("arrays", 601),
+        ("materialize", 71),
+        ("awaiting", 151),
     ],
 )
 def test_an_interrupt_at_any_call_leaves_nothing_behind_and_is_raised(kind, step):
@@ -125,7 +125,7 @@ def test_interrupts_of_a_kernel_leave_nothing_behind_and_are_raised():
 
 
 def test_no_interrupt_is_lost_in_a_loop_of_operators():
-    run = run_program(str(Path(__file__).with_name("storm.py")), "operators", "40")
+    run = run_program(str(Path(__file__).with_name("storm.py")), "operators", "20")
     assert run.stdout == "{}\n", run.stderr
 
 

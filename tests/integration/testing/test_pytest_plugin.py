@@ -72,11 +72,19 @@ PASSING = """
 
     def test_others_are_real():
         assert not torch.ones(2).is_meta
+
+    def test_of_a_large_model(meta_trace):
+        nn.Linear(100_000, 100_000)
+        with pytest.raises(AssertionError, match="at the peak: parameter 37"):
+            meta_trace.assert_fits("t4")
+
+    def test_of_a_value_goes_on_from_no_draw_of_another(meta_trace):
+        assert nn.Linear(4, 2)(torch.randn(3, 4)).sum().item() != 0
 """
 
 
 def test_tests_that_hold_pass_on_meta_and_others_are_left_alone(run):
-    run(PASSING).assert_outcomes(passed=6)
+    run(PASSING).assert_outcomes(passed=8)
 
 
 FAILING = """
@@ -110,28 +118,7 @@ FAILING = """
 
     def test_early(early):
         pass
-"""
 
-
-def test_questions_that_fail_say_what_was_found_and_where(run):
-    result = run(FAILING)
-    result.assert_outcomes(failed=6, errors=1)
-    result.stdout.fnmatch_lines_random(
-        [
-            "E *layers.0.up (Linear) returned (4, 8, 128) in line *, not (any, 8, 64)",
-            "E *no module that was called is named 'lairs'; called were *'layers.0'*",
-            "E       AssertionError: params is 49.7 K (49,728), and the budget is *",
-            "E       AssertionError: 372.5 GiB at the peak does not fit h100-sxm *",
-            "*'parameters' is no quantity of a budget; these are: params,*",
-            "*the test neither built nor called this Linear",
-            "@pytest.mark.meta: meta_magic.record() got an unexpected *'as_devise'",
-            "*meta_trace records the test's function, not fixtures",
-        ]
-    )
-    assert "pytest_plugin.py" not in result.stdout.str().split("test_early")[0]
-
-
-BROKEN = """
     @pytest.mark.meta
     def test_wrong_size():
         model = Model()
@@ -143,10 +130,23 @@ BROKEN = """
 """
 
 
-def test_a_call_that_torch_refuses_is_explained_in_the_report_of_its_test(run):
-    result = run(BROKEN)
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(
+def test_what_fails_says_what_was_found_and_where(run):
+    failing = run(FAILING)
+    failing.assert_outcomes(failed=8, errors=1)
+    failing.stdout.fnmatch_lines_random(
+        [
+            "E *layers.0.up (Linear) returned (4, 8, 128) in line *, not (any, 8, 64)",
+            "E *no module that was called is named 'lairs'; called were *'layers.0'*",
+            "E       AssertionError: params is 49.7 K (49,728), and the budget is *",
+            "E       AssertionError: 372.5 GiB at the peak does not fit h100-sxm *",
+            "*'parameters' is no quantity of a budget; these are: params,*",
+            "*the test neither built nor called this Linear",
+            "@pytest.mark.meta: meta_magic.record() got an unexpected *'as_devise'",
+            "*meta_trace records the test's function, not fixtures",
+        ]
+    )
+    # What torch refuses is explained in the report of its test, and nothing else is.
+    failing.stdout.fnmatch_lines(
         [
             "E *RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x60 *",
             "*- meta_magic -*",
@@ -155,9 +155,10 @@ def test_a_call_that_torch_refuses_is_explained_in_the_report_of_its_test(run):
             "*dimension 2 of x (60) must equal dimension 1 of self.up.weight (64)",
         ]
     )
-    text = result.stdout.str()
+    text = failing.stdout.str()
     assert text.count("- meta_magic -") == 1
     assert "function_mode.py" not in text
+    assert "pytest_plugin.py" not in text.split("test_early")[0]
 
 
 def test_a_run_that_asks_for_nothing_does_not_import_torch(pytester):
@@ -171,18 +172,3 @@ def test_a_run_that_asks_for_nothing_does_not_import_torch(pytester):
     )
     result = subprocess.run([sys.executable, "-c", code], check=False)
     assert result.returncode == 0
-
-
-DRAWING = """
-    def test_of_a_large_model(meta_trace):
-        nn.Linear(100_000, 100_000)
-        with pytest.raises(AssertionError, match="at the peak: parameter 37"):
-            meta_trace.assert_fits("t4")
-
-    def test_of_a_value(meta_trace):
-        assert nn.Linear(4, 2)(torch.randn(3, 4)).sum().item() != 0
-"""
-
-
-def test_no_test_goes_on_from_what_another_one_drew(run):
-    run(DRAWING).assert_outcomes(passed=2)
