@@ -113,9 +113,8 @@ def test_what_was_written_since_is_shown_without_values(kernel):
 
 def test_a_tensor_is_displayed_with_its_values_while_the_cell_runs(kernel):
     run = kernel.run("%%meta -q\nx = torch.ones(2)\ndisplay([x])\ny = x.zero_()")
-    (shown,) = run.outputs
-    text = "[tensor([1., 1.], device='meta', size=(2,))]"
-    assert shown["data"]["text/plain"] == text
+    shown = [output["data"]["text/plain"] for output in run.outputs]
+    assert "[tensor([1., 1.], device='meta', size=(2,))]" in shown
 
 
 def test_a_trace_shows_its_report(kernel):
