@@ -1,4 +1,4 @@
-"""Pictures of eight models, for a person to look through.
+"""Pictures of six models, for a person to look through.
 
 ``python -m tests.browser.gallery --out FOLDER`` writes a picture of each model in each
 view at each width, light and dark, and for each view a sheet with all of its pictures.

@@ -169,82 +169,6 @@ loss.backward()
 optimizer.step()
 """
 
-GAN = """
-def up(n_in, n_out, stride=2, padding=1):
-    return (
-        nn.ConvTranspose2d(n_in, n_out, 4, stride, padding, bias=False),
-        nn.BatchNorm2d(n_out),
-        nn.ReLU(True),
-    )
-
-
-def down(n_in, n_out):
-    return (
-        nn.Conv2d(n_in, n_out, 4, 2, 1, bias=False),
-        nn.BatchNorm2d(n_out),
-        nn.LeakyReLU(0.2, inplace=True),
-    )
-
-
-class Generator(nn.Module):
-    def __init__(self, nz=100, ngf=64):
-        super().__init__()
-        self.main = nn.Sequential(
-            *up(nz, ngf * 8, 1, 0),
-            *up(ngf * 8, ngf * 4),
-            *up(ngf * 4, ngf * 2),
-            *up(ngf * 2, ngf),
-            nn.ConvTranspose2d(ngf, 3, 4, 2, 1, bias=False),
-            nn.Tanh(),
-        )
-
-    def forward(self, z):
-        return self.main(z)
-
-
-class Discriminator(nn.Module):
-    def __init__(self, ndf=64):
-        super().__init__()
-        self.main = nn.Sequential(
-            nn.Conv2d(3, ndf, 4, 2, 1, bias=False),
-            nn.LeakyReLU(0.2, inplace=True),
-            *down(ndf, ndf * 2),
-            *down(ndf * 2, ndf * 4),
-            *down(ndf * 4, ndf * 8),
-            nn.Conv2d(ndf * 8, 1, 4, 1, 0, bias=False),
-            nn.Sigmoid(),
-        )
-
-    def forward(self, image):
-        return self.main(image).view(-1)
-
-
-netG, netD = Generator(), Discriminator()
-optimizerG = torch.optim.Adam(netG.parameters(), lr=2e-4, betas=(0.5, 0.999))
-optimizerD = torch.optim.Adam(netD.parameters(), lr=2e-4, betas=(0.5, 0.999))
-real, ones, zeros = torch.randn(128, 3, 64, 64), torch.ones(128), torch.zeros(128)
-
-fake = netG(torch.randn(128, 100, 1, 1))
-errD = F.binary_cross_entropy(netD(real), ones)
-errD = errD + F.binary_cross_entropy(netD(fake.detach()), zeros)
-errD.backward()
-optimizerD.step()
-
-errG = F.binary_cross_entropy(netD(fake), ones)
-errG.backward()
-optimizerG.step()
-"""
-
-DIFFUSION = """
-from tests.browser.gallery_diffusion import UNet2DConditionModel
-
-unet = UNet2DConditionModel()
-latents = torch.randn(2, 4, 64, 64)
-timesteps = torch.full((2,), 500)
-prompt = torch.randn(2, 77, 768)
-noise = unet(latents, timesteps, prompt)
-"""
-
 CELLS: Final = MappingProxyType(
     {
         "resnet-50": RESNET_50,
@@ -253,8 +177,6 @@ CELLS: Final = MappingProxyType(
         "llama": LLAMA,
         "mixtral": MIXTRAL,
         "lstm": LSTM,
-        "gan": GAN,
-        "diffusion": DIFFUSION,
     }
 )
 
@@ -266,7 +188,5 @@ N_PARAMETERS: Final = MappingProxyType(
         "llama": 8_030_261_248,
         "mixtral": 46_702_792_704,
         "lstm": 4_810_857,
-        "gan": 3_576_704 + 2_765_568,
-        "diffusion": 859_520_964,
     }
 )
