@@ -48,7 +48,7 @@ class Done(NamedTuple):
 
 
 class Evaluator:
-    """Computes values of one recording while it goes on; makes each call once.
+    """Computes values of a running recording; makes each call once.
 
     Args:
         is_private: Whether it computes values that the cell did not ask for: its kept
@@ -240,7 +240,7 @@ def check(replay: Execution, request: Request) -> None:
 def find_kept_values(
     recorded: ProgramCalls, request: Request, budget: ValueBudget
 ) -> Done | None:
-    """Return what is wanted if all of it is kept; else None."""
+    """Return the wanted storages if all of them are kept; else None."""
     kept = recorded.kept
     if kept is None or not budget.allows_kept(kept.nbytes):
         return None

@@ -205,7 +205,7 @@ class Part:
             runner.keep(call, inputs, outputs, step.frees, self.plan.retained)
 
     def _make_scratch(self, call: Call) -> Iterator[list[Tensor]]:
-        """Yield scratch arguments for a call of which only the draw matters."""
+        """Yield scratch arguments for a call that is made for its draw alone."""
         device, sizes = self._runner.device, self.plan.recorded.nbytes_by_storage
         pieces = split_draw(call) if device.type == "cpu" else []
         if pieces:

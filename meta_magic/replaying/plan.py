@@ -120,7 +120,7 @@ class Planner:
         """Find the calls that make the wanted contents.
 
         ``contents`` are storages whose content is needed before the current call,
-        ``memory`` those of which only the allocation is.
+        ``memory`` are those that only need to be allocated.
         """
         self._kinds, self._flops = {}, 0
         contents, memory = set(self._wanted), set[int]()

@@ -430,6 +430,6 @@ def split_draw(call: Call) -> list[int]:
 
 
 def is_in_order(geometry: Geometry) -> bool:
-    """Whether elements lie in memory in their order, without gaps."""
+    """Whether elements are in memory in their order, without gaps."""
     strides = list(geometry.stride or ())
     return is_dense(geometry) and strides == sorted(strides, reverse=True)

@@ -257,7 +257,7 @@ def _holds_integers(value: slice) -> bool:
 
 
 def _list_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return what a state dictionary of a module holds, by name."""
+    """Return the tensors of a module's state dictionary, by name."""
     tensors = {}
     for fqn, part in walk_modules(module):
         skipped = names_not_persistent(part)

@@ -235,7 +235,7 @@ class Called(NamedTuple):
 
 
 def find_called(frames: Sequence[FrameType], modes: Sequence[object]) -> Called:
-    """Return what code that is not torch's called of torch, and raised there.
+    """Return the call of torch by other code that raised.
 
     That is a class whose ``__init__`` raised; else the function that our modes saw, or
     the module around it; else the outermost function of torch.

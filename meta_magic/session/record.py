@@ -128,7 +128,7 @@ def read_options(
     named: str = "plan",
     check_values: bool = False,
 ) -> Options:
-    """Return what a user chose, as :class:`record` takes it."""
+    """Return the user's options, given the arguments of :class:`record`."""
     device, n_devices = read_device(as_device)
     return Options(
         cache=cache,
@@ -219,7 +219,7 @@ class TraceHandle:
 
     @property
     def _repr_html_(self) -> Any:
-        # On the class: marimo does not look at attributes of the object.
+        # On the class: marimo does not read attributes of the object.
         return self.__getattr__("_repr_html_")
 
     def __dir__(self) -> list[str]:

@@ -143,7 +143,7 @@ class Recording:
     def _make_contexts(
         self, options: Options, cache: SignatureCache, refusals: Refusals
     ) -> tuple[AbstractContextManager[Any], ...]:
-        """Return what is entered around the code, in order: the modes come last."""
+        """Return the context managers around the code, in order: the modes come last."""
         write, plan, note = self._written, self._plan, self._written.diagnostics.note
         registry, rows = write.registry, write.rows
         attention = DeviceAttention(
@@ -219,7 +219,7 @@ class Recording:
         """Connect parts that call parts which are made after them."""
         # A call of a real module borrows it, and borrowing reads what calls wrote.
         self._written.calls.on_new_module = self._borrowed.borrow_called
-        # The modes share arrays with tensors, and look at those arrays once one exists.
+        # The modes share arrays with tensors, and check those arrays once one exists.
         self._shared.modes = self._modes
 
     @property

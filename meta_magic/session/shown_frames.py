@@ -33,7 +33,7 @@ class ShownFrames(NamedTuple):
 
 
 def choose_frames(error: BaseException, start: TracebackType | None) -> ShownFrames:
-    """Return what to show of an error's traceback, from an entry of it on.
+    """Return the frames of an error's traceback to show, from one of its entries on.
 
     Without a frame of torch, all but ours are shown. An error without text, as of a
     bare ``assert``, is shown with the frame that raised it, also if that is torch's.
@@ -84,7 +84,7 @@ def home_of(file: str) -> str:
 
 
 def hide_others(error: BaseException) -> None:
-    """Have pytest and IPython hide the frames of an error that are not shown.
+    """Make pytest and IPython hide the frames of an error that are not shown.
 
     Both hide a frame with a local variable ``__tracebackhide__``. It is added here, as
     an assignment in each function of ours would slow down every call.

@@ -104,7 +104,7 @@ class ValuesOnDemand:
         self._beyond: dict[tuple[str, Any], int] = {}
 
     def evaluate(self, table: OpTable, given: Given) -> Any:
-        """Return what an operator returns on the values of its inputs.
+        """Return the result of an operator on the values of its inputs.
 
         Returns:
             The result; ``NotImplemented`` if the operator reads no values.
@@ -375,7 +375,7 @@ def _find_read(table: OpTable, given: Given) -> Inputs:
 
 
 def _call_with(table: OpTable, given: Given, real_by_id: Mapping[int, Tensor]) -> Any:
-    """Return what an operator returns, given the values of what it reads."""
+    """Return the result of an operator, given the values that it reads."""
     args, kwargs, _ = given
     if table.name in (INDEX, SELECT):
         counts = {key: int(mask.count_nonzero()) for key, mask in real_by_id.items()}
@@ -398,7 +398,7 @@ def _call_with(table: OpTable, given: Given, real_by_id: Mapping[int, Tensor]) -
 def _call_assumed(
     table: OpTable, given: Given, read: Tensor, assumption: Assumption
 ) -> Any:
-    """Return what an operator returns if what it reads is as assumed."""
+    """Return the result of an operator whose values are as assumed."""
     counts = {id(read): assumption.n_true}
     if table.name == INDEX:
         return _index_by_masks(given.args, counts)

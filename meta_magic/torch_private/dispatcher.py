@@ -98,7 +98,7 @@ def is_python_excluded() -> bool:
 def override_kernel(
     library: torch.library.Library, name: str, kernel: Callable[..., Any]
 ) -> None:
-    """Have an operator of a library run a kernel on meta, above autograd.
+    """Make an operator of a library run a kernel on meta, above autograd.
 
     ``Library.impl`` would refuse where a recording around this one has put in a kernel,
     and takes twice the time. Without the key ``AutogradMeta``, attention and autocast
@@ -124,7 +124,7 @@ def destroy_library(library: torch.library.Library) -> None:
 
 
 def forget_kernel(operator: Any, key: DispatchKey) -> None:
-    """Have a higher-order operator look up its kernel of a key again.
+    """Make a higher-order operator look up its kernel for a key again.
 
     Without it the kernel that it ran first runs in cells, too, or after them.
     """

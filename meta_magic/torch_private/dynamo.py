@@ -41,7 +41,7 @@ class KernelsWithoutDynamo:
             attributes[ANSWER] = function
 
     def __exit__(self, *_: object) -> None:
-        """Have kernels ask dynamo again; to be called also once it is imported."""
+        """Make kernels ask dynamo again; also called once dynamo is imported."""
         for attributes, function in self._answered:
             if attributes.get(ANSWER) is function:
                 del attributes[ANSWER]

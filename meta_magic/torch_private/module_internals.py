@@ -40,7 +40,7 @@ IS_ASSIGNING: Final = "assign_to_params_buffers"
 # The prefix of functions that run an initializer: recordings show the prefix.
 PREFIX: Final = "_no_grad_"
 
-# What ``trunc_normal_`` runs: on meta it does nothing, unseen.
+# The function that ``trunc_normal_`` runs: on meta it does nothing, and leaves no row.
 initialize_truncated: Final = init._no_grad_trunc_normal_
 
 # Names under which torch keeps a module's own records, such as its hooks.

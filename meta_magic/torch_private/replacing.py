@@ -117,7 +117,7 @@ def mark_replaced(plain: Any, function: Any) -> Any:
 
 
 def find_builtin_of(find: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return what finds the operator of a function's original, for ``torch.jit``."""
+    """Return a function that finds the operator of the original, for ``torch.jit``."""
     return lambda function: find(getattr(function, "replaced", function))
 
 

@@ -118,7 +118,7 @@ def untyped_of(storage: UntypedStorage | TypedStorage) -> UntypedStorage:
 def unravel_below(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     """Run the part of ``torch.unravel_index`` that modes do not see.
 
-    Without it that function makes constants of the shape, unseen by any mode.
+    Without it that function makes constants of the shape, which no mode sees.
     """
     return torch.functional._unravel_index(indices, shape).unbind(-1)
 

@@ -1,6 +1,6 @@
 """Facts that follow from the rows of a program, and are not recorded themselves.
 
-Which calls rest on an assumption (``find_assumed``), which storages lie on meta because
+Which calls rest on an assumption (``find_assumed``), which storages are on meta because
 the code asked for it (``find_on_meta``), which operators one call of a torch function
 made (``first_operators``), and the texts that tables show for a span of operators
 (``find_evaluations`` and its neighbours).
@@ -70,8 +70,8 @@ def find_on_meta(program: Program) -> set[int]:
 class AssumedNumbers:
     """The numbers that ``--assume values=...`` gave to Python code.
 
-    Which later calls depend on such a number is only known of nan, because whatever is
-    computed from nan is nan again; for other numbers all later calls may.
+    For nan it is known which later calls depend on it, because all results of nan are
+    nan; on other numbers all later calls may depend.
 
     Attributes:
         first: The first call that gave one; None if there is none.
@@ -129,7 +129,7 @@ Span: TypeAlias = tuple[int, int, str]
 
 
 def find_evaluations(program: Program) -> list[Span]:
-    """Return what it took to compute values."""
+    """Return the cost of the values that were computed."""
     return [
         (call, call + 1, f"{n:,} calls, {format_bytes(nbytes)}, {format_flops(flops)}")
         for call, n, nbytes, flops in program.evaluations
@@ -148,7 +148,7 @@ def find_raised(program: Program) -> list[Span]:
 
 
 def find_assumptions(program: Program) -> list[Span]:
-    """Return what was assumed for sizes, equal texts in a row joined to one span."""
+    """Return the assumptions on sizes, equal texts in a row joined to one span."""
     return [*_join_spans(find_assumed(program))]
 
 

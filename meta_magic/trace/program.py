@@ -159,7 +159,7 @@ class Program:
     """The columns of one recording; ``sequences.py`` reads them.
 
     All integers are 32 bits wide, in the byte order of the machine. Columns of calls
-    and tensors are views while the recording goes on.
+    and tensors are views while the recording runs.
 
     Attributes:
         words: One row after another: ``HEADER`` words, then the number of each tensor

@@ -301,7 +301,7 @@ def make_workspace(returned: tuple[Tensor | None, ...], *args: Any) -> Any:
 
 
 def separate_biases(returned: tuple[Tensor, ...], *_: Any) -> tuple[Tensor, ...]:
-    """Return gradients of which no two are the same tensor.
+    """Return gradients that are all different tensors.
 
     Source:
         ``meta_mkldnn_rnn_layer_backward`` in torch 2.13: both biases share one.

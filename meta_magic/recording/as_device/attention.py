@@ -146,7 +146,7 @@ def check_arguments(call: Attention, device: FusingDevice) -> None:
         fits = fits and (mask.ndim > 1 or device == "cuda")
     if fits:
         return
-    with RealTorch():  # the CPU looks at these before it computes
+    with RealTorch():  # the CPU checks these before it computes
         ones = one_like(q), one_like(k), one_like(v)
         scaled_dot_product_attention(*ones, None if mask is None else one_like(mask))
 

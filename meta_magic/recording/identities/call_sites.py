@@ -96,7 +96,7 @@ class FrameKinds:
         top: Code object of the outermost frame of interest; None for a module's.
 
     Attributes:
-        by_code: The kinds by ``id`` of the code, all of which are kept alive.
+        by_code: The kinds by ``id`` of the code; the code objects are kept alive.
     """
 
     def __init__(self, cell_file: str, top: CodeType | None) -> None:

@@ -57,7 +57,7 @@ NO_RECORDING: Final = RunningRecording()
 
 @dataclass(eq=False)
 class Origin:
-    """A finished recording, of which some storages may still be live.
+    """A finished recording; some of its storages may still be live.
 
     Attributes:
         program: What was recorded.
@@ -69,7 +69,7 @@ class Origin:
         versions: By storage and ``id``, how often tensors had been written in place
             when the block ended, as torch counts it: those of modules, and others
             whose versions do not follow from the recorded calls.
-        aliased: Storages with tensors each of which counts its own writes.
+        aliased: Storages with tensors that count their own writes.
         counters: For storages with several version counters: a tensor for each
             counter, and its version when the block ended.
         n_unrecorded: How many counted writes of a storage have no row.

@@ -168,7 +168,7 @@ class TensorRegistry(StorageRegistry):
         return self._add(tensor, storage, geometry)
 
     def renew(self, tensor: Tensor, seen: Seen) -> Seen:
-        """Return what is known of an argument after an operator may have written it."""
+        """Read an argument again after an operator may have written it."""
         storage = self.storage_of(tensor)
         geometry = self._geometries.of(
             tensor, None if storage is None else storage.placement

@@ -1,4 +1,4 @@
-"""Have factories build on meta, whatever device they are given."""
+"""Make factories build on meta, whatever device they are given."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -53,7 +53,7 @@ class Inside:
     functions: Any = None
 
     def begin_inside(self, op: str) -> None:
-        """Let operators that an operator calls have call sites of their own."""
+        """Give the operators inside of an operator call sites of their own."""
         raise NotImplementedError
 
 

@@ -113,7 +113,7 @@ def make_other(generator: Generator, seed: int | None) -> Generator:
 
 
 def mark(generator: Generator, state: Tensor) -> Tensor:
-    """Return a state of a generator by which the next recording knows it."""
+    """Return the state of a generator with a mark for the next recording."""
     with DisableTorchFunction(), DisableTorchDispatch():
         return mark_state(state) if is_on_cpu(generator) else state
 

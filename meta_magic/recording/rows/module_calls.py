@@ -100,7 +100,7 @@ class ModuleValues:
         self.words.fromlist(words)  # twice as fast as ``extend``
         return begin
 
-    def _describe(  # noqa: PLR0911  a call more for each tensor is felt
+    def _describe(  # noqa: PLR0911  one more call for each tensor is slow
         self, value: object, words: list[int], depth: int = 0
     ) -> object:
         """Return the structure of ``value``; append the words of the tensors in it."""

@@ -173,7 +173,7 @@ def describe_tree(
         root: The module.
         name: Name of the variable that holds it.
         calls: First call and number of calls of each module, by its number; None
-            while the recording goes on, where no code of the modules may run.
+            while the recording runs, when no code of the modules may run.
     """
     return describe_columns(registry, numbers, walk_tree(root), name, calls)
 

@@ -85,7 +85,7 @@ accepted_kinds: set[object] = set()
 
 
 def describe_elementwise(table: OpTable, given: Given) -> object:
-    """Return what decides if the CPU accepts an elementwise call; None for others."""
+    """Return a key that decides if the CPU accepts an elementwise call; else None."""
     if not table.is_pure or torch.Tag.pointwise not in table.func.tags:
         return None
     records = [seen[2].record for _, seen in given.inputs]

@@ -1,7 +1,7 @@
 """Proxy tensors: real tensors with the metadata and aliases of meta tensors.
 
 The oracle runs a call of the CPU with them. They hold made-up values (``FILLINGS``), or
-lie in memory that is reserved and never touched. Read ``ProxyTensors.make`` first.
+have memory that is reserved and never touched. Read ``ProxyTensors.make`` first.
 """
 
 import mmap
@@ -61,7 +61,7 @@ class ProxyTensors:
     Args:
         spans: How many bytes of each storage are used, by its address.
         fill: Writes their values; None leaves zeros.
-        is_untouched: Whether they lie in memory that nobody may read or write.
+        is_untouched: Whether their memory must not be read or written.
         has_gradients: Whether proxies of leaves that want a gradient want one, too.
     """
 
