@@ -226,8 +226,7 @@ def check(replay: Execution, request: Request) -> None:
     """
     if not replay.plan.storages.isdisjoint(replay.plan.recorded.program.torn):
         raise MissingValueError(
-            "a real tensor that it comes from was written unseen by torch, as numpy "
-            "does it"
+            "a real tensor that it comes from was written without torch, as by numpy"
         )
     if replay.reads_raw(request.read) and not replay.follow_partial_writes():
         # Kernels trust sizes and indices: garbage there would corrupt memory.

@@ -165,7 +165,7 @@ def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
     """
     shape, stride, offset = geometry.shape, geometry.stride, geometry.storage_offset
     if stride is None or offset is None:
-        raise ReplayError(f"a {geometry.layout} tensor lies on no storage of its own")
+        raise ReplayError(f"a {geometry.layout} tensor has no storage of its own")
     nbytes, cause = storage.nbytes(), None
     view = torch.empty(0, dtype=geometry.dtype, device=storage.device)
     try:

@@ -35,7 +35,7 @@ NO_VALUES: Final = (
 )
 MIXED: Final = (
     "{} took a tensor that was put on 'meta' by name, with one that was not: on the "
-    "CPU this line raises an error, or gives what lies in memory"
+    "CPU this line raises an error, or returns uninitialized memory"
 )
 
 
@@ -121,9 +121,9 @@ def _find_unnamed(program: Program) -> Iterator[Note]:
                 noted.add((call.line, clash.device))
                 yield Note(
                     kind=FAILS,
-                    text=f"{call.op} took a tensor that no device was named for, with "
-                    f"one on {clash.device}: for real it would lie on the CPU, "
-                    "and this would fail",
+                    text=f"{call.op} took a tensor without a named device, and one on "
+                    f"{clash.device}: in a real run the first is on the CPU, and "
+                    "this fails",
                     line=call.line,
                 )
         if ops.phase(index) == "backward" or not own.isdisjoint(inputs):

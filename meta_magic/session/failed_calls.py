@@ -337,8 +337,8 @@ def _find_empty_modules(kind: type, site: Site) -> Iterator[str]:
                 if not attribute.startswith("_") and _hides_modules(value):
                     path = f"{name}.{fqn}.{attribute}" if fqn else f"{name}.{attribute}"
                     yield (
-                        f"{path} is a {type(value).__name__}: what it holds is no part "
-                        "of the module, as in nn.ModuleList or nn.ModuleDict it is"
+                        f"{path} is a {type(value).__name__}: its content is no part "
+                        "of the module, but that of nn.ModuleList or nn.ModuleDict is"
                     )
 
 

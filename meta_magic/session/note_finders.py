@@ -87,23 +87,23 @@ def _find_outside(written: Written, outside: Outside) -> Iterator[Note]:
     for name in dict.fromkeys(outside.threads):
         yield Note(
             kind="thread",
-            text=f"what thread {name!r} did was not recorded, and was real: "
-            "torch's modes belong to one thread",
+            text=f"thread {name!r} was not recorded, and ran for real: torch's modes "
+            "belong to one thread",
             line=None,
         )
     for name in outside.tasks:
         yield Note(
             kind="thread",
-            text=f"what task {name!r} did was not recorded, and was real: a cell is "
-            "what it awaits itself (see await, without create_task or gather)",
+            text=f"task {name!r} was not recorded, and ran for real: only what a cell "
+            "awaits itself is recorded (see await, without create_task or gather)",
             line=None,
         )
     n_unasked = len([entry for entry in written.rows.entries if entry.is_unasked])
     if n_unasked:
         yield Note(
             kind="unasked",
-            text=f"{n_unasked:,} calls that differ were taken as meta takes "
-            "them: asking the CPU would have been over a quarter of the cell's time",
+            text=f"{n_unasked:,} different calls were not checked on the CPU, which "
+            "would have taken over a quarter of the cell's time",
             line=None,
         )
     for class_name, count in written.diagnostics.n_unseen.items():

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from meta_magic.trace.signature import Signature
 
 GAP: Final = (
-    "torch's generator was used between two recordings, without the numbers that the "
-    "first draws (seed the second one)"
+    "torch's generator was used between two recordings, before the draws of the first "
+    "were made (seed the second one)"
 )
 
 Found = TypeVar("Found", "Evaluation", "Assumption")

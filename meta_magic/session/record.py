@@ -277,7 +277,7 @@ def meta_like(tensor: Tensor) -> Tensor:
     made: Any = MetaConverter()(tensor)
     if made is NotImplemented:
         name, layout = type(tensor).__name__, tensor.layout
-        raise TypeError(f"a {name} of layout {layout} has no likeness on meta")
+        raise TypeError(f"meta has no {name} of layout {layout}")
     like: Tensor = made
     if isinstance(tensor, Parameter):
         return Parameter(like.detach(), requires_grad=tensor.requires_grad)

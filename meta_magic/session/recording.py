@@ -143,7 +143,7 @@ class Recording:
     def _make_contexts(
         self, options: Options, cache: SignatureCache, refusals: Refusals
     ) -> tuple[AbstractContextManager[Any], ...]:
-        """Return the context managers around the code, in order: the modes come last."""
+        """Return the context managers around the code, in order; modes come last."""
         write, plan, note = self._written, self._plan, self._written.diagnostics.note
         registry, rows = write.registry, write.rows
         attention = DeviceAttention(

@@ -24,7 +24,7 @@ from meta_magic.torch_private.replacing import PROFILE_OF_THREADS, Replacements
 
 OWN_PREFIX: Final = "meta_magic"
 
-PROCESS: Final = "what {} did was not recorded: a recording belongs to one process"
+PROCESS: Final = "{} was not recorded: a recording belongs to one process"
 FORKING: Final = (f"{OWN_PREFIX}.", "multiprocessing.")
 """Modules whose forks are ours, or are noted when the process starts."""
 

@@ -39,7 +39,7 @@ SHOWN = {
         "peak 1.0 MiB on cuda:0",
         "'cuda:0': '1.0 MiB'",
         "at least two devices, cuda:0 and cpu!",
-        "with one on cuda:0: for real it would lie on the CPU, and this would fail",
+        "and one on cuda:0: in a real run the first is on the CPU, and this fails",
         "saved: model optimizer scaler",
         "the same weights: True",
         "DRAWN OTHERWISE: 2 (weight, bias)",

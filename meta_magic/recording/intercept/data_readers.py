@@ -67,8 +67,8 @@ SHARED: Final = "shared with processes"
 """Attribute of a storage on meta that the code shared with other processes."""
 
 APART: Final = (
-    "memory was shared with other processes, and what they do is not recorded: they "
-    "have copies of what was planned by then"
+    "memory was shared with other processes: these have copies, and what they do is "
+    "not recorded"
 )
 CPU: Final = torch.device("cpu")
 

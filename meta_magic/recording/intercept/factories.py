@@ -64,8 +64,8 @@ SHARING: Final = frozenset({torch.as_tensor, torch.asarray})
 FROM_NUMPY: Final = SHARING.union({torch.tensor})
 
 EMPTY: Final = (
-    "where they would hold whatever lies in memory: meta_magic.materialize gives them "
-    "their values (see its init=)"
+    "where they would be uninitialized: meta_magic.materialize gives them their values "
+    "(see its init=)"
 )
 TO_EMPTY: Final = frozenset(
     code for code in nn.Module.to_empty.__code__.co_consts if isinstance(code, CodeType)

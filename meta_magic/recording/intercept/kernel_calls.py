@@ -61,12 +61,12 @@ from meta_magic.trace.options import DeviceName
 
 __all__ = ["KernelCalls", "OperatorCall"]
 
-PAST_TORCH: Final = "a real tensor was written unseen by torch, as numpy does it"
+PAST_TORCH: Final = "a real tensor was written without torch, as by numpy"
 
 
 UNMADE: Final = (
-    "real numbers were drawn without those that the cell draws before them on meta, "
-    "which would take too much (see torch.manual_seed, --value-seconds)"
+    "real numbers were drawn before the earlier draws on meta were made, which would "
+    "take too much (see torch.manual_seed, --value-seconds)"
 )
 
 

@@ -37,12 +37,12 @@ MAX_HELD: Final = 2**26
 """New arrays, and their bytes, after which dead ones are searched."""
 
 TOO_LARGE: Final = (
-    "an array that shares the memory of a tensor does not follow what is written to it "
-    "from here on, which would take too much (see --value-nbytes, --value-seconds)"
+    "an array that shares the memory of a tensor is not updated from here on, which "
+    "would take too much (see --value-nbytes, --value-seconds)"
 )
 AHEAD: Final = (
-    "an array of {:,} bytes that shares the memory of a tensor was changed; what the "
-    "cell read of the tensor was as before, and only later cells read what is there now"
+    "an array of {:,} bytes that shares the memory of a tensor was changed: "
+    "this cell read the old values of the tensor, and later cells read the new ones"
 )
 
 left: list[SharedArray] = []

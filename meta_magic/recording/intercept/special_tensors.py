@@ -187,8 +187,8 @@ def explain_missing_kernel(
             del error  # else this frame and the error keep each other alive
     elif isinstance(error, NotImplementedError):
         error.add_note(
-            f"meta_magic: {op} has no kernel on meta that says what it returns. To go "
-            f"on, {ON_CPU}, or write one (see torch.library.register_fake)."
+            f"meta_magic: {op} has no kernel on meta, so its result is not known. "
+            f"To go on, {ON_CPU}, or write one (see torch.library.register_fake)."
         )
 
 

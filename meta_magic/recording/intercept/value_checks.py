@@ -37,7 +37,7 @@ from meta_magic.trace.signature import Geometry
 MAX_RIGHT: Final = 4096
 """How many operands in range are remembered."""
 
-UNKNOWN: Final = "what the CPU says of it is not known"
+UNKNOWN: Final = "the CPU's answer is not known"
 
 Evaluate: TypeAlias = Callable[[int, Geometry], Tensor]
 """Returns the values of a tensor on a storage; raises if that takes too much."""

@@ -77,7 +77,7 @@ class KnownValues:
         self._n_read = start + at
 
     def find_constant(self, storage: int, geometry: Geometry) -> Tensor | None:
-        """Return the values of a tensor from outside that was not written; else None."""
+        """Return the values of a tensor from outside; None if it was written."""
         if storage in self.row_by_storage:
             return None
         constant = self._constants.find(storage)

@@ -119,7 +119,7 @@ def test_a_size_that_is_none_or_too_little_is_refused(check, size):
         (
             "import torch\nm = torch.nn.Linear(3, 4).cuda()\nm(torch.ones(2, 3))",
             1,
-            "error: aten.addmm.default took a tensor that no device was named for",
+            "error: aten.addmm.default took a tensor without a named device",
         ),
     ],
 )

@@ -116,7 +116,7 @@ def test_to_empty_moves_a_module_and_a_note_says_what_it_holds():
 
     plain, recorded, trace = run_both(program)
     assert plain.returned == recorded.returned == ("cpu", (3, 2))
-    assert any("would hold whatever lies in memory" in n.text for n in trace.notes)
+    assert any("would be uninitialized" in n.text for n in trace.notes)
 
 
 def test_to_empty_and_reset_parameters_are_materialized_as_the_cpu_has_it():

@@ -45,8 +45,8 @@ def load_and_replay(made):
 def test_a_state_dict_reports_the_caveats_of_what_is_replayed_besides():
     (note,) = load_and_replay(build_with(copy_of_numpys_numbers)).notes
     assert note.split(": ")[1] == (
-        "a real tensor was written unseen by torch, as numpy does it; on cpu the cell "
-        "itself may give other values"
+        "a real tensor was written without torch, as by numpy; on cpu the cell itself "
+        "may give other values"
     )
 
 

@@ -241,7 +241,7 @@ def test_a_real_tensor_written_by_numpy_is_said():
         values.numpy()[:] = [1, 2, 3]
         made = holding(made=torch.empty(3).copy_(values))
     notes = materialize(made).notes
-    assert any("written unseen by torch, as numpy does it" in note for note in notes)
+    assert any("written without torch, as by numpy" in note for note in notes)
 
 
 def test_a_real_tensor_that_torch_alone_wrote_is_not_said():

@@ -39,8 +39,8 @@ FAILS = {
 def test_what_would_fail_for_real_is_noted(name, cache):
     notes_on(FAILS[name], "fails")  # so that the next one may find it known
     (text,) = notes_on(FAILS[name], "fails", cache=cache)
-    assert "took a tensor that no device was named for, with one on cuda:0" in text
-    assert text.endswith("for real it would lie on the CPU, and this would fail")
+    assert "took a tensor without a named device, and one on cuda:0" in text
+    assert text.endswith("in a real run the first is on the CPU, and this fails")
 
 
 def train():

@@ -191,7 +191,7 @@ def test_an_array_that_cannot_follow_is_said():
         array = x.numpy()
         x += torch.ones(64, 3).sum(0)
     assert array.tolist() == [1, 1, 1]
-    assert "does not follow what is written" in notes_of(trace)["array"].text
+    assert "is not updated from here on" in notes_of(trace)["array"].text
 
 
 def test_an_array_of_an_accelerators_tensor_is_one_of_a_copy():
