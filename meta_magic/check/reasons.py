@@ -24,11 +24,11 @@ def find_reason(error: BaseException, request: Request) -> str | None:
     if isinstance(error, KeyboardInterrupt):
         return f"it took more than {request.seconds:g} s (--timeout)"
     if isinstance(error, ModuleNotFoundError):
-        return find_missing(error.name)
-    return find_asked(error) or find_lacking(error, request.nbytes)
+        return find_missing_package(error.name)
+    return find_expected_input(error) or find_lacking_resource(error, request.nbytes)
 
 
-def find_missing(name: str | None) -> str | None:
+def find_missing_package(name: str | None) -> str | None:
     """Return which package is not installed; None if the package is there."""
     package = (name or "").partition(".")[0]
     try:
@@ -38,7 +38,7 @@ def find_missing(name: str | None) -> str | None:
     return None if is_here else f"it needs {package!r}, which is not installed"
 
 
-def find_asked(error: BaseException) -> str | None:
+def find_expected_input(error: BaseException) -> str | None:
     """Return what a program expects of its user: arguments or input."""
     if isinstance(error, SystemExit) and error.code == USAGE:
         return "it does not take its arguments (exit code 2); give others after --"
@@ -79,7 +79,7 @@ def describe_error(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def find_lacking(error: BaseException, nbytes: int | None) -> str | None:
+def find_lacking_resource(error: BaseException, nbytes: int | None) -> str | None:
     """Return what this machine, or the meta device, lacks; None if nothing."""
     text = str(error)
     is_full = isinstance(error, MemoryError)

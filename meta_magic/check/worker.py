@@ -15,7 +15,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import IO
 
 from meta_magic.check.checked_process import END, Progress
-from meta_magic.check.reasons import find_lacking
+from meta_magic.check.reasons import find_lacking_resource
 from meta_magic.check.records import Part, Request, make_unchecked
 from meta_magic.errors import CheckError
 from meta_magic.replaying.value_budget import OUTLETS
@@ -38,7 +38,7 @@ def main() -> None:
     except CheckError as error:
         send(results, make_unchecked(str(error)))
     except Exception as error:  # noqa: BLE001  ours: the program's own are in its part
-        reason = find_lacking(error, request.nbytes)
+        reason = find_lacking_resource(error, request.nbytes)
         if reason is None:
             traceback.print_exc()
             reason = f"the check itself failed ({type(error).__name__}: {error})"

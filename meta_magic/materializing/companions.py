@@ -108,7 +108,7 @@ def optimized_by(optimizer: Optimizer) -> Iterator[Tensor]:
         yield from group["params"]
 
 
-def find_forgettable(held: Sequence[Held]) -> list[Held]:
+def find_clearable_states(held: Sequence[Held]) -> list[Held]:
     """Return the optimizer states that the next step makes anew if they are missing.
 
     Optimizers that make theirs in the constructor, as Adagrad does, are left out.
@@ -131,17 +131,17 @@ def starts_with_state(kind: type[Optimizer]) -> bool:
     return any("state" in code.co_names for code in codes)
 
 
-def forget_states(held: Sequence[Held], forgotten: Sequence[Held]) -> Iterator[str]:
+def clear_states(held: Sequence[Held], cleared: Sequence[Held]) -> Iterator[str]:
     """Clear the states that optimizers keep for some parameters.
 
     Args:
         held: The parameters.
-        forgotten: The states.
+        cleared: The states.
 
     Yields:
         A note for each optimizer.
     """
-    ids = {id(item.tensor) for item in forgotten}
+    ids = {id(item.tensor) for item in cleared}
     for optimizer in list_optimizers(item.tensor for item in held) if ids else ():
         state: dict[object, object] = read_attributes(optimizer)["state"]
         keys = [

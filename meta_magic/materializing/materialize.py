@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.companions import find_companions, find_forgettable
+from meta_magic.materializing.companions import find_clearable_states, find_companions
 from meta_magic.materializing.fills.inits import INITS, Init, choose_fill, list_inits
 from meta_magic.materializing.fills.protocol import STATES, State, Task
 from meta_magic.materializing.forecast import format_seconds
@@ -134,7 +134,7 @@ def prepare(
         targets = group_targets([h for h in task.held if h.tensor.is_meta], dtype)
         for target in targets:
             target.device = target_device
-        notes = [*spread(targets)] if device is None else ()
+        notes = [*assign_devices(targets)] if device is None else ()
         task = replace(task, targets=targets, notes=[*task.notes, *notes])
         return Preparation(task=task, fill=choose_fill(init, task, own))
 
@@ -200,7 +200,7 @@ def find_held(root: object) -> list[Held]:
     return held
 
 
-def spread(targets: Sequence[Target]) -> Iterator[str]:
+def assign_devices(targets: Sequence[Target]) -> Iterator[str]:
     """Put each target on the device that the cell named for it, if this machine has it.
 
     Yields:
@@ -240,9 +240,9 @@ def choose_companions(
     found = find_companions(task.held, task.modules, is_cast=is_cast)
     if not is_trained:
         found = [item for item in found if item.kind != "gradient"]
-        made = find_made_by_use(find_forgettable(found), task.program)
+        made = find_made_by_use(find_clearable_states(found), task.program)
         found = [item for item in found if item not in made]
-        task = replace(task, forgotten=made)
+        task = replace(task, cleared=made)
     optional = [*task.held, *found] if is_lenient else found
     task = replace(task, held=[] if is_lenient else task.held)
     prepared = prepare_with(task, optional, prepare)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.companions import forget_states, is_leaf, keeps_gradient
+from meta_magic.materializing.companions import clear_states, is_leaf, keeps_gradient
 from meta_magic.materializing.fills.protocol import Content, Fill, Task
 from meta_magic.materializing.forecast import Forecast, check_budget
 from meta_magic.materializing.report import (
@@ -265,7 +265,7 @@ def describe_losses(task: Task, n_gradients: int) -> Iterator[str]:
     """
     if n_gradients:
         yield f"{n_gradients:,} gradients were dropped"
-    yield from forget_states(task.held, task.forgotten)
+    yield from clear_states(task.held, task.cleared)
     names: dict[str, list[str]] = {}
     for held, why in task.on_meta:
         names.setdefault(why, []).append(held.name)

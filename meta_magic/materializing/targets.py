@@ -195,7 +195,7 @@ def find_in_module(root: nn.Module, path: str, seen: set[int]) -> Iterator[Held]
     for fqn, owner in walk_modules(root):
         if isinstance(owner, torch.jit.ScriptModule):
             continue  # holds its tensors where Python does not see them
-        for name, kind, tensor in own_and_nested(owner, seen):
+        for name, kind, tensor in list_own_and_nested(owner, seen):
             if kind != "attribute":
                 registered.add(id(tensor))
             elif id(tensor) in registered:
@@ -207,7 +207,7 @@ def find_in_module(root: nn.Module, path: str, seen: set[int]) -> Iterator[Held]
             yield Held(join(path, join(fqn, name)), kind, tensor, is_persistent, of)
 
 
-def own_and_nested(
+def list_own_and_nested(
     module: nn.Module, seen: set[int]
 ) -> Iterator[tuple[str, str, Tensor]]:
     """Yield name, kind and tensor of a module's own tensors, and of its attributes'.

@@ -86,7 +86,7 @@ FORGOTTEN: Final = (
 )
 
 
-def hold(program: Program, record: T) -> Callable[[], T | None]:
+def make_reference(program: Program, record: T) -> Callable[[], T | None]:
     """Return a function that returns a record of a program, or None when it is gone.
 
     The reference is weak if the program holds a real tensor of the user, which the
@@ -106,7 +106,7 @@ def values_of(program: Program) -> Answers[Program]:
     """Return the answers to: which values has the tensor at ``slot`` of ``op``?"""
     return Answers(
         "values",
-        hold(program, program),
+        make_reference(program, program),
         lambda program, asked: describe_values(program, asked["op"], asked["slot"]),
     )
 
@@ -193,7 +193,7 @@ def answers_of(trace: Trace) -> tuple[Answers[Any], ...]:
 
     The latter asks about dimension ``dim`` of the tensor at ``slot`` of ``op``.
     """
-    whys = Answers("why", hold(trace.program, trace), answer_why)
+    whys = Answers("why", make_reference(trace.program, trace), answer_why)
     return values_of(trace.program), whys
 
 

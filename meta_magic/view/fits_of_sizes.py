@@ -21,7 +21,7 @@ from meta_magic.trace.trace import Trace
 from meta_magic.trials.growth import Growth, combine, find_growth, find_stretches
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.trial_choices import CHOICES
-from meta_magic.view.answers import FORGOTTEN, hold
+from meta_magic.view.answers import FORGOTTEN, make_reference
 from meta_magic.view.wire import Table
 
 Update: TypeAlias = Callable[..., object]
@@ -59,14 +59,14 @@ class FitsOf:
     """Computes how the memory of a recording grows, in a thread.
 
     Args:
-        trace: The recording; see :func:`~meta_magic.view.answers.hold`.
+        trace: The recording; see :func:`~meta_magic.view.answers.make_reference`.
         update: Sets traits of the report: ``growths``, all results so far;
             ``stretches`` by name of a size; and ``fit_state``, with ``is_running`` and
             a ``message``.
     """
 
     def __init__(self, trace: Trace, update: Update) -> None:
-        self._find: Callable[[], Trace | None] = hold(trace.program, trace)
+        self._find: Callable[[], Trace | None] = make_reference(trace.program, trace)
         self._update = update
         self._lock = threading.Lock()
         self._stopped = threading.Event()

@@ -47,14 +47,14 @@ def render_materialize_report(report: "MaterializeReport") -> str:
     good = [t for t in report.tensors if t.filled_by not in RED]
     parts = [f"<style>{style}</style>", f"<p>{escape(format_headline(report))}</p>"]
     if bad:
-        text = f"UNINITIALIZED: {count(bad)} whatever was in memory before"
+        text = f"UNINITIALIZED: {write_count(bad)} whatever was in memory before"
         parts += [f'<p class="mm-danger">{text}</p>', render_folded(bad, "")]
     if drawn:
-        text = f"DRAWN OTHERWISE: {count(drawn)} {WHY_OTHERWISE}"
+        text = f"DRAWN OTHERWISE: {write_count(drawn)} {WHY_OTHERWISE}"
         title = f"{len(drawn):,} drawn otherwise"
         parts += [f'<p class="mm-danger">{text}</p>', render_folded(drawn, title)]
     if left:
-        text = f"LEFT ON META: {count(left)} no values, and what uses it fails"
+        text = f"LEFT ON META: {write_count(left)} no values, and what uses it fails"
         parts += [f'<p class="mm-danger">{text}</p>', render_folded(left, LEFT)]
     on_meta = [format_on_meta(report.on_meta)] if report.on_meta else []
     notes = [*report.notes, *on_meta]
@@ -77,7 +77,7 @@ def format_headline(report: "MaterializeReport") -> str:
     )
 
 
-def count(tensors: Sequence["FilledTensor"]) -> str:
+def write_count(tensors: Sequence["FilledTensor"]) -> str:
     """Return the beginning of a sentence: "3 tensors hold"."""
     n = len(tensors)
     return "1 tensor holds" if n == 1 else f"{n:,} tensors hold"

@@ -146,7 +146,7 @@ def describe(
     evidence: "Evidence", names: Sequence[str], gradients: "Integers"
 ) -> Advice:
     """Return the advice on parameters whose gradients are not read."""
-    is_dead = find_dead(evidence, gradients)
+    is_dead = find_dead_calls(evidence, gradients)
     calls = np.flatnonzero(is_dead)
     made = np.flatnonzero((evidence.maker >= 0) & is_dead[evidence.maker])
     shares = np.ones(evidence.columns.n_storages)
@@ -193,7 +193,7 @@ def list_made(evidence: "Evidence", call: int) -> list[int]:
     return made
 
 
-def find_looking(evidence: "Evidence") -> "Flags":
+def find_readers(evidence: "Evidence") -> "Flags":
     """Return for each call whether it reads numbers, and is not autograd's."""
     is_clearing = evidence.calls_of(lambda s: s.op.split(".")[1].endswith(CLEARING))
     looking: Flags = ~is_clearing & ~evidence.is_in("backward")
@@ -203,20 +203,20 @@ def find_looking(evidence: "Evidence") -> "Flags":
 def find_read(evidence: "Evidence") -> "Flags":
     """Return for each storage whether such a call reads it."""
     columns = evidence.columns
-    reads = ~columns.is_made & find_looking(evidence)[columns.call]
+    reads = ~columns.is_made & find_readers(evidence)[columns.call]
     is_read = np.zeros(columns.n_storages, np.bool_)
     is_read[columns.storage[reads]] = True
     return is_read
 
 
-def find_dead(evidence: "Evidence", gradients: "Integers") -> "Flags":
+def find_dead_calls(evidence: "Evidence", gradients: "Integers") -> "Flags":
     """Return for each call whether autograd makes it for unread gradients alone."""
     columns = evidence.columns
     wanted = evidence.is_left.copy()
     wanted[gradients] = False
     is_dead = np.zeros(columns.n_calls, np.bool_)
     is_backward = evidence.is_in("backward").tolist()
-    is_looking = find_looking(evidence).tolist()
+    is_looking = find_readers(evidence).tolist()
     changes = columns.is_made | columns.is_written
     for call in range(columns.n_calls - 1, -1, -1):
         tensors = evidence.tensors_of(call)

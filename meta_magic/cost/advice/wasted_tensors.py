@@ -166,7 +166,7 @@ def find_wide_dtypes(evidence: "Evidence") -> Iterator[Advice]:
     calls_by_site = defaultdict(list)
     usual = None
     for call in np.flatnonzero(chosen).tolist():
-        usual = find_usual(evidence) if usual is None else usual
+        usual = find_usual_dtype(evidence) if usual is None else usual
         wide, narrow = find_dtypes(evidence, call)
         if narrow.itemsize >= usual.itemsize < wide.itemsize:
             site = int(evidence.columns.call_site[call])
@@ -246,7 +246,7 @@ def list_floats(signature: "Signature") -> list[torch.dtype]:
     ]
 
 
-def find_usual(evidence: "Evidence") -> torch.dtype:
+def find_usual_dtype(evidence: "Evidence") -> torch.dtype:
     """Return the dtype of most parameter elements, or else of most output elements."""
     numel = count_floats(
         (tensor.dtype, tensor.numel)

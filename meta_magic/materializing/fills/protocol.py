@@ -43,7 +43,7 @@ class Task:
             ``constructed``, that before the first use.
         modules: The modules of the root, under each of their names.
         on_meta: Companions that stay on meta, each with the reason.
-        forgotten: States of optimizers that are cleared.
+        cleared: States of optimizers that are cleared.
     """
 
     root: object
@@ -55,7 +55,7 @@ class Task:
     state: State = "current"
     modules: Sequence[tuple[str, nn.Module]] = ()
     on_meta: Sequence[tuple[Held, str]] = ()
-    forgotten: Sequence[Held] = ()
+    cleared: Sequence[Held] = ()
 
 
 class MakesFill(Protocol):

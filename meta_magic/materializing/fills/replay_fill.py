@@ -299,7 +299,9 @@ def plan_execution(
     try:
         return Execution(program, request, task.device, read)
     except ReplayError as error:
-        raise describe_error(error, find_culprit(located, task.device, read)) from error
+        raise describe_error(
+            error, find_unreplayable(located, task.device, read)
+        ) from error
 
 
 def find_used(shares: Iterable[Share]) -> set[Target]:
@@ -322,7 +324,9 @@ def find_used(shares: Iterable[Share]) -> set[Target]:
     return used
 
 
-def find_culprit(located: Located, device: torch.device, read: Read) -> Target | None:
+def find_unreplayable(
+    located: Located, device: torch.device, read: Read
+) -> Target | None:
     """Return the first target that cannot be replayed even alone."""
     for number, target in located.target_by_storage.items():
         request = Request(storages=frozenset({number}), until=located.until)
