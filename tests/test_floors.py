@@ -7,10 +7,9 @@ import pytest
 from tests.house import FLOORS, GRAPH, MODULES, UP, find_imports, floor_of, is_literal
 
 
-@pytest.mark.parametrize("module", GRAPH)
-def test_a_module_imports_only_from_its_own_floor_or_below(module):
-    above = {m for m in GRAPH[module] if floor_of(m) > floor_of(module)}
-    assert {m for m in above if (module, m) not in UP} == set()
+def test_a_module_imports_only_from_its_own_floor_or_below():
+    arrows = {(module, m) for module, imports in GRAPH.items() for m in imports}
+    assert {(a, b) for a, b in arrows if floor_of(b) > floor_of(a)} <= {*UP}
 
 
 def folder_of(module):
@@ -19,13 +18,18 @@ def folder_of(module):
     return module if is_folder else module.rpartition(".")[0]
 
 
-@pytest.mark.parametrize("module", GRAPH)
-def test_a_folder_inside_of_a_floor_does_not_import_what_stands_around_it(module):
+def test_a_folder_inside_of_a_floor_does_not_import_what_stands_around_it():
     """Folders of a room serve it: what they need of the room lies beside or in them."""
+    found = {module: find_surroundings(module) for module in GRAPH}
+    assert {module: names for module, names in found.items() if names} == {}
+
+
+def find_surroundings(module):
+    """Return what a module of an inner folder imports that itself uses that folder."""
     floors = {f for f in FLOORS if module.startswith(f"{f}.")}
     inside = folder_of(module)
     if not floors or inside in floors:
-        return
+        return set()
     floor = max(floors, key=len)
     users = {
         m
@@ -34,7 +38,7 @@ def test_a_folder_inside_of_a_floor_does_not_import_what_stands_around_it(module
         and not m.startswith(f"{inside}.")
         and any(i == inside or i.startswith(f"{inside}.") for i in GRAPH[m])
     }
-    assert not users & GRAPH[module]
+    return users & GRAPH[module]
 
 
 def test_no_circle_is_in_the_house():
@@ -93,11 +97,13 @@ def test_each_arrow_that_is_declared_is_there(arrow):
     assert above in GRAPH[module]
 
 
-@pytest.mark.parametrize("module", GRAPH)
-def test_recording_and_view_meet_only_in_trace(module):
-    room = module.split(".", maxsplit=1)[0]
-    other = {"recording": "view", "view": "recording"}.get(room, "nowhere")
-    assert not {m for m in GRAPH[module] if m.split(".", maxsplit=1)[0] == other}
+def test_recording_and_view_meet_only_in_trace():
+    rooms = {
+        (module.split(".", maxsplit=1)[0], m.split(".", maxsplit=1)[0])
+        for module, imports in GRAPH.items()
+        for m in imports
+    }
+    assert not rooms & {("recording", "view"), ("view", "recording")}
 
 
 @pytest.mark.parametrize(
@@ -119,11 +125,11 @@ def test_a_library_is_imported_in_one_place_alone(library, home):
     assert {name for name in users if not name.startswith(home)} == set()
 
 
-@pytest.mark.parametrize("module", GRAPH)
-def test_a_module_is_imported_by_a_name_that_is_written(module):
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    assert all(map(is_literal, calls))
+def test_a_module_is_imported_by_a_name_that_is_written():
+    for module in GRAPH:
+        tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        assert all(map(is_literal, calls)), module
 
 
 def test_no_two_files_have_one_name():

@@ -122,45 +122,11 @@ def test_as_cuda_the_kernel_is_chosen_by_torchs_rules(dtype, options, kernel):
     assert names == ({wanted} if kernel != "math" else set())
 
 
-def test_as_meta_it_is_torchs_own():
-    with torch.device("meta"), Names() as meta:
-        attend("plain")
-    for _ in range(2):  # once after another choice, and its signatures
-        with record(as_device="meta") as trace:
-            attend("plain")
-        assert [op.op for op in trace.ops] == meta.ops
-        with record(as_device="cpu"):
-            attend("plain")
-
-
-def test_after_the_block_attention_is_as_it_was():
-    before = [torch.zeros(1, 2, 4, 8, device="meta") for _ in range(3)]
-    with record(as_device="cuda"):
-        pass
-    with Names() as names:
-        scaled_dot_product_attention(*before)
-    assert "aten.bmm.default" in names.ops
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda", "meta"])
 def test_the_headline_says_whose_kernels_were_recorded(device):
     with record(as_device=device) as trace:
         torch.ones(2)
     assert trace.summary().startswith(f"1 operator · as on {device} · ")
-
-
-def test_by_default_the_kernels_are_those_of_the_device_that_torch_sees():
-    with record() as trace:
-        pass
-    wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    assert trace.program.as_device == wanted
-
-
-def test_another_device_is_refused():
-    with pytest.raises(
-        ValueError, match="one of cpu, cuda, meta, or cuda:8, not 'tpu'"
-    ):
-        record(as_device="tpu")
 
 
 def test_each_operator_says_which_kernel_was_chosen_and_why():

@@ -82,26 +82,6 @@ def test_in_inference_mode_operators_are_those_without_gradients():
     assert [op.op for op in inferred.ops] == [op.op for op in trace.ops]
 
 
-@pytest.mark.parametrize("name", ["mish_backward", "silu_backward"])
-def test_in_inference_mode_what_has_a_kernel_on_the_cpu_is_one_operator(name):
-    with record(as_device="cpu") as trace, torch.inference_mode():
-        x = torch.randn(3)
-        getattr(torch.ops.aten, name)(x, x)
-    assert [op.op for op in trace.ops][1:] == [f"aten.{name}.default"]
-
-
-@pytest.mark.parametrize(("classes", "words"), [([0, 5], "smaller"), ([-1], "non-neg")])
-def test_classes_that_the_cpu_refuses_are_refused_in_its_words(classes, words):
-    with record(as_device="cpu"), pytest.raises(RuntimeError, match=words):
-        F.one_hot(torch.tensor(classes), 3)
-
-
-def test_classes_that_nobody_knows_are_not_looked_at():
-    labels = torch.empty(3, dtype=torch.long, device="meta")
-    with record(as_device="cpu"):
-        assert F.one_hot(labels, 4).shape == (3, 4)
-
-
 POOLS = {
     "integers": (torch.long, lambda x: F.max_pool1d(x, 2)),
     "bytes": (torch.uint8, lambda x: F.max_pool1d(x, 2)),
@@ -125,12 +105,6 @@ def test_a_dtype_is_pooled_where_the_cpu_pools_it(name):
     wanted = describe()
     with record(as_device="cpu"):
         assert describe() == wanted
-
-
-def test_as_meta_it_is_left_to_torch():
-    with record(as_device="meta") as trace:
-        F.one_hot(torch.tensor([1]), 3)
-    assert "aten.scatter_.value" not in [op.op for op in trace.ops]
 
 
 def differentiate_group_norm(gradient):

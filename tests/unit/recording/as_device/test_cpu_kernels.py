@@ -81,15 +81,6 @@ def test_what_has_no_kernel_on_meta_is_asked_of_the_cpu(name):
     assert verify(trace, "cpu").empty
 
 
-def test_the_cpu_is_asked_without_a_trace_in_its_generator():
-    torch.manual_seed(0)
-    wanted = torch.rand(3)
-    torch.manual_seed(0)
-    with record():
-        torch.binomial(torch.full((3,), 9.0), torch.full((3,), 0.5))
-    assert torch.equal(torch.rand(3), wanted)
-
-
 def test_what_is_too_large_to_ask_of_the_cpu_is_refused():
     with record(), pytest.raises(NotImplementedError, match="fake_quantize"):
         torch.fake_quantize_per_tensor_affine(torch.empty(2**30), 0.1, 0, 0, 9)

@@ -34,14 +34,6 @@ def test_the_position_has_columns_of_the_expression():
     assert y.is_meta
 
 
-def test_the_line_is_that_of_the_file_that_records():
-    with record() as trace:
-        torch.ones(3)
-        torch.ones(3)
-    first, second = trace.ops
-    assert second.line == first.line + 1
-
-
 def test_calls_of_a_helper_in_another_file_have_the_lines_of_the_forward():
     made = {}
     exec(compile("def twice(f, x): return f(f(x))", "helpers.py", "exec"), made)

@@ -46,19 +46,6 @@ def test_tensors_in_a_dict_have_paths_whatever_its_keys_are():
     assert [path for path, _ in call.outputs] == ["('b',).1", "7.0"]
 
 
-class Labelled(nn.Module):
-    def forward(self, names, x):
-        return names, (("single",), x)
-
-
-def test_tuples_of_strings_go_into_a_module_and_out():
-    with record() as trace:
-        Labelled()(("q", "r", "s"), torch.ones(2))
-    (call,) = trace.module_calls
-    assert [path for path, _ in call.inputs] == ["1"]
-    assert [path for path, _ in call.outputs] == ["1.1"]
-
-
 def test_a_call_inside_a_call_names_its_parent():
     with record() as trace:
         model = nn.Sequential(nn.Linear(2, 2))

@@ -8,21 +8,9 @@ import torch
 from torch import nn
 
 from meta_magic import materialize, record
-from meta_magic.recording.rows.tree_tensors import HeldTensors
-from meta_magic.recording.signatures.cache import SignatureCache
-from meta_magic.session.program_builder import make_written
 from meta_magic.view.payload import build_payload
 from tests.unit.eager import assert_bit_equal, build_twice
 from tests.unit.modules import Tied
-
-
-def test_a_tree_is_found_without_being_named():
-    with record() as trace:
-        model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
-    (root,) = trace.modules
-    assert (root.name, root.class_name) == ("model", "Sequential")
-    assert [child.fqn for child in root.children] == ["0", "1"]
-    assert model is not None
 
 
 def test_tied_parameters_count_once_and_are_marked():
@@ -93,35 +81,11 @@ def test_a_temporary_module_is_described_although_it_is_gone():
     assert trace.ops[-1].module == ""
 
 
-def test_operators_of_a_constructor_belong_to_the_module_that_holds_the_result():
-    with record() as trace:
-        model = nn.Sequential(nn.Linear(2, 2))  # noqa: F841
-    assert {call.module for call in trace.ops} == {"0"}
-
-
 def test_a_module_without_parameters_is_a_root_though_it_never_ran():
     with record() as trace:
         activation = nn.ReLU()
     assert [(r.name, r.class_name) for r in trace.modules] == [("activation", "ReLU")]
     assert activation is not None
-
-
-def test_a_module_that_was_there_before_and_is_not_called_is_no_root():
-    before = nn.Linear(2, 2)
-    with record() as trace:
-        torch.ones(2)
-    assert trace.modules == ()
-    assert before is not None
-
-
-def make_registry():
-    return make_written(SignatureCache(uses_fast_paths=False), "", None).registry
-
-
-def hold(tensor):
-    module = nn.Module()
-    module.held = tensor
-    return module
 
 
 def test_a_parameter_is_described_as_the_cell_left_it():
@@ -135,13 +99,6 @@ def test_a_parameter_is_described_as_the_cell_left_it():
     assert not bias.requires_grad
 
 
-def test_a_tree_made_in_inference_mode_is_described():
-    with torch.inference_mode(), record() as trace:
-        layer = nn.Linear(3, 4)
-    assert layer.weight.is_inference()
-    assert [tensor.name for tensor in trace.modules[0].tensors] == ["weight", "bias"]
-
-
 def test_what_stands_there_again_holds_its_tensors_but_once():
     with record() as trace:
         layer = nn.Linear(3, 4)
@@ -150,23 +107,6 @@ def test_what_stands_there_again_holds_its_tensors_but_once():
     first, _, again = trace.modules[0].children
     assert [len(first.tensors), len(again.tensors)] == [2, 0]
     assert again.shared_with == "0"
-
-
-def test_a_tensor_without_storage_where_another_was_seen_is_another():
-    registry, dense = make_registry(), torch.ones(3)
-    sparse = torch.ones(3).to_sparse()
-    registry.seen_by_id[id(sparse)] = registry.read(dense)
-    HeldTensors(registry, [*enumerate(map(hold, (dense, sparse)))])
-    assert registry.seen_by_id[id(sparse)][0] != registry.seen_by_id[id(dense)][0]
-
-
-def test_a_lazy_tensor_has_no_storage():
-    registry, lazy = make_registry(), nn.LazyLinear(3, bias=False)
-    held = HeldTensors(registry, [(0, lazy)])
-    ((tensor,), storages) = held.describe([""])[0]
-    assert tensor.is_lazy
-    assert storages == (-1,)
-    assert held.read_versions() == {}
 
 
 DEPTH = 500
@@ -192,16 +132,6 @@ def test_a_tree_of_any_depth_is_described(trace):
     *_, last = root.walk()
     assert last.fqn == ".".join("0" * DEPTH)
     assert [tensor.shape for tensor in last.tensors] == [(2, 2), (2,)]
-
-
-def test_the_calls_of_a_deep_module_that_is_gone_are_known():
-    with record() as trace:
-        module = nn.Linear(2, 2)
-        for _ in range(DEPTH // 5):
-            module = nn.Sequential(module)
-        module(torch.ones(2))
-        del module
-    assert {node.n_calls for node in trace.modules[0].walk()} == {1}
 
 
 @pytest.mark.parametrize("show", ["summary", "payload", "page"])

@@ -9,8 +9,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from meta_magic.recording.identities.storages import NamedDevices
-from meta_magic.recording.signatures.operator_keys import build_operator_key
 from meta_magic.session.record import record
 from meta_magic.session.recording import shared_cache_by_device
 from tests.unit.recording.signatures.equal_programs import PROGRAMS, negate_lazily
@@ -87,12 +85,6 @@ def test_a_signature_says_of_a_value_that_was_read_what_it_is_alone():
     assert signature.returns.text == "a value of type float"
 
 
-def test_an_address_does_not_tell_arguments_apart():
-    generators = torch.Generator(), torch.Generator()
-    keys = [build_operator_key(None, (2, g), None, []) for g in generators]
-    assert keys[0] == keys[1]
-
-
 def test_a_parameter_is_not_mistaken_for_a_tensor_that_is_gone():
     with record() as trace:
         x = torch.ones(3)
@@ -118,27 +110,6 @@ def test_garbage_that_happens_to_be_collected_early_is_recorded_as_all_garbage()
     finally:
         gc.set_threshold(*thresholds)
     assert traces[0] == traces[1]
-
-
-def test_the_first_recording_that_names_a_device_is_like_a_later_one(monkeypatch):
-    def make():
-        torch.zeros(2)
-        torch.ones(2, device="cuda")
-        torch.zeros(2)
-
-    monkeypatch.setattr(NamedDevices, "exist", False)
-    assert run(make) == run(make)
-
-
-def test_an_array_that_is_gone_is_recorded_alike_with_and_without_a_cache():
-    def read_and_fill():
-        x = torch.zeros(2, 3)
-        x.numpy().tolist()
-        nn.init.xavier_uniform_(x)
-
-    shared_cache_by_device.clear()
-    first, second = run(read_and_fill), run(read_and_fill)
-    assert first == second == run(read_and_fill, cache=False)
 
 
 def test_an_array_that_follows_a_tensor_takes_no_number_of_what_is_gone():

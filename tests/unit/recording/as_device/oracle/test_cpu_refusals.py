@@ -181,13 +181,6 @@ def test_a_large_call_that_is_right_takes_no_memory():
     assert peak_nbytes() - before < 2**27
 
 
-def test_few_elements_of_large_memory_take_none():
-    before = peak_nbytes()
-    with record(as_device="cpu"):
-        _ = weights(2**40)[-8:] + 1
-    assert peak_nbytes() - before < 2**27
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -224,14 +217,6 @@ def test_an_out_that_is_refused_keeps_its_size():
         with pytest.raises(RuntimeError, match="can't be cast"):
             torch.add(torch.ones(3), torch.ones(3), out=out)
         assert out.shape == (0,)
-
-
-def test_asking_leaves_the_random_state_as_it_is():
-    before = torch.get_rng_state()
-    given = (torch.empty(2, 3, device="meta"),)
-    answer = oracle.Oracle().ask(torch.ops.aten.exponential_.default, given, {})
-    assert answer is oracle.Verdict.ACCEPTED
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_as_meta_all_that_meta_takes_is_taken():
@@ -348,11 +333,6 @@ def test_what_it_makes_is_taken_at_any_size(name, size):
 def test_a_number_that_memory_is_lacking_for_is_as_on_meta():
     with record(as_device="cpu"):
         torch.full((300_000, 300_000, 300), 300, dtype=torch.uint8)
-
-
-def test_what_it_names_is_a_plan():
-    with record(as_device="cpu"), pytest.raises(RuntimeError, match="overflow"):
-        torch.full((3,), 300, dtype=torch.uint8, device="cuda")
 
 
 @pytest.mark.parametrize("make", [torch.rand, torch.zeros, torch.randperm])
