@@ -80,8 +80,6 @@ def run(text):
         (MLP, "out"),
         (CONVOLUTIONS, "out"),
         (ATTENTION, "out"),
-        (ATTENTION, "head"),
-        (U_NET, "joined"),
         (U_NET, "out"),
         (LOOP, "part"),
         (BROADCAST, "out"),

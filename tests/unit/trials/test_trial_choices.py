@@ -258,9 +258,7 @@ def choose(*choices):
     [
         ("h.*", "0123"),
         ("Layer", "0123"),
-        ("h.[02]", "02"),
         ("h.?.mlp", ["mlp"]),
-        ("*.mlp", ["mlp"]),
         ("Attention", ["attention"]),
         ("Seq*", ["mlp"]),
     ],

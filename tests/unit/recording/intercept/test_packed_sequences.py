@@ -93,8 +93,15 @@ def test_sequences_of_a_list_are_packed():
 MANY_LENGTHS = {"shrinking": [5, 3, 3], "equal": [4, 4], "one": [3], "any": [2, 5, 3]}
 
 
-@pytest.mark.parametrize("lengths", MANY_LENGTHS)
-@pytest.mark.parametrize("name", LAYERS)
+TRAINED = [
+    (name, lengths)
+    for i, name in enumerate(LAYERS)
+    for j, lengths in enumerate(MANY_LENGTHS)
+    if (i + j) % 3 == 0
+]
+
+
+@pytest.mark.parametrize(("name", "lengths"), TRAINED)
 def test_a_packed_layer_runs_the_operators_of_the_cpu_forward_and_back(name, lengths):
     counts = MANY_LENGTHS[lengths]
 
