@@ -45,7 +45,7 @@ AHEAD: Final = (
     "this cell read the old values of the tensor, and later cells read the new ones"
 )
 
-left: list[SharedArray] = []
+carried_arrays: list[SharedArray] = []
 """Arrays that outlive the cells that made them."""
 
 
@@ -85,12 +85,12 @@ class SharedMemory:
         self._is_looking = self._is_writing = False
 
     def __enter__(self) -> None:
-        if left:
+        if carried_arrays:
             self._start_watching()
-            for array in left:
+            for array in carried_arrays:
                 if array.hold_again() and array.storage() is not None:
                     self._arrays.add(array)
-            left.clear()
+            carried_arrays.clear()
             for array in [*self._arrays]:
                 if array.read() != array.content:
                     self._write_tensor(array)
@@ -99,7 +99,7 @@ class SharedMemory:
         self._update_tensors(self._arrays)
         for array in self._arrays:
             array.hold_weakly()
-        left.extend(self._arrays)
+        carried_arrays.extend(self._arrays)
         self._arrays = SharedArrays()
 
     # Sharing

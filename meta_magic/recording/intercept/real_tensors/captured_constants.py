@@ -295,7 +295,7 @@ class ConstantCapture:
             return negate_lazily(made) if real.is_neg() else made
 
     def capture_storage(self, storage: UntypedStorage) -> UntypedStorage:
-        """Return a storage on meta with the content of a real one that nobody has."""
+        """Return a storage on meta with the content of a real one without a tensor."""
         with DisableTorchFunction(), DisableTorchDispatch():
             real = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
             made = self._make(real, storage, None, is_borrowed=False)
