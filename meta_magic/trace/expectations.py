@@ -229,7 +229,7 @@ def _write_expected(expected: Expected) -> str:
 
 def _describe_missing(pattern: str, names: Sequence[str]) -> str:
     near = get_close_matches(pattern, names, n=3, cutoff=0.3) or names[:3]
-    words = ", ".join(repr(name) if name else "'' (the model)" for name in near)
-    words += ", ..." if len(near) < len(names) else ""
-    words = words or "none"
-    return f"no module that was called is named {pattern!r}; called were {words}"
+    listed = ", ".join(repr(name) if name else "'' (the model)" for name in near)
+    listed += ", ..." if len(near) < len(names) else ""
+    listed = listed or "none"
+    return f"no module that was called is named {pattern!r}; called were {listed}"

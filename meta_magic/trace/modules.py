@@ -199,9 +199,9 @@ def list_classes(nodes: Sequence[ModuleNode]) -> str:
     if len(runs) == 1:
         return f"{len(nodes)} x {nodes[0].class_name}"
     named = runs if len(runs) <= MAX_KINDS else runs[: MAX_KINDS - 1]
-    words = [name if n == 1 else f"{n} x {name}" for name, n in named]
+    parts = [name if n == 1 else f"{n} x {name}" for name, n in named]
     n_more = len(nodes) - sum(n for _, n in named)
-    return ", ".join([*words, f"… {n_more:,} more"] if n_more else words)
+    return ", ".join([*parts, f"… {n_more:,} more"] if n_more else parts)
 
 
 class HasTrees(Protocol):
