@@ -30,7 +30,8 @@ RETIRED = {
     "remarks?": "note, caveat",
     "stand ins?|stands in": "proxy tensor, replacement",
     "(has|no|own|other|which|cpu's|torch's) words?": "message, text",
-    r"left (over|by|behind|places?)|left_(?!aligned|open|shift|to_right)\w+": "carried over",
+    r"left (over|by|behind|places?)": "carried over",
+    r"left_(?!aligned|open|shift|to_right)\w+": "carried over",
     "places?": "call site (of source), placement or planned device (of a tensor)",
 }
 """Retired words, and what is said instead."""
