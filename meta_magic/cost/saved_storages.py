@@ -38,14 +38,7 @@ SEED: Final = "aten.ones_like.default"
 def find_saved(
     program: "Program", columns: Columns, lives: "Lives", trained: Integers
 ) -> Integers:
-    """Return the storages that autograd saved.
-
-    Args:
-        program: The program.
-        columns: Its columns.
-        lives: When its storages are alive.
-        trained: Storages of the leaves that require gradients.
-    """
+    """Return the storages that autograd saved."""
     is_saved = np.zeros(columns.n_storages, np.bool_)
     is_saved[find_read_in_backward(program, columns, lives)] = True
     is_saved[find_read_again(program, columns, lives)] = True
@@ -111,12 +104,6 @@ def find_undecided(
     """Return the calls of which autograd may have saved something that nothing read.
 
     There may be no backward pass, or it may have needed sizes alone.
-
-    Args:
-        program: The program.
-        columns: Its columns.
-        lives: When its storages are alive.
-        is_known: Whether the use of each storage is known.
     """
     calls = np.frombuffer(program.facts.differentiated, np.uint32)
     is_differentiated = np.zeros(columns.n_calls, np.bool_)
@@ -134,14 +121,7 @@ def find_undecided(
 def ask_autograd(
     program: "Program", columns: Columns, calls: Integers, is_trained: Flags
 ) -> Integers:
-    """Return the storages that autograd saves of some calls, by making them again.
-
-    Args:
-        program: The program.
-        columns: Its columns.
-        calls: The calls.
-        is_trained: Whether each storage is of a leaf that requires gradients.
-    """
+    """Return the storages that autograd saves of some calls, by making them again."""
     first, is_needed = columns.first, is_trained.copy()
     differentiated = np.zeros(columns.n_calls, np.bool_)
     differentiated[np.frombuffer(program.facts.differentiated, np.uint32)] = True

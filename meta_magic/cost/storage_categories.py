@@ -43,12 +43,6 @@ def find_categories(
     """Return for each storage the index of its category.
 
     If several fit, the last one in the loop below wins.
-
-    Args:
-        program: The program.
-        modules: Its module trees.
-        columns: The columns of the program.
-        lives: When its storages are alive.
     """
     facts = program.facts
     owned, died = find_owned(facts, modules), read_deaths(program)[:, 1]

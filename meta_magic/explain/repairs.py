@@ -171,13 +171,7 @@ def _run_many(
 
 
 def _run_edit(block: Block, edit: Edit, refused: list[str]) -> Outcome | Failure:
-    """Run a block with an edit in this process.
-
-    Args:
-        block: The block.
-        edit: The edit.
-        refused: What the sandbox refused; emptied first.
-    """
+    """Run a block with an edit in this process."""
     rerun = block.rerun
     refused.clear()
     try:

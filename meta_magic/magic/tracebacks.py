@@ -30,11 +30,6 @@ def trim_traceback(shell: Any, error: BaseException, name: str) -> None:
     """Have IPython show an error through :class:`Rendering`.
 
     The exception's own ``__traceback__`` stays whole, for ``%debug``.
-
-    Args:
-        shell: The IPython shell.
-        error: What the cell raised.
-        name: File name that the cell was compiled under.
     """
     start = error.__traceback__
     while start is not None and start.tb_frame.f_code.co_filename != name:

@@ -134,10 +134,6 @@ def starts_with_state(kind: type[Optimizer]) -> bool:
 def clear_states(held: Sequence[Held], cleared: Sequence[Held]) -> Iterator[str]:
     """Clear the states that optimizers keep for some parameters.
 
-    Args:
-        held: The parameters.
-        cleared: The states.
-
     Yields:
         A note for each optimizer.
     """

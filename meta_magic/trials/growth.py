@@ -59,14 +59,7 @@ def combine(choices: Sequence[str]) -> Iterator[tuple[str, ...]]:
 def find_growth(
     recordings: Recordings, name: str, nbytes: int, choices: tuple[str, ...] = ()
 ) -> Growth:
-    """Return how the peak of a block grows with a size.
-
-    Args:
-        recordings: Of the block.
-        name: The block's name for the size.
-        nbytes: The memory that it should fit.
-        choices: Changes of the block.
-    """
+    """Return how the peak of a block grows with a size."""
     try:
         tried = _list_multiples(recordings.read_size(name))
         found = find_fitting(recordings, name, nbytes, tried, choices)

@@ -188,14 +188,7 @@ def find_roof(line: "Roofline", number: int) -> Peak | None:
 def roofline_figure(
     line: "Roofline", dots: list[Dot], seconds: float, title: str
 ) -> Any:
-    """Return dots under roofs as plotly's JSON.
-
-    Args:
-        line: The times on a device.
-        dots: Operators with work and bytes.
-        seconds: The time of all operators.
-        title: The title.
-    """
+    """Return dots under roofs as plotly's JSON."""
     sizes = [MOST_SIZE * (dot.seconds / seconds) ** 0.5 for dot in dots]
     operators = {
         "type": "scatter",

@@ -240,9 +240,6 @@ def work_payload(works: Sequence[OneCall]) -> dict[str, Any]:
 
     The browser computes the time on a device from both (``static/rooflines.js``).
 
-    Args:
-        works: Of each signature.
-
     Returns:
         For each signature: ``skipped`` (FLOPs that a kernel may leave out),
         ``elementwise`` (operations), ``read`` and ``written`` (bytes), and ``kind``: an

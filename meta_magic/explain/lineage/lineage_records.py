@@ -23,12 +23,7 @@ FUNCTIONS: Final = {
 
 
 def evaluate(formula: str, values: Iterable[float]) -> float:
-    """Return the value of a formula.
-
-    Args:
-        formula: Python code, with ``{}`` for each value.
-        values: The values.
-    """
+    """Return the value of a formula: Python code with ``{}`` for each value."""
     shown = (f"({value})" if value < 0 else f"{value}" for value in values)
     code = compile(formula.format(*shown), "<formula>", "eval")
     value: float = eval(code, {"__builtins__": {}}, dict(FUNCTIONS))  # noqa: S307  ours

@@ -45,12 +45,7 @@ from meta_magic.trace.signature import Geometry, TensorArgument
 
 
 class Names:
-    """The names of numbers and tensors in a block's variables and modules.
-
-    Args:
-        variables: The block's variables at its end.
-        modules: Modules whose methods were running.
-    """
+    """The names of numbers and tensors in a block's variables and modules."""
 
     def __init__(
         self, variables: Mapping[str, Any], modules: Sequence[nn.Module]
@@ -260,13 +255,7 @@ class Lineages:
     def why_size(
         self, name: str, node: Node, dim: int
     ) -> tuple[Lineage, tuple[Unresolved, ...]]:
-        """Return where a size of a tensor comes from.
-
-        Args:
-            name: The name of the size.
-            node: The tensor.
-            dim: Its dimension, from 0.
-        """
+        """Return where a size of a tensor comes from."""
         return self.why(name, trace_number(node.shape[dim], SizeOf(node, dim)))
 
     def why(self, name: str, number: Any) -> tuple[Lineage, tuple[Unresolved, ...]]:

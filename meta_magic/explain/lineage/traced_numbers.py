@@ -215,13 +215,7 @@ def _length_of(value: Any) -> int:
 
 
 class TracedRange(Sequence[Any]):
-    """A range whose numbers have origins.
-
-    Args:
-        start: The first number.
-        stop: The end.
-        step: The step.
-    """
+    """A range whose numbers have origins."""
 
     def __init__(self, start: Any, stop: Any, step: Any) -> None:
         self._start, self._step = start, step

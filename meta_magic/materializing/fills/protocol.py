@@ -112,11 +112,7 @@ class Fill(Protocol):
 
 
 class EmptyFill:
-    """``init="empty"``: memory without content; a subclass may :meth:`write` it.
-
-    Args:
-        task: What is to be filled.
-    """
+    """``init="empty"``: memory without content; a subclass may :meth:`write` it."""
 
     gives: ClassVar = "nothing; all is uninitialized memory"
     source: ClassVar = UNINITIALIZED

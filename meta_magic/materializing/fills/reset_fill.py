@@ -28,11 +28,7 @@ RESETS: Final = ("reset_parameters", "_reset_parameters")
 
 
 class ResetFill(EmptyFill):
-    """Leaves the targets empty, and calls the modules' initializers in the end.
-
-    Args:
-        task: What is to be filled.
-    """
+    """Leaves the targets empty, and calls the modules' initializers in the end."""
 
     gives: ClassVar = (
         "what each submodule's ``reset_parameters`` and ``_init_weights`` give"
