@@ -127,10 +127,10 @@ class Backward:
                 rule = f"{_describe_call(call)} ran under no_grad"
                 return BrokenGraph(rule, "cut", call.line, _describe_results(call))
             frozen += [_describe_parameter(self._trace, call, tensor) for tensor in own]
-        rule = f"{name} is made of nothing that requires a gradient"
+        rule = f"{name} depends on no tensor that requires a gradient"
         names = dict.fromkeys(operand.name for operand in frozen)
-        negation = f": not even {', '.join([*names][:MAX_NAMES])} do"
-        more = negation if frozen else ", or under no_grad"
+        negation = f", not even on {', '.join([*names][:MAX_NAMES])}"
+        more = negation if frozen else ", or was made under no_grad"
         return BrokenGraph(rule + more, "cut", None, tuple(frozen[:MAX_NAMES]))
 
     def _find_freed(self) -> BrokenGraph | None:
@@ -139,7 +139,10 @@ class Backward:
         freed = {call.forward for call in self._calls[:last]}
         for call in self._ancestors:
             if call.index in freed and self._find_saved(call):
-                rule = f"an earlier pass freed what {_describe_call(call)} had saved"
+                rule = (
+                    "an earlier backward pass freed the tensors that "
+                    f"{_describe_call(call)} saved"
+                )
                 return BrokenGraph(rule, "freed", None, _describe_results(call))
         return None
 
@@ -153,7 +156,7 @@ class Backward:
             for slot in slots:
                 writer = writers.get(tensors[slot].storage_id)
                 if writer is not None:
-                    saved = f"what {_describe_call(call)} saved for backward"
+                    saved = f"a tensor that {_describe_call(call)} saved for backward"
                     rule = f"{_describe_call(writer)} writes into {saved}"
                     written = _describe_results(writer) + _describe_results(call)
                     return BrokenGraph(rule, "written", writer.line, written)
@@ -252,7 +255,7 @@ AT_LINE, ANYWHERE = 0.3, 0.6
 REFUSED_COST: Final = 0.4
 
 REFUSED: Final = re.compile(r"grad|leaf")
-"""What messages of autograd contain."""
+"""Parts of autograd's messages."""
 
 
 def list_backward_edits(program: Program, broken: BrokenGraph) -> list[Edit]:

@@ -242,14 +242,14 @@ def _explain_loading(
         has = f"{owner} has {format_shape(wanted)}{line}"
         yield f"{name}: {given} has {format_shape(got)}, {has}"
     if len(loading.pairs) > MAX_NAMED:
-        yield f"and of {len(loading.pairs) - MAX_NAMED} more the sizes differ"
+        yield f"and the sizes of {len(loading.pairs) - MAX_NAMED} more differ"
     prefix = _find_prefix(loading.missing, loading.unexpected)
     if loading.holders:
         yield f"{given}[{loading.holders[0]!r}] has all names that {owner} has"
     elif prefix:
-        yield f"all names in {given} begin with {prefix!r}, which {owner} has not"
+        yield f"all names in {given} begin with {prefix!r}, those of {owner} do not"
     elif prefix := _find_prefix(loading.unexpected, loading.missing):
-        yield f"all names in {owner} begin with {prefix!r}, which {given} has not"
+        yield f"all names in {owner} begin with {prefix!r}, those in {given} do not"
     else:
         for lack, names in (
             (f"{given} lacks", loading.missing),

@@ -377,7 +377,7 @@ def _find_class_rules(probe: Probe) -> Iterator[str]:
     given = tuple(TensorArgument(number) for number, _ in enumerate(call.operands))
     if _is_accepted(probe, replace(call, args=given, kwargs={}), kind()):
         names = ", ".join(operand.name for operand in call.operands)
-        yield f"it is made first, and then called: {kind.__name__}()({names})"
+        yield f"make the module first, then call it: {kind.__name__}()({names})"
 
 
 def _find_dtype_rules(probe: Probe) -> Iterator[str]:

@@ -51,7 +51,7 @@ SHOWN = {
         "+        self.fc = nn.Linear(800, 10)\nmended: (4, 10)",
         "  24 = floor((26 - 3) / 1) + 1 by conv2d (line 9)",
         "+        self.lstm = nn.LSTM(64, 128, batch_first=True)\nmended: ()",
-        "writes into what torch.sigmoid(x @ weight) (line 4) saved for backward",
+        "writes into a tensor that torch.sigmoid(x @ weight) (line 4) saved",
         "+hidden = hidden + 1\nmended: (16, 16)",
         "targets is float32: targets.long() is accepted",
         "+loss = F.cross_entropy(logits, targets.long())\nmended: ()",

@@ -235,7 +235,7 @@ def _extend(
 
 
 def _fit(value: int, size: int, seen: Sequence[int | None]) -> str:
-    """Return the formula by which a size follows a number, or ""; ``seen``: by CHANGES."""
+    """Return the formula by which a size follows a number; "" for none."""
     if seen[0] is None:
         return ""
     slope = seen[0] - size

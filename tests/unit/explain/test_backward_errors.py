@@ -26,7 +26,7 @@ def run(text):
 )
 def test_the_line_that_wrote_and_the_line_that_saved_are_named(write, repaired):
     found = explain(f"{LEAF}y = w.exp()\n{write}\ny.sum().backward()")
-    assert "(line 4) writes into what w.exp() (line 3) saved" in found.rules[0]
+    assert "(line 4) writes into a tensor that w.exp() (line 3) saved" in found.rules[0]
     assert found.repairs[0].after == repaired
     run(found.repairs[0].source)
 
@@ -35,7 +35,9 @@ def test_what_nothing_saved_may_be_written():
     found = explain(
         f"{LEAF}y = w + 1\ny.mul_(2)\nz = y.exp()\nz.mul_(2)\nz.sum().backward()"
     )
-    assert found.rules[0].startswith("z.mul_(2) (line 6) writes into what y.exp()")
+    assert found.rules[0].startswith(
+        "z.mul_(2) (line 6) writes into a tensor that y.exp()"
+    )
 
 
 def test_a_module_that_writes_gets_an_edit_that_does_not():
@@ -44,14 +46,16 @@ def test_a_module_that_writes_gets_an_edit_that_does_not():
         "m = nn.Sequential(nn.Linear(3, 3), nn.Sigmoid(), nn.ReLU(inplace=True))\n"
         "m(torch.ones(2, 3)).sum().backward()"
     )
-    assert "in `2`) writes into what" in found.rules[0]
+    assert "in `2`) writes into a tensor that" in found.rules[0]
     assert "nn.ReLU(inplace=False)" in found.repairs[0].after
     run(found.repairs[0].source)
 
 
 def test_a_second_pass_names_what_the_first_freed_and_retains_it():
     found = explain(f"{LEAF}y = (w * w).sum()\ny.backward()\ny.backward()")
-    assert found.rules == ("an earlier pass freed what w * w (line 3) had saved",)
+    assert found.rules == (
+        "an earlier backward pass freed the tensors that w * w (line 3) saved",
+    )
     assert found.repairs[0].line == 4
     assert found.repairs[0].after == "y.backward(retain_graph=True)"
     run(found.repairs[0].source)
@@ -85,12 +89,12 @@ def test_the_line_that_cut_the_graph_is_named(made, repaired):
 
 def test_what_ran_under_no_grad_is_run_with_gradients():
     found = explain(f"{LEAF}with torch.no_grad():\n    z = w.sum()\nz.backward()")
-    assert found.rules[0].endswith("or under no_grad")
+    assert found.rules[0].endswith("or was made under no_grad")
     assert found.repairs[0].after == "with torch.enable_grad():"
     run(found.repairs[0].source)
 
 
 def test_a_graph_that_never_was_is_said_to_be_none():
     found = explain("import torch\nz = torch.ones(3).sum()\nz.backward()")
-    assert found.rules[0].startswith("z is made of nothing that requires a gradient")
+    assert found.rules[0].startswith("z depends on no tensor that requires a gradient")
     assert found.repairs == ()

@@ -179,7 +179,7 @@ def test_a_module_that_checks_what_it_is_given_is_probed_as_a_whole(text, rule):
         ),
         (
             "y, t = torch.ones(5, 3), torch.tensor([1] * 5)\nnn.CrossEntropyLoss(y, t)",
-            "it is made first, and then called: CrossEntropyLoss()(y, t)",
+            "make the module first, then call it: CrossEntropyLoss()(y, t)",
         ),
         (
             "torch.tensor([1, 2], requires_grad=True)",
@@ -207,11 +207,11 @@ def test_sizes_that_do_not_load_are_named_with_the_line_that_made_them():
     [
         (
             "{f'module.{k}': v for k, v in model.state_dict().items()}",
-            "all names in saved begin with 'module.', which model has not",
+            "all names in saved begin with 'module.', those of model do not",
         ),
         (
             "{k[2:]: v for k, v in model.state_dict().items()}",
-            "all names in model begin with '0.', which saved has not",
+            "all names in model begin with '0.', those in saved do not",
         ),
         (
             "{'epoch': 3, 'net': model.state_dict()}",
@@ -346,7 +346,9 @@ def test_what_is_frozen_is_named():
         "loss = model(torch.ones(2, 3)).sum()\nloss.backward()"
     )
     assert "model.weight" in found.operands
-    assert found.rules[0].startswith("loss is made of nothing that requires a gradient")
+    assert found.rules[0].startswith(
+        "loss depends on no tensor that requires a gradient"
+    )
 
 
 def test_a_tensor_that_is_cut_off_from_its_gradient_is_named():
