@@ -110,14 +110,6 @@ def run_ipython(directory: Path, *arguments: str) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
-def test_an_ipy_script_runs_its_meta_cell(tmp_path):
-    script = tmp_path / "cell.ipy"
-    script.write_text("%%meta\nimport torch\nx = torch.ones(2)\nprint(x.is_meta)\n")
-    run = run_ipython(tmp_path, "--ext=meta_magic", str(script))
-    assert run.stdout.startswith("True\n1 operator · ")
-    assert run.returncode == 0
-
-
 def test_an_ipy_script_whose_cell_fails_fails(tmp_path):
     script = tmp_path / "cell.ipy"
     script.write_text("%%meta\nimport torch\n1 / 0\n")

@@ -1,7 +1,6 @@
 """What a ``%%meta`` cell shows: one report, harmless whatever the names are."""
 
 import pytest
-from IPython.core.displaypub import CapturingDisplayPublisher
 
 SCRIPT = "<img src=x onerror=alert(1)>"
 
@@ -9,12 +8,6 @@ SCRIPT = "<img src=x onerror=alert(1)>"
 def report(shell) -> dict[str, str]:
     (output,) = shell.display_pub.outputs
     return output["data"]
-
-
-def test_a_cell_shows_one_report_as_text_and_html(shell):
-    assert isinstance(shell.display_pub, CapturingDisplayPublisher)
-    shell.run_cell("%%meta\nmodel = nn.Linear(2, 3)")
-    assert sorted(report(shell)) == ["text/html", "text/plain"]
 
 
 def test_the_text_is_what_print_shows_of_the_trace(shell):
@@ -27,22 +20,10 @@ def test_the_report_has_no_script(shell):
     assert "<script" not in report(shell)["text/html"].lower()
 
 
-def test_the_report_asks_nothing_of_the_network(shell):
-    shell.run_cell("%%meta\nmodel = nn.Linear(2, 3)\nmodel(torch.ones(2))")
-    html = report(shell)["text/html"]
-    assert [word for word in ("http", "src=", "@import", "url(") if word in html] == []
-
-
 def test_the_report_counts_what_the_cell_made(shell):
     # Linear(2, 3): 2 * 3 weights and 3 biases of 4 bytes each.
     shell.run_cell("%%meta\nmodel = nn.Linear(2, 3)")
     assert report(shell)["text/plain"].startswith("9 parameters, 36 bytes · ")
-
-
-def test_the_report_names_the_error_that_stopped_the_cell(shell):
-    shell.run_cell("%%meta\ntorch.ones(2)\n1 / 0")
-    assert "stopped by ZeroDivisionError" in report(shell)["text/plain"]
-    assert "stopped by ZeroDivisionError" in report(shell)["text/html"]
 
 
 @pytest.mark.parametrize(
@@ -64,11 +45,6 @@ def test_a_hostile_name_is_shown_and_not_executed(shell, cell):
     html = report(shell)["text/html"]
     assert "<img" not in html
     assert "&lt;img src=x onerror=alert(1)&gt;" in html
-
-
-def test_quiet_shows_nothing(shell):
-    shell.run_cell("%%meta -q\nmodel = nn.Linear(2, 3)")
-    assert shell.display_pub.outputs == []
 
 
 def test_quiet_keeps_the_trace(shell):

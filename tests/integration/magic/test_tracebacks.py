@@ -6,7 +6,6 @@ import sys
 import traceback
 
 import pytest
-from IPython.core.error import UsageError
 
 from tests.integration.kernels import ANSI, ARROW
 
@@ -103,13 +102,6 @@ def test_full_shows_the_frames_that_record_hides_in_a_plain_cell(run):
     assert "/torch/" in shown
 
 
-def test_full_without_an_error_says_so(run, monkeypatch):
-    monkeypatch.delattr(sys, "last_value", raising=False)
-    error, _ = run("%meta full")
-    assert isinstance(error, UsageError)
-    assert "no error" in str(error)
-
-
 def test_an_error_that_is_shown_keeps_all_of_its_frames(run):
     error, _ = run(MISMATCH)
     files = [entry.filename for entry in traceback.extract_tb(error.__traceback__)]
@@ -171,20 +163,6 @@ def test_of_a_library_that_called_torch_the_innermost_frame_is_shown(run, librar
 def test_of_a_library_that_raised_without_torch_every_frame_is_shown(run, library):
     _, shown = run(f"%%meta\nimport {library}\n{library}.outer(lambda: 1 / 0)")
     assert marked_lines(shown) == [3, 2, 5, 3]
-
-
-def test_no_frame_of_torch_is_shown_after_an_await(run):
-    _, shown = run(
-        "%%meta\nimport asyncio\nawait asyncio.sleep(0)\nnn.Linear(2, 3)(torch.ones(5))"
-    )
-    assert marked_lines(shown) == [4]
-    assert "frames of torch folded" in shown
-
-
-def test_no_frame_of_torch_is_shown_of_a_cell_in_a_cell(run):
-    _, shown = run("%%meta\n%%meta\nnn.Linear(2, 3)(torch.ones(5))")
-    assert marked_lines(shown) == [3]
-    assert "frames of torch folded" in shown
 
 
 @pytest.mark.usefixtures("keep_tracer")

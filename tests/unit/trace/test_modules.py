@@ -48,10 +48,6 @@ def test_a_container_says_what_it_holds(module, kind):
     assert kind_of(module) == kind
 
 
-def test_a_container_of_one_is_not_taken_for_what_it_holds():
-    assert kind_of(lambda: nn.Sequential(nn.Linear(2, 2))) == "1 x Linear"
-
-
 def test_a_container_of_many_kinds_names_the_first_and_counts_the_others():
     layers = [layer for _ in range(20) for layer in (nn.Linear, nn.Identity)]
     kind = kind_of(lambda: nn.Sequential(*(layer(2, 2) for layer in layers)))
