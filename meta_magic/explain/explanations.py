@@ -2,7 +2,8 @@
 
 After an error in a ``%%meta`` cell, ``print(trace.explanation)`` shows the failing
 line, the shapes of its operands, the rule that they broke, where their sizes come from,
-and edits with which the cell ran. Read :func:`explain` first.
+and edits with which the cell ran. Read :func:`explain_alone` first; ``across_cells``
+calls it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,6 +66,8 @@ class Explanation:
         culprits: Lines of the cell that may have the mistake: first lines of repairs,
             then lines of numbers that refused sizes come from, then lines that made
             operands.
+        culprits_before: The same in earlier cells and imported files: the name of the
+            cell or file, and the line in it.
     """
 
     error: str
@@ -80,6 +83,7 @@ class Explanation:
     declined: str = ""
     lineages: tuple[Lineage, ...] = ()
     culprits: tuple[int, ...] = ()
+    culprits_before: tuple[tuple[str, int], ...] = ()
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -148,20 +152,18 @@ def walk_repairs(explanation: Explanation) -> Iterator[str]:
         yield f"no repairs were tried: {explanation.declined}"
     for repair in explanation.repairs:
         for line, before, after in repair.changes:
-            yield f"    line {line}  {before.strip()}"
-            yield f"    ->{' ' * len(str(line))}     {after.strip()}"
+            where = f"{repair.cell}, line {line}" if repair.cell else f"line {line}"
+            yield f"    {where}  {before.strip()}"
+            yield f"    {'->':<{len(where)}}  {after.strip()}"
         yield f"            {repair.consequence}"
 
 
-def explain(trace: Trace) -> Explanation | None:
-    """Return why a trace's block failed; None if it did not."""
-    failed = trace.failed
-    if trace.error is None or failed is None:
-        return None
+def explain_alone(trace: Trace, failed: FailedCall) -> Explanation:
+    """Return why a block failed, from what stands in the block itself."""
     frames = _find_frames(trace, failed)
     position = frames[-1] if frames else None
     found = Explanation(
-        error=trace.error,
+        error=str(trace.error),
         line=trace.error_line or (position.line if position else None),
         where=_locate(position, frames) if position else "",
         expression=read_text(position),

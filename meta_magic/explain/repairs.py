@@ -216,14 +216,20 @@ class Repair:
     Attributes:
         line: The first line that is changed.
         changes: (line, before, after) of each line that is changed.
-        source: The whole cell with the edit; of a ``with record()`` the whole file.
+        source: The whole cell with the edit, then the cells that are to be run again
+            after it; of a file, or of a ``with record()`` in it, the whole file.
         consequence: The change of parameters, and the shape of the last tensor.
+        cell: The earlier cell or the file that is changed, as ``In[2]`` or
+            ``models/net.py``; "" for the block itself.
+        path: The path of the file; "" for a cell.
     """
 
     line: int
     changes: tuple[tuple[int, str, str], ...]
     source: str
     consequence: str
+    cell: str = ""
+    path: str = ""
 
     @property
     def before(self) -> str:

@@ -16,6 +16,7 @@ from traitlets import Bool, Enum, Float, Int, List
 
 from meta_magic.magic.awaiting import PartInterrupts
 from meta_magic.magic.cell import Body
+from meta_magic.magic.history import History
 from meta_magic.magic.line_options import (
     SMALLEST,
     VALUES_BY_NAME,
@@ -85,12 +86,14 @@ class MetaMagics(Magics):
             running: File name by text of the cells that are running now.
             raw_cell: The newest cell as it was typed.
             is_recorded: Whether it, or a part of it, was recorded.
+            history: The cells that ran before.
         """
         super().__init__(shell)
         self.is_recorded = False
         self.is_patient = False
         self.running: dict[str, str] = {}
         self.raw_cell: str | None = None
+        self.history = History(shell)
 
     def note_cell(self, info: Any) -> None:
         """Store the cell that is about to run, as it was typed."""

@@ -6,7 +6,7 @@ Read :class:`Run` first; ``session/recording.py`` records.
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meta_magic.session.recording import Recording
     from meta_magic.torch_private.interrupts import Interrupts
     from meta_magic.trace.options import Options, ValueLimits
-    from meta_magic.trace.rerun import Rerun
+    from meta_magic.trace.rerun import EarlierCell, Rerun
     from meta_magic.trace.trace import Trace
 
 NO_TORCH = "%%meta needs PyTorch, which is not installed: run `pip install torch`"
@@ -64,7 +64,7 @@ class Run:
             )
             show = self._progress.show
             self.recording, self._rerun = start_recording(
-                body, options, namespace, show
+                body, options, namespace, show, magics.history.list_cells()
             )
         self._is_outermost = self._raw is not None and self._raw not in self._running
         if self._raw is not None and self._is_outermost:
@@ -135,7 +135,11 @@ def make_interrupts() -> "Interrupts":
 
 
 def start_recording(
-    body: Body, options: Any, namespace: Mapping[str, object], show: "Show"
+    body: Body,
+    options: Any,
+    namespace: Mapping[str, object],
+    show: "Show",
+    earlier: "Sequence[EarlierCell]",
 ) -> tuple["Recording", "Rerun | None"]:
     """Return a new recording, and a record to repeat it, if that is possible."""
     from meta_magic.session.recording import Recording  # noqa: PLC0415  needs torch
@@ -150,6 +154,8 @@ def start_recording(
         names=frozenset(body.names),
         options=chosen,
     )
+    if rerun is not None:
+        rerun = replace(rerun, earlier=earlier)
     recording = Recording(body.name, options=chosen, namespace=namespace, show=show)
     return recording, rerun
 

@@ -8,7 +8,7 @@ before the block runs, plain data as copies, everything else as weak references.
 import gc
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, Final, NamedTuple
@@ -64,6 +64,36 @@ class Modes(NamedTuple):
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
 
 
+class EarlierCell(NamedTuple):
+    """A cell that ran before a block.
+
+    Attributes:
+        name: What messages call it: ``In[2]``.
+        text: The cell as Python, at the lines where it was typed.
+        typed: The cell as the user typed it, with the line of its magic.
+        seconds: Processor time that it took.
+    """
+
+    name: str
+    text: str
+    typed: str
+    seconds: float = 0.0
+
+
+class ModuleText(NamedTuple):
+    """A module of the user whose text is a part of a block.
+
+    Attributes:
+        name: Its name in ``sys.modules``.
+        first: The first of its lines in the block's text.
+        last: The last of them.
+    """
+
+    name: str
+    first: int
+    last: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rerun:
     """All that is needed to record a block again.
@@ -82,6 +112,8 @@ class Rerun:
             None outside of functions.
         options: The options of the recording.
         modes: The modes of torch.
+        earlier: The cells that ran before, the oldest first.
+        modules: Parts of the text that are the user's modules: they run first.
     """
 
     text: str | None
@@ -93,6 +125,8 @@ class Rerun:
     function: CodeType | None = None
     options: Options
     modes: Modes
+    earlier: Sequence[EarlierCell] = field(default=(), repr=False)
+    modules: tuple[ModuleText, ...] = ()
 
     @property
     def local(self) -> frozenset[str]:

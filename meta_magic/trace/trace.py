@@ -167,7 +167,7 @@ class Trace:
         """
         if self.failed is None:
             return None
-        from meta_magic.explain.explanations import explain  # noqa: PLC0415
+        from meta_magic.explain.across_cells import explain  # noqa: PLC0415
 
         return explain(self)
 

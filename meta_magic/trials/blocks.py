@@ -10,7 +10,7 @@ import ast
 import linecache
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -110,7 +110,8 @@ def restore_variables(
     of_module.update({n: size for n, size in sizes.items() if n not in rerun.local})
     if rerun.function is not None:
         variables = of_module | _find_locals(rerun.function)
-    changed = find_bound(block)
+    _, own = split_modules(rerun, block.body)
+    changed = find_bound(ast.Module(own, []))
     for name in rerun.names:
         try:
             variables[name] = rerun.before[name].read()
@@ -119,6 +120,19 @@ def restore_variables(
                 variables.pop(name, None)
     variables.update(sizes)
     return variables
+
+
+def split_modules(
+    rerun: Rerun, body: Sequence[ast.stmt]
+) -> tuple[dict[str, list[ast.stmt]], list[ast.stmt]]:
+    """Return the statements of the user's modules, by name, and those of the cells."""
+    by_module: dict[str, list[ast.stmt]] = {one.name: [] for one in rerun.modules}
+    own: list[ast.stmt] = []
+    for node in body:
+        line = node.lineno
+        names = [one.name for one in rerun.modules if one.first <= line <= one.last]
+        (by_module[names[0]] if names else own).append(node)
+    return by_module, own
 
 
 def _find_locals(code: CodeType) -> dict[str, Any]:

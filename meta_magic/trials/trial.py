@@ -7,10 +7,11 @@ files and change the user's variables. Read :func:`ask_trial`, then
 """
 
 import ast
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import torch
@@ -39,6 +40,7 @@ from meta_magic.trials.blocks import (
     parse_block,
     restore_variables,
     set_sizes,
+    split_modules,
 )
 from meta_magic.trials.sandbox import Refused, enter_sandbox, is_refusal
 from meta_magic.trials.trial_choices import Choice, Fault, check_choices, make_choices
@@ -249,7 +251,10 @@ def record_block(
 
 def _run_block(rerun: Rerun, block: ast.Module, variables: dict[str, Any]) -> object:
     """Run statements; return the value of a cell's last expression."""
-    body, last = list(block.body), None
+    by_module, body = split_modules(rerun, block.body)
+    for name, statements in by_module.items():
+        _run_module(name, statements, rerun.file)
+    last = None
     if rerun.text is not None and body and isinstance(body[-1], ast.Expr):
         last, body = ast.Expression(body[-1].value), body[:-1]
     code = compile(ast.Module(body, []), rerun.file, "exec")
@@ -257,6 +262,18 @@ def _run_block(rerun: Rerun, block: ast.Module, variables: dict[str, Any]) -> ob
     if last is None:
         return None
     return eval(compile(last, rerun.file, "eval"), variables)  # noqa: S307  as well
+
+
+def _run_module(name: str, statements: list[ast.stmt], file: str) -> None:
+    """Run the statements of a module in a new module, which takes its place."""
+    before = sys.modules[name]
+    module = sys.modules[name] = ModuleType(name, before.__doc__)
+    kept = ("__file__", "__loader__", "__package__", "__path__", "__spec__")
+    vars(module).update({n: vars(before)[n] for n in kept if n in vars(before)})
+    parent, _, own = name.rpartition(".")
+    if parent in sys.modules:
+        setattr(sys.modules[parent], own, module)
+    exec(compile(ast.Module(statements, []), file, "exec"), vars(module))  # noqa: S102  as below
 
 
 class Variant(NamedTuple):

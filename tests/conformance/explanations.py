@@ -12,9 +12,12 @@ import argparse
 import ast
 import datetime as dt
 import linecache
+import os
 import re
 import statistics
 import sys
+import tempfile
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, redirect_stdout
@@ -23,7 +26,7 @@ from io import StringIO
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -32,7 +35,7 @@ from meta_magic.explain.repairs import Outcome, Repair, read_outcome
 from meta_magic.session.recording import Recording
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Options
-from meta_magic.trace.rerun import list_names, make_rerun
+from meta_magic.trace.rerun import EarlierCell, list_names, make_rerun
 from meta_magic.trace.trace import Trace
 from tests.conformance.apart import run_apart
 from tests.conformance.broken_programs import HEADER, mend, run
@@ -73,11 +76,116 @@ class Case(NamedTuple):
     text: str
 
 
-def record_cell(text: str, name: str) -> Trace:
-    """Return the recording of a program that is run as a cell."""
-    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+class Piece(NamedTuple):
+    """Consecutive lines of a program that are one cell, or a file.
+
+    Attributes:
+        name: What explanations call it, as ``In[2]``; "" for the last cell.
+        first: The program's line that is its first.
+        text: The lines.
+    """
+
+    name: str
+    first: int
+    text: str
+
+
+def split_program(text: str, line: int, *, is_file: bool) -> list[Piece]:
+    """Return a program as three cells: definitions, what is built, and what fails.
+
+    Args:
+        text: The program.
+        line: The line that raises.
+        is_file: Whether the definitions are a file.
+    """
+    body = ast.parse(text).body
+    raising = run_apart(lambda: find_raising(text)) or line
+    starts = [
+        min(n.lineno for n in (one, *getattr(one, "decorator_list", [])))
+        for one in body
+    ]
+    last = max(n for n, start in enumerate(starts) if start <= raising)
+    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+    defined = max((n for n in range(last) if isinstance(body[n], kinds)), default=-1)
+    ends = [body[n].end_lineno or 0 if n >= 0 else 0 for n in (defined, last - 1)]
+    lines = text.split("\n")
+    cuts = [0, ends[0], max(ends), len(lines)]
+    names = ["defined.py" if is_file else "In[1]", "In[2]", ""]
+    return [
+        Piece(name, start + 1, "\n".join(lines[start:end]))
+        for name, start, end in zip(names, cuts[:-1], cuts[1:], strict=True)
+        if end > start
+    ]
+
+
+def find_raising(text: str) -> int | None:
+    """Return the line of the top level at which a program raises on the CPU."""
+    try:
+        with redirect_stdout(StringIO()):
+            exec(compile(text, "<program>", "exec"), {"__name__": "__main__"})
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        return next(f.lineno for f in frames if f.filename == "<program>")
+    return None
+
+
+def record_pieces(pieces: Sequence[Piece], name: str) -> Trace:
+    """Return the recording of the last of several cells, which run in order."""
     module = sys.modules["__cell__"] = ModuleType("__cell__")
     variables = vars(module)
+    earlier: list[EarlierCell] = []
+    for piece in pieces[:-1]:
+        text = piece.text
+        if piece.name.endswith(".py"):
+            text = import_piece(text)
+        trace = record_cell(text, f"{name}{piece.name}", variables)
+        assert trace.error is None, trace.error
+        earlier.append(
+            EarlierCell(piece.name if text == piece.text else "In[1]", text, text)
+        )
+    return record_cell(pieces[-1].text, name, variables, earlier)
+
+
+def import_piece(text: str) -> str:
+    """Write a module, and return the cell that imports it."""
+    folder = tempfile.mkdtemp()
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    Path(folder, "defined.py").write_text(text, encoding="utf-8")
+    body = ast.parse(text).body
+    imports = [
+        ast.unparse(n) for n in body if isinstance(n, (ast.Import, ast.ImportFrom))
+    ]
+    own = {n.name for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    own |= {n.id for one in body if isinstance(one, ast.Assign) for n in ast.walk(one)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}  # fmt: skip
+    return "\n".join(
+        [*imports, f"from defined import {', '.join(sorted(own))}" if own else ""]
+    )
+
+
+def apply_repair(repair: Repair, text: str, pieces: Sequence[Piece]) -> str:
+    """Return a program with a repair of one of its cells."""
+    piece = next(one for one in pieces if one.name == repair.cell)
+    lines = text.split("\n")
+    for line, before, after in repair.changes:
+        at = piece.first + line - 2
+        assert lines[at] == before, (lines[at], before)
+        lines[at] = after
+    return "\n".join(lines)
+
+
+def record_cell(
+    text: str,
+    name: str,
+    variables: dict[str, Any] | None = None,
+    earlier: Sequence[EarlierCell] = (),
+) -> Trace:
+    """Return the recording of a program that is run as a cell."""
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    if variables is None:
+        module = sys.modules["__cell__"] = ModuleType("__cell__")
+        variables = vars(module)
     code = compile(text, name, "exec")
     rerun = make_rerun(
         text=text,
@@ -87,6 +195,8 @@ def record_cell(text: str, name: str) -> Trace:
         names=list_names(code),
         options=Options(),
     )
+    assert rerun is not None
+    rerun = replace(rerun, earlier=earlier)
     recording = Recording(name, namespace=variables)
     raised: BaseException | None = None
     torch.manual_seed(0)
@@ -99,38 +209,52 @@ def record_cell(text: str, name: str) -> Trace:
     return replace(recording.finish(raised, variables, source), rerun=rerun)
 
 
-def is_as_good(repair: Repair, wanted: Outcome) -> bool:
+def is_as_good(program: str, wanted: Outcome) -> bool:
     """Whether a program is repaired to what the known fix makes of it."""
-    trace = record_cell(repair.source, "<repaired>")
+    trace = record_cell(program, "<repaired>")
     return trace.error is None and read_outcome(trace) == wanted
 
 
-def fails(repair: Repair) -> bool:
+def fails(program: str) -> bool:
     """Whether a repaired program fails on the CPU."""
-    return run_apart(lambda: run(repair.source, nullcontext())) is not None
+    return run_apart(lambda: run(program, nullcontext())) is not None
 
 
-def judge(path: Path) -> Case | None:
+def judge(path: Path, n_cells: int, *, is_file: bool) -> Case | None:
     """Return how a program is explained; None if it does not raise."""
     text = path.read_text(encoding="utf-8")
     header = HEADER.match(text)
     fields = dict(FIELD.findall(header[1] if header else ""))
-    trace = record_cell(text, f"<{path.stem}>")
+    raising = int(fields["line"].split(" | ")[0]) if fields["kind"] == "error" else 1
+    pieces = [Piece("", 1, text)]
+    if n_cells > 1 and fields["kind"] == "error":
+        pieces = split_program(text, raising, is_file=is_file)
+    trace = record_pieces(pieces, f"<{path.stem}>")
     start = perf_counter()
     found = trace.explanation
     seconds = perf_counter() - start
     if found is None or fields["kind"] != "error":
         return None
     wanted = read_outcome(record_cell(mend(text), "<mended>"))
+    firsts = {piece.name: piece.first for piece in pieces}
+    lines = {firsts[""] + line - 1 for line in found.culprits}
+    lines |= {
+        firsts[name] + line - 1
+        for name, line in found.culprits_before
+        if name in firsts
+    }
+    where = re.fullmatch(r"(?:(.*), )?line (\d+)", found.where)
+    at = firsts.get(where[1] or "", 0) + int(where[2]) - 1 if where else found.line
+    programs = [apply_repair(repair, text, pieces) for repair in found.repairs]
     return Case(
         name=path.stem,
-        is_line_right=str(found.line) == fields["line"].split(" | ")[0],
+        is_line_right=at == raising,
         has_operand=bool({*walk_named(found)} & {*split_names(fields["operands"])}),
-        has_culprit=bool({found.line, *found.culprits} & read_lines(fields["culprit"])),
+        has_culprit=bool({at, *lines} & read_lines(fields["culprit"])),
         has_rule=bool(found.rules),
-        has_repair=any(is_as_good(repair, wanted) for repair in found.repairs),
-        n_repairs=len(found.repairs),
-        n_failing=sum(map(fails, found.repairs)),
+        has_repair=any(is_as_good(program, wanted) for program in programs),
+        n_repairs=len(programs),
+        n_failing=sum(map(fails, programs)),
         seconds=seconds,
         text=f"{header[1] if header else ''}\n{found}",
     )
@@ -188,6 +312,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("words", nargs="*", default=[""], help="in names of programs")
+    parser.add_argument("--cells", type=int, default=1, choices=(1, 3))
+    parser.add_argument("--file", action="store_true", help="definitions in a file")
     parser.add_argument("--all", action="store_true", help="print each explanation")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -197,7 +323,8 @@ def main() -> None:
     chosen = [p for p in paths if any(word in p.stem for word in options.words)]
     cases = []
     for path in chosen:
-        case = run_apart(lambda: judge(path))  # noqa: B023
+        n_cells = 3 if options.file else options.cells
+        case = run_apart(lambda: judge(path, n_cells, is_file=options.file))  # noqa: B023
         if case is not None:
             cases.append(case)
             is_good = case.has_operand and case.has_repair and not case.n_failing

@@ -7,6 +7,7 @@ Lines and columns stay. Read :func:`ask_run` first.
 """
 
 import ast
+import builtins
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,6 +135,8 @@ def set_literals(literals: Sequence[Literal], values: Mapping[int, int]) -> None
         literals: The literals as they are written.
         values: Other values for some of them.
     """
+    own = {NOTE: note, WRITTEN: written, REPLACE: replace_function}
+    vars(builtins).update(own)  # for good: the block runs in a child
     NOW.seen.clear()
     NOW.values[:] = [
         trace_number(values.get(number, literal.value), Written(number))
@@ -144,15 +147,8 @@ def set_literals(literals: Sequence[Literal], values: Mapping[int, int]) -> None
 def trace_block(block: ast.Module) -> TracedBlock:
     """Return a block whose integers are traced; the given one is changed."""
     tracing = _Tracer(_label_literals(block))
-    body = tracing.visit(block).body
-    names = {"note": NOTE, "written": WRITTEN, "replace_function": REPLACE}
-    given = [ast.alias(name, alias) for name, alias in names.items()]
-    head = ast.ImportFrom(__name__, given, 0)
-    # An import from __future__ must stay the first statement.
-    future = [n for n in body if getattr(n, "module", None) == "__future__"]
-    rest = [statement for statement in body if statement not in future]
-    whole = ast.Module([*future, head, *rest], [])
-    return TracedBlock(ast.fix_missing_locations(whole), tuple(tracing.literals))
+    traced = ast.fix_missing_locations(tracing.visit(block))
+    return TracedBlock(traced, tuple(tracing.literals))
 
 
 def _label_literals(block: ast.Module) -> dict[int, str]:

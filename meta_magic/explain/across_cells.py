@@ -1,0 +1,181 @@
+"""Explain a failed block together with the cells and files that it rests on.
+
+``model(x)`` fails in the third cell, and the wrong number stands in the first. The
+slice of cells is recorded again as one block in a child, which explains it as any
+block; then its lines are written as lines of the cells. Read :func:`explain` first.
+"""
+
+import linecache
+import re
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from meta_magic.explain.explanations import Explanation, explain_alone
+from meta_magic.explain.lineage.lineage_records import Lineage, Step
+from meta_magic.explain.repairs import Repair
+from meta_magic.recording.as_device.oracle.child import NO_ANSWER, ask_child, can_fork
+from meta_magic.torch_private.dynamo import leave_dynamo_out
+from meta_magic.trace.failed_call import FailedCall, Operand
+from meta_magic.trace.notes import CellSource
+from meta_magic.trace.trace import Trace
+from meta_magic.trials.blocks import parse_block, restore_variables
+from meta_magic.trials.sandbox import enter_sandbox
+from meta_magic.trials.slices import Part, Slice, join_slice
+from meta_magic.trials.trial import record_block
+
+SECONDS: Final = 8.0
+"""Processor time of the child that records the slice and explains it."""
+
+PATIENCE: Final = 12.0
+"""How many seconds to wait for that child on a busy machine."""
+
+LINE: Final = re.compile(r"\bline (\d+)\b")
+
+
+def explain(trace: Trace) -> Explanation | None:
+    """Return why a trace's block failed; None if it did not."""
+    if trace.error is None or trace.failed is None:
+        return None
+    return explain_slice(trace) or explain_alone(trace, trace.failed)
+
+
+def explain_slice(trace: Trace) -> Explanation | None:
+    """Return why a block failed, by the cells and files that it rests on.
+
+    Returns:
+        None where it rests on none, or where they do not fail in the same way when
+        they run again.
+    """
+    joined = join_slice(trace) if can_fork() else None
+    if joined is None:
+        return None
+    found = ask_child(partial(_explain, trace, joined), SECONDS, PATIENCE)
+    return None if found is NO_ANSWER else found
+
+
+def _explain(trace: Trace, joined: Slice) -> Explanation | None:
+    """Record a slice, and explain it in terms of its cells; runs in a child."""
+    leave_dynamo_out()
+    refused = enter_sandbox()
+    rerun, typed = joined.rerun, joined.typed
+    text = str(rerun.text)
+    lines = text.splitlines(keepends=True)
+    linecache.cache[rerun.file] = len(text), None, lines, rerun.file
+    block = parse_block(rerun)
+    again = record_block(rerun, block, restore_variables(rerun, block, {}), nullcontext)
+    failed = again.failed
+    if refused or failed is None or not _fails_alike(trace, again, failed, joined):
+        return None
+    source = CellSource(text=typed, file=rerun.file)
+    again = replace(again, rerun=rerun, cell=source)
+    return translate(explain_alone(again, failed), joined, trace)
+
+
+def _fails_alike(trace: Trace, again: Trace, failed: FailedCall, joined: Slice) -> bool:
+    """Whether a slice failed with the block's error, at the block's line."""
+    errors = [str(one.error).partition(":")[0] for one in (trace, again)]
+    file = joined.rerun.file
+    found = [joined.find(at.line) for at in failed.frames if at.file == file]
+    own = [line for part, line in found if not part.name]
+    return errors[0] == errors[1] and own[-1:] == [trace.error_line]
+
+
+def translate(found: Explanation, joined: Slice, trace: Trace) -> Explanation:
+    """Return an explanation of a slice with the lines of its cells."""
+    say = partial(LINE.sub, lambda match: joined.say(int(match[1])))
+    lines = [joined.find(line) for line in found.culprits]
+    failed = trace.failed
+    numbers = [one.tensor for one in failed.operands] if failed is not None else []
+    return replace(
+        found,
+        error=str(trace.error),
+        line=trace.error_line,
+        where=say(found.where),
+        callers=tuple((say(where), text) for where, text in found.callers),
+        given=tuple(
+            _number_operand(operand, numbers[n] if n < len(numbers) else -1, say)
+            for n, operand in enumerate(found.given)
+        ),
+        rules=tuple(map(say, found.rules)),
+        repairs=tuple(
+            _split_repair(one, joined)
+            for one in found.repairs
+            if len({joined.find(line)[0] for line, _, _ in one.changes}) == 1
+        ),
+        declined=say(found.declined),
+        lineages=tuple(_split_lineage(one, joined, say) for one in found.lineages),
+        culprits=tuple(line for part, line in lines if not part.name),
+        culprits_before=tuple((part.name, line) for part, line in lines if part.name),
+    )
+
+
+def _number_operand(
+    operand: Operand, tensor: int, say: Callable[[str], str]
+) -> Operand:
+    """Return an operand with the number that it has in the block's own trace."""
+    aliases = tuple(map(say, operand.aliases))
+    return replace(operand, name=say(operand.name), aliases=aliases, tensor=tensor)
+
+
+def _split_lineage(
+    lineage: Lineage, joined: Slice, say: Callable[[str], str]
+) -> Lineage:
+    """Return a lineage whose steps in other cells say the cell in their text."""
+
+    def split(step: Step) -> Step:
+        part, line = (
+            (Part("", 1, ""), None) if step.line is None else joined.find(step.line)
+        )
+        if not part.name:
+            return replace(step, text=say(step.text), line=line)
+        where = f" ({part.name}, line {line})"
+        return replace(step, text=say(step.text) + where, line=None)
+
+    return replace(
+        lineage,
+        name=say(lineage.name),
+        caveat=say(lineage.caveat),
+        steps=tuple(map(split, lineage.steps)),
+    )
+
+
+def _split_repair(repair: Repair, joined: Slice) -> Repair:
+    """Return a repair of the cell or file that it changes.
+
+    Its source has the changed cell, and after it the cells that are to be run again.
+    """
+    whole = repair.source.split("\n")
+    n_lines = [part.typed.count("\n") + 1 for part in joined.parts]
+    texts = [
+        "\n".join(whole[part.first - 1 : part.first - 1 + n])
+        for part, n in zip(joined.parts, n_lines, strict=True)
+    ]
+    part, line = joined.find(repair.line)
+    at = joined.parts.index(part)
+    again = [
+        text for text, one in zip(texts, joined.parts, strict=True) if not one.path
+    ]
+    n_files = len(joined.parts) - len(again)
+    source = texts[at] if part.path else join_texts(again[at - n_files :])
+    return replace(
+        repair,
+        line=line,
+        changes=tuple(
+            (joined.find(n)[1], before, after) for n, before, after in repair.changes
+        ),
+        source=source,
+        cell=part.name,
+        path=part.path,
+    )
+
+
+def join_texts(texts: list[str]) -> str:
+    """Return cells as one, without the lines of their ``%%meta``."""
+    bodies = []
+    for text in texts:
+        first, _, rest = text.partition("\n")
+        bodies.append((rest if first.startswith("%%") else text).strip("\n"))
+    return "\n\n".join(bodies)
