@@ -1,6 +1,6 @@
 """Explain a failed block together with the cells and files that it rests on.
 
-``model(x)`` fails in the third cell, and the wrong number stands in the first. The
+``model(x)`` fails in the third cell, and the wrong number is in the first. The
 slice of cells is recorded again as one block in a child, which explains it as any
 block; then its lines are written as lines of the cells. Read :func:`explain` first.
 """
@@ -154,22 +154,27 @@ def _split_repair(repair: Repair, joined: Slice) -> Repair:
         for part, n in zip(joined.parts, n_lines, strict=True)
     ]
     part, line = joined.find(repair.line)
-    at = joined.parts.index(part)
-    again = [
-        text for text, one in zip(texts, joined.parts, strict=True) if not one.path
-    ]
-    n_files = len(joined.parts) - len(again)
-    source = texts[at] if part.path else join_texts(again[at - n_files :])
+    at, n_files = joined.parts.index(part), len(joined.rerun.modules)
+    is_file = at < n_files
+    cells = join_texts(texts[n_files if is_file else at :])
     return replace(
         repair,
         line=line,
         changes=tuple(
             (joined.find(n)[1], before, after) for n, before, after in repair.changes
         ),
-        source=source,
+        source=texts[at] if is_file else cells,
         cell=part.name,
         path=part.path,
+        again=f"{_write_reload(joined, at)}\n{cells}" if is_file else "",
     )
+
+
+def _write_reload(joined: Slice, at: int) -> str:
+    """Return code that imports a changed module again, and those that import it."""
+    names = [one.name for one in joined.rerun.modules[at:]]
+    reloads = (f"importlib.reload({name})" for name in names)
+    return "\n".join([f"import importlib, {', '.join(names)}", *reloads, ""])
 
 
 def join_texts(texts: list[str]) -> str:

@@ -222,6 +222,7 @@ class Repair:
         cell: The earlier cell or the file that is changed, as ``In[2]`` or
             ``models/net.py``; "" for the block itself.
         path: The path of the file; "" for a cell.
+        again: Code that runs what rests on a changed file again; "" for a cell.
     """
 
     line: int
@@ -230,6 +231,7 @@ class Repair:
     consequence: str
     cell: str = ""
     path: str = ""
+    again: str = ""
 
     @property
     def before(self) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from keyword import iskeyword
+from pathlib import Path
 from typing import Any, Final
 
 from IPython.core.error import UsageError
@@ -31,7 +32,7 @@ from meta_magic.magic.tracebacks import WHOLE, show_whole
 
 HELP: Final = "help"
 REPAIR: Final = "repair"
-LINE: Final = re.compile(rf"\s*{REPAIR}(\s+(\d+))?\s*")
+LINE: Final = re.compile(rf"\s*{REPAIR}(\s+(\d+))?(\s+--write)?\s*")
 
 
 @magics_class
@@ -123,6 +124,7 @@ class MetaMagics(Magics):
             %meta help    # shows this help
             %meta full    # shows the newest traceback with all its frames
             %meta repair 1    # puts the first repair of the failed cell into a new cell
+            %meta repair 1 --write    # writes a repair of an imported file
         """
         __tracebackhide__ = True
         command = find_command(self.shell, line) if cell is None else None
@@ -250,7 +252,8 @@ def read_line(magic: Any, line: str) -> Any:
 def is_repair(shell: Any, line: str) -> bool:
     """Whether a line asks for a repair; ``repair`` may also be the user's variable."""
     found = LINE.fullmatch(line)
-    return found is not None and (bool(found[1]) or REPAIR not in shell.user_ns)
+    is_sure = found is not None and bool(found[1] or found[3])
+    return found is not None and (is_sure or REPAIR not in shell.user_ns)
 
 
 def put_repair(shell: Any, line: str) -> object:
@@ -268,5 +271,31 @@ def put_repair(shell: Any, line: str) -> object:
     if not 1 <= number <= n_repairs:
         known = f"1 to {n_repairs}" if n_repairs else "none"
         raise UsageError(f"%meta {REPAIR} {number}: the repairs that ran are {known}")
-    repaired = trace.cell.head + explanation.repairs[number - 1].source
-    return shell.set_next_input(repaired, replace=False)
+    repair, head = explanation.repairs[number - 1], trace.cell.head
+    if not repair.path:
+        return shell.set_next_input(head + repair.source, replace=False)
+    if not (found and found[3]):
+        how = f"%meta {REPAIR} {number} --write changes the file"
+        return print(f"{repair.cell}\n{repair.diff}\n{how}")  # noqa: T201  asked for
+    write_file(repair)
+    return shell.set_next_input(head + repair.again, replace=False)
+
+
+def write_file(repair: Any) -> None:
+    """Write a repair into its file, if that is as it was.
+
+    Raises:
+        UsageError: It is another, or cannot be written.
+    """
+    path, changed = Path(repair.path), repair.source.split("\n")
+    try:
+        text = path.read_text(encoding="utf-8")
+        lines = text.rstrip("\n").split("\n")
+        for line, before, _ in repair.changes:
+            changed[line - 1] = before
+        if changed != lines:
+            raise UsageError(f"%meta {REPAIR}: {repair.cell} was changed meanwhile")
+        path.write_text(repair.source + text[len("\n".join(lines)) :], encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"%meta {REPAIR}: {repair.cell}: {error}") from None
+    print(f"{repair.cell} is changed")  # noqa: T201  asked for

@@ -75,10 +75,11 @@ def lineage_payload(lineage: "Lineage") -> dict[str, Any]:
 
 
 def write_repair(repair: "Repair", trace: "Trace") -> dict[str, Any]:
-    """Return a repair; ``source``: the whole edited cell, "" outside of notebooks."""
-    head = trace.cell.head
+    """Return a repair; ``source`` is the new cell, "" outside of notebooks."""
+    head = "" if repair.path else trace.cell.head
     return {
         "diff": repair.diff,
+        "cell": repair.cell,
         "source": head and head + repair.source,
         "consequence": repair.consequence,
     }
