@@ -159,7 +159,7 @@ def walk_repairs(explanation: Explanation) -> Iterator[str]:
 
 
 def explain_alone(trace: Trace, failed: FailedCall) -> Explanation:
-    """Return why a block failed, from what stands in the block itself."""
+    """Return why a block failed, without the cells before it."""
     frames = _find_frames(trace, failed)
     position = frames[-1] if frames else None
     found = Explanation(

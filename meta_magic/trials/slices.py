@@ -374,7 +374,9 @@ def list_imported(code: str, package: str) -> list[str]:
         except ImportError:
             continue
         names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    parents = [name.rsplit(".", n)[0] for name in names for n in range(name.count("."))]
+    parents = [
+        name.rsplit(".", n)[0] for name in names for n in range(name.count("."), 0, -1)
+    ]
     return [*dict.fromkeys([*parents, *names])]
 
 

@@ -23,13 +23,13 @@ async function copy_repair(/** @type {string} */ source) {
  * @param {string} diff @param {string} cell @param {import("./chain.js").ShowLine} show_line
  */
 function make_diff(diff, cell, show_line) {
-  const tell_line = (line) => (cell ? `${cell}, line ${line}` : make_line_link(line, show_line));
   const rows = diff.split("\n");
   const texts = rows.filter((row) => KINDS_OF_ROWS[row[0]] && row.slice(1).trim());
   const indent = Math.min(...texts.map((row) => row.slice(1).search(/\S/)));
   return make("pre", {}, ...rows.flatMap((row) => {
     const line = Number(row.match(/^@@ -(\d+)/)?.[1]);
-    return [line ? tell_line(line) : make("span", { class: KINDS_OF_ROWS[row[0]] ?? false },
+    const where = cell ? `${cell}, line ${line}` : make_line_link(line, show_line);
+    return [line ? where : make("span", { class: KINDS_OF_ROWS[row[0]] ?? false },
       `${row[0]} ${row.slice(1 + indent)}`), "\n"];
   }));
 }

@@ -1,0 +1,108 @@
+"""The statements of earlier cells that a block rests on."""
+
+import pytest
+
+from meta_magic.trials.slices import choose_statements, list_imported, read_statements
+
+CELLS = {
+    "what a name is bound by": (["a = 1", "b = 2"], "print(a)", ["a = 1"]),
+    "what that reads": (["a = 1", "b = a + 1"], "b", ["a = 1", "b = a + 1"]),
+    "only the last of two": (["a = 1", "a = 2"], "a", ["a = 2"]),
+    "both where one may not bind": (
+        ["a = 1", "if c:\n    a = 2"],
+        "a",
+        ["a = 1", "if c:\n    a = 2"],
+    ),
+    "a class twice": (
+        ["class C:\n    x = 1", "class C:\n    x = 2"],
+        "C",
+        ["class C:\n    x = 2"],
+    ),
+    "what a function reads when it is called": (
+        ["def f():\n    return n", "n = 3"],
+        "f()",
+        ["def f():\n    return n", "n = 3"],
+    ),
+    "a write to an attribute": (["m = M()", "m.x = 1"], "m", ["m = M()", "m.x = 1"]),
+    "a write to an item": (["m = {}", "m['x'] = 1"], "m", ["m = {}", "m['x'] = 1"]),
+    "a method called for its effect": (
+        ["m = []", "m.append(1)", "other.append(2)"],
+        "m",
+        ["m = []", "m.append(1)"],
+    ),
+    "a function called for its effect": (
+        ["m = M()", "init(m)"],
+        "m",
+        ["m = M()", "init(m)"],
+    ),
+    "a loop over what a model holds": (
+        ["m = M()", "for p in m.parameters():\n    p.requires_grad_(False)"],
+        "m",
+        ["m = M()", "for p in m.parameters():\n    p.requires_grad_(False)"],
+    ),
+    "no print": (["m = M()", "print(m)"], "m", ["m = M()"]),
+    "an import": (["import torch as t", "import os"], "t", ["import torch as t"]),
+    "a patched class": (
+        ["class C: pass", "C.f = lambda self: 1"],
+        "C().f()",
+        ["class C: pass", "C.f = lambda self: 1"],
+    ),
+    "no name of a local variable": (
+        ["x = 1", "def f(x):\n    return x"],
+        "f(2)",
+        ["def f(x):\n    return x"],
+    ),
+    "augmented": (["n = 1", "n += 1"], "n", ["n = 1", "n += 1"]),
+}
+
+
+def choose(cells, block):
+    texts = [*cells, block]
+    statements = [
+        one._replace(cell=n)
+        for n, text in enumerate(texts)
+        for one in read_statements(text, is_long=False)
+    ]
+    chosen, kept = choose_statements(statements, len(texts) - 1)
+    return [texts[one.cell] for one in chosen][:-1], kept
+
+
+@pytest.mark.parametrize(("cells", "block", "expected"), CELLS.values(), ids=CELLS)
+def test_a_block_rests_on(cells, block, expected):
+    assert choose(cells, block) == (expected, [])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "x = open('x.txt').read()",
+        "x = torch.load('x.pt')",
+        "x = pd.read_csv('x.csv')",
+        "x = requests.get(url)",
+        "x = input()",
+        "x = get_ipython().getoutput('ls')",
+    ],
+)
+def test_what_reads_files_or_asks_is_not_run_again(made):
+    assert choose(["x = 0", made, "y = x"], "y") == (["y = x"], ["x"])
+
+
+@pytest.mark.parametrize("call", ["x = model.eval()", "x = m.load_state_dict(s)"])
+def test_methods_with_like_names_run_again(call):
+    assert choose([call], "x") == ([call], [])
+
+
+def test_of_a_cell_that_took_long_only_what_it_defines_runs_again():
+    text = "class C:\n    pass\nn = 3\nx = train(n)"
+    statements = read_statements(text, is_long=True)
+    assert [one.is_repeatable for one in statements] == [True, True, False]
+
+
+def test_a_cell_that_is_no_python_has_no_statements():
+    assert read_statements("this is no code", is_long=False) == ()
+
+
+def test_names_of_imported_modules_are_full():
+    code = "import a.b\nfrom .c import d\nfrom e import f"
+    found = list_imported(code, "pkg.sub")
+    assert {"a", "a.b", "pkg.sub.c", "pkg.sub.c.d", "e", "e.f"} <= {*found}
