@@ -44,7 +44,7 @@ class History:
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        earlier = shell.user_ns.get("_ih", [])
+        earlier = shell.history_manager.input_hist_raw
         before = earlier[: cell_number(shell)]  # without the one that loads this
         self._ran = [Ran(n, raw, 0.0) for n, raw in enumerate(before) if raw]
         self._started = 0.0
