@@ -35,7 +35,7 @@ def load(shell: Any) -> None:
     shell.events.register("pre_run_cell", magics.note_cell)
     add_formatters(shell)
     formats, debugger = ValueFormats(magics), UsersFrame(shell)
-    parts = (completer, formats, debugger, PlainCells(magics), magics.history)
+    parts = (completer, formats, debugger, PlainCells(magics))
     setattr(shell, STATE, (magics, transformer, parts))
     untested = describe_untested()
     if untested:

@@ -48,19 +48,13 @@ class History:
         before = earlier[: cell_number(shell)]  # without the one that loads this
         self._ran = [Ran(n, raw, 0.0) for n, raw in enumerate(before) if raw]
         self._started = 0.0
-        shell.events.register("pre_run_cell", self._start)
-        shell.events.register("post_run_cell", self._end)
 
-    def remove(self) -> None:
-        """Uninstall it."""
-        self._shell.events.unregister("pre_run_cell", self._start)
-        self._shell.events.unregister("post_run_cell", self._end)
-
-    def _start(self, _: object) -> None:
+    def start(self) -> None:
+        """Note that a cell begins."""
         self._started = process_time()
 
-    def _end(self, result: Any) -> None:
-        """Note a cell that raised no error."""
+    def end(self, result: Any) -> None:
+        """Keep a cell that ended, if it raised no error."""
         info = result.info
         if not result.success or not getattr(info, "store_history", False):
             return

@@ -100,6 +100,7 @@ class MetaMagics(Magics):
         """Store the cell that is about to run, as it was typed."""
         self.raw_cell = info.raw_cell
         self.is_recorded = False
+        self.history.start()
 
     @no_var_expand
     @output_can_be_silenced

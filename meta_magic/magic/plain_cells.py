@@ -34,7 +34,8 @@ class PlainCells:
         self._shell.events.unregister("post_run_cell", self.look)
 
     def look(self, result: Any) -> None:
-        """Print a line if a cell used recorded tensors as if they were real."""
+        """Keep a cell that ran; print a line if it used recorded tensors as real."""
+        self._magics.history.end(result)
         is_plain = not self._magics.is_recorded
         if not is_plain or "meta_magic.session.recording" not in sys.modules:
             return
