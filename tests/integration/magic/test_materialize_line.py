@@ -115,9 +115,9 @@ def test_quotes_and_spaces_are_understood(shell, run, model, tmp_path):
         ("model[7]", "'model[7]' cannot be evaluated: IndexError"),
         ("model --dtype int99", "--dtype int99: torch has no such dtype"),
         ("model --dtype nn", "--dtype nn: torch has no such dtype"),
-        ("model --dtype int64", "wanted a floating-point one"),
+        ("model --dtype int64", "choose a floating-point one"),
         ("model --device moon", "moon"),
-        ("model --state new", "wanted 'current' or 'constructed'"),
+        ("model --state new", "choose 'current' or 'constructed'"),
         ("model --init nowhere.pt", "there is no checkpoint 'nowhere.pt'"),
         (
             "torch",
