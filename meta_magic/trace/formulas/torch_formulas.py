@@ -45,9 +45,10 @@ def flop_formula(op: object) -> Callable[[Function], Function]:
         TypeError: ``op`` is neither.
 
     Example:
+        >>> import math
         >>> @flop_formula("my::scale")  # an operator of one's own
-        ... def count_scale(x):
-        ...     return x.numel()
+        ... def count_scale(shape, **_):
+        ...     return math.prod(shape)
     """
     name = name_operator(op)
 
