@@ -11,7 +11,6 @@ from meta_magic import MaterializeError, MetaMagicError, materialize, record
 from meta_magic.materializing.fills.inits import INITS
 from tests.unit.eager import assert_bit_equal, build_twice, is_untouched, tensors_of
 from tests.unit.materializing.modules import (
-    Shared,
     build_norm,
     holding_odd,
     recorded,
@@ -119,14 +118,6 @@ def test_dtype_gives_what_to_would_give(dtype):
     assert_bit_equal(made, real.to(dtype))
 
 
-def test_dtype_keeps_ties_and_views():
-    _, made, _, _ = build_twice(Shared)
-    materialize(made, dtype=torch.float16)
-    with torch.no_grad():
-        made.upper.fill_(5)
-    assert made.matrix[:2, 0].tolist() == [5, 5]
-
-
 @pytest.mark.parametrize("init", sorted({*INITS} - {"replay"}))
 def test_dtype_casts_without_a_replay(init):
     _, made, _, _ = build_twice(lambda: nn.Linear(3, 4))
@@ -178,17 +169,6 @@ def test_a_lazy_parameter_is_an_error_that_says_to_call_the_module():
     ):
         materialize(made)
     assert isinstance(made.weight, nn.UninitializedParameter)
-
-
-def test_a_lazy_module_that_was_called_is_none_any_more():
-    def called():
-        made = nn.LazyLinear(3)
-        made(torch.ones(2, 4))
-        return made
-
-    real, made, _, _ = build_twice(called)
-    materialize(made)
-    assert_bit_equal(made, real)
 
 
 @pytest.mark.parametrize("init", INITS)
@@ -276,24 +256,6 @@ def test_another_thread_can_materialize():
     thread.start()
     thread.join()
     assert_bit_equal(made, real)
-
-
-def test_a_module_can_be_materialized_within_another_recording():
-    real, made, _, _ = build_twice(lambda: nn.Linear(3, 4))
-    with record() as trace:
-        materialize(made)
-    assert_bit_equal(made, real)
-    assert len(trace.ops) == 0
-
-
-def test_inference_mode_in_the_cell_makes_no_difference_to_values():
-    def build():
-        with torch.inference_mode():
-            return nn.Linear(3, 4)
-
-    real, made, _, _ = build_twice(build)
-    materialize(made)
-    assert torch.equal(made.weight, real.weight)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

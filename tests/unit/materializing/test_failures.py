@@ -9,7 +9,7 @@ from torch import nn
 from meta_magic import MaterializeError, materialize, record
 from meta_magic.materializing.fills.inits import INITS
 from tests.unit.eager import assert_bit_equal, build_twice, is_untouched, tensors_of
-from tests.unit.materializing.modules import build_norm, recorded, register
+from tests.unit.materializing.modules import recorded, register
 
 
 class Cancelled(Exception):
@@ -33,19 +33,6 @@ def test_a_cancelled_materialize_leaves_the_module_as_it_was(init, error, at):
     with pytest.raises(error):
         materialize(made, init=source, progress=cancel)
     assert is_untouched(made, before)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_a_cancelled_materialize_can_be_done_again():
-    real, made, _, state = build_twice(build_norm)
-
-    def cancel(_):
-        raise Cancelled
-
-    with pytest.raises(Cancelled):
-        materialize(made, progress=cancel)
-    materialize(made)
-    assert_bit_equal(made, real)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -154,15 +141,6 @@ def test_progress_ends_at_one_if_nothing_was_to_be_done():
     assert fractions[-1:] == [1]
 
 
-def test_progress_ends_at_one_for_two_recordings():
-    _, first, _, _ = build_twice(lambda: nn.Linear(2, 3))
-    _, second, _, _ = build_twice(lambda: nn.Linear(3, 2))
-    fractions = []
-    materialize(nn.Sequential(first, second), progress=fractions.append)
-    assert fractions == sorted(fractions)
-    assert fractions[-1] == 1
-
-
 # After ``materialize``: what the user holds is what was filled, or it is said.
 
 
@@ -196,12 +174,6 @@ def test_a_module_that_registers_while_it_is_walked_gets_its_values():
     real, made, _, _ = build_twice(Registering)
     report = materialize(made)
     assert report.notes == ()
-    assert_bit_equal(made, real)
-
-
-def test_a_module_that_registers_while_it_is_walked_is_real_within_another():
-    real, made, _, _ = build_twice(lambda: nn.Sequential(Registering(), Registering()))
-    materialize(made)
     assert_bit_equal(made, real)
 
 

@@ -299,13 +299,6 @@ def test_tensors_in_attributes_get_their_values():
     assert made.mapped["deep"][0].tolist() == [7.0, 7.0]
 
 
-def test_a_materialized_module_computes_what_the_real_one_does():
-    real, made, _, _ = build_twice(lambda: nn.LSTM(3, 4, num_layers=2))
-    materialize(made)
-    x = torch.arange(6.0).view(2, 3)
-    assert torch.equal(made(x)[0], real(x)[0])
-
-
 def test_values_made_under_another_default_dtype_are_the_same():
     def build():
         torch.set_default_dtype(torch.float64)
@@ -316,26 +309,6 @@ def test_values_made_under_another_default_dtype_are_the_same():
 
     real, made, _, _ = build_twice(build)
     materialize(made)
-    assert_bit_equal(made, real)
-
-
-def test_a_submodule_alone_gets_what_it_has_within_the_whole():
-    def build():
-        return nn.Sequential(nn.Linear(2, 3), nn.Dropout(), nn.Linear(3, 4))
-
-    real, made, _, _ = build_twice(build)
-    materialize(made[2])
-    assert_bit_equal(made[2], real[2])
-    assert [t.is_meta for t in made[0].parameters()] == [True, True]
-
-
-def test_submodules_one_by_one_in_any_order_are_the_whole():
-    def build():
-        return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 4))
-
-    real, made, _, _ = build_twice(build)
-    for submodule in reversed(made):
-        materialize(submodule)
     assert_bit_equal(made, real)
 
 
@@ -363,15 +336,6 @@ def test_cpu_with_an_index_is_the_cpu():
     real, made, _, _ = build_twice(lambda: nn.Linear(3, 4))
     materialize(made, "cpu:0")
     assert_bit_equal(made, real)
-
-
-def test_a_replay_of_a_transformers_model_is_bit_equal_to_eager():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=11)
-    real, made, _, _ = build_twice(lambda: transformers.GPT2LMHeadModel(config))
-    materialize(made)
-    assert_bit_equal(made, real)
-    assert made.lm_head.weight is made.transformer.wte.weight
 
 
 # What a replay could silently get wrong: each was wrong once.

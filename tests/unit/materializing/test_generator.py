@@ -47,13 +47,6 @@ def test_a_draw_of_no_use_that_depends_on_values_is_named_where_it_is_left_out()
     assert "stays before aten.poisson.default in line" in note
 
 
-def test_the_generator_is_left_alone_if_the_cell_drew_nothing():
-    _, made, _, _ = build_twice(lambda: nn.BatchNorm1d(3))
-    before = torch.get_rng_state()
-    assert materialize(made).notes == ()
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def change(made):
     """Write, and draw nothing."""
     with torch.no_grad():
@@ -194,32 +187,6 @@ def test_activations_that_are_computed_again_draw_what_they_drew(device):
     with record(as_device=device):
         made = checkpointed()
     materialize(made)
-    assert_bit_equal(made, real)
-
-
-def test_a_seed_within_the_cell_counts():
-    def build():
-        first = nn.Linear(2, 3)
-        torch.manual_seed(7)
-        return nn.Sequential(first, nn.Linear(3, 4))
-
-    real, made, _, state = build_twice(build)
-    materialize(made)
-    assert_bit_equal(made, real)
-    assert draws_on_like(state)
-
-
-def test_a_state_taken_and_put_back_gives_the_same_numbers_again():
-    def build():
-        nn.Linear(2, 2)
-        state = torch.get_rng_state()
-        first = nn.Linear(2, 3)
-        torch.set_rng_state(state)
-        return nn.Sequential(first, nn.Linear(2, 3))
-
-    real, made, _, _ = build_twice(build)
-    materialize(made)
-    assert torch.equal(made[0].weight, made[1].weight)
     assert_bit_equal(made, real)
 
 

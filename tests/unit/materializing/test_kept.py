@@ -119,10 +119,6 @@ def test_a_second_time_nothing_is_done():
     assert report.names("kept") == ("weight", "bias")
 
 
-def test_a_module_without_tensors_is_fine():
-    assert materialize(nn.ReLU()).tensors == ()
-
-
 def test_a_weak_reference_goes_on_to_mean_the_parameter():
     _, made, _, _ = build_twice(lambda: nn.Linear(3, 4))
     weak = weakref.ref(made.weight)
@@ -147,24 +143,6 @@ def test_a_tensor_hook_is_kept():
     materialize(made)
     made(torch.ones(2, 3)).sum().backward()
     assert seen == [(4, 3)]
-
-
-def test_a_hook_that_changes_the_gradient_does_so_once():
-    _, made, _, _ = build_twice(lambda: nn.Linear(3, 4))
-    made.bias.register_hook(lambda grad: grad * 10)
-    materialize(made)
-    made(torch.ones(2, 3)).sum().backward()
-    assert made.bias.grad.tolist() == [20] * 4
-
-
-def test_a_hook_can_be_removed_afterwards():
-    _, made, _, _ = build_twice(lambda: nn.Linear(3, 4))
-    seen = []
-    handle = made.bias.register_hook(seen.append)
-    materialize(made)
-    handle.remove()
-    made(torch.ones(2, 3)).sum().backward()
-    assert seen == []
 
 
 def test_a_hook_after_accumulation_is_kept():
@@ -201,15 +179,6 @@ def test_a_parametrization_goes_on_working(name):
     is_registered = name == "weight norm"
     assert parametrize.is_parametrized(made, "weight") == is_registered
     assert torch.equal(made(torch.ones(4)), real(torch.ones(4)))
-
-
-def test_a_parametrization_can_be_removed_afterwards():
-    real, made, _, _ = build_twice(
-        lambda: parametrizations.weight_norm(nn.Linear(3, 4))
-    )
-    materialize(made)
-    parametrize.remove_parametrizations(made, "weight")
-    assert torch.equal(made.weight, real.weight)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])

@@ -189,14 +189,6 @@ def test_a_value_computed_from_an_uninitialized_element_is_refused():
             total.item()
 
 
-def test_an_uninitialized_element_that_where_chose_is_refused():
-    with record():
-        chosen = torch.where(torch.tensor([True, False]), 1.0, torch.empty(2))
-        assert chosen[0].item() == 1.0
-        with pytest.raises(MissingValueError, match="nothing was written"):
-            chosen.tolist()
-
-
 def test_a_sum_into_uninitialized_memory_is_refused():
     with record():
         made = torch.empty(2)

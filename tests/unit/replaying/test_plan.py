@@ -1,12 +1,9 @@
 """What a replay runs again, what it leaves out, and what it holds at once."""
 
-import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.errors import ReplayError
 from meta_magic.replaying.execution import Execution
-from meta_magic.replaying.memory import Memory, make_view
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import Request, StepKind
 from tests.unit.eager import assert_same_tensor
@@ -133,25 +130,6 @@ def test_a_finished_storage_is_returned_before_the_end():
     seen = [list(done) for _ in steps]
     assert seen[-1] == numbers
     assert numbers[:1] in seen
-
-
-def test_no_view_reaches_beyond_its_storage():
-    storage = torch.zeros(2).untyped_storage()
-    with record() as trace:
-        torch.ones(3)
-    (geometry,) = trace.ops[0].outputs
-    with pytest.raises(ReplayError, match="tensor of shape"):
-        make_view(storage, geometry)
-
-
-def test_a_storage_without_memory_is_refused():
-    storage = torch.empty(2, device="meta").untyped_storage()
-    with record() as trace:
-        x = torch.ones(2)
-    (number,) = storages_of(trace, x)
-    memory = Memory(ProgramCalls(trace.program), CPU)
-    with pytest.raises(ReplayError, match="has no memory of its own"):
-        memory.add(number, storage)
 
 
 def _count_reads(monkeypatch, n_values):

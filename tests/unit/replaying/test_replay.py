@@ -26,19 +26,6 @@ def test_tensors_that_shared_a_storage_share_one_again():
     assert view.sum() == 0
 
 
-def test_values_are_those_at_the_end():
-    with record() as trace:
-        torch.ones(2).mul_(5)
-    (made,) = replay(trace, trace.ops[0].outputs)
-    assert made.tolist() == [5, 5]
-
-
-def test_no_tensors_give_no_tensors():
-    with record() as trace:
-        torch.ones(2)
-    assert replay(trace, []) == []
-
-
 @pytest.mark.parametrize("wanted", [3, "x", None])
 def test_an_object_that_is_no_tensor_is_an_error(wanted):
     with record() as trace:
@@ -75,15 +62,6 @@ def test_a_live_tensor_is_replayed_with_its_strides():
     assert torch.equal(made[1], wanted.T[1:])
     assert made[0].data_ptr() == made[2].data_ptr()
     assert x.is_meta
-
-
-def test_a_live_tensor_is_replayed_as_at_the_end_of_the_trace():
-    with record() as first:
-        x = torch.ones(2)
-    with record() as second:
-        x.add_(1)
-    assert replay(first, x).tolist() == [1, 1]
-    assert replay(second, x).tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

@@ -58,14 +58,6 @@ def test_a_variable_comes_before_a_place_in_a_list():
     assert names_in(trace) == ["first"]
 
 
-def test_the_shorter_name_is_taken():
-    with record() as trace:
-        nested = [[nn.Linear(2, 2)]]
-        short = nested[0]
-    assert short
-    assert names_in(trace) == ["short[0]"]
-
-
 def test_what_nothing_holds_by_a_name_has_none():
     with record() as trace:
         _hidden = [nn.Linear(2, 2)]

@@ -42,13 +42,6 @@ def test_what_is_traced_in_a_cell_has_no_operators_of_the_recorder():
     assert names == ["ones", "relu", "exp", "mul", "view"] * 2
 
 
-def test_a_module_scripted_in_a_cell_is_recorded():
-    with record() as trace:
-        y = torch.jit.script(nn.Linear(4, 2))(torch.ones(3, 4))
-    assert y.shape == (3, 2)
-    assert trace.ops[-1].op == "aten.addmm.default"
-
-
 def attend(query):
     if torch.overrides.has_torch_function((query,)):
         return query
@@ -146,17 +139,6 @@ def test_what_make_fx_traces_in_a_cell_are_the_operators_again_and_again():
             graph = make_fx(lambda x: x.sin() + 1)(torch.ones(3)).graph
         targets = [node.target for node in graph.nodes if node.op == "call_function"]
         assert targets == [aten.sin.default, aten.add.Tensor]
-
-
-def test_torch_jit_traces_a_module_and_its_operators_are_recorded_alone():
-    def trace_module():
-        module = nn.Linear(3, 4)
-        return torch.jit.trace(module, torch.zeros(2, 3))(torch.zeros(2, 3)).shape
-
-    with record() as trace:
-        assert trace_module() == (2, 4)
-    assert "aten.eq.Scalar" not in {op.op for op in trace.ops}
-    assert [op.op for op in trace.ops].count("aten.addmm.default") == 2
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 from torch._higher_order_ops import associative_scan, scan, while_loop
-from torch._higher_order_ops import map as map_over
 from torch.nested._internal import sdpa
 from torch.nn.attention import flex_attention as flex
 from torch.utils.checkpoint import (
@@ -41,11 +40,6 @@ def test_cond_is_the_branch_that_python_takes():
 
     assert ops_of(by_cond) == ops_of(by_if)
     assert "cos.default" in ops_of(by_cond)
-
-
-def test_cond_with_a_value_of_python_runs_its_branch():
-    names = ops_of(lambda: torch.cond(True, torch.sin, torch.cos, (torch.ones(3),)))
-    assert names == ["ones.default", "sin.default"]
 
 
 def test_what_a_branch_computes_can_be_replayed():
@@ -101,13 +95,6 @@ def test_a_scan_runs_its_step_for_each_row():
         )
     assert [call.op for call in trace.ops].count("aten.add.Tensor") >= 5
     assert (last.shape, rows.shape) == ((3,), (5, 3))
-
-
-def test_a_map_runs_its_function_for_each_row():
-    names = ops_of(
-        lambda: map_over(lambda x, y: x + y, torch.ones(5, 3), torch.ones(3))
-    )
-    assert names.count("add.Tensor") == 5
 
 
 def test_an_associative_scan_is_recorded():
