@@ -1,4 +1,4 @@
-"""Running code to a program, in five rooms; each imports only from those listed before it.
+"""Running code to a program: five rooms, each imports only from those listed before it.
 
 * ``identities``: numbers of tensors, storages and modules, call sites
 * ``signatures``: what calls have in common, and which calls need no kernel
