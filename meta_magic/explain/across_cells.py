@@ -32,7 +32,8 @@ SECONDS: Final = 8.0
 PATIENCE: Final = 12.0
 """How many seconds to wait for that child on a busy machine."""
 
-LINE: Final = re.compile(r"\bline (\d+)\b")
+LINE: Final = re.compile(r"(?<!, )\bline (\d+)\b")
+"""A line of the slice's text; after a comma it is one of a named cell."""
 
 
 def explain(trace: Trace) -> Explanation | None:

@@ -8,7 +8,6 @@ calls it.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 from typing import Final
 
 from meta_magic.explain.diagnosis import diagnose
@@ -20,6 +19,7 @@ from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
+from meta_magic.trials.slices import shorten_path
 
 MAX_LINES: Final = 25
 
@@ -52,7 +52,7 @@ class Explanation:
         line: The failing line of the cell, or else of the user's file; None if no line
             of the user's code was running.
         where: The innermost call site in the user's code: ``line 12``, or in another
-            file ``model.py:12``; "" for none.
+            cell or file ``In[2], line 12``; "" for none.
         expression: The code there.
         callers: The call sites that led there, outermost first, each with its code.
         module: The module that was called: class and name; "" outside of modules.
@@ -165,9 +165,11 @@ def explain_alone(trace: Trace, failed: FailedCall) -> Explanation:
     found = Explanation(
         error=str(trace.error),
         line=trace.error_line or (position.line if position else None),
-        where=_locate(position, frames) if position else "",
+        where=_locate(position, frames[0], trace) if position else "",
         expression=read_text(position),
-        callers=tuple((_locate(at, frames), read_text(at)) for at in frames[:-1]),
+        callers=tuple(
+            (_locate(at, frames[0], trace), read_text(at)) for at in frames[:-1]
+        ),
         module=describe_module(trace),
         given=(),
     )
@@ -187,10 +189,13 @@ def _find_frames(trace: Trace, failed: FailedCall) -> list[SourcePosition]:
     return list(failed.frames[first:])
 
 
-def _locate(at: SourcePosition, frames: Sequence[SourcePosition]) -> str:
-    """Return a line number; of another file than the first's with the file's name."""
-    is_near = at.file == frames[0].file
-    return f"line {at.line}" if is_near else f"{PurePath(at.file).name}:{at.line}"
+def _locate(at: SourcePosition, first: SourcePosition, trace: Trace) -> str:
+    """Return a line, with its cell or file if that is not the one of the first call."""
+    if at.file == first.file:
+        return f"line {at.line}"
+    earlier = trace.rerun.earlier if trace.rerun is not None else ()
+    names = {cell.file: cell.name for cell in earlier}
+    return f"{names.get(at.file) or shorten_path(at.file)}, line {at.line}"
 
 
 def _add_cause(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:

@@ -69,6 +69,8 @@ class History:
     def _read_cells(self) -> "Iterator[EarlierCell]":
         from meta_magic.trace.rerun import EarlierCell  # noqa: PLC0415  needs torch
 
+        numbers = getattr(self._shell.compile, "_filename_map", {})  # not in IPython 7
+        files = {number: file for file, number in numbers.items()}
         for number, raw, seconds in self._ran:
             body = raw
             if raw.startswith("%%"):
@@ -77,4 +79,5 @@ class History:
                     continue
             source, _, above = read_body(self._shell, body, raw)
             text = "\n" * len(above) + source
-            yield EarlierCell(f"In[{number}]", text, raw, seconds)
+            file = files.get(number, "")
+            yield EarlierCell(f"In[{number}]", text, raw, seconds, file)

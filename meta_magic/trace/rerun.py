@@ -72,12 +72,14 @@ class EarlierCell(NamedTuple):
         text: The cell as Python, at the lines where it was typed.
         typed: The cell as the user typed it, with the line of its magic.
         seconds: Processor time that it took.
+        file: File name under which it ran; "" if that is not known.
     """
 
     name: str
     text: str
     typed: str
     seconds: float = 0.0
+    file: str = ""
 
 
 class ModuleText(NamedTuple):

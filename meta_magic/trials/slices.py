@@ -160,7 +160,7 @@ def _join(
     for module in modules:
         path = str(module.__file__)
         text = "".join(linecache.getlines(path)).rstrip("\n")
-        parts.append(Part(_shorten(path), line, text, path))
+        parts.append(Part(shorten_path(path), line, text, path))
         texts.append(text)
         spans.append(ModuleText(module.__name__, line, line + text.count("\n")))
         line = spans[-1].last + 1
@@ -189,7 +189,6 @@ def _join(
         file=FILE,
         names=names,
         before={**others, **rerun.before},
-        earlier=(),
         modules=tuple(spans),
     )
     return Slice(joined, tuple(parts), tuple(kept))
@@ -423,7 +422,7 @@ def list_installed() -> tuple[str, ...]:
     return (*folders, site.getusersitepackages(), str(own))
 
 
-def _shorten(path: str) -> str:
+def shorten_path(path: str) -> str:
     """Return a path as messages show it: from the working directory, if below it."""
     try:
         return str(Path(path).resolve().relative_to(Path.cwd()))

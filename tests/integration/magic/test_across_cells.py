@@ -100,6 +100,16 @@ def test_what_reads_a_file_is_taken_as_it_is(shell, notebook, tmp_path):
     assert name_before(shell, 2) not in found.text
 
 
+def test_a_model_that_is_taken_as_it_is_names_the_cell_of_its_class(
+    shell, notebook, tmp_path
+):
+    (tmp_path / "width.txt").write_text("16")
+    width = f"int(open({str(tmp_path / 'width.txt')!r}).read())"
+    found = notebook(DEFINED, BUILT.replace("16", width), FAILS)
+    assert found.where == f"{name_before(shell, 2)}, line {HEAD + 3}"
+    assert "ipython-input" not in found.text
+
+
 @pytest.mark.parametrize("magic", ["%%time\n", "%matplotlib_is_no_magic\n", ""])
 def test_magics_around_a_definition_are_no_matter(shell, notebook, magic):
     found = notebook(magic + DEFINED, BUILT, FAILS)

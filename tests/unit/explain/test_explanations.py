@@ -50,8 +50,8 @@ def test_a_line_of_another_file_has_its_name(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     far = importlib.import_module("far")
     found = explain(lambda _: far.add(torch.ones(2), torch.ones(3)))
-    assert found.where == "far.py:2"
-    assert "far.py:2: a + b" in found.text
+    assert found.where == "far.py, line 2"
+    assert "far.py, line 2: a + b" in found.text
     assert found.callers[-1][1] == "far.add(torch.ones(2), torch.ones(3))"
 
 
