@@ -2,7 +2,7 @@
 
 ``pytest tests/conformance tests/integration --cov --cov-report=json`` writes
 ``coverage.json``. From it ``python -m tests.conformance.unused_parts coverage.json``
-prints, for each room, how many statements ran, and the functions of which none did: only
+prints, for each room, how many statements ran, and the functions that none ran: only
 their own unit tests need them. Children of forks are not counted, so ``explain`` and
 ``trials`` run more than it says.
 """
