@@ -10,6 +10,7 @@ import gzip
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -77,7 +78,10 @@ class Payload:
         self._trace = trace
         self._program = trace.program.with_raised
         self._geometries: Table[Geometry] = Table(write_geometry)
-        self._positions: Table[SourcePosition] = Table(write_position)
+        earlier = trace.rerun.earlier if trace.rerun is not None else ()
+        self._cells = {cell.file: cell.name for cell in earlier if cell.file}
+        write = partial(write_position, names=self._cells)
+        self._positions: Table[SourcePosition] = Table(write)
         self._numbers = itertools.count()
         self._module_by_name: dict[tuple[int, str], int] = {}
 
@@ -95,7 +99,10 @@ class Payload:
             "source": trace.source,
             "tokens": write_tokens(trace.source),
             "cell": {"file": trace.cell.file, "first": trace.cell.first_line},
-            "texts": [*find_texts(program)],
+            "texts": [
+                text | {"file": self._cells.get(text["file"], text["file"])}
+                for text in find_texts(program)
+            ],
             "notes": [
                 {"text": note.text, "line": note.line or 0} for note in trace.notes
             ],

@@ -76,11 +76,13 @@ def write_geometry(geometry: Geometry) -> dict[str, Any]:
     }
 
 
-def write_position(position: SourcePosition) -> dict[str, Any]:
-    """Return a stretch of source."""
+def write_position(
+    position: SourcePosition, names: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return a stretch of source; ``names`` has the names of earlier cells by file."""
     column, end_column = position.column, position.end_column
     return {
-        "file": position.file,
+        "file": names.get(position.file, position.file),
         "scope": position.function,
         "start": position.line,
         "end": position.end_line,
