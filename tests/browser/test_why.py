@@ -148,7 +148,7 @@ def test_a_repair_is_shown_as_a_diff_and_copied(why, failed, expect):
 def test_several_lines_that_are_changed_are_shown(serve, failed, expect):
     first = "@@ -3 +3 @@\n-    a = 1\n+    a = 2"
     diff = f"{first}\n@@ -5 +5 @@\n-        b = a\n+        b = 4"
-    repair = SimpleNamespace(diff=diff, source="", consequence="")
+    repair = SimpleNamespace(diff=diff, source="", consequence="", cell="", path="")
     page = serve(change(failed, repairs=(repair,)))
     why = page.get_by_role("group", name="Explanation")
     expect(why.locator(".mm-less")).to_have_text(["- a = 1", "-     b = a"])
