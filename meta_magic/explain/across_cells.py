@@ -50,7 +50,10 @@ def explain_slice(trace: Trace) -> Explanation | None:
         None where it rests on none, or where they do not fail in the same way when
         they run again.
     """
-    joined = join_slice(trace) if can_fork() else None
+    try:
+        joined = join_slice(trace) if can_fork() else None
+    except Exception:  # noqa: BLE001  never in the place of the user's own error
+        return None
     if joined is None:
         return None
     found = ask_child(partial(_explain, trace, joined), SECONDS, PATIENCE)

@@ -383,7 +383,7 @@ def is_own(module: object) -> TypeGuard[ModuleType]:
     """Whether a module is a file of the user that is as it was when it was imported."""
     if type(module) is not ModuleType:
         return False
-    path = module.__file__
+    path = getattr(module, "__file__", None)  # a built-in module has none
     if not path or not path.endswith(".py"):
         return False
     is_installed = any(Path(path).is_relative_to(folder) for folder in list_installed())

@@ -83,7 +83,8 @@ def test_operators_that_seem_to_write_say_what_or_are_known():
         full = f"{op}.{schema.overload_name or 'default'}"
         if seems_to_write(schema) and not (said or find_always_written(full, names)):
             unknown.append(op)
-    assert {*unknown} <= READ
+    of_torch = {op for op in unknown if not op.startswith("tests_")}
+    assert of_torch <= READ
 
 
 def test_all_that_are_known_are_registered_with_the_arguments_that_they_write():

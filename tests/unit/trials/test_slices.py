@@ -2,7 +2,12 @@
 
 import pytest
 
-from meta_magic.trials.slices import choose_statements, list_imported, read_statements
+from meta_magic.trials.slices import (
+    choose_statements,
+    find_modules,
+    list_imported,
+    read_statements,
+)
 
 CELLS = {
     "what a name is bound by": (["a = 1", "b = 2"], "print(a)", ["a = 1"]),
@@ -106,3 +111,8 @@ def test_names_of_imported_modules_are_full():
     code = "import a.b\nfrom .c import d\nfrom e import f"
     found = list_imported(code, "pkg.sub")
     assert {"a", "a.b", "pkg.sub.c", "pkg.sub.c.d", "e", "e.f"} <= {*found}
+
+
+@pytest.mark.parametrize("name", ["time", "sys", "math", "torch", "gone", "ast"])
+def test_modules_that_are_not_the_users_are_left_out(name):
+    assert [*find_modules(f"import {name}")] == []

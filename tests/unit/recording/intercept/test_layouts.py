@@ -116,9 +116,9 @@ def test_an_operator_without_a_kernel_on_meta_is_named():
         torch.ops.mm_test.unknown(torch.empty(3))  # nor has it values to run on
     (note,) = caught.value.__notes__
     assert note == (
-        "meta_magic: mm_test.unknown.default has no kernel on meta that says what it "
-        "returns. To go on, compute it under `with torch.device('cpu'):`, or write one "
-        "(see torch.library.register_fake)."
+        "meta_magic: mm_test.unknown.default has no kernel on meta, so its result is "
+        "not known. To go on, compute it under `with torch.device('cpu'):`, or write "
+        "one (see torch.library.register_fake)."
     )
 
 

@@ -72,8 +72,8 @@ def test_what_was_not_asked_is_said_of_later_recordings_too(monkeypatch):
     with monkeypatch.context() as context:
         context.setattr(oracle, "MIN_SECONDS", -1.0)
         context.setattr(oracle, "MAX_SHARE", -1.0)
-        assert call() == ["2 calls that"]
-    assert call() == ["2 calls that"]
+        assert call() == ["2 different "]
+    assert call() == ["2 different "]
 
 
 def test_what_meta_refuses_is_asked_when_the_share_of_others_is_spent(monkeypatch):
