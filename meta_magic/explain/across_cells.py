@@ -23,7 +23,7 @@ from meta_magic.trace.notes import CellSource
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block, restore_variables
 from meta_magic.trials.sandbox import enter_sandbox
-from meta_magic.trials.slices import Part, Slice, join_slice
+from meta_magic.trials.slices import Slice, join_slice
 from meta_magic.trials.trial import record_block
 
 SECONDS: Final = 8.0
@@ -52,11 +52,13 @@ def explain_slice(trace: Trace) -> Explanation | None:
     """
     try:
         joined = join_slice(trace) if can_fork() else None
-    except Exception:  # noqa: BLE001  never in the place of the user's own error
+        if joined is None:
+            return None
+        found = ask_child(partial(_explain, trace, joined), SECONDS, PATIENCE)
+    except Exception:  # noqa: BLE001  never instead of the user's own error
         return None
-    if joined is None:
+    except KeyboardInterrupt:
         return None
-    found = ask_child(partial(_explain, trace, joined), SECONDS, PATIENCE)
     return None if found is NO_ANSWER else found
 
 
@@ -111,6 +113,9 @@ def translate(found: Explanation, joined: Slice, trace: Trace) -> Explanation:
         ),
         declined=say(found.declined),
         lineages=tuple(_split_lineage(one, joined, say) for one in found.lineages),
+        taken=f"not run again: what made {', '.join(joined.kept)}"
+        if joined.kept
+        else "",
         culprits=tuple(line for part, line in lines if not part.name),
         culprits_before=tuple((part.name, line) for part, line in lines if part.name),
     )
@@ -130,13 +135,13 @@ def _split_lineage(
     """Return a lineage whose steps in other cells say the cell in their text."""
 
     def split(step: Step) -> Step:
-        part, line = (
-            (Part("", 1, ""), None) if step.line is None else joined.find(step.line)
-        )
-        if not part.name:
-            return replace(step, text=say(step.text), line=line)
-        where = f" ({part.name}, line {line})"
-        return replace(step, text=say(step.text) + where, line=None)
+        text = say(step.text)
+        if step.line is None:
+            return replace(step, text=text)
+        part, line = joined.find(step.line)
+        if part.name:
+            return replace(step, text=f"{text} ({part.name}, line {line})", line=None)
+        return replace(step, text=text, line=line)
 
     return replace(
         lineage,

@@ -66,6 +66,8 @@ class Explanation:
         culprits: Lines of the cell that may have the mistake: first lines of repairs,
             then lines of numbers that refused sizes come from, then lines that made
             operands.
+        taken: Says which variables were taken as they are, because the code that made
+            them is not run again; "" for none.
         culprits_before: The same in earlier cells and imported files: the name of the
             cell or file, and the line in it.
     """
@@ -82,6 +84,7 @@ class Explanation:
     n_tried: int = 0
     declined: str = ""
     lineages: tuple[Lineage, ...] = ()
+    taken: str = ""
     culprits: tuple[int, ...] = ()
     culprits_before: tuple[tuple[str, int], ...] = ()
 
@@ -118,6 +121,7 @@ def _walk_parts(explanation: Explanation) -> Iterator[tuple[str, Iterator[str]]]
     yield "operands", _walk_operands(explanation.given)
     yield "rules", (f"  {rule}" for rule in explanation.rules)
     yield "chains", _walk_chains(explanation.lineages)
+    yield "taken", iter([f"  {explanation.taken}"] if explanation.taken else [])
     yield "repairs", walk_repairs(explanation)
 
 
@@ -193,9 +197,8 @@ def _locate(at: SourcePosition, first: SourcePosition, trace: Trace) -> str:
     """Return a line, with its cell or file if that is not the one of the first call."""
     if at.file == first.file:
         return f"line {at.line}"
-    earlier = trace.rerun.earlier if trace.rerun is not None else ()
-    names = {cell.file: cell.name for cell in earlier}
-    return f"{names.get(at.file) or shorten_path(at.file)}, line {at.line}"
+    cell = trace.rerun.name_cell(at.file) if trace.rerun is not None else ""
+    return f"{cell or shorten_path(at.file)}, line {at.line}"
 
 
 def _add_cause(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:

@@ -37,7 +37,11 @@ class Body:
         self, shell: Any, cell: str, raw: str | None, name: str | None = None
     ) -> None:
         self._shell = shell
-        source, head, above = read_body(shell, cell, raw)
+        source = shell.transform_cell(cell)
+        head = lines_above(cell, raw)
+        # transform_cell drops leading blank lines, which would shift all others.
+        gap = max(count_leading_blanks(cell) - count_leading_blanks(source), 0)
+        above = [*head, *["\n"] * gap]
         self.text = padded = "\n" * len(above) + source
         self.first_line = len(head) + 1
         self.head = "".join(head) or ("%meta " if raw is None else "%%meta\n")
@@ -119,19 +123,6 @@ class Body:
 
     def _all_codes(self) -> list[CodeType]:
         return [*self._codes, *([] if self._value is None else [self._value])]
-
-
-def read_body(
-    shell: Any, cell: str, raw: str | None
-) -> tuple[str, list[str], list[str]]:
-    """Return a body as Python, the lines of the whole cell above it, and all above it.
-
-    ``transform_cell`` drops leading blank lines, which would shift all others.
-    """
-    source = shell.transform_cell(cell)
-    head = lines_above(cell, raw)
-    gap = max(count_leading_blanks(cell) - count_leading_blanks(source), 0)
-    return source, head, [*head, *["\n"] * gap]
 
 
 def lines_above(cell: str, raw: str | None) -> list[str]:

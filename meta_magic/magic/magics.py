@@ -4,6 +4,7 @@ Read :meth:`MetaMagics.meta` first; ``run`` does the work.
 """
 
 import re
+import tokenize
 from collections.abc import Callable
 from functools import partial
 from keyword import iskeyword
@@ -288,15 +289,20 @@ def write_file(repair: Any) -> None:
     Raises:
         UsageError: It is another, or cannot be written.
     """
-    path, changed = Path(repair.path), repair.source.split("\n")
+    was = repair.source.split("\n")
+    for line, before, _ in repair.changes:
+        was[line - 1] = before
     try:
-        text = path.read_text(encoding="utf-8")
-        lines = text.rstrip("\n").split("\n")
-        for line, before, _ in repair.changes:
-            changed[line - 1] = before
-        if changed != lines:
+        with tokenize.open(repair.path) as file:
+            encoding = file.encoding
+        with Path(repair.path).open(encoding=encoding, newline="") as file:
+            lines = file.read().split("\n")  # ends of lines stay as they are
+        if "\n".join(lines).replace("\r\n", "\n").rstrip("\n") != "\n".join(was):
             raise UsageError(f"%meta {REPAIR}: {repair.cell} was changed meanwhile")
-        path.write_text(repair.source + text[len("\n".join(lines)) :], encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        for line, before, after in repair.changes:
+            lines[line - 1] = lines[line - 1].replace(before, after)
+        with Path(repair.path).open("w", encoding=encoding, newline="") as file:
+            file.write("\n".join(lines))
+    except (OSError, SyntaxError, UnicodeError) as error:
         raise UsageError(f"%meta {REPAIR}: {repair.cell}: {error}") from None
     print(f"{repair.cell} is changed")  # noqa: T201  asked for

@@ -6,7 +6,7 @@ Read :class:`Run` first; ``session/recording.py`` records.
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meta_magic.session.recording import Recording
     from meta_magic.torch_private.interrupts import Interrupts
     from meta_magic.trace.options import Options, ValueLimits
-    from meta_magic.trace.rerun import EarlierCell, Rerun
+    from meta_magic.trace.rerun import Rerun
     from meta_magic.trace.trace import Trace
 
 NO_TORCH = "%%meta needs PyTorch, which is not installed: run `pip install torch`"
@@ -63,9 +63,15 @@ class Run:
                 lambda: self.recording.n_operators, is_kernel=is_notebook(self._shell)
             )
             show = self._progress.show
-            self.recording, self._rerun = start_recording(
-                body, options, namespace, show, magics.history.list_cells()
-            )
+            self.recording, rerun = start_recording(body, options, namespace, show)
+            if rerun is not None:
+                rerun = replace(
+                    rerun,
+                    earlier=tuple(magics.history.cells),
+                    # absent in IPython 7
+                    cell_numbers=getattr(shell.compile, "_filename_map", {}),
+                )
+            self._rerun = rerun
         self._is_outermost = self._raw is not None and self._raw not in self._running
         if self._raw is not None and self._is_outermost:
             self._running[self._raw] = self._name
@@ -135,11 +141,7 @@ def make_interrupts() -> "Interrupts":
 
 
 def start_recording(
-    body: Body,
-    options: Any,
-    namespace: Mapping[str, object],
-    show: "Show",
-    earlier: "Sequence[EarlierCell]",
+    body: Body, options: Any, namespace: Mapping[str, object], show: "Show"
 ) -> tuple["Recording", "Rerun | None"]:
     """Return a new recording, and a record to repeat it, if that is possible."""
     from meta_magic.session.recording import Recording  # noqa: PLC0415  needs torch
@@ -154,8 +156,6 @@ def start_recording(
         names=frozenset(body.names),
         options=chosen,
     )
-    if rerun is not None:
-        rerun = replace(rerun, earlier=earlier)
     recording = Recording(body.name, options=chosen, namespace=namespace, show=show)
     return recording, rerun
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from meta_magic.trace.earlier_cells import EarlierCell
 from meta_magic.trace.options import Options
 
 PLAIN: Final = (
@@ -64,24 +65,6 @@ class Modes(NamedTuple):
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
 
 
-class EarlierCell(NamedTuple):
-    """A cell that ran before a block.
-
-    Attributes:
-        name: What messages call it: ``In[2]``.
-        text: The cell as Python, at the lines where it was typed.
-        typed: The cell as the user typed it, with the line of its magic.
-        seconds: Processor time that it took.
-        file: File name under which it ran; "" if that is not known.
-    """
-
-    name: str
-    text: str
-    typed: str
-    seconds: float = 0.0
-    file: str = ""
-
-
 class ModuleText(NamedTuple):
     """A module of the user whose text is a part of a block.
 
@@ -115,6 +98,7 @@ class Rerun:
         options: The options of the recording.
         modes: The modes of torch.
         earlier: The cells that ran before, the oldest first.
+        cell_numbers: The n of ``In[n]`` by the file name of a cell.
         modules: Parts of the text that are the user's modules: they run first.
     """
 
@@ -128,7 +112,13 @@ class Rerun:
     options: Options
     modes: Modes
     earlier: Sequence[EarlierCell] = field(default=(), repr=False)
+    cell_numbers: Mapping[str, int] = field(default_factory=dict, repr=False)
     modules: tuple[ModuleText, ...] = ()
+
+    def name_cell(self, file: str) -> str:
+        """Return what messages call the cell of a file name; "" for other files."""
+        number = self.cell_numbers.get(file)
+        return "" if number is None else f"In[{number}]"
 
     @property
     def local(self) -> frozenset[str]:

@@ -22,7 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, NamedTuple, TypeGuard
 
-from meta_magic.trace.rerun import EarlierCell, ModuleText, Rerun, keep, list_names
+from meta_magic.trace.earlier_cells import EarlierCell
+from meta_magic.trace.rerun import ModuleText, Rerun, keep, list_names
 from meta_magic.trace.trace import Trace
 
 MAX_CELLS: Final = 200
@@ -41,7 +42,7 @@ FILE: Final = "<cells>"
 UNREPEATABLE: Final = re.compile(
     r"^(exec|eval|input|get_ipython)$|(^|\.)(open|system|Popen|check_output|urlopen"
     r"|urlretrieve|download\w*|from_pretrained|load|load_dataset|load_state_dict_from_url"
-    r"|read_\w+|genfromtxt|loadtxt|imread|save|savefig|show|sleep|DataLoader)$"
+    r"|read_\w+|genfromtxt|loadtxt|imread|save|savefig|show|sleep)$"
     r"|^(plt|sns|px|subprocess|requests|shutil|os|wandb|datasets|torchvision\.datasets)\."
 )
 """Functions, by their dotted names, whose calls are not made again."""
@@ -138,11 +139,18 @@ def join_slice(trace: Trace) -> Slice | None:
     typed = (
         trace.cell.head + trace.source if trace.cell.first_line > 1 else trace.source
     )
-    cells = [*rerun.earlier[-MAX_CELLS:], EarlierCell("", rerun.text, typed)]
-    statements = [*_read_cells(cells)]
+    own = EarlierCell("", typed, read=lambda _: rerun.text or "")
+    cells = [*rerun.earlier[-MAX_CELLS:], own]
+    texts = [cell.read(cell.typed) for cell in cells]
+    statements = [
+        one._replace(cell=number)
+        for number, (cell, text) in enumerate(zip(cells, texts, strict=True))
+        for one in read_statements(text, is_long=cell.seconds > MAX_SECONDS)
+    ]
     chosen, kept = choose_statements(statements, len(cells) - 1)
-    texts = [(cell, _blank(cell.text, n, chosen)) for n, cell in enumerate(cells)]
-    used = [(cell, text) for cell, text in texts if text.strip() or not cell.name]
+    blanked = [_blank(text, number, chosen) for number, text in enumerate(texts)]
+    pairs = zip(cells, blanked, strict=True)
+    used = [(cell, text) for cell, text in pairs if text.strip() or cell is own]
     modules = [*find_modules("\n".join(text for _, text in used))]
     if len(used) == 1 and not modules:
         return None
@@ -237,16 +245,9 @@ def choose_statements(
         deferred = found
 
 
-def _read_cells(cells: Sequence[EarlierCell]) -> Iterator[Statement]:
-    """Yield the statements of cells; a cell that is no Python has none."""
-    for number, cell in enumerate(cells):
-        for one in read_statements(cell.text, is_long=cell.seconds > MAX_SECONDS):
-            yield one._replace(cell=number)
-
-
 @lru_cache(MAX_CELLS)
 def read_statements(text: str, *, is_long: bool) -> tuple[Statement, ...]:
-    """Return the statements of a cell, with what they bind, change and read.
+    """Return the statements of a cell; a cell that is no Python has none.
 
     Args:
         text: The cell.

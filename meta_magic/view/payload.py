@@ -10,7 +10,6 @@ import gzip
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -78,10 +77,9 @@ class Payload:
         self._trace = trace
         self._program = trace.program.with_raised
         self._geometries: Table[Geometry] = Table(write_geometry)
-        earlier = trace.rerun.earlier if trace.rerun is not None else ()
-        self._cells = {cell.file: cell.name for cell in earlier if cell.file}
-        write = partial(write_position, names=self._cells)
-        self._positions: Table[SourcePosition] = Table(write)
+        self._positions: Table[SourcePosition] = Table(
+            lambda position: write_position(position, self._name_file(position.file))
+        )
         self._numbers = itertools.count()
         self._module_by_name: dict[tuple[int, str], int] = {}
 
@@ -100,7 +98,7 @@ class Payload:
             "tokens": write_tokens(trace.source),
             "cell": {"file": trace.cell.file, "first": trace.cell.first_line},
             "texts": [
-                text | {"file": self._cells.get(text["file"], text["file"])}
+                text | {"file": self._name_file(text["file"])}
                 for text in find_texts(program)
             ],
             "notes": [
@@ -145,6 +143,13 @@ class Payload:
             "views": [-1 if view is None else view for view in signature.views],
             "flops": work.flops if work.kind == "product" else -1,
         }
+
+    def _name_file(self, file: str) -> str:
+        """Return ``In[2]`` for an earlier cell; other names stay."""
+        rerun = self._trace.rerun
+        if rerun is None or file == self._trace.cell.file:
+            return file
+        return rerun.name_cell(file) or file
 
     def _write_call_site(self, site: CallSite) -> dict[str, Any]:
         position = site.position

@@ -76,13 +76,11 @@ def write_geometry(geometry: Geometry) -> dict[str, Any]:
     }
 
 
-def write_position(
-    position: SourcePosition, names: Mapping[str, str]
-) -> dict[str, Any]:
-    """Return a stretch of source; ``names`` has the names of earlier cells by file."""
+def write_position(position: SourcePosition, file: str) -> dict[str, Any]:
+    """Return a stretch of source; ``file`` is what the report calls its file."""
     column, end_column = position.column, position.end_column
     return {
-        "file": names.get(position.file, position.file),
+        "file": file,
         "scope": position.function,
         "start": position.line,
         "end": position.end_line,

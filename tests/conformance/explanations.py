@@ -33,9 +33,10 @@ import torch
 from meta_magic.explain.explanations import Explanation
 from meta_magic.explain.repairs import Outcome, Repair, read_outcome
 from meta_magic.session.recording import Recording
+from meta_magic.trace.earlier_cells import EarlierCell
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Options
-from meta_magic.trace.rerun import EarlierCell, list_names, make_rerun
+from meta_magic.trace.rerun import list_names, make_rerun
 from meta_magic.trace.trace import Trace
 from tests.conformance.apart import run_apart
 from tests.conformance.broken_programs import HEADER, mend, run
@@ -140,9 +141,7 @@ def record_pieces(pieces: Sequence[Piece], name: str) -> Trace:
             text = import_piece(text)
         trace = record_cell(text, f"{name}{piece.name}", variables)
         assert trace.error is None, trace.error
-        earlier.append(
-            EarlierCell(piece.name if text == piece.text else "In[1]", text, text)
-        )
+        earlier.append(EarlierCell(piece.name if text == piece.text else "In[1]", text))
     return record_cell(pieces[-1].text, name, variables, earlier)
 
 

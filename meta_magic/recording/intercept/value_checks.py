@@ -129,9 +129,7 @@ class ValueChecks:
         try:
             raise answer
         finally:
-            del (
-                answer
-            )  # else this frame and the error keep each other alive, with all locals
+            del answer  # else this frame and the error keep each other alive
 
     def _find_wrong(self, state: State, name: str) -> Tensor | None:
         """Return the values of an operand if some are out of range.
