@@ -113,7 +113,7 @@ def translate(found: Explanation, joined: Slice, trace: Trace) -> Explanation:
         ),
         declined=say(found.declined),
         lineages=tuple(_split_lineage(one, joined, say) for one in found.lineages),
-        taken=f"not run again: what made {', '.join(joined.kept)}"
+        taken=f"used as it is, not made again: {', '.join(joined.kept)}"
         if joined.kept
         else "",
         culprits=tuple(line for part, line in lines if not part.name),

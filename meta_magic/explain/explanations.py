@@ -66,8 +66,8 @@ class Explanation:
         culprits: Lines of the cell that may have the mistake: first lines of repairs,
             then lines of numbers that refused sizes come from, then lines that made
             operands.
-        taken: Says which variables were taken as they are, because the code that made
-            them is not run again; "" for none.
+        taken: Which variables of earlier cells are used as they are, because the code
+            that made them is not run again, as a sentence; "" for none.
         culprits_before: The same in earlier cells and imported files: the name of the
             cell or file, and the line in it.
     """

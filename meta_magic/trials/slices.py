@@ -31,7 +31,7 @@ MAX_CELLS: Final = 200
 
 MAX_MODULES: Final = 20
 MAX_LINES: Final = 20_000
-"""Limits of the modules of the user, and of the lines of the whole text."""
+"""How many modules of the user, and how many lines, the whole text may have."""
 
 MAX_SECONDS: Final = 5.0
 """Processor time of a cell above which only what it defines is run again."""
@@ -87,8 +87,8 @@ class Part(NamedTuple):
     Attributes:
         name: What messages call it: ``In[2]``, ``models/net.py``; "" for the block.
         first: Its first line in the whole text, from 1.
-        typed: It as the user typed it.
-        path: Of a file; "" for a cell.
+        typed: The text as the user typed it.
+        path: Path of a file; "" for a cell.
     """
 
     name: str
@@ -103,8 +103,8 @@ class Slice(NamedTuple):
     Attributes:
         rerun: What a run of the whole needs.
         parts: Modules, then cells, then the block itself.
-        kept: Names of variables that are taken as they are, because what made them is
-            not run again.
+        kept: Names of variables whose values are used as they are: the code that made
+            them is not run again.
     """
 
     rerun: Rerun
@@ -220,7 +220,7 @@ def choose_statements(
         block: Index of the block's cell; all its statements are chosen.
 
     Returns:
-        The statements, and the names that are taken as they are.
+        The statements, and the names of variables whose code is not run again.
     """
     deferred: set[str] = set()
     while True:

@@ -98,7 +98,7 @@ def test_what_reads_a_file_is_taken_as_it_is(shell, notebook, tmp_path):
     found = notebook(DEFINED, read, BUILT.replace("16", "width"), FAILS)
     assert f"why 400 = fc.in_features, written ({name_before(shell, 3)}" in found.text
     assert name_before(shell, 2) not in found.text
-    assert "not run again: what made width" in found.text
+    assert "used as it is, not made again: width" in found.text
 
 
 def test_a_model_that_is_taken_as_it_is_names_the_cell_of_its_class(

@@ -1,5 +1,9 @@
 """The statements of earlier cells that a block rests on."""
 
+import importlib
+import py_compile
+import sys
+
 import pytest
 
 from meta_magic.trials.slices import (
@@ -116,3 +120,15 @@ def test_names_of_imported_modules_are_full():
 @pytest.mark.parametrize("name", ["time", "sys", "math", "torch", "gone", "ast"])
 def test_modules_that_are_not_the_users_are_left_out(name):
     assert [*find_modules(f"import {name}")] == []
+
+
+def test_a_module_that_was_changed_since_its_import_is_left_out(tmp_path, monkeypatch):
+    path = tmp_path / "own_module.py"
+    path.write_text("n = 1\n")
+    py_compile.compile(str(path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("own_module")
+    monkeypatch.setitem(sys.modules, "own_module", module)
+    assert [*find_modules("import own_module")] == [module]
+    path.write_text("n = 12345\n")
+    assert [*find_modules("import own_module")] == []
