@@ -196,7 +196,9 @@ class Recording:
             DataSources(note, saver, loader, self._shared, self._capture),
             *make_device_contexts(plan, note, write.draws, compute),
             NewParameters(registry.forget),
-            GeneratorStates(write.draws, self._values, write.diagnostics),
+            GeneratorStates(
+                write.draws, self._values, saver.compute, write.diagnostics
+            ),
             self._borrowed,
             attention,
             self._composites,

@@ -73,8 +73,9 @@ MAKE_PARAMETER: Final = (torch.nn.Parameter, "__new__")
 # No tensor of a user's own subclass is made from another tensor.
 MAKE_TENSOR: Final = (torch.Tensor, "__new__")
 
-# The state of the generator in a cell that drew has other bytes than the CPU's.
-GET_STATE: Final = ((torch, "get_rng_state"), (torch.random, "get_rng_state"))
+# The state of a generator in a cell that drew has other bytes than the CPU's, and one
+# that was loaded from a file cannot be set.
+GENERATOR: Final = torch._C.Generator
 
 # Tensors on meta are shown without values, and with no device but meta.
 TEXT_OF_TENSOR: Final = (_tensor_str, "_str")

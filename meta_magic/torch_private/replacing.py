@@ -4,6 +4,8 @@ Recordings of two threads may end in any order; the last one restores what was t
 before the first. Read ``Replacements`` first.
 """
 
+import ctypes
+import gc
 import threading
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -18,6 +20,16 @@ PROFILE_OF_THREADS: Final = (threading, "_profile_hook")
 
 Methods: TypeAlias = Mapping[str, Callable[..., Any]]
 """By name. Each takes the function that it replaces, then its arguments."""
+
+
+def set_attribute(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute of a module or class, also of a class that C made immutable."""
+    try:
+        setattr(owner, name, value)
+    except TypeError:
+        (attributes,) = gc.get_referents(vars(owner))
+        attributes[name] = value
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(owner))
 
 
 class Swapped:
@@ -40,7 +52,7 @@ class Swapped:
             there = vars(self._owner)  # not getattr, which would bind a static method
             self._held = {n: there[n] for n in self._values if n in there}
             for name, value in self._values.items():
-                setattr(self._owner, name, value)
+                set_attribute(self._owner, name, value)
         self._n_users += 1
 
     def leave(self) -> None:
@@ -55,7 +67,7 @@ class Swapped:
                 if there.get(name) is not value:
                     continue
                 if name in self._held:
-                    setattr(self._owner, name, self._held[name])
+                    set_attribute(self._owner, name, self._held[name])
                 else:  # inherited
                     delattr(self._owner, name)
 

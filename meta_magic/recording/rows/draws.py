@@ -189,9 +189,27 @@ class Draws(DrawList):
         source = self._find_source(self._stream_of(generator))
         return 0 if self._is_there(source) else source
 
-    def advance_default(self, state: Tensor) -> None:
-        """Set torch's default generator to its state after all draws so far."""
-        put_state(self._default.generator, state)
+    def settle(
+        self, generator: Generator, state_at: Callable[[int], Tensor | None]
+    ) -> bool:
+        """Set a generator to its state after all draws so far.
+
+        Args:
+            generator: The generator.
+            state_at: Returns the state at the source of a draw that was not made; None
+                if that takes too much.
+
+        Returns:
+            Whether the state was had. A recording around this one has its own.
+        """
+        stream = self._stream_of(generator)
+        source = self._find_source(stream)
+        if not source:
+            return True
+        state = stream.shadow if self._is_there(source) else state_at(source)
+        if state is not None:
+            put_state(stream.generator, state)
+        return state is not None
 
     def run(
         self,

@@ -1,5 +1,10 @@
-"""The state of torch's generator, as a cell reads it."""
+"""The states of generators, as a cell reads and sets them."""
 
+import copy
+import io
+import pickle
+
+import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -67,4 +72,95 @@ def test_a_state_that_takes_too_much_is_noted():
     with record(limits=ValueLimits(nbytes=1)) as trace:
         torch._standard_gamma(torch.ones(1000))
         torch.get_rng_state()
-    assert any("torch.get_rng_state returned" in note.text for note in trace.notes)
+    assert any("whose bytes are not the CPU's" in note.text for note in trace.notes)
+
+
+def own(*, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    torch.rand(3, generator=generator)
+    torch.randn(1, generator=generator, dtype=torch.float64)
+    return generator
+
+
+def draw(generator):
+    drawn = torch.rand(2, generator=generator), torch.randn(1, generator=generator)
+    return [t.tolist() for t in drawn], generator.get_state().tolist()
+
+
+def set_again(generator):
+    state = generator.get_state()
+    first = draw(generator)
+    generator.set_state(state)
+    return first, draw(generator)
+
+
+def save_and_load(generator):
+    file = io.BytesIO()
+    torch.save({"rng": generator.get_state()}, file)
+    file.seek(0)
+    state = torch.load(file)["rng"]
+    other = torch.Generator()
+    other.set_state(state)
+    torch.set_rng_state(state)
+    return draw(generator), draw(other), read_state(), torch.rand(2).tolist()
+
+
+def compare(generator):
+    same = own().get_state()
+    state = generator.get_state()
+    return torch.equal(state, same), state[:16].tolist(), int(state.sum())
+
+
+USES = {
+    "read": lambda g: g.get_state().numpy().tobytes(),
+    "set again": set_again,
+    "cloned": lambda g: [draw(h) for h in (g.clone_state(), g)],
+    "copied": lambda g: [draw(h) for h in (copy.deepcopy(g), g)],
+    "pickled": lambda g: [draw(h) for h in (pickle.loads(pickle.dumps(g)), g)],
+    "saved": save_and_load,
+    "compared": compare,
+}
+
+
+@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize("make", [own, lambda: torch.default_generator])
+def test_a_generator_has_the_states_and_numbers_that_it_has_on_the_cpu(name, make):
+    def run():
+        torch.rand(3)
+        return USES[name](make()), torch.rand(2).tolist()
+
+    check(run)
+
+
+def test_a_generator_of_an_earlier_cell_has_the_state_that_it_left():
+    wanted = draw(own())
+    with record():
+        generator = own()
+    with record():
+        assert draw(generator) == wanted
+
+
+def test_the_state_is_the_cpus_after_a_draw_that_was_made():
+    def run():
+        torch.utils.data.random_split(range(6), [4, 2])
+        return read_state(), torch.rand(2).tolist()
+
+    check(run)
+
+
+def test_a_nested_recording_reads_the_state_of_the_outer_one():
+    def run():
+        torch.rand(3)
+        with record():
+            torch.rand(2)
+            inner = read_state()
+        return inner, read_state()
+
+    check(run)
+
+
+def test_generators_have_torchs_own_methods_after_the_cell():
+    before = torch.Generator.get_state, torch.Generator.__reduce__
+    with record():
+        assert torch.Generator.get_state is not before[0]
+    assert (torch.Generator.get_state, torch.Generator.__reduce__) == before
