@@ -254,7 +254,7 @@ AT_LINE, ANYWHERE = 0.3, 0.6
 
 REFUSED_COST: Final = 0.4
 
-REFUSED: Final = re.compile(r"grad|leaf")
+REFUSED: Final = re.compile(r"grad|leaf|converted to Scalar")
 """Parts of autograd's messages."""
 
 
@@ -356,7 +356,7 @@ def _leave_graph(situation: Situation, called: Called) -> Iterator[Edit]:
         yield from program.extend(owner, "{}.detach()", cost)
     elif called.name.endswith("_"):
         yield from program.extend(owner, "{}.data", cost)
-    elif called.name == "backward":
+    elif called.name in {"backward", "item"}:
         yield from program.extend(owner, "{}.mean()", cost)
         yield from program.extend(owner, "{}.sum()", cost + 0.1)
     elif called.name == "Parameter":

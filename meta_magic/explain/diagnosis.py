@@ -32,6 +32,7 @@ from meta_magic.explain.probing import Probe
 from meta_magic.explain.refused_sizes import Sizes, trace_refused
 from meta_magic.explain.repairs import Block
 from meta_magic.explain.rules import find_rules
+from meta_magic.explain.value_ranges import find_value_range
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
     Child,
@@ -129,12 +130,16 @@ def _diagnose_call(
     written: Sequence[int] = range(len(failed.operands))
     if block is not None:
         written = list_written(Program(block.text, block.lines), failed, makers)
+    ranged = find_value_range(failed)
     own_rules = (*failed.notes, *_explain_unpacking(trace, failed))
+    own_rules += () if ranged is None else (ranged.rule,)
     probe = None if own_rules else make_probe(trace, failed, written)
     with _ask_meanwhile(probe) as wait:
         sight = Sizes({}, ()) if declined else trace_refused(trace, failed)
-        rules, accepted = wait() or (own_rules, Accepted())
-    lineages = tuple(refused.lineage for refused in sight.refused)
+        known = own_rules, Accepted(is_of_values=ranged is not None)
+        rules, accepted = wait() or known
+    shown = () if accepted.is_sure else sight.refused  # the sizes are right then
+    lineages = tuple(refused.lineage for refused in shown)
     steps = [step for lineage in lineages for step in lineage.steps]
     steps.sort(key=lambda step: not step.is_written)
     lines = [step.line for step in steps if step.line is not None]
@@ -149,7 +154,8 @@ def _diagnose_call(
             seen=sight.seen,
             refused=sight.refused,
         )
-        return sort_edits(edit for family in FAMILIES for edit in family(situation))
+        families = FAMILIES[:1] if accepted.is_sure else FAMILIES
+        return sort_edits(edit for family in families for edit in family(situation))
 
     return Diagnosis(
         rules,
@@ -198,7 +204,7 @@ def make_probe(
     def run(*, is_careful: bool) -> Found:
         leave_dynamo_out()
         probe = Probe(function, failed, record, is_careful=is_careful)
-        return find_rules(probe), find_accepted(probe, written)
+        return find_rules(probe, trace.error or ""), find_accepted(probe, written)
 
     return run
 

@@ -6,6 +6,7 @@ and edits with which the cell ran. Read :func:`explain_alone` first; ``across_ce
 calls it.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -41,6 +42,19 @@ LEAST: Final = (
     ("repairs", 7),
 )
 """How many lines each part keeps, in the order in which parts are shortened."""
+
+
+OF_PYTHON: Final = frozenset(
+    (
+        *("NameError", "UnboundLocalError", "KeyError", "ImportError", "OSError"),
+        *("ModuleNotFoundError", "FileNotFoundError", "PermissionError", "EOFError"),
+        *("RecursionError", "MemoryError", "StopIteration", "ZeroDivisionError"),
+        *("UnicodeDecodeError", "TimeoutError", "NotImplementedError"),
+    )
+)
+"""Errors of Python that no other size, dtype or shape mends."""
+
+SEVERAL: Final = re.compile(r"'(tuple|list)' object")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +163,12 @@ def walk_repairs(explanation: Explanation) -> Iterator[str]:
     """Yield the lines of the repairs, or the reason why there are none."""
     if explanation.repairs:
         yield "repairs that ran"
-    elif explanation.n_tried:
+    elif (
+        explanation.n_tried and explanation.rules
+    ):  # else nothing is known of the error
         reason = f": {explanation.declined}" if explanation.declined else ""
         yield f"none of {explanation.n_tried} edits that were tried ran{reason}"
-    elif explanation.declined:
+    elif explanation.declined and not explanation.n_tried:
         yield f"no repairs were tried: {explanation.declined}"
     for repair in explanation.repairs:
         for line, before, after in repair.changes:
@@ -177,6 +193,8 @@ def explain_alone(trace: Trace, failed: FailedCall) -> Explanation:
         module=describe_module(trace),
         given=(),
     )
+    if _is_of_python(found.error):
+        return found
     try:
         return _add_cause(trace, name_operands(trace, failed), found)
     except Exception as error:  # noqa: BLE001  never instead of the user's own
@@ -184,6 +202,14 @@ def explain_alone(trace: Trace, failed: FailedCall) -> Explanation:
         return replace(found, rules=(rule.partition("\n")[0],))
     except KeyboardInterrupt:
         return replace(found, rules=("This was interrupted while it was explained.",))
+
+
+def _is_of_python(error: str) -> bool:
+    """Whether an error has nothing to do with tensors: it is not diagnosed."""
+    kind, _, text = error.partition(":")
+    if kind == "AttributeError":  # what returned several values may need an index
+        return not SEVERAL.search(text)
+    return kind in OF_PYTHON
 
 
 def _find_frames(trace: Trace, failed: FailedCall) -> list[SourcePosition]:

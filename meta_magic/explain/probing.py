@@ -68,17 +68,22 @@ MAX_VALUES: Final = 100_000
 """A larger operand is not made on the CPU."""
 
 
-def make_like(operand: Operand, sizes: Sequence[int], device: str) -> Tensor:
+def make_like(operand: Operand, sizes: Sequence[int], device: str | None) -> Tensor:
     """Return a tensor with an operand's metadata, but with other sizes.
 
     The order of its dimensions in memory stays that of the operand.
+
+    Args:
+        operand: The operand.
+        sizes: The sizes.
+        device: Where it is made; None for a recording, which may ask for its values.
 
     Raises:
         MemoryError: On the CPU, if it is large.
     """
     geometry = operand.geometry
     shape, stride = tuple(sizes), geometry.stride
-    if device != "meta" and prod(shape) > MAX_VALUES:
+    if device == "cpu" and prod(shape) > MAX_VALUES:
         raise MemoryError
     if stride is None:
         steps = _dense(shape)
@@ -88,7 +93,8 @@ def make_like(operand: Operand, sizes: Sequence[int], device: str) -> Tensor:
         order = sorted(range(len(shape)), key=lambda dim: (-stride[dim], dim))
         ordered = _dense([shape[dim] for dim in order])
         steps = [ordered[order.index(dim)] for dim in range(len(shape))]
-    tensor = torch.empty_strided(shape, steps, dtype=geometry.dtype, device=device)
+    dtype = geometry.dtype
+    tensor = torch.empty_strided(shape, steps, dtype=dtype, device=device or "meta")
     if device != "meta":
         tensor.zero_()
     tensor.requires_grad_(operand.requires_grad)
@@ -192,7 +198,7 @@ class Probe:
                 self.values[Variable(-1, path)] = value
         is_module = function is call_module
         self._is_made = is_module or isinstance(function, type)
-        self._device = "meta"
+        self._device: str | None = "meta"
         self._known: dict[object, Shapes | None] = {}
         self._end = inf
         first = DEVICES[:-1] if record is not None else ()
@@ -201,9 +207,18 @@ class Probe:
         if record is not None:  # from here: the first call may import much
             self._end = process_time() + SECONDS
 
-    def skip_device(self) -> None:
-        """Begin with the next device from now on."""
-        self.device = DEVICES[DEVICES.index(self.device) + 1]
+    def skip_device(self) -> bool:
+        """Begin with the next device from now on that refuses the call as it was.
+
+        What a device accepts that accepts this call as well says nothing about it.
+
+        Returns:
+            Whether there is one.
+        """
+        rest = DEVICES[DEVICES.index(self.device) + 1 :]
+        refusing = (one for one in rest if self._look_up({}, {}, one) is None)
+        self.device = next(refusing, None)
+        return self._look_up({}, {}, self.device) is None
 
     def run(
         self,
@@ -279,8 +294,10 @@ class Probe:
         device: str | None,
     ) -> Shapes | None:
         if device is None and self.record is not None:
+            self._device = None
             run = partial(self._run, values, changes)
             shapes: Shapes | None = self.record(run)
+            self._device = "meta"
             return shapes
         self._device = device or "meta"
         with torch.device(self._device):

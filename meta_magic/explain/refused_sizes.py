@@ -6,7 +6,7 @@ child, with integers that know their origin; the same run shows which integers e
 its expressions evaluated to. Read :func:`trace_refused`, then :func:`solve`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +16,7 @@ from meta_magic.explain.lineage.size_lineages import CallProbe, find_lineages
 from meta_magic.explain.lineage.traced_numbers import SizeOf, trace_number
 from meta_magic.explain.lineage.traced_runs import Run, Seen, ask_run, read_seen
 from meta_magic.explain.probing import Probe, Variable
+from meta_magic.explain.value_ranges import find_value_range
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.trace import Trace
 
@@ -74,9 +75,16 @@ def _answer(run: Run, *, failed: FailedCall) -> Sizes:
     probe, given = _find_given(run, failed, function)
     lineages = find_lineages(run)
     refused = []
-    for variable, accepted in _list_refused(probe, given):
-        lineage, _ = lineages.why(probe.label(variable), given[variable])
-        refused.append(Refused(lineage, accepted))
+    ranged = find_value_range(failed)
+    found: Iterable[tuple[Variable, tuple[int, ...]]] = _list_refused(probe, given)
+    if ranged is not None:
+        found = []
+        if ranged.limit is not None and ranged.needed is not None:
+            found = [(ranged.limit, (ranged.needed,))]
+    for variable, accepted in found:
+        if variable in given:
+            lineage, _ = lineages.why(probe.label(variable), given[variable])
+            refused.append(Refused(lineage, accepted))
     return Sizes(seen, tuple(_drop_alike(refused)))
 
 

@@ -6,6 +6,7 @@ operand. What torch accepts says what it asks for: a size that must grow when an
 one grows, must equal it. Read :func:`find_rules` first.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -15,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from meta_magic.explain.class_losses import find_layout_rules
 from meta_magic.explain.edits.accepted import (
     CONTIGUOUS,
     list_accepted_casts,
@@ -25,10 +27,8 @@ from meta_magic.trace.failed_call import UNNAMED, FailedCall, Operand
 from meta_magic.trace.signature import TensorArgument
 from meta_magic.trace.units import format_shape
 
-IS_ACCEPTED: Final = (
-    "Tensors of these sizes and dtypes are accepted: what is refused has to do with "
-    "autograd, shared memory or values."
-)
+OF_GRAPHS: Final = re.compile(r"grad|leaf|leaves")
+"""Part of messages about the graph of a tensor."""
 
 MAX_RULES: Final = 4
 
@@ -51,23 +51,29 @@ class Relation(NamedTuple):
     other: Variable
 
 
-def find_rules(probe: Probe) -> tuple[str, ...]:
-    """Return the rules that a call broke, in sentences; none where none is found."""
+def find_rules(probe: Probe, error: str) -> tuple[str, ...]:
+    """Return the rules that a call broke, in sentences; none where none is found.
+
+    Args:
+        probe: Makes the call.
+        error: The text of its error.
+    """
     if probe.accepts({}):
-        return (IS_ACCEPTED,)
-    found = _list_rules(probe)
-    while not found and probe.device is not None:
-        probe.skip_device()  # this one may refuse it for reasons of its own
-        found = _list_rules(probe)
+        return ()
+    found = _list_rules(probe, error)
+    while not found and probe.device is not None and probe.skip_device():
+        found = _list_rules(probe, error)  # a device may refuse for its own reasons
     return tuple(islice(dict.fromkeys(found), MAX_RULES))
 
 
-def _list_rules(probe: Probe) -> list[str]:
-    counts = [*_find_count_rules(probe)]
-    if counts:
-        return counts
+def _list_rules(probe: Probe, error: str) -> list[str]:
+    sure = [*_find_count_rules(probe)] or [*find_layout_rules(probe)]
+    if sure:
+        return sure
     sizes = [*islice(_relate_numbers(probe), MAX_RULES)] or [*_relate_groups(probe)]
-    found = [*sizes, *(_find_detach_rules(probe) or _find_cast_rules(probe))]
+    is_of_graphs = OF_GRAPHS.search(error) is not None
+    detached = _find_detach_rules(probe) if is_of_graphs else []
+    found = [*sizes, *(detached or _find_cast_rules(probe))]
     return found or [
         *_find_shape_rules(probe),
         *_find_form_rules(probe),

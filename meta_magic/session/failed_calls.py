@@ -46,6 +46,7 @@ from meta_magic.trace.failed_call import FailedCall, Loading, Operand
 from meta_magic.trace.signature import OpaqueArgument, TensorArgument
 
 MAX_SITES: Final = 16
+NOTED: Final = "meta_magic: "
 LOADING: Final = nn.Module.load_state_dict.__code__
 SIZES: Final = ("shape", "size")
 
@@ -91,9 +92,16 @@ def find_failed_call(
                     return describer.describe_loading(module, state)
             is_deep = isinstance(error, (RecursionError, MemoryError))
             called = Called(None) if is_deep else find_called(frames, modes)
-            return describer.describe(called, error)
+            found = describer.describe(called, error)
+            return replace(found, wrong_value=_find_wrong_value(error))
     except Exception:  # noqa: BLE001  must not replace the user's own error
         return None
+
+
+def _find_wrong_value(error: BaseException) -> str:
+    """Return which value our note on an error says to be out of range, or ""."""
+    notes = (note for note in getattr(error, "__notes__", ()) if "; allowed " in note)
+    return next((note.removeprefix(NOTED) for note in notes), "")
 
 
 def _find_sites(entries: Sequence[TracebackType]) -> list[Site]:

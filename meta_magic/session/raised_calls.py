@@ -10,7 +10,7 @@ import inspect
 import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from types import FrameType, FunctionType, TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -99,7 +99,7 @@ def find_raised(
         borrowed: Puts borrowed modules on meta again, as the call saw them.
     """
     seen: list[BaseException] = []
-    try:
+    with suppress(Exception):  # ours must not replace the user's own error
         while error is not None and not any(error is other for other in seen):
             failed = _find_failed([*walk_traceback(error.__traceback__)], modes)
             if failed is not None and isinstance(error, Exception):
@@ -107,9 +107,6 @@ def find_raised(
                     return _describe(failed, error, write)
             seen.append(error)
             error = error.__cause__
-    except Exception as other:  # noqa: BLE001  must not replace the user's own error
-        text = f"the call that raised is not in the trace: {other}"
-        write.diagnostics.note_at("raised", text, None)
     return None
 
 

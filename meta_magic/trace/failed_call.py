@@ -74,6 +74,7 @@ class FailedCall:
         receiver: The user's expression for the module that was called; "" for none.
         notes: Sentences of Python's or torch's own checks.
         loading: The state dictionary that did not fit, if that was the error.
+        wrong_value: Which value is out of range, and what is allowed; "" for none.
     """
 
     function: Callable[..., Any] | None
@@ -85,6 +86,7 @@ class FailedCall:
     receiver: str = ""
     notes: tuple[str, ...] = ()
     loading: Loading | None = None
+    wrong_value: str = ""
 
 
 def walk_arguments(

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from meta_magic.explain.class_losses import list_layouts
 from meta_magic.explain.probing import Change, Probe, Shapes, Variable
 from meta_magic.trace.failed_call import Operand
 
@@ -42,6 +43,8 @@ CONTIGUOUS: Final = Change("{}.contiguous()", methodcaller("contiguous"))
 
 COPY: Final = Change("{}.clone()", methodcaller("clone"))
 
+DETACHED: Final = Change("{}.detach()", methodcaller("detach"))
+
 WRITTEN: Final = re.compile(r"[\w.\[\]]+")
 """Names that are Python expressions."""
 
@@ -49,11 +52,10 @@ WRITTEN: Final = re.compile(r"[\w.\[\]]+")
 def list_accepted_casts(probe: Probe, number: int) -> list[Change]:
     """Return the casts of an operand that are accepted, the likeliest first.
 
-    None if a mere copy is accepted: then the dtype is not the reason.
+    None if a mere copy is accepted, or one without history: then the dtype is not the
+    reason.
     """
-    if any(_is_accepted(probe, number, same) for same in (COPY, CONTIGUOUS)):
-        return []
-    casts = _list_casts(probe.call.operands[number])
+    casts = _list_casts(probe, number)
     return [cast for cast in casts if _is_accepted(probe, number, cast)]
 
 
@@ -67,9 +69,11 @@ def _is_accepted(probe: Probe, number: int, change: Change) -> bool:
     return probe.run(changes={number: change}) is not None
 
 
-def _list_casts(operand: Operand) -> Iterator[Change]:
+def _list_casts(probe: Probe, number: int) -> Iterator[Change]:
+    if any(_is_accepted(probe, number, same) for same in (COPY, CONTIGUOUS, DETACHED)):
+        return
     for name, dtype in CASTS.items():
-        if dtype != operand.geometry.dtype:
+        if dtype != probe.call.operands[number].geometry.dtype:
             yield Change(f"{{}}.{name}()", methodcaller(name))
 
 
@@ -220,11 +224,13 @@ class Accepted(NamedTuple):
         numbers: (number, accepted number), each pair once; the likeliest first.
         changes: Changes of operands.
         is_of_values: Whether the call is refused for values alone, not for metadata.
+        is_sure: Whether the changes mend what the call refuses; no others are tried.
     """
 
     numbers: tuple[tuple[int, int], ...] = ()
     changes: tuple[Accepting, ...] = ()
     is_of_values: bool = False
+    is_sure: bool = False
 
 
 def find_accepted(probe: Probe, written: Collection[int]) -> Accepted:
@@ -236,6 +242,9 @@ def find_accepted(probe: Probe, written: Collection[int]) -> Accepted:
     """
     if probe.accepts({}):
         return Accepted(is_of_values=True)
+    layouts = [_judge(probe, dict(changes)) for changes in list_layouts(probe)]
+    if layouts:
+        return Accepted(changes=tuple(layouts), is_sure=True)
     end = process_time() + SECONDS
     units = chain(((variable,) for variable in probe.values), probe.list_groups())
     found = (
@@ -272,8 +281,8 @@ def _walk_pairs(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
     """Yield two changes at once, of an operand or of two."""
     operands = probe.call.operands
     for number in written:
-        casts = _list_casts(operands[number])
-        for form, cast in product(list_forms(operands, number), islice(casts, 2)):
+        casts = islice(_list_casts(probe, number), 2)
+        for form, cast in product(list_forms(operands, number), casts):
             both = Change(cast.text.format(form.text), _compose(form, cast))
             if probe.run(changes={number: both}) is not None:
                 yield _judge(probe, {number: both})

@@ -132,6 +132,7 @@ PASSED: Final = frozenset({"stride", "padding", "dilation", "groups"})
 FLAGS: Final = frozenset({"keepdim", "batch_first", "inplace", "bidirectional"})
 
 PASS_COST, ADD_COST, DIM_COST, DROP_COST, RENAME_COST = 0.3, 0.6, 0.8, 0.8, 0.7
+SURE_COST = 0.1
 SWAP_COST, FREE_COST, FLAG_COST, OPERATOR_COST = 1.0, 0.8, 1.0, 1.2
 
 
@@ -170,7 +171,9 @@ def _add_arguments(situation: Situation, called: Called, far: float) -> Iterator
         value = keyword.value
         if keyword.arg in FLAGS and isinstance(value, ast.Constant):
             other = str(not value.value)
-            yield from program.replace(value, other, FLAG_COST + far)
+            is_named = keyword.arg in error.replace("-", "")
+            cost = (SURE_COST if is_named and value.value else FLAG_COST) + far
+            yield from program.replace(value, other, cost)
 
 
 def _is_given(program: Program, called: Called, name: str) -> bool:

@@ -27,6 +27,7 @@ from meta_magic.explain.edits.situations import Situation
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.lineage.traced_runs import span_of
 from meta_magic.explain.refused_sizes import solve
+from meta_magic.explain.value_ranges import find_value_range
 
 Pair: TypeAlias = tuple[int, int]
 """A wrong number, and the accepted one."""
@@ -91,14 +92,18 @@ def _weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
         if pair not in accepted:
             is_small = pair[0] <= MAX_SMALL and bool(accepted)
             yield pair, GUESSED * (2 if accepted else 1) + (SMALL if is_small else 0)
-    for wrong in () if accepted else numbers:
+    for wrong in () if accepted or situation.call.function is None else numbers:
         yield (wrong, 1), GUESSED + ONE
     yield from _weigh_rows(situation)
 
 
 def _weigh_rows(situation: Situation) -> Iterator[tuple[Pair, float]]:
     """Yield the numbers of rows that an embedding needs for its indices."""
-    if situation.accepted.is_of_values and is_out_of_range(situation.error):
+    ranged = find_value_range(situation.call)
+    if ranged is not None and ranged.limit is not None and ranged.needed is not None:
+        shape = situation.call.operands[ranged.limit.operand].geometry.shape
+        yield (shape[int(str(ranged.limit.at))], ranged.needed), 0.0
+    elif situation.accepted.is_of_values and is_out_of_range(situation.error):
         operands = [
             (one.geometry.dtype, one.geometry.shape) for one in situation.call.operands
         ]

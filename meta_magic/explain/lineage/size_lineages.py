@@ -8,6 +8,7 @@ layers of a model, are tried once.
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -124,7 +125,14 @@ class CallProbe:
             if origin_of(value) is not None and isinstance(value, int):
                 self.given[Variable(-1, path)] = value
         geometries = tuple(operand.geometry for operand in operands)
-        self._call = call.function, geometries, repr((args, kwargs))
+        given: object = args, kwargs
+        with suppress(Exception):  # the ``repr`` of a user's object may raise
+            given = repr(given)
+        self._call = (
+            call.function,
+            geometries,
+            given if type(given) is str else id(call),
+        )
         self._is_tried = getattr(call.function, "__name__", "") not in CRASHING
         self._units: list[Group] = []
 

@@ -222,9 +222,10 @@ def describe_wrong(real: Tensor, allowed: Allowed) -> str:
             return f"{n_true} of {allowed.name} are true; {most}{allowed.high} may be"
         at = tuple(find_wrong(real, allowed).nonzero()[0].tolist())
         where = f"[{', '.join(map(str, at))}]" if at else ""
-        return (
-            f"{allowed.name}{where} is {real[at].item()}; {describe_allowed(allowed)}"
-        )
+        first, largest = real[at].item(), real.max().item()
+        is_larger = largest > max(first, allowed.high)
+        more = f" (the largest is {largest})" if is_larger else ""
+        return f"{allowed.name}{where} is {first}{more}; {describe_allowed(allowed)}"
 
 
 def describe_unchecked(allowed: Allowed, name: str, bounds: Bounds | None) -> str:

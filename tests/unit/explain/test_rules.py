@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from meta_magic import record
-from meta_magic.explain.rules import IS_ACCEPTED
 from tests.conformance.explanations import record_cell
 
 
@@ -86,12 +85,80 @@ def test_a_form_that_is_accepted_is_named_where_no_size_is():
     )
 
 
-def test_what_is_not_about_sizes_is_said_to_be_about_something_else():
+def test_an_error_that_is_not_about_sizes_has_no_rule():
     def write():
         leaf = torch.ones(3, requires_grad=True)
         leaf.expand(2, 3).add_(1)
 
-    assert explain(write).rules == (IS_ACCEPTED,)
+    assert explain(write).rules == ()
+
+
+def test_an_index_out_of_range_is_named_with_the_size_that_limits_it():
+    found = failed("words = torch.tensor([[1, 12, 15]])\nnn.Embedding(12, 12)(words)")
+    (rule,) = found.rules
+    assert rule.startswith("words[0, 1] is 12 (the largest is 15): 0 to 11 are allowed")
+    assert rule.endswith("by dimension 0 of Embedding.weight (12)")
+    assert "nn.Embedding(16, 12)(words)" in found.repairs[0].after
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "F.cross_entropy(scores, words)",
+        "F.nll_loss(scores, words)",
+        "nn.CrossEntropyLoss()(scores, words)",
+    ],
+)
+def test_a_loss_of_sequences_wants_the_classes_in_dimension_1(call):
+    found = failed(
+        "scores = torch.randn(2, 5, 7)\nwords = torch.ones(2, 5, dtype=torch.long)\n"
+        f"loss = {call}"
+    )
+    (rule,) = found.rules
+    assert "the classes must be dimension 1 of scores: (2, 7, 5) with (2, 5)" in rule
+    repaired = [repair.after for repair in found.repairs]
+    assert "scores.transpose(1, 2)" in repaired[0]
+    assert any("scores.flatten(0, 1), words.flatten()" in text for text in repaired)
+
+
+def test_scores_of_a_sequence_are_flattened_as_the_targets_are():
+    found = failed(
+        "scores, words = torch.randn(2, 5, 7), torch.ones(10, dtype=torch.long)\n"
+        "F.cross_entropy(scores, words)"
+    )
+    assert "F.cross_entropy(scores.flatten(0, 1), words)" in found.repairs[0].after
+
+
+HOOKED = (
+    "net = nn.ReLU(inplace=True)\nx = torch.ones(2, requires_grad=True)\n"
+    "net.register_full_backward_hook(print)\nnet(x * 2)"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = torch.ones(2)\ny = x * scale",
+        "x = {'a': torch.ones(2)}\nx['b']",
+        "x = torch.ones(2)\nx.veiw(1, 2)",
+        "torch.func.vmap(lambda x: x if x.sum() > 0 else -x)(torch.ones(3, 2))",
+        HOOKED,
+    ],
+)
+def test_an_error_that_no_size_mends_gets_no_rule(text):
+    found = failed(text)
+    assert found.rules == ()
+    assert "edits" not in found.text
+
+
+def test_a_copy_of_a_tensor_with_history_is_refused_for_its_history_alone():
+    found = failed(
+        "import copy\nw = torch.ones(2, requires_grad=True)\nv = {'w': w * 2}\n"
+        "copy.deepcopy(v)"
+    )
+    rule = "v['w'] requires a gradient: v['w'].detach() is accepted"
+    assert found.rules == (rule,)
+    assert not any(".long()" in repair.after for repair in found.repairs)
 
 
 def test_what_the_cpu_alone_refuses_is_explained_as_well():
