@@ -168,8 +168,7 @@ class MetaTrace:
     def explain(self) -> str:
         """Return why a call of torch ended the test; "" if none did."""
         explanation = None if self._trace is None else self._trace.explanation
-        is_of_torch = explanation is not None and explanation.given
-        return explanation.text if explanation and is_of_torch else ""
+        return "" if explanation is None or explanation.is_silent else explanation.text
 
     def _find_frame(self, error: BaseException | None) -> FrameType | None:
         """Return the frame of the test's function, if it still exists."""

@@ -163,15 +163,13 @@ def judge_unread(
 
 def summarize(trace: "Trace", depth: int | None) -> str:
     """Return the summary of a recording; "" where nothing was recorded."""
-    is_empty = not (len(trace.ops) or trace.modules or trace.notes)
-    return "" if is_empty else format_summary(trace, depth)
+    return "" if trace.is_empty else format_summary(trace, depth)
 
 
 def explain(trace: "Trace") -> str:
     """Return why a recording failed; "" where there is no more than the error."""
     explanation = trace.explanation
-    is_bare = explanation is None or not (explanation.given or explanation.rules)
-    return "" if is_bare or explanation is None else explanation.text
+    return "" if explanation is None or explanation.is_silent else explanation.text
 
 
 def format_error(error: BaseException | None, file: str, name: str) -> str:

@@ -84,6 +84,7 @@ class Explanation:
             that made them is not run again, as a sentence; "" for none.
         culprits_before: The same in earlier cells and imported files: the name of the
             cell or file, and the line in it.
+        is_of_torch: Whether a call of torch raised, and not other code of the line.
     """
 
     error: str
@@ -101,6 +102,12 @@ class Explanation:
     taken: str = ""
     culprits: tuple[int, ...] = ()
     culprits_before: tuple[tuple[str, int], ...] = ()
+    is_of_torch: bool = True
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether there is nothing to say besides the error, as of a ``NameError``."""
+        return not (self.is_of_torch or self.rules or self.repairs)
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -192,6 +199,7 @@ def explain_alone(trace: Trace, failed: FailedCall) -> Explanation:
         ),
         module=describe_module(trace),
         given=(),
+        is_of_torch=failed.is_of_torch,
     )
     if _is_of_python(found.error):
         return found

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from keyword import iskeyword
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, magics_class, no_var_expand
@@ -30,6 +30,9 @@ from meta_magic.magic.line_options import (
 from meta_magic.magic.materialize_line import COMMAND, is_command, run_command
 from meta_magic.magic.run import Run
 from meta_magic.magic.tracebacks import WHOLE, show_whole
+
+if TYPE_CHECKING:
+    from meta_magic.magic.failed_cells import FailedCell
 
 HELP: Final = "help"
 REPAIR: Final = "repair"
@@ -89,6 +92,7 @@ class MetaMagics(Magics):
             raw_cell: The newest cell as it was typed.
             is_recorded: Whether it, or a part of it, was recorded.
             history: The cells that ran before.
+            failed: Recordings that the newest cell shows below its traceback.
         """
         super().__init__(shell)
         self.is_recorded = False
@@ -96,12 +100,20 @@ class MetaMagics(Magics):
         self.running: dict[str, str] = {}
         self.raw_cell: str | None = None
         self.history = History(shell)
+        self.failed: list[FailedCell] = []
 
     def note_cell(self, info: Any) -> None:
         """Store the cell that is about to run, as it was typed."""
         self.raw_cell = info.raw_cell
         self.is_recorded = False
+        self.failed.clear()
         self.history.start()
+
+    def end_cell(self, result: Any) -> None:
+        """Keep a cell that ran; show recordings that failed, below its traceback."""
+        self.history.end(result)
+        while self.failed:
+            self.failed.pop(0).end()
 
     @no_var_expand
     @output_can_be_silenced

@@ -34,8 +34,8 @@ class PlainCells:
         self._shell.events.unregister("post_run_cell", self.look)
 
     def look(self, result: Any) -> None:
-        """Keep a cell that ran; print a line if it used recorded tensors as real."""
-        self._magics.history.end(result)
+        """End a cell; print a line if it used recorded tensors as real."""
+        self._magics.end_cell(result)
         is_plain = not self._magics.is_recorded
         if not is_plain or "meta_magic.session.recording" not in sys.modules:
             return

@@ -39,11 +39,16 @@ def build_outputs(
         shell: The IPython shell.
         trace: The recording.
         key: The cell.
-        settings: ``depth``, ``hide`` and ``height``.
+        settings: ``depth``, ``hide`` and ``height``; of a failed cell, also ``line``
+            and ``why`` (see ``view/page.py``).
     """
     from meta_magic.view.html import build_bundle  # noqa: PLC0415  needs torch
 
+    line = settings.get("line")
+    text = line and f"{line} (%meta shows it)"
     if not is_notebook(shell):
+        if text:
+            return Outputs({"text/plain": text})
         return Outputs(build_bundle(trace, depth=settings["depth"]))
     from meta_magic.view.page import render_snapshot  # noqa: PLC0415
     from meta_magic.view.payload import pack  # noqa: PLC0415
@@ -55,6 +60,7 @@ def build_outputs(
     packed, uid = pack(trace), f"mm-{uuid4().hex[:8]}"
     html = render_snapshot(trace, packed, uid, settings)
     bundle = build_bundle(trace, html, settings["depth"])
+    bundle["text/plain"] = text or bundle["text/plain"]
     live = show_report(trace, key, packed=packed, saved_id=uid, settings=settings)
     return Outputs(bundle, live)
 

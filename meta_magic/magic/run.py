@@ -15,10 +15,12 @@ from IPython.display import display
 
 from meta_magic.magic.cell import Body
 from meta_magic.magic.reports import build_outputs, find_cell_id, is_notebook
-from meta_magic.magic.tracebacks import add_below, trim_traceback
+from meta_magic.magic.tracebacks import trim_traceback
 from meta_magic.session.collector import RARE_COLLECTION
 
 if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
+
     from meta_magic.replaying.value_budget import Show
     from meta_magic.session.recording import Recording
     from meta_magic.torch_private.interrupts import Interrupts
@@ -44,6 +46,7 @@ class Run:
         shell: Any = magics.shell
         self._shell = shell
         magics.is_recorded = True
+        self._magics = magics
         self._running = magics.running
         self._options = options
         self._cell = cell
@@ -96,17 +99,25 @@ class Run:
             if self._raw is not None and self._is_outermost:
                 self._running.pop(self._raw, None)
             trace = self._keep_trace()
-            if not self._options.quiet:
-                key = find_cell_id(self._shell) or self._raw or ""
+            key = find_cell_id(self._shell) or self._raw or ""
+            if self._error is not None:
+                self._show_failure(trace, key)
+            elif not self._options.quiet:
                 outputs = build_outputs(self._shell, trace, key, self._settings)
-            has_report = outputs is not None and outputs.live is not None
-            if self._error and trace.explanation and not has_report:
-                add_below(self._error, trace.explanation.text)
         finally:
             self._error = None
             self._progress.finish(None if outputs is None else outputs.bundle)
         if outputs is not None and outputs.live is not None:
             display(outputs.live)
+
+    def _show_failure(self, trace: "Trace", key: str) -> None:
+        """Show why the cell failed; its recording is shown below the traceback."""
+        from meta_magic.magic.failed_cells import FailedCell  # noqa: PLC0415  torch
+
+        settings = None if self._options.quiet else self._settings
+        failed = FailedCell(self._shell, trace, key, settings)
+        self._magics.failed.append(failed)
+        failed.start(self._progress.finish)
 
     def _keep_trace(self) -> "Trace":
         from meta_magic.trace.notes import CellSource  # noqa: PLC0415  needs torch
@@ -240,8 +251,20 @@ class ProgressLine:
         if text:
             self._show()
 
-    def finish(self, bundle: Mapping[str, str] | None) -> None:
-        """Stop, and replace the line by ``bundle``, or by nothing."""
+    def finish(
+        self, bundle: Mapping[str, str] | None, *, is_open: bool = False
+    ) -> "DisplayHandle | None":
+        """Stop, and replace the line by ``bundle``, or by nothing.
+
+        Args:
+            bundle: What is shown.
+            is_open: Whether it is going to be updated.
+
+        Returns:
+            The output, if it can be updated.
+        """
+        if self._done.is_set():
+            return None
         self._done.set()
         if self._thread is not None:
             self._thread.join()
@@ -250,7 +273,8 @@ class ProgressLine:
             empty = {"text/plain": "", "text/html": ""}
             self._handle.update(dict(bundle or empty), raw=True)
         elif bundle is not None:
-            display(dict(bundle), raw=True)
+            self._handle = display(dict(bundle), raw=True, display_id=is_open or None)
+        return self._handle
 
     def _run(self) -> None:
         if self._done.wait(FIRST_AFTER):

@@ -1,7 +1,7 @@
 """Tracebacks of recorded cells: the user's frames, and none of ours or torch's.
 
-``%meta full`` shows all frames, ``%debug`` begins in the user's innermost frame. The
-explanation is below the error. Read :class:`Rendering` first.
+``%meta full`` shows all frames, ``%debug`` begins in the user's innermost frame. Read
+:class:`Rendering` first.
 """
 
 import re
@@ -43,13 +43,6 @@ def trim_traceback(shell: Any, error: BaseException, name: str) -> None:
         return
 
 
-def add_below(error: BaseException, text: str) -> None:
-    """Show a text below the traceback of a cell's error."""
-    rendering = getattr(error, "_render_traceback_", None)
-    if isinstance(rendering, Rendering):
-        rendering.below = text
-
-
 class Rendering:
     """Renders an error of a cell, as IPython asks for it.
 
@@ -57,12 +50,7 @@ class Rendering:
         shell: The IPython shell.
         error: The error.
         first: The frame of the cell that raised it.
-
-    Attributes:
-        below: The text below the traceback; "" for none.
     """
-
-    below = ""
 
     def __init__(self, shell: Any, error: BaseException, first: TracebackType) -> None:
         self._shell = shell
@@ -75,8 +63,7 @@ class Rendering:
         from meta_magic.session.shown_frames import choose_but_ours, choose_frames  # noqa: PLC0415  torch
 
         is_verbose = self._shell.InteractiveTB.mode == "Verbose"
-        lines = self.render(choose_but_ours if is_verbose else choose_frames)
-        return [*lines, f"\n{self.below}"] if self.below else lines
+        return self.render(choose_but_ours if is_verbose else choose_frames)
 
     def render(self, choose: Choose) -> list[str]:
         """Return the lines of the traceback.

@@ -88,6 +88,11 @@ class FailedCall:
     loading: Loading | None = None
     wrong_value: str = ""
 
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether a call of torch raised, and not other code of the user's line."""
+        return bool(self.function or self.receiver or self.loading)
+
 
 def walk_arguments(
     value: Any, path: tuple[int | str, ...] = ()

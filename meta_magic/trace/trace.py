@@ -92,8 +92,8 @@ class Trace:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no operators, modules, notes or error."""
-        return not (len(self.ops) or self.modules or self.notes or self.error)
+        """Whether there are no operators, modules or notes."""
+        return not (len(self.ops) or self.modules or self.notes)
 
     @cached_property
     def ops(self) -> OpCalls:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def explanation_payload(trace: "Trace") -> dict[str, Any] | None:
-    """Return why a block failed; None if it did not."""
+    """Return why a block failed; None if it did not, or if there is nothing to say."""
     found = trace.explanation
-    if found is None:
+    if found is None or found.is_silent:
         return None
     from meta_magic.explain.explanations import (  # noqa: PLC0415  few fail
         MAX_CALLERS,

@@ -66,8 +66,9 @@ def render_html(trace: "Trace", depth: int | None = None) -> str:
     style = read_styles("tree") + "\n".join(style_columns())
     heads = filter(None, (describe_failure(trace), format_headline(trace)))
     parts = [f"<style>{style}</style>", *(f"<p>{escape(head)}</p>" for head in heads)]
-    if trace.explanation is not None:
-        parts.append(f"<pre>{escape(trace.explanation.text)}</pre>")
+    explanation = trace.explanation
+    if explanation is not None and not explanation.is_silent:
+        parts.append(f"<pre>{escape(explanation.text)}</pre>")
     if trace.notes:
         parts.append(f"<ul>{''.join(map(render_note, trace.notes))}</ul>")
     if trace.modules:

@@ -60,12 +60,17 @@ def render_snapshot(
         trace: The recording.
         packed: Its payload.
         uid: ``id`` of the element; a live report hides it.
-        settings: ``depth``, ``hide`` and ``height``.
+        settings: ``depth``, ``hide`` and ``height``. For a report below a traceback
+            also ``line``, the one line that it is until it is opened, and ``why``, the
+            ``id`` of the element above the traceback for the explanation, or "".
     """
     data = f"{write_report()}, {write_packed(packed)}"
     start = f'report.start("{uid}", {json.dumps(dict(settings))}, {data})'
     # A name may hold half a surrogate pair, which UTF-8 cannot write.
     tree = render_html(trace, settings.get("depth")).encode("utf-8", "replace").decode()
+    if "line" in settings:
+        line = f"<summary>{escape(settings['line'])}</summary>"
+        tree = f"<details class='mm-line'>{line}{tree}</details>"
     return (
         f'<div id="{escape(uid)}" class="mm-root">{tree}</div>'
         f"<style>{HIDE_ORPHAN}{WAIT}</style>"

@@ -65,7 +65,7 @@ async function render({ model, el }) {
   try {
     const trace = await decode(model.get("payload"));
     const [ask, ask_why] = ["values", "why"].map((kind) => make_ask(model, kind));
-    mount_report(report, trace, model.get("settings"), {
+    const whole = mount_report(report, trace, model.get("settings"), {
       make_values: (...tensor) => make_values(ask, ...tensor),
       make_fit: (view) => add_work_out(view, model),
       make_cell: find_make_cell(model),
@@ -80,6 +80,7 @@ async function render({ model, el }) {
         return answer;
       },
     });
+    if (whole !== report) whole.append(panel);
     saved.hidden = true;
   } catch (error) {
     saved.inert = false;

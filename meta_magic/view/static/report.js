@@ -8,6 +8,7 @@ import { mount_flow } from "./flow/flow.js";
 import { mount_memory } from "./memory/memory.js";
 import { mount_modules } from "./tables/modules.js";
 import { mount_operators } from "./tables/operators.js";
+import { follow_scheme } from "./scheme.js";
 import { Selection } from "./selection.js";
 import { mount_source } from "./source/source.js";
 import { Times } from "./times.js";
@@ -17,7 +18,9 @@ import { explain_text, split_line } from "./meanings.js";
 
 /**
  * @typedef {import("./data.js").TraceView} TraceView
- * @typedef {{depth?: number, hide?: string[], height?: number}} Settings
+ * @typedef {{depth?: number, hide?: string[], height?: number, line?: string, why?: string}} Settings
+ *   of a failed cell: `line`, the text of the one line that opens the report; `why`, the id of
+ *   the element above the traceback in which the explanation is shown, or ""
  * @typedef {{make_values: import("./details/parts.js").MakeValues,
  *   make_fit: (view: import("./memory/memory.js").MemoryView) => void,
  *   make_why: import("./why/chain.js").MakeWhy,
@@ -97,17 +100,26 @@ const make_tab_bar = (tabs, show) => make("div", {
 const is_little = ({ n_ops, modules, notes, error }) =>
   n_ops <= LITTLE && !modules.length && !notes.length && !error;
 
-/**
- * One line that opens to the views.
- * @param {TraceView} trace @param {() => HTMLElement[]} make_views
- */
-function make_line(trace, make_views) {
+/** The one line of a little trace. @param {TraceView} trace */
+function describe_little(trace) {
   const ops = Array.from({ length: trace.n_ops }, (_, i) => shorten_op(trace.signature(i).op));
-  const line = make("details", {
-    class: "mm-little",
-    ontoggle: () => line.children.length < 2 && line.append(...make_views()),
-  }, make("summary", {}, [trace.headline, ops.join(", ")].filter(Boolean).join(" · ")));
-  return line;
+  return [trace.headline, ops.join(", ")].filter(Boolean).join(" · ");
+}
+
+/**
+ * One line that opens to the views, and a function that opens it.
+ * @param {string} text @param {() => HTMLElement[]} make_views
+ */
+function make_line(text, make_views) {
+  const inside = make("div");
+  const make_once = () => inside.hasChildNodes() || inside.append(...make_views());
+  const line = make("details", { class: "mm-little", ontoggle: () => line.open && make_once() },
+    make("summary", {}, text), inside);
+  const open = () => {
+    line.open = true;
+    make_once();
+  };
+  return { line, open };
 }
 
 /**
@@ -157,9 +169,45 @@ function make_parts(trace, selection, settings, live) {
 }
 
 /**
- * Draw the report of a trace.
+ * Draw the report of a failed cell as a line, and its explanation above the traceback.
+ * @param {HTMLElement} element @param {TraceView} trace @param {Selection} selection
+ * @param {Settings} settings @param {Live} live
+ */
+function mount_failed(element, trace, selection, settings, live) {
+  const { line: text, why: id } = settings;
+  // A notebook takes cells out of the document that are scrolled out of sight.
+  const outputs = element.closest(".jp-OutputArea") ?? document;
+  /** @type {HTMLElement | null} */
+  const above = id && trace.explanation ? outputs.querySelector(`#${id}`) : null;
+  /** @type {import("./why/chain.js").ShowLine} */
+  let show_line;
+  const explain = (whys) => make_explanation(trace.explanation, whys, live.make_cell);
+  const { line, open } = make_line(text, () => {
+    const parts = make_parts(trace, selection, settings, live);
+    ({ show_line } = parts);
+    const why = trace.explanation && !above ? explain(parts.whys) : "";
+    return [make_header(trace, why, show_line), ...parts.views];
+  });
+  element.replaceChildren(line);
+  if (above) {
+    const whys = new Whys(trace, new Lineage(trace), live.make_why, (number) => {
+      open();
+      show_line(number);
+      line.scrollIntoView({ block: "nearest" });
+    });
+    above.classList.add("mm-live");
+    follow_scheme(above);
+    above.replaceChildren(make("div", { class: "mm-header" },
+      make("p", { class: "mm-danger" }, trace.failure), explain(whys)));
+  }
+  return line;
+}
+
+/**
+ * Draw the report of a trace; return the element that opens and closes.
  * @param {HTMLElement} element @param {TraceView} trace @param {Settings} settings
  * @param {Live} live
+ * @returns {HTMLElement}
  */
 export function mount_report(element, trace, settings, live = SAVED) {
   const selection = new Selection();
@@ -168,10 +216,13 @@ export function mount_report(element, trace, settings, live = SAVED) {
   element.classList.add("mm-live");
   if (is_little(trace)) {
     const make_views = () => make_parts(trace, selection, settings, live).views;
-    element.replaceChildren(make_line(trace, make_views));
-    return;
+    const { line } = make_line(describe_little(trace), make_views);
+    element.replaceChildren(line);
+    return line;
   }
+  if (settings.line) return mount_failed(element, trace, selection, settings, live);
   const { show_line, whys, views } = make_parts(trace, selection, settings, live);
   const why = trace.explanation ? make_explanation(trace.explanation, whys, live.make_cell) : "";
   element.replaceChildren(make_header(trace, why, show_line), ...views);
+  return element;
 }

@@ -37,10 +37,34 @@ def test_below_time_the_arrow_points_at_the_line_of_the_notebook(kernel):
     assert run.marked_lines[-1] == 4
 
 
-def test_a_failing_cell_shows_its_report_before_the_error(kernel):
+def list_shown(run):
+    kinds = {"display_data", "update_display_data", "error"}
+    return [kind for kind, _ in run.messages if kind in kinds]
+
+
+def test_below_an_error_of_python_is_the_report_alone(kernel):
     run = kernel.run("%%meta\ntorch.ones(2)\n1 / 0")
-    kinds = [kind for kind, _ in run.messages if kind in {"display_data", "error"}]
-    assert kinds == ["display_data", "display_data", "error"]
+    assert list_shown(run) == ["error", "display_data", "display_data"]
+
+
+def test_an_error_of_torch_does_not_wait_for_its_explanation(kernel):
+    run = kernel.run("%%meta\nnn.Linear(2, 3)(torch.ones(5))")
+    shown = list_shown(run)
+    assert shown[0] == "display_data"
+    assert shown[shown.index("error") + 1 :] == [
+        *("update_display_data", "display_data", "display_data"),
+    ]
+    why = run.reports[0]["text/plain"].splitlines()
+    assert why[0] == "Linear(2 -> 3) got (5,) at line 2"
+    assert why[1].startswith("line 2: nn.Linear(2, 3)(torch.ones(5))")
+
+
+def test_an_explanation_shows_a_hostile_name_and_does_not_run_it(kernel):
+    hostile = "type('<img src=x onerror=alert(1)>', (nn.Linear,), {})"
+    run = kernel.run(f"%%meta\n{hostile}(2, 3)(torch.ones(5))")
+    html = run.reports[0]["text/html"]
+    assert "<img" not in html
+    assert "&lt;img" in html
 
 
 def test_an_error_in_a_library_shows_the_library_and_the_users_line(kernel):

@@ -73,8 +73,8 @@ def test_a_failing_cell_stops_the_run(execute):
 def test_a_cell_that_may_fail_is_saved_with_report_and_error(execute):
     outputs = execute(build_notebook(FAILING), allow_errors=True)
     assert [output.output_type for output in outputs] == [
-        *("display_data", "display_data"),
         "error",
+        *("display_data", "display_data"),
     ]
 
 

@@ -182,9 +182,11 @@ def test_the_progress_line_of_a_quiet_cell_is_emptied(wait_for_progress):
     ]
 
 
-def test_the_progress_line_of_a_failing_cell_becomes_the_report(wait_for_progress):
-    run = wait_for_progress("%%meta\n{wait}\n1 / 0")
-    assert "stopped by ZeroDivisionError" in run.reports[0]["text/plain"]
+def test_the_progress_line_of_a_failing_cell_becomes_its_explanation(wait_for_progress):
+    run = wait_for_progress("%%meta\n{wait}\nnn.Linear(2, 3)(torch.ones(5))")
+    why, recording = run.reports
+    assert why["text/plain"].startswith("Linear(2 -> 3) got (5,) at line ")
+    assert recording["text/plain"].startswith("Recording: 7 operators up to line ")
     assert len(run.errors) == 1
 
 

@@ -32,7 +32,6 @@ def test_the_report_counts_what_the_cell_made(shell):
         f"model = type('{SCRIPT}', (nn.Linear,), {{}})(2, 3)",
         f"model = nn.Module()\nmodel.add_module('{SCRIPT}', nn.Linear(2, 3))",
         f"model = nn.Linear(2, 3)\nsetattr(model, '{SCRIPT}', torch.ones(2))",
-        f"raise type('{SCRIPT}', (Exception,), {{}})()",
         (
             f"import threading\nthread = threading.Thread(name='{SCRIPT}', "
             "target=lambda: torch.ones(1))\nthread.start()\nthread.join()"

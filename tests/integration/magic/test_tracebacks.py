@@ -30,11 +30,17 @@ def test_the_frames_of_torch_are_one_line(run):
     assert "/torch/" not in shown
 
 
-def test_below_the_error_stands_its_explanation(run):
-    _, shown = run(MISMATCH)
-    _, _, below = shown.partition("\nRuntimeError: ")
+def shown_before(shell):
+    """Return the lines of what a cell displayed above its traceback."""
+    return shell.display_pub.outputs[0]["data"]["text/plain"].splitlines()
+
+
+def test_above_the_traceback_stands_the_explanation(shell, run):
+    run(MISMATCH)
+    above = shown_before(shell)
     where = "dimension 0 of torch.ones(5) (5)"
-    assert below.splitlines()[2:11] == [
+    assert above[:10] == [
+        "Linear(2 -> 3) got (5,) at line 2",
         "line 2: nn.Linear(2, 3)(torch.ones(5))    in Linear",
         "    torch.ones(5)  (5,) float32",
         "    Linear.weight  (3, 2) float32",
@@ -45,17 +51,39 @@ def test_below_the_error_stands_its_explanation(run):
         "repairs that ran",
         "    line 2  nn.Linear(2, 3)(torch.ones(5))",
     ]
-    assert "    ->      nn.Linear(2, 3)(torch.ones(2))" in below.splitlines()
-    assert len(below.splitlines()) <= 25
+    assert "    ->      nn.Linear(2, 3)(torch.ones(2))" in above
+    assert len(above) <= 26
 
 
-def test_below_the_error_of_an_awaiting_cell_stands_its_explanation(run):
+def test_below_the_traceback_one_line_names_the_recording(shell, run):
+    run(MISMATCH)
+    _, line = shell.display_pub.outputs
+    assert line["data"] == {
+        "text/plain": "Recording: 7 operators up to line 2 (%meta shows it)"
+    }
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["undefined", "raise ValueError(x.shape)", "import no_such_module", "x.no_such"],
+)
+def test_an_error_that_is_not_of_torch_has_the_line_alone(shell, run, statement):
+    run(f"%%meta\nx = torch.ones(2)\n{statement}")
+    (line,) = shell.display_pub.outputs
+    assert line["data"]["text/plain"].startswith("Recording: 1 operator up to line 3")
+
+
+def test_a_cell_that_fails_before_any_operator_shows_its_error_alone(shell, run):
+    run("%%meta\nundefined")
+    assert shell.display_pub.outputs == []
+
+
+def test_above_the_traceback_of_an_awaiting_cell_stands_its_explanation(shell, run):
     _, shown = run(
         "%%meta\nimport asyncio\nawait asyncio.sleep(0)\nnn.LSTM(3, 4)(torch.ones(5))"
     )
-    _, _, below = shown.partition("\nValueError: ")
-    assert "line 4: nn.LSTM(3, 4)(torch.ones(5))    in LSTM" in below
-    assert below.count("Traceback") == 0
+    assert "line 4: nn.LSTM(3, 4)(torch.ones(5))    in LSTM" in shown_before(shell)
+    assert shown.count("Traceback") == 1
 
 
 def test_the_error_is_the_last_that_is_shown_in_full(run):

@@ -1,0 +1,100 @@
+"""What a failed cell shows: why it failed, its traceback, a line for its recording.
+
+IPython shows the traceback when the cell has ended, so the line is shown after that. In
+a notebook, the explanation gets its output above the traceback, and is written into it
+below: a cell that fails does not wait for it. Read :class:`FailedCell` first.
+"""
+
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from IPython.display import display
+
+from meta_magic.magic.reports import build_outputs, is_notebook
+from meta_magic.session.collector import RARE_COLLECTION
+from meta_magic.trace.summary import describe_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from meta_magic.trace.trace import Trace
+
+LATER: Final = "looking for the cause"
+"""What an explanation begins with in a notebook, below its first line."""
+
+
+class FailedCell:
+    """Shows why a cell failed, and the line that opens its recording.
+
+    Args:
+        shell: The IPython shell.
+        trace: The recording.
+        key: The cell.
+        settings: ``depth``, ``hide`` and ``height`` of the report; None for no report.
+    """
+
+    def __init__(
+        self,
+        shell: Any,
+        trace: "Trace",
+        key: str,
+        settings: "Mapping[str, Any] | None",
+    ) -> None:
+        self._shell = shell
+        self._trace = trace
+        self._key = key
+        self._settings = settings
+        self._handle: Any = None
+        self._why = ""
+
+    def start(self, show: "Callable[..., Any]") -> None:
+        """Show why the cell failed; in a notebook, its first line.
+
+        Args:
+            show: ``finish`` of the line of progress.
+        """
+        failed = self._trace.failed
+        is_of_torch = failed is not None and failed.is_of_torch
+        if is_of_torch and is_notebook(self._shell):
+            self._why = f"mm-{uuid4().hex[:8]}"
+            self._handle = show(self._build_bundle(LATER), is_open=True)
+            return
+        explanation = self._trace.explanation
+        is_silent = explanation is None or explanation.is_silent
+        if explanation is not None and not is_silent:
+            self._why = f"mm-{uuid4().hex[:8]}"
+            show(self._build_bundle(explanation.text))
+
+    def end(self) -> None:
+        """Show the rest, below the traceback."""
+        with RARE_COLLECTION:
+            explanation = self._trace.explanation
+            if self._handle is not None and explanation is not None:
+                bundle = self._build_bundle(explanation.text)
+                self._handle.update(bundle, raw=True)
+            if self._settings is None or self._trace.is_empty:
+                return
+            settings = {
+                **self._settings,
+                "line": describe_recording(self._trace),
+                "why": self._why,
+            }
+            outputs = build_outputs(self._shell, self._trace, self._key, settings)
+        display(outputs.bundle, raw=True)
+        if outputs.live is not None:
+            display(outputs.live)
+
+    def _build_bundle(self, text: str) -> dict[str, str]:
+        """Return an explanation's text as a mime bundle; the report may replace it."""
+        whole = "\n".join(filter(None, (describe_failure(self._trace), text)))
+        html = f'<div id="{self._why}"><pre>{escape(whole)}</pre></div>'
+        return {"text/plain": whole, "text/html": html}
+
+
+def describe_recording(trace: "Trace") -> str:
+    """Return the line that opens the recording of a failed cell."""
+    n_operators = trace.program.n_calls
+    plural = "" if n_operators == 1 else "s"
+    where = f" up to line {trace.error_line}" if trace.error_line else ""
+    return f"Recording: {n_operators:,} operator{plural}{where}"
