@@ -21,7 +21,7 @@ from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.storages import FIRST_UNMAPPED
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.intercept.shared_memory import SharedMemory
+from meta_magic.recording.intercept.shared_memory import SHARED, SharedMemory
 from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.modes import (
@@ -62,9 +62,6 @@ OF_MEMORY: Final = frozenset[Any](
 """Functions that move the memory of a tensor, or return its address."""
 
 DATA_READERS: Final = SPLITS | TO_NUMPY | OF_MEMORY | IDENTIFYING | {FORMAT}
-
-SHARED: Final = "shared with processes"
-"""Attribute of a storage on meta that the code shared with other processes."""
 
 APART: Final = (
     "memory was shared with other processes: these have copies, and what they do is "

@@ -26,6 +26,7 @@ from meta_magic.recording.intercept.copies import DEEPCOPY, copy_deeply
 from meta_magic.recording.intercept.data_readers import (
     DATA_PTR,
     DATA_READERS,
+    SHARE_MEMORY,
     TO_NUMPY,
     check_readable,
     read_data,
@@ -265,6 +266,8 @@ class FunctionMode(DeviceContext):
         check_readable(func, args, kwargs, self._plan.placement_of(args[0]))
         if func in TO_NUMPY:
             return self._shared.give(func, args, kwargs)
+        if func is SHARE_MEMORY:
+            self._shared.separate(args[0])
         return read_data(func, args, kwargs, self._diagnostics.note)
 
     def watch_shared_memory(self, _: SharedMemory) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, UntypedStorage
 
+from meta_magic.errors import MetaMagicError
 from meta_magic.recording.identities.call_sites import CallSites, Running
 from meta_magic.recording.identities.shared_arrays import (
     META,
@@ -43,6 +44,18 @@ TOO_LARGE: Final = (
 AHEAD: Final = (
     "an array of {:,} bytes that shares the memory of a tensor was changed: "
     "this cell read the old values of the tensor, and later cells read the new ones"
+)
+
+SHARED: Final = "shared with processes"
+"""Attribute of a storage on meta that the code shared with other processes."""
+
+HAS_TWO: Final = "has two storages on the CPU"
+"""Attribute of a storage on meta that DLPack gave to a second tensor."""
+
+TWO: Final = (
+    "share_memory_() copies the memory of one tensor; another one, which "
+    "torch.from_dlpack made of it, keeps the old memory. A recording cannot tell the "
+    "two apart: share a copy, x.clone().share_memory_()"
 )
 
 carried_arrays: list[SharedArray] = []
@@ -171,7 +184,25 @@ class SharedMemory:
             made = tensor.data  # it counts its own writes
             self._registry.forget(id(made), None)
             self._registry.note_alias(made)
+            vars(made.untyped_storage())[HAS_TWO] = True
             return made
+
+    def separate(self, tensor: Tensor) -> None:
+        """Separate a tensor from arrays on its memory, as ``share_memory_`` does.
+
+        Raises:
+            MetaMagicError: DLPack made two tensors of the memory.
+        """
+        with DisableTorchFunction():
+            attributes = vars(tensor.untyped_storage())
+        if HAS_TWO in attributes:
+            raise MetaMagicError(TWO)
+        if SHARED in attributes:
+            return  # and nothing is moved again
+        arrays = self._arrays.sharing([tensor])
+        self._update_tensors(arrays)
+        for array in arrays:
+            self._arrays.remove(array)
 
     def find_address(self, storage: UntypedStorage) -> int:
         """Return the address of a storage on meta: an array's, or a made-up one."""
