@@ -30,7 +30,7 @@ from meta_magic.recording.identities.live_versions import find_uncounted_version
 from meta_magic.recording.identities.origins import Origin, has_origins, keep_origins
 from meta_magic.recording.intercept.backward_passes import BackwardPasses
 from meta_magic.recording.intercept.compiled_functions import EagerStance
-from meta_magic.recording.intercept.constructors import NewParameters
+from meta_magic.recording.intercept.constructors import NewOfSubclass
 from meta_magic.recording.intercept.data_readers import ReadStorages, ShownTensors
 from meta_magic.recording.intercept.data_sources import DataSources, Loader
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
@@ -195,7 +195,7 @@ class Recording:
             ProcessWatch(note),
             DataSources(note, saver, loader, self._shared, self._capture),
             *make_device_contexts(plan, note, write.draws, compute),
-            NewParameters(registry.forget),
+            NewOfSubclass(registry.forget),
             GeneratorStates(
                 write.draws, self._values, saver.compute, write.diagnostics
             ),

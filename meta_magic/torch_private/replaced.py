@@ -67,8 +67,12 @@ ATTENTION_OF_NESTED: Final = (sdpa, "_autocast")
 # ``torch.jit.trace`` compares results by value, which meta has none of.
 CHECK_OF_TRACE: Final = (torch.jit._trace, "_check_trace")
 
-# A new parameter at the address of a tensor that is gone is mistaken for that tensor.
-MAKE_PARAMETER: Final = (torch.nn.Parameter, "__new__")
+# A new parameter, or tensor of a subclass, at the address of a tensor that is gone is
+# mistaken for that tensor.
+MAKE_SUBCLASS: Final = (
+    (torch.Tensor, "_make_subclass"),
+    (torch.Tensor, "as_subclass"),
+)
 
 # No tensor of a user's own subclass is made from another tensor.
 MAKE_TENSOR: Final = (torch.Tensor, "__new__")

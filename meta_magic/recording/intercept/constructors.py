@@ -6,7 +6,6 @@ file a cell would hold real tensors, or parameters that no row made.
 """
 
 from collections.abc import Callable, Sequence
-from functools import wraps
 from typing import Any, Final
 
 import torch
@@ -23,7 +22,7 @@ from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.dispatcher import copy_to, is_python_excluded, read_scalar
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
-from meta_magic.torch_private.replaced import MAKE_PARAMETER, MAKE_TENSOR
+from meta_magic.torch_private.replaced import MAKE_SUBCLASS, MAKE_TENSOR
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.tensor_internals import set_lazy_bits
 
@@ -200,17 +199,17 @@ def flatten(values: Any) -> list[Any]:
     return [value for item in values for value in flatten(item)]
 
 
-class NewParameters(Replacements):
-    """Context manager that sees each parameter when it is made.
+class NewOfSubclass(Replacements):
+    """Context manager that sees each tensor of a subclass, a parameter say, when made.
 
-    A parameter shares the storage of its source. Without this it could get the number
-    of a dead tensor with the same address, storage and geometry.
+    It shares the storage of its source. Without this it could get the number of a dead
+    tensor with the same address, storage and geometry.
 
     ``Labeled(x)``, for a subclass of the user's, runs without a mode: under a mode
     torch refuses to change the class of a tensor.
 
     Args:
-        on_new: Called with the parameter's ``id()``, and None.
+        on_new: Called with the ``id()`` of the tensor, and None.
     """
 
     def __init__(self, on_new: Callable[[int, None], object]) -> None:
@@ -218,20 +217,14 @@ class NewParameters(Replacements):
         self._on_new = on_new
 
     def __enter__(self) -> None:
-        self.wrap(MAKE_PARAMETER, self._make_new)
+        for owner, name in MAKE_SUBCLASS:
+            self.replace_here(owner, {name: self._make})
         self.wrap(MAKE_TENSOR, make_of_subclass)
 
-    def _make_new(self, before: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return a function that makes parameters, and calls ``on_new`` for each."""
-        on_new = self._on_new
-
-        @wraps(before)
-        def make(*args: Any, **kwargs: Any) -> Tensor:
-            made = before(*args, **kwargs)
-            on_new(id(made), None)
-            return made
-
-        return make
+    def _make(self, plain: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        made = plain(*args, **kwargs)
+        self._on_new(id(made), None)
+        return made
 
 
 def make_of_subclass(before: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -124,3 +124,23 @@ def test_a_distributed_tensor_is_recorded_as_what_one_rank_computes():
     assert [t.shape for t in product.inputs] == [(2, 4), (4, 2)]
     assert (y.shape, whole.shape) == ((2, 8), (2, 8))
     assert any("all_gather_into_tensor" in call.op for call in trace.ops)
+
+
+class Named(torch.Tensor):
+    """A class of a user's own."""
+
+
+def test_a_tensor_of_a_subclass_is_not_taken_for_a_dead_one_at_its_address():
+    with record() as trace:
+        base, address, alias = torch.ones(3), 0, None
+        for _ in range(100):
+            view = base.view(3)
+            address = id(view)
+            del view
+            alias = base.as_subclass(Named)
+            if id(alias) == address:
+                break
+        torch.ones(3).add_(alias)
+    assert id(alias) == address, "no address was used again: the test shows nothing"
+    numbers = {op.outputs[0].tensor_id for op in trace.ops}
+    assert trace.ops[-1].inputs[1].tensor_id not in numbers
