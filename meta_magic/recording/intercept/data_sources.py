@@ -123,7 +123,8 @@ class DataSources(Replacements):
             planned = self._shared.find_planned(real)
             if planned is not None:
                 return planned
-            planned = real.to(META)
+            with DisableTorchFunction():  # it is made here, not moved from the CPU
+                planned = real.to(META)
             if isinstance(data, np.ndarray):
                 with DisableTorchDispatch():  # which would put it on meta
                     planned = self._shared.adopt(data, plain(*args, **kwargs), planned)

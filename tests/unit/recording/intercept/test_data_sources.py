@@ -242,3 +242,14 @@ def test_a_function_that_a_cell_imported_does_after_it_what_torch_does(tmp_path)
     with torch.device("meta"):
         assert load(tmp_path / "x.pt").device.type == "cpu"
         assert from_numpy(np.ones(2)).device.type == "cpu"
+
+
+@pytest.mark.parametrize("make", ["from_numpy", "from_dlpack", "as_tensor"])
+def test_an_array_is_where_the_code_names_no_device_in_every_cell(make):
+    placements = []
+    for _ in range(2):
+        with record(as_device="cuda") as trace:
+            getattr(torch, make)(np.arange(3.0))
+            torch.zeros(1, device="cpu")  # from now on placements are looked up
+        placements.append(trace.ops[0].outputs[0].place)
+    assert placements == [None, None]
