@@ -16,7 +16,7 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.fast_path import ALONE, FastPath
 from meta_magic.recording.intercept.higher_order import Inside
 from meta_magic.recording.intercept.kernel_calls import OperatorCall
-from meta_magic.recording.intercept.operator_runner import OperatorRunner, is_undivided
+from meta_magic.recording.intercept.operator_runner import OperatorRunner
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.special_tensors import SpecialTensors
 from meta_magic.recording.rows.row_writer import RowWriter
@@ -96,7 +96,7 @@ class Dispatch:
                 registry.note_deaths()
             table = self._table_by_op.get(func) or self._cache.open(func)
             # Its parts must read their operands in their own order.
-            if table.is_composite and is_undivided(table, args):
+            if table.is_composite and self._runner.is_undivided(table, args):
                 return self._runner.take_apart(self, table, args, kwargs or {})
             words = [0] * HEADER
             key = build_operator_key(registry.read, args, kwargs, words)

@@ -22,7 +22,7 @@ from meta_magic.torch_private.modes import (
     push_dispatch_mode,
 )
 
-__all__ = ["OperatorRunner", "is_undivided"]
+__all__ = ["OperatorRunner"]
 
 MOVE: Final = "aten.to."
 """Prefix of composite operators that move or cast a tensor."""
@@ -55,6 +55,7 @@ class OperatorRunner:
         self.plan = kernels.plan
         self.checks = kernels.checks
         self._kernels = kernels
+        self._is_taking_apart = False
 
     def run(self, mode: Any, call: OperatorCall) -> Any:
         """Run an operator, and record it or the operators that it runs.
@@ -86,6 +87,23 @@ class OperatorRunner:
             returned = mode.__torch_dispatch__(func, (), *captured)
         return returned
 
+    def is_undivided(self, table: OpTable, args: Args) -> bool:
+        """Whether a composite operator reached this mode undivided.
+
+        Autograd divides it before this mode is called, but not in inference mode, nor
+        for tensors made there, nor among the parts of such an operator, nor below the
+        code of a tensor subclass. In such code only ``.tolist()`` matters, which moves
+        meta tensors to the CPU. Nested tensors have kernels of their own.
+        """
+        tensors = tensors_in(args)
+        with DisableTorchFunction():
+            if any(tensor.is_nested for tensor in tensors):
+                return False
+            is_off = self._is_taking_apart or torch.is_inference_mode_enabled()
+            if is_off or table.name.startswith(MOVE):
+                return True
+            return any(tensor.is_inference() for tensor in tensors)
+
     def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
         """Run the operators that make up an operator, so that the mode sees them.
 
@@ -93,30 +111,16 @@ class OperatorRunner:
         as for ``chunk`` and ``narrow``, but never in both.
         """
         is_noted = has_kernel(table.func.name(), DispatchKey.ADInplaceOrView.name)
+        before, self._is_taking_apart = self._is_taking_apart, True
         push_dispatch_mode(mode)
         try:
             with ExcludeKey(DispatchKey.ADInplaceOrView, is_noted):
                 return self._attention.decompose(table.func, args, kwargs)
         finally:
             pop_dispatch_mode()
+            self._is_taking_apart = before
 
 
 def is_unwatched() -> bool:
     """Whether no other mode must see an operator."""
     return not n_dispatch_modes() and fake_tensor_mode() is None
-
-
-def is_undivided(table: OpTable, args: Args) -> bool:
-    """Whether a composite operator reached this mode undivided.
-
-    Autograd divides it before this mode is called, but not in inference mode, nor for
-    tensors made there, nor below the code of a tensor subclass. In such code only
-    ``.tolist()`` matters, which moves meta tensors to the CPU. Nested tensors have
-    kernels of their own.
-    """
-    tensors = tensors_in(args)
-    with DisableTorchFunction():
-        if any(tensor.is_nested for tensor in tensors):
-            return False
-        is_off = torch.is_inference_mode_enabled() or table.name.startswith(MOVE)
-        return is_off or any(tensor.is_inference() for tensor in tensors)

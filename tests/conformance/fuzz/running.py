@@ -61,14 +61,20 @@ class Log(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.made: list[Made] = []
+        self._is_below_autograd = False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if is_composite(func) and is_inference((args, kwargs)):
+        before = self._is_below_autograd
+        if is_composite(func) and (before or is_inference((args, kwargs))):
             # Autograd, which is off, would have taken it apart before, above what
             # counts writes.
-            with self, torch._C._SetExcludeDispatchKeyGuard(COUNTING, False):
-                return func._op_dk(COMPOSITE, *args, **kwargs)
+            self._is_below_autograd = True
+            try:
+                with self, torch._C._SetExcludeDispatchKeyGuard(COUNTING, False):
+                    return func._op_dk(COMPOSITE, *args, **kwargs)
+            finally:
+                self._is_below_autograd = before
         returned = func(*args, **kwargs)
         tensors = [t for t in tree_leaves(returned) if isinstance(t, Tensor)]
         if is_moving_to_shared_memory():
