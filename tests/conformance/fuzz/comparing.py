@@ -238,7 +238,9 @@ def compare_traces(a: Run, b: Run, name: str) -> Iterator[Finding]:
             if getattr(trace.program, key) != getattr(other.program, key)
         ] + [k for k in ("modules", "notes") if getattr(trace, k) != getattr(other, k)]
         if differing:
-            yield Finding("silent", f"cache {name}", str(differing), str(differing))
+            notes = [note.text for note in {*trace.notes} ^ {*other.notes}]
+            text = f"{differing}; notes of one alone: {notes}"
+            yield Finding("silent", f"cache {name}", text, str(differing))
             return
 
 
