@@ -54,8 +54,8 @@ HAS_TWO: Final = "has two storages on the CPU"
 
 TWO: Final = (
     "share_memory_() copies the memory of one tensor; another one, which "
-    "torch.from_dlpack made of it, keeps the old memory. A recording cannot tell the "
-    "two apart: share a copy, x.clone().share_memory_()"
+    "torch.from_dlpack made of it, keeps the old memory. A recording cannot "
+    "distinguish the two: share a copy, x.clone().share_memory_()"
 )
 
 carried_arrays: list[SharedArray] = []
