@@ -8,22 +8,27 @@ block; then its lines are written as lines of the cells. Read :func:`explain` fi
 import linecache
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from torch import Tensor
+
+from meta_magic.errors import TrialError
 from meta_magic.explain.explanations import Explanation, explain_alone
 from meta_magic.explain.lineage.lineage_records import Lineage, Step
+from meta_magic.explain.lineage.why import why as why_alone
 from meta_magic.explain.repairs import Repair
 from meta_magic.recording.as_device.oracle.child import NO_ANSWER, ask_child, can_fork
 from meta_magic.torch_private.dynamo import leave_dynamo_out
+from meta_magic.trace.calls import TensorMetadata
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block, restore_variables
 from meta_magic.trials.sandbox import enter_sandbox
-from meta_magic.trials.slices import Slice, join_slice
+from meta_magic.trials.slices import FILE, Slice, join_slice
 from meta_magic.trials.trial import record_block
 
 SECONDS: Final = 8.0
@@ -62,6 +67,24 @@ def explain_slice(trace: Trace) -> Explanation | None:
     return None if found is NO_ANSWER else found
 
 
+def why(trace: Trace, tensor: Tensor | TensorMetadata, dim: int) -> Lineage:
+    """Return where a size comes from, back into the cells that made it.
+
+    Raises:
+        IndexError: The tensor has no such dimension.
+        TrialError: The recording does not have the tensor, or its block cannot run
+            again, or does something else then.
+    """
+    joined = join_slice(trace)
+    if joined is not None:
+        with suppress(TrialError):  # the cells before do not make the same again
+            found = why_alone(trace, tensor, dim, joined.rerun)
+            found = _split_lineage(found, joined)
+            caveats = filter(None, (found.caveat, joined.describe_used()))
+            return replace(found, caveat="; ".join(caveats))
+    return why_alone(trace, tensor, dim)
+
+
 def _explain(trace: Trace, joined: Slice) -> Explanation | None:
     """Record a slice, and explain it in terms of its cells; runs in a child."""
     leave_dynamo_out()
@@ -81,17 +104,29 @@ def _explain(trace: Trace, joined: Slice) -> Explanation | None:
 
 
 def _fails_alike(trace: Trace, again: Trace, failed: FailedCall, joined: Slice) -> bool:
-    """Whether a slice failed with the block's error, at the block's line."""
+    """Whether a slice failed with the block's error, at its line, at its sizes."""
+    if trace.failed is None or trace.rerun is None:
+        return False
     errors = [str(one.error).partition(":")[0] for one in (trace, again)]
-    file = joined.rerun.file
-    found = [joined.find(at.line) for at in failed.frames if at.file == file]
+    found = [joined.find(at.line) for at in failed.frames if at.file == FILE]
     own = [line for part, line in found if not part.name]
-    return errors[0] == errors[1] and own[-1:] == [trace.error_line]
+    lines = [at.line for at in trace.failed.frames if at.file == trace.rerun.file]
+    given = [
+        [(one.geometry.shape, one.geometry.dtype) for one in call.operands]
+        for call in (trace.failed, failed)
+    ]
+    is_same_call = errors[0] == errors[1] and given[0] == given[1]
+    return is_same_call and own[-1:] == lines[-1:]
+
+
+def make_say(joined: Slice) -> Callable[[str], str]:
+    """Return a function that replaces lines of a slice's text by those of its cells."""
+    return partial(LINE.sub, lambda match: joined.say(int(match[1])))
 
 
 def translate(found: Explanation, joined: Slice, trace: Trace) -> Explanation:
     """Return an explanation of a slice with the lines of its cells."""
-    say = partial(LINE.sub, lambda match: joined.say(int(match[1])))
+    say = make_say(joined)
     lines = [joined.find(line) for line in found.culprits]
     failed = trace.failed
     numbers = [one.tensor for one in failed.operands] if failed is not None else []
@@ -112,10 +147,8 @@ def translate(found: Explanation, joined: Slice, trace: Trace) -> Explanation:
             if len({joined.find(line)[0] for line, _, _ in one.changes}) == 1
         ),
         declined=say(found.declined),
-        lineages=tuple(_split_lineage(one, joined, say) for one in found.lineages),
-        taken=f"used as it is, not made again: {', '.join(joined.kept)}"
-        if joined.kept
-        else "",
+        lineages=tuple(_split_lineage(one, joined) for one in found.lineages),
+        taken=joined.describe_used(),
         culprits=tuple(line for part, line in lines if not part.name),
         culprits_before=tuple((part.name, line) for part, line in lines if part.name),
     )
@@ -129,10 +162,9 @@ def _number_operand(
     return replace(operand, name=say(operand.name), aliases=aliases, tensor=tensor)
 
 
-def _split_lineage(
-    lineage: Lineage, joined: Slice, say: Callable[[str], str]
-) -> Lineage:
+def _split_lineage(lineage: Lineage, joined: Slice) -> Lineage:
     """Return a lineage whose steps in other cells say the cell in their text."""
+    say = make_say(joined)
 
     def split(step: Step) -> Step:
         text = say(step.text)

@@ -5,7 +5,9 @@ A cell that was edited or deleted since is kept as it ran. Cells from before
 read as Python only when a later cell failed.
 """
 
+from pathlib import Path
 from time import process_time
+from traceback import walk_tb
 from typing import Any, Final
 
 from meta_magic.magic.cell import cell_number
@@ -19,7 +21,7 @@ TRANSPARENT: Final = frozenset({"%%meta", "%%time", "%%capture"})
 
 
 class History:
-    """Keeps the cells that ran without an error.
+    """Keeps the cells that ran.
 
     Args:
         shell: The IPython shell.
@@ -41,14 +43,17 @@ class History:
         self._started = process_time()
 
     def end(self, result: Any) -> None:
-        """Keep a cell that ended, if it raised no error."""
-        info = result.info
-        if result.success and getattr(info, "store_history", False):
+        """Keep a cell that ended; of one that raised, also the line."""
+        info, error = result.info, result.error_in_exec
+        line = 0 if error is None else find_line(error)
+        has_run = result.success or line
+        if has_run and getattr(info, "store_history", False):
             number = result.execution_count or self._shell.execution_count
-            self._keep(number, info.raw_cell, process_time() - self._started)
+            self._keep(number, info.raw_cell, process_time() - self._started, line)
 
-    def _keep(self, number: int, typed: str, seconds: float) -> None:
-        self.cells.append(EarlierCell(f"In[{number}]", typed, seconds, self._read))
+    def _keep(self, number: int, typed: str, seconds: float, line: int = 0) -> None:
+        name = f"In[{number}]"
+        self.cells.append(EarlierCell(name, typed, seconds, line, self._read))
         del self.cells[:-MAX_CELLS]
 
     def _read(self, typed: str) -> str:
@@ -63,3 +68,14 @@ class History:
             n_above += 1
         body: str = self._shell.transform_cell("\n".join(lines[n_above:]))
         return "\n" * n_above + body
+
+
+def find_line(error: BaseException) -> int:
+    """Return the line of a cell that raised; 0 if it is not known."""
+    lines = [
+        line
+        for frame, line in walk_tb(error.__traceback__)
+        if frame.f_code.co_name == "<module>"
+        and not Path(frame.f_code.co_filename).is_file()
+    ]
+    return lines[-1] if lines else 0

@@ -87,19 +87,23 @@ class Rerun:
 
     Attributes:
         text: The block as Python, at the lines of its file; None where it is a ``with``
-            statement of that file.
+            statement or a function of that file.
         file: File name under which it ran.
-        line: Line of the ``with`` statement; 0 for a whole text.
+        line: Line of that statement, with decorators; 0 for a whole text.
         module: Name of the module whose variables the block uses.
         names: The names in its code.
         before: The variables of these names, before the block ran.
         function: The code of the function around it, which has variables of its own;
             None outside of functions.
+        asked_by: If the block is the whole function: the name by which its code asks
+            the recording, which ends it.
         options: The options of the recording.
         modes: The modes of torch.
         earlier: The cells that ran before, the oldest first.
         cell_numbers: The n of ``In[n]`` by the file name of a cell.
         modules: Parts of the text that are the user's modules: they run first.
+        own_line: The line at which the block itself begins in the text, after the
+            cells that it rests on; 0 if the text has nothing else.
     """
 
     text: str | None
@@ -109,11 +113,13 @@ class Rerun:
     names: frozenset[str]
     before: Mapping[str, Former] = field(repr=False)
     function: CodeType | None = None
+    asked_by: str | None = None
     options: Options
     modes: Modes
     earlier: Sequence[EarlierCell] = field(default=(), repr=False)
     cell_numbers: Mapping[str, int] = field(default_factory=dict, repr=False)
     modules: tuple[ModuleText, ...] = ()
+    own_line: int = 0
 
     def name_cell(self, file: str) -> str:
         """Return what messages call the cell of a file name; "" for other files."""

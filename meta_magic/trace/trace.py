@@ -174,8 +174,9 @@ class Trace:
     def why(self, tensor: "Tensor | TensorMetadata", dim: int) -> "Lineage":
         """Return where a size of a tensor comes from, back to the numbers in the code.
 
-        The block is run again in a child process, with numbers that remember where they
-        come from; each step is found by calls with other numbers.
+        The block is run again in a child process, with the earlier cells that it rests
+        on and numbers that remember where they come from; each step is found by calls
+        with other numbers.
 
         Args:
             tensor: A tensor that the block made or read, or its metadata from the
@@ -193,7 +194,7 @@ class Trace:
             >>> print(trace.why(x, 1).lines[0])
             12 = 3 * 4 by flatten (line 2)
         """
-        from meta_magic.explain.lineage.why import why  # noqa: PLC0415
+        from meta_magic.explain.across_cells import why  # noqa: PLC0415
 
         return why(self, tensor, dim)
 

@@ -12,13 +12,18 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, cast
 
 import torch
 
 from meta_magic.errors import TrialError
 from meta_magic.session.record import record
 from meta_magic.trace.rerun import Modes, Rerun, read_modes
+
+FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+Entered: TypeAlias = ast.With | ast.FunctionDef | ast.AsyncFunctionDef
+"""A statement with a body; the last one of a path has the block."""
 
 
 def parse_block(rerun: Rerun, text: str | None = None) -> ast.Module:
@@ -32,21 +37,17 @@ def parse_block(rerun: Rerun, text: str | None = None) -> ast.Module:
         TrialError: The text is not known, or cannot run by itself.
     """
     if rerun.text is not None:
-        return ast.parse(rerun.text if text is None else text, rerun.file)
+        block = ast.parse(rerun.text if text is None else text, rerun.file)
+        end_with_value(block.body)
+        return block
     text = text or "".join(linecache.getlines(rerun.file))
     if not text:
         raise TrialError("its source is not known")
-    entered = [
-        node
-        for node in ast.walk(ast.parse(text, rerun.file))
-        if isinstance(node, ast.With)
-        and (
-            node.lineno == rerun.line or node.lineno <= rerun.line < node.body[0].lineno
-        )
-    ]
-    if not entered:
+    path = find_path(ast.parse(text, rerun.file), rerun)
+    if not path:
         raise TrialError(f"line {rerun.line} of {rerun.file} is no `with record()`")
-    block = ast.Module(body=_strip_recording(entered[-1], rerun), type_ignores=[])
+    block = ast.Module(body=_strip_recording(path[-1], rerun), type_ignores=[])
+    end_with_value(block.body)
     try:
         compile(block, rerun.file, "exec")
     except SyntaxError as error:  # a return, a yield
@@ -54,18 +55,81 @@ def parse_block(rerun: Rerun, text: str | None = None) -> ast.Module:
     return block
 
 
-def _strip_recording(entered: ast.With, rerun: Rerun) -> list[ast.stmt]:
-    """Return the body of a ``with record()``, in the other contexts that it enters.
+def end_with_value(body: list[ast.stmt]) -> None:
+    """Make a block that returns at its end one that may stand outside of a function."""
+    last = body[-1] if body else None
+    if isinstance(last, ast.Return):
+        value = last.value or ast.Constant(None)
+        body[-1] = ast.fix_missing_locations(ast.copy_location(ast.Expr(value), last))
+    if isinstance(last, (ast.With, ast.If)):
+        end_with_value(last.body)
+        end_with_value(getattr(last, "orelse", []))
+
+
+def find_path(tree: ast.Module, rerun: Rerun) -> list[Entered]:
+    """Return the statement that has a block in its body, after those around it.
+
+    It is a ``with`` statement, or the function of a test, whose body then ends before
+    the first statement that asks the recording.
+    """
+    found: list[Entered] = []
+
+    def visit(node: ast.AST, above: list[Entered]) -> None:
+        nonlocal found
+        path = above
+        if isinstance(node, (ast.stmt, ast.excepthandler)):
+            path = [*above, cast("Entered", node)]
+            found = path if _is_entered(node, rerun) else found
+        for child in ast.iter_child_nodes(node):
+            visit(child, path)
+
+    visit(tree, [])
+    if found and isinstance(found[-1], FUNCTIONS):
+        asking = (
+            at
+            for at, node in enumerate(found[-1].body)
+            for one in ast.walk(node)
+            if isinstance(one, ast.Name) and one.id == rerun.asked_by
+        )
+        found[-1].body = found[-1].body[: next(asking, None)]
+        found = found if found[-1].body else []
+    return found
+
+
+def _is_entered(node: ast.AST, rerun: Rerun) -> bool:
+    """Whether a statement is that which was recorded."""
+    if isinstance(node, FUNCTIONS) and rerun.asked_by is not None:
+        first = min(one.lineno for one in (node, *node.decorator_list))
+        return first == rerun.line
+    return (
+        isinstance(node, ast.With)
+        and rerun.asked_by is None
+        and (
+            node.lineno == rerun.line or node.lineno <= rerun.line < node.body[0].lineno
+        )
+    )
+
+
+def _strip_recording(entered: Entered, rerun: Rerun) -> list[ast.stmt]:
+    """Return the body of a ``with record()``, in the other contexts that it enters."""
+    others = list_others(entered, rerun)
+    if not others:
+        return entered.body
+    return [ast.copy_location(ast.With(items=others, body=entered.body), entered)]
+
+
+def list_others(entered: Entered, rerun: Rerun) -> list[ast.withitem]:
+    """Return the other contexts of a ``with record()``.
 
     Raises:
         TrialError: Several contexts may be the recording.
     """
+    if not isinstance(entered, ast.With) or len(entered.items) == 1:
+        return []
     others = [item for item in entered.items if not _is_recording(item, rerun)]
-    if len(entered.items) == 1:
-        return entered.body
     if len(others) != len(entered.items) - 1:
         raise TrialError("it is not known which of its contexts is `record()`")
-    return [ast.copy_location(ast.With(items=others, body=entered.body), entered)]
+    return others
 
 
 def _is_recording(item: ast.withitem, rerun: Rerun) -> bool:
@@ -126,13 +190,34 @@ def split_modules(
     rerun: Rerun, body: Sequence[ast.stmt]
 ) -> tuple[dict[str, list[ast.stmt]], list[ast.stmt]]:
     """Return the statements of the user's modules, by name, and those of the cells."""
-    by_module: dict[str, list[ast.stmt]] = {one.name: [] for one in rerun.modules}
+    by_module: dict[str, list[ast.stmt]] = {}
     own: list[ast.stmt] = []
     for node in body:
         line = node.lineno
         names = [one.name for one in rerun.modules if one.first <= line <= one.last]
-        (by_module[names[0]] if names else own).append(node)
+        (by_module.setdefault(names[0], []) if names else own).append(node)
     return by_module, own
+
+
+def split_block(block: ast.Module, line: int) -> tuple[ast.Module, ast.Module]:
+    """Return the statements before a line, and those from it on.
+
+    A statement that has the line within holds both: its body is split.
+    """
+    before, own = [], []
+    for node in block.body:
+        if node.lineno >= line:
+            own.append(node)
+        elif (node.end_lineno or 0) < line:
+            before.append(node)
+        else:
+            body = ast.Module(getattr(node, "body", []), [])
+            earlier, rest = split_block(body, line)
+            before += earlier.body
+            if isinstance(node, ast.With):  # contexts of the block
+                rest.body = [ast.copy_location(ast.With(node.items, rest.body), node)]
+            own += rest.body
+    return ast.Module(before, []), ast.Module(own, [])
 
 
 def _find_locals(code: CodeType) -> dict[str, Any]:

@@ -103,6 +103,8 @@ class Fit:
         peak_nbytes: Most bytes that are live there at once, as recorded.
         sizes: By name, how that grows with each size that was asked about.
         choices: Choices that the caller made.
+        caveat: Which variables are used as they are, where a size is of an earlier
+            cell; "" for none.
         remedies: Other choices that were tried where nothing fits: those that are
             enough, or that need least; empty unless they were asked for.
     """
@@ -113,6 +115,7 @@ class Fit:
     peak_nbytes: int
     sizes: Mapping[str, SizeFit]
     choices: tuple[str, ...] = ()
+    caveat: str = ""
     remedies: tuple[Remedy, ...] = ()
 
     @property
@@ -142,6 +145,8 @@ class Fit:
             lines.append(
                 f"  {size.name} = {size.current}: {_format_largest(size)} ({how})"
             )
+        if self.caveat:
+            lines.append(f"  {self.caveat}")
         if self.remedies:
             enough = self.remedies[0].peak_nbytes <= self.nbytes
             tried = ", or ".join(str(remedy) for remedy in self.remedies)
@@ -333,6 +338,7 @@ def fit_trace(
         peak_nbytes=sample.peak_nbytes,
         sizes=sizes,
         choices=chosen,
+        caveat=recordings.find_caveat(*vary),
     )
     return replace(fit, remedies=_find_remedies(recordings, fit)) if suggest else fit
 
@@ -361,7 +367,7 @@ def find_fitting(
         return recordings.take_all(choices, [{name: size} for size in sizes])
 
     current = recordings.read_size(name)
-    sample, step = recordings.take(choices), count_parts(choices, name)
+    sample, step = record([current])[0], count_parts(choices, name)
     searches = [
         Search(
             name, _list_candidates(candidates, step), nbytes, record, {current: sample}

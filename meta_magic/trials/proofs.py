@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from types import FrameType, MappingProxyType, MethodWrapperType
 from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakSet
@@ -35,7 +35,8 @@ from meta_magic.recording.identities.call_sites import (
 )
 from meta_magic.trace.program import Program
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.trial import ask_trial
+from meta_magic.trials.slices import join_slice
+from meta_magic.trials.trial import ask_trial, check_rerun
 from meta_magic.trials.trial_choices import Choice
 
 Act: TypeAlias = Callable[..., Any]
@@ -223,12 +224,16 @@ def _freeze(module: nn.Module, optimizers: WeakSet[Optimizer]) -> None:
             parameter.requires_grad_(False)  # noqa: FBT003
 
 
-def _make_change(advice: Advice, program: Program) -> Choice:
+def _make_change(advice: Advice, trace: Trace, run: "Trial") -> Choice:
     """Return the change that an advice names: a context, or a choice."""
     if advice.kind == "gradient":
         return _freeze_others()
     if advice.kind in ACTS:
-        spots = list_spots(program, advice.call_sites)
+        own = "" if trace.rerun is None else trace.rerun.file
+        spots = [
+            (name, run.file, line + run.n_above) if file == own else (name, file, line)
+            for name, file, line in list_spots(trace.program, advice.call_sites)
+        ]
         return ChangedCalls(spots, ACTS[advice.kind](advice))
     return str(advice.choice)
 
@@ -269,20 +274,55 @@ def prove_advice(trace: Trace) -> tuple[Advice, ...]:
 def _prove(trace: Trace, found: tuple[Advice, ...]) -> Iterator[Advice]:
     """Yield advice with its proof, or with the reason why there is none."""
     tried = [advice for advice in found if advice.choice is not None][:MOST]
-    before: Outcome | None = None
+    run: Trial | None = None
     for advice in found:
         if advice not in tried:
             yield replace(advice, unproven=LATER if advice.choice else COMPUTED)
             continue
-        change = _make_change(advice, trace.program)
         try:
-            if before is None:  # not as recorded: a cell may change what it starts from
-                before = ask_trial(trace, _read_outcome)
-            after = ask_trial(trace, _read_outcome, choices=[change])
+            run = run or _begin(trace)
+            change = _make_change(advice, trace, run)
+            after = run.ask(choices=[change])
         except TrialError as error:
             yield replace(advice, unproven=str(error))
             continue
-        yield from _judge(advice, before, after)
+        yield from _judge(advice, run.before, after)
+
+
+class Trial(NamedTuple):
+    """A block that runs again: alone, or after the cells that it rests on.
+
+    Attributes:
+        ask: Runs it, and returns the outcome.
+        before: The outcome without a change; not as recorded, as a cell may change what
+            it starts from.
+        file: Its file name.
+        n_above: How many lines are above its own text.
+    """
+
+    ask: Callable[..., Outcome]
+    before: Outcome
+    file: str
+    n_above: int
+
+
+def _begin(trace: Trace) -> Trial:
+    """Return a block that runs again.
+
+    Raises:
+        TrialError: It does not.
+    """
+    rerun = check_rerun(trace)
+    try:
+        ask = partial(ask_trial, trace, _read_outcome)
+        return Trial(ask, ask(), rerun.file, 0)
+    except TrialError:  # it starts from what is gone
+        joined = join_slice(trace)
+        if joined is None:
+            raise
+        own = partial(_read_outcome, n_above=joined.n_above)
+        ask = partial(ask_trial, replace(trace, rerun=joined.rerun), own)
+        return Trial(ask, ask(), joined.rerun.file, joined.n_above)
 
 
 def _judge(advice: Advice, before: Outcome, after: Outcome) -> Iterator[Advice]:
@@ -310,6 +350,9 @@ def _is_other(advice: Advice, before: Outcome, after: Outcome) -> bool:
     return advice.kind in FREE and spared not in {0, advice.flops}
 
 
-def _read_outcome(again: Trace, _: Mapping[str, object]) -> Outcome:
-    found = frozenset((advice.kind, advice.lines) for advice in find_advice(again))
+def _read_outcome(again: Trace, _: Mapping[str, object], n_above: int = 0) -> Outcome:
+    found = frozenset(
+        (advice.kind, tuple(line - n_above for line in advice.lines))
+        for advice in find_advice(again)
+    )
     return Outcome(take_sample(again).peak_nbytes, again.flops, found)

@@ -4,6 +4,8 @@ The report asks for the same recordings again with each move of a slider.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -11,6 +13,7 @@ from meta_magic.cost.memory_samples import Sample, take_sample
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import list_sizes
+from meta_magic.trials.slices import Slice, join_slice
 from meta_magic.trials.trial import ask_trials, check_rerun, read_size
 
 Sizes: TypeAlias = frozenset[tuple[str, int]]
@@ -36,7 +39,7 @@ class Recordings:
         self._trace = trace
         self._prepare = prepare
         self._current: dict[str, int] = {}
-        self._samples: dict[tuple[Sizes, tuple[str, ...]], Sample] = {}
+        self._samples: dict[tuple[bool, tuple[str, ...]], dict[Sizes, Sample]] = {}
 
     def take(
         self,
@@ -66,38 +69,66 @@ class Recordings:
             frozenset((n, size) for n, size in own.items() if size != self.read_size(n))
             for own in sizes
         ]
-        todo = [
-            key for key in dict.fromkeys(keys) if (key, choices) not in self._samples
-        ]
-        if frozenset() in todo and not choices:
-            todo.remove(frozenset())
-            self._samples[frozenset(), ()] = take_sample(self._trace)
+        trace = self._find_trace(*{name for own in sizes for name in own})
+        known = self._samples.setdefault((trace is self._trace, choices), {})
+        if not (known or choices) and trace is self._trace:
+            known[frozenset()] = take_sample(trace)
+        asked = keys if trace is self._trace else [frozenset(), *keys]
+        todo = [key for key in dict.fromkeys(asked) if key not in known]
         if todo:
-            self._record(choices, todo)
-        return [self._samples[key, choices] for key in keys]
+            known |= self._record(trace, choices, todo)
+        return [known[key] for key in keys]
 
-    def _record(self, choices: tuple[str, ...], todo: Sequence[Sizes]) -> None:
+    def _record(
+        self, trace: Trace, choices: tuple[str, ...], todo: Sequence[Sizes]
+    ) -> dict[Sizes, Sample]:
         for _ in todo:
             self._prepare()
-        sizes = [dict(key) for key in todo]
-        answers = ask_trials(self._trace, _ask_sample, sizes, choices)
-        errors = []
+        answers = ask_trials(trace, _ask_sample, [dict(key) for key in todo], choices)
+        samples, errors = {}, []
         for key, sample in zip(todo, answers, strict=True):
             if isinstance(sample, TrialError):
                 at = ", ".join(f"{name}={size}" for name, size in key)
                 errors.append(TrialError(f"with {at}, {sample}") if at else sample)
             else:
-                self._samples[key, choices] = sample
+                samples[key] = sample
         if errors:
             raise errors[0]
+        is_other = trace is not self._trace and frozenset() in samples
+        if (
+            is_other
+            and samples[frozenset()].live_nbytes != self.take(choices).live_nbytes
+        ):
+            raise TrialError("the cells before it do not make the same again")
+        return samples
+
+    @cached_property
+    def joined(self) -> Slice | None:
+        """The block with the cells and files that it rests on."""
+        return join_slice(self._trace)
+
+    def _find_trace(self, *names: str) -> Trace:
+        """Return what runs again if names vary: the block, or the cells before, too."""
+        joined = self.joined
+        if joined is None or joined.names.isdisjoint(names):
+            return self._trace
+        return replace(self._trace, rerun=joined.rerun)
+
+    def find_caveat(self, *names: str) -> str:
+        """Return what was not run again though names vary that it may rest on."""
+        joined = self.joined
+        is_alone = joined is None or joined.names.isdisjoint(names)
+        return "" if joined is None or is_alone else joined.describe_used(*names)
 
     def list_sizes(self) -> dict[str, int]:
-        """Return the sizes that the block's text names, without running it.
+        """Return the sizes that code names, without running it: the block's come first.
 
         Raises:
             TrialError: The block cannot run again.
         """
-        return list_sizes(check_rerun(self._trace))
+        own = list_sizes(check_rerun(self._trace))
+        joined = self.joined
+        return own | ({} if joined is None else list_sizes(joined.rerun))
 
     def read_size(self, name: str) -> int:
         """Return the integer that a name had as its value when the block had run.
@@ -106,7 +137,8 @@ class Recordings:
             TrialError: The name's value is no positive integer.
         """
         if name not in self._current:
-            self._current[name] = read_size(self._trace, name, self._prepare)
+            trace = self._find_trace(name)
+            self._current[name] = read_size(trace, name, self._prepare)
         return self._current[name]
 
 

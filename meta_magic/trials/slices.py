@@ -10,9 +10,7 @@ recorded again as one block: whatever explains a block then explains a notebook.
 import ast
 import importlib.util
 import linecache
-import re
 import site
-import symtable
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,11 +18,21 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Final, NamedTuple, TypeGuard
+from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
+from meta_magic.errors import TrialError
+from meta_magic.session.operand_names import is_shells
 from meta_magic.trace.earlier_cells import EarlierCell
 from meta_magic.trace.rerun import ModuleText, Rerun, keep, list_names
 from meta_magic.trace.trace import Trace
+from meta_magic.trials.blocks import end_with_value, split_block
+from meta_magic.trials.enclosing import read_enclosing
+from meta_magic.trials.statements import (
+    IMPORTS,
+    Statement,
+    choose_statements,
+    read_statements,
+)
 
 MAX_CELLS: Final = 200
 """How many cells back the statements are looked for."""
@@ -38,47 +46,6 @@ MAX_SECONDS: Final = 5.0
 
 FILE: Final = "<cells>"
 """The file name under which the whole text runs."""
-
-UNREPEATABLE: Final = re.compile(
-    r"^(exec|eval|input|get_ipython)$|(^|\.)(open|system|Popen|check_output|urlopen"
-    r"|urlretrieve|download\w*|from_pretrained|load|load_dataset|load_state_dict_from_url"
-    r"|read_\w+|genfromtxt|loadtxt|imread|save|savefig|show|sleep)$"
-    r"|^(plt|sns|px|subprocess|requests|shutil|os|wandb|datasets|torchvision\.datasets)\."
-)
-"""Functions, by their dotted names, whose calls are not made again."""
-
-SILENT: Final = frozenset({"print", "display", "len", "repr", "str", "type", "help"})
-"""Functions that change none of their arguments."""
-
-SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-IMPORTS: Final = (ast.Import, ast.ImportFrom)
-DEFINITE: Final = (*SCOPES, *IMPORTS, ast.Assign, ast.AnnAssign)
-
-
-class Statement(NamedTuple):
-    """A statement at the top level of a cell.
-
-    Attributes:
-        cell: Index of the cell.
-        first: Its first line there, with decorators.
-        last: Its last line.
-        binds: The names that it binds.
-        changes: The names whose objects it may change.
-        reads: The names that it reads at once.
-        defers: The names that its functions read when they are called.
-        is_definite: Whether it always binds its names.
-        is_repeatable: Whether it may run again.
-    """
-
-    cell: int
-    first: int
-    last: int
-    binds: frozenset[str]
-    changes: frozenset[str]
-    reads: frozenset[str]
-    defers: frozenset[str]
-    is_definite: bool
-    is_repeatable: bool
 
 
 class Part(NamedTuple):
@@ -103,18 +70,33 @@ class Slice(NamedTuple):
     Attributes:
         rerun: What a run of the whole needs.
         parts: Modules, then cells, then the block itself.
-        kept: Names of variables whose values are used as they are: the code that made
-            them is not run again.
+        names: The names in the code before the block.
+        used: Names of variables that are used as they are: the code that made them is
+            not run again.
+        is_cut: Whether older cells, which may have made some of them, were not read.
     """
 
     rerun: Rerun
     parts: tuple[Part, ...]
-    kept: tuple[str, ...]
+    names: frozenset[str]
+    used: tuple[str, ...]
+    is_cut: bool
+
+    def describe_used(self, *but: str) -> str:
+        """Return which variables but some are used as they are; "" for none."""
+        names = ", ".join(name for name in self.used if name not in but)
+        cut = f"; only the last {MAX_CELLS} cells were read" if self.is_cut else ""
+        return f"used as it is, not made again: {names}{cut}" if names else ""
 
     @property
     def typed(self) -> str:
         """The whole text as the user typed it."""
         return "\n".join(part.typed for part in self.parts)
+
+    @property
+    def n_above(self) -> int:
+        """How many lines are above the cell or the file that has the block."""
+        return self.parts[-1].first - 1
 
     def find(self, line: int) -> tuple[Part, int]:
         """Return the part that has a line, and the line's number in it."""
@@ -127,6 +109,24 @@ class Slice(NamedTuple):
         return f"{part.name}, line {own}" if part.name else f"line {own}"
 
 
+class Source(NamedTuple):
+    """A cell, or the file that has the block, before it is a part.
+
+    Attributes:
+        name: As of :class:`Part`.
+        typed: The same.
+        text: Its statements that run again, at their lines.
+        path: As of :class:`Part`.
+        own_line: The line of the block, if it has the block; else 0.
+    """
+
+    name: str
+    typed: str
+    text: str
+    path: str = ""
+    own_line: int = 0
+
+
 def join_slice(trace: Trace) -> Slice | None:
     """Return a trace's block with the statements before it that it rests on.
 
@@ -134,36 +134,85 @@ def join_slice(trace: Trace) -> Slice | None:
         None where it rests on none, or where they are not known.
     """
     rerun = trace.rerun
-    if rerun is None or rerun.text is None:
+    if rerun is None:
         return None
-    typed = (
-        trace.cell.head + trace.source if trace.cell.first_line > 1 else trace.source
-    )
+    read = _read_file(rerun) if rerun.text is None else _read_cells(rerun, trace)
+    if read is None:
+        return None
+    sources, kept, unbound = read
+    modules = [*find_modules("\n".join(one.text for one in sources))]
+    unread = sorted(name for name in unbound if _is_data(name, rerun))
+    return _join(rerun, modules, sources, [*dict.fromkeys([*kept, *unread])])
+
+
+def _is_data(name: str, rerun: Rerun) -> bool:
+    """Whether a name is a variable of the user, and no module or code of a library."""
+    former = rerun.before.get(name)
+    try:
+        value = vars(sys.modules[rerun.module])[name] if former is None else former
+        value = former.read() if former is not None else value
+    except LookupError:  # it is gone, or was never there
+        return former is not None
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    is_library = callable(value) and module is not None and not is_own(module)
+    return not (is_shells(name) or isinstance(value, ModuleType) or is_library)
+
+
+Read: TypeAlias = tuple[list[Source], list[str], frozenset[str]]
+"""Sources, names of variables that are used as they are, names that nothing binds."""
+
+
+def _read_cells(rerun: Rerun, trace: Trace) -> Read | None:
+    """Return the cells that a cell rests on, and the cell itself."""
+    cell = trace.cell
+    typed = cell.head + trace.source if cell.first_line > 1 else trace.source
     own = EarlierCell("", typed, read=lambda _: rerun.text or "")
     cells = [*rerun.earlier[-MAX_CELLS:], own]
-    texts = [cell.read(cell.typed) for cell in cells]
+    texts = [one.read(one.typed) for one in cells]
     statements = [
-        one._replace(cell=number)
+        one
         for number, (cell, text) in enumerate(zip(cells, texts, strict=True))
-        for one in read_statements(text, is_long=cell.seconds > MAX_SECONDS)
+        for one in _list_statements(cell, text, number)
     ]
-    chosen, kept = choose_statements(statements, len(cells) - 1)
+    chosen, kept, unbound = choose_statements(statements, len(cells) - 1)
     blanked = [_blank(text, number, chosen) for number, text in enumerate(texts)]
-    pairs = zip(cells, blanked, strict=True)
-    used = [(cell, text) for cell, text in pairs if text.strip() or cell is own]
-    modules = [*find_modules("\n".join(text for _, text in used))]
-    if len(used) == 1 and not modules:
+    sources = [
+        Source(one.name, one.typed, text, own_line=one is own)
+        for one, text in zip(cells, blanked, strict=True)
+        if text.strip() or one is own
+    ]
+    return sources, kept, unbound
+
+
+def _read_file(rerun: Rerun) -> Read | None:
+    """Return the file of a block, with the statements around it that it rests on."""
+    try:
+        found = read_enclosing(rerun)
+    except TrialError:  # it is not known which context is the recording
+        found = None
+    if found is None:
         return None
-    return _join(rerun, modules, used, kept)
+    path = rerun.file if Path(rerun.file).is_file() else ""
+    source = Source("", found.typed, found.text, path, found.own_line)
+    return [source], found.kept, found.unbound
+
+
+def _list_statements(cell: EarlierCell, text: str, number: int) -> Iterator[Statement]:
+    """Yield the statements of a cell that ran; one that raised does not run again."""
+    for one in read_statements(text, is_long=cell.seconds > MAX_SECONDS):
+        has_raised = 0 < cell.failed_line <= one.last
+        can_run = one.is_repeatable and not has_raised
+        if not has_raised or one.first <= cell.failed_line:
+            yield one._replace(cell=number, is_repeatable=can_run)
 
 
 def _join(
     rerun: Rerun,
     modules: Sequence[ModuleType],
-    used: Sequence[tuple[EarlierCell, str]],
-    kept: Iterable[str],
+    sources: Sequence[Source],
+    used: Iterable[str],
 ) -> Slice | None:
-    """Return modules and cells as one block; None if they are too long."""
+    """Return modules and sources as one block; None where there is only the block."""
     parts, texts, spans, line = [], [], [], 1
     for module in modules:
         path = str(module.__file__)
@@ -173,33 +222,42 @@ def _join(
         spans.append(ModuleText(module.__name__, line, line + text.count("\n")))
         line = spans[-1].last + 1
     n_before = line - 1
-    for cell, text in used:
-        typed = cell.typed.rstrip("\n").split("\n")
-        lines = text.rstrip("\n").split("\n")
+    for one in sources:
+        typed = one.typed.rstrip("\n").split("\n")
+        lines = one.text.rstrip("\n").split("\n")
         n_lines = max(len(typed), len(lines))
         texts.append("\n".join(lines + [""] * (n_lines - len(lines))))
         both = "\n".join(typed + [""] * (n_lines - len(typed)))
-        parts.append(Part(cell.name, line, both))
+        parts.append(Part(one.name, line, both, one.path))
         line += n_lines
-    whole = "\n".join(texts)
+    own_line = parts[-1].first + sources[-1].own_line - 1
     try:
         own = ast.parse("\n" * n_before + "\n".join(texts[len(modules) :]))
+        end_with_value(own.body)
         names = list_names(compile(own, FILE, "exec"))
+        before = compile(split_block(own, own_line)[0], FILE, "exec")
     except (SyntaxError, ValueError):
         return None
-    if line > MAX_LINES:
+    if line > MAX_LINES or not (modules or list_names(before)):
         return None
     variables = vars(sys.modules[rerun.module])
     others = {n: keep(variables[n]) for n in names if n in variables}
     joined = replace(
         rerun,
-        text=whole,
+        text="\n".join(texts),
         file=FILE,
         names=names,
         before={**others, **rerun.before},
         modules=tuple(spans),
+        own_line=own_line,
     )
-    return Slice(joined, tuple(parts), tuple(kept))
+    return Slice(
+        joined,
+        tuple(parts),
+        list_names(before),
+        tuple(used),
+        len(rerun.earlier) > MAX_CELLS,
+    )
 
 
 def _blank(text: str, cell: int, chosen: Sequence[Statement]) -> str:
@@ -208,132 +266,6 @@ def _blank(text: str, cell: int, chosen: Sequence[Statement]) -> str:
     lines = {n for one in own for n in range(one.first, one.last + 1)}
     listed = enumerate(text.split("\n"), 1)
     return "\n".join(line if n in lines else "" for n, line in listed)
-
-
-def choose_statements(
-    statements: Sequence[Statement], block: int
-) -> tuple[list[Statement], list[str]]:
-    """Return the statements that a block rests on, with its own, in order.
-
-    Args:
-        statements: Those of all cells, in the order in which they ran.
-        block: Index of the block's cell; all its statements are chosen.
-
-    Returns:
-        The statements, and the names of variables whose code is not run again.
-    """
-    deferred: set[str] = set()
-    while True:
-        needed, chosen, found = set(deferred), [], set(deferred)
-        kept: list[str] = []
-        for one in reversed(statements):
-            is_own = one.cell == block
-            is_wanted = not needed.isdisjoint(one.binds | one.changes)
-            if not is_own and not is_wanted:
-                continue
-            if not is_own and not one.is_repeatable:
-                kept += sorted(needed & (one.binds | one.changes))
-                needed -= one.binds | one.changes
-                continue
-            chosen.append(one)
-            if one.is_definite:
-                needed -= one.binds
-            needed |= one.reads | one.defers
-            found |= one.defers
-        if found == deferred:
-            return chosen[::-1], list(dict.fromkeys(kept))
-        deferred = found
-
-
-@lru_cache(MAX_CELLS)
-def read_statements(text: str, *, is_long: bool) -> tuple[Statement, ...]:
-    """Return the statements of a cell; a cell that is no Python has none.
-
-    Args:
-        text: The cell.
-        is_long: Whether it took long.
-    """
-    try:
-        return tuple(_read_statement(one, is_long) for one in ast.parse(text).body)
-    except (SyntaxError, ValueError):
-        return ()
-
-
-def _read_statement(node: ast.stmt, is_long: bool) -> Statement:  # noqa: FBT001
-    names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
-    stored = {one.id for one in names if not isinstance(one.ctx, ast.Load)}
-    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-    changes = {_root(one) for one in ast.walk(node) if _is_change(one)}
-    if isinstance(node, SCOPES):
-        binds, changes, calls = {node.name}, set(), []
-    elif isinstance(node, IMPORTS):
-        binds = {(a.asname or a.name).partition(".")[0] for a in node.names}
-    else:
-        defined = (one for one in ast.walk(node) if isinstance(one, SCOPES))
-        binds = stored | {one.name for one in defined}
-        changes |= set(_list_arguments(node))
-    reads, defers = _list_reads(node)
-    is_cheap = isinstance(node, (*SCOPES, *IMPORTS)) or not calls
-    dotted = (ast.unparse(call.func) for call in calls)
-    is_refused = any(map(UNREPEATABLE.search, dotted))
-    decorators = getattr(node, "decorator_list", [])
-    return Statement(
-        cell=0,
-        first=min(one.lineno for one in (node, *decorators)),
-        last=node.end_lineno or node.lineno,
-        binds=frozenset(binds),
-        changes=frozenset(changes - {""}),
-        reads=reads,
-        defers=defers,
-        is_definite=isinstance(node, DEFINITE),
-        is_repeatable=not is_refused and (is_cheap or not is_long),
-    )
-
-
-def _is_change(node: ast.AST) -> bool:
-    """Whether an expression changes an object: a write to an attribute or an item."""
-    is_part = isinstance(node, (ast.Attribute, ast.Subscript))
-    return is_part and not isinstance(node.ctx, ast.Load)  # type: ignore[attr-defined]
-
-
-def _root(node: ast.AST) -> str:
-    """Return the name that an expression begins with: ``model`` of ``model.fc[0]``."""
-    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _list_arguments(node: ast.AST) -> Iterator[str]:
-    """Yield the names whose objects calls for their effect may change."""
-    for one in ast.walk(node):
-        if not isinstance(one, ast.Expr) or not isinstance(one.value, ast.Call):
-            continue
-        call = one.value
-        if _root(call.func) in SILENT:
-            continue
-        if isinstance(call.func, ast.Attribute):
-            yield _root(call.func)
-        yield from map(_root, call.args)
-    loops = (one for one in ast.walk(node) if isinstance(one, ast.For))
-    for loop in loops:  # over what a model holds, which its body may change
-        yield from (n.id for n in ast.walk(loop.iter) if isinstance(n, ast.Name))
-
-
-def _list_reads(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names that a statement reads at once, and those in its functions."""
-    try:
-        table = symtable.symtable(ast.unparse(node), FILE, "exec")
-    except SyntaxError:  # an await, a return
-        return frozenset(), frozenset()
-    reads = {one.get_name() for one in table.get_symbols() if one.is_referenced()}
-    defers: set[str] = set()
-    todo = [*table.get_children()]
-    while todo:
-        inner = todo.pop()
-        todo += inner.get_children()
-        found = {s.get_name() for s in inner.get_symbols() if s.is_global()}
-        (defers if inner.get_type() == "function" else reads).update(found)
-    return frozenset(reads), frozenset(defers)
 
 
 def find_modules(text: str) -> Iterator[ModuleType]:

@@ -9,7 +9,7 @@ files and change the user's variables. Read :func:`ask_trial`, then
 import ast
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import MappingProxyType, ModuleType
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -40,6 +40,7 @@ from meta_magic.trials.blocks import (
     parse_block,
     restore_variables,
     set_sizes,
+    split_block,
     split_modules,
 )
 from meta_magic.trials.sandbox import Refused, enter_sandbox, is_refusal
@@ -161,7 +162,12 @@ def _answer_trial(
     refused = enter_sandbox()
     faults: list[Fault] = [partial(find_remade, bound, variables)]
     choose = partial(make_choices, choices, rerun.options.device, faults)
-    trace = record_block(rerun, block, variables, choose)
+    before, own = split_block(block, rerun.own_line)
+    if before.body:  # cells and modules before it have recordings of their own
+        trace = record_block(rerun, before, variables, nullcontext)
+        if trace.error is not None:
+            return f"what it rests on raises {trace.error}", None
+    trace = record_block(rerun, own, variables, choose)
     if refused:
         return f"it {refused[0]}", None
     if trace.error is not None:
@@ -282,11 +288,13 @@ class Variant(NamedTuple):
     Attributes:
         block: Its statements.
         around: Makes a context in which they run, within the recording.
+        prepare: Changes their variables before they run.
         question: Is asked even if the block raised.
     """
 
     block: ast.Module
     around: Callable[[], AbstractContextManager[object]]
+    prepare: Callable[[dict[str, Any]], None]
     question: Question[Any]
 
 
@@ -310,6 +318,7 @@ def ask_variants(
 def _answer_variant(rerun: Rerun, variant: Variant) -> tuple[str | None, Any]:
     """Return why there is no answer, or the answer; runs in the child."""
     variables = restore_variables(rerun, variant.block, {})
+    variant.prepare(variables)
     refused = enter_sandbox()
     trace = record_block(rerun, variant.block, variables, variant.around)
     if refused:

@@ -28,6 +28,7 @@ from meta_magic.explain.lineage.lineage_records import Lineage, Step
 from meta_magic.explain.lineage.observed_calls import Call, Node
 from meta_magic.explain.lineage.traced_numbers import (
     LEAST_LOST,
+    Given,
     SizeOf,
     Worked,
     Written,
@@ -320,6 +321,9 @@ class Lineages:
                 name = self._names.name_tensor(node.tensor)
                 text = f"dimension {dim} of {name}, from outside of the block"
                 return Described(Step(value=value, text=text, formula=f"{value}"))
+            case Given(name):
+                text = f"{name}, from outside of the block"
+                return Described(Step(value=value, text=text, formula=f"{value}"))
             case Worked(formula, parts):
                 name = self._names.name_number(number)
                 formula, below = self._put_in(formula, parts)
@@ -417,7 +421,7 @@ def _call_of(number: Any) -> Call | None:
 def _key_of(number: Any) -> object:
     """Return the identity of a number: two results of equal arithmetic differ."""
     origin = origin_of(number)
-    return origin if isinstance(origin, (Written, SizeOf)) else id(number)
+    return origin if isinstance(origin, (Written, SizeOf, Given)) else id(number)
 
 
 def _is_unknown(step: Step, number: Any) -> bool:

@@ -36,6 +36,16 @@ class SizeOf(NamedTuple):
     dim: int
 
 
+class Given(NamedTuple):
+    """The origin of a number that a variable has when the block starts.
+
+    Attributes:
+        name: The variable.
+    """
+
+    name: str
+
+
 class Worked(NamedTuple):
     """The origin of a number that arithmetic made.
 
@@ -48,7 +58,7 @@ class Worked(NamedTuple):
     parts: tuple[Any, ...]
 
 
-Origin: TypeAlias = Written | SizeOf | Worked
+Origin: TypeAlias = Written | SizeOf | Given | Worked
 
 
 class TracedNumber:

@@ -18,6 +18,7 @@ from meta_magic.errors import TrialError
 from meta_magic.explain.lineage.observed_calls import CallObserver
 from meta_magic.explain.lineage.traced_numbers import (
     REPLACEMENTS,
+    Given,
     Written,
     strip,
     trace_number,
@@ -332,9 +333,14 @@ def _make_variant(
             entered.append(observer)
             yield
 
+    def prepare(variables: dict[str, Any]) -> None:
+        for name in rerun.before:
+            if type(value := variables.get(name)) is int:
+                variables[name] = trace_number(value, Given(name))
+
     def ask(trace: Trace, variables: Mapping[str, Any]) -> Any:
         sys.setrecursionlimit(MAX_DEPTH)
         leave_dynamo_out()
         return question(Run(trace, entered[0], literals, variables))
 
-    return Variant(block, observe, ask)
+    return Variant(block, observe, prepare, ask)

@@ -6,7 +6,9 @@ need more: those that operators make inside of a function or a backward pass
 LSTM, for which the whole block runs with other numbers (:func:`_resolve`).
 """
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -14,7 +16,7 @@ from time import monotonic
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from meta_magic.errors import TrialError
 from meta_magic.explain.lineage.lineage_records import Lineage
@@ -32,18 +34,27 @@ from meta_magic.explain.lineage.traced_runs import (
     list_literals,
 )
 from meta_magic.recording.identities.origins import find_origin
+from meta_magic.session.operand_names import find_paths, is_shells
 from meta_magic.trace.calls import OpCall, TensorMetadata
+from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 
 
-def why(trace: Trace, tensor: Tensor | TensorMetadata, dim: int) -> Lineage:
+def why(
+    trace: Trace,
+    tensor: Tensor | TensorMetadata,
+    dim: int,
+    rerun: Rerun | None = None,
+) -> Lineage:
     """Return where a size of a recorded tensor comes from.
 
     Args:
         trace: The recording.
         tensor: The tensor, or its metadata from the recording.
         dim: Its dimension; from the last one if negative.
+        rerun: Code that ends with the block and makes more before it; None for the
+            block alone.
 
     Raises:
         IndexError: The tensor has no such dimension.
@@ -59,33 +70,63 @@ def why(trace: Trace, tensor: Tensor | TensorMetadata, dim: int) -> Lineage:
         if isinstance(tensor, TensorMetadata)
         else _find_number(trace, tensor)
     )
-    name = f"dimension {at} of {format_shape(shape)}"
-    ops = [call.op for call in trace.ops]
-    answer = partial(_answer_why, ops=ops, number=number, dim=at, name=name)
-    lineage, unresolved = ask_run(trace, answer)
-    return _resolve(trace, lineage, unresolved)
+    path = "" if number is not None else _find_path(trace, tensor)
+    if number is None and not (path and rerun):
+        raise TrialError("the recording does not have this tensor, or a later one does")
+    answer = partial(
+        _answer_why,
+        calls=[*map(_summarize, trace.ops)],
+        find=partial(_evaluate, path)
+        if number is None
+        else partial(_find_node, number=number, place=_find_place(trace, number)),
+        dim=at,
+        name=f"dimension {at} of {format_shape(shape)}",
+    )
+    run = trace if rerun is None else replace(trace, rerun=rerun)
+    lineage, unresolved = ask_run(run, answer)
+    return _resolve(run, lineage, unresolved)
+
+
+def _summarize(call: OpCall) -> tuple[str, tuple[tuple[int, ...], ...]]:
+    """Return an operator and the shapes that it made."""
+    return call.op, tuple(made.shape for made in call.outputs)
+
+
+def _find_place(trace: Trace, number: int) -> tuple[int, int] | None:
+    """Return where a tensor is first seen: the call, and the index in all its tensors.
+
+    Returns:
+        None for a tensor that no operator has.
+    """
+    for at, call in enumerate(trace.ops):
+        for index, seen in enumerate((*call.inputs, *call.outputs)):
+            if seen.tensor_id == number:
+                return at, index
+    return None
 
 
 def _answer_why(
-    run: Run, *, ops: list[str], number: int, dim: int, name: str
+    run: Run,
+    *,
+    calls: Sequence[object],
+    find: Callable[..., Node],
+    dim: int,
+    name: str,
 ) -> tuple[Lineage, tuple[Unresolved, ...]]:
     """Return where a size of a tensor comes from; runs in the child.
 
     Raises:
         TrialError: The block did something else.
     """
-    if [call.op for call in run.trace.ops] != ops:
+    ops = run.trace.ops
+    n_before = len(ops) - len(calls)
+    if n_before < 0 or [*map(_summarize, ops[n_before:])] != calls:
         raise TrialError("it does not do the same when it runs again")
-    node = _find_node(run, number)
-    return find_lineages(run).why_size(name, node, dim)
+    return find_lineages(run).why_size(name, find(run, n_before=n_before), dim)
 
 
-def _find_number(trace: Trace, tensor: Tensor) -> int:
-    """Return the number of a tensor in a recording.
-
-    Raises:
-        TrialError: The recording does not have it.
-    """
+def _find_number(trace: Trace, tensor: Tensor) -> int | None:
+    """Return the number of a tensor in a recording; None if it does not have it."""
     found = find_origin(tensor.untyped_storage())
     if found is not None and found[0].program is trace.program:
         shape = tuple(tensor.shape)
@@ -93,15 +134,47 @@ def _find_number(trace: Trace, tensor: Tensor) -> int:
             for seen in (*call.outputs, *call.inputs):
                 if seen.storage_id == found[1] and seen.shape == shape:
                     return seen.tensor_id
-    raise TrialError("the recording does not have this tensor, or a later one does")
+    return None
 
 
-def _find_node(run: Run, number: int) -> Node:
-    """Return the node of a tensor, by its number in the recording.
+def _find_path(trace: Trace, tensor: Tensor | TensorMetadata) -> str:
+    """Return the name of a real tensor in the variables of a block; "" for none."""
+    module = "" if trace.rerun is None else trace.rerun.module
+    for name, value in [*vars(sys.modules.get(module, sys)).items()]:
+        if value is tensor and not is_shells(name):
+            return name
+        if isinstance(value, nn.Module) and isinstance(tensor, Tensor):
+            for path in find_paths(tensor, value):
+                return f"{name}{path}"
+    return ""
+
+
+def _evaluate(path: str, run: Run, n_before: int) -> Node:
+    """Return the node of a tensor by its name in the variables of a run.
+
+    Raises:
+        TrialError: The run made no such tensor.
+    """
+    tensor = None
+    if n_before:
+        with suppress(Exception):
+            tensor = eval(path, dict(run.variables))  # noqa: S307  a path of ours
+    if not isinstance(tensor, Tensor):
+        raise TrialError("no cell that runs again makes this tensor")
+    return run.observer.node_of(tensor)
+
+
+def _find_node(
+    run: Run, n_before: int, number: int, place: tuple[int, int] | None
+) -> Node:
+    """Return the node of a tensor, by its number or its place in the recording.
 
     Raises:
         TrialError: The recording has no such tensor.
     """
+    if n_before and place is not None:
+        call = run.trace.ops[n_before + place[0]]
+        number = (*call.inputs, *call.outputs)[place[1]].tensor_id
     known = dict(run.observer.by_number)
     if number not in known:
         _add_operators(run, known)

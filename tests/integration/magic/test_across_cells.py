@@ -6,6 +6,9 @@ from itertools import count
 from textwrap import dedent
 
 import pytest
+import torch
+
+from meta_magic.errors import TrialError
 
 DEFINED = dedent("""
     import torch
@@ -118,9 +121,101 @@ def test_magics_around_a_definition_are_no_matter(shell, notebook, magic):
     assert f"written ({cell}, line {line})" in found.text
 
 
-def test_a_cell_that_failed_is_left_out(shell, notebook):
-    found = notebook(DEFINED, BUILT, "x = torch.ones(2, 3, 9, 9)\n1 / 0", FAILS)
-    assert name_before(shell, 1) not in found.text
+@pytest.mark.parametrize("head", ["", "%%meta -q\n"])
+def test_a_cell_that_failed_counts_up_to_the_line_that_raised(shell, notebook, head):
+    failed = f"{head}side = 9\nx = torch.ones(2, 3, side, 9)\n1 / 0\nside = 8"
+    found = notebook(DEFINED, BUILT, failed, FAILS)
+    line = 1 + head.count("\n")
+    assert "(2, 784)" in found.text
+    assert f"9 = side, written ({name_before(shell, 1)}, line {line})" in found.text
+
+
+def test_a_loaded_tensor_that_changed_later_is_not_changed_twice(
+    shell, notebook, tmp_path
+):
+    path = str(tmp_path / "x.pt")
+    torch.save(torch.ones(2, 3, 4, 4), path)
+    read = f"x = torch.load({path!r})"
+    found = notebook(DEFINED, BUILT, read, "x = x.repeat(1, 1, 2, 2)", FAILS)
+    assert "(2, 576)" in found.text
+    assert "used as it is, not made again: x" in found.text
+    assert "400 = fc.in_features, written" in found.text
+
+
+@pytest.mark.parametrize(
+    "made", ["exec('width = 16')", "from math import *\nwidth = int(pi) + 13"]
+)
+def test_what_no_statement_binds_is_used_as_it_is(shell, notebook, made):
+    found = notebook(DEFINED, made, BUILT.replace("16", "width"), FAILS)
+    is_hidden = made.startswith("exec")
+    assert ("used as it is, not made again: width" in found.text) == is_hidden
+    assert "400 = fc.in_features, written" in found.text
+
+
+SIZES = "width = 12\nbatch = 8"
+LAYERS = "model = nn.Sequential(nn.Linear(width, 2 * width), nn.Linear(2 * width, 10))"
+RUNS = "%%meta -q\nx = torch.randn(batch, width)\ny = model(x)"
+
+
+@pytest.fixture(params=["", "%%meta -q\n"], ids=["plain", "recorded"])
+def ran(request, shell):
+    """The trace of a cell that ran, and the names of the cells before it."""
+    for cell in (SIZES, request.param + LAYERS, RUNS):
+        shell.run_cell(cell, store_history=True)
+    return shell.user_ns["_meta"], name_before(shell, 2), name_before(shell, 1)
+
+
+def test_why_leads_into_earlier_cells(shell, ran):
+    trace, sizes, layers = ran
+    line = 1 if shell.user_ns["model"][0].weight.device.type == "cpu" else 2
+    assert trace.why(shell.user_ns["y"], 1).lines == (
+        f"10 = model[1].out_features, written ({layers}, line {line})",
+    )
+    assert trace.why(shell.user_ns["x"], 1).lines == (
+        f"12 = width, written ({sizes}, line 1)",
+    )
+    lines = trace.why(shell.user_ns["model"][0].weight, 0).lines
+    assert lines[0] == "24 = model[0].out_features = 2 * 12"
+    assert lines[2] == f"  12 = width, written ({sizes}, line 1)"
+
+
+def test_why_names_what_is_used_as_it_is(shell, notebook):
+    for cell in ("exec('width = 12')", LAYERS, RUNS.replace("batch", "8")):
+        shell.run_cell(cell, store_history=True)
+    found = shell.user_ns["_meta"].why(shell.user_ns["x"], 1)
+    assert found.lines[0] == "12 = width, from outside of the block"
+    assert found.caveat == "used as it is, not made again: width"
+
+
+def test_fit_varies_a_number_of_an_earlier_cell(ran):
+    trace, _, _ = ran
+    found = trace.fit("t4", vary={"width": range(4, 10**6, 4)}).sizes["width"]
+    for width in (12, 40, found.largest):
+        # parameters: 2 w * w and 10 * 2 w weights, 2 w + 10 biases; x, h, y: w, 2 w, 10
+        numbers = 2 * width**2 + 20 * width + 2 * width + 10 + 8 * (3 * width + 10)
+        assert found.peak_nbytes(width) == 4 * numbers
+    assert found.confirmed
+    assert 4 * 2 * (found.largest + 40) ** 2 > 16e9 - 2**31
+
+
+def test_fit_refuses_cells_that_make_something_else(shell):
+    once = "import sys\nsys.n_runs = getattr(sys, 'n_runs', 0) + 1"
+    many = "width = 12 * sys.n_runs"
+    for cell in (once, many, "batch = 8", LAYERS, RUNS):
+        shell.run_cell(cell, store_history=True)
+    trace = shell.user_ns["_meta"]
+    with pytest.raises(TrialError, match="the cells before it do not make the same"):
+        trace.fit("t4", vary={"batch": ...})
+
+
+def test_advice_is_proved_though_what_the_cell_starts_from_is_gone(shell):
+    made = "x = torch.randn(1024, 1024)"
+    copied = "%%meta -q\ny = x.clone().contiguous()\nz = y + 1\nx = None"
+    for cell in (made, copied):
+        shell.run_cell(cell, store_history=True)
+    proofs = [one.proof for one in shell.user_ns["_meta"].advice]
+    assert proofs, "a copy is advised against"
+    assert all(proof is not None for proof in proofs)
 
 
 @pytest.fixture

@@ -6,12 +6,8 @@ import sys
 
 import pytest
 
-from meta_magic.trials.slices import (
-    choose_statements,
-    find_modules,
-    list_imported,
-    read_statements,
-)
+from meta_magic.trials.slices import find_modules, list_imported
+from meta_magic.trials.statements import choose_statements, read_statements
 
 CELLS = {
     "what a name is bound by": (["a = 1", "b = 2"], "print(a)", ["a = 1"]),
@@ -72,7 +68,7 @@ def choose(cells, block):
         for n, text in enumerate(texts)
         for one in read_statements(text, is_long=False)
     ]
-    chosen, kept = choose_statements(statements, len(texts) - 1)
+    chosen, kept, _ = choose_statements(statements, len(texts) - 1)
     return [texts[one.cell] for one in chosen][:-1], kept
 
 
@@ -94,6 +90,31 @@ def test_a_block_rests_on(cells, block, expected):
 )
 def test_what_reads_files_or_asks_is_not_run_again(made):
     assert choose(["x = 0", made, "y = x"], "y") == (["y = x"], ["x"])
+
+
+LOADED = "x = torch.load('x.pt')"
+
+
+@pytest.mark.parametrize(
+    ("after", "chosen", "kept"),
+    [
+        (["x = x.flatten(1)"], [], ["x"]),
+        (["x.resize_(3)"], [], ["x"]),
+        (["y = x + 1"], ["y = x + 1"], ["x"]),
+        (["y = x + 1", "x = x.flatten(1)"], [], ["x", "y"]),
+        (["y = x + 1", "z = y", "x += 1"], ["z = y"], ["x", "y"]),
+        (["x, y = x[0], 3"], [], ["x", "y"]),
+    ],
+)
+def test_a_variable_that_is_used_as_it_is_stays_so(after, chosen, kept):
+    """It has its value from when the block starts, also where older ones were read."""
+    assert choose([LOADED, *after], "x, y, z") == (chosen, kept)
+
+
+def test_a_star_import_binds_what_the_module_has():
+    assert choose(["from math import *", "from cmath import *"], "hypot(3, 4)")[0] == [
+        "from math import *"
+    ]
 
 
 @pytest.mark.parametrize("call", ["x = model.eval()", "x = m.load_state_dict(s)"])

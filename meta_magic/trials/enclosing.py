@@ -1,0 +1,127 @@
+"""The function and the module around a recorded block, as code that it rests on.
+
+Of ``def test(): width = 8; model = Net(width); with record(): model(x)`` the statements
+before the block run again with it, as earlier cells of a notebook do. Arguments of the
+function, and names of loops around the block, are used as they are. Read
+:func:`read_enclosing` first.
+"""
+
+import ast
+import linecache
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from meta_magic.trace.rerun import Rerun
+from meta_magic.trials.blocks import FUNCTIONS, Entered, find_path, list_others
+from meta_magic.trials.statements import Statement, choose_statements, read_statement
+
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+class Enclosing(NamedTuple):
+    """A file of which only what a block rests on is left.
+
+    Attributes:
+        typed: The file.
+        text: The same lines: a statement around the block is ``if True:``, and what
+            does not run again is empty.
+        own_line: The first line of the block.
+        kept: Names of variables that are used as they are.
+        unbound: Names that no statement binds.
+    """
+
+    typed: str
+    text: str
+    own_line: int
+    kept: list[str]
+    unbound: frozenset[str]
+
+
+def read_enclosing(rerun: Rerun) -> Enclosing | None:
+    """Return the file of a ``with record()`` or a test; None if it is not known."""
+    typed = "".join(linecache.getlines(rerun.file)).rstrip("\n")
+    try:
+        tree = ast.parse(typed)
+    except (SyntaxError, ValueError):
+        return None
+    path = find_path(tree, rerun)
+    if not path or not all(map(_is_opened, path, [*path[1:], path[-1].body[0]])):
+        return None
+    before = [*_list_before(tree, path)]
+    own = [read_statement(one, is_long=False)._replace(cell=1) for one in path[-1].body]
+    fixed = _list_fixed(path, before)
+    chosen, kept, unbound = choose_statements([*before, *own], 1, fixed)
+    lines = typed.split("\n")
+    kept_lines = {n for one in chosen for n in range(one.first, one.last + 1)}
+    text = [line if n in kept_lines else "" for n, line in enumerate(lines, 1)]
+    for node in path:
+        others = list_others(node, rerun) if node is path[-1] else []
+        header = f"with {', '.join(map(ast.unparse, others))}:" if others else "if 1:"
+        text[node.lineno - 1] = " " * node.col_offset + header
+    return Enclosing(typed, "\n".join(text), own[0].first, kept, unbound)
+
+
+def _is_opened(node: ast.stmt, inner: ast.stmt) -> bool:
+    """Whether a statement is in the body of another, which begins on a later line."""
+    body = getattr(node, "body", [])
+    is_own_line = bool(body) and _first_line(body[0]) > node.lineno
+    return is_own_line and inner in body
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(one.lineno for one in decorators)])
+
+
+def _list_before(tree: ast.Module, path: Sequence[Entered]) -> Iterator[Statement]:
+    """Yield statements before a block: of its module, then of its function."""
+    functions = [n for n, node in enumerate(path[:-1]) if isinstance(node, FUNCTIONS)]
+    bodies = [(tree.body, path[0])]
+    around = path[functions[-1] if functions else 0 :]
+    bodies += [
+        (one.body, inner)
+        for one, inner in pairwise(around)
+        if functions or not isinstance(one, ast.ClassDef)
+    ]
+    for body, inner in bodies:
+        for node in body[: body.index(inner)]:
+            one = read_statement(node, is_long=False)
+            yield one if _stands_alone(node) else one._replace(is_repeatable=False)
+
+
+def _stands_alone(node: ast.stmt) -> bool:
+    """Whether a statement of a function may stand outside of it: it does not return."""
+    try:
+        compile(ast.Module([node], []), "<statement>", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+def _list_fixed(path: Sequence[Entered], before: Sequence[Statement]) -> set[str]:
+    """Return names whose value at the block is no matter of the statements before it.
+
+    These are arguments, names that a loop or a ``with`` around the block binds, and
+    names that a loop's body changes.
+    """
+    fixed: set[str] = set()
+    for node in path[:-1]:
+        if isinstance(node, FUNCTIONS):
+            fixed |= {
+                one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)
+            }
+            continue
+        headers = [part for part in ast.iter_child_nodes(node) if part not in node.body]
+        names = (one for part in headers for one in ast.walk(part))
+        stored = (one for one in names if isinstance(one, ast.Name))
+        fixed |= {one.id for one in stored if not isinstance(one.ctx, ast.Load)}
+        if isinstance(node, LOOPS):
+            inside = read_statement(node, is_long=False)
+            outside = [one for one in before if one.last < node.lineno]
+            bound = {name for one in outside for name in one.binds}
+            fixed |= (inside.binds | inside.changes) & bound
+    if isinstance(path[-1], FUNCTIONS):
+        arguments = ast.walk(path[-1].args)
+        fixed |= {one.arg for one in arguments if isinstance(one, ast.arg)}
+    return fixed
