@@ -8,6 +8,7 @@ before a test needs it. Read :class:`MetaTrace` first.
 import inspect
 import sys
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from meta_magic.session.recording import Recording
     from meta_magic.trace.calls import ModuleCall
     from meta_magic.trace.expectations import Expected
+    from meta_magic.trace.rerun import Rerun
     from meta_magic.trace.trace import Trace
 
 
@@ -42,12 +44,14 @@ class MetaTrace:
     """
 
     def __init__(self, function: Any, chosen: Mapping[str, Any]) -> None:
+        self._owner = getattr(function, "__self__", None)
         plain = inspect.unwrap(getattr(function, "__func__", function))
         self._code: CodeType = plain.__code__
         self._globals: dict[str, object] = plain.__globals__
         self._chosen = chosen
         self._recording: Recording | None = None
         self._trace: Trace | None = None
+        self._rerun: Rerun | None = None
         self._drawn: torch.Tensor | None = None
 
     @property
@@ -62,8 +66,8 @@ class MetaTrace:
             raise RuntimeError("meta_trace records the test's function, not fixtures")
         return self._trace
 
-    def begin(self) -> None:
-        """Start to record."""
+    def begin(self, arguments: Mapping[str, object]) -> None:
+        """Start to record a call of the function with some arguments."""
         import torch  # noqa: PLC0415  takes seconds, and most tests need none
 
         from meta_magic.session.record import read_options  # noqa: PLC0415  as well
@@ -76,6 +80,20 @@ class MetaTrace:
             wrong = str(error).replace("read_options", "meta_magic.record")
         if wrong:
             pytest.fail(f"@pytest.mark.meta: {wrong}", pytrace=False)
+        from meta_magic.trace.rerun import list_names, make_rerun  # noqa: PLC0415  as well
+
+        owner = {} if self._owner is None else {"self": self._owner}
+        rerun = make_rerun(
+            text=None,
+            file=self._code.co_filename,
+            line=self._code.co_firstlineno,
+            of_module=self._globals,
+            variables={**self._globals, **owner, **arguments},
+            names=list_names(self._code),
+            function=self._code,
+            options=options,
+        )
+        self._rerun = rerun and replace(rerun, asked_by=FIXTURE)
         self._recording = Recording(
             self._code.co_filename,
             self._code,
@@ -100,7 +118,8 @@ class MetaTrace:
                 hide_others(error)
             frame = self._find_frame(error)
             namespace = {**self._globals, **({} if frame is None else frame.f_locals)}
-            self._trace = recording.finish(error, namespace)
+            trace = recording.finish(error, namespace)
+            self._trace = replace(trace, rerun=self._rerun)
 
     def close(self) -> None:
         """Restore torch's generator, so that no test depends on another's draws."""
@@ -208,6 +227,7 @@ def list_calls(trace: "Trace", model: "nn.Module") -> "dict[str, list[ModuleCall
     )
 
 
+FIXTURE: Final = "meta_trace"
 KEY: Final = pytest.StashKey[MetaTrace]()
 
 
@@ -243,7 +263,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     if KEY not in pyfuncitem.stash and not is_marked:
         return (yield)
     recording = find_recording(pyfuncitem)
-    recording.begin()
+    recording.begin(pyfuncitem.funcargs)
     try:
         returned = yield
     except BaseException as error:

@@ -172,3 +172,36 @@ def test_a_run_that_asks_for_nothing_does_not_import_torch(pytester):
     )
     result = subprocess.run([sys.executable, "-c", code], check=False)
     assert result.returncode == 0
+
+
+BROKEN = """
+    @pytest.fixture
+    def images():
+        return torch.randn(2, 60)
+
+    WIDTH = 64
+
+    class TestModel:
+        @pytest.mark.parametrize("n", [61])
+        def test_a_width(self, meta_trace, images, n):
+            first = nn.Linear(n - 1, WIDTH)
+            model = nn.Sequential(first, nn.Linear(32, 10))
+            model(images)
+            meta_trace.assert_shapes(model, {"": (2, 11)})
+            return None
+"""
+
+
+def test_an_error_in_a_test_is_traced_and_repaired(run):
+    line = (MODEL + BROKEN).count("\n") - 5
+    run(BROKEN).stdout.fnmatch_lines(
+        [
+            f"line {line + 2}: model(images) *",
+            f"*why 64 = WIDTH, written (line {line - 5})",
+            f"*why 32 = model[[]1[]].in_features, written (line {line + 1})",
+            "*used as it is, not made again: images, n",
+            "repairs that ran",
+            f"*line {line + 1}  model = nn.Sequential(first, nn.Linear(32, 10))",
+            "*->*model = nn.Sequential(first, nn.Linear(64, 10))",
+        ]
+    )
