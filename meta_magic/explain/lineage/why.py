@@ -78,7 +78,7 @@ def why(
         calls=[*map(_summarize, trace.ops)],
         find=partial(_evaluate, path)
         if number is None
-        else partial(_find_node, number=number, place=_find_place(trace, number)),
+        else partial(_find_node, number=number, slot=_find_slot(trace, number)),
         dim=at,
         name=f"dimension {at} of {format_shape(shape)}",
     )
@@ -92,7 +92,7 @@ def _summarize(call: OpCall) -> tuple[str, tuple[tuple[int, ...], ...]]:
     return call.op, tuple(made.shape for made in call.outputs)
 
 
-def _find_place(trace: Trace, number: int) -> tuple[int, int] | None:
+def _find_slot(trace: Trace, number: int) -> tuple[int, int] | None:
     """Return where a tensor is first seen: the call, and the index in all its tensors.
 
     Returns:
@@ -165,16 +165,16 @@ def _evaluate(path: str, run: Run, n_before: int) -> Node:
 
 
 def _find_node(
-    run: Run, n_before: int, number: int, place: tuple[int, int] | None
+    run: Run, n_before: int, number: int, slot: tuple[int, int] | None
 ) -> Node:
-    """Return the node of a tensor, by its number or its place in the recording.
+    """Return the node of a tensor, by its number or its slot in the recording.
 
     Raises:
         TrialError: The recording has no such tensor.
     """
-    if n_before and place is not None:
-        call = run.trace.ops[n_before + place[0]]
-        number = (*call.inputs, *call.outputs)[place[1]].tensor_id
+    if n_before and slot is not None:
+        call = run.trace.ops[n_before + slot[0]]
+        number = (*call.inputs, *call.outputs)[slot[1]].tensor_id
     known = dict(run.observer.by_number)
     if number not in known:
         _add_operators(run, known)

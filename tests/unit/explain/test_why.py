@@ -163,10 +163,15 @@ def test_a_tensor_within_a_function_and_one_of_a_backward_pass_have_chains():
                 assert trace.why(output, dim).size == size
 
 
-def test_a_size_from_outside_of_the_block_says_what_has_it():
-    model = nn.Linear(6, 4)
+def call(model):
     with record() as trace:
         out = model(torch.ones(3, 6))
+    return trace, out
+
+
+def test_a_size_from_outside_of_the_block_says_what_has_it():
+    model = nn.Linear(6, 4)
+    trace, out = call(model)
     lines = trace.why(out, -1).lines
     assert lines == ("4 = dimension 0 of model.weight, from outside of the block",)
 

@@ -245,14 +245,31 @@ def test_a_block_of_exec_cannot_be_run_again():
         ask_trial(variables["trace"], count)
 
 
-def leave_early():
+def leave_early(n):
     with record() as trace:
-        return trace
+        if n:
+            return trace
+        torch.ones(2)
+    return trace
+
+
+def leave_at_the_end(n, traces):
+    with record() as traces[0]:
+        x = torch.ones(n)
+        if n:
+            return x + 1
+    return None
 
 
 def test_a_block_that_cannot_stand_alone_is_named():
     with pytest.raises(TrialError, match="'return' outside function"):
-        ask_trial(leave_early(), count)
+        ask_trial(leave_early(1), count)
+
+
+def test_a_block_may_return_at_its_end():
+    traces = [None]
+    leave_at_the_end(3, traces)
+    assert ask_trial(traces[0], count) == count(traces[0], {}) == 2
 
 
 def test_without_forks_it_is_declined(monkeypatch):
