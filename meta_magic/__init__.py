@@ -28,6 +28,7 @@ from meta_magic.errors import (
     TrialError,
     UnfinishedTraceError,
     UnknownDeviceError,
+    WorldError,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from meta_magic.cost.rooflines import Roofline
     from meta_magic.materializing.materialize import materialize
     from meta_magic.materializing.report import FilledTensor, MaterializeReport
+    from meta_magic.ranks.recorded_ranks import record_ranks
     from meta_magic.replaying.replay import replay
     from meta_magic.replaying.verify import verify
     from meta_magic.session.record import meta_like, record
@@ -45,8 +47,10 @@ if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode, ModuleTensor
     from meta_magic.trace.notes import Note
     from meta_magic.trace.options import ValueLimits
+    from meta_magic.trace.sent import Sent
     from meta_magic.trace.signature import SourcePosition
     from meta_magic.trace.trace import Trace
+    from meta_magic.trace.world import World
 
 __all__ = [
     "Cost",
@@ -65,6 +69,7 @@ __all__ = [
     "OpCall",
     "ReplayError",
     "Roofline",
+    "Sent",
     "SourcePosition",
     "TensorMetadata",
     "Trace",
@@ -74,6 +79,8 @@ __all__ = [
     "UnknownOperator",
     "ValueLimits",
     "Work",
+    "World",
+    "WorldError",
     "add_devices",
     "flop_formula",
     "load_ipython_extension",
@@ -81,6 +88,7 @@ __all__ = [
     "meta_like",
     "real",
     "record",
+    "record_ranks",
     "replay",
     "unload_ipython_extension",
     "verify",
@@ -100,6 +108,7 @@ HOMES = {
     "meta_like": "session.record",
     "real": "session.record",
     "record": "session.record",
+    "record_ranks": "ranks.recorded_ranks",
     "replay": "replaying.replay",
     "verify": "replaying.verify",
     "ModuleCall": "trace.calls",
@@ -110,6 +119,8 @@ HOMES = {
     "Note": "trace.notes",
     "SourcePosition": "trace.signature",
     "Trace": "trace.trace",
+    "Sent": "trace.sent",
+    "World": "trace.world",
     "ValueLimits": "trace.options",
 }
 

@@ -12,6 +12,7 @@
   - TrialError
   - UnfinishedTraceError
   - UnknownDeviceError
+  - WorldError
 """
 
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ __all__ = [
     "UnfinishedTraceError",
     "UnknownDeviceError",
     "ValueLimitError",
+    "WorldError",
 ]
 
 
@@ -176,4 +178,15 @@ class UnknownDeviceError(MetaMagicError, LookupError):
         >>> trace.fit("h1000")
         Traceback (most recent call last):
         meta_magic.errors.UnknownDeviceError: ...
+    """
+
+
+class WorldError(MetaMagicError, RuntimeError):
+    """A block asks for another world than it is recorded for, or for another rank.
+
+    Example:
+        >>> with record(world=8):
+        ...     torch.distributed.init_process_group("gloo", rank=0, world_size=4)
+        Traceback (most recent call last):
+        meta_magic.errors.WorldError: ...
     """

@@ -26,8 +26,10 @@ from typing import Any, cast
 import torch
 
 from meta_magic.check.judging import Judge, judge_unread
-from meta_magic.check.records import Part, Request, Subject, read_subject
-from meta_magic.errors import CheckError
+from meta_magic.check.records import Diagnostic, Part, Request, Subject, read_subject
+from meta_magic.errors import CheckError, WorldError
+from meta_magic.ranks.nursery import run_side_by_side
+from meta_magic.ranks.recorded_ranks import find_mismatches, read_ranks
 from meta_magic.session.recording import Recording
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import (
@@ -40,6 +42,9 @@ from meta_magic.trace.options import (
     read_meaning,
 )
 from meta_magic.trace.rerun import list_names, make_rerun
+from meta_magic.trace.sent import SentCalls
+from meta_magic.trace.trace import Trace
+from meta_magic.trace.world import Peers, read_world
 from meta_magic.trials.sandbox import Refused, enter_sandbox
 
 
@@ -60,6 +65,7 @@ def read_options(request: Request) -> Options:
             named=read_meaning(settings["named"]),
             check_values=settings["check_values"],
             is_patient=True,
+            world=read_world(settings["world"], None, settings["per_node"]),
         )
     except ValueError as error:
         raise CheckError(str(error)) from None
@@ -90,7 +96,8 @@ def record_block(
     namespace: dict[str, Any],
     block: Callable[[], object],
     script: tuple[str, CodeType] | None = None,
-) -> Part:
+    options: Options | None = None,
+) -> tuple[Part, Trace]:
     """Run a block under a recording, and return its results.
 
     Args:
@@ -100,8 +107,9 @@ def record_block(
         block: Runs the code.
         script: Text and code of the file, if the block is the whole file. Such a block
             can be recorded again, which repairs need.
+        options: Of the recording; None for those of the request.
     """
-    options = read_options(request)
+    options = read_options(request) if options is None else options
     recording = Recording(file, options=options, namespace=namespace)
     refused = start_sandbox(request)
     rerun = None
@@ -123,25 +131,64 @@ def record_block(
         error = None if is_success else raised
     source = CellSource(text="" if script is None else script[0], file=file)
     trace = recording.finish(error, namespace, source)
-    return Judge(request, refused).judge(replace(trace, rerun=rerun), error)
+    return Judge(request, refused).judge(replace(trace, rerun=rerun), error), trace
 
 
 def run_script(request: Request) -> Iterator[Part]:
-    """Run a script as ``python script.py`` does; yield its one part."""
+    """Run a script as ``python script.py`` or torchrun does; yield its parts."""
+    settings = request.settings
+    if settings["world"] is None:
+        yield run_alone(request)[0]
+        return
+    try:
+        ranks = read_ranks(settings["ranks"], settings["world"])
+        results = run_side_by_side(run_rank, request, ranks, request.seconds)
+    except (ValueError, WorldError) as error:
+        raise CheckError(str(error)) from None
+    for rank, (part, _) in results.items():
+        yield replace(part, name=f"rank {rank}")
+    found = find_mismatches({rank: sent for rank, (_, sent) in results.items()})
+    file = str(request.subject.path)
+    if found:
+        diagnostics = tuple(
+            Diagnostic(
+                rule="hang",
+                level="error",
+                text=str(mismatch),
+                file=file,
+                line=mismatch.line,
+            )
+            for mismatch in found
+        )
+        yield Part(name="ranks", outcome="error", file=file, diagnostics=diagnostics)
+
+
+def run_rank(rank: int, peers: Peers, request: Request) -> tuple[Part, SentCalls]:
+    """Run a script as one process of a world; return its results, and what it sends."""
+    options = read_options(request)
+    world = read_world(request.settings["world"], rank, request.settings["per_node"])
+    part, trace = run_alone(request, options._replace(world=world, peers=peers))
+    return part, SentCalls() if trace is None else trace.sent
+
+
+def run_alone(
+    request: Request, options: Options | None = None
+) -> tuple[Part, Trace | None]:
+    """Run a script in this process; return its results."""
     path = cast("Path", request.subject.path)
     source = path.read_bytes()
     try:
         code: CodeType = compile(source, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        yield judge_unread(error, str(path))
-        return
+        return judge_unread(error, str(path)), None
     main = enter_main(path, request.argv)
-    yield record_block(
+    return record_block(
         request,
         str(path),
         vars(main),
         lambda: exec(code, vars(main)),  # noqa: S102  what was asked for
         (decode_source(source), code),
+        options,
     )
 
 
@@ -170,7 +217,7 @@ def run_function(request: Request) -> Iterator[Part]:
         variables["result"] = value = function(*arguments, **keywords)
         return value
 
-    yield record_block(request, find_file(subject), variables, run)
+    yield record_block(request, find_file(subject), variables, run)[0]
 
 
 def find_file(subject: Subject) -> str:

@@ -127,6 +127,25 @@ def add_run_options(add: Callable[..., Any]) -> None:
         help="record the kernels of this device: cpu (default) or cuda",
     )
     add(
+        "--world",
+        type=int,
+        metavar="N",
+        help="run a script as one of N processes, as torchrun would start them",
+    )
+    add(
+        "--ranks",
+        default="0",
+        metavar="RANKS",
+        help='which of them: "0,7", all, or differing (the first two, the last, and '
+        "those that one of them waits for); what hangs is an error (default: 0)",
+    )
+    add(
+        "--per-node",
+        type=int,
+        metavar="N",
+        help="processes of one machine (default: 8, or all if fewer)",
+    )
+    add(
         "--named",
         default="plan",
         metavar="MEANING",
@@ -234,6 +253,9 @@ def make_request(
             "named": options.named,
             "assume": options.assume,
             "check_values": options.check_values,
+            "world": options.world,
+            "ranks": options.ranks,
+            "per_node": options.per_node,
         },
         limits=parse_budget(options.budget) if options.budget else (),
         seconds=options.timeout,

@@ -77,6 +77,10 @@ def write_line(request: Request) -> str:
     arguments += ["--value-seconds", f"{pick_seconds(request):g}"]
     if settings["as_device"] is not None:
         arguments += ["--as", settings["as_device"]]
+    if settings["world"] is not None:
+        arguments += ["--world", str(settings["world"]), "--rank", settings["ranks"]]
+    if settings["per_node"] is not None:
+        arguments += ["--per-node", str(settings["per_node"])]
     for text in settings["assume"]:
         arguments += ["--assume", text]
     return " ".join([*arguments, *["--check-values"] * settings["check_values"]])

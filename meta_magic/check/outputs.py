@@ -71,6 +71,7 @@ def format_diagnostic(found: Diagnostic, part: Part) -> str:
         FAILS: "error",
         "budget": "budget",
         "changed": "changed",
+        "hang": "hang",
     }
     if not part.traceback:
         heads["error"] = "error"

@@ -88,6 +88,28 @@ OPTIONS: Final = (
         example="%%meta --as cuda",
     ),
     Option(
+        names=("--world",),
+        metavar="N",
+        read=int,
+        help="Record the cell as one of N processes, as torchrun would start them: "
+        "process groups, meshes, DDP, FSDP and DTensor find them, and nothing is sent.",
+        example="%%meta --world 8",
+    ),
+    Option(
+        names=("--rank",),
+        metavar="R",
+        read=int,
+        help="The process to record, from 0 (default: 0).",
+        example="%%meta --world 8 --rank 3",
+    ),
+    Option(
+        names=("--per-node",),
+        metavar="N",
+        read=int,
+        help="Processes of one machine (default: 8, or all if fewer).",
+        example="%%meta --world 16 --per-node 4",
+    ),
+    Option(
         names=("--assume",),
         metavar="WHAT",
         values=("nonzero=all", "nonzero=0.5", "routing=uniform", "values=nan"),

@@ -179,6 +179,7 @@ def read_options(options: Any) -> "Options":
         read_device,
         read_meaning,
     )
+    from meta_magic.trace.world import read_world  # noqa: PLC0415  as well
 
     try:
         return Options(
@@ -189,6 +190,7 @@ def read_options(options: Any) -> "Options":
             read_meaning(options.named),
             options.check_values,
             options.is_patient,
+            read_world(options.world, options.rank, options.per_node),
         )
     except ValueError as error:
         raise UsageError(f"%%meta: {error}") from None

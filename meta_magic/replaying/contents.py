@@ -117,6 +117,8 @@ def follow_call(
             memory.taint(geometry)
         elif index in call.overwritten and storage in raw:
             raw[storage].write(geometry)
+    if call.operator.partly_written and not is_tainted and call.outputs[0] in raw:
+        raw[call.outputs[0]].write(signature.outputs[0])
     if is_made or is_tainted:
         raw |= make_raw(call, plan, is_tainted=is_tainted)
 

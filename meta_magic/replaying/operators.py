@@ -19,14 +19,9 @@ from torch import Generator, Tensor
 from meta_magic.errors import ReplayError
 from meta_magic.recording.intercept.initializers import INITIALIZERS
 from meta_magic.recording.signatures.entries import find_overwritten
-from meta_magic.torch_private.dispatcher import (
-    OpOverload,
-    find_group,
-    find_real_group,
-    schema_of,
-    uses_group,
-    wait_for,
-)
+from meta_magic.replaying.collectives import call_collective
+from meta_magic.torch_private.dispatcher import OpOverload, schema_of
+from meta_magic.torch_private.distributed import uses_group
 from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.signature import (
     NAN,
@@ -98,9 +93,8 @@ class CallArguments:
         if value in (NAN, NEGATIVE_NAN):
             return math.nan if value == NAN else -math.nan
         if isinstance(value, OpaqueArgument):
-            found = find_group(value.text)
-            if found is not None:
-                return found
+            if uses_group(self.signature.op):
+                return value  # a group, which call_collective finds
             raise ReplayError(
                 f"{self.signature.op} was called with {name}={value.text}: the "
                 "recording keeps only this text of the argument"
@@ -193,6 +187,9 @@ GARBLING: Final = aten_names(
 GARBLING_IF_GROWN: Final = frozenset({"aten.histc.out"})
 """Operators that do so only if ``out=`` grows: they read its uninitialized end."""
 
+PARTLY_WRITTEN: Final = {"fsdp.all_gather_copy_in.default": "all_gather_output"}
+"""The argument of which an operator writes only what its first result views."""
+
 READING: Final = frozenset({"aten.from_file.default"})
 """Operators that read something outside of the recording."""
 
@@ -220,6 +217,8 @@ class Operator:
         draws_by_shape: Whether it draws equally many numbers for all valid values.
         draws_blindly: Whether the count of its draws depends on no tensor's values.
         unread: Indices of the tensors of which it reads only the metadata.
+        partly_written: Name of the argument of which it writes the part that its first
+            result views, and reads nothing; None for none.
     """
 
     def __init__(
@@ -231,6 +230,7 @@ class Operator:
         self.is_empty = name in EMPTY
         self.is_setting = name in SETTING
         self.unread: frozenset[int] = frozenset()
+        self.partly_written = PARTLY_WRITTEN.get(name)
         self.reads_metadata = name in LIKE
         self.can_split = name in SPLIT or name in DRAWN
         self.is_random = torch.Tag.nondeterministic_seeded in function.tags
@@ -323,23 +323,6 @@ def find_operator(name: str) -> Operator:
     return Operator(name, function, run)
 
 
-def call_collective(function: Any, **given: Any) -> Any:
-    """Call a collective of a group of one process, and wait for it.
-
-    Raises:
-        ReplayError: The group has other processes, which may never answer.
-    """
-    group = find_real_group(given.values())
-    if group is not None:
-        raise ReplayError(
-            f"{function} takes what {group.size() - 1} other processes of the group "
-            f"{group.group_name} send"
-        )
-    returned = function(**given)
-    wait_for(returned)
-    return returned
-
-
 def find_function(name: str) -> Any:
     """Return torch's operator of a name.
 
@@ -407,7 +390,8 @@ class Usage:
         self.signature = signature
         self.operator = operator
         self.overwritten = _find_overwritten(signature, operator)
-        skipped = self.overwritten | operator.unread
+        partly = [v for n, v in signature.arguments if n == operator.partly_written]
+        skipped = self.overwritten | operator.unread | {*list_indices(partly)}
         n_read = 0 if operator.reads_metadata else len(signature.inputs)
         self.read = tuple(index for index in range(n_read) if index not in skipped)
         self.garbled = frozenset(
@@ -463,8 +447,11 @@ def list_indices(value: object) -> Iterator[int]:
 
 def geometry_after(signature: Signature, index: int) -> Geometry:
     """Return the geometry of an argument after a call, which may resize ``out=``."""
-    after = dict(zip(signature.views, signature.outputs, strict=True))
-    return after.get(index, signature.inputs[index])
+    before = signature.inputs[index]
+    pairs = zip(signature.views, signature.outputs, strict=True)
+    # Results may be several arguments on one storage, of which the first counts.
+    after = [geometry for argument, geometry in pairs if argument == index]
+    return before if not after or before in after else after[-1]
 
 
 def is_dense(geometry: Geometry) -> bool:

@@ -30,6 +30,7 @@ from meta_magic.trace.options import (
 )
 from meta_magic.trace.rerun import Rerun, list_names, make_rerun
 from meta_magic.trace.trace import Trace
+from meta_magic.trace.world import read_world
 
 
 class record:  # noqa: N801  a context manager is named as a function
@@ -56,6 +57,11 @@ class record:  # noqa: N801  a context manager is named as a function
             anyway.
         cache: Whether a call whose signature was seen before skips torch's meta kernel.
             ``False`` runs every kernel, for checking.
+        world: Number of processes to record one of, none of which need be there:
+            ``init_process_group``, meshes, DDP, FSDP and DTensor find them.
+            ``trace.world`` and ``trace.sent`` say more.
+        rank: The process to record, from 0.
+        per_node: Processes of one machine; 8 by default, or all if fewer.
 
     Returns:
         The :class:`Trace`, complete when the block has ended, also by an exception.
@@ -67,7 +73,7 @@ class record:  # noqa: N801  a context manager is named as a function
         ['aten.ones.default', 'aten.ones.default', 'aten.mm.default']
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is an option of its own
         self,
         *,
         cache: bool = True,
@@ -76,25 +82,28 @@ class record:  # noqa: N801  a context manager is named as a function
         assume: str | Sequence[str] = (),
         named: str = "plan",
         check_values: bool = False,
+        world: int | None = None,
+        rank: int | None = None,
+        per_node: int | None = None,
     ) -> None:
-        self._options = read_options(
+        self.options = read_options(
             cache=cache,
             limits=limits,
             as_device=as_device,
             assume=assume,
             named=named,
             check_values=check_values,
-        )
+        )._replace(world=read_world(world, rank, per_node))
         self._handle = TraceHandle()
 
     def __enter__(self) -> Trace:
         code = sys._getframe(1).f_code
         namespace = read_variables(sys._getframe(1))
-        self._rerun = _find_rerun(sys._getframe(1), namespace, self._options)
+        self._rerun = _find_rerun(sys._getframe(1), namespace, self.options)
         self._recording = Recording(
             code.co_filename,
             code,
-            self._options,
+            self.options,
             entry_points=ENTRY_POINTS,
             namespace=namespace,
         )

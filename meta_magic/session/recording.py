@@ -14,7 +14,7 @@ from itertools import chain
 from types import CodeType, MappingProxyType
 from typing import Any, Final, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from meta_magic.recording.as_device.attention import DeviceAttention
 from meta_magic.recording.as_device.autocast import DeviceAutocast
@@ -28,6 +28,7 @@ from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.live_versions import find_uncounted_versions
 from meta_magic.recording.identities.origins import Origin, has_origins, keep_origins
+from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.backward_passes import BackwardPasses
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.constructors import NewOfSubclass
@@ -61,7 +62,7 @@ from meta_magic.session.threads import ProcessWatch, TaskWatch, ThreadWatch
 from meta_magic.session.trees import TreeFinder, modules_in
 from meta_magic.session.values_on_demand import ValuesOnDemand
 from meta_magic.torch_private.dispatcher import kernels_put_in
-from meta_magic.torch_private.modes import dispatch_mode_stack
+from meta_magic.torch_private.modes import DisableTorchFunction, dispatch_mode_stack
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Options, ValueLimits
@@ -116,6 +117,7 @@ class Recording:
         self._programs = ProgramBuilder(write, options.device)
         self._real_memory = RealMemory(write.sites, write.diagnostics)
         self._threads, self._tasks = ThreadWatch(), TaskWatch()
+        self._world = options.world
         self._plan = DevicePlan(
             write.registry, write.sites, options, write.diagnostics.note
         )
@@ -195,6 +197,7 @@ class Recording:
             ProcessWatch(note),
             DataSources(note, saver, loader, self._shared, self._capture),
             *make_device_contexts(plan, note, write.draws, compute),
+            *make_world_contexts(options, plan, self._values, registry),
             NewOfSubclass(registry.forget),
             GeneratorStates(
                 write.draws, self._values, saver.compute, write.diagnostics
@@ -269,6 +272,7 @@ class Recording:
             error_line=write.sites.find_error_line(error),
             roots=tuple(None if root is None else weakref.ref(root) for root in roots),
             failed=find_failed_call(error, self._modes, write.registry, self._borrowed),
+            world=self._world,
         )
         keep_origin(write, program, trees, module_by_number, modules_in(namespace))
         self._values.keep_for_later(program)
@@ -295,6 +299,40 @@ class Recording:
             if f"{namespace}::{name}" in self._autocast.foreign:
                 text = f"{op} casts by a kernel of its own under autocast, not on meta"
                 self._written.diagnostics.caveats[text, None] = None
+
+
+def make_world_contexts(
+    options: Options,
+    plan: DevicePlan,
+    values: ValuesOnDemand,
+    registry: TensorRegistry,
+) -> tuple[AbstractContextManager[Any], ...]:
+    """Return the context managers that give a block its world; () if it has none."""
+    if options.world is None:
+        return ()
+    # Nothing of torch.distributed is imported for a block of one process.
+    from meta_magic.recording.intercept.world import (  # noqa: PLC0415
+        messages,
+        planned_world,
+        torch_on_meta,
+    )
+
+    def read(tensor: Tensor) -> Tensor | None:
+        with DisableTorchFunction():
+            return values.peek(tensor, registry.read(tensor))
+
+    def note_received(tensor: Tensor) -> None:
+        with DisableTorchFunction():
+            values.note_received(registry.read(tensor))
+
+    contexts = (
+        planned_world.PlannedWorld(options.world),
+        torch_on_meta.TorchOnMeta(plan),
+    )
+    if options.peers is None:
+        return contexts
+    handed = messages.Messages(options.world, options.peers, read, note_received)
+    return *contexts, handed
 
 
 def pick_cache(options: Options) -> SignatureCache:

@@ -44,6 +44,7 @@ from meta_magic.session.assumptions import (
     guess_values,
 )
 from meta_magic.session.operand_names import read_variables
+from meta_magic.session.other_ranks import OtherRanks
 from meta_magic.session.plain_use import describe_outside
 from meta_magic.session.program_builder import LiveColumns, Written
 from meta_magic.torch_private.modes import DisableTorchFunction, is_real_below
@@ -79,6 +80,7 @@ class ValuesOnDemand:
 
     Attributes:
         prepare: Called with tensors before their values are read.
+        others: Follows values that rest on other processes; None without a world.
     """
 
     def __init__(
@@ -102,6 +104,8 @@ class ValuesOnDemand:
         self._budget = ValueBudget(options.limits, self._describe, show)
         self._little = ValueBudget(options.limits.little(), self._describe, show)
         self._beyond: dict[tuple[str, Any], int] = {}
+        world, note = options.world, written.diagnostics.note
+        self.others = None if world is None else OtherRanks(world, note)
 
     def evaluate(self, table: OpTable, given: Given) -> Any:
         """Return the result of an operator on the values of its inputs.
@@ -243,6 +247,21 @@ class ValuesOnDemand:
             chosen, budget, stops_at_limit=not can_wait, can_assume=False
         )[0]
 
+    def check_saved(self, chosen: Inputs, what: str) -> None:
+        """Refuse to save values that rest on other processes.
+
+        Raises:
+            MissingValueError: They do.
+        """
+        if self.others is not None:
+            storages = [seen[1].number for _, seen in chosen if seen[1] is not None]
+            self.others.refuse(self._snapshot(), storages, what)
+
+    def note_received(self, seen: Seen) -> None:
+        """Note that a tensor holds what another process really sent."""
+        if self.others is not None and seen[1] is not None:
+            self.others.forget(self._snapshot(), seen[1].number)
+
     def state_at(self, source: int) -> Tensor | None:
         """Return the state of a CPU generator; None if that is beyond the limits."""
         return self._evaluator.state_at(self._snapshot(), source, self._budget)
@@ -318,13 +337,17 @@ class ValuesOnDemand:
                 if found is not None:
                     return _copy_views(chosen, found[0]), found[1]
         self.prepare([tensor for tensor, _ in chosen])
-        return self._evaluator.evaluate(
-            self._snapshot(),
+        program = self._snapshot()
+        values = self._evaluator.evaluate(
+            program,
             wanted,
             budget,
             can_assume=can_assume,
             stops_at_limit=stops_at_limit,
         )
+        if self.others is not None:
+            self.others.note(program, [number for number, _ in wanted])
+        return values
 
     def _describe(self) -> str:
         """Return what is computed now, such as ``loss, line 33``."""

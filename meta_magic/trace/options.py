@@ -8,6 +8,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import torch
 
+from meta_magic.trace.world import Peers, World
+
 LITTLE_NBYTES: Final = 64 * 2**20
 LITTLE_FLOPS: Final = 10**10
 """Limits of a value that the user did not ask for, on any machine."""
@@ -88,6 +90,8 @@ class Options(NamedTuple):
         check_values: Whether unknown indices and classes are computed to check them.
         is_patient: Whether the oracle waits for the CPU's answer as long as it takes,
             so that the answer does not depend on how busy the machine is.
+        world: The processes that the block is recorded for; None for this one alone.
+        peers: Those that are recorded at the same time; None if only this one is.
     """
 
     cache: bool = True
@@ -98,6 +102,8 @@ class Options(NamedTuple):
     named: NamedMeaning = "plan"
     check_values: bool = False
     is_patient: bool = False
+    world: World | None = None
+    peers: Peers | None = None
 
 
 def read_device(name: str | None) -> tuple[DeviceName, int | None]:

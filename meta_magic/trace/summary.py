@@ -63,6 +63,7 @@ def format_summary(trace: "Trace", depth: int | None = None) -> str:
     lines = [failure, format_headline(trace)] if failure else [format_headline(trace)]
     lines += [format_raised(call) for call in trace.ops[-1:] if call.raised]
     lines += [format_note(note) for note in trace.notes]
+    lines += format_sent(trace)
     for root in trace.modules:
         lines += align([*format_lines(build_tree(root, trace.module_calls), depth)])
     return "\n".join(lines)
@@ -78,6 +79,8 @@ def format_headline(trace: "Trace") -> str:
     n_operators = trace.program.n_calls
     parts.append(f"{n_operators:,} operator{'' if n_operators == 1 else 's'}")
     parts.append(f"as on {trace.program.as_device}")
+    if trace.world is not None:
+        parts.append(f"rank {trace.world.rank} of {trace.world.size}")
     if trace.flops:
         parts.append(format_flops(trace.flops))
     peaks = trace.memory.peak_by_place.items()
@@ -91,6 +94,19 @@ def format_headline(trace: "Trace") -> str:
     if trace.error:
         parts.append(f"stopped by {trace.error.split(':')[0]}")
     return " · ".join(parts)
+
+
+def format_sent(trace: "Trace") -> list[str]:
+    """Return a line for each kind of collective, with its number and bytes."""
+    calls_by_kind: dict[tuple[str, int, str], list[int]] = {}
+    for sent in trace.sent if trace.world is not None else ():
+        kind = sent.kind, len(sent.ranks), sent.dtype
+        calls_by_kind.setdefault(kind, []).append(sent.nbytes)
+    return [
+        f"sends: {len(sizes)} {kind} among {n_ranks} ranks, "
+        f"{format_bytes(sum(sizes))} of {dtype}"
+        for (kind, n_ranks, dtype), sizes in calls_by_kind.items()
+    ]
 
 
 def format_raised(call: "OpCall") -> str:

@@ -16,8 +16,10 @@ from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.notes import CellSource, Note
 from meta_magic.trace.program import Program
 from meta_magic.trace.rerun import Rerun
+from meta_magic.trace.sent import SentCalls, list_sent
 from meta_magic.trace.sequences import ModuleCalls, OpCalls
 from meta_magic.trace.table import build_table, list_columns
+from meta_magic.trace.world import World
 
 if TYPE_CHECKING:
     import os
@@ -58,6 +60,8 @@ class Trace:
         rerun: The block's text and variables, to record it again in this process.
             Neither compared nor pickled; None for a block that was run by ``exec``.
         failed: The call of the user's code that raised; neither compared nor pickled.
+        world: The processes that the block was recorded for, and which of them it is;
+            None for a block of one process.
 
     Example:
         >>> with record() as trace:
@@ -79,6 +83,7 @@ class Trace:
     )
     rerun: Rerun | None = field(default=None, compare=False, repr=False)
     failed: FailedCall | None = field(default=None, compare=False, repr=False)
+    world: World | None = None
 
     def __getstate__(self) -> dict[str, object]:
         # Without cached properties, and without references to live objects.
@@ -112,6 +117,20 @@ class Trace:
             self.program.signatures, self.program.count_signatures(), strict=True
         )
         return sum(n * (count_flops(signature) or 0) for signature, n in counts if n)
+
+    @cached_property
+    def sent(self) -> SentCalls:
+        """What the process sends: :class:`Sent` records of its collectives, in order.
+
+        Example:
+            >>> import meta_magic, torch.distributed as dist
+            >>> with meta_magic.record(world=8) as trace:
+            ...     dist.init_process_group("nccl")
+            ...     dist.all_reduce(torch.ones(2, 3))
+            >>> trace.sent[0].kind, trace.sent[0].nbytes, trace.sent[0].ranks
+            ('all_reduce', 24, (0, 1, 2, 3, 4, 5, 6, 7))
+        """
+        return list_sent(self)
 
     @cached_property
     def columns(self) -> "Columns":

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
+from meta_magic.torch_private.distributed import make_finished_work
+
 
 def grouped_mm(
     a: Tensor,
@@ -202,11 +204,28 @@ def multiply_and_add(bias: Tensor, a: Tensor, b: Tensor, **scales: Any) -> Any:
     return torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device="meta")
 
 
+def return_and_finish(tensors: list[Tensor], *_: Any) -> Any:
+    """Return the tensors of a collective, and its handle, which holds them."""
+    return tensors, make_finished_work(list(tensors))
+
+
+def finish(tensors: list[Tensor], *_: Any) -> Any:
+    """Return the handle of a collective or message, which holds its tensors."""
+    return make_finished_work(list(tensors))
+
+
 SHORT_KERNELS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "aten.addmm.default": multiply_and_add,
         # On a device it wraps its argument; torch's meta kernel makes a new tensor.
         "_c10d_functional._wrap_tensor_autograd.default": torch.ops.aten.alias.default,
+        # DDP takes the tensors from the handle; torch's meta kernel gives an empty one.
+        "c10d.allreduce_.default": return_and_finish,
+        "c10d.broadcast_.default": return_and_finish,
+        "c10d.allreduce_coalesced_.default": finish,
+        # A process waits for a message, and until then holds its tensor.
+        "c10d.send.default": finish,
+        "c10d.recv_.default": finish,
     }
 )
 """Short kernels by the operator's name."""

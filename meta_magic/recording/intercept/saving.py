@@ -140,6 +140,8 @@ class Saver:
                 f"{name} cannot write a tensor on meta of layout {strange.layout}, "
                 f"which has no values. {ADVICE}."
             )
+        if can_wait:
+            self._values.check_saved(chosen, name)
         try:
             reals = self._values.read(chosen, can_wait=can_wait)
         except MissingValueError as error:

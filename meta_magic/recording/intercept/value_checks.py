@@ -287,6 +287,13 @@ class ValueSource(Protocol):
             MissingValueError: They cannot be computed, or take too much.
         """
 
+    def check_saved(self, chosen: Inputs, what: str) -> None:
+        """Refuse to save values that rest on other processes.
+
+        Raises:
+            MissingValueError: They do.
+        """
+
     def state_at(self, source: int) -> Tensor | None:
         """Return the state of a CPU generator as if the draws before had been made.
 

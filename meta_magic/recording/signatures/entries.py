@@ -300,6 +300,7 @@ def sharing_of_inputs(inputs: Inputs) -> tuple[object, ...]:
 
 OF_C10D: Final = "c10d."
 SENDING: Final = "c10d.send.default"
+RECEIVING: Final = frozenset({"c10d.recv_.default", "c10d.recv_any_source_.default"})
 REDUCED: Final = "tensors"
 """Name of the argument that a collective reads and writes."""
 
@@ -336,6 +337,8 @@ def find_overwritten(op: str, names: Sequence[str]) -> frozenset[str]:
         ``FakeProcessGroup.hpp`` and ``ProcessGroupGloo.cpp`` of torch 2.13: each output
         is copied to, also by the group that sends nothing.
     """
+    if op in RECEIVING:
+        return frozenset({REDUCED})
     outputs = (name for name in names if name.startswith("output"))
     return frozenset(outputs if is_collective(op) else ())
 

@@ -22,7 +22,7 @@ from meta_magic.recording.signatures.entries import (
     find_written_statistics,
     plain_float,
 )
-from meta_magic.torch_private.dispatcher import describe_group
+from meta_magic.torch_private.distributed import describe_group
 from meta_magic.torch_private.modes import is_deterministic
 from meta_magic.trace.signature import (
     NAN,

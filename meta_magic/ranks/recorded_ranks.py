@@ -1,0 +1,264 @@
+"""``mm.record_ranks``: a script recorded as several processes of a world.
+
+The stages of a pipeline differ, the last shard is smaller, ``if rank == 0:`` saves. One
+recording shows one of them. Read :func:`record_ranks` first.
+"""
+
+import os
+import runpy
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from meta_magic.errors import WorldError
+from meta_magic.ranks.nursery import run_side_by_side
+from meta_magic.session.record import record
+from meta_magic.trace.sent import Sent
+from meta_magic.trace.trace import Trace
+from meta_magic.trace.units import format_bytes
+from meta_magic.trace.world import Peers, describe_ranks, read_world
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BETWEEN_TWO: Final = ("send", "recv")
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The first collective of a group at which two processes differ: it hangs.
+
+    Attributes:
+        ranks: The processes of the group.
+        call: Which collective of the group it is, from 1.
+        first: One process.
+        first_sent: What it calls; None if it calls no more.
+        second: The other process.
+        second_sent: What that one calls; None if it calls no more.
+    """
+
+    ranks: tuple[int, ...]
+    call: int
+    first: int
+    first_sent: Sent | None
+    second: int
+    second_sent: Sent | None
+
+    @property
+    def line(self) -> int | None:
+        """The line at which the first process differs; None if that is not known."""
+        sent = self.first_sent or self.second_sent
+        return None if sent is None else sent.line
+
+    def __str__(self) -> str:
+        first = describe_call(self.first, self.first_sent)
+        second = describe_call(self.second, self.second_sent)
+        return (
+            f"ranks {describe_ranks(self.ranks)}, collective {self.call}: {first}, "
+            f"{second}: this hangs, or mixes tensors"
+        )
+
+
+def describe_call(rank: int, sent: Sent | None) -> str:
+    """Return what a process calls, as text."""
+    if sent is None:
+        return f"rank {rank} calls no more"
+    at = "" if sent.line is None else f" in line {sent.line}"
+    size = f"{format_bytes(sent.nbytes)} of {sent.dtype}"
+    return f"rank {rank} calls {sent.kind}{at} ({size})"
+
+
+class Ranks(Mapping[int, Trace]):
+    """The traces of the recorded processes, by rank.
+
+    ``ranks[0]`` is the trace of rank 0; ``print(ranks)`` shows a line for each.
+    """
+
+    def __init__(self, traces: Mapping[int, Trace]) -> None:
+        self._traces = dict(sorted(traces.items()))
+
+    def __getitem__(self, rank: int) -> Trace:
+        return self._traces[rank]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._traces)
+
+    def __len__(self) -> int:
+        return len(self._traces)
+
+    @property
+    def mismatches(self) -> tuple[Mismatch, ...]:
+        """Where recorded processes call other collectives than the others: hangs."""
+        return find_mismatches({rank: trace.sent for rank, trace in self.items()})
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a row for each recorded process.
+
+        Columns: ``rank``; the bytes at its peak, in all (``peak_nbytes``) and of each
+        category (``parameter``, ``gradient``, ...); ``n_sent`` and ``sent_nbytes``, the
+        number and bytes of its collectives; ``error``, what ended it, or None.
+        """
+        import pandas as pd  # noqa: PLC0415  takes a second
+
+        return pd.DataFrame([*map(summarize, self, self.values())])
+
+    def show(self) -> None:
+        """Print the table, and what hangs."""
+        print(self)  # noqa: T201  what was asked for
+
+    def __str__(self) -> str:
+        lines = [describe_rank(rank, trace) for rank, trace in self.items()]
+        return "\n".join([*lines, *map(str, self.mismatches)])
+
+    def __repr__(self) -> str:
+        return f"<Ranks {describe_ranks(list(self))}>"
+
+
+def summarize(rank: int, trace: Trace) -> dict[str, Any]:
+    """Return one row of the table of ranks."""
+    memory, peak = trace.memory, trace.memory.peak_index
+    held = memory.live_by_category.items() if peak is not None else ()
+    return {
+        "rank": rank,
+        "peak_nbytes": memory.peak_nbytes,
+        **{name: live[peak or 0] for name, live in held},
+        "n_sent": len(trace.sent),
+        "sent_nbytes": sum(sent.nbytes for sent in trace.sent),
+        "error": trace.error,
+    }
+
+
+def describe_rank(rank: int, trace: Trace) -> str:
+    """Return one line of the text about ranks."""
+    row = summarize(rank, trace)
+    peak, sent = map(format_bytes, (row["peak_nbytes"], row["sent_nbytes"]))
+    error = f"; {trace.error}" if trace.error else ""
+    n_sent = row["n_sent"]
+    word = "collective" if n_sent == 1 else "collectives"
+    return f"rank {rank}: {peak} at the peak, {n_sent} {word} of {sent}{error}"
+
+
+def find_mismatches(sent: Mapping[int, Sequence[Sent]]) -> tuple[Mismatch, ...]:
+    """Return for each group the first collective at which two processes differ.
+
+    Args:
+        sent: What each recorded process sends, by its rank.
+    """
+    groups = {
+        one.ranks: None
+        for calls in sent.values()
+        for one in calls
+        if one.kind not in BETWEEN_TWO and len(one.ranks) > 1
+    }
+    return tuple(filter(None, (find_mismatch(group, sent) for group in groups)))
+
+
+def find_mismatch(
+    group: tuple[int, ...], sent: Mapping[int, Sequence[Sent]]
+) -> Mismatch | None:
+    """Return the first collective of a group at which two processes differ."""
+    calls = {
+        rank: [s for s in calls if s.ranks == group and s.kind not in BETWEEN_TWO]
+        for rank, calls in sent.items()
+        if rank in group
+    }
+    if not calls:
+        return None
+    first, *others = calls
+    found = []
+    for other in others:
+        pair = calls[first], calls[other]
+        for number in range(max(map(len, pair))):
+            a, b = (each[number] if number < len(each) else None for each in pair)
+            if a is None or b is None or a.matches != b.matches:
+                found.append(Mismatch(group, number + 1, first, a, other, b))
+                break
+    return min(found, key=lambda mismatch: mismatch.call, default=None)
+
+
+def record_ranks(
+    script: "str | os.PathLike[str]",
+    world: int,
+    ranks: str | Sequence[int] = "differing",
+    *,
+    args: Sequence[str] = (),
+    per_node: int | None = None,
+    timeout: float = 300.0,
+    **options: Any,
+) -> Ranks:
+    r"""Record a script as several processes of a world, side by side.
+
+    Each is recorded in a process of its own. They hand each other whole numbers and
+    pickled objects, as the stages of a pipeline need them; a process that another one
+    waits for is recorded, too.
+
+    Args:
+        script: Path of a Python script, as torchrun would run it.
+        world: How many processes there are.
+        ranks: Which are recorded: ``"differing"`` for the first two, the last, and
+            those that one of them waits for; ``"all"``; ``"0,7"``; or a sequence.
+        args: Arguments of the script.
+        per_node: Processes of one machine; 8 by default, or all if fewer.
+        timeout: Seconds that all may take together.
+        **options: Options of :class:`record`.
+
+    Raises:
+        ValueError: There is no such rank.
+        WorldError: A process ended without a trace, or it took too long.
+
+    Example:
+        >>> from pathlib import Path
+        >>> text = "import torch, torch.distributed as dist\n"
+        >>> text += "dist.init_process_group('gloo'); dist.all_reduce(torch.ones(4))"
+        >>> _ = Path("train.py").write_text(text)
+        >>> print(record_ranks("train.py", world=4, ranks="0,3"))
+        rank 0: 16 bytes at the peak, 1 collective of 16 bytes
+        rank 3: 16 bytes at the peak, 1 collective of 16 bytes
+    """
+    path = Path(script).resolve()
+    if not path.is_file():
+        raise WorldError(f"there is no script {os.fspath(script)!r}")
+    given = {
+        "script": str(path),
+        "args": list(args),
+        "options": {**options, "world": world, "per_node": per_node},
+    }
+    chosen = read_ranks(ranks, world)
+    return Ranks(run_side_by_side(record_script, given, chosen, timeout))
+
+
+def record_script(rank: int, peers: Peers, given: dict[str, Any]) -> Trace:
+    """Return the trace of a script that is run as one process of a world."""
+    script = given["script"]
+    sys.argv = [script, *given["args"]]
+    sys.path.insert(0, str(Path(script).parent))
+    block = record(rank=rank, **given["options"])
+    block.options = block.options._replace(peers=peers)
+    with suppress(Exception, SystemExit), block as trace:  # the error is in the trace
+        runpy.run_path(script, run_name="__main__")
+    return trace
+
+
+def read_ranks(ranks: str | Sequence[int], world: int) -> tuple[int, ...]:
+    """Return the processes that a user names, in order.
+
+    Raises:
+        ValueError: There is no such rank.
+    """
+    if ranks == "differing":
+        return tuple(sorted({0, min(1, world - 1), world - 1}))
+    if ranks == "all":
+        return tuple(range(world))
+    if isinstance(ranks, str):
+        try:
+            ranks = [int(part) for part in ranks.split(",")]
+        except ValueError:
+            raise ValueError(
+                f'ranks are "differing", "all" or numbers as "0,7", not {ranks!r}'
+            ) from None
+    for rank in ranks:
+        read_world(world, rank)
+    return tuple(sorted({*ranks}))

@@ -1,0 +1,96 @@
+"""Replace what torch.distributed and DTensor do wrongly on meta, in a world.
+
+Without this DDP fails when it rebuilds its buckets, and ``fully_shard`` refuses the
+meta tensors of a cell. ``torch_private/distributed.py`` names each function, and says
+what happens without its replacement.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.torch_private.distributed import (
+    GET_ACCELERATOR,
+    find_check_of_fully_shard,
+    find_device_of_propagation,
+    find_propagation,
+    find_random_support,
+    find_reducer,
+    list_shards,
+)
+from meta_magic.torch_private.modes import DisableTorchFunction, TorchDispatchMode
+from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.snapshot import WithoutModes
+
+CPU = torch.device("cpu")
+
+
+class TorchOnMeta(Replacements):
+    """Replaces them, within the block.
+
+    Args:
+        plan: Knows the planned devices.
+    """
+
+    def __init__(self, plan: DevicePlan) -> None:
+        super().__init__()
+        self._plan = plan
+
+    def __enter__(self) -> None:
+        replacements: list[tuple[tuple[Any, str], Callable[..., Any]]] = [
+            (find_reducer(), rebuild_buckets),
+            (find_check_of_fully_shard(), self._check_shards),
+            (find_propagation(), propagate_alone),
+            (find_device_of_propagation(), make_fake_on_cpu),
+            *((pair, lambda *_: False) for pair in find_random_support()),
+        ]
+        for (owner, name), function in replacements:
+            self.replace_here(owner, {name: function})
+        self.wrap(GET_ACCELERATOR, lambda _: self._find_accelerator)
+
+    def _check_shards(self, plain: Any, group: Any) -> None:
+        """Refuse the parameters that the code put on meta by name, and no others."""
+        if any(map(self._plan.is_on_meta, list_shards(group))):
+            plain(group)
+
+    def _find_accelerator(self, _: Any = None) -> torch.device:
+        return torch.device("cuda") if self._plan.is_for_cuda else CPU
+
+
+class KeptIndices(TorchDispatchMode):
+    """Leaves real tensors as they are where they would be copied to from meta."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
+        del types
+        is_copy = func is torch.ops.aten.copy_.default
+        if is_copy and args[1].is_meta and not args[0].is_meta:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def rebuild_buckets(plain: Callable[[Any], bool], reducer: Any) -> bool:
+    """Rebuild the buckets of DDP; the first process sends its order, which this has."""
+    mode: Any = KeptIndices
+    with mode():
+        return plain(reducer)
+
+
+def propagate_alone(plain: Any, *args: Any, **kwargs: Any) -> Any:
+    """Work out the shape of a result without the modes of the recording."""
+    with DisableTorchFunction(), WithoutModes():
+        return plain(*args, **kwargs)
+
+
+def make_fake_on_cpu(_: Any, spec: Any) -> Tensor:
+    """Return a fake tensor for a DTensor, on the CPU."""
+    like = spec.tensor_meta
+    return torch.empty_strided(like.shape, like.stride, dtype=like.dtype, device=CPU)

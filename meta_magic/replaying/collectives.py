@@ -1,0 +1,292 @@
+"""Replay collectives: in a group of one process, and in the groups of a planned world.
+
+``dist.all_reduce(metric); metric.item()`` in a block with ``world=8`` has a value only
+if one knows what the other seven processes hold. They are taken to hold what this one
+holds; the recording notes that where the value is read. Read :func:`call_collective`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from meta_magic.errors import ReplayError
+from meta_magic.torch_private.dispatcher import schema_of
+from meta_magic.torch_private.distributed import find_group, find_real_group, wait_for
+from meta_magic.trace.signature import OpaqueArgument
+from meta_magic.trace.world import Group, find_reduction
+from meta_magic.trace.world import find_group as find_planned
+
+Given = Mapping[str, Any]
+
+
+class Alike(NamedTuple):
+    """What a collective gives where each process holds what this one holds.
+
+    Attributes:
+        n: How many processes take part.
+        me: This one among them.
+        reduction: How values are reduced; None for what does not.
+        to: The root, or the other process of a message, among them; None for none.
+    """
+
+    n: int
+    me: int
+    reduction: str | None
+    to: int | None
+
+    def reduce(self, tensor: Tensor) -> Tensor:
+        """Return a tensor reduced over all processes."""
+        if self.reduction == "sum":
+            return tensor * self.n
+        if self.reduction == "product":
+            return tensor**self.n
+        if self.reduction == "bxor" and self.n % 2 == 0:
+            return torch.zeros_like(tensor)
+        return tensor.clone()  # the mean, the least, the largest of equal values
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Return the tensors of all processes, one after the other."""
+        return tensor.repeat(self.n, *[1] * (tensor.dim() - 1))
+
+    def my_part(self, tensor: Tensor, sizes: Sequence[int] = ()) -> Tensor:
+        """Return the rows that this process gets of a tensor.
+
+        Args:
+            tensor: A tensor of all rows.
+            sizes: How many rows each process gets; equally many if empty.
+        """
+        parts: Any = tensor.split(list(sizes)) if sizes else tensor.tensor_split(self.n)
+        part: Tensor = parts[self.me]
+        return part
+
+
+# Collectives that write into their arguments
+
+
+def reduce_all(alike: Alike, given: Given) -> None:
+    """Reduce tensors, for all processes."""
+    for tensor in given["tensors"]:
+        tensor.copy_(alike.reduce(tensor))
+
+
+def reduce_to_one(alike: Alike, given: Given) -> None:
+    """Reduce tensors, for the root alone."""
+    if alike.to == alike.me:
+        reduce_all(alike, given)
+
+
+def keep(_: Alike, __: Given) -> None:
+    """Broadcast what this process has already."""
+
+
+def gather_lists(_: Alike, given: Given) -> None:
+    """Gather each tensor into a list of tensors."""
+    names = ("output_tensors", "input_tensors"), ("output_lists", "input_list")
+    outputs, inputs = next(pair for pair in names if pair[0] in given)
+    for made, tensor in zip(given[outputs], given[inputs], strict=False):
+        for output in made:
+            output.copy_(tensor)
+
+
+def gather_rows(alike: Alike, given: Given) -> None:
+    """Gather each tensor into the rows of another."""
+    for output, tensor in pair_rows(given):
+        output.view(-1).copy_(alike.gather(tensor.reshape(-1)))
+
+
+def reduce_rows(alike: Alike, given: Given) -> None:
+    """Reduce rows, of which this process gets its part."""
+    for output, tensor in pair_rows(given):
+        part = alike.my_part(tensor.reshape(-1))
+        output.copy_(alike.reduce(part).view_as(output))
+
+
+def pair_rows(given: Given) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each output with its input: one pair, or those of coalesced calls."""
+    if "outputs" in given:
+        yield from zip(given["outputs"], given["inputs"], strict=True)
+    else:
+        yield given["output_tensor"], given["input_tensor"]
+
+
+def reduce_lists(alike: Alike, given: Given) -> None:
+    """Reduce lists of tensors, of which this process gets one each."""
+    pairs = zip(given["output_tensors"], given["input_tensors"], strict=True)
+    for output, parts in pairs:
+        output.copy_(alike.reduce(parts[alike.me]))
+
+
+def scatter_lists(alike: Alike, given: Given) -> None:
+    """Get one tensor of each list."""
+    pairs = zip(given["output_tensors"], given["input_tensors"], strict=True)
+    for output, parts in pairs:
+        output.copy_(parts[alike.me])
+
+
+def exchange_lists(alike: Alike, given: Given) -> None:
+    """Send one tensor to each process, and get one of each."""
+    for output in given["output_tensors"]:
+        output.copy_(given["input_tensors"][alike.me])
+
+
+def exchange_rows(alike: Alike, given: Given) -> None:
+    """Send rows to each process, and get rows of each."""
+    output = given["output"]
+    output.copy_(exchange(alike, given).view_as(output))
+
+
+# Collectives that return new tensors
+
+
+def exchange(alike: Alike, given: Given) -> Tensor:
+    """Return the rows that all processes send to this one."""
+    part = alike.my_part(given["input"], given["input_split_sizes"])
+    return alike.gather(part)
+
+
+def reduced(alike: Alike, given: Given) -> Tensor:
+    """Return a tensor that is reduced over all processes."""
+    return alike.reduce(given["input"])
+
+
+def gathered(alike: Alike, given: Given) -> Tensor:
+    """Return the rows of all processes."""
+    return alike.gather(given["input"])
+
+
+def part_reduced(alike: Alike, given: Given) -> Tensor:
+    """Return this process's part of the reduced rows."""
+    return alike.reduce(alike.my_part(given["input"]))
+
+
+def reduce_in_place(alike: Alike, given: Given) -> Any:
+    """Reduce tensors, and return them."""
+    for tensor in given["inputs"]:
+        tensor.copy_(alike.reduce(tensor))
+    return given["inputs"]
+
+
+def write(make: Callable[[Alike, Given], Tensor]) -> Callable[[Alike, Given], Any]:
+    """Have ``make`` write its result into ``out``."""
+    return lambda alike, given: given["out"].copy_(make(alike, given))
+
+
+def for_each(
+    make: Callable[[Alike, Given], Tensor],
+) -> Callable[[Alike, Given], Any]:
+    """Have ``make`` run for each of several tensors."""
+    return lambda alike, given: [make(alike, {"input": t}) for t in given["inputs"]]
+
+
+def shard_dimension(alike: Alike, given: Given) -> Tensor:
+    """Return a tensor that is sharded along another dimension."""
+    mine = given["input"].tensor_split(alike.n, dim=given["shard_dim"])[alike.me]
+    return torch.cat([mine] * alike.n, dim=given["gather_dim"])
+
+
+RUN_BY_NAME: Final[Mapping[str, Callable[[Alike, Given], Any]]] = {
+    "c10d.allreduce_": reduce_all,
+    "c10d.allreduce_coalesced_": reduce_all,
+    "c10d.reduce_": reduce_to_one,
+    "c10d.broadcast_": keep,
+    "c10d.allgather_": gather_lists,
+    "c10d.allgather_coalesced_": gather_lists,
+    "c10d.gather_": gather_lists,
+    "c10d._allgather_base_": gather_rows,
+    "c10d.allgather_into_tensor_coalesced_": gather_rows,
+    "c10d.reduce_scatter_": reduce_lists,
+    "c10d._reduce_scatter_base_": reduce_rows,
+    "c10d.reduce_scatter_tensor_coalesced_": reduce_rows,
+    "c10d.scatter_": scatter_lists,
+    "c10d.alltoall_": exchange_lists,
+    "c10d.alltoall_base_": exchange_rows,
+    "_c10d_functional.all_reduce": reduced,
+    "_c10d_functional.all_reduce_": lambda alike, given: given["input"].copy_(
+        reduced(alike, given)
+    ),
+    "_c10d_functional.all_reduce_coalesced": for_each(reduced),
+    "_c10d_functional.all_reduce_coalesced_": reduce_in_place,
+    "_c10d_functional.all_gather_into_tensor": gathered,
+    "_c10d_functional.all_gather_into_tensor_out": write(gathered),
+    "_c10d_functional.all_gather_into_tensor_coalesced": for_each(gathered),
+    "_c10d_functional.reduce_scatter_tensor": part_reduced,
+    "_c10d_functional.reduce_scatter_tensor_out": write(part_reduced),
+    "_c10d_functional.reduce_scatter_tensor_coalesced": for_each(part_reduced),
+    "_c10d_functional.all_to_all_single": exchange,
+    "_c10d_functional.broadcast": lambda _, given: given["input"].clone(),
+    "_c10d_functional.broadcast_": lambda _, given: given["input"],
+    "_c10d_functional_autograd.all_gather_into_tensor": gathered,
+    "_c10d_functional_autograd.reduce_scatter_tensor": part_reduced,
+    "_c10d_functional_autograd.all_to_all_single": exchange,
+    "_dtensor.shard_dim_alltoall": shard_dimension,
+}
+
+FROM_ONE: Final = frozenset({"c10d.recv_", "c10d.recv_any_source_"})
+
+
+def call_collective(function: Any, **given: Any) -> Any:
+    """Call a collective, and wait for it.
+
+    Raises:
+        ReplayError: The group has other processes, which may never answer.
+    """
+    planned = find_planned(given.values())
+    if planned is not None:
+        return call_planned(function, planned, given)
+    given = {name: to_object(value) for name, value in given.items()}
+    group = find_real_group(given.values())
+    if group is not None:
+        raise ReplayError(
+            f"{function} takes what {group.size() - 1} other processes of the group "
+            f"{group.group_name} send"
+        )
+    returned = function(**given)
+    wait_for(returned)
+    return returned
+
+
+def to_object(value: Any) -> Any:
+    """Return the object that a text describes; other values as they are.
+
+    Raises:
+        ReplayError: The recording keeps only this text.
+    """
+    if not isinstance(value, OpaqueArgument):
+        return value
+    found = find_group(value.text)
+    if found is None:
+        raise ReplayError(f"the recording keeps only the text {value.text!r}")
+    return found
+
+
+def call_planned(function: Any, group: Group, given: Given) -> Any:
+    """Return what a collective of a planned world gives.
+
+    Args:
+        function: Its operator.
+        group: The processes that take part.
+        given: Its arguments by name.
+
+    Raises:
+        ReplayError: Another process sends it, which is not recorded.
+    """
+    name = str(function).removesuffix(".default")
+    to = given.get("root_rank", given.get("src"))
+    if name in FROM_ONE or (name == "c10d.scatter_" and to != group.rank):
+        sender = "another rank" if to is None else f"rank {group.ranks[to]}"
+        raise ReplayError(
+            f"{name} takes what {sender} sends, which this recording does not have "
+            "(--assume values=nan goes on without it)"
+        )
+    reduction = find_reduction(given.values())
+    if reduction == "premul_sum":
+        raise ReplayError(f"{name} multiplies by a factor that no recording keeps")
+    alike = Alike(len(group.ranks), group.rank, reduction, to)
+    made = RUN_BY_NAME.get(name, keep)(alike, given)
+    if not name.startswith("c10d."):
+        return made
+    schema = schema_of(function)
+    is_returned = "Tensor" in str(schema.returns[0].type)
+    return (given[schema.arguments[0].name], None) if is_returned else None

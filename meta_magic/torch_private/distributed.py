@@ -1,0 +1,229 @@
+"""torch.distributed's private parts: process groups, its C++ reducer, DTensor's caches.
+
+Each function says what breaks without it. Nothing of torch.distributed is imported
+before it is used: some builds of torch lack it.
+"""
+
+import sys
+from collections.abc import Iterable
+from typing import Any, Final
+
+import torch
+from torch import ScriptObject, Tensor, distributed
+
+# Process groups reach an operator of torch.distributed as opaque objects without a
+# name. A recording keeps a text for each, by which a replay finds the group again.
+
+NAMESPACES: Final = (
+    *("c10d.", "_c10d_functional.", "_c10d_functional_autograd."),
+    *("_dtensor.", "symm_mem."),
+)
+GROUP: Final = "process group "
+REDUCTION: Final = "reduction "
+REDUCTIONS: Final = (
+    *("sum", "avg", "product", "min", "max"),
+    *("band", "bor", "bxor", "premul_sum"),
+)
+"""The reductions, in the order of torch's enumeration."""
+
+FAKE: Final = "fake"
+"""The backend that sends nothing."""
+
+
+def uses_group(op: str) -> bool:
+    """Whether an operator of this name may send to, or wait for, other processes."""
+    return op.startswith(NAMESPACES)
+
+
+def describe_group(value: object) -> str | None:
+    """Return the text for a group or a reduction; None for other values."""
+    if not isinstance(value, ScriptObject):
+        return None
+    kind = value._type().qualified_name().rpartition(".")[2]
+    if kind == "ReduceOp":
+        reduction: Any = value
+        name: str = REDUCTIONS[reduction.op()]
+        return REDUCTION + name
+    if kind != "ProcessGroup":
+        return None
+    return GROUP + distributed.ProcessGroup.unbox(value).group_name
+
+
+def find_group(text: str) -> Any:
+    """Return the object that :func:`describe_group` described; None for other texts.
+
+    Any reduction will do where only one process takes part.
+
+    Raises:
+        RuntimeError: The group exists no more.
+    """
+    if text.startswith(REDUCTION):
+        return torch.classes.c10d.ReduceOp()
+    if not text.startswith(GROUP):
+        return None
+    return find_by_name(text.removeprefix(GROUP)).boxed()
+
+
+def find_by_name(name: str) -> Any:
+    """Return the group of a name."""
+    from torch._C import _distributed_c10d as c10d  # noqa: PLC0415  not in each build
+
+    resolve: Any = c10d._resolve_process_group
+    return resolve(name)
+
+
+def find_real_group(given: Iterable[object]) -> Any:
+    """Return a group of several real processes among arguments, or None."""
+    for group in filter(None, map(read_group, given)):
+        if group.size() > 1 and distributed.get_backend(group) != FAKE:
+            return group
+    return None
+
+
+def read_group(value: object) -> Any:
+    """Return the group that an argument is or names; None for others."""
+    try:
+        if type(value) is str:
+            return find_by_name(value)
+        text = describe_group(value)
+        return None if text is None else find_by_name(text.removeprefix(GROUP))
+    except RuntimeError:  # the name of a reduction, or of a group that exists no more
+        return None
+
+
+def wait_for(returned: Any) -> None:
+    """Wait until a collective has written what it returned."""
+    for value in returned if isinstance(returned, (tuple, list)) else (returned,):
+        if isinstance(value, ScriptObject):
+            distributed.Work.unbox(value).wait()
+        elif isinstance(value, Tensor):
+            torch.ops._c10d_functional.wait_tensor(value)
+
+
+# A world of processes that are not there
+
+NEW_GROUP: Final = "_new_process_group_helper"
+"""The function of ``distributed_c10d`` that makes each group, whatever its backend."""
+
+CHECK_OF_DDP: Final = "_verify_param_shape_across_processes"
+"""The function by which DDP compares parameters: its C++ reads them, also on meta."""
+
+
+def register_fake() -> Any:
+    """Register the backend that sends nothing; return a store for its groups.
+
+    The store that torch has for it ends the process when it is asked for a key.
+    """
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401, PLC0415
+
+    parts: Any = distributed
+    return parts.HashStore()
+
+
+def list_ranks(group: Any) -> list[int]:
+    """Return the processes of a group; of the default group for None.
+
+    A process that is in no group gets [].
+    """
+    found: Any = distributed.distributed_c10d._get_default_group()
+    found = found if group is None else group
+    if found is distributed.GroupMember.NON_GROUP_MEMBER:
+        return []
+    return distributed.get_process_group_ranks(found)
+
+
+def set_backend(group: Any, backend: str, prefix: Any) -> None:
+    """Have ``get_backend()`` return the backend that a script asked for.
+
+    Without it scripts that branch by ``get_backend() == "nccl"`` take another branch.
+    """
+    distributed.distributed_c10d._world.pg_map[group] = (backend, prefix)
+
+
+def clear_sharding_caches() -> None:
+    """Forget what DTensor keeps of a world: local shapes, which differ by rank."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return
+    from torch.distributed.tensor import _random, debug  # noqa: PLC0415  takes a second
+
+    for name in (
+        "_clear_fast_path_sharding_prop_cache",
+        "_clear_python_sharding_prop_cache",
+        "_clear_sharding_prop_cache",
+    ):
+        vars(debug).get(name, int)()
+    _random._rng_tracker = None
+
+
+def make_finished_work(tensors: list[Tensor]) -> Any:
+    """Return the handle of a collective that has ended, and holds its tensors.
+
+    Without it DDP's reducer fails: the handle of torch's meta kernels holds nothing.
+    And a tensor that is sent dies before it is waited for.
+    """
+    from torch._C import _distributed_c10d as c10d  # noqa: PLC0415  not in each build
+    from torch.futures import Future  # noqa: PLC0415
+
+    future: Any = Future()
+    future.set_result(tensors)
+    parts: Any = c10d
+    return parts._create_work_from_future(future).boxed()
+
+
+def find_reducer() -> tuple[type, str]:
+    """Return the class of DDP's reducer, and its method that copies bucket indices.
+
+    The method reads indices back that it copied to meta.
+    """
+    from torch._C._distributed_c10d import Reducer  # noqa: PLC0415  not in each build
+
+    return Reducer, "_rebuild_buckets"
+
+
+GET_ACCELERATOR: Final = (torch._C, "_get_accelerator")
+"""``fully_shard`` makes a mesh of CPUs where the block plans GPUs."""
+
+
+def find_propagation() -> tuple[type, str]:
+    """Return DTensor's class and method that work out the shape of a result.
+
+    It runs operators on fake tensors, which are no code of the block: the recording
+    would take them for calls that it missed.
+    """
+    from torch.distributed.tensor._sharding_prop import (  # noqa: PLC0415
+        ShardingPropagator,
+    )
+
+    return ShardingPropagator, "_propagate_tensor_meta_non_cached"
+
+
+def find_device_of_propagation() -> tuple[Any, str]:
+    """Return DTensor's function that makes a fake tensor on the device of a mesh.
+
+    A fake tensor on a GPU that torch lacks may end the process.
+    """
+    from torch.distributed.tensor import _op_schema  # noqa: PLC0415
+
+    return _op_schema, "_rebuild_tensor_from_dtensor_meta"
+
+
+def find_random_support() -> list[tuple[Any, str]]:
+    """Return the functions by which DTensor asks whether a mesh has generators.
+
+    With them it moves the state of a generator to a GPU that is only planned.
+    """
+    from torch.distributed.tensor import _dispatch, _random  # noqa: PLC0415
+
+    return [(module, "is_rng_supported_mesh") for module in (_random, _dispatch)]
+
+
+def find_check_of_fully_shard() -> tuple[type, str]:
+    """Return FSDP's class and method that refuse parameters on meta."""
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group  # noqa: PLC0415
+
+    return _fsdp_param_group.FSDPParamGroup, "_validate_no_meta_params"
+
+
+def list_shards(group: Any) -> list[Tensor]:
+    """Return the shards of the parameters that a group of FSDP holds."""
+    return [parameter._sharded_param_data for parameter in group.fsdp_params]

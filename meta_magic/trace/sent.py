@@ -1,0 +1,138 @@
+"""What the recorded process of a world sends: the records of its collectives.
+
+Read :class:`Sent`, then :func:`list_sent`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from math import prod
+from typing import TYPE_CHECKING, Final
+
+from meta_magic.trace.calls import OpCall
+from meta_magic.trace.signature import Phase
+from meta_magic.trace.world import find_group, find_reduction
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meta_magic.trace.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """One collective, or one message, of the recorded process.
+
+    Attributes:
+        index: Index of its operator call in ``Trace.ops``.
+        kind: What it is: ``all_reduce``, ``all_gather``, ``reduce_scatter``,
+            ``broadcast``, ``all_to_all``, ``reduce``, ``gather``, ``scatter``, ``send``
+            or ``recv``.
+        ranks: The processes that take part, by their ranks in the world.
+        nbytes: Bytes of the largest tensor of the call, before or after it.
+        dtype: Element type, such as ``bfloat16``.
+        reduce: How it reduces, such as ``sum``; None for what does not.
+        module: Name of the module that called it, as in :class:`OpCall`.
+        phase: What the program was doing.
+        line: Line of the user's code, or None.
+        peer: The other process of ``send`` and ``recv``; None for all others.
+
+    Example:
+        >>> with record(world=8) as trace:
+        ...     torch.distributed.init_process_group("nccl")
+        ...     torch.distributed.all_reduce(torch.ones(2, 3))
+        >>> trace.sent[0].kind, trace.sent[0].nbytes, trace.sent[0].reduce
+        ('all_reduce', 24, 'sum')
+    """
+
+    index: int
+    kind: str
+    ranks: tuple[int, ...]
+    nbytes: int
+    dtype: str
+    reduce: str | None
+    module: str | None
+    phase: Phase
+    line: int | None
+    peer: int | None = None
+
+    @property
+    def matches(self) -> tuple[object, ...]:
+        """What all processes of the group must agree on."""
+        return self.kind, self.nbytes, self.dtype, self.reduce
+
+
+class SentCalls(tuple[Sent, ...]):
+    """All that the recorded process sends, in order."""
+
+    __slots__ = ()
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return one row for each, columns named as the fields of :class:`Sent`."""
+        import pandas as pd  # noqa: PLC0415  takes a second
+
+        names = [field.name for field in fields(Sent)]
+        rows = [[getattr(sent, name) for name in names] for sent in self]
+        return pd.DataFrame(rows, columns=names)
+
+
+NAMESPACES: Final = ("c10d.", "_c10d_functional.", "_c10d_functional_autograd.")
+WITHOUT_DATA: Final = ("wait_tensor", "wrap_tensor", "barrier")
+
+KINDS: Final[Mapping[str, str]] = {
+    "allreduce": "all_reduce",
+    "all_reduce": "all_reduce",
+    "reduce_scatter": "reduce_scatter",
+    "allgather": "all_gather",
+    "all_gather": "all_gather",
+    "alltoall": "all_to_all",
+    "all_to_all": "all_to_all",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "broadcast": "broadcast",
+    "send": "send",
+    "recv": "recv",
+}
+"""The kind of an operator, by the beginning of its name; the first that fits."""
+
+
+def find_kind(op: str) -> str | None:
+    """Return the kind of a collective's operator; None for other operators."""
+    if not op.startswith(NAMESPACES) or any(name in op for name in WITHOUT_DATA):
+        return None
+    name = op.split(".")[1].lstrip("_")
+    return next((kind for start, kind in KINDS.items() if name.startswith(start)), None)
+
+
+def list_sent(trace: "Trace") -> SentCalls:
+    """Return all that the recorded process sends."""
+    kinds = [find_kind(signature.op) for signature in trace.program.signatures]
+    if not any(kinds):
+        return SentCalls()
+    numbers = enumerate(trace.program.signature_numbers())
+    calls = [trace.ops[index] for index, number in numbers if kinds[number]]
+    return SentCalls(map(describe_sent, calls))
+
+
+def describe_sent(call: OpCall) -> Sent:
+    """Return the record of a collective's call."""
+    given = dict(call.arguments)
+    tensors = (*call.inputs, *call.outputs)
+    largest = max(tensors, key=lambda tensor: tensor.nbytes, default=None)
+    group = find_group(given.values())
+    ranks = () if group is None else group.ranks
+    peer = given.get("dst", given.get("src")) if "process_group" in given else None
+    kind = find_kind(call.op) or ""
+    has_peer = kind in ("send", "recv") and ranks
+    return Sent(
+        index=call.index,
+        kind=kind,
+        ranks=ranks,
+        nbytes=0 if largest is None else prod(largest.shape) * largest.dtype.itemsize,
+        dtype="" if largest is None else str(largest.dtype).removeprefix("torch."),
+        reduce=find_reduction(given.values()),
+        module=call.module,
+        phase=call.phase,
+        line=call.position.line if call.position else call.line,
+        peer=ranks[peer] if has_peer and isinstance(peer, int) else None,
+    )

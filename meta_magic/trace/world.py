@@ -1,0 +1,160 @@
+"""A world of processes that a block is recorded for, and the names of its groups.
+
+``record(world=8, rank=3)`` records a block as process 3 of 8, which are not there. Its
+process groups send nothing; each has a name that says who is in it, so that a trace,
+and a replay long after the block, know it. Read :class:`World` and :func:`name_group`.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from meta_magic.trace.signature import OpaqueArgument
+
+PER_NODE: Final = 8
+"""GPUs of a machine, where nobody says another number."""
+
+
+class World(NamedTuple):
+    """The processes that a block is recorded for.
+
+    Attributes:
+        size: How many processes there are.
+        rank: The one that is recorded, from 0.
+        per_node: How many run on one machine.
+
+    Example:
+        >>> with record(world=16, rank=9, per_node=8) as trace:
+        ...     pass
+        >>> trace.world.node, trace.world.local_rank
+        (1, 1)
+    """
+
+    size: int
+    rank: int = 0
+    per_node: int = PER_NODE
+
+    @property
+    def local_rank(self) -> int:
+        """The process among those of its machine."""
+        return self.rank % self.per_node
+
+    @property
+    def node(self) -> int:
+        """The machine, from 0."""
+        return self.rank // self.per_node
+
+
+class Peers(NamedTuple):
+    """The processes of a world that are recorded at the same time.
+
+    Attributes:
+        folder: The folder by which they hand values to each other.
+        ranks: Those that are recorded in any case; others are if one waits for them.
+    """
+
+    folder: str
+    ranks: tuple[int, ...]
+
+
+def read_world(
+    size: int | None, rank: int | None = None, per_node: int | None = None
+) -> World | None:
+    """Return the world of these options; None if no size is given.
+
+    Raises:
+        ValueError: There is no such rank, or an option comes without a size.
+    """
+    if size is None:
+        if rank is not None or per_node is not None:
+            raise ValueError("rank and per_node need a world: how many processes?")
+        return None
+    if size < 1:
+        raise ValueError(f"a world has at least one process, not {size}")
+    rank = 0 if rank is None else rank
+    if not 0 <= rank < size:
+        raise ValueError(f"rank {rank} is not in a world of {size}: 0 to {size - 1}")
+    per_node = min(size, PER_NODE) if per_node is None else per_node
+    if per_node < 1:
+        raise ValueError(f"a machine runs at least one process, not {per_node}")
+    return World(size, rank, per_node)
+
+
+# Process groups, by their names
+
+
+class Group(NamedTuple):
+    """A process group.
+
+    Attributes:
+        ranks: Its processes, in order, by their ranks in the world.
+        rank: The recorded process, by its position in ``ranks``.
+    """
+
+    ranks: tuple[int, ...]
+    rank: int
+
+
+GROUP_NAME: Final = re.compile(r"\d+: ranks ([\d,:-]+) as (\d+)")
+
+
+def name_group(number: int, group: Group) -> str:
+    """Return the name of the group that is made as the ``number``-th.
+
+    Example:
+        >>> from meta_magic.trace.world import Group, name_group
+        >>> name_group(2, Group((0, 2, 4, 6), rank=1))
+        '2: ranks 0-6:2 as 1'
+    """
+    return f"{number}: ranks {describe_ranks(group.ranks)} as {group.rank}"
+
+
+@lru_cache(maxsize=1024)
+def read_group(name: str) -> Group | None:
+    """Return the group of a name that :func:`name_group` made; None for other texts."""
+    found = GROUP_NAME.search(name)
+    if found is None:
+        return None
+    ranks: list[int] = []
+    for run in found[1].split(","):
+        ends, _, step = run.partition(":")
+        first, _, last = ends.partition("-")
+        ranks += range(int(first), int(last or first) + 1, int(step or 1))
+    return Group(tuple(ranks), int(found[2]))
+
+
+def describe_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks as text: ``0-7``, ``0-56:8`` in steps of eight, ``0,5``."""
+    if len(ranks) < 3:  # noqa: PLR2004  a run has at least three
+        return ",".join(map(str, ranks))
+    step = ranks[1] - ranks[0]
+    if step > 0 and tuple(ranks) == tuple(range(ranks[0], ranks[-1] + 1, step)):
+        return f"{ranks[0]}-{ranks[-1]}" + (f":{step}" if step > 1 else "")
+    runs = groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])
+    parts = [[rank for _, rank in run] for _, run in runs]
+    return ",".join(
+        f"{part[0]}-{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts
+    )
+
+
+def find_group(values: Iterable[object]) -> Group | None:
+    """Return the group among the arguments of a call."""
+    texts = (getattr(value, "text", value) for value in values)
+    groups = (read_group(text) for text in texts if isinstance(text, str))
+    return next(filter(None, groups), None)
+
+
+REDUCTION: Final = "reduction "
+REDUCTIONS: Final = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+
+
+def find_reduction(values: Iterable[object]) -> str | None:
+    """Return how a call reduces, by its arguments."""
+    for value in values:
+        if isinstance(value, OpaqueArgument) and value.text.startswith(REDUCTION):
+            return value.text.removeprefix(REDUCTION)
+        if value in REDUCTIONS:
+            return str(value)
+    return None
