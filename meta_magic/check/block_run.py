@@ -65,7 +65,7 @@ def read_options(request: Request) -> Options:
             named=read_meaning(settings["named"]),
             check_values=settings["check_values"],
             is_patient=True,
-            world=read_world(settings["world"], None, settings["per_node"]),
+            world=read_world(settings.get("world"), None, settings.get("per_node")),
         )
     except ValueError as error:
         raise CheckError(str(error)) from None
@@ -137,11 +137,11 @@ def record_block(
 def run_script(request: Request) -> Iterator[Part]:
     """Run a script as ``python script.py`` or torchrun does; yield its parts."""
     settings = request.settings
-    if settings["world"] is None:
+    if settings.get("world") is None:
         yield run_alone(request)[0]
         return
     try:
-        ranks = read_ranks(settings["ranks"], settings["world"])
+        ranks = read_ranks(settings["ranks"], settings.get("world"))
         results = run_side_by_side(run_rank, request, ranks, request.seconds)
     except (ValueError, WorldError) as error:
         raise CheckError(str(error)) from None
@@ -166,7 +166,9 @@ def run_script(request: Request) -> Iterator[Part]:
 def run_rank(rank: int, peers: Peers, request: Request) -> tuple[Part, SentCalls]:
     """Run a script as one process of a world; return its results, and what it sends."""
     options = read_options(request)
-    world = read_world(request.settings["world"], rank, request.settings["per_node"])
+    world = read_world(
+        request.settings.get("world"), rank, request.settings.get("per_node")
+    )
     part, trace = run_alone(request, options._replace(world=world, peers=peers))
     return part, SentCalls() if trace is None else trace.sent
 

@@ -77,10 +77,15 @@ def write_line(request: Request) -> str:
     arguments += ["--value-seconds", f"{pick_seconds(request):g}"]
     if settings["as_device"] is not None:
         arguments += ["--as", settings["as_device"]]
-    if settings["world"] is not None:
-        arguments += ["--world", str(settings["world"]), "--rank", settings["ranks"]]
-    if settings["per_node"] is not None:
-        arguments += ["--per-node", str(settings["per_node"])]
+    if settings.get("world") is not None:
+        arguments += [
+            "--world",
+            str(settings.get("world")),
+            "--rank",
+            settings["ranks"],
+        ]
+    if settings.get("per_node") is not None:
+        arguments += ["--per-node", str(settings.get("per_node"))]
     for text in settings["assume"]:
         arguments += ["--assume", text]
     return " ".join([*arguments, *["--check-values"] * settings["check_values"]])

@@ -107,9 +107,12 @@ class PlannedWorld(Replacements):
         asked = {"rank": rank, "world_size": world_size}
         planned = {"rank": world.rank, "world_size": world.size}
         if url.startswith("env://"):  # the block may have set them itself
-            for name in asked:
-                if asked[name] == -1:
-                    asked[name] = int(os.environ.get(name.upper(), planned[name]))
+            set_before = {name: os.environ.get(name.upper()) for name in planned}
+            asked |= {
+                name: int(value)
+                for name, value in set_before.items()
+                if value is not None and asked[name] == -1
+            }
         for name, value in asked.items():
             if value not in (-1, planned[name]):
                 raise WorldError(
