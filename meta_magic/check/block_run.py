@@ -137,11 +137,12 @@ def record_block(
 def run_script(request: Request) -> Iterator[Part]:
     """Run a script as ``python script.py`` or torchrun does; yield its parts."""
     settings = request.settings
-    if settings.get("world") is None:
+    size = settings.get("world")
+    if size is None:
         yield run_alone(request)[0]
         return
     try:
-        ranks = read_ranks(settings["ranks"], settings.get("world"))
+        ranks = read_ranks(settings["ranks"], size)
         results = run_side_by_side(run_rank, request, ranks, request.seconds)
     except (ValueError, WorldError) as error:
         raise CheckError(str(error)) from None
