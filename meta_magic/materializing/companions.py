@@ -2,13 +2,15 @@
 
 Otherwise the user's next line fails, or does nothing: an optimizer whose momentum is
 on meta adds it to a real weight without effect. Companions are the states
-of optimizers, their learning rates, schedulers and scalers; the tensors that hooks and
-the module's class hold; gradients; and other tensors on the same storages. Read
-``find_companions`` first.
+of optimizers, their learning rates, schedulers and scalers; the tensors that hooks, the
+module's class and caches of functions hold; gradients; and other tensors on the same
+storages. Read ``find_companions`` first.
 """
 
 import gc
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import compress
 from types import FunctionType, SimpleNamespace
 from typing import Any, Final
@@ -19,7 +21,13 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from meta_magic.materializing.targets import BOOKKEEPING, Held, address_of, walk
+from meta_magic.materializing.targets import (
+    BOOKKEEPING,
+    Held,
+    address_of,
+    is_recorded,
+    walk,
+)
 from meta_magic.recording.identities.live_versions import find_stored
 from meta_magic.recording.identities.origins import find_origin
 from meta_magic.session.operand_names import read_attributes
@@ -30,6 +38,10 @@ from meta_magic.torch_private.tensor_internals import count_owners
 
 # The state that ``Optimizer.load_state_dict`` does not cast, either.
 NOT_CAST: Final = "['step']"
+
+CACHED: Final = type(cache(lambda: None))
+
+WITHOUT_CACHES: Final = sys.stdlib_module_names | {"torch"}
 
 WITH_OPTIMIZERS: Final = (LRScheduler, GradScaler)
 
@@ -50,6 +62,7 @@ def find_companions(
         own = [*held, *sharing]
         known = {id(item.tensor) for item in own}
         found = [*find_states(own), *find_hooked(own, modules), *find_gradients(own)]
+        found += find_cached(modules)
         found = [h for h in found if h.tensor.is_meta and id(h.tensor) not in known]
         known |= {id(item.tensor) for item in found}
         beside = find_sharing(found, is_cast=is_cast) if found else ()
@@ -239,6 +252,47 @@ def find_hooked(
             yield from describe_held(
                 SimpleNamespace(**own), kind.__name__, kind="attribute"
             )
+
+
+def find_cached(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Held]:
+    """Yield the tensors of recordings that caches keep for the next call of a module.
+
+    A rotary embedding's table, say: results that ``functools.cache`` keeps, and
+    dictionaries and lists of the Python modules that define the classes.
+    """
+    names = {kind.__module__ for _, one in modules for kind in type(one).__mro__}
+    for name in sorted(names - {"__main__"}):
+        if name.partition(".")[0] not in WITHOUT_CACHES and name in sys.modules:
+            own = vars(sys.modules[name]).items()
+            kept = {k: v for k, v in own if k[:2] != "__" and type(v) in (dict, list)}
+            for item in describe_held(SimpleNamespace(**kept), name, kind="attribute"):
+                if item.tensor.is_meta and is_recorded(item.tensor):
+                    yield item
+    for cached in find_caches():
+        about = vars(cached)
+        results = [
+            kept
+            for kept in gc.get_referents(cached)
+            if kept is not about and not isinstance(kept, type | FunctionType)
+        ]
+        for item in describe_held(results, "", kind="attribute"):
+            if item.tensor.is_meta and is_recorded(item.tensor):
+                yield item._replace(name=f"{cached.__qualname__}(...)")
+
+
+def find_caches() -> list[Any]:
+    """Return the live functions with a cache of ``functools`` that is not empty.
+
+    Those of Python and torch are left out.
+    """
+    objects = gc.get_objects()
+    found = compress(objects, map(frozenset({CACHED}).__contains__, map(type, objects)))
+    return [
+        one
+        for one in found
+        if str(one.__module__).partition(".")[0] not in WITHOUT_CACHES
+        and one.cache_info().currsize
+    ]
 
 
 def describe_hooks(hooks: Sequence[object], name: str) -> Iterator[Held]:

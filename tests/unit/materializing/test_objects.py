@@ -204,3 +204,36 @@ def test_all_variables_are_made_real_but_for_what_cannot_be():
     assert mine.is_meta
     assert report.left == ("odd",)
     assert {"scripted"} <= set(report.on_meta)
+
+
+@pytest.mark.parametrize("maxsize", [None, 4])
+def test_what_a_function_keeps_in_a_cache_is_made_real_with_the_module(maxsize):
+    @functools.lru_cache(maxsize=maxsize)
+    def make_table(n):
+        return {"angles": torch.arange(n).outer(torch.ones(2)).cos()}, torch.randn(n, 2)
+
+    class Rotary(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+        def forward(self, x):
+            table, noise = make_table(len(x))
+            return self.linear(x) * table["angles"] + noise
+
+    def build_and_run():
+        torch.manual_seed(0)
+        module = Rotary()
+        return module, module(torch.ones(3, 2))
+
+    module, _ = build_and_run()
+    wanted = [module(torch.full((3, 2), 2.0)) for _ in range(2)]
+    make_table.cache_clear()
+    with record():
+        module, _ = build_and_run()
+    with record():
+        met = [module(torch.full((3, 2), 2.0)).tolist()]  # the next cell uses it
+    report = materialize(module)
+    met.append(module(torch.full((3, 2), 2.0)).tolist())
+    assert met == [tensor.tolist() for tensor in wanted]
+    assert "make_table(...)" in str(report)
