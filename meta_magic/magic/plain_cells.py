@@ -7,7 +7,7 @@ tensor without values. Neither names the cell that made ``model``; the hint does
 import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,7 +64,7 @@ class PlainCells:
             iter(recorded), None
         )
         if found is None:
-            return None
+            return self._advise_on_cache(read)
         if error is None:
             return (
                 f"meta_magic: `{made[0]}` has no values: line {bound[made[0]]} made it "
@@ -72,6 +72,29 @@ class PlainCells:
             )
         way = f", or run %meta materialize {found.name}" if found.is_module else ""
         return f"meta_magic: {self._describe(found)}: put %%meta on this cell{way}"
+
+    def _advise_on_cache(self, read: Iterable[str]) -> str | None:
+        """Return the hint for a cell that got a recorded tensor from a cache."""
+        from torch import nn  # noqa: PLC0415  torch
+
+        from meta_magic.materializing.companions import find_cached  # noqa: PLC0415  torch
+        from meta_magic.session.plain_use import find_recorded  # noqa: PLC0415  torch
+
+        values = map(self._shell.user_ns.get, read)
+        roots = [value for value in values if isinstance(value, nn.Module)]
+        modules = [item for root in roots for item in root.named_modules()]
+        cached = {held.name: held.tensor for held in find_cached(modules)}
+        found = next(find_recorded(cached, cached), None)
+        if found is None:
+            return None
+        function = found.name.removesuffix("(...)")
+        is_of_function = function != found.name
+        owner = function if is_of_function else found.name.partition("[")[0]
+        empty = f"{owner}.{'cache_clear' if is_of_function else 'clear'}()"
+        return (
+            f"meta_magic: a cache keeps {self._describe(found)}: run {empty}, or put "
+            "%%meta on this cell"
+        )
 
     def _describe(self, found: "Recorded") -> str:
         """Return a variable with the cell that made it."""

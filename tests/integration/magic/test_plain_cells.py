@@ -85,3 +85,18 @@ def test_a_result_is_shown_in_plain_code_as_one_on_meta(shell):
     text = formats(shell.user_ns["y"])[0]["text/plain"]
     assert "device='meta'" in text
     assert "..." not in text
+
+
+def test_a_plain_cell_that_gets_a_recorded_tensor_from_a_cache_names_the_cache(
+    run, shell
+):
+    cached = (
+        "import functools\n@functools.cache\ndef table(n):\n    return torch.ones(n)"
+    )
+    call = "v = table(3) + torch.ones(3)"
+    (line,) = run(cached, "%%meta -q\ntable(3)", call)
+    assert line.startswith("meta_magic: a cache keeps `table(...)`, which was made ")
+    assert line.endswith("run table.cache_clear(), or put %%meta on this cell")
+    shell.run_cell("table.cache_clear()")
+    shell.run_cell(call)
+    assert shell.user_ns["v"].tolist() == [2, 2, 2]
