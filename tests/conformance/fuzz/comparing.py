@@ -224,6 +224,10 @@ def partition(tensors: Mapping[str, Tensor]) -> list[list[str]]:
     return sorted(group for group in groups.values() if len(group) > 1)
 
 
+TIMED = "unasked"
+"""The kind of note that depends on how long the cell took."""
+
+
 def compare_traces(a: Run, b: Run, name: str) -> Iterator[Finding]:
     """Yield which parts of the traces of two recorded runs differ."""
     if a.error != b.error:
@@ -236,9 +240,11 @@ def compare_traces(a: Run, b: Run, name: str) -> Iterator[Finding]:
             key
             for key in fields
             if getattr(trace.program, key) != getattr(other.program, key)
-        ] + [k for k in ("modules", "notes") if getattr(trace, k) != getattr(other, k)]
+        ] + (["modules"] if trace.modules != other.modules else [])
+        noted = [[n for n in t.notes if n.kind != TIMED] for t in (trace, other)]
+        differing += ["notes"] if noted[0] != noted[1] else []
         if differing:
-            notes = [note.text for note in {*trace.notes} ^ {*other.notes}]
+            notes = [note.text for note in {*noted[0]} ^ {*noted[1]}]
             text = f"{differing}; notes of one alone: {notes}"
             yield Finding("silent", f"cache {name}", text, str(differing))
             return
