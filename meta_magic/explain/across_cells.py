@@ -141,6 +141,7 @@ def translate(found: Explanation, joined: Slice, trace: Trace) -> Explanation:
             for n, operand in enumerate(found.given)
         ),
         rules=tuple(map(say, found.rules)),
+        made=tuple(map(say, found.made)),
         repairs=tuple(
             _split_repair(one, joined)
             for one in found.repairs

@@ -32,6 +32,7 @@ from meta_magic.explain.probing import Probe
 from meta_magic.explain.refused_sizes import Sizes, trace_refused
 from meta_magic.explain.repairs import Block
 from meta_magic.explain.rules import find_rules
+from meta_magic.explain.trails import Made, find_trail
 from meta_magic.explain.value_ranges import find_value_range
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
@@ -83,6 +84,7 @@ class Diagnosis(NamedTuple):
             given.
         lineages: Where the refused sizes come from.
         declined: Why the block was not run again; "" if it was.
+        made: What made the operands, in sentences, where no lineage says it.
     """
 
     rules: tuple[str, ...]
@@ -91,6 +93,7 @@ class Diagnosis(NamedTuple):
     operands: tuple[Operand, ...] = ()
     lineages: tuple[Lineage, ...] = ()
     declined: str = ""
+    made: tuple[str, ...] = ()
 
 
 def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis:
@@ -102,7 +105,8 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
         block: The block with its editable lines; None if there are none.
     """
     declined = _find_reason(trace)
-    bound = _list_bound_lines(failed, block)
+    trail = _follow_back(failed, block, "")
+    bound = [made.line for made in trail]
     broken = Backward(trace, failed).find() if is_backward(failed) else None
     if broken is not None:
         at = [] if broken.line is None else [broken.line]
@@ -115,7 +119,14 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
     if loading is not None:
         lines = [*_list_made_lines(trace, failed, loading), *bound]
         return Diagnosis((*_explain_loading(trace, failed, loading),), lines)
-    return _diagnose_call(trace, failed, block, declined)
+    found = _diagnose_call(trace, failed, block, declined)
+    at = [frame.line for frame in failed.frames]
+    named = _follow_back(failed, block, " ".join(found.rules))
+    known = {*at, *(step.line for one in found.lineages for step in one.steps)}
+    texts = (f"{made.text} (line {made.line})" for made in named
+             if made.text and made.line not in known)  # fmt: skip
+    shown = () if found.lineages else tuple(islice(texts, MAX_MADE))
+    return found._replace(lines=[*found.lines, *bound], made=shown)
 
 
 def _diagnose_call(
@@ -166,13 +177,21 @@ def _diagnose_call(
     )
 
 
-def _list_bound_lines(failed: FailedCall, block: Block | None) -> list[int]:
-    """Return the lines of a block that bind the names in the failing expression."""
+def _follow_back(failed: FailedCall, block: Block | None, rules: str) -> list[Made]:
+    """Return the lines of a block that made what a call was given.
+
+    Args:
+        failed: The call.
+        block: The block.
+        rules: If some operands are named here, only these are followed.
+    """
     if block is None:
         return []
-    file = block.rerun.file
-    at = [frame.line for frame in failed.frames if frame.file == file][-1:]
-    return [*Program(block.text, block.lines).find_bindings(at)]
+    frames = [frame for frame in failed.frames if frame.file == block.rerun.file]
+    marked = [one for one in failed.operands if one.name and one.name in rules]
+    operands = marked or failed.operands
+    names = [name for one in operands for name in (one.name, *one.aliases)]
+    return find_trail(Program(block.text, block.lines), frames, names)
 
 
 def _find_reason(trace: Trace) -> str:
@@ -229,6 +248,8 @@ def _ask_meanwhile(
 
         yield wait
 
+
+MAX_MADE: Final = 2
 
 MAX_NAMED: Final = 3
 

@@ -77,6 +77,7 @@ class Explanation:
         declined: Why no edits were tried, or why one did not come to its end without an
             error; "" if neither happened.
         lineages: Where the refused sizes come from.
+        made: What made the operands, in sentences, where no lineage says it.
         culprits: Lines of the cell that may have the mistake: first lines of repairs,
             then lines of numbers that refused sizes come from, then lines that made
             operands.
@@ -99,6 +100,7 @@ class Explanation:
     n_tried: int = 0
     declined: str = ""
     lineages: tuple[Lineage, ...] = ()
+    made: tuple[str, ...] = ()
     taken: str = ""
     culprits: tuple[int, ...] = ()
     culprits_before: tuple[tuple[str, int], ...] = ()
@@ -142,6 +144,7 @@ def _walk_parts(explanation: Explanation) -> Iterator[tuple[str, Iterator[str]]]
     yield "operands", _walk_operands(explanation.given)
     yield "rules", (f"  {rule}" for rule in explanation.rules)
     yield "chains", _walk_chains(explanation.lineages)
+    yield "made", (f"  {sentence}" for sentence in explanation.made)
     yield "taken", iter([f"  {explanation.taken}"] if explanation.taken else [])
     yield "repairs", walk_repairs(explanation)
 
@@ -253,5 +256,6 @@ def _add_cause(trace: Trace, failed: FailedCall, found: Explanation) -> Explanat
         n_tried=tried.n_tried,
         declined=declined or ("" if tried.repairs else tried.reason),
         lineages=diagnosis.lineages,
+        made=diagnosis.made,
         culprits=tuple(dict.fromkeys(lines)),
     )

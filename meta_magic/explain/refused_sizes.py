@@ -122,6 +122,12 @@ def _list_refused(
         accepted.sort(key=lambda size: size not in known)
         if accepted:
             found.append((variable, tuple(accepted)))
+    for group in [] if found else probe.list_groups():  # the sides of an image
+        accepted = probe.find_values(*group)
+        if group[0] in given and accepted:
+            found.append(
+                (group[0], tuple(sorted(accepted, key=lambda n: n not in known)))
+            )
     yield from sorted(found, key=lambda pair: not known & {*pair[1]})
 
 
@@ -130,15 +136,18 @@ def _drop_alike(refused: Sequence[Refused]) -> list[Refused]:
     return [one for one in refused if one in read.values()][:MAX_CHAINS]
 
 
-def solve(refused: Refused) -> Iterator[tuple[Step, int]]:
-    """Yield written numbers, and the values with which a size would be accepted."""
+def solve(refused: Refused) -> Iterator[tuple[Step, int, int]]:
+    """Yield written numbers, the values with which a size is accepted, and that size.
+
+    A size that is only broadcast, as 1, comes last.
+    """
     lineage = refused.lineage
-    for wanted in refused.accepted:
+    for wanted in sorted(refused.accepted, key=lambda size: size == 1):
         for number, step in enumerate(lineage.steps):
             for value in _guess(int(step.value), lineage.size, wanted):
                 is_right = lineage.predict({number: value}) == wanted
                 if step.is_written and is_right:
-                    yield step, value
+                    yield step, value, wanted
                     break
 
 

@@ -286,7 +286,7 @@ def try_edits(trace: Trace, block: Block, edits: Sequence[Edit]) -> Tried:
     reasons = (one.reason for _, one in tried if isinstance(one, Failure))
     ran.sort(key=lambda one: one.edit.cost + _weigh(one.outcome, before))
     firsts = {one.outcome: one for one in reversed(ran)}
-    ran.sort(key=lambda one: firsts[one.outcome] is not one)
+    ran.sort(key=lambda one: (one.edit.is_lossy, firsts[one.outcome] is not one))
     likely = [one.edit for one in ran[:MAX_ALONE]]
     alone = islice(_confirm(block, likely), MAX_REPAIRS)
     repairs = tuple(_write_repair(block, one, before) for one in alone)
@@ -310,7 +310,8 @@ def _screen_all(
     rest = sorted(edits, key=lambda edit: edit.cost - SOLVED * edit.is_solved)
     while rest and len(found) < MAX_REPAIRS and not is_over():
         some = screen(block, rest, MAX_REPAIRS)
-        found |= {one for one in some.values() if isinstance(one, Outcome)}
+        kept = (one for edit, one in some.items() if not edit.is_lossy)
+        found |= {one for one in kept if isinstance(one, Outcome)}
         yield from some.items()
         rest = [edit for edit in rest if edit not in some]
 

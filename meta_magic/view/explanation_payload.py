@@ -29,7 +29,7 @@ def explanation_payload(trace: "Trace") -> dict[str, Any] | None:
         "module": found.module,
         "given": [write_operand(one, found) for one in found.given[:MAX_OPERANDS]],
         "n_more": max(len(found.given) - MAX_OPERANDS, 0),
-        "rules": [*found.rules, *filter(None, [found.taken])],
+        "rules": [*found.rules, *found.made, *filter(None, [found.taken])],
         "lineages": [*map(lineage_payload, found.lineages)],
         "repairs": [write_repair(repair, trace) for repair in found.repairs],
         "unrepaired": "" if found.repairs else next(walk_repairs(found), ""),

@@ -17,6 +17,7 @@ from meta_magic.explain.edits.program_text import (
     Edit,
     Program,
     join_edits,
+    mark_lossy,
     read_number,
 )
 from meta_magic.explain.edits.situations import Situation
@@ -145,7 +146,9 @@ def edit_arguments(situation: Situation) -> Iterator[Edit]:
         yield from _replace_called(program, called, far)
         if called.node.lineno in situation.lines:
             yield from _turn_dims(program, called, far)
-            yield from _remove_method(program, called, far)
+            removed = _remove_method(program, called, far)
+            is_failed = situation.is_failed(called.node)
+            yield from mark_lossy(removed) if is_failed else removed
             yield from _swap(program, called, far)
             yield from _free_sizes(program, called, far)
     yield from _edit_operators(situation)

@@ -8,10 +8,12 @@ written far away, and solves for their value.
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
-from math import inf
+from math import inf, prod
+from operator import ne
 from typing import Final, TypeAlias
 
 from meta_magic.explain.edits.argument_edits import DIMS
@@ -20,6 +22,7 @@ from meta_magic.explain.edits.program_text import (
     Program,
     is_read,
     join_edits,
+    mark_lossy,
     name_of,
     read_number,
 )
@@ -65,18 +68,30 @@ NUMBER: Final = re.compile(r"(?<![\w.])\d+(?![\w.]|\.\d)")
 
 MAX_NAMES: Final = 2
 
+MIN_FACTORS: Final = 2
+
+PRODUCT: Final = re.compile(r"\{\}( \* \{\})+")
+
+TOGETHER: Final = 0.05
+"""How much less it costs to change several factors, than to replace the product."""
+
 
 def edit_numbers(situation: Situation) -> Iterator[Edit]:
     """Yield edits of numbers, the likeliest first."""
     program, known = situation.program, _list_values(situation)
+    given = (one.geometry.shape for one in situation.call.operands)
+    is_broadcast = not any(1 in shape for shape in given)
     for (wrong, right), cost in _weigh_pairs(situation):
         nodes = [node for node, values in known if wrong in values]
         names = _find_names(program, known, right)
         for node in nodes:
             weight = cost + situation.weigh(node) / 2
             weight += DATA if program.is_data(node) else 0
-            yield from _edit_number(program, node, (wrong, right), names, weight)
-        yield from _edit_together(situation, nodes, right, cost)
+            edits = [*_edit_number(program, node, (wrong, right), names, weight)]
+            edits += _edit_products(situation, node, (wrong, right), weight)
+            yield from mark_lossy(edits) if right == 1 and is_broadcast else edits
+        together = _edit_together(situation, nodes, right, cost)
+        yield from mark_lossy(together) if right == 1 and is_broadcast else together
     yield from _edit_ratios(situation)
 
 
@@ -206,6 +221,56 @@ def _edit_factors(
             yield from program.replace(factor, str(value * right // wrong), cost)
 
 
+def _edit_products(
+    situation: Situation, node: ast.expr, pair: Pair, cost: float
+) -> Iterator[Edit]:
+    """Yield the edit of several factors at once: ``16 * 5 * 5`` to ``16 * 4 * 4``.
+
+    The new factors are those of the size that is to be met, as a flatten made it; or
+    the factors that are alike in the text stay alike.
+    """
+    factors = [*_list_factors(node)]
+    old = [read_number(factor) or 0 for factor in factors]
+    if len(old) < MIN_FACTORS or prod(old) != pair[0]:
+        return
+    for new in (*_read_products(situation, pair[1]), _scale_alike(old, pair)):
+        if len(new) == len(old) and sum(map(ne, old, new)) > 1:
+            edits = [
+                edit
+                for factor, value in zip(factors, new, strict=True)
+                if factor.value != value
+                for edit in situation.program.replace(factor, str(value), 0)
+            ]
+            yield join_edits(edits, cost - TOGETHER)
+
+
+def _list_factors(node: ast.AST) -> Iterator[ast.Constant]:
+    """Yield the factors of a product of numbers, from left to right."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        yield from _list_factors(node.left)
+        yield from _list_factors(node.right)
+    elif isinstance(node, ast.Constant) and type(node.value) is int:
+        yield node
+
+
+def _read_products(situation: Situation, size: int) -> Iterator[list[int]]:
+    """Yield the factors that a refused size of the call came from."""
+    for refused in situation.refused:
+        steps = refused.lineage.steps
+        first = steps[0]
+        if refused.lineage.size == size and PRODUCT.fullmatch(first.formula):
+            yield [int(steps[part].value) for part in first.parts]
+
+
+def _scale_alike(old: Sequence[int], pair: Pair) -> list[int]:
+    """Return factors of another product, those that are equal changed alike."""
+    common, count = Counter(old).most_common(1)[0]
+    rest = prod(old) // common**count
+    value = round((pair[1] / rest) ** (1 / count)) if rest else 0
+    is_whole = count > 1 and rest * value**count == pair[1]
+    return [value if one == common else one for one in old] if is_whole else []
+
+
 def _edit_ratios(situation: Situation) -> Iterator[Edit]:
     """Yield edits that scale a number as another one must be."""
     program = situation.program
@@ -270,17 +335,18 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
     for refused in situation.refused:
         solved = [*solve(refused)][:MAX_FOR_EACH]
         distance = _weigh_origin(refused.lineage)
-        for at, (step, value) in enumerate(solved):
+        for at, (step, value, wanted) in enumerate(solved):
             node = nodes.get((step.line or 0, step.column or 0))
             most = inf if node is None or not program.is_data(node) else step.value
             if node is not None and value <= MOST_DATA * most:
                 cost = LATER * at + distance
                 cost += DATA if program.is_data(node) else 0
+                cost += ONE if wanted == 1 else 0
                 yield from _drop(program, node, value, cost)
                 for edit in (
                     program.replace(node, str(value), cost) if value > 0 else ()
                 ):
-                    yield replace(edit, is_solved=True)
+                    yield replace(edit, is_solved=wanted != 1)
 
 
 def _weigh_origin(lineage: Lineage) -> float:

@@ -15,7 +15,13 @@ from typing import Final
 
 from meta_magic.explain.edits.accepted import Accepted, Accepting, list_forms
 from meta_magic.explain.edits.number_edits import is_out_of_range
-from meta_magic.explain.edits.program_text import Edit, is_read, join_edits, read_number
+from meta_magic.explain.edits.program_text import (
+    Edit,
+    is_read,
+    join_edits,
+    mark_lossy,
+    read_number,
+)
 from meta_magic.explain.edits.situations import Situation
 
 COSTS: Final = (
@@ -57,6 +63,9 @@ ALIKE: Final = 0.2
 
 MAX_WRITTEN: Final = 2
 
+LEAVING_OUT: Final = re.compile(r"\[(?!.*None)|mean")
+"""Part of changes that keep only some of the elements."""
+
 UNDONE: Final = re.compile(
     r"{}(\.T|\.transpose\(.*\)|\.unsqueeze\((\d)\)|\.permute\((.*)\))"
 )
@@ -67,10 +76,11 @@ def edit_operands(situation: Situation) -> Iterator[Edit]:
     """Yield edits that write accepted changes."""
     for accepting in situation.accepted.changes:
         extra = 0.0 if accepting.is_as_large else BROADCAST
-        if len(accepting.changes) == 1:
-            yield from _change_operand(situation, accepting, extra)
-        else:
-            yield from _change_both(situation, accepting, extra)
+        is_one = len(accepting.changes) == 1
+        change = _change_operand if is_one else _change_both
+        edits = change(situation, accepting, extra)
+        is_lossy = any(LEAVING_OUT.search(text) for _, text in accepting.changes)
+        yield from mark_lossy(edits) if is_lossy else edits
     if situation.accepted == Accepted():
         yield from _change_untested(situation)
 

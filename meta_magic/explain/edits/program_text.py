@@ -7,11 +7,14 @@ edits, :func:`apply_edit` applies one. No edit adds or removes a line.
 
 import ast
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 MAX_EDITS: Final = 80
+
+LOSSY: Final = 0.8
+"""The cost of leaving something out."""
 
 
 class Stretch(NamedTuple):
@@ -39,11 +42,14 @@ class Edit:
         cost: How unlikely it is that the user meant this; from 0 to about 4.
         is_solved: Whether the call is known to accept the result; such an edit is tried
             earlier.
+        is_lossy: Whether it leaves out a part of what the program computes, so that the
+            call is accepted; such an edit comes after all others.
     """
 
     stretches: tuple[Stretch, ...]
     cost: float
     is_solved: bool = False
+    is_lossy: bool = False
 
     @property
     def lines(self) -> tuple[int, ...]:
@@ -70,6 +76,12 @@ def join_edits(edits: Iterable[Edit], cost: float) -> Edit:
     """Return one edit that makes several."""
     stretches = (stretch for edit in edits for stretch in edit.stretches)
     return Edit(stretches=tuple(dict.fromkeys(stretches)), cost=cost)
+
+
+def mark_lossy(edits: Iterable[Edit]) -> Iterator[Edit]:
+    """Yield edits as such that leave something out."""
+    for edit in edits:
+        yield replace(edit, cost=edit.cost + LOSSY, is_lossy=True)
 
 
 def sort_edits(edits: Iterable[Edit]) -> list[Edit]:

@@ -66,6 +66,13 @@ class Situation:
         bound = [*self.program.find_bindings(way)]
         return tuple(dict.fromkeys([*way, *made, *bound]))
 
+    def is_failed(self, node: ast.expr) -> bool:
+        """Whether an expression is the failed call itself."""
+        at = self.call.frames[-1] if self.call.frames else None
+        if at is None:
+            return False
+        return span_of(node) == (at.line, at.column, at.end_line, at.end_column)
+
     def find_near(self, *kinds: type[Node]) -> list[Node]:
         """Return the nodes of some kinds at these lines."""
         found = self.program.find(*kinds)

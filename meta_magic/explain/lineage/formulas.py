@@ -59,7 +59,7 @@ class Target:
         self._rank = len(shape)
         shapes = probe.run()
         is_same = shapes is not None and shapes[output : output + 1] == (shape,)
-        self.size = shape[dim] if is_same else None
+        self.size = shape[dim] if is_same and dim < len(shape) else None
 
     def read(self, values: Mapping[Variable, int]) -> int | None:
         """Return the size with other numbers; None if they are refused."""

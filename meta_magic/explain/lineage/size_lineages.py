@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from meta_magic.explain.given_names import read_text
 from meta_magic.explain.lineage.formulas import (
     UNKNOWN,
     Formula,
@@ -29,6 +30,7 @@ from meta_magic.explain.lineage.observed_calls import Call, Node
 from meta_magic.explain.lineage.traced_numbers import (
     LEAST_LOST,
     Given,
+    Returned,
     SizeOf,
     Worked,
     Written,
@@ -37,13 +39,13 @@ from meta_magic.explain.lineage.traced_numbers import (
     strip_nested,
     trace_number,
 )
-from meta_magic.explain.lineage.traced_runs import Literal, Run
+from meta_magic.explain.lineage.traced_runs import Literal, Run, Span, find_made
 from meta_magic.explain.probing import Probe, Variable
 from meta_magic.recording.identities.call_sites import describe_function
 from meta_magic.session.operand_names import NUMBER, find_paths, is_shells
 from meta_magic.torch_private.module_internals import is_made, walk_modules
 from meta_magic.trace.failed_call import FailedCall, Operand, walk_arguments
-from meta_magic.trace.signature import Geometry, TensorArgument
+from meta_magic.trace.signature import Geometry, SourcePosition, TensorArgument
 
 
 class Names:
@@ -252,10 +254,12 @@ class Lineages:
     Args:
         literals: The integers in the block's code.
         names: The names of numbers and tensors.
+        file: Name of the block's file.
     """
 
-    def __init__(self, literals: Sequence[Literal], names: Names) -> None:
+    def __init__(self, literals: Sequence[Literal], names: Names, file: str) -> None:
         self._literals = literals
+        self._file = file
         self._names = names
         self._probes: dict[Call, CallProbe] = {}
         self._formulas: dict[object, Formula] = {}
@@ -318,9 +322,16 @@ class Lineages:
             case SizeOf(node, dim) if node.call is not None:
                 return self._describe_call(number, node.call)
             case SizeOf(node, dim):
-                name = self._names.name_tensor(node.tensor)
-                text = f"dimension {dim} of {name}, from outside of the block"
-                return Described(Step(value=value, text=text, formula=f"{value}"))
+                span, line = find_made(node.tensor), None
+                text = (
+                    f"{self._names.name_tensor(node.tensor)}, from outside of the block"
+                )
+                if span is not None:
+                    text, line = read_text(_locate(self._file, span)), span[0]
+                text, formula = f"dimension {dim} of {text}", f"{value}"
+                return Described(
+                    Step(value=value, text=text, line=line, formula=formula)
+                )
             case Given(name):
                 text = f"{name}, from outside of the block"
                 return Described(Step(value=value, text=text, formula=f"{value}"))
@@ -330,6 +341,12 @@ class Lineages:
                 shown = formula.format(*map(strip, below))
                 text = f"{name} = {shown}" if name else shown
                 return Described(Step(value=value, text=text, formula=formula), below)
+            case Returned(span):
+                code = read_text(_locate(self._file, span))
+                name = self._names.name_number(number)
+                text = f"{name} = {code}" if name and name != code else code
+                step = Step(value=value, text=text, line=span[0], formula=f"{value}")
+                return Described(step)
         text = "a number of unknown origin"
         return Described(Step(value=value, text=text, formula=f"{value}"))
 
@@ -401,6 +418,18 @@ def write_root(literal: Literal, label: str) -> Step:
     )
 
 
+def _locate(file: str, span: Span) -> SourcePosition:
+    line, column, end_line, end_column = span
+    return SourcePosition(
+        file=file,
+        line=line,
+        end_line=end_line or line,
+        column=column,
+        end_column=end_column,
+        function="",
+    )
+
+
 def _needs_brackets(inner: str, outer: str) -> bool:
     """Whether arithmetic needs brackets inside of other arithmetic."""
     within, around = (
@@ -421,7 +450,8 @@ def _call_of(number: Any) -> Call | None:
 def _key_of(number: Any) -> object:
     """Return the identity of a number: two results of equal arithmetic differ."""
     origin = origin_of(number)
-    return origin if isinstance(origin, (Written, SizeOf, Given)) else id(number)
+    kinds = (Written, SizeOf, Given, Returned)
+    return origin if isinstance(origin, kinds) else id(number)
 
 
 def _is_unknown(step: Step, number: Any) -> bool:
@@ -442,4 +472,4 @@ def _name_function(function: Any) -> str:
 def find_lineages(run: Run) -> Lineages:
     """Return an object that finds where the numbers of a run come from."""
     names = Names(run.variables, [*run.observer.modules.values()])
-    return Lineages(run.literals, names)
+    return Lineages(run.literals, names, run.trace.cell.file)

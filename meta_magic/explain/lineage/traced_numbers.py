@@ -58,7 +58,17 @@ class Worked(NamedTuple):
     parts: tuple[Any, ...]
 
 
-Origin: TypeAlias = Written | SizeOf | Given | Worked
+class Returned(NamedTuple):
+    """The origin of a number that an expression of the block returned: ``len(words)``.
+
+    Attributes:
+        span: The expression's position: first line and column, last line and column.
+    """
+
+    span: tuple[int, int, int | None, int | None]
+
+
+Origin: TypeAlias = Written | SizeOf | Given | Worked | Returned
 
 
 class TracedNumber:
@@ -102,6 +112,19 @@ def trace_number(value: Any, origin: Origin) -> Any:
     traced = kind(value)
     traced.origin = origin
     return traced
+
+
+def trace_returned(value: Any, span: tuple[int, int, int | None, int | None]) -> Any:
+    """Return the integers that an expression returned, with the expression as origin.
+
+    Other values, and integers that have an origin, stay as they are.
+    """
+    if type(value) is tuple:
+        return tuple(trace_returned(item, span) for item in value)
+    is_own = type(value) is TracedInt and isinstance(value.origin, Returned)
+    if is_own and value.origin.span[0] == span[0]:  # ``x.shape`` of ``x.shape[1]``
+        value = strip(value)
+    return trace_number(value, Returned(span)) if type(value) is int else value
 
 
 def origin_of(value: object) -> Origin | None:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from torch import Tensor
+
 from meta_magic.errors import TrialError
 from meta_magic.explain.lineage.observed_calls import CallObserver
 from meta_magic.explain.lineage.traced_numbers import (
@@ -22,6 +24,7 @@ from meta_magic.explain.lineage.traced_numbers import (
     Written,
     strip,
     trace_number,
+    trace_returned,
 )
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.rerun import Rerun
@@ -38,8 +41,12 @@ Seen: TypeAlias = Mapping[Span, frozenset[int]]
 LOAD: Final = ast.Load()
 
 NOTE: Final = "__meta_magic_note__"
+RETURNED: Final = "__meta_magic_returned__"
 WRITTEN: Final = "__meta_magic_written__"
 REPLACE: Final = "__meta_magic_replace__"
+
+SOURCES: Final = (ast.Attribute, ast.Call, ast.Subscript)
+"""Expressions that may return integers of unknown origin, as ``len(words)`` does."""
 
 NUMBERS: Final = (ast.Name, ast.Attribute, ast.BinOp, ast.Call, ast.Subscript)
 """Expressions whose value may be an integer."""
@@ -88,13 +95,16 @@ class Now(NamedTuple):
     Attributes:
         values: The values of its literals.
         seen: The integers that its expressions evaluated to.
+        made: The tensors that its calls returned first, with the calls' positions; by
+            ``id`` of the tensor.
     """
 
     values: list[Any]
     seen: dict[Span, set[int]]
+    made: dict[int, tuple[Tensor, Span]]
 
 
-NOW: Final = Now([], defaultdict(set))
+NOW: Final = Now([], defaultdict(set), {})
 
 
 def note(span: Span, value: Any) -> Any:
@@ -104,6 +114,13 @@ def note(span: Span, value: Any) -> Any:
     if type(plain) is int and len(values) < MAX_VALUES:
         values.add(plain)
     return value
+
+
+def note_returned(span: Span, value: Any) -> Any:
+    """Return what :func:`note` does; integers of unknown origin get the expression."""
+    if isinstance(value, Tensor):  # ``torch.from_numpy`` is seen nowhere else
+        NOW.made.setdefault(id(value), (value, span))
+    return trace_returned(note(span, value), span)
 
 
 def written(number: int) -> Any:
@@ -117,6 +134,12 @@ def replace_function(function: Any) -> Any:
         return REPLACEMENTS.get(function, function)
     except TypeError:  # what has no hash
         return function
+
+
+def find_made(tensor: Tensor) -> Span | None:
+    """Return the position of the expression that returned a tensor first."""
+    found = NOW.made.get(id(tensor))
+    return None if found is None else found[1]
 
 
 def read_seen() -> Seen:
@@ -136,9 +159,15 @@ def set_literals(literals: Sequence[Literal], values: Mapping[int, int]) -> None
         literals: The literals as they are written.
         values: Other values for some of them.
     """
-    own = {NOTE: note, WRITTEN: written, REPLACE: replace_function}
+    own = {
+        NOTE: note,
+        RETURNED: note_returned,
+        WRITTEN: written,
+        REPLACE: replace_function,
+    }
     vars(builtins).update(own)  # for good: the block runs in a child
     NOW.seen.clear()
+    NOW.made.clear()
     NOW.values[:] = [
         trace_number(values.get(number, literal.value), Written(number))
         for number, literal in enumerate(literals)
@@ -203,7 +232,8 @@ class _Tracer(ast.NodeTransformer):
         is_read = isinstance(getattr(node, "ctx", LOAD), ast.Load)
         if not is_read or not isinstance(node, NUMBERS):
             return node
-        return _call(NOTE, node, ast.Constant(span_of(node)), node)  # type: ignore[arg-type]  # a constant, too
+        name = RETURNED if isinstance(node, SOURCES) else NOTE
+        return _call(name, node, ast.Constant(span_of(node)), node)  # type: ignore[arg-type]  # a constant, too
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         """Replace an integer literal."""

@@ -1,0 +1,237 @@
+"""The lines that made what a failed call was given, as the text says them.
+
+``fc(x)`` refuses ``x``: ``x = body(image).squeeze()`` made it two lines above, and the
+function got ``image`` from ``predict(photo)``. Chains of sizes do not show that if a
+dimension is lost, a dtype is wrong, or numbers come from a list. Names are followed
+back: to where they are bound, to the caller that passed them, to the ``return`` of the
+user's function. Read :func:`find_trail`.
+"""
+
+import ast
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Final, NamedTuple, TypeAlias
+
+from meta_magic.explain.edits.program_text import Program, is_read, name_of
+from meta_magic.trace.signature import SourcePosition
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+BINDING: Final = (
+    *(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.comprehension),
+    *(ast.NamedExpr, ast.withitem),
+)
+
+MAX_STEPS: Final = 12
+
+MAX_TEXT: Final = 60
+
+
+class Made(NamedTuple):
+    """A line that made a value, or passed it on.
+
+    Attributes:
+        line: The line.
+        text: Name and code, as a sentence; "" for a line that has neither.
+    """
+
+    line: int
+    text: str = ""
+
+
+class Read(NamedTuple):
+    """An expression that is followed back.
+
+    Attributes:
+        node: The expression.
+        before: The line that reads it.
+        level: The index of the frame that runs it, from the outermost; -1 for another.
+    """
+
+    node: ast.expr
+    before: int
+    level: int
+
+
+def find_trail(
+    program: Program, frames: Sequence[SourcePosition], names: Sequence[str]
+) -> list[Made]:
+    """Return the lines that made what a call was given, the nearest first.
+
+    Args:
+        program: The text.
+        frames: The lines of it on the way to the call, outermost first.
+        names: The operands, as the innermost line names them.
+    """
+    return [] if not frames else [*_Trail(program, frames).follow(names)]
+
+
+class _Trail:
+    """Follows names back, the nearest bindings first."""
+
+    def __init__(self, program: Program, frames: Sequence[SourcePosition]) -> None:
+        self._program = program
+        self._lines = [frame.line for frame in frames]
+        functions: list[Function] = [
+            *program.find(ast.FunctionDef),
+            *program.find(ast.AsyncFunctionDef),
+        ]
+        self._functions = {node.name: node for node in functions}
+        self._classes = {node.name: node for node in program.find(ast.ClassDef)}
+        self._found: dict[int, Made] = {}
+
+    def follow(self, names: Sequence[str]) -> Iterator[Made]:
+        """Yield the lines that made the expressions at the innermost line."""
+        last = len(self._lines) - 1
+        at = self._lines[last]
+        read = [n for n in self._program.find_expressions(at) if is_read(n)]
+        named = [n for n in read if ast.unparse(n) in {*names}]
+        todo = [Read(node, at, last) for node in named or read[:1]]
+        seen: set[tuple[str, int]] = set()
+        while todo and len(self._found) < MAX_STEPS:
+            one = todo.pop(0)
+            for name in _list_names(one.node):
+                key = ast.unparse(name), self._program.find_scope(name)
+                if key not in seen:
+                    seen.add(key)
+                    todo += self._find_sources(name, one)
+        yield from self._found.values()
+
+    def _find_sources(self, name: ast.expr, read: Read) -> Iterator[Read]:
+        """Yield the expressions that a name got its value from."""
+        bound = [*self._find_bindings(name, read.before)]
+        for node, value in bound:
+            self._note(node.lineno, f"{ast.unparse(name)} = ", value)
+            if value is not None:
+                yield Read(value, node.lineno, read.level)
+                yield from self._enter(value)
+        function = self._find_function(name)
+        if not bound and isinstance(name, ast.Name) and function is not None:
+            yield from self._find_passed(name.id, function, read.level)
+
+    def _find_bindings(
+        self, name: ast.expr, before: int
+    ) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr | None]]:
+        """Yield where a name is bound: in its function, an attribute in its class."""
+        text = ast.unparse(name)
+        scope = self._program.find_scope(name)
+        owner = self._find_class(name) if text.startswith("self.") else None
+        found = []
+        for node in self._program.find(*BINDING):
+            for target in _list_targets(node):
+                is_own = self._program.find_scope(target) == scope
+                is_held = owner is not None and self._find_class(target) is owner
+                if ast.unparse(target) == text and (is_held or is_own):
+                    value = (
+                        node.iter
+                        if isinstance(node, (ast.For, ast.comprehension))
+                        else getattr(node, "value", None)
+                    )
+                    found.append((target, value))
+        earlier = [one for one in found if one[0].lineno < before]
+        yield from earlier[-1:] if owner is None and earlier else found[-2:]
+
+    def _find_passed(self, name: str, function: Function, level: int) -> Iterator[Read]:
+        """Yield what callers passed for a parameter, or its default."""
+        number, default = _find_parameter(function, name)
+        if number is None:
+            return
+        owner = self._find_class(function)
+        callers = self._find_callers(function, owner, level)
+        is_passed = False
+        for call, above in callers:
+            starred = any(isinstance(one, ast.Starred) for one in call.args)
+            given = {one.arg: one.value for one in call.keywords}.get(name)
+            at = number - (owner is not None)
+            if given is None and not starred and 0 <= at < len(call.args):
+                given = call.args[at]
+            self._note(call.lineno, f"{name} is ", given or call)
+            if given is not None:
+                is_passed = True
+                yield Read(given, call.lineno, above)
+                yield from self._enter(given)
+        if default is not None and not is_passed:
+            self._note(default.lineno, f"{name} is ", default)
+
+    def _find_callers(
+        self, function: Function, owner: ast.ClassDef | None, level: int
+    ) -> list[tuple[ast.Call, int]]:
+        """Return the calls of a function, those on the way to the failed call first."""
+        lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
+        inside = [n for n in range(level + 1) if self._lines[n] in lines]
+        above = inside[0] - 1 if inside else -1
+        calls = [one.node for one in self._program.calls]
+        if above >= 0:
+            on_way = [c for c in calls if c.lineno == self._lines[above]]
+            named = [c for c in on_way if name_of(c) == function.name]
+            return [(call, above) for call in (named or on_way)[:1]]
+        names = {function.name} if owner is None else {owner.name}
+        if owner is None or function.name == "__init__":
+            return [(call, -1) for call in calls if name_of(call) in names][:2]
+        return []
+
+    def _enter(self, value: ast.expr) -> Iterator[Read]:
+        """Yield what the user's functions return that an expression calls."""
+        for call in (node for node in ast.walk(value) if isinstance(node, ast.Call)):
+            function = self._functions.get(name_of(call))
+            for node in ast.walk(function) if function is not None else ():
+                if isinstance(node, ast.Return) and node.value is not None:
+                    self._note(node.lineno, "", None)
+                    yield Read(node.value, node.lineno, -1)
+
+    def _note(self, line: int, name: str, value: ast.expr | None) -> None:
+        text = "" if value is None else self._program.read(value)
+        shown = f"{name}{text}" if text and "\n" not in text else ""
+        is_short = len(shown) <= MAX_TEXT
+        self._found.setdefault(line, Made(line, shown if name and is_short else ""))
+
+    def _find_function(self, node: ast.AST) -> Function | None:
+        above = self._program.walk_up(node)
+        return next((one for one in above if isinstance(one, FUNCTIONS)), None)
+
+    def _find_class(self, node: ast.AST) -> ast.ClassDef | None:
+        above = self._program.walk_up(node)
+        return next((one for one in above if isinstance(one, ast.ClassDef)), None)
+
+
+def _list_names(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the names and attributes that an expression reads, outer ones first."""
+    for below in ast.walk(node):
+        if isinstance(below, (ast.Name, ast.Attribute)) and is_read(below):
+            yield below
+
+
+def _read_value(node: ast.AST) -> ast.expr | None:
+    """Return the expression whose value a statement binds."""
+    if isinstance(node, (ast.For, ast.comprehension)):
+        return node.iter
+    value: ast.expr | None = getattr(node, "value", None)
+    return value
+
+
+def _list_targets(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the names and attributes that a statement binds."""
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    one = getattr(node, "target", None) or getattr(node, "optional_vars", None)
+    for target in [*targets, *([one] if one is not None else [])]:
+        for below in ast.walk(target):
+            if isinstance(below, (ast.Name, ast.Attribute)) and not is_read(below):
+                yield below
+
+
+def _find_parameter(
+    function: Function, name: str
+) -> tuple[int | None, ast.expr | None]:
+    """Return the position of a parameter and its default; None for no parameter."""
+    given = function.args
+    named = [*given.posonlyargs, *given.args]
+    defaults = [*zip_longest(reversed(named), reversed(given.defaults))]
+    for number, (one, default) in enumerate(reversed(defaults)):
+        if one.arg == name:
+            return number, default
+    for one, value in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+        if one.arg == name:
+            return len(named), value
+    return None, None
