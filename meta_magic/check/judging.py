@@ -167,9 +167,21 @@ def summarize(trace: "Trace", depth: int | None) -> str:
 
 
 def explain(trace: "Trace") -> str:
-    """Return why a recording failed; "" where there is no more than the error."""
+    """Return why a recording failed; "" where there is no more than the error.
+
+    The errors that follow with the first edits are explained as well.
+    """
     explanation = trace.explanation
-    return "" if explanation is None or explanation.is_silent else explanation.text
+    if explanation is None or explanation.is_silent:
+        return ""
+    from meta_magic.explain.later_errors import (  # noqa: PLC0415  few fail
+        explain_later,
+    )
+
+    later = (
+        f"\nwith the first edit: {one}" for one in explain_later(trace, explanation)
+    )
+    return "\n".join((explanation.text, *later))
 
 
 def format_error(error: BaseException | None, file: str, name: str) -> str:

@@ -143,7 +143,7 @@ def translate(found: Explanation, joined: Slice, trace: Trace) -> Explanation:
         rules=tuple(map(say, found.rules)),
         made=tuple(map(say, found.made)),
         repairs=tuple(
-            _split_repair(one, joined)
+            _split_repair(one, joined, say)
             for one in found.repairs
             if len({joined.find(line)[0] for line, _, _ in one.changes}) == 1
         ),
@@ -184,7 +184,7 @@ def _split_lineage(lineage: Lineage, joined: Slice) -> Lineage:
     )
 
 
-def _split_repair(repair: Repair, joined: Slice) -> Repair:
+def _split_repair(repair: Repair, joined: Slice, say: Callable[[str], str]) -> Repair:
     """Return a repair of the cell or file that it changes.
 
     Its source has the changed cell, and after it the cells that are to be run again.
@@ -202,6 +202,8 @@ def _split_repair(repair: Repair, joined: Slice) -> Repair:
     return replace(
         repair,
         line=line,
+        consequence=say(repair.consequence),
+        then=say(repair.then),
         changes=tuple(
             (joined.find(n)[1], before, after) for n, before, after in repair.changes
         ),

@@ -172,7 +172,8 @@ def _walk_chains(lineages: Sequence[Lineage]) -> Iterator[str]:
 def walk_repairs(explanation: Explanation) -> Iterator[str]:
     """Yield the lines of the repairs, or the reason why there are none."""
     if explanation.repairs:
-        yield "repairs that ran"
+        is_whole = not explanation.repairs[0].then
+        yield "repairs that ran" if is_whole else "edits with which this line ran"
     elif (
         explanation.n_tried and explanation.rules
     ):  # else nothing is known of the error

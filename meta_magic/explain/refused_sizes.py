@@ -8,7 +8,7 @@ its expressions evaluated to. Read :func:`trace_refused`, then :func:`solve`.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from meta_magic.errors import TrialError
 from meta_magic.explain.lineage.lineage_records import Lineage, Step
@@ -22,6 +22,9 @@ from meta_magic.trace.trace import Trace
 
 MAX_CHAINS: Final = 4
 
+Accepted: TypeAlias = tuple[Variable, tuple[int, ...], bool]
+"""A number, what it may be instead, and whether no other must change with it."""
+
 NEAR: Final = 8
 """How far around a written number others are tried."""
 
@@ -33,10 +36,12 @@ class Refused(NamedTuple):
         lineage: Where it comes from.
         accepted: What the call accepts instead; sizes that other operands have come
             first.
+        is_alone: Whether no other size must change with it.
     """
 
     lineage: Lineage
     accepted: tuple[int, ...]
+    is_alone: bool = True
 
 
 class Sizes(NamedTuple):
@@ -76,15 +81,15 @@ def _answer(run: Run, *, failed: FailedCall) -> Sizes:
     lineages = find_lineages(run)
     refused = []
     ranged = find_value_range(failed)
-    found: Iterable[tuple[Variable, tuple[int, ...]]] = _list_refused(probe, given)
+    found: Iterable[Accepted] = _list_refused(probe, given)
     if ranged is not None:
         found = []
         if ranged.limit is not None and ranged.needed is not None:
-            found = [(ranged.limit, (ranged.needed,))]
-    for variable, accepted in found:
+            found = [(ranged.limit, (ranged.needed,), True)]
+    for variable, accepted, is_alone in found:
         if variable in given:
             lineage, _ = lineages.why(probe.label(variable), given[variable])
-            refused.append(Refused(lineage, accepted))
+            refused.append(Refused(lineage, accepted, is_alone))
     return Sizes(seen, tuple(_drop_alike(refused)))
 
 
@@ -106,9 +111,7 @@ def _find_given(
     }
 
 
-def _list_refused(
-    probe: Probe, given: Mapping[Variable, Any]
-) -> Iterator[tuple[Variable, tuple[int, ...]]]:
+def _list_refused(probe: Probe, given: Mapping[Variable, Any]) -> Iterator[Accepted]:
     """Yield the numbers that are accepted with other values, and these values.
 
     Numbers come first if the accepted value is that of another number.
@@ -116,18 +119,17 @@ def _list_refused(
     if probe.accepts({}):
         return
     known = {*probe.values.values()} - {1}
-    found = []
+    found: list[Accepted] = []
     for variable in given:
         accepted = probe.find_values(variable)
         accepted.sort(key=lambda size: size not in known)
         if accepted:
-            found.append((variable, tuple(accepted)))
+            found.append((variable, tuple(accepted), True))
     for group in [] if found else probe.list_groups():  # the sides of an image
         accepted = probe.find_values(*group)
+        accepted.sort(key=lambda size: size not in known)
         if group[0] in given and accepted:
-            found.append(
-                (group[0], tuple(sorted(accepted, key=lambda n: n not in known)))
-            )
+            found.append((group[0], tuple(accepted), False))
     yield from sorted(found, key=lambda pair: not known & {*pair[1]})
 
 

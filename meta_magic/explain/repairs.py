@@ -25,6 +25,7 @@ from meta_magic.recording.as_device.oracle.child import (
 )
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.rerun import Rerun
+from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 from meta_magic.trials.blocks import parse_block, restore_variables
@@ -45,15 +46,17 @@ AT_ONCE: Final = 2
 
 
 class Outcome(NamedTuple):
-    """The end of a block that ran.
+    """The end of a block that ran, or that passed the failed call.
 
     Attributes:
         n_parameters: Of all its modules.
         shape: Of the last tensor that it made; None if it made none.
+        then: Which later line fails, and how; "" if the block ran to its end.
     """
 
     n_parameters: int
     shape: tuple[int, ...] | None
+    then: str = ""
 
 
 class Failure(NamedTuple):
@@ -81,6 +84,7 @@ class Block(NamedTuple):
         first_line: The number of the first line that was typed.
         lines: Lines that may be edited: the user typed them, and they run again.
         seconds: How long the block took.
+        frames: The lines of its file on the way to the failed call, outermost first.
     """
 
     rerun: Rerun
@@ -89,6 +93,7 @@ class Block(NamedTuple):
     first_line: int
     lines: frozenset[int]
     seconds: float
+    frames: tuple[SourcePosition, ...] = ()
 
 
 def find_block(trace: Trace) -> Block | None:
@@ -96,16 +101,18 @@ def find_block(trace: Trace) -> Block | None:
     rerun = trace.rerun
     if rerun is None or not can_fork():
         return None
+    failed = () if trace.failed is None else trace.failed.frames
+    frames = tuple(frame for frame in failed if frame.file == rerun.file)
     if rerun.text is None:
         text = "".join(linecache.getlines(rerun.file))
         lines = _find_lines(rerun)
-        found = Block(rerun, text, text, 1, lines, trace.seconds)
+        found = Block(rerun, text, text, 1, lines, trace.seconds, frames)
         return found if lines else None
     first, now = trace.cell.first_line, rerun.text.split("\n")
     typed = enumerate(trace.source.split("\n"), first)
     same = (at for at, line in typed if now[at - 1 : at] == [line])
     lines = frozenset(same)
-    return Block(rerun, rerun.text, trace.source, first, lines, trace.seconds)
+    return Block(rerun, rerun.text, trace.source, first, lines, trace.seconds, frames)
 
 
 def _find_lines(rerun: Rerun) -> frozenset[int]:
@@ -117,9 +124,18 @@ def _find_lines(rerun: Rerun) -> frozenset[int]:
     return frozenset(range(body[0].lineno, last + 1))
 
 
-def run_edited(block: Block, edits: Sequence[Edit]) -> list[Outcome | Failure]:
-    """Run a block with each of some edits; each has a child of its own."""
-    answers = _ask(block, [partial(_run_many, block, [edit], 1) for edit in edits])
+def run_edited(
+    block: Block, edits: Sequence[Edit], *, is_probe: bool = True
+) -> list[Outcome | Failure]:
+    """Run a block with each of some edits; each has a child of its own.
+
+    Args:
+        block: The block.
+        edits: The edits.
+        is_probe: Whether the text of an error does not matter.
+    """
+    run = partial(_run_many, block, n_wanted=1, is_probe=is_probe)
+    answers = _ask(block, [partial(run, [edit]) for edit in edits])
     return [NO_END if answer is NO_ANSWER else answer[0] for answer in answers]
 
 
@@ -140,7 +156,8 @@ def screen(
         The outcomes of the edits that were tried.
     """
     parts = [edits[first::AT_ONCE] for first in range(AT_ONCE)]
-    asked = [partial(_run_many, block, part, n_wanted) for part in parts if part]
+    run = partial(_run_many, block, n_wanted=n_wanted, is_probe=True)
+    asked = [partial(run, part) for part in parts if part]
     tried: dict[Edit, Outcome | Failure] = {}
     for part, answer in zip(parts, _ask(block, asked), strict=False):
         if answer is NO_ANSWER:  # an edit ended the process, or never ended
@@ -156,21 +173,23 @@ def _ask(block: Block, asked: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def _run_many(
-    block: Block, edits: Sequence[Edit], n_wanted: int
+    block: Block, edits: Sequence[Edit], n_wanted: int, *, is_probe: bool
 ) -> list[Outcome | Failure]:
     """Run a block with edits while there is time; runs in a child."""
     leave_dynamo_out()  # code that the failed block did not reach may import dynamo
     refused, end = enter_sandbox(), process_time() + SECONDS_OF_MANY
     outcomes: list[Outcome | Failure] = []
     for edit in edits:
-        outcomes.append(_run_edit(block, edit, refused))
-        n_found = len({one for one in outcomes if isinstance(one, Outcome)})
+        outcomes.append(_run_edit(block, edit, refused, is_probe=is_probe))
+        n_found = len({one for one in outcomes if is_whole(one)})
         if process_time() > end or n_found >= n_wanted:
             break
     return outcomes
 
 
-def _run_edit(block: Block, edit: Edit, refused: list[str]) -> Outcome | Failure:
+def _run_edit(
+    block: Block, edit: Edit, refused: list[str], *, is_probe: bool
+) -> Outcome | Failure:
     """Run a block with an edit in this process."""
     rerun = block.rerun
     refused.clear()
@@ -180,10 +199,52 @@ def _run_edit(block: Block, edit: Edit, refused: list[str]) -> Outcome | Failure
     except (TrialError, SyntaxError):
         return RAISED
     choose: Callable[[], AbstractContextManager[None]] = nullcontext
-    trace = record_block(rerun, body, variables, choose, is_probe=True)
+    trace = record_block(rerun, body, variables, choose, is_probe=is_probe)
     if refused:
         return Failure(f"it {refused[0]}")
-    return RAISED if trace.error is not None else read_outcome(trace)
+    if trace.error is None:
+        return read_outcome(trace)
+    later = _find_later(block, edit, trace)
+    return RAISED if later is None else read_outcome(trace)._replace(then=later)
+
+
+def is_whole(one: Outcome | Failure) -> bool:
+    """Whether a block ran to its end."""
+    return isinstance(one, Outcome) and not one.then
+
+
+def _find_later(block: Block, edit: Edit, trace: Trace) -> str | None:
+    """Return which later line of a block fails now; None if it is no later one."""
+    failed = () if trace.failed is None else trace.failed.frames
+    frames = [frame for frame in failed if frame.file == block.rerun.file]
+    for before, now in zip(block.frames, frames, strict=False):
+        if before == now:
+            continue
+        is_same = before.line == now.line
+        if before.function == now.function and not (is_same and now.line in edit.lines):
+            error = str(trace.error).partition("\n")[0]
+            shown = error if len(error) <= MAX_ERROR else f"{error[:MAX_ERROR]}..."
+            is_later = _read_start(now) > _read_end(before) or _contains(now, before)
+            return f"then line {frames[-1].line} fails: {shown}" if is_later else None
+        return None
+    return None
+
+
+def _read_start(at: SourcePosition) -> tuple[int, int]:
+    return at.line, at.column or 0
+
+
+def _read_end(at: SourcePosition) -> tuple[int, int]:
+    return at.end_line, at.end_column or 0
+
+
+def _contains(outer: SourcePosition, inner: SourcePosition) -> bool:
+    """Whether an expression is an argument of another one."""
+    return (
+        _read_start(outer) <= _read_start(inner)
+        and _read_end(inner) <= _read_end(outer)
+        and outer != inner
+    )
 
 
 def read_outcome(trace: Trace) -> Outcome:
@@ -192,6 +253,8 @@ def read_outcome(trace: Trace) -> Outcome:
     n_parameters = sum(root.n_parameters for root in trace.modules)
     return Outcome(n_parameters, tuple(last[0].shape) if last else None)
 
+
+MAX_ERROR: Final = 100
 
 MAX_REPAIRS: Final = 3
 
@@ -211,7 +274,7 @@ GROWTH: Final = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """An edit with which a block ran to its end.
+    """An edit with which a block ran to its end, or to a later error.
 
     Attributes:
         line: The first line that is changed.
@@ -223,6 +286,7 @@ class Repair:
             ``models/net.py``; "" for the block itself.
         path: The path of the file; "" for a cell.
         again: Code that runs what rests on a changed file again; "" for a cell.
+        then: Which later line fails, and how; "" if the block ran to its end.
     """
 
     line: int
@@ -232,6 +296,7 @@ class Repair:
     cell: str = ""
     path: str = ""
     again: str = ""
+    then: str = ""
 
     @property
     def before(self) -> str:
@@ -274,7 +339,7 @@ class Tried(NamedTuple):
 
 
 def try_edits(trace: Trace, block: Block, edits: Sequence[Edit]) -> Tried:
-    """Return the edits with which a block runs to its end.
+    """Return the edits with which a block runs to its end, or else to a later error.
 
     Edits that change least come first. Edits with the same outcome as an earlier one
     come last.
@@ -282,13 +347,16 @@ def try_edits(trace: Trace, block: Block, edits: Sequence[Edit]) -> Tried:
     before = read_outcome(trace).n_parameters
     allowed = [edit for edit in edits if block.lines.issuperset(edit.lines)]
     tried = [*_screen_all(block, allowed)]
-    ran = [Ran(edit, one) for edit, one in tried if isinstance(one, Outcome)]
+    passed = [Ran(edit, one) for edit, one in tried if isinstance(one, Outcome)]
+    ran = [one for one in passed if not one.outcome.then]
+    ran = ran or [one for one in passed if not one.edit.is_lossy]
     reasons = (one.reason for _, one in tried if isinstance(one, Failure))
     ran.sort(key=lambda one: one.edit.cost + _weigh(one.outcome, before))
     firsts = {one.outcome: one for one in reversed(ran)}
-    ran.sort(key=lambda one: (one.edit.is_lossy, firsts[one.outcome] is not one))
-    likely = [one.edit for one in ran[:MAX_ALONE]]
-    alone = islice(_confirm(block, likely), MAX_REPAIRS)
+    ran.sort(key=lambda one: firsts[one.outcome] is not one)
+    likely = ran[:MAX_ALONE]
+    alone = [*islice(_confirm(block, likely), MAX_REPAIRS)]
+    alone.sort(key=lambda one: one.edit.is_lossy)
     repairs = tuple(_write_repair(block, one, before) for one in alone)
     return Tried(repairs, len(tried), next(filter(None, reasons), ""))
 
@@ -310,19 +378,23 @@ def _screen_all(
     rest = sorted(edits, key=lambda edit: edit.cost - SOLVED * edit.is_solved)
     while rest and len(found) < MAX_REPAIRS and not is_over():
         some = screen(block, rest, MAX_REPAIRS)
-        kept = (one for edit, one in some.items() if not edit.is_lossy)
-        found |= {one for one in kept if isinstance(one, Outcome)}
+        found |= {
+            one for one in some.values() if isinstance(one, Outcome) and not one.then
+        }
         yield from some.items()
         rest = [edit for edit in rest if edit not in some]
 
 
-def _confirm(block: Block, edits: Sequence[Edit]) -> Iterator[Ran]:
-    """Yield the edits with which a block runs in a child of its own."""
-    for first in range(0, len(edits), MAX_REPAIRS):
-        some = edits[first : first + MAX_REPAIRS]
-        for edit, outcome in zip(some, run_edited(block, some), strict=True):
-            if isinstance(outcome, Outcome):
-                yield Ran(edit, outcome)
+def _confirm(block: Block, ran: Sequence[Ran]) -> Iterator[Ran]:
+    """Yield the edits with which a block runs as far in a child of its own."""
+    for first in range(0, len(ran), MAX_REPAIRS):
+        some = ran[first : first + MAX_REPAIRS]
+        is_probe = not any(one.outcome.then for one in some)
+        edits = [one.edit for one in some]
+        outcomes = run_edited(block, edits, is_probe=is_probe)
+        for one, outcome in zip(some, outcomes, strict=True):
+            if isinstance(outcome, Outcome) and bool(outcome.then) <= (not is_probe):
+                yield Ran(one.edit, outcome)
 
 
 def _start_clock() -> Callable[[], bool]:
@@ -352,7 +424,9 @@ def _write_repair(block: Block, ran: Ran, before: int) -> Repair:
         consequences.append(
             f"{outcome.n_parameters:,} parameters instead of {before:,}"
         )
-    if outcome.shape is not None:
+    if outcome.then:
+        consequences.append(outcome.then)
+    elif outcome.shape is not None:
         consequences.append(f"ends with {format_shape(outcome.shape)}")
     lines = ran.edit.lines
     return Repair(
@@ -360,4 +434,5 @@ def _write_repair(block: Block, ran: Ran, before: int) -> Repair:
         changes=tuple((at, old[at - first], new[at - first]) for at in lines),
         source=source,
         consequence=", ".join(consequences),
+        then=outcome.then,
     )

@@ -43,6 +43,7 @@ from tests.conformance.broken_programs import HEADER, mend, run
 
 FIELD: Final = re.compile(r"^(\w+): +(.*)$", re.MULTILINE)
 NAMES: Final = re.compile(r"[\w.\[\]]+")
+LATER: Final = re.compile(r"then (?:(.*), )?line (\d+) fails")
 MANY: Final = 0.9
 
 WARM: Final = "import torch\ntorch.nn.Linear(999, 999)(torch.ones(999, 999))\n1 / 0"
@@ -63,6 +64,8 @@ class Case(NamedTuple):
         n_failing: How many of them fail on the CPU.
         seconds: How long it took to explain.
         text: The explanation.
+        n_lines: How many lines are said to be where the mistake may be.
+        n_later: How many repairs pass the failed line, and fail later.
     """
 
     name: str
@@ -75,6 +78,8 @@ class Case(NamedTuple):
     n_failing: int
     seconds: float
     text: str
+    n_lines: int
+    n_later: int
 
 
 class Piece(NamedTuple):
@@ -214,9 +219,20 @@ def is_as_good(program: str, wanted: Outcome) -> bool:
     return trace.error is None and read_outcome(trace) == wanted
 
 
-def fails(program: str) -> bool:
-    """Whether a repaired program fails on the CPU."""
-    return run_apart(lambda: run(program, nullcontext())) is not None
+def fails(program: str, repair: Repair, firsts: dict[str, int]) -> bool:
+    """Whether a repaired program fails on the CPU, but where the repair says it.
+
+    Args:
+        program: The program.
+        repair: Its repair.
+        firsts: By name of a cell, the program's line that is its first.
+    """
+    failure = run_apart(lambda: run(program, nullcontext()))
+    told = LATER.match(repair.then)
+    if told is None:
+        return failure is not None
+    line = firsts[told[1] or ""] + int(told[2]) - 1
+    return failure is None or failure.line != line
 
 
 def judge(path: Path, n_cells: int, *, is_file: bool) -> Case | None:
@@ -253,9 +269,14 @@ def judge(path: Path, n_cells: int, *, is_file: bool) -> Case | None:
         has_rule=bool(found.rules),
         has_repair=any(is_as_good(program, wanted) for program in programs),
         n_repairs=len(programs),
-        n_failing=sum(map(fails, programs)),
+        n_failing=sum(
+            fails(program, repair, firsts)
+            for program, repair in zip(programs, found.repairs, strict=True)
+        ),
         seconds=seconds,
         text=f"{header[1] if header else ''}\n{found}",
+        n_lines=len({at, *lines}),
+        n_later=sum(bool(repair.then) for repair in found.repairs),
     )
 
 
@@ -341,11 +362,14 @@ def print_table(cases: Sequence[Case]) -> None:
     print(f"right line: {sum(c.is_line_right for c in cases)}")
     print(f"an operand: {sum(c.has_operand for c in cases)}")
     print(f"a line of the mistake: {sum(c.has_culprit for c in cases)}")
+    print(f"lines of each: {statistics.mean(c.n_lines for c in cases):.1f}")
     print(f"a rule: {sum(c.has_rule for c in cases)}")
     print(f"a repair as good as the known one: {sum(c.has_repair for c in cases)}")
     n_repairs = sum(case.n_repairs for case in cases)
     n_failing = sum(case.n_failing for case in cases)
-    print(f"repairs shown: {n_repairs}, of which {n_failing} fail on the CPU")
+    n_later = sum(case.n_later for case in cases)
+    shown = f"repairs shown: {n_repairs}, {n_later} of them up to a later error"
+    print(f"{shown}; {n_failing} fail on the CPU")
     print(f"median {statistics.median(seconds):.2f} s, {seconds[int(MANY * n)]:.2f} s")
 
 

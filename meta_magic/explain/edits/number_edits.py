@@ -333,7 +333,7 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
     program = situation.program
     nodes = {(n.lineno, n.col_offset): n for n in program.find(ast.Constant)}
     for refused in situation.refused:
-        solved = [*solve(refused)][:MAX_FOR_EACH]
+        solved = [*solve(refused)][:MAX_FOR_EACH] if refused.is_alone else []
         distance = _weigh_origin(refused.lineage)
         for at, (step, value, wanted) in enumerate(solved):
             node = nodes.get((step.line or 0, step.column or 0))
@@ -346,7 +346,10 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
                 for edit in (
                     program.replace(node, str(value), cost) if value > 0 else ()
                 ):
-                    yield replace(edit, is_solved=wanted != 1)
+                    is_broadcast = wanted == 1
+                    yield replace(
+                        edit, is_solved=not is_broadcast, is_lossy=is_broadcast
+                    )
 
 
 def _weigh_origin(lineage: Lineage) -> float:

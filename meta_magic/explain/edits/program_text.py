@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 MAX_EDITS: Final = 80
 
-LOSSY: Final = 0.8
+LOSSY: Final = 0.3
 """The cost of leaving something out."""
 
 
@@ -43,7 +43,7 @@ class Edit:
         is_solved: Whether the call is known to accept the result; such an edit is tried
             earlier.
         is_lossy: Whether it leaves out a part of what the program computes, so that the
-            call is accepted; such an edit comes after all others.
+            call is accepted; such an edit is shown after the others.
     """
 
     stretches: tuple[Stretch, ...]

@@ -10,6 +10,7 @@ import torch
 
 from meta_magic.explain import repairs
 from meta_magic.explain.edits.program_text import Edit
+from meta_magic.explain.later_errors import explain_later
 from meta_magic.explain.repairs import RAISED
 from meta_magic.trace.notes import CellSource
 from tests.conformance.explanations import record_cell
@@ -212,3 +213,54 @@ def test_what_is_solved_is_tried_before_what_is_as_likely(monkeypatch):
     )
     assert [*repairs._screen_all(None, [likely, solved, unlikely])]
     assert tried == [solved, likely, unlikely]
+
+
+TWICE = (
+    "import torch\nfrom torch import nn\n"
+    "first, last = nn.Linear(8, 3), nn.Linear(5, 2)\n"
+    "x = torch.ones(4, 9)\nh = first(x)\ny = last(h)"
+)
+
+
+def test_an_edit_that_passes_the_failed_line_says_what_fails_next():
+    found = explain(TWICE)
+    assert "edits with which this line ran" in found.text
+    repair = found.repairs[0]
+    assert "nn.Linear(9, 3)" in repair.after
+    told = "mat1 and mat2 shapes cannot be multiplied (4x3 and 5x2)"
+    assert repair.then == f"then line 6 fails: RuntimeError: {told}"
+    with pytest.raises(RuntimeError, match="4x3 and 5x2"):
+        run(repair.source)
+
+
+def test_all_errors_of_a_run_are_explained_one_after_the_other():
+    trace = record_cell(f"{TWICE}\nz = y + torch.ones(7)", "<failed cell>")
+    later = [*explain_later(trace, trace.explanation)]
+    assert [one.line for one in later] == [6, 7]
+    assert later[-1].repairs[0].then == ""
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ("20 * 5 * 5", "20 * 4 * 4"),  # 12 pixels, less 4 of the kernel, by 2
+        ("5 * 5 * 20", "4 * 4 * 20"),
+    ],
+)
+def test_factors_are_changed_as_the_size_is_made(written, wanted):
+    found = explain(
+        "import torch\nfrom torch import nn\n"
+        "conv, pool = nn.Conv2d(3, 20, 5), nn.MaxPool2d(2)\n"
+        f"fc = nn.Linear({written}, 7)\n"
+        "x = pool(conv(torch.ones(2, 3, 12, 12))).flatten(1)\ny = fc(x)"
+    )
+    afters = [repair.after for repair in found.repairs]
+    assert f"fc = nn.Linear({wanted}, 7)" in afters
+
+
+def test_what_leaves_data_out_comes_after_what_keeps_them():
+    found = explain(
+        "import torch\nloss = torch.ones(3)\ntotal = 0.0\ntotal += loss.item()"
+    )
+    assert found.repairs[0].after == "total += loss.mean().item()"
+    assert "[0]" not in "".join(repair.after for repair in found.repairs[:2])
