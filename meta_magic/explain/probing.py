@@ -58,7 +58,7 @@ def _list_names(function: Callable[..., Any]) -> tuple[str, ...]:
     if any(one.kind not in kinds for one in named.values()):
         return tuple(named)
     packet = getattr(torch.ops.aten, getattr(function, "__name__", ""), None)
-    overloads = [] if packet is None else packet.overloads()
+    overloads: list[str] = getattr(packet, "overloads", list)()  # not of ``__eq__``
     schemas = [schema_of(getattr(packet, name)) for name in overloads]
     names = [tuple(argument.name for argument in s.arguments) for s in schemas]
     return max(names, key=len, default=())

@@ -226,7 +226,7 @@ def _edit_products(
 ) -> Iterator[Edit]:
     """Yield the edit of several factors at once: ``16 * 5 * 5`` to ``16 * 4 * 4``.
 
-    The new factors are those of the size that is to be met, as a flatten made it; or
+    The new factors are those of the size that is needed, as a flatten made it; or
     the factors that are alike in the text stay alike.
     """
     factors = [*_list_factors(node)]

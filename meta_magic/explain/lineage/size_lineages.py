@@ -316,39 +316,50 @@ class Lineages:
     def _describe(self, number: Any) -> Described:
         """Return a number as a step, and the numbers that it comes from."""
         value, origin = strip(number), origin_of(number)
+        text, line = "a number of unknown origin", None
         match origin:
             case Written(at):
                 return Described(self._describe_literal(number, self._literals[at]))
             case SizeOf(node, dim) if node.call is not None:
                 return self._describe_call(number, node.call)
             case SizeOf(node, dim):
-                span, line = find_made(node.tensor), None
-                text = (
-                    f"{self._names.name_tensor(node.tensor)}, from outside of the block"
-                )
-                if span is not None:
-                    text, line = read_text(_locate(self._file, span)), span[0]
-                text, formula = f"dimension {dim} of {text}", f"{value}"
-                return Described(
-                    Step(value=value, text=text, line=line, formula=formula)
-                )
+                return Described(self._describe_outside(node, dim))
             case Given(name):
                 text = f"{name}, from outside of the block"
-                return Described(Step(value=value, text=text, formula=f"{value}"))
+            case Returned(span):
+                name, code = self._names.name_number(number), self._read(span)
+                text = f"{name} = {code}" if name and name != code else code
+                line = span[0]
             case Worked(formula, parts):
                 name = self._names.name_number(number)
                 formula, below = self._put_in(formula, parts)
                 shown = formula.format(*map(strip, below))
                 text = f"{name} = {shown}" if name else shown
                 return Described(Step(value=value, text=text, formula=formula), below)
-            case Returned(span):
-                code = read_text(_locate(self._file, span))
-                name = self._names.name_number(number)
-                text = f"{name} = {code}" if name and name != code else code
-                step = Step(value=value, text=text, line=span[0], formula=f"{value}")
-                return Described(step)
-        text = "a number of unknown origin"
-        return Described(Step(value=value, text=text, formula=f"{value}"))
+        return Described(Step(value=value, text=text, line=line, formula=f"{value}"))
+
+    def _describe_outside(self, node: Node, dim: int) -> Step:
+        """Return a size of a tensor that no observed call made."""
+        span, line = find_made(node.tensor), None
+        text = f"{self._names.name_tensor(node.tensor)}, from outside of the block"
+        if span is not None:  # as ``torch.from_numpy`` makes
+            text, line = self._read(span), span[0]
+        text, value = f"dimension {dim} of {text}", node.shape[dim]
+        return Step(value=value, text=text, line=line, formula=f"{value}")
+
+    def _read(self, span: Span) -> str:
+        """Return the code at a position."""
+        line, column, end_line, end_column = span
+        return read_text(
+            SourcePosition(
+                file=self._file,
+                line=line,
+                end_line=end_line or line,
+                column=column,
+                end_column=end_column,
+                function="",
+            )
+        )
 
     def _put_in(
         self, formula: str, parts: Sequence[Any], depth: int = MAX_NESTED
@@ -415,18 +426,6 @@ def write_root(literal: Literal, label: str) -> Step:
         line=literal.line,
         column=literal.column,
         end_column=literal.end_column,
-    )
-
-
-def _locate(file: str, span: Span) -> SourcePosition:
-    line, column, end_line, end_column = span
-    return SourcePosition(
-        file=file,
-        line=line,
-        end_line=end_line or line,
-        column=column,
-        end_column=end_column,
-        function="",
     )
 
 
