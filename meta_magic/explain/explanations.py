@@ -16,6 +16,7 @@ from meta_magic.explain.edits.program_text import Program
 from meta_magic.explain.given_names import describe_module, name_operands, read_text
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.repairs import Repair, Tried, find_block, try_edits
+from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
@@ -196,11 +197,9 @@ def explain_alone(trace: Trace, failed: FailedCall) -> Explanation:
     found = Explanation(
         error=str(trace.error),
         line=trace.error_line or (position.line if position else None),
-        where=_locate(position, frames[0], trace) if position else "",
+        where=_locate(position, frames[0]) if position else "",
         expression=read_text(position),
-        callers=tuple(
-            (_locate(at, frames[0], trace), read_text(at)) for at in frames[:-1]
-        ),
+        callers=tuple((_locate(at, frames[0]), read_text(at)) for at in frames[:-1]),
         module=describe_module(trace),
         given=(),
         is_of_torch=failed.is_of_torch,
@@ -231,12 +230,11 @@ def _find_frames(trace: Trace, failed: FailedCall) -> list[SourcePosition]:
     return list(failed.frames[first:])
 
 
-def _locate(at: SourcePosition, first: SourcePosition, trace: Trace) -> str:
+def _locate(at: SourcePosition, first: SourcePosition) -> str:
     """Return a line, with its cell or file if that is not the one of the first call."""
     if at.file == first.file:
         return f"line {at.line}"
-    cell = trace.rerun.name_cell(at.file) if trace.rerun is not None else ""
-    return f"{cell or shorten_path(at.file)}, line {at.line}"
+    return f"{name_cell(at.file) or shorten_path(at.file)}, line {at.line}"
 
 
 def _add_cause(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:

@@ -7,9 +7,11 @@ tensor without values. Neither names the cell that made ``model``; the hint does
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
+
+from meta_magic.trace.earlier_cells import name_cell
 
 if TYPE_CHECKING:
     from meta_magic.magic.magics import MetaMagics
@@ -101,9 +103,7 @@ class PlainCells:
         at = found.made_at
         if at is None:
             return f"`{found.name}`, which was made under %%meta"
-        numbers: Mapping[str, int] = getattr(self._shell.compile, "_filename_map", {})
-        is_cell = at.file in numbers
-        file = f"In[{numbers[at.file]}]" if is_cell else PurePath(at.file).name
+        file = name_cell(at.file) or PurePath(at.file).name
         return f"`{found.name}`, which was made under %%meta in {file}, line {at.line}"
 
 

@@ -68,12 +68,7 @@ class Run:
             show = self._progress.show
             self.recording, rerun = start_recording(body, options, namespace, show)
             if rerun is not None:
-                rerun = replace(
-                    rerun,
-                    earlier=tuple(magics.history.cells),
-                    # absent in IPython 7
-                    cell_numbers=getattr(shell.compile, "_filename_map", {}),
-                )
+                rerun = replace(rerun, earlier=tuple(magics.history.cells))
             self._rerun = rerun
         self._is_outermost = self._raw is not None and self._raw not in self._running
         if self._raw is not None and self._is_outermost:

@@ -1,10 +1,11 @@
-"""A notebook's cell that ran before a block, for explanations across cells.
+"""The cells of a notebook: those that ran before a block, and their names.
 
 Nothing here imports torch: the cells are kept before torch is imported.
 """
 
+import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class EarlierCell(NamedTuple):
@@ -23,3 +24,13 @@ class EarlierCell(NamedTuple):
     seconds: float = 0.0
     failed_line: int = 0
     read: Callable[[str], str] = str
+
+
+def name_cell(file: str) -> str:
+    """Return ``In[2]`` for the file name of a cell; "" for other files."""
+    ipython = sys.modules.get("IPython")
+    get_shell: Any = getattr(ipython, "get_ipython", lambda: None)
+    compiler = getattr(get_shell(), "compile", None)
+    # absent in IPython 7
+    number = getattr(compiler, "_filename_map", {}).get(file)
+    return "" if number is None else f"In[{number}]"

@@ -100,7 +100,6 @@ class Rerun:
         options: The options of the recording.
         modes: The modes of torch.
         earlier: The cells that ran before, the oldest first.
-        cell_numbers: The n of ``In[n]`` by the file name of a cell.
         modules: Parts of the text that are the user's modules: they run first.
         own_line: The line at which the block itself begins in the text, after the
             cells that it rests on; 0 if the text has nothing else.
@@ -117,14 +116,8 @@ class Rerun:
     options: Options
     modes: Modes
     earlier: Sequence[EarlierCell] = field(default=(), repr=False)
-    cell_numbers: Mapping[str, int] = field(default_factory=dict, repr=False)
     modules: tuple[ModuleText, ...] = ()
     own_line: int = 0
-
-    def name_cell(self, file: str) -> str:
-        """Return what messages call the cell of a file name; "" for other files."""
-        number = self.cell_numbers.get(file)
-        return "" if number is None else f"In[{number}]"
 
     @property
     def local(self) -> frozenset[str]:

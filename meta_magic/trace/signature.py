@@ -10,6 +10,8 @@ from typing import Final, Literal, TypeAlias
 
 import torch
 
+from meta_magic.trace.earlier_cells import name_cell
+
 Phase: TypeAlias = Literal["init", "forward", "backward", "optimizer", "other"]
 
 
@@ -147,7 +149,8 @@ class SourcePosition:
     function: str
 
     def __repr__(self) -> str:
-        return f"{PurePath(self.file).name}:{self.line} in {self.function}"
+        file = name_cell(self.file) or PurePath(self.file).name
+        return f"{file}:{self.line} in {self.function}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from meta_magic.cost.storage_lives import read_deaths
 from meta_magic.trace import module_columns, op_columns
 from meta_magic.trace.derived_facts import find_firsts
+from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.module_columns import Run
 from meta_magic.trace.modules import ModuleClass
 from meta_magic.trace.op_columns import Column, OpColumn, Wire
@@ -55,7 +56,7 @@ def write_class(found: ModuleClass | None) -> dict[str, Any]:
     if found is None:
         return {"path": "", "docs": "", "file": "", "line": 0}
     docs = f"{DOCS}{found.docs}.html" if found.docs else ""
-    file = found.file or ""
+    file = name_cell(found.file or "") or found.file or ""
     return {"path": found.path, "docs": docs, "file": file, "line": found.line or 0}
 
 

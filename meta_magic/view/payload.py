@@ -38,7 +38,7 @@ from meta_magic.view.details_payload import (
     notes_payload,
 )
 from meta_magic.view.explanation_payload import explanation_payload
-from meta_magic.view.source_payload import find_texts, write_tokens
+from meta_magic.view.source_payload import find_texts, name_file, write_tokens
 from meta_magic.view.wire import (
     Table,
     as_columns,
@@ -78,7 +78,7 @@ class Payload:
         self._program = trace.program.with_raised
         self._geometries: Table[Geometry] = Table(write_geometry)
         self._positions: Table[SourcePosition] = Table(
-            lambda position: write_position(position, self._name_file(position.file))
+            lambda position: write_position(position, name_file(position.file))
         )
         self._numbers = itertools.count()
         self._module_by_name: dict[tuple[int, str], int] = {}
@@ -96,11 +96,11 @@ class Payload:
             "headline": format_headline(trace),
             "source": trace.source,
             "tokens": write_tokens(trace.source),
-            "cell": {"file": trace.cell.file, "first": trace.cell.first_line},
-            "texts": [
-                text | {"file": self._name_file(text["file"])}
-                for text in find_texts(program)
-            ],
+            "cell": {
+                "file": name_file(trace.cell.file),
+                "first": trace.cell.first_line,
+            },
+            "texts": [*find_texts(program, trace.cell.file)],
             "notes": [
                 {"text": note.text, "line": note.line or 0} for note in trace.notes
             ],
@@ -143,13 +143,6 @@ class Payload:
             "views": [-1 if view is None else view for view in signature.views],
             "flops": work.flops if work.kind == "product" else -1,
         }
-
-    def _name_file(self, file: str) -> str:
-        """Return ``In[2]`` for an earlier cell; other names stay."""
-        rerun = self._trace.rerun
-        if rerun is None or file == self._trace.cell.file:
-            return file
-        return rerun.name_cell(file) or file
 
     def _write_call_site(self, site: CallSite) -> dict[str, Any]:
         position = site.position

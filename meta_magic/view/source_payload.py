@@ -1,7 +1,8 @@
-"""The source of notebook functions that a cell called, and its syntax colours.
+"""The source of other cells and files that a block ran, and its syntax colours.
 
-The report shows the text of a function that another cell of the notebook defined; a
-function of a file is shown by its path only. Pygments finds keywords and strings.
+The report shows the earlier cells whose functions were called, and such functions of
+the user's own files. Pygments finds keywords and strings. Read :func:`find_texts`
+first.
 """
 
 import ast
@@ -15,27 +16,67 @@ from typing import Any, Final
 from pygments.lexers.python import PythonLexer
 from pygments.token import Token
 
+from meta_magic.session.shown_frames import USERS, home_of
+from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.program import Program
+from meta_magic.trials.slices import shorten_path
 
 
-def find_texts(program: Program) -> Iterator[dict[str, Any]]:
-    """Yield file, function, first line and text of called notebook functions."""
-    scopes = {(position.file, position.function) for position in program.positions}
-    for file, scope in sorted(scopes):
-        text = "".join(linecache.getlines(file)) if file in linecache.cache else ""
-        if not text or Path(file).exists():
+def name_file(file: str) -> str:
+    """Return ``In[2]`` for a cell of the notebook; other names stay."""
+    return name_cell(file) or file
+
+
+def find_texts(program: Program, own: str) -> Iterator[dict[str, Any]]:
+    """Yield the texts besides the cell's own that ran: cells in order, then files.
+
+    Args:
+        program: The program.
+        own: File name of the cell.
+
+    Yields:
+        File, heading, first line and text with its colours: of a whole cell, or of a
+        function of a file.
+    """
+    lines_by_scope: dict[tuple[str, str], list[int]] = {}
+    for at in program.positions:
+        if at.file != own:
+            lines_by_scope.setdefault((at.file, at.function), []).append(at.line)
+    cells = {file: name_cell(file) for file, _ in lines_by_scope}
+    for file in sorted(
+        filter(cells.get, cells), key=lambda file: number_of(cells[file])
+    ):
+        text = "".join(linecache.getlines(file)).rstrip()
+        yield write_text(file, cells[file], 1, text)
+    for (file, scope), lines in sorted(lines_by_scope.items()):
+        if cells[file] or home_of(file) != USERS:
             continue
-        for name, first, last in walk_functions(parse(text)):
-            if name == scope:
-                # Not splitlines(), which also splits at a form feed.
-                body = "\n".join(text.split("\n")[first - 1 : last])
-                yield {
-                    "file": file,
-                    "scope": scope,
-                    "first": first,
-                    "text": body,
-                    "tokens": write_tokens(body),
-                }
+        # Not splitlines(), which also splits at a form feed.
+        whole = "".join(linecache.getlines(file))
+        for name, first, last in walk_functions(parse(whole)):
+            # The file may have been changed since.
+            if name == scope and first <= min(lines) and max(lines) <= last:
+                body = "\n".join(whole.split("\n")[first - 1 : last])
+                heading = (
+                    f"{shorten_path(file)}, {scope}" if Path(file).exists() else scope
+                )
+                yield write_text(file, heading, first, body)
+
+
+def number_of(cell: str) -> int:
+    """Return the number of a cell from its name."""
+    return int(cell[3:-1])
+
+
+def write_text(file: str, heading: str, first: int, text: str) -> dict[str, Any]:
+    """Return a text that begins at a line of a file."""
+    return {
+        "file": name_file(file),
+        "heading": heading,
+        "first": first,
+        "text": text,
+        "tokens": write_tokens(text),
+    }
 
 
 def parse(text: str) -> ast.AST:

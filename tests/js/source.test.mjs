@@ -10,7 +10,7 @@ import { CELL, build_payload } from "./source_payloads.mjs";
 const OTHER = "/tmp/ipykernel_12/345.py";
 const view = (trace) => new TraceView(build_payload(trace));
 const FORWARD = {
-  file: OTHER, scope: "M.forward", first: 8, text: "def forward(self):\n  return 1",
+  file: OTHER, heading: "M.forward", first: 8, text: "def forward(self):\n  return 1",
 };
 
 /** Operators in a row, given by their positions. */
@@ -168,14 +168,14 @@ test("functions of other cells are listed, installed packages are not", () => {
 });
 
 test("a function in a function is not listed twice", () => {
-  const inner = { file: OTHER, scope: "M.forward.<locals>.f", first: 9, text: "  return 1" };
+  const inner = { file: OTHER, heading: "M.forward.<locals>.f", first: 9, text: "  return 1" };
   const { rows } = source_rows(view({ source: "y", texts: [FORWARD, inner], ops: [] }));
   assert.deepEqual(rows.map(({ index }) => index), [2, 8, 9]);
 });
 
 test("a position of another cell that looks like the cell's differs by its file", () => {
   const trace = view({
-    source: "y = model(x)", texts: [{ file: OTHER, scope: "M.forward", first: 2, text: "return relu(x)" }],
+    source: "y = model(x)", texts: [{ file: OTHER, heading: "M.forward", first: 2, text: "return relu(x)" }],
     ops: [{ at: { line: 2, file: OTHER, scope: "M.forward", column: 7, end_column: 14 } }],
   });
   const { rows } = source_rows(trace);

@@ -22,7 +22,7 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  *   "signature", or by module; `is_hidden`: no row has a value,
  *   `is_extra`: shown if chosen; `add_up`: what a run of modules shows, the "sum" or the "first"
  * @typedef {{file: string, first: number}} Cell
- * @typedef {{file: string, scope: string, first: number, text: string,
+ * @typedef {{file: string, heading: string, first: number, text: string,
  *   tokens: number[][]}} SourceText
  *   `tokens`: for each line, kinds and how long each goes on, in turn
  * @typedef {{file: string, scope: string, start: number, end: number, column: number,
@@ -109,7 +109,7 @@ export class TraceView {
   /** @type {string} */ source;
   /** As of a `SourceText`. @type {number[][]} */ tokens;
   /** The cell's file, and the line of it at which `source` begins. @type {Cell} */ cell;
-  /** Functions defined in the notebook. @type {SourceText[]} */ texts;
+  /** Earlier cells, and functions of the user's files. @type {SourceText[]} */ texts;
   /** @type {{text: string, line: number}[]} */ notes;
   /** @type {Record<string, number>} */ nbytes_by_dtype;
   /** @type {Module[]} */ modules;

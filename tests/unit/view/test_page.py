@@ -102,13 +102,34 @@ def test_a_trace_has_the_cell_that_it_recorded(shell):
     assert trace.ops[0].position.file == trace.cell.file
 
 
-def test_the_text_of_notebook_functions_is_sent(shell):
-    shell.run_cell("class A:\n    def f(self):\n        return torch.ones(2)")
-    shell.run_cell("%%meta\nA().f()")
-    texts = build_payload(shell.user_ns["_meta"])["texts"]
-    (text,) = [text for text in texts if text["scope"] == "A.f"]
-    assert text["first"] == 2
-    assert text["text"] == "    def f(self):\n        return torch.ones(2)"
+def test_cells_that_ran_are_sent_whole_and_in_order(shell):
+    cells = (
+        "class A:\n    def f(self):\n        return torch.ones(2)",
+        "def g(a):\n    return a.f() + 1",
+    )
+    for cell in (*cells, "%%meta\ng(A())"):
+        shell.run_cell(cell, store_history=True)
+    payload = build_payload(shell.user_ns["_meta"])
+    own = shell.execution_count - 1
+    assert payload["cell"] == {"file": f"In[{own}]", "first": 2}
+    assert [(text["heading"], text["first"]) for text in payload["texts"]] == [
+        (f"In[{own - 2}]", 1),
+        (f"In[{own - 1}]", 1),
+    ]
+    assert tuple(text["text"] for text in payload["texts"]) == cells
+    assert "<ipython-input" not in json.dumps(payload)
+
+
+def test_of_a_file_the_functions_that_ran_are_sent(shell, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "sent.py").write_text(
+        "import torch\n\n\ndef f():\n    return torch.ones(2)\n\n\ndef g(): ...\n"
+    )
+    shell.run_cell("%%meta\nfrom sent import f\nf()")
+    (text,) = build_payload(shell.user_ns["_meta"])["texts"]
+    assert (text["heading"], text["first"]) == ("sent.py, f", 4)
+    assert text["text"] == "def f():\n    return torch.ones(2)"
 
 
 NODE = shutil.which("node")

@@ -58,7 +58,7 @@ def send_texts(monkeypatch):
         exec(compile(source, CELL, "exec"), namespace)
         with record() as trace:
             namespace["double"](torch.ones(2))
-        return [*find_texts(trace.program)]
+        return [*find_texts(trace.program, __file__)]
 
     return send
 

@@ -1,5 +1,5 @@
-// The lines of the cell and of the notebook's functions that it called, and what ran on
-// each. Touches no document.
+// The lines of the cell, of earlier cells and of the user's files that it ran, and what ran
+// on each. Touches no document.
 
 import { PHASES } from "../data.js";
 import { format_bytes, format_shape, shorten_dtype, shorten_op } from "../dom.js";
@@ -127,13 +127,17 @@ function read_items(/** @type {TraceView} */ trace) {
 export function source_rows(trace) {
   const row_by_line = new Map();
   const row_at = (file, number) => row_by_line.get(`${file}:${number}`);
-  const { tokens } = trace;
-  const cell = { ...trace.cell, scope: "", tokens, text: trace.source.trimEnd() || "# no source" };
-  for (const { file, first, scope, text, tokens } of [cell, ...trace.texts]) {
-    // A function in a function is there already, as are those of the cell.
+  const { cell, texts, source } = trace;
+  const own = {
+    ...cell, tokens: trace.tokens, text: source.trimEnd() || "# no source",
+    heading: texts.length && cell.file.startsWith("In[") ? cell.file : "",
+  };
+  const all = source.trim() || !texts.length ? [own, ...texts] : texts;
+  for (const { file, first, heading, text, tokens } of all) {
+    // A function in a function is there already.
     if (row_at(file, first)) continue;
     text.split(/\r?\n/).forEach((line, i) => row_by_line.set(`${file}:${first + i}`, {
-      kind: scope ? "" : "line", index: first + i, heading: i ? "" : scope, line,
+      kind: file === cell.file ? "line" : "", index: first + i, heading: i ? "" : heading, line,
       tokens: tokens?.[i] ?? [], items: [], until: 0, spans: new Map(), pieces: [],
     }));
   }

@@ -1,5 +1,6 @@
-// The cell as written, and the notebook's functions that it called: each line beside the
-// shapes that it made, each expression with its tensors. Text is only ever set as text.
+// The cell as written, and the earlier cells and functions of files that it ran: each line
+// beside the shapes that it made, each expression with its tensors. Text is only ever set as
+// text.
 
 import { fill, make } from "../dom.js";
 import { source_describe, source_nest, source_paint, source_rows, source_shapes } from "./lines.js";
