@@ -28,10 +28,10 @@ from meta_magic.trace.notes import CellSource
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block, restore_variables
 from meta_magic.trials.sandbox import enter_sandbox
-from meta_magic.trials.slices import FILE, Slice, join_slice
+from meta_magic.trials.slices import FILE, Slice, find_edited, join_slice, shorten_path
 from meta_magic.trials.trial import record_block
 
-SECONDS: Final = 8.0
+SECONDS: Final = 4.0
 """Processor time of the child that records the slice and explains it."""
 
 PATIENCE: Final = 12.0
@@ -45,7 +45,13 @@ def explain(trace: Trace) -> Explanation | None:
     """Return why a trace's block failed; None if it did not."""
     if trace.error is None or trace.failed is None:
         return None
-    return explain_slice(trace) or explain_alone(trace, trace.failed)
+    found = explain_slice(trace) or explain_alone(trace, trace.failed)
+    files = {at.file for at in trace.failed.frames}
+    edited = ", ".join(shorten_path(file) for file in sorted(find_edited(files)))
+    if not edited:
+        return found
+    note = f"edited since it was imported, so other lines ran: {edited}"
+    return replace(found, taken="; ".join(filter(None, (found.taken, note))))
 
 
 def explain_slice(trace: Trace) -> Explanation | None:
@@ -80,7 +86,7 @@ def why(trace: Trace, tensor: Tensor | TensorMetadata, dim: int) -> Lineage:
         with suppress(TrialError):  # the cells before do not make the same again
             found = why_alone(trace, tensor, dim, joined.rerun)
             found = _split_lineage(found, joined)
-            caveats = filter(None, (found.caveat, joined.describe_used()))
+            caveats = filter(None, (found.caveat, joined.describe_limits()))
             return replace(found, caveat="; ".join(caveats))
     return why_alone(trace, tensor, dim)
 
@@ -149,7 +155,7 @@ def translate(found: Explanation, joined: Slice, trace: Trace) -> Explanation:
         ),
         declined=say(found.declined),
         lineages=tuple(_split_lineage(one, joined) for one in found.lineages),
-        taken=joined.describe_used(),
+        taken=joined.describe_limits(),
         culprits=tuple(line for part, line in lines if not part.name),
         culprits_before=tuple((part.name, line) for part, line in lines if part.name),
     )

@@ -9,12 +9,18 @@ function, and names of loops around the block, are used as they are. Read
 import ast
 import linecache
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import NamedTuple
 
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trials.blocks import FUNCTIONS, Entered, find_path, list_others
-from meta_magic.trials.statements import Statement, choose_statements, read_statement
+from meta_magic.trials.statements import (
+    Chosen,
+    Statement,
+    choose_statements,
+    read_statement,
+)
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
@@ -27,19 +33,22 @@ class Enclosing(NamedTuple):
         text: The same lines: a statement around the block is ``if True:``, and what
             does not run again is empty.
         own_line: The first line of the block.
-        kept: Names of variables that are used as they are.
-        unbound: Names that no statement binds.
+        chosen: What the block rests on.
     """
 
     typed: str
     text: str
     own_line: int
-    kept: list[str]
-    unbound: frozenset[str]
+    chosen: Chosen
 
 
-def read_enclosing(rerun: Rerun) -> Enclosing | None:
-    """Return the file of a ``with record()`` or a test; None if it is not known."""
+def read_enclosing(rerun: Rerun, trained: AbstractSet[str]) -> Enclosing | None:
+    """Return the file of a ``with record()`` or a test; None if it is not known.
+
+    Args:
+        rerun: How the block was recorded.
+        trained: Names of models and optimizers.
+    """
     typed = "".join(linecache.getlines(rerun.file)).rstrip("\n")
     try:
         tree = ast.parse(typed)
@@ -49,17 +58,19 @@ def read_enclosing(rerun: Rerun) -> Enclosing | None:
     if not path or not all(map(_is_opened, path, [*path[1:], path[-1].body[0]])):
         return None
     before = [*_list_before(tree, path)]
-    own = [read_statement(one, is_long=False)._replace(cell=1) for one in path[-1].body]
+    own = [read_statement(one)._replace(cell=1) for one in path[-1].body]
     fixed = _list_fixed(path, before)
-    chosen, kept, unbound = choose_statements([*before, *own], 1, fixed)
+    chosen = choose_statements([*before, *own], 1, fixed, trained)
     lines = typed.split("\n")
-    kept_lines = {n for one in chosen for n in range(one.first, one.last + 1)}
+    kept_lines = {
+        n for one in chosen.statements for n in range(one.first, one.last + 1)
+    }
     text = [line if n in kept_lines else "" for n, line in enumerate(lines, 1)]
     for node in path:
         others = list_others(node, rerun) if node is path[-1] else []
         header = f"with {', '.join(map(ast.unparse, others))}:" if others else "if 1:"
         text[node.lineno - 1] = " " * node.col_offset + header
-    return Enclosing(typed, "\n".join(text), own[0].first, kept, unbound)
+    return Enclosing(typed, "\n".join(text), own[0].first, chosen)
 
 
 def _is_opened(node: ast.stmt, inner: ast.stmt) -> bool:
@@ -86,7 +97,7 @@ def _list_before(tree: ast.Module, path: Sequence[Entered]) -> Iterator[Statemen
     ]
     for body, inner in bodies:
         for node in body[: body.index(inner)]:
-            one = read_statement(node, is_long=False)
+            one = read_statement(node)
             yield one if _stands_alone(node) else one._replace(is_repeatable=False)
 
 
@@ -117,7 +128,7 @@ def _list_fixed(path: Sequence[Entered], before: Sequence[Statement]) -> set[str
         stored = (one for one in names if isinstance(one, ast.Name))
         fixed |= {one.id for one in stored if not isinstance(one.ctx, ast.Load)}
         if isinstance(node, LOOPS):
-            inside = read_statement(node, is_long=False)
+            inside = read_statement(node)
             outside = [one for one in before if one.last < node.lineno]
             bound = {name for one in outside for name in one.binds}
             fixed |= (inside.binds | inside.changes) & bound

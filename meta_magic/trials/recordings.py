@@ -118,7 +118,7 @@ class Recordings:
         """Return what was not run again though names vary that it may rest on."""
         joined = self.joined
         is_alone = joined is None or joined.names.isdisjoint(names)
-        return "" if joined is None or is_alone else joined.describe_used(*names)
+        return "" if joined is None or is_alone else joined.describe_limits(*names)
 
     def list_sizes(self) -> dict[str, int]:
         """Return the sizes that code names, without running it: the block's come first.

@@ -11,24 +11,30 @@ import ast
 import importlib.util
 import linecache
 import site
+import struct
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Final, NamedTuple, TypeAlias, TypeGuard
+
+from torch import nn
+from torch.optim import Optimizer
 
 from meta_magic.errors import TrialError
 from meta_magic.session.operand_names import is_shells
 from meta_magic.trace.earlier_cells import EarlierCell
-from meta_magic.trace.rerun import ModuleText, Rerun, keep, list_names
+from meta_magic.trace.rerun import ModuleText, Rerun, keep, list_names, walk_codes
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import end_with_value, split_block
 from meta_magic.trials.enclosing import read_enclosing
 from meta_magic.trials.statements import (
     IMPORTS,
+    Chosen,
     Statement,
     choose_statements,
     read_statements,
@@ -40,9 +46,6 @@ MAX_CELLS: Final = 200
 MAX_MODULES: Final = 20
 MAX_LINES: Final = 20_000
 """How many modules of the user, and how many lines, the whole text may have."""
-
-MAX_SECONDS: Final = 5.0
-"""Processor time of a cell above which only what it defines is run again."""
 
 FILE: Final = "<cells>"
 """The file name under which the whole text runs."""
@@ -73,6 +76,8 @@ class Slice(NamedTuple):
         names: The names in the code before the block.
         used: Names of variables that are used as they are: the code that made them is
             not run again.
+        skipped: Lines of code that took long and only changes variables: it is left
+            out.
         is_cut: Whether older cells, which may have made some of them, were not read.
     """
 
@@ -80,13 +85,18 @@ class Slice(NamedTuple):
     parts: tuple[Part, ...]
     names: frozenset[str]
     used: tuple[str, ...]
+    skipped: tuple[str, ...]
     is_cut: bool
 
-    def describe_used(self, *but: str) -> str:
-        """Return which variables but some are used as they are; "" for none."""
+    def describe_limits(self, *but: str) -> str:
+        """Return what is not run again, but for some variables; "" for nothing."""
         names = ", ".join(name for name in self.used if name not in but)
-        cut = f"; only the last {MAX_CELLS} cells were read" if self.is_cut else ""
-        return f"used as it is, not made again: {names}{cut}" if names else ""
+        limits = [f"used as it is, not made again: {names}"] if names else []
+        if names and self.is_cut:
+            limits.append(f"only the last {MAX_CELLS} cells were read")
+        if self.skipped:
+            limits.append(f"took long, not run again: {', '.join(self.skipped)}")
+        return "; ".join(limits)
 
     @property
     def typed(self) -> str:
@@ -139,10 +149,23 @@ def join_slice(trace: Trace) -> Slice | None:
     read = _read_file(rerun) if rerun.text is None else _read_cells(rerun, trace)
     if read is None:
         return None
-    sources, kept, unbound = read
+    sources, chosen = read
     modules = [*find_modules("\n".join(one.text for one in sources))]
-    unread = sorted(name for name in unbound if _is_data(name, rerun))
-    return _join(rerun, modules, sources, [*dict.fromkeys([*kept, *unread])])
+    names = dict.fromkeys([*chosen.kept, *sorted(chosen.unbound)])
+    used = tuple(name for name in names if _is_data(name, rerun))
+    earlier = rerun.earlier[-MAX_CELLS:]
+    skipped = (f"{earlier[one.cell].name}, line {one.first}" for one in chosen.skipped)
+    return _join(rerun, modules, sources, used, tuple(skipped))
+
+
+def _find_trained(rerun: Rerun) -> frozenset[str]:
+    """Return the names of models and optimizers."""
+    variables = dict(vars(sys.modules[rerun.module]))
+    for name, former in rerun.before.items():
+        with suppress(LookupError):
+            variables[name] = former.read()
+    kinds = (nn.Module, Optimizer)
+    return frozenset(n for n, value in variables.items() if isinstance(value, kinds))
 
 
 def _is_data(name: str, rerun: Rerun) -> bool:
@@ -153,13 +176,18 @@ def _is_data(name: str, rerun: Rerun) -> bool:
         value = former.read() if former is not None else value
     except LookupError:  # it is gone, or was never there
         return former is not None
-    module = sys.modules.get(getattr(value, "__module__", None) or "")
-    is_library = callable(value) and module is not None and not is_own(module)
+    name_of_module = getattr(value, "__module__", None) or ""
+    module = sys.modules.get(name_of_module)
+    is_library = (
+        isinstance(value, (FunctionType, BuiltinFunctionType, type))
+        and name_of_module != rerun.module
+        and not (module is not None and is_own(module))
+    )
     return not (is_shells(name) or isinstance(value, ModuleType) or is_library)
 
 
-Read: TypeAlias = tuple[list[Source], list[str], frozenset[str]]
-"""Sources, names of variables that are used as they are, names that nothing binds."""
+Read: TypeAlias = tuple[list[Source], Chosen]
+"""Sources, and what the block rests on."""
 
 
 def _read_cells(rerun: Rerun, trace: Trace) -> Read | None:
@@ -174,32 +202,34 @@ def _read_cells(rerun: Rerun, trace: Trace) -> Read | None:
         for number, (cell, text) in enumerate(zip(cells, texts, strict=True))
         for one in _list_statements(cell, text, number)
     ]
-    chosen, kept, unbound = choose_statements(statements, len(cells) - 1)
-    blanked = [_blank(text, number, chosen) for number, text in enumerate(texts)]
+    chosen = choose_statements(statements, len(cells) - 1, trained=_find_trained(rerun))
+    blanked = [
+        _blank(text, number, chosen.statements) for number, text in enumerate(texts)
+    ]
     sources = [
         Source(one.name, one.typed, text, own_line=one is own)
         for one, text in zip(cells, blanked, strict=True)
         if text.strip() or one is own
     ]
-    return sources, kept, unbound
+    return sources, chosen
 
 
 def _read_file(rerun: Rerun) -> Read | None:
     """Return the file of a block, with the statements around it that it rests on."""
     try:
-        found = read_enclosing(rerun)
+        found = read_enclosing(rerun, _find_trained(rerun))
     except TrialError:  # it is not known which context is the recording
         found = None
     if found is None:
         return None
     path = rerun.file if Path(rerun.file).is_file() else ""
     source = Source("", found.typed, found.text, path, found.own_line)
-    return [source], found.kept, found.unbound
+    return [source], found.chosen
 
 
 def _list_statements(cell: EarlierCell, text: str, number: int) -> Iterator[Statement]:
     """Yield the statements of a cell that ran; one that raised does not run again."""
-    for one in read_statements(text, is_long=cell.seconds > MAX_SECONDS):
+    for one in read_statements(text, cell.seconds):
         has_raised = 0 < cell.failed_line <= one.last
         can_run = one.is_repeatable and not has_raised
         if not has_raised or one.first <= cell.failed_line:
@@ -210,7 +240,8 @@ def _join(
     rerun: Rerun,
     modules: Sequence[ModuleType],
     sources: Sequence[Source],
-    used: Iterable[str],
+    used: tuple[str, ...],
+    skipped: tuple[str, ...],
 ) -> Slice | None:
     """Return modules and sources as one block; None where there is only the block."""
     parts, texts, spans, line = [], [], [], 1
@@ -251,13 +282,8 @@ def _join(
         modules=tuple(spans),
         own_line=own_line,
     )
-    return Slice(
-        joined,
-        tuple(parts),
-        list_names(before),
-        tuple(used),
-        len(rerun.earlier) > MAX_CELLS,
-    )
+    is_cut = len(rerun.earlier) > MAX_CELLS
+    return Slice(joined, tuple(parts), list_names(before), used, skipped, is_cut)
 
 
 def _blank(text: str, cell: int, chosen: Sequence[Statement]) -> str:
@@ -326,25 +352,56 @@ def is_own(module: object) -> TypeGuard[ModuleType]:
 
 
 def is_unchanged(module: ModuleType, path: str) -> bool:
-    """Whether a file is older than the bytecode that was written when it was imported.
+    """Whether a file is as it was when it was imported.
 
-    Without bytecode nothing is known, and the file is taken as it is.
+    It is not older than the bytecode that was written then, if any was, and has the
+    code of the module's functions and methods.
     """
+    return not _is_newer(module, path) and _has_code(module, path)
+
+
+def _is_newer(module: ModuleType, path: str) -> bool:
+    """Whether a file differs from what its bytecode says of it."""
     cached = getattr(module, "__cached__", None)
     try:
         header = Path(cached).read_bytes()[:16] if cached else b""
-        then = (
-            int.from_bytes(header[8:12], "little"),
-            int.from_bytes(header[12:16], "little"),
-        )
+        then = struct.unpack("<II", header[8:])
         now = Path(path).stat()
-    except OSError:
-        return True
+    except (OSError, struct.error):
+        return False
     is_by_time = header[4:8] == bytes(4)
-    return not is_by_time or then == (
-        int(now.st_mtime) & 0xFFFFFFFF,
-        now.st_size & 0xFFFFFFFF,
-    )
+    seconds, nbytes = int(now.st_mtime) & 0xFFFFFFFF, now.st_size & 0xFFFFFFFF
+    return is_by_time and then != (seconds, nbytes)
+
+
+def _has_code(module: ModuleType, path: str) -> bool:
+    """Whether a file's text has the code of a module's functions and methods."""
+    try:
+        text = "".join(linecache.getlines(path))
+        whole = compile(text, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    classes = [one for one in vars(module).values() if isinstance(one, type)]
+    held = [*vars(module).values(), *(v for one in classes for v in vars(one).values())]
+    codes = [one.__code__ for one in held if isinstance(one, FunctionType)]
+    known = {*map(_summarize, walk_codes(whole))}
+    return all(_summarize(one) in known for one in codes if one.co_filename == path)
+
+
+def _summarize(code: CodeType) -> tuple[object, ...]:
+    """Return what a function does, and at which lines."""
+    constants = [one for one in code.co_consts if not isinstance(one, CodeType)]
+    lines = code.co_firstlineno, code.co_linetable
+    return code.co_name, *lines, code.co_code, code.co_names, repr(constants)
+
+
+def find_edited(files: Collection[str]) -> set[str]:
+    """Return those of some files that are not as they were when they were imported."""
+    modules = [one for one in [*sys.modules.values()] if type(one) is ModuleType]
+    named = [(one, str(getattr(one, "__file__", ""))) for one in modules]
+    return {
+        path for one, path in named if path in files and not is_unchanged(one, path)
+    }
 
 
 @lru_cache(1)

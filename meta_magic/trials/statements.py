@@ -28,6 +28,13 @@ UNREPEATABLE: Final = re.compile(
 SILENT: Final = frozenset({"print", "display", "len", "repr", "str", "type", "help"})
 """Functions that change none of their arguments."""
 
+MAX_SECONDS: Final = 5.0
+"""Processor time of a cell above which only what it defines is run again."""
+
+MAX_SECONDS_OF_EFFECTS: Final = 0.5
+"""The same for its loops, and for its calls without a result, such as ``train()``."""
+
+EFFECTS: Final = (ast.For, ast.While, ast.With, ast.Expr)
 SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS: Final = (ast.Import, ast.ImportFrom)
 DEFINITE: Final = (*SCOPES, *IMPORTS, ast.Assign, ast.AnnAssign)
@@ -46,6 +53,7 @@ class Statement(NamedTuple):
         defers: The names that its functions read when they are called.
         is_definite: Whether it always binds its names.
         is_repeatable: Whether it may run again.
+        is_long: Whether it may not because its cell took long.
     """
 
     cell: int
@@ -57,33 +65,52 @@ class Statement(NamedTuple):
     defers: frozenset[str]
     is_definite: bool
     is_repeatable: bool
+    is_long: bool
+
+
+class Chosen(NamedTuple):
+    """What a block rests on.
+
+    Attributes:
+        statements: The statements that run again, with the block's own, in order.
+        kept: Names of variables that are used as they are when the block starts.
+        skipped: Statements that took long and are left out.
+        unbound: Names that no statement binds.
+    """
+
+    statements: list[Statement]
+    kept: list[str]
+    skipped: list[Statement]
+    unbound: frozenset[str]
 
 
 def choose_statements(
-    statements: Sequence[Statement], block: int, fixed: Iterable[str] = ()
-) -> tuple[list[Statement], list[str], frozenset[str]]:
-    """Return the statements that a block rests on, with its own, in order.
+    statements: Sequence[Statement],
+    block: int,
+    fixed: Iterable[str] = (),
+    trained: AbstractSet[str] = frozenset(),
+) -> Chosen:
+    """Return what a block rests on.
 
     A variable whose code may not run again is used as it is when the block starts. So
     no statement may run that binds or changes it, or that read an older value of it:
-    the variables that those statements make are used as they are, too.
+    the variables that those statements make are used as they are, too. A loop that
+    trains a model and may not run again is left out, and the model is made again: its
+    sizes are the same, which who runs the slice checks.
 
     Args:
         statements: Those of all cells, in the order in which they ran.
         block: Index of the block's cell; all its statements are chosen.
         fixed: Names of variables that are used as they are.
-
-    Returns:
-        The statements; the names of variables whose code is not run again; and the
-        names that no statement binds.
+        trained: Names of models and optimizers.
     """
     kept, deferred = {*fixed}, frozenset[str]()
     while True:
-        chosen, found, needed = _choose(statements, block, kept, deferred)
-        defers = frozenset[str]().union(*(one.defers for one in chosen))
-        if found <= kept and defers == deferred:
-            return chosen, sorted(found), frozenset(needed)
-        kept |= found
+        chosen = _choose(statements, block, kept, deferred, trained)
+        defers = frozenset[str]().union(*(one.defers for one in chosen.statements))
+        if kept.issuperset(chosen.kept) and defers == deferred:
+            return chosen
+        kept |= {*chosen.kept}
         deferred = defers
 
 
@@ -92,10 +119,12 @@ def _choose(
     block: int,
     kept: AbstractSet[str],
     deferred: AbstractSet[str],
-) -> tuple[list[Statement], set[str], set[str]]:
-    """Return chosen statements, variables to use as they are, and unbound names."""
+    trained: AbstractSet[str],
+) -> Chosen:
+    """Return what a block rests on if some variables are used as they are."""
     needed, later = {*deferred}, set[str]()
     chosen: list[Statement] = []
+    skipped: list[Statement] = []
     found: set[str] = set()
     for one in reversed(statements):
         touched = one.binds | one.changes
@@ -112,30 +141,31 @@ def _choose(
             needed -= one.binds if one.is_definite else set()
             needed |= one.reads | one.defers
         else:
-            found |= needed & touched
-            needed -= touched
+            is_skipped = not one.is_repeatable
+            hidden = one.binds | (one.changes - trained) if is_skipped else touched
+            found |= needed & hidden
+            needed -= hidden
+            skipped += [one] if one.is_long and not needed.isdisjoint(touched) else []
         later |= set() if one.cell == block else touched
-    return chosen[::-1], found, needed
+    return Chosen(chosen[::-1], sorted(found), skipped[::-1], frozenset(needed))
 
 
 @lru_cache(MAX_TEXTS)
-def read_statements(text: str, *, is_long: bool) -> tuple[Statement, ...]:
+def read_statements(text: str, seconds: float = 0.0) -> tuple[Statement, ...]:
     """Return the statements of a cell; a cell that is no Python has none.
 
     Args:
         text: The cell.
-        is_long: Whether it took long.
+        seconds: Processor time that it took.
     """
     try:
-        return tuple(
-            read_statement(one, is_long=is_long) for one in ast.parse(text).body
-        )
+        return tuple(read_statement(one, seconds) for one in ast.parse(text).body)
     except (SyntaxError, ValueError):
         return ()
 
 
-def read_statement(node: ast.stmt, *, is_long: bool) -> Statement:
-    """Return a statement; ``is_long`` is whether its cell took long."""
+def read_statement(node: ast.stmt, seconds: float = 0.0) -> Statement:
+    """Return a statement of a cell that took some processor time."""
     names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
     stored = {one.id for one in names if not isinstance(one.ctx, ast.Load)}
     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
@@ -151,6 +181,8 @@ def read_statement(node: ast.stmt, *, is_long: bool) -> Statement:
         changes |= set(_list_arguments(node))
     reads, defers = _list_reads(node)
     is_cheap = isinstance(node, (*SCOPES, *IMPORTS)) or not calls
+    limit = MAX_SECONDS_OF_EFFECTS if isinstance(node, EFFECTS) else MAX_SECONDS
+    is_long = seconds > limit and not is_cheap
     dotted = (ast.unparse(call.func) for call in calls)
     is_refused = any(map(UNREPEATABLE.search, dotted))
     decorators = getattr(node, "decorator_list", [])
@@ -163,7 +195,8 @@ def read_statement(node: ast.stmt, *, is_long: bool) -> Statement:
         reads=reads,
         defers=defers,
         is_definite=isinstance(node, DEFINITE),
-        is_repeatable=not is_refused and (is_cheap or not is_long),
+        is_repeatable=not (is_refused or is_long),
+        is_long=is_long,
     )
 
 

@@ -1,12 +1,13 @@
 """The statements of earlier cells that a block rests on."""
 
 import importlib
+import linecache
 import py_compile
 import sys
 
 import pytest
 
-from meta_magic.trials.slices import find_modules, list_imported
+from meta_magic.trials.slices import find_edited, find_modules, list_imported
 from meta_magic.trials.statements import choose_statements, read_statements
 
 CELLS = {
@@ -66,10 +67,10 @@ def choose(cells, block):
     statements = [
         one._replace(cell=n)
         for n, text in enumerate(texts)
-        for one in read_statements(text, is_long=False)
+        for one in read_statements(text)
     ]
-    chosen, kept, _ = choose_statements(statements, len(texts) - 1)
-    return [texts[one.cell] for one in chosen][:-1], kept
+    chosen = choose_statements(statements, len(texts) - 1)
+    return [texts[one.cell] for one in chosen.statements][:-1], chosen.kept
 
 
 @pytest.mark.parametrize(("cells", "block", "expected"), CELLS.values(), ids=CELLS)
@@ -111,6 +112,46 @@ def test_a_variable_that_is_used_as_it_is_stays_so(after, chosen, kept):
     assert choose([LOADED, *after], "x, y, z") == (chosen, kept)
 
 
+TRAINS = "for x in data:\n    loss = model(x)\n    loss.backward()\n    opt.step()"
+
+
+@pytest.mark.parametrize(
+    ("trains", "seconds", "block", "chosen", "kept", "skipped"),
+    [
+        (TRAINS, 0.1, "model, opt", ["model = M()", "opt = O(model)", TRAINS], [], []),
+        (TRAINS, 0.6, "model, opt", ["model = M()", "opt = O(model)"], [], [TRAINS]),
+        (
+            TRAINS,
+            0.6,
+            "loss, opt",
+            ["model = M()", "opt = O(model)"],
+            ["loss"],
+            [TRAINS],
+        ),
+        ("fit(model)", 0.6, "model", ["model = M()"], [], ["fit(model)"]),
+        ("y = fit(model)", 0.6, "y", ["model = M()", "y = fit(model)"], [], []),
+        ("y = fit(model)", 5.1, "y", [], ["y"], []),
+        ("model.load_state_dict(load(p))", 0, "model", ["model = M()"], [], []),
+        ("a.append(load(p))", 0, "model, a", ["model = M()"], ["a"], []),
+        ("torch.save(model, p)", 0, "model", ["model = M()"], [], []),
+    ],
+)
+def test_of_what_trains_long_only_the_model_is_made_again(
+    trains, seconds, block, chosen, kept, skipped
+):
+    texts = ["model = M()", "opt = O(model)", "a = []", trains, block]
+    times = [0, 0, 0, seconds, 0]
+    statements = [
+        one._replace(cell=n)
+        for n, pair in enumerate(zip(texts, times, strict=True))
+        for one in read_statements(*pair)
+    ]
+    found = choose_statements(statements, 4, trained={"model", "opt"})
+    assert [texts[one.cell] for one in found.statements][:-1] == chosen
+    assert found.kept == kept
+    assert [texts[one.cell] for one in found.skipped] == skipped
+
+
 def test_a_star_import_binds_what_the_module_has():
     assert choose(["from math import *", "from cmath import *"], "hypot(3, 4)")[0] == [
         "from math import *"
@@ -124,12 +165,12 @@ def test_methods_with_like_names_run_again(call):
 
 def test_of_a_cell_that_took_long_only_what_it_defines_runs_again():
     text = "class C:\n    pass\nn = 3\nx = train(n)"
-    statements = read_statements(text, is_long=True)
+    statements = read_statements(text, 6.0)
     assert [one.is_repeatable for one in statements] == [True, True, False]
 
 
 def test_a_cell_that_is_no_python_has_no_statements():
-    assert read_statements("this is no code", is_long=False) == ()
+    assert read_statements("this is no code") == ()
 
 
 def test_names_of_imported_modules_are_full():
@@ -143,13 +184,33 @@ def test_modules_that_are_not_the_users_are_left_out(name):
     assert [*find_modules(f"import {name}")] == []
 
 
-def test_a_module_that_was_changed_since_its_import_is_left_out(tmp_path, monkeypatch):
+OLD = "n = 1\ndef f():\n    return 3\nclass C:\n    def g(self):\n        return 4\n"
+
+
+@pytest.mark.parametrize(
+    ("new", "has_bytecode"),
+    [
+        (OLD.replace("1", "12345"), True),
+        (OLD.replace("3", "5"), False),
+        (OLD.replace("4", "5"), False),
+        (f"# a line\n{OLD}", False),
+        ("this is no python", False),
+    ],
+)
+def test_a_module_that_was_changed_since_its_import_is_left_out(
+    tmp_path, monkeypatch, new, has_bytecode
+):
     path = tmp_path / "own_module.py"
-    path.write_text("n = 1\n")
-    py_compile.compile(str(path))
+    path.write_text(OLD)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    if has_bytecode:
+        py_compile.compile(str(path))
     monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("own_module", None)
     module = importlib.import_module("own_module")
-    monkeypatch.setitem(sys.modules, "own_module", module)
     assert [*find_modules("import own_module")] == [module]
-    path.write_text("n = 12345\n")
+    assert find_edited([str(path)]) == set()
+    path.write_text(new)
+    linecache.checkcache(str(path))
+    assert find_edited([str(path)]) == {str(path)}
     assert [*find_modules("import own_module")] == []
