@@ -15,7 +15,7 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.memory import allocate, make_view
-from meta_magic.replaying.operators import Usage, find_operator
+from meta_magic.replaying.operators import N_TRAINED, Usage, find_operator
 from meta_magic.replaying.special_operators import CHOOSY, HOMES
 from meta_magic.torch_private.dispatcher import kernel_of, schema_of
 from meta_magic.torch_private.tensor_internals import address_of_storage
@@ -192,6 +192,7 @@ class SmallCall:
         rest = [value for _, value in given[n_tensors:]]
         if (
             operator.function is not None
+            and operator.name not in N_TRAINED
             and usage.arguments.default_dtype is None
             and not operator.is_random
             and is_first

@@ -9,7 +9,7 @@ import torch
 
 from meta_magic import ValueLimits, record
 from meta_magic.errors import ValueLimitError
-from meta_magic.replaying import loop_values
+from meta_magic.replaying import evaluator, loop_values
 from meta_magic.trace.options import LIMITS
 from tests.unit.session.random_cells import run_cell
 
@@ -311,6 +311,31 @@ def test_a_check_of_indices_runs_little_of_an_earlier_loop(monkeypatch):
     with record():
         (table + 1).tolist()
     assert LIMITS in limits
+
+
+def test_no_plan_is_needed_after_a_loop_that_trains_an_lstm(monkeypatch):
+    def train():
+        torch.manual_seed(0)
+        layer = torch.nn.LSTM(3, 2, bidirectional=True)
+        optimizer, loss = torch.optim.SGD(layer.parameters(), 0.1), torch.zeros(())
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = layer(torch.ones(4, 2, 3))[0].square().sum()
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+
+    planned, run = [], evaluator.run
+
+    def count_planned(replay, *args, **kwargs):
+        planned.append(replay)
+        return run(replay, *args, **kwargs)
+
+    wanted = train()
+    monkeypatch.setattr(evaluator, "run", count_planned)
+    with record():
+        assert train() == wanted
+    assert planned == []
 
 
 def test_a_loop_that_fails_leaves_the_values_of_the_cpu():
