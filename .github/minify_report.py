@@ -39,7 +39,7 @@ class MinifyReport(BuildHookInterface):
 
 
 def minify_report(root: Path) -> dict[str, bytes]:
-    """Return the built files by their names; a saved report's are packed into one."""
+    """Return the built files by their names; those of a saved report are one."""
     read = load_scripts(root)
     scripts = {
         kind: minify.string("application/javascript", read.join_scripts(kind))
@@ -48,11 +48,14 @@ def minify_report(root: Path) -> dict[str, bytes]:
     styles = {
         name: minify.string("text/css", read.join_styles(name)) for name in read.STYLES
     }
-    saved = read.join_report(scripts.pop("saved"), styles.pop("saved"))
+    saved = {
+        f"{kind}.gz": compress(read.join_report(scripts.pop(kind), styles.pop(kind)))
+        for kind in ("saved", "world")
+    }
     return {
         **{f"{kind}.min.js": script.encode() for kind, script in scripts.items()},
         **{f"{name}.min.css": style.encode() for name, style in styles.items()},
-        "saved.gz": compress(saved),
+        **saved,
     }
 
 

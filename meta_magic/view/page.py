@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.view.html import render_html
 from meta_magic.view.payload import pack
-from meta_magic.view.scripts import pack_report, read_script
+from meta_magic.view.scripts import Saved, pack_report, read_script
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
@@ -64,7 +64,8 @@ def render_snapshot(
             also ``line``, the one line that it is until it is opened, and ``why``, the
             ``id`` of the element above the traceback for the explanation, or "".
     """
-    data = f"{write_report()}, {write_packed(packed)}"
+    report = write_report("saved" if trace.world is None else "world")
+    data = f"{report}, {write_packed(packed)}"
     start = f'report.start("{uid}", {json.dumps(dict(settings))}, {data})'
     # A name may hold half a surrogate pair, which UTF-8 cannot write.
     tree = render_html(trace, settings.get("depth")).encode("utf-8", "replace").decode()
@@ -79,9 +80,9 @@ def render_snapshot(
 
 
 @cache
-def write_report() -> str:
+def write_report(kind: Saved) -> str:
     """Return script and styles of a saved report as an argument; all share them."""
-    return write_packed(pack_report())
+    return write_packed(pack_report(kind))
 
 
 def write_packed(data: bytes) -> str:

@@ -50,6 +50,7 @@ from meta_magic.view.wire import (
     write_position,
     write_tensor,
 )
+from meta_magic.view.world_payload import world_payload
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
@@ -126,6 +127,7 @@ class Payload:
             "details": details_payload(trace),
             "memory": memory_payload(trace),
             "work": work_payload(works),
+            **world_payload(trace),
         }
         return parts | {
             "positions": as_columns(self._positions.rows),

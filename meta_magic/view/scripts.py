@@ -14,8 +14,11 @@ from typing import Final, Literal, TypeAlias, get_args
 
 STATIC: Final = Path(__file__).resolve().parent / "static"
 
-Kind: TypeAlias = Literal["live", "saved", "starter"]
-"""The entry script: of the live report, of the saved one, and of its unpacker."""
+Saved: TypeAlias = Literal["saved", "world"]
+"""A saved report: without and with the World view, so that only its cells grow."""
+
+Kind: TypeAlias = Literal["live", "saved", "world", "starter"]
+"""The entry script: of the live report, of the saved ones, and of their unpacker."""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
@@ -33,7 +36,8 @@ VIEWS: Final = (
 STYLES: Final = {
     "tree": ("report",),  # without scripts
     "saved": VIEWS,
-    "live": ("report", *VIEWS, "panel", "fit"),
+    "world": (*VIEWS, "sent"),
+    "live": ("report", *VIEWS, "sent", "panel", "fit"),
 }
 """CSS files by report."""
 
@@ -56,15 +60,17 @@ def list_scripts(last: Path, seen: Collection[Path] = ()) -> list[Path]:
 
 def join_scripts(kind: Kind) -> str:
     """Return the JavaScript as a constant ``report``: the entry script's default."""
-    script = "".join(map(strip_script, list_scripts(STATIC / f"{kind}.js")))
+    *others, last = list_scripts(STATIC / f"{kind}.js")
+    script = "".join([*map(strip_script, others), strip_script(last, is_entry=True)])
     return f"const report = (() => {{\n{script}}})();\n"
 
 
 @cache
-def strip_script(path: Path) -> str:
+def strip_script(path: Path, *, is_entry: bool = False) -> str:
     """Return a script without imports, exports, comments and indents."""
     script = IMPORT.sub("", path.read_text("utf-8"))
-    script = EXPORT.sub(lambda found: f"return {found[1]}" if found[1] else "", script)
+    kept = "return {}" if is_entry else ""
+    script = EXPORT.sub(lambda found: kept.format(found[1]) if found[1] else "", script)
     for pattern in (COMMENT, INDENT):
         script = pattern.sub("", script)
     return script
@@ -93,11 +99,11 @@ def read_styles(name: str) -> str:
 
 
 @cache
-def pack_report() -> bytes:
+def pack_report(kind: Saved) -> bytes:
     """Return script and CSS of a saved report, compressed by gzip."""
-    if built := read_built("saved.gz"):
+    if built := read_built(f"{kind}.gz"):
         return built
-    text = join_report(join_scripts("saved"), join_styles("saved"))
+    text = join_report(join_scripts(kind), join_styles(kind))
     return gzip.compress(text, mtime=0)
 
 

@@ -85,7 +85,7 @@ export function undo_steps(/** @type {number[]} */ steps) {
 }
 
 /** Records that were written as columns. @param {Record<string, any[]>} columns @returns {any[]} */
-function undo_columns(columns) {
+export function undo_columns(columns) {
   const names = Object.keys(columns);
   return (columns[names[0]] ?? []).map((_, i) =>
     Object.fromEntries(names.map((name) => [name, columns[name][i]])));
@@ -119,6 +119,7 @@ export class TraceView {
   /** What only the details panel shows. @type {Details} */ details;
   /** @type {import("./memory/lives.js").PackedLives} */ memory;
   /** @type {import("./rooflines.js").Work} */ work;
+  /** Of a trace that was recorded for one. @type {import("./world/sent.js").PackedWorld | undefined} */ world;
   /** Roots of the module trees. @type {number[]} */ roots = [];
 
   /** @param {any} payload */

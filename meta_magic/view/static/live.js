@@ -6,11 +6,14 @@ import { make_values } from "./details/values.js";
 import { make } from "./dom.js";
 import { add_work_out } from "./memory/work_out.js";
 import { mount_panel } from "./panel.js";
-import { keep_from_notebook, mount_report } from "./report.js";
+import { keep_from_notebook, mount_report, VIEWS } from "./report.js";
 import { follow_scheme } from "./scheme.js";
 import { find_make_cell } from "./why/new_cell.js";
+import { mount_world } from "./world/world.js";
 
 const STAY = 2000; // milliseconds that its height is kept after its cell ran, for the next report
+
+VIEWS.World = mount_world;
 
 /** Show an error message instead of the report. */
 function show_failure(/** @type {HTMLElement} */ element, /** @type {unknown} */ error) {

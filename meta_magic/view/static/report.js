@@ -31,8 +31,8 @@ import { explain_text, split_line } from "./meanings.js";
  *   settings: Settings, times: Times, live: Live) => void} Mount
  */
 
-/** @type {Record<string, Mount>} */
-const VIEWS = {
+/** The views by name; an entry point may add some. @type {Record<string, Mount>} */
+export const VIEWS = {
   Modules: mount_modules, Flow: mount_flow, Operators: mount_operators, Memory: mount_memory,
   Source: mount_source, Charts: mount_charts,
 };
@@ -129,7 +129,7 @@ function make_line(text, make_views) {
  */
 function make_parts(trace, selection, settings, live) {
   const id = make_id();
-  const names = Object.keys(VIEWS);
+  const names = Object.keys(VIEWS).filter((name) => name !== "World" || trace.world);
   const times = new Times(trace);
   const tabs = names.map((name, i) => make("button", {
     type: "button", role: "tab", id: `${id}-${i}`, "aria-controls": `${id}-pane-${i}`,

@@ -14,7 +14,7 @@ const GRACE = 1500; // milliseconds that a live report has to replace a saved on
  * @param {string} id @param {Settings} settings
  * @param {() => Uint8Array<ArrayBuffer>} read gives the payload @param {string} styles
  */
-async function start_saved(id, settings, read, styles) {
+export async function start_saved(id, settings, read, styles) {
   const element = document.getElementById(id);
   if (!element) return;
   const is_notebook = Boolean(element.closest(".jp-Notebook"));

@@ -12,7 +12,7 @@ const ABOVE = 18; // for the peak
 const LEAST_BAND = 2;
 
 /** The name of a category, and its description. @type {Record<string, [string, string]>} */
-const KINDS = {
+export const KINDS = {
   parameter: ["parameters", "of modules and optimizers"],
   buffer: ["buffers", "of modules"],
   gradient: ["gradients", "of parameters, from backward"],
@@ -25,8 +25,8 @@ const KINDS = {
 
 /**
  * @typedef {import("./lives.js").Series} Series
- * @typedef {{select: (op: number) => void, measure: (text: string) => number}} TimelineTools
- *   `measure`: pixels that a text takes in a chart
+ * @typedef {{select: (op: number) => void, measure: (text: string) => number, height?: number}} TimelineTools
+ *   `measure`: pixels that a text takes in a chart; `height`: pixels
  */
 
 /** Shows the bytes of a device; owns the operator that is pointed at. */
@@ -45,9 +45,10 @@ export class Timeline {
     this.trace = trace;
     this.series = series;
     this.tools = tools;
+    this.height = tools.height ?? TIMELINE_HEIGHT;
     this.phases = find_plateaus(Array.from(trace.op_site, (_, op) => trace.site(op).phase));
     this.svg = draw("svg", {
-      role: "slider", tabindex: 0, height: TIMELINE_HEIGHT, "aria-label": "Operator",
+      role: "slider", tabindex: 0, height: this.height, "aria-label": "Operator",
       "aria-valuemin": 0, "aria-valuemax": trace.n_ops - 1,
       onpointermove: ({ offsetX }) => this.point(this.find_op(offsetX)),
       onclick: () => this.tools.select(this.at), onkeydown: (event) => this.press(event),
@@ -74,7 +75,7 @@ export class Timeline {
 
   y = (/** @type {number} */ nbytes) => {
     const { totals, peak } = this.series;
-    const floor = TIMELINE_HEIGHT - BELOW;
+    const floor = this.height - BELOW;
     return floor - (floor - ABOVE) * nbytes / Math.max(1, totals[peak]);
   };
 
@@ -102,7 +103,7 @@ export class Timeline {
     const sums = kept.map(() => 0);
     return by_category.map((bytes, i) => {
       const steps = kept.map((op, k) => `V${this.y(sums[k] += bytes[op]).toFixed(1)}H${ends[k]}`);
-      const floor = TIMELINE_HEIGHT - BELOW;
+      const floor = this.height - BELOW;
       return draw("path", { class: `mm-kind-${i}`, d: `M0 ${floor}${steps.join("")}V${floor}Z` });
     }).reverse();
   }
@@ -119,8 +120,8 @@ export class Timeline {
     return this.phases.flatMap(({ start, end, value }) => {
       const [from, to] = [this.x(start), this.x(end)];
       const name = fit_path(PHASES[value], to - from - 6, this.tools.measure);
-      const tick = draw("path", { class: "mm-tick", d: `M${to} ${ABOVE}V${TIMELINE_HEIGHT}` });
-      return name ? [tick, draw("text", { x: from + 3, y: TIMELINE_HEIGHT - 5 }, name)] : [];
+      const tick = draw("path", { class: "mm-tick", d: `M${to} ${ABOVE}V${this.height}` });
+      return name ? [tick, draw("text", { x: from + 3, y: this.height - 5 }, name)] : [];
     });
   }
 
@@ -132,7 +133,7 @@ export class Timeline {
     const words = this.describe_peak();
     const text = [words, words.split(":")[0]].find((text) => this.tools.measure(text) <= room) ?? "peak";
     return [
-      draw("path", { class: "mm-peak", d: `M${x} 0V${TIMELINE_HEIGHT - BELOW}` }),
+      draw("path", { class: "mm-peak", d: `M${x} 0V${this.height - BELOW}` }),
       draw("text", { x: is_left ? x - 4 : x + 4, y: 12, "text-anchor": is_left && "end" }, text),
     ];
   }
@@ -159,7 +160,7 @@ export class Timeline {
     this.output.textContent = words;
     fill(this.svg, { "aria-valuenow": this.at, "aria-valuetext": `${words}: ${parts.join(", ")}` });
     const x = this.x(this.at + 0.5);
-    this.cursor.setAttribute("d", `M${x} 0V${TIMELINE_HEIGHT - BELOW}`);
+    this.cursor.setAttribute("d", `M${x} 0V${this.height - BELOW}`);
   }
 
   /** @param {KeyboardEvent} event */
@@ -182,7 +183,7 @@ export class Timeline {
     const boxes = parts.map(({ start, end, value }) => {
       const from = this.x(start);
       const to = Math.max(this.x(end), from + LEAST_BAND);
-      return value ? `M${from} 0H${to}V${TIMELINE_HEIGHT - BELOW}H${from}Z` : "";
+      return value ? `M${from} 0H${to}V${this.height - BELOW}H${from}Z` : "";
     });
     this.band.setAttribute("d", boxes.join(""));
   }
