@@ -14,6 +14,7 @@ from meta_magic.check.records import UNRUN, Diagnostic, Part, Request, worst_of
 from meta_magic.errors import CheckError
 from meta_magic.session.shown_frames import PYTHONS, USERS, choose_frames, home_of
 from meta_magic.trace.calls import describe_tensor
+from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.expectations import find_overruns, measure
 from meta_magic.trace.notes import FAILS
 from meta_magic.trace.summary import format_summary
@@ -197,9 +198,13 @@ def format_error(error: BaseException | None, file: str, name: str) -> str:
     if error is None or isinstance(error, (SystemExit, CheckError)):
         return ""
     frames = ((one.tb_frame, one.tb_lineno) for one in find_entries(error, file))
-    lines = traceback.StackSummary.extract(frames).format()
-    text = "".join([*lines, *traceback.format_exception_only(error)])
-    return text.replace(file, name) if name else text
+    summary = traceback.StackSummary.extract(frames)
+    text = "".join([*summary.format(), *traceback.format_exception_only(error)])
+    for cell in {frame.filename for frame in summary}:
+        text = text.replace(
+            cell, (name if cell == file else "") or name_cell(cell) or cell
+        )
+    return text
 
 
 def find_entries(error: BaseException, file: str) -> list[TracebackType]:

@@ -82,9 +82,11 @@ class NotebookShell:
             code = self._shell.transform_cell(whole)
         except Exception:  # noqa: BLE001  IPython reports it below
             failed = sys.exc_info()
-        return await self._shell.run_cell_async(
+        result = await self._shell.run_cell_async(
             text,
             store_history=True,
             transformed_cell=code,
             preprocessing_exc_tuple=failed,
         )
+        self._shell.events.trigger("post_run_cell", result)
+        return result

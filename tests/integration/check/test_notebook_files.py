@@ -57,6 +57,20 @@ def test_a_failing_cell_ends_the_notebook_at_its_line(check, write, tmp_path):
     assert "of x (4)" in recordings[1]["explanation"]
 
 
+def test_a_failing_cell_is_explained_by_the_cells_before_it(check, write):
+    write(
+        "import torch\nfrom torch import nn",
+        "def call(model, x):\n    return model(x)",
+        "model = nn.Linear(4, 5)",
+        "call(model, torch.zeros(2, 3))",
+    )
+    code, text = check("a.ipynb")
+    assert code == 1
+    assert 'File "In[2]", line 2, in call' in text
+    assert "why 4 = model.in_features, written (In[3], line 1)" in text
+    assert "<ipython-input" not in text
+
+
 @pytest.mark.parametrize(
     ("cell", "code", "message"),
     [
