@@ -13,6 +13,8 @@ from itertools import zip_longest
 from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.explain.edits.program_text import Program, is_read, name_of
+from meta_magic.explain.lineage.traced_runs import span_of
+from meta_magic.trace.failed_call import UNNAMED
 from meta_magic.trace.signature import SourcePosition
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -24,7 +26,13 @@ BINDING: Final = (
     *(ast.NamedExpr, ast.withitem),
 )
 
-MAX_STEPS: Final = 12
+ASSIGNING: Final = (ast.Assign, ast.AugAssign, ast.AnnAssign)
+
+PARTS: Final = (ast.Attribute, ast.Subscript)
+
+MAX_STEPS: Final = 10
+
+MAX_CHANGES: Final = 2
 
 MAX_TEXT: Final = 60
 
@@ -73,6 +81,7 @@ class _Trail:
 
     def __init__(self, program: Program, frames: Sequence[SourcePosition]) -> None:
         self._program = program
+        self._frames = frames
         self._lines = [frame.line for frame in frames]
         functions: list[Function] = [
             *program.find(ast.FunctionDef),
@@ -87,8 +96,10 @@ class _Trail:
         last = len(self._lines) - 1
         at = self._lines[last]
         read = [n for n in self._program.find_expressions(at) if is_read(n)]
-        named = [n for n in read if ast.unparse(n) in {*names}]
-        todo = [Read(node, at, last) for node in named or read[:1]]
+        named = [n for n in read if _is_part(ast.unparse(n), names)]
+        is_all = not named or UNNAMED in names
+        todo = [Read(node, at, last) for node in (*named, *read[: int(is_all)])]
+        todo += [one for node in read[:1] for one in self._enter(node)]
         seen: set[tuple[str, int]] = set()
         while todo and len(self._found) < MAX_STEPS:
             one = todo.pop(0)
@@ -103,10 +114,12 @@ class _Trail:
         """Yield the expressions that a name got its value from."""
         bound = [*self._find_bindings(name, read.before)]
         for node, value in bound:
-            self._note(node.lineno, f"{ast.unparse(name)} = ", value)
+            self._note_statement(node)
             if value is not None:
                 yield Read(value, node.lineno, read.level)
                 yield from self._enter(value)
+        for line in self._find_changes(name, read.before):
+            self._note(line, "", None)
         function = self._find_function(name)
         if not bound and isinstance(name, ast.Name) and function is not None:
             yield from self._find_passed(name.id, function, read.level)
@@ -133,6 +146,15 @@ class _Trail:
         earlier = [one for one in found if one[0].lineno < before]
         yield from earlier[-1:] if owner is None and earlier else found[-2:]
 
+    def _find_changes(self, name: ast.expr, before: int) -> list[int]:
+        """Return the last lines that may change an object."""
+        text, lines = ast.unparse(name), []
+        for node in self._program.find(ast.Assign, ast.Expr, ast.For):
+            changed = map(ast.unparse, _list_changed(node))
+            if text != "self" and text in changed:
+                lines.append(node.lineno)
+        return [line for line in lines if line < before][-MAX_CHANGES:]
+
     def _find_passed(self, name: str, function: Function, level: int) -> Iterator[Read]:
         """Yield what callers passed for a parameter, or its default."""
         number, default = _find_parameter(function, name)
@@ -147,7 +169,8 @@ class _Trail:
             at = number - (owner is not None)
             if given is None and not starred and 0 <= at < len(call.args):
                 given = call.args[at]
-            self._note(call.lineno, f"{name} is ", given or call)
+            is_named = given is not None and ast.unparse(given) != name
+            self._note(call.lineno, f"{name} is ", given if is_named else None)
             if given is not None:
                 is_passed = True
                 yield Read(given, call.lineno, above)
@@ -162,11 +185,13 @@ class _Trail:
         lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
         inside = [n for n in range(level + 1) if self._lines[n] in lines]
         above = inside[0] - 1 if inside else -1
-        calls = [one.node for one in self._program.calls]
+        calls = self._program.find(ast.Call)
         if above >= 0:
-            on_way = [c for c in calls if c.lineno == self._lines[above]]
-            named = [c for c in on_way if name_of(c) == function.name]
-            return [(call, above) for call in (named or on_way)[:1]]
+            at = self._frames[above]
+            span = at.line, at.column, at.end_line, at.end_column
+            on_way = [c for c in calls if c.lineno == at.line]
+            same = [c for c in on_way if span_of(c) == span]
+            return [(call, above) for call in (same or on_way)[:1]]
         names = {function.name} if owner is None else {owner.name}
         if owner is None or function.name == "__init__":
             return [(call, -1) for call in calls if name_of(call) in names][:2]
@@ -175,11 +200,24 @@ class _Trail:
     def _enter(self, value: ast.expr) -> Iterator[Read]:
         """Yield what the user's functions return that an expression calls."""
         for call in (node for node in ast.walk(value) if isinstance(node, ast.Call)):
-            function = self._functions.get(name_of(call))
+            name = name_of(call)
+            items = self._classes.get(name)  # a data set gives its items
+            function = self._functions.get(name) if items is None else None
+            for one in items.body if items is not None else ():
+                if isinstance(one, FUNCTIONS) and one.name == "__getitem__":
+                    function = one
             for node in ast.walk(function) if function is not None else ():
                 if isinstance(node, ast.Return) and node.value is not None:
                     self._note(node.lineno, "", None)
                     yield Read(node.value, node.lineno, -1)
+
+    def _note_statement(self, node: ast.AST) -> None:
+        """Note the line that binds a name, with the statement as text."""
+        found = self._program.find_statement(node)
+        text = self._program.read(found) if isinstance(found, ASSIGNING) else ""
+        is_short = text and "\n" not in text and len(text) <= MAX_TEXT
+        line = getattr(node, "lineno", 0)
+        self._found.setdefault(line, Made(line, text if is_short else ""))
 
     def _note(self, line: int, name: str, value: ast.expr | None) -> None:
         text = "" if value is None else self._program.read(value)
@@ -194,6 +232,28 @@ class _Trail:
     def _find_class(self, node: ast.AST) -> ast.ClassDef | None:
         above = self._program.walk_up(node)
         return next((one for one in above if isinstance(one, ast.ClassDef)), None)
+
+
+def _list_changed(node: ast.stmt) -> Iterator[ast.expr]:
+    """Yield the objects that a statement may change, as ``net[3] = ...`` changes net.
+
+    A loop over an object may change its parts.
+    """
+    if isinstance(node, ast.Assign):
+        yield from (one.value for one in node.targets if isinstance(one, PARTS))
+    elif isinstance(node, ast.For):
+        yield from _list_names(node.iter)
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        yield from [*_list_names(node.value.func)][1:]
+
+
+def _is_part(text: str, names: Sequence[str]) -> bool:
+    """Whether code is one of some names, or an object that has one as attribute."""
+    is_object = text != "self" and text.replace(".", "").isidentifier()
+    return any(
+        name == text or (is_object and name.startswith((f"{text}.", f"{text}[")))
+        for name in names
+    )
 
 
 def _list_names(node: ast.expr) -> Iterator[ast.expr]:
