@@ -252,6 +252,9 @@ def _describe_call(call: OpCall) -> str:
 
 AT_LINE, ANYWHERE = 0.3, 0.6
 
+STEPS: Final = frozenset({"argmax", "bool", "ceil", "floor", "int", "long", "round"})
+"""Methods without a gradient."""
+
 REFUSED_COST: Final = 0.4
 
 REFUSED: Final = re.compile(r"grad|leaf|converted to Scalar")
@@ -276,6 +279,28 @@ def _edit_cuts(program: Program, line: int | None) -> Iterator[Edit]:
             yield from program.replace(called.node, program.read(called.owner), cost)
         if called.name == "no_grad":
             yield from program.rename(called, "enable_grad", cost)
+        if called.name in STEPS and called.owner is not None and cost == AT_LINE:
+            yield from program.replace(called.node, program.read(called.owner), cost)
+        if called.name == "requires_grad_" and called.node.args:
+            yield from program.replace(called.node.args[0], "True", cost)
+    yield from _edit_steps(program, line)
+
+
+def _edit_steps(program: Program, line: int | None) -> Iterator[Edit]:
+    """Yield edits that unfreeze, or compute with what a comparison compares."""
+    for node in program.find(ast.Assign):
+        target, value = node.targets[0], node.value
+        is_frozen = isinstance(value, ast.Constant) and value.value is False
+        if is_frozen and getattr(target, "attr", "") == "requires_grad":
+            yield from program.replace(value, "True", ANYWHERE)
+    for compared in program.find(ast.Compare):
+        around = next(program.walk_up(compared), None)
+        cast = next(program.walk_up(around), None) if around is not None else None
+        text = program.read(compared.left)
+        if compared.lineno == line:
+            yield from program.replace(compared, text, AT_LINE)
+            if isinstance(around, ast.Attribute) and isinstance(cast, ast.Call):
+                yield from program.replace(cast, text, AT_LINE)
 
 
 def _retain_graphs(program: Program, line: int | None) -> Iterator[Edit]:

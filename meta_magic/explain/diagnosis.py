@@ -118,7 +118,9 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
     loading = failed.loading
     if loading is not None:
         lines = [*_list_made_lines(trace, failed, loading), *bound]
-        return Diagnosis((*_explain_loading(trace, failed, loading),), lines)
+        rules = (*_explain_loading(trace, failed, loading),)
+        write = partial(_edit_loading, trace=trace, failed=failed, loading=loading)
+        return Diagnosis(rules, lines, write, declined=declined)
     found = _diagnose_call(trace, failed, block, declined)
     at = [frame.line for frame in failed.frames]
     named = _follow_back(failed, block, " ".join(found.rules))
@@ -127,6 +129,28 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
              if made.text and made.line not in known)  # fmt: skip
     shown = () if found.lineages else tuple(islice(texts, MAX_MADE))
     return found._replace(lines=[*found.lines, *bound], made=shown)
+
+
+def _edit_loading(
+    program: Program, trace: Trace, failed: FailedCall, loading: Loading
+) -> list[Edit]:
+    """Return edits with which a state dictionary may fit a module."""
+    shapes = [one.geometry.shape for one in failed.operands]
+    pairs = [
+        pair
+        for _, own, given in loading.pairs
+        for pair in zip(shapes[own], shapes[given], strict=False)
+        if pair[0] != pair[1]
+    ]
+    situation = Situation(
+        program=program,
+        call=failed,
+        error=trace.error or "",
+        accepted=Accepted(numbers=tuple(dict.fromkeys(pairs))),
+        seen=trace_refused(trace, failed).seen,
+    )
+    families = (edit_modules, edit_numbers)
+    return sort_edits(edit for family in families for edit in family(situation))
 
 
 def _diagnose_call(

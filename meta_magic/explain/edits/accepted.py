@@ -130,6 +130,7 @@ def _join_dimensions(shape: Sequence[int]) -> Iterator[Change]:
         yield Change("{}.flatten(0, 1)", methodcaller("flatten", 0, 1))
     if rank > 1:
         yield Change("{}.flatten()", methodcaller("flatten"))
+        yield Change("{}.reshape(1, -1)", methodcaller("reshape", 1, -1))
 
 
 def _split_dimensions(

@@ -31,6 +31,7 @@ COSTS: Final = (
     (r"\.flatten\(1\)", 0.5),
     (r"\.squeeze\(", 0.6),
     (r"\.unsqueeze\(\d\)$", 0.7),
+    (r"\.reshape\(1", 0.8),
     (r"interpolate", 0.7),
     (r"one_hot", 1.0),
     (r"\.T$|transpose\(-2|transpose\([1-9]|permute\(0", 0.5),
@@ -67,7 +68,7 @@ LEAVING_OUT: Final = re.compile(r"\[(?!.*None)|mean")
 """Part of changes that keep only some of the elements."""
 
 UNDONE: Final = re.compile(
-    r"{}(\.T|\.transpose\(.*\)|\.unsqueeze\((\d)\)|\.permute\((.*)\))"
+    r"{}(\.T|\.transpose\([^)]*\)|\.unsqueeze\((\d)\)|\.permute\(([^)]*)\))"
 )
 """Changes that can be undone in the result."""
 
