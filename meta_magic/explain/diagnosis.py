@@ -105,30 +105,37 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
         block: The block with its editable lines; None if there are none.
     """
     declined = _find_reason(trace)
-    trail = _follow_back(failed, block, "")
-    bound = [made.line for made in trail]
     broken = Backward(trace, failed).find() if is_backward(failed) else None
+    loading = failed.loading
     if broken is not None:
         at = [] if broken.line is None else [broken.line]
         write = partial(list_backward_edits, broken=broken)
-        lines = [*at, *bound]
-        return Diagnosis(
-            (broken.rule,), lines, write, broken.operands, declined=declined
-        )
-    loading = failed.loading
-    if loading is not None:
-        lines = [*_list_made_lines(trace, failed, loading), *bound]
+        found = Diagnosis((broken.rule,), at, write, broken.operands, declined=declined)
+    elif loading is not None:
+        lines = _list_made_lines(trace, failed, loading)
         rules = (*_explain_loading(trace, failed, loading),)
         write = partial(_edit_loading, trace=trace, failed=failed, loading=loading)
-        return Diagnosis(rules, lines, write, declined=declined)
-    found = _diagnose_call(trace, failed, block, declined)
-    at = [frame.line for frame in failed.frames]
+        found = Diagnosis(rules, lines, write, declined=declined)
+    else:
+        found = _diagnose_call(trace, failed, block, declined)
+    trail = _follow_back(failed, block, "")
+    lines = [*found.lines, *(made.line for made in trail)]
+    return found._replace(lines=lines, made=_tell_makers(failed, block, found))
+
+
+def _tell_makers(
+    failed: FailedCall, block: Block | None, found: Diagnosis
+) -> tuple[str, ...]:
+    """Return which lines made the operands that the rules are about, in sentences."""
     named = _follow_back(failed, block, " ".join(found.rules))
-    known = {*at, *(step.line for one in found.lineages for step in one.steps)}
-    texts = (f"{made.text} (line {made.line})" for made in named
-             if made.text and made.line not in known)  # fmt: skip
-    shown = () if found.lineages else tuple(islice(texts, MAX_MADE))
-    return found._replace(lines=[*found.lines, *bound], made=shown)
+    shown = {frame.line for frame in failed.frames}
+    shown |= {step.line for one in found.lineages for step in one.steps if step.line}
+    texts = (
+        f"{made.text} (line {made.line})"
+        for made in named
+        if made.text and made.line not in shown
+    )
+    return tuple(islice(texts, 1 if found.lineages else MAX_MADE))
 
 
 def _edit_loading(

@@ -97,6 +97,7 @@ class _Trail:
         at = self._lines[last]
         read = [n for n in self._program.find_expressions(at) if is_read(n)]
         named = [n for n in read if _is_part(ast.unparse(n), names)]
+        named.sort(key=lambda node: ast.unparse(node) not in names)  # objects last
         is_all = not named or UNNAMED in names
         todo = [Read(node, at, last) for node in (*named, *read[: int(is_all)])]
         todo += [one for node in read[:1] for one in self._enter(node)]
@@ -215,6 +216,9 @@ class _Trail:
         """Note the line that binds a name, with the statement as text."""
         found = self._program.find_statement(node)
         text = self._program.read(found) if isinstance(found, ASSIGNING) else ""
+        if isinstance(found, ast.For):
+            given = self._program.read(found.iter)
+            text = f"for {self._program.read(found.target)} in {given}"
         is_short = text and "\n" not in text and len(text) <= MAX_TEXT
         line = getattr(node, "lineno", 0)
         self._found.setdefault(line, Made(line, text if is_short else ""))

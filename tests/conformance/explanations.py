@@ -302,7 +302,9 @@ def read_lines(culprits: str) -> set[int]:
 def walk_named(explanation: Explanation) -> Iterator[str]:
     """Yield what an explanation names, with what is written within."""
     callers = (text for _, text in explanation.callers)
-    for name in (*explanation.operands, explanation.expression, *callers):
+    made = (part for one in explanation.made for part in one.split(" = "))
+    named = *explanation.operands, explanation.expression, *callers, *made
+    for name in named:
         try:
             tree = ast.parse(name.partition(" (line ")[0])
         except SyntaxError:  # an expression over several lines
