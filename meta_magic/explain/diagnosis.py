@@ -120,10 +120,10 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
         found = _diagnose_call(trace, failed, block, declined)
     trail = _follow_back(failed, block, "")
     lines = [*found.lines, *(made.line for made in trail)]
-    return found._replace(lines=lines, made=_tell_makers(failed, block, found))
+    return found._replace(lines=lines, made=_describe_makers(failed, block, found))
 
 
-def _tell_makers(
+def _describe_makers(
     failed: FailedCall, block: Block | None, found: Diagnosis
 ) -> tuple[str, ...]:
     """Return which lines made the operands that the rules are about, in sentences."""

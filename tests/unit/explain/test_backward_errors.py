@@ -77,6 +77,7 @@ def test_what_a_step_wrote_is_not_taken_for_what_a_pass_freed():
     [
         ("y = (w * 2).detach()", "y = w * 2"),
         ("y = (w * 2).data", "y = w * 2"),
+        ("y = ((w * 2) > 2).float()", "y = w * 2"),
     ],
 )
 def test_the_line_that_cut_the_graph_is_named(made, repaired):
@@ -85,6 +86,15 @@ def test_the_line_that_cut_the_graph_is_named(made, repaired):
     assert repaired in [repair.after for repair in found.repairs]
     for repair in found.repairs:
         run(repair.source)
+
+
+def test_frozen_parameters_are_unfrozen():
+    found = explain(
+        "import torch\nm = torch.nn.Linear(2, 1)\nfor p in m.parameters():\n"
+        "    p.requires_grad = False\nm(torch.ones(3, 2)).sum().backward()"
+    )
+    assert found.repairs[0].after == "    p.requires_grad = True"
+    run(found.repairs[0].source)
 
 
 def test_what_ran_under_no_grad_is_run_with_gradients():

@@ -267,6 +267,7 @@ def test_sizes_that_do_not_load_are_named_with_the_line_that_made_them():
     assert found.rules == ("0.weight: saved has (2, 4), model has (2, 3) (line 5)",)
     assert {"model[0].weight", "saved['0.weight']", "0.weight"} <= {*found.operands}
     assert 5 in found.culprits
+    assert "    nn.Linear(4, 2))" in [repair.after for repair in found.repairs]
 
 
 @pytest.mark.parametrize(
