@@ -14,6 +14,7 @@ from meta_magic.trace.derived_facts import find_firsts, find_on_meta
 from meta_magic.trace.program import Program
 
 SETITEM: Final = "torch.Tensor.__setitem__"
+NUMPY: Final = "torch.Tensor.numpy"
 MAX_NUMBER_NBYTES: Final = 16
 """Bytes of a complex number."""
 
@@ -90,6 +91,7 @@ def find_plain(program: Program, columns: Columns, first: Integers) -> Integers:
     stop = np.full(columns.n_storages, columns.n_calls)
     deaths = read_deaths(program)
     stop[deaths[:, 1]] = deaths[:, 0]
+    nbytes[find_arrays(program, columns, first)] = 0
     return np.stack((np.arange(columns.n_storages), nbytes, start, stop), axis=1)
 
 
@@ -115,6 +117,21 @@ def find_assigned_numbers(
     is_number &= columns.nbytes[tensors] <= MAX_NUMBER_NBYTES
     numbers: Integers = used[is_number]
     return numbers
+
+
+def find_arrays(program: Program, columns: Columns, first: Integers) -> Integers:
+    """Return the storages of arrays that ``x.numpy()`` made.
+
+    A recording copies the values; on the CPU an array is the memory of its tensor.
+    """
+    functions = [site.function == NUMPY for site in program.call_sites]
+    is_reading = np.asarray([*functions, False], np.bool_)[columns.call_site]
+    used = np.flatnonzero(first >= 0)
+    tensors = first[used]
+    arrays: Integers = used[
+        columns.is_made[tensors] & is_reading[columns.call[tensors]]
+    ]
+    return arrays
 
 
 def find_changes(

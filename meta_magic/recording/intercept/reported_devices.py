@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.nn import functional
 from torch.nn.modules import activation, transformer
 
@@ -55,6 +55,9 @@ DEVICE_QUESTIONS: Final = frozenset[Any]({DEVICE, *IS_TYPE})
 
 ASKING: Final = frozenset({activation.__file__, transformer.__file__})
 """Files of torch that choose kernels by the device of a tensor."""
+
+DISTRIBUTED: Final = inspect.getfile(distributed).removesuffix("__init__.py")
+"""The folder whose files choose backends by the device of a tensor."""
 
 DESCRIBING: Final = inspect.getfile(MetaConverter)
 """The file that asks for the device of a tensor to make a fake one of it."""
@@ -114,7 +117,8 @@ def as_fake(device: torch.device) -> torch.device:
 def gets_reported_device(asker: FrameType) -> bool:
     """Whether code gets a reported device for a tensor without a named one."""
     name, file = asker.f_code.co_name, asker.f_code.co_filename
-    return name in REPORTED_DEVICE or file in ASKING or is_library(file)
+    is_choosing = file in ASKING or file.startswith(DISTRIBUTED)
+    return is_choosing or name in REPORTED_DEVICE or is_library(file)
 
 
 REPORTED: Final = DEVICE_QUESTIONS | {IS_META, DATA}

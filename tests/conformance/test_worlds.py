@@ -1,0 +1,16 @@
+"""Recorded ranks hold and send what real processes do; all scripts by ``worlds``."""
+
+import pytest
+
+from tests.conformance.worlds import compare
+
+pytest.importorskip("torch.distributed.fsdp", reason="no torch.distributed")
+NAMES = ("ddp_features", "two_dimensions", "objects")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_rank_holds_and_sends_what_its_real_process_does(name):
+    found = compare(name, 4 if name == "two_dimensions" else 2)
+    assert [one.error for one in found] == [None] * len(found)
+    assert [one.sent for one in found] == [one.real_sent for one in found]
+    assert [one.peak for one in found] == [one.real_peak for one in found]
