@@ -100,6 +100,29 @@ def wait_for(returned: Any) -> None:
             torch.ops._c10d_functional.wait_tensor(value)
 
 
+# DTensors
+
+SHARDED: Final = "torch.distributed.tensor"
+PLAIN: Final = frozenset({Tensor, torch.nn.Parameter})
+
+
+def local_of(tensor: Tensor) -> Tensor:
+    """Return the part of a DTensor that this process holds; else the tensor itself.
+
+    Without it the memory of sharded parameters belongs to no module: a DTensor has a
+    storage of its own, which is empty.
+    """
+    if type(tensor) in PLAIN or SHARDED not in sys.modules:
+        return tensor
+    local: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return local if isinstance(tensor, sys.modules[SHARDED].DTensor) else tensor
+
+
+def describe_placements(tensor: Any) -> str:
+    """Return how a DTensor lies on its mesh, such as ``Shard(0)``."""
+    return ", ".join(map(str, tensor.placements))
+
+
 # A world of processes that are not there
 
 NEW_GROUP: Final = "_new_process_group_helper"

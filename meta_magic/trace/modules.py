@@ -41,6 +41,9 @@ class ModuleTensor:
         tied_to: Name within the root of an earlier parameter that is the same tensor;
             None if there is none.
         place: Device that the code names for it, while it is on ``meta``; or None.
+        local_shape: For a DTensor, the size of each dimension of the part that this
+            process holds; None for others. ``shape`` is that of the whole.
+        sharding: For a DTensor, how it lies on its mesh: ``Shard(0)``; None for others.
 
     Example:
         >>> with record() as trace:
@@ -59,16 +62,19 @@ class ModuleTensor:
     requires_grad: bool
     tied_to: str | None
     place: torch.device | None = None
+    local_shape: tuple[int, ...] | None = None
+    sharding: str | None = None
 
     @property
     def numel(self) -> int:
-        """Number of elements; 0 while lazy."""
+        """Number of elements, of the whole DTensor; 0 while lazy."""
         return 0 if self.is_lazy else prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements; 0 while lazy."""
-        return self.numel * self.dtype.itemsize
+        """Bytes of the elements that this process holds; 0 while lazy."""
+        shape = self.shape if self.local_shape is None else self.local_shape
+        return 0 if self.is_lazy else prod(shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

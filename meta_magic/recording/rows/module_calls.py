@@ -28,6 +28,7 @@ from meta_magic.recording.identities.storages import Clock
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_trees import ModuleNumbers, Tree, describe_tree
 from meta_magic.torch_private.autograd import current_autograd_node
+from meta_magic.torch_private.distributed import local_of
 from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
@@ -339,7 +340,7 @@ class ModuleCallRecorder:
             if self._registry.freed:
                 self._registry.note_deaths()
             with DisableTorchFunction():
-                storage = self._registry.storage_of(value)
+                storage = self._registry.storage_of(local_of(value))
             if storage is not None:
                 number = self._numbers.of(module)
                 self._built.add(number)

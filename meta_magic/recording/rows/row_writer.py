@@ -26,6 +26,7 @@ from meta_magic.torch_private.autograd import (
     sequence_number_of,
     variable_of,
 )
+from meta_magic.torch_private.distributed import local_of
 from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.trace.program import HEADER, TIED, Growing
@@ -70,7 +71,9 @@ class StorageRoles:
                 tensor.
         """
         tensor = variable_of(node)
-        storage = None if tensor is None else self._registry.find_storage(tensor)
+        storage = (
+            None if tensor is None else self._registry.find_storage(local_of(tensor))
+        )
         if storage is not None:
             self._accumulated.extend((call, storage))
 

@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.live_versions import list_versions
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
+from meta_magic.torch_private.distributed import describe_placements, local_of
 from meta_magic.torch_private.module_internals import (
     names_not_persistent,
     parts_of,
@@ -62,7 +63,8 @@ class HeldTensors:
         self._kinds = [row[2] for row in rows]
         self._lasting = [row[3] for row in rows]
         self._tensors = [row[4] for row in rows]
-        seen, of = read_all(registry, self._tensors), registry.storage_by_tensor
+        self._locals = [*map(local_of, self._tensors)]
+        seen, of = read_all(registry, self._locals), registry.storage_by_tensor
         self._storages = [-1 if one is None else of[one[0]] for one in seen]
         self._geometries = [None if one is None else one[2] for one in seen]
 
@@ -71,7 +73,10 @@ class HeldTensors:
         if not self._tensors:
             return [NOTHING] * len(fqns)
         pairs = [*zip(self._tensors, self._geometries, strict=True)]
-        alike = [geometry or id(tensor) for tensor, geometry in pairs]
+        alike = [
+            geometry if geometry is not None and tensor is local else id(tensor)
+            for (tensor, geometry), local in zip(pairs, self._locals, strict=True)
+        ]
         grads, ties = map(requires_grad, self._tensors), self._find_ties(fqns)
         columns = self._names, self._kinds, self._lasting, alike, grads, ties
         keys = [*zip(*columns, strict=True)]
@@ -142,6 +147,7 @@ def make_record(
 ) -> ModuleTensor:
     """Return the record of a tensor; one without a geometry is lazy."""
     name, kind, is_persistent, _, grad, tied_to = key
+    local = local_of(tensor)
     return ModuleTensor(
         name=name,
         kind=kind,
@@ -153,6 +159,8 @@ def make_record(
         requires_grad=grad,
         tied_to=tied_to,
         place=None if geometry is None else geometry.placement,
+        local_shape=None if local is tensor else tuple(local.shape),
+        sharding=None if local is tensor else describe_placements(tensor),
     )
 
 
