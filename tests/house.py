@@ -43,6 +43,7 @@ UP = {
     ("trace.trace", "cost.costs"): "Trace.cost, as well",
     ("trace.trace", "trials.fit"): "Trace.fit(), as well",
     ("trace.trace", "cost.memory_timeline"): "Trace.memory, as well",
+    ("trace.trace", "cost.step_times"): "Trace.step_time(), as well",
     ("trace.trace", "cost.program_columns"): "Trace.columns, for both of these",
     ("trace.trace", "trials.proofs"): "Trace.advice, as well",
     ("trace.trace", "explain.across_cells"): "Trace.explanation and why(), as well",

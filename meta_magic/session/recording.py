@@ -64,6 +64,7 @@ from meta_magic.session.values_on_demand import ValuesOnDemand
 from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.torch_private.modes import DisableTorchFunction, dispatch_mode_stack
 from meta_magic.torch_private.snapshot import RealTorch
+from meta_magic.trace.derived_facts import find_on_meta
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Options, ValueLimits
 from meta_magic.trace.program import Program
@@ -197,7 +198,9 @@ class Recording:
             ProcessWatch(note),
             DataSources(note, saver, loader, self._shared, self._capture),
             *make_device_contexts(plan, note, write.draws, compute),
-            *make_world_contexts(options, plan, self._values, registry),
+            *make_world_contexts(
+                options, plan, self._values, registry, self._programs.snapshot
+            ),
             NewOfSubclass(registry.forget),
             GeneratorStates(
                 write.draws, self._values, saver.compute, write.diagnostics
@@ -306,6 +309,7 @@ def make_world_contexts(
     plan: DevicePlan,
     values: ValuesOnDemand,
     registry: TensorRegistry,
+    snapshot: Callable[[], Program],
 ) -> tuple[AbstractContextManager[Any], ...]:
     """Return the context managers that give a block its world; () if it has none."""
     if options.world is None:
@@ -325,9 +329,14 @@ def make_world_contexts(
         with DisableTorchFunction():
             values.note_received(registry.read(tensor))
 
+    def has_on_meta(tensors: list[Tensor]) -> bool:
+        with DisableTorchFunction():
+            found = registry.find_storages(tensors)
+        return not find_on_meta(snapshot()).isdisjoint(found)
+
     contexts = (
         planned_world.PlannedWorld(options.world),
-        torch_on_meta.TorchOnMeta(plan),
+        torch_on_meta.TorchOnMeta(plan, has_on_meta),
     )
     if options.peers is None:
         return contexts

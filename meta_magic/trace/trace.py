@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from meta_magic.cost.costs import Cost
     from meta_magic.cost.memory_timeline import Memory
     from meta_magic.cost.program_columns import Columns
+    from meta_magic.cost.step_times import StepTime
     from meta_magic.explain.explanations import Explanation
     from meta_magic.explain.lineage.lineage_records import Lineage
     from meta_magic.trace.calls import TensorMetadata
@@ -148,6 +149,22 @@ class Trace:
         from meta_magic.cost.costs import build_cost  # noqa: PLC0415
 
         return build_cost(self)
+
+    def step_time(
+        self, device: str = "h100-sxm", links: str = "nvlink4-ib400"
+    ) -> "StepTime":
+        """Return the estimated time of what the rank computes and sends.
+
+        Args:
+            device: An accelerator, by its name in ``devices.toml``.
+            links: How accelerators are connected, by their name in ``links.toml``.
+
+        Raises:
+            UnknownDeviceError: There is no such device, or there are no such links.
+        """
+        from meta_magic.cost.step_times import estimate_step_time  # noqa: PLC0415
+
+        return estimate_step_time(self, device, links)
 
     @cached_property
     def peak_by_place(self) -> "Mapping[str, int]":

@@ -33,11 +33,15 @@ class TorchOnMeta(Replacements):
 
     Args:
         plan: Knows the planned devices.
+        has_on_meta: Whether the code put one of some tensors on meta by name.
     """
 
-    def __init__(self, plan: DevicePlan) -> None:
+    def __init__(
+        self, plan: DevicePlan, has_on_meta: Callable[[list[Tensor]], bool]
+    ) -> None:
         super().__init__()
         self._plan = plan
+        self._has_on_meta = has_on_meta
 
     def __enter__(self) -> None:
         replacements: list[tuple[tuple[Any, str], Callable[..., Any]]] = [
@@ -53,8 +57,9 @@ class TorchOnMeta(Replacements):
 
     def _check_shards(self, plain: Any, group: Any) -> None:
         """Refuse the parameters that the code put on meta by name, and no others."""
-        if any(map(self._plan.is_on_meta, list_shards(group))):
-            plain(group)
+        if self._has_on_meta(list_shards(group)):
+            with DisableTorchFunction():  # it sees the device meta
+                plain(group)
 
     def _find_accelerator(self, _: Any = None) -> torch.device:
         return torch.device("cuda") if self._plan.is_for_cuda else CPU

@@ -1,0 +1,217 @@
+"""A block recorded as one rank of a world: what it finds, what is left, what fails."""
+
+import os
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from meta_magic import MissingValueError, WorldError, record
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+
+
+def begin(backend="gloo", **given):
+    dist.init_process_group(backend, **given)
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo", None])
+def test_a_block_finds_the_world_that_torchrun_would_give(backend):
+    with record(world=16, rank=9, per_node=8) as trace:
+        begin(backend)
+        assert (dist.get_rank(), dist.get_world_size()) == (9, 16)
+        assert dist.get_backend() == (backend or "gloo")
+        assert os.environ["LOCAL_RANK"] == "1"
+        assert os.environ["GROUP_RANK"] == "1"
+    assert trace.world == (16, 9, 8)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_is_left_of_a_world(fails):
+    before = dict(os.environ), sys.excepthook, dist.all_reduce
+    try:
+        with record(world=4):
+            begin()
+            if fails:
+                torch.ones(2) @ torch.ones(3)
+    except RuntimeError:
+        assert fails
+    assert not dist.is_initialized()
+    assert (dict(os.environ), sys.excepthook, dist.all_reduce) == before
+
+
+def test_a_block_may_start_a_second_group_after_the_first():
+    with record(world=4) as trace:
+        for _ in range(2):
+            begin()
+            dist.all_reduce(torch.ones(3))
+            dist.destroy_process_group()
+    assert [sent.ranks for sent in trace.sent] == [(0, 1, 2, 3)] * 2
+
+
+def test_a_group_names_the_ranks_in_it():
+    with record(world=8, rank=2) as trace:
+        begin()
+        evens = dist.new_group([0, 2, 4, 6])
+        odds = dist.new_group([1, 3])
+        assert (dist.get_rank(evens), dist.get_rank(odds)) == (1, -1)
+        dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX, group=evens)
+        dist.broadcast(torch.ones(5, dtype=torch.int64), 2)
+    first, second = trace.sent
+    assert (first.kind, first.ranks, first.reduce) == (
+        "all_reduce",
+        (0, 2, 4, 6),
+        "max",
+    )
+    assert (second.kind, second.nbytes, second.dtype) == ("broadcast", 40, "int64")
+    table = trace.sent.to_pandas()
+    assert list(table["nbytes"]) == [8, 40]
+
+
+OPTIONS = {
+    "is not in a world of 4": {"world": 4, "rank": 4},
+    "is not in a world of 8": {"world": 8, "rank": -1},
+    "at least one process": {"world": 0},
+    "need a world": {"rank": 1},
+    "runs at least one process": {"world": 4, "per_node": 0},
+}
+
+
+@pytest.mark.parametrize("text", OPTIONS)
+def test_a_rank_that_is_not_in_the_world_is_refused(text):
+    with pytest.raises(ValueError, match=text):
+        record(**OPTIONS[text])
+
+
+def test_another_world_than_the_recorded_one_is_refused():
+    with pytest.raises(WorldError, match="world_size is 2"), record(world=4):
+        begin(rank=0, world_size=2, init_method="tcp://localhost:1234")
+
+
+def test_a_rank_that_the_block_sets_itself_is_refused():
+    with pytest.raises(WorldError, match="rank is 3"), record(world=4):
+        os.environ["RANK"] = "3"
+        begin()
+
+
+def test_a_real_group_is_left_alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(WorldError, match="in a process group already"):
+            record(world=4).__enter__()
+        assert dist.get_world_size() == 1
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_mesh_that_does_not_fit_fails_in_torchs_words():
+    from torch.distributed.device_mesh import init_device_mesh
+
+    with pytest.raises(RuntimeError, match="not be bigger"), record(world=4):
+        begin()
+        init_device_mesh("cpu", (3, 2))
+
+
+def test_spawned_processes_are_the_one_that_is_recorded():
+    ranks = []
+    with record(world=2, rank=1) as trace:
+        torch.multiprocessing.spawn(train, args=(ranks,), nprocs=2)
+    assert ranks == [1]
+    assert [sent.kind for sent in trace.sent].count("all_reduce") == 1
+    with pytest.raises(WorldError, match="starts 3 processes"), record(world=2):
+        torch.multiprocessing.spawn(train, args=(ranks,), nprocs=3)
+
+
+def train(rank, ranks):
+    ranks.append(rank)
+    begin(rank=rank, world_size=2, init_method="tcp://localhost:1234")
+    model = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
+    model(torch.ones(4, 3)).sum().backward()
+
+
+REDUCED = {"SUM": 8.0, "AVG": 2.0, "PRODUCT": 16.0, "MAX": 2.0, "MIN": 2.0}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_values_are_as_if_each_rank_held_what_this_one_has(name):
+    with record(world=4) as trace:
+        begin()
+        x = torch.full((3,), 2.0)
+        dist.all_reduce(x, op=getattr(dist.ReduceOp, name))
+        assert x.tolist() == [REDUCED[name]] * 3
+    (note,) = (note for note in trace.notes if note.kind == "assumed")
+    assert "what other ranks send in all_reduce" in note.text
+
+
+def test_the_values_of_this_rank_alone_are_not_noted():
+    with record(world=4) as trace:
+        begin()
+        x = torch.arange(3.0)
+        dist.broadcast(x, 0)
+        assert x.tolist() == [0.0, 1.0, 2.0]
+    assert "assumed" not in [note.kind for note in trace.notes]
+
+
+def test_values_of_other_ranks_are_never_saved(tmp_path):
+    with record(world=4):
+        begin()
+        mine, others = torch.ones(3), torch.ones(3)
+        dist.all_reduce(others)
+        torch.save({"mine": mine}, tmp_path / "mine.pt")
+        with pytest.raises(MissingValueError, match="a checkpoint of them would be"):
+            torch.save({"sum": others * 2}, tmp_path / "sum.pt")
+    assert not (tmp_path / "sum.pt").exists()
+
+
+def test_what_another_rank_alone_has_is_refused():
+    with record(world=4):
+        begin()
+        x = torch.empty(3)
+        dist.recv(x, src=2)
+        with pytest.raises(MissingValueError, match="what rank 2 sends"):
+            x.tolist()
+
+
+def test_a_model_is_counted_by_what_the_rank_holds():
+    from torch.distributed.fsdp import fully_shard
+
+    with record(world=4, rank=3) as trace:
+        begin()
+        model = nn.Linear(10, 8, bias=False)
+        fully_shard(model)
+        model(torch.ones(2, 10)).sum().backward()
+        torch.optim.SGD(model.parameters()).step()
+    (weight,) = trace.modules[0].tensors
+    assert (weight.shape, weight.local_shape) == ((8, 10), (2, 10))
+    assert (weight.numel, weight.nbytes, weight.sharding) == (80, 80, "S(0)")
+    assert trace.memory.live_by_category["parameter"][-1] == 80
+    assert trace.memory.live_by_category["gradient"][-1] == 80
+
+
+def test_parameters_that_stay_on_meta_are_refused_as_on_a_real_rank():
+    from torch.distributed.fsdp import fully_shard
+
+    with pytest.raises(RuntimeError, match="should be materialized"), record(world=2):
+        begin()
+        with torch.device("meta"):
+            model = nn.Linear(4, 4)
+        fully_shard(model)
+        model(torch.ones(2, 4))
+
+
+def test_the_time_of_a_step_overlaps_what_does_not_wait():
+    with record(world=8) as trace:
+        begin()
+        x, metric = torch.ones(4096, 4096), torch.ones(10**8)
+        dist.all_reduce(metric, async_op=True)
+        y = x @ x
+        z = y @ y
+    time = trace.step_time("h100-sxm", "nvlink4-ib400")
+    # Ring: 14 steps, 14/8 of 4e8 bytes at 450e9; or NCCL's start alone is missing.
+    wanted = 8.4e-6 + 14 * 3.4e-6 + 14 / 8 * 4e8 / 450e9
+    assert time.communication == pytest.approx(wanted)
+    assert time.compute == pytest.approx(trace.cost.seconds("h100-sxm"), rel=0.4)
+    assert time.seconds < time.compute + time.communication
+    assert z.shape == (4096, 4096)

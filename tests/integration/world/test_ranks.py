@@ -1,0 +1,94 @@
+"""A script recorded as several ranks: what they hand each other, and what hangs."""
+
+import pytest
+
+from meta_magic import WorldError, record_ranks
+from meta_magic.check.commands import main
+
+BEGIN = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+"""
+HANG = f"""{BEGIN}
+dist.all_reduce(torch.ones(8))
+if rank == 0:
+    dist.all_reduce(torch.zeros(1))
+dist.broadcast(torch.ones(4, 4), 0)
+"""
+CHAIN = f"""{BEGIN}
+size = torch.tensor([10 + rank])
+if rank > 0:
+    dist.recv(size, rank - 1)
+x = torch.ones(size.item())
+if rank + 1 < world:
+    dist.send(size, rank + 1)
+"""
+OBJECTS = f"""{BEGIN}
+seen = [None] * world
+dist.all_gather_object(seen, "x" * rank)
+assert seen == ["x" * i for i in range(world)], seen
+box = [rank, "text"] if rank == 0 else [None, None]
+dist.broadcast_object_list(box, 0)
+assert box == [0, "text"]
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text):
+        path = tmp_path / "train.py"
+        path.write_text(text, "utf-8")
+        return path
+
+    return write
+
+
+def test_a_collective_of_one_rank_alone_is_found(script, capsys):
+    path = script(HANG)
+    ranks = record_ranks(path, 4, "0,1")
+    (found,) = ranks.mismatches
+    assert (found.call, found.first_sent.line, found.second_sent.line) == (2, 8, 9)
+    assert "rank 0 calls all_reduce in line 8" in str(ranks)
+    assert main(["check", str(path), "--world", "4", "--ranks", "0,1"]) == 1
+    assert "hang: ranks 0-3, collective 2" in capsys.readouterr().out
+
+
+def test_a_rank_that_another_waits_for_is_recorded_too(script):
+    ranks = record_ranks(script(CHAIN), 4, [3])
+    assert list(ranks) == [0, 1, 2, 3]
+    assert [trace.error for trace in ranks.values()] == [None] * 4
+    assert ranks[3].ops[-1].outputs[0].shape == (10,)
+    assert list(ranks.to_pandas()["n_sent"]) == [1, 2, 2, 1]
+
+
+def test_recorded_ranks_hand_each_other_objects(script):
+    ranks = record_ranks(script(OBJECTS), 3, "all")
+    assert [trace.error for trace in ranks.values()] == [None] * 3
+    assert ranks.mismatches == ()
+
+
+def test_a_rank_that_waits_for_ever_is_told_what_hangs(script):
+    text = f"{BEGIN}\nif rank == 1:\n    dist.recv(torch.zeros(1, dtype=torch.long), 0)"
+    ranks = record_ranks(script(text), 2, "all")
+    assert "waits in send for rank 0, which has ended: this hangs" in ranks[1].error
+
+
+def test_an_error_of_one_rank_is_in_its_trace(script):
+    text = f"{BEGIN}\ntorch.ones(2) @ torch.ones(2 + rank)"
+    ranks = record_ranks(script(text), 2, "all")
+    assert ranks[0].error is None
+    assert ranks[1].error.startswith("RuntimeError")
+
+
+@pytest.mark.parametrize("ranks", ["5", "x", [-1]])
+def test_ranks_that_are_not_in_the_world_are_refused(ranks, script):
+    with pytest.raises(ValueError, match="rank"):
+        record_ranks(script(BEGIN), 4, ranks)
+
+
+def test_a_script_that_ends_its_process_or_is_not_there_is_reported(script):
+    with pytest.raises(WorldError, match="rank 0 ended without a result"):
+        record_ranks(script(f"{BEGIN}\nimport os; os._exit(3)"), 2, "0")
+    with pytest.raises(WorldError, match="there is no script"):
+        record_ranks("none.py", 2)
