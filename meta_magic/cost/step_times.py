@@ -2,7 +2,7 @@
 
 Kernels are queued in the order of the program, on one stream; collectives on another
 one for each group. Each starts when its stream is free and what it reads is there, as
-on a GPU that is told of its work early enough. An estimate, never exact: links reach
+on a GPU whose work is queued early enough. An estimate, never exact: links reach
 the rates of their data sheets, and nothing else uses them. Read
 :func:`estimate_step_time`.
 

@@ -332,7 +332,7 @@ def make_world_contexts(
     def has_on_meta(tensors: list[Tensor]) -> bool:
         with DisableTorchFunction():
             found = registry.find_storages(tensors)
-        return not find_on_meta(snapshot()).isdisjoint(found)
+        return not find_on_meta(snapshot(), registry.on_meta).isdisjoint(found)
 
     contexts = (
         planned_world.PlannedWorld(options.world),

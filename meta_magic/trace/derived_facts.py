@@ -7,7 +7,7 @@ made (``first_operators``), and the texts that tables show for a span of operato
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -43,14 +43,18 @@ def first_operators(program: Program) -> NDArray[np.int64]:
     return np.maximum.accumulate(first)
 
 
-def find_on_meta(program: Program) -> set[int]:
+def find_on_meta(program: Program, named: Iterable[int] | None = None) -> set[int]:
     """Return the storages on meta by name, and those computed from them.
 
     ``with torch.device("meta"): model = build()`` takes no memory on the CPU either,
     nor do its results, until ``to_empty`` or a move puts them on a device. The set is
     empty where the kernels of meta are recorded: there everything is on meta.
+
+    Args:
+        program: The program.
+        named: Those on meta by name, while the program is recorded.
     """
-    found = {*program.facts.on_meta}
+    found = {*(program.facts.on_meta if named is None else named)}
     if not found or program.as_device == "meta":
         return set()
     words = memoryview(program.words).cast("I")
