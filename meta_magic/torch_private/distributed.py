@@ -132,6 +132,11 @@ CHECK_OF_DDP: Final = "_verify_param_shape_across_processes"
 """The function by which DDP compares parameters: its C++ reads them, also on meta."""
 
 
+def has_group() -> bool:
+    """Whether this process is in a process group."""
+    return distributed.is_available() and distributed.is_initialized()
+
+
 def register_fake() -> Any:
     """Register the backend that sends nothing; return a store for its groups.
 

@@ -5,12 +5,14 @@ process groups send nothing; each has a name that says who is in it, so that a t
 and a replay long after the block, know it. Read :class:`World` and :func:`name_group`.
 """
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from meta_magic.torch_private.distributed import has_group
 from meta_magic.trace.signature import OpaqueArgument
 
 PER_NODE: Final = 8
@@ -62,7 +64,10 @@ class Peers(NamedTuple):
 def read_world(
     size: int | None, rank: int | None = None, per_node: int | None = None
 ) -> World | None:
-    """Return the world of these options; None if no size is given.
+    """Return the world of these options; without them that of the environment, or None.
+
+    ``WORLD_SIZE=8 RANK=3 python train.py`` is as ``world=8, rank=3``. Where torchrun
+    started this process, or a process group exists, the block finds the real one.
 
     Raises:
         ValueError: There is no such rank, or an option comes without a size.
@@ -70,6 +75,8 @@ def read_world(
     if size is None:
         if rank is not None or per_node is not None:
             raise ValueError("rank and per_node need a world: how many processes?")
+        size, rank, per_node = read_environment()
+    if size is None:
         return None
     if size < 1:
         raise ValueError(f"a world has at least one process, not {size}")
@@ -80,6 +87,19 @@ def read_world(
     if per_node < 1:
         raise ValueError(f"a machine runs at least one process, not {per_node}")
     return World(size, rank, per_node)
+
+
+def read_environment() -> tuple[int | None, int | None, int | None]:
+    """Return size, rank and processes of a machine by the environment, None if unset.
+
+    All are None where this process may really be one of several.
+    """
+    names = "WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE"
+    size, rank, per_node = (os.environ.get(name, "") for name in names)
+    is_real = "TORCHELASTIC_RUN_ID" in os.environ or has_group()
+    if is_real or not (size.isdecimal() and rank.isdecimal()) or int(size) == 1:
+        return None, None, None
+    return int(size), int(rank), int(per_node) if per_node.isdecimal() else None
 
 
 # Process groups, by their names

@@ -85,6 +85,19 @@ def test_a_rank_that_is_not_in_the_world_is_refused(text):
         record(**OPTIONS[text])
 
 
+def test_the_environment_names_a_world(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "3")
+    with record() as trace:
+        begin()
+        assert dist.get_rank() == 3
+    assert trace.world == (4, 3, 4)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a real run")
+    with record() as trace:
+        pass
+    assert trace.world is None
+
+
 def test_another_world_than_the_recorded_one_is_refused():
     with pytest.raises(WorldError, match="world_size is 2"), record(world=4):
         begin(rank=0, world_size=2, init_method="tcp://localhost:1234")
