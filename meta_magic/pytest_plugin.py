@@ -80,20 +80,12 @@ class MetaTrace:
             wrong = str(error).replace("read_options", "meta_magic.record")
         if wrong:
             pytest.fail(f"@pytest.mark.meta: {wrong}", pytrace=False)
-        from meta_magic.trace.rerun import list_names, make_rerun  # noqa: PLC0415  as well
+        from meta_magic.trace.rerun import make_call_rerun  # noqa: PLC0415  as well
 
         owner = {} if self._owner is None else {"self": self._owner}
-        rerun = make_rerun(
-            text=None,
-            file=self._code.co_filename,
-            line=self._code.co_firstlineno,
-            of_module=self._globals,
-            variables={**self._globals, **owner, **arguments},
-            names=list_names(self._code),
-            function=self._code,
-            options=options,
+        self._rerun = make_call_rerun(
+            self._code, self._globals, {**owner, **arguments}, options, FIXTURE
         )
-        self._rerun = rerun and replace(rerun, asked_by=FIXTURE)
         self._recording = Recording(
             self._code.co_filename,
             self._code,

@@ -20,7 +20,7 @@ from importlib.util import (
 from operator import attrgetter
 from pathlib import Path
 from pkgutil import resolve_name
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 import torch
@@ -41,7 +41,7 @@ from meta_magic.trace.options import (
     read_device,
     read_meaning,
 )
-from meta_magic.trace.rerun import list_names, make_rerun
+from meta_magic.trace.rerun import Rerun, list_names, make_call_rerun, make_rerun
 from meta_magic.trace.sent import SentCalls
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.world import Peers, read_world
@@ -95,7 +95,7 @@ def record_block(
     file: str,
     namespace: dict[str, Any],
     block: Callable[[], object],
-    script: tuple[str, CodeType] | None = None,
+    reruns: Sequence[Rerun | None] = (),
     options: Options | None = None,
 ) -> tuple[Part, Trace]:
     """Run a block under a recording, and return its results.
@@ -105,23 +105,13 @@ def record_block(
         file: The file whose lines are reported.
         namespace: The variables of its module.
         block: Runs the code.
-        script: Text and code of the file, if the block is the whole file. Such a block
-            can be recorded again, which repairs need.
+        reruns: The last of them when the block has run is what another recording
+            needs, for repairs.
         options: Of the recording; None for those of the request.
     """
     options = read_options(request) if options is None else options
     recording = Recording(file, options=options, namespace=namespace)
     refused = start_sandbox(request)
-    rerun = None
-    if script is not None:
-        rerun = make_rerun(
-            text=script[0],
-            file=file,
-            of_module=namespace,
-            variables=namespace,
-            names=list_names(script[1]),
-            options=options,
-        )
     error: BaseException | None = None
     kept: list[object] = []  # keeps the returned model alive until it is described
     try:
@@ -129,7 +119,9 @@ def record_block(
     except (Exception, SystemExit, KeyboardInterrupt, Refused) as raised:  # noqa: BLE001  the user's own
         is_success = isinstance(raised, SystemExit) and not raised.code
         error = None if is_success else raised
-    source = CellSource(text="" if script is None else script[0], file=file)
+    rerun = reruns[-1] if reruns else None
+    text = None if rerun is None else rerun.text
+    source = CellSource(text=text or "", file=file)
     trace = recording.finish(error, namespace, source)
     return Judge(request, refused).judge(replace(trace, rerun=rerun), error), trace
 
@@ -185,12 +177,20 @@ def run_alone(
     except (SyntaxError, ValueError) as error:
         return judge_unread(error, str(path)), None
     main = enter_main(path, request.argv)
+    rerun = make_rerun(
+        text=decode_source(source),
+        file=str(path),
+        of_module=vars(main),
+        variables=vars(main),
+        names=list_names(code),
+        options=options or read_options(request),
+    )
     return record_block(
         request,
         str(path),
         vars(main),
         lambda: exec(code, vars(main)),  # noqa: S102  what was asked for
-        (decode_source(source), code),
+        [rerun],
         options,
     )
 
@@ -211,16 +211,23 @@ def run_function(request: Request) -> Iterator[Part]:
     sys.path.insert(0, str(Path.cwd() if subject.path is None else subject.path.parent))
     sys.argv = [subject.name]
     variables: dict[str, Any] = {}
+    reruns: list[Rerun | None] = []
 
     def run() -> object:
         function = find_function(subject)
         arguments, keywords = find_arguments(request)
         check_call(function, arguments, keywords)
+        if isinstance(function, FunctionType):
+            given = inspect.signature(function).bind(*arguments, **keywords)
+            given.apply_defaults()
+            code, of_module = function.__code__, function.__globals__
+            options = read_options(request)
+            reruns.append(make_call_rerun(code, of_module, given.arguments, options))
         variables.update(getattr(function, "__globals__", {}))
         variables["result"] = value = function(*arguments, **keywords)
         return value
 
-    yield record_block(request, find_file(subject), variables, run)[0]
+    yield record_block(request, find_file(subject), variables, run, reruns)[0]
 
 
 def find_file(subject: Subject) -> str:

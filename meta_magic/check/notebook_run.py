@@ -61,7 +61,7 @@ def run_notebook(request: Request) -> Iterator[Part]:
     for cell in cells:
         if not cell.text.strip():
             continue
-        ran = shell.run(cell.text)
+        ran = shell.run(cell.text, cell.number)
         cell_lines.add(cell, ran)
         part = judge_cell(judge, cell, ran, cell_lines)
         if part is not None:

@@ -59,8 +59,9 @@ class NotebookShell:
         sys.argv = [str(path)]
         sys.path.insert(0, str(path.parent))
 
-    def run(self, text: str) -> RanCell:
-        """Run a cell; an error is returned, not raised."""
+    def run(self, text: str, number: int) -> RanCell:
+        """Run a cell as ``In[number]``; an error is returned, not raised."""
+        self._shell.execution_count = number
         names = self._shell.user_ns
         before = names.get("_meta")
         result = self._loop.run_until_complete(self._run(text))

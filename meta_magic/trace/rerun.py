@@ -9,7 +9,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
@@ -169,6 +169,35 @@ def make_rerun(
         options=options,
         modes=read_modes(),
     )
+
+
+def make_call_rerun(
+    code: CodeType,
+    of_module: Mapping[str, object],
+    arguments: Mapping[str, object],
+    options: Options,
+    asked_by: str = "",
+) -> Rerun | None:
+    """Return a :class:`Rerun` of a function's body, before it is called.
+
+    Args:
+        code: The code of the function.
+        of_module: The variables of its module.
+        arguments: By name, what it is called with.
+        options: As in :class:`Rerun`.
+        asked_by: The same.
+    """
+    rerun = make_rerun(
+        text=None,
+        file=code.co_filename,
+        line=code.co_firstlineno,
+        of_module=of_module,
+        variables={**of_module, **arguments},
+        names=list_names(code),
+        function=code,
+        options=options,
+    )
+    return rerun and replace(rerun, asked_by=asked_by)
 
 
 def read_modes() -> Modes:

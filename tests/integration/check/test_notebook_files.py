@@ -71,6 +71,19 @@ def test_a_failing_cell_is_explained_by_the_cells_before_it(check, write):
     assert "<ipython-input" not in text
 
 
+def test_an_error_is_followed_into_earlier_cells(check, write):
+    write(
+        "import torch\nfrom torch import nn\nwidth = 12",
+        "",
+        "model = nn.Linear(width, 2)",
+        "model(torch.zeros(3, 11))",
+    )
+    code, text = check("a.ipynb")
+    assert code == 1
+    assert "why 12 = width, written (In[1], line 3)" in text
+    assert "In[3], line 1  model = nn.Linear(width, 2)" in text
+
+
 @pytest.mark.parametrize(
     ("cell", "code", "message"),
     [

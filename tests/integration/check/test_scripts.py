@@ -241,3 +241,24 @@ def test_a_sandbox_lets_a_program_compute_and_an_error_be_explained(check):
     code, text = check("wrong.py", "--sandbox", wrong=WRONG)
     assert code == 1
     assert "nn.Linear(256, 10)" in text
+
+
+STEP = """
+import torch
+from torch import nn
+
+WIDTH = 12
+
+def step(n_rows, classes=2):
+    model = nn.Linear(WIDTH, classes)
+    return model(torch.zeros(n_rows, 11)).sum()
+"""
+
+
+def test_an_error_in_a_function_is_traced_and_repaired(check):
+    code, text = check("steps:step", "--args", "[3]", steps=STEP)
+    assert code == 1
+    assert "line 9: model(torch.zeros(n_rows, 11))" in text
+    assert "why 12 = WIDTH, written (line 5)" in text
+    assert "used as it is, not made again: classes, n_rows" in text
+    assert "line 8  model = nn.Linear(WIDTH, classes)" in text
