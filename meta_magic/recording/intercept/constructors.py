@@ -240,6 +240,9 @@ def make_of_subclass(before: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 DATA: Final[Any] = Tensor.data
+OUTSIDE: Final = "made outside of inference mode"
+"""Attribute of such a storage on meta that a tensor of inference mode got."""
+
 BEFORE: Final = "change it before the cell, "
 
 
@@ -263,7 +266,7 @@ class DataAttribute:
         """
         if not source or not isinstance(source[0], Tensor):
             self._registry.note_alias(tensor)
-            return func(tensor, *source)
+            return as_outside(func(tensor, *source))
         with DisableTorchFunction():
             given = self._find_source(tensor, source[0])
             is_plain = given.is_meta and given.layout is torch.strided
@@ -313,9 +316,30 @@ def adapt(tensor: Tensor, source: Tensor) -> Tensor:
     """
     if kind_of(tensor) == kind_of(source):
         return source
-    with DisableTorchDispatch(), torch.inference_mode(mode=tensor.is_inference()):
-        made = torch.empty(0, dtype=source.dtype, device=META)
-        geometry = source.storage_offset(), source.shape, source.stride()
-        made.set_(source.untyped_storage(), *geometry)
+    made = make_alias(source, is_inference=tensor.is_inference())
+    if made.is_inference() and not source.is_inference():
+        vars(made.untyped_storage())[OUTSIDE] = True
     set_lazy_bits(tensor, made)
     return made
+
+
+def make_alias(source: Tensor, *, is_inference: bool) -> Tensor:
+    """Return a tensor on the source's memory, of inference mode or not."""
+    with DisableTorchDispatch(), torch.inference_mode(mode=is_inference):
+        made = torch.empty(0, dtype=source.dtype, device=META)
+        geometry = source.storage_offset(), source.shape, source.stride()
+        return made.set_(source.untyped_storage(), *geometry).data
+
+
+def as_outside(made: Any) -> Any:
+    """Return the data of a tensor; not of inference mode if its memory is not.
+
+    After ``p.data = y`` the CPU's ``p`` is as ``y`` is; on meta it stays one of
+    inference mode.
+    """
+    with DisableTorchFunction():
+        if not (isinstance(made, Tensor) and made.is_meta and made.is_inference()):
+            return made
+        if OUTSIDE not in vars(made.untyped_storage()):
+            return made
+        return make_alias(made, is_inference=False)

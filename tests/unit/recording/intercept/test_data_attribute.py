@@ -26,6 +26,18 @@ def of_inference_module():
     return module[0].weight.tolist()
 
 
+def of_module_that_left_inference():
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        module = nn.Linear(2, 3)
+        inside = module.weight.data.is_inference()
+    module.half().float()
+    data = module.weight.data
+    again = nn.Parameter(data)
+    facts = inside, data.is_inference(), data._version, again.requires_grad
+    return facts, data.add_(1).tolist()
+
+
 def from_inference():
     with torch.inference_mode():
         source = torch.rand(3)
@@ -40,6 +52,7 @@ PROGRAMS = {
     ),
     "of a subclass": lambda: set_data(torch.zeros(1), torch.ones(2).as_subclass(Named)),
     "inference": from_inference,
+    "of a module that left inference mode": of_module_that_left_inference,
     "to parameters of inference mode": of_inference_module,
 }
 
