@@ -10,7 +10,7 @@ OURS = frozenset(
     {
         "_getframe",  # of sys
         "_exit",  # of os
-        "_replace",  # of named tuples
+        *("_asdict", "_replace"),  # of named tuples
         "_render_traceback_",  # IPython's protocol for exceptions
         "_ipython_display_",  # its protocol for what shows itself
         "_filename_map",  # of IPython's compiler
