@@ -90,6 +90,17 @@ class _Trail:
         self._functions = {node.name: node for node in functions}
         self._classes = {node.name: node for node in program.find(ast.ClassDef)}
         self._found: dict[int, Made] = {}
+        self._bound: dict[str, list[tuple[ast.expr, ast.expr | None]]] = {}
+        for node in program.find(*BINDING):
+            is_loop = isinstance(node, (ast.For, ast.comprehension))
+            value = getattr(node, "iter" if is_loop else "value", None)
+            for target in _list_targets(node):
+                self._bound.setdefault(ast.unparse(target), []).append((target, value))
+        self._changed: dict[str, list[int]] = {}
+        for statement in program.find(ast.Assign, ast.Expr, ast.For):
+            for part in _list_changed(statement):
+                lines = self._changed.setdefault(ast.unparse(part), [])
+                lines.append(statement.lineno)
 
     def follow(self, names: Sequence[str]) -> Iterator[Made]:
         """Yield the lines that made the expressions at the innermost line."""
@@ -133,27 +144,18 @@ class _Trail:
         scope = self._program.find_scope(name)
         owner = self._find_class(name) if text.startswith("self.") else None
         found = []
-        for node in self._program.find(*BINDING):
-            for target in _list_targets(node):
-                is_own = self._program.find_scope(target) == scope
-                is_held = owner is not None and self._find_class(target) is owner
-                if ast.unparse(target) == text and (is_held or is_own):
-                    value = (
-                        node.iter
-                        if isinstance(node, (ast.For, ast.comprehension))
-                        else getattr(node, "value", None)
-                    )
-                    found.append((target, value))
+        for target, value in self._bound.get(text, []):
+            is_own = self._program.find_scope(target) == scope
+            is_held = owner is not None and self._find_class(target) is owner
+            if is_held or is_own:
+                found.append((target, value))
         earlier = [one for one in found if one[0].lineno < before]
         yield from earlier[-1:] if owner is None and earlier else found[-2:]
 
     def _find_changes(self, name: ast.expr, before: int) -> list[int]:
         """Return the last lines that may change an object."""
-        text, lines = ast.unparse(name), []
-        for node in self._program.find(ast.Assign, ast.Expr, ast.For):
-            changed = map(ast.unparse, _list_changed(node))
-            if text != "self" and text in changed:
-                lines.append(node.lineno)
+        text = ast.unparse(name)
+        lines = self._changed.get(text, []) if text != "self" else []
         return [line for line in lines if line < before][-MAX_CHANGES:]
 
     def _find_passed(self, name: str, function: Function, level: int) -> Iterator[Read]:
@@ -265,14 +267,6 @@ def _list_names(node: ast.expr) -> Iterator[ast.expr]:
     for below in ast.walk(node):
         if isinstance(below, (ast.Name, ast.Attribute)) and is_read(below):
             yield below
-
-
-def _read_value(node: ast.AST) -> ast.expr | None:
-    """Return the expression whose value a statement binds."""
-    if isinstance(node, (ast.For, ast.comprehension)):
-        return node.iter
-    value: ast.expr | None = getattr(node, "value", None)
-    return value
 
 
 def _list_targets(node: ast.AST) -> Iterator[ast.expr]:
