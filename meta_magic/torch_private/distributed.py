@@ -254,4 +254,4 @@ def find_check_of_fully_shard() -> tuple[type, str]:
 
 def list_shards(group: Any) -> list[Tensor]:
     """Return the shards of the parameters that a group of FSDP holds."""
-    return [parameter._sharded_param_data for parameter in group.fsdp_params]
+    return [local_of(parameter.sharded_param) for parameter in group.fsdp_params]

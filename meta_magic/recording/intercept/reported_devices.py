@@ -26,6 +26,7 @@ from meta_magic.recording.identities.device_plan import (
     DevicePlan,
     has_carried_placement,
 )
+from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.intercept.constructors import DATA, DataAttribute
 from meta_magic.recording.intercept.initializers import (
     IS_META,
@@ -47,6 +48,7 @@ from meta_magic.torch_private.tensor_internals import (
 
 DEVICE: Final[Any] = Tensor.device
 GET_DEVICE: Final = frozenset[Any]({Tensor.get_device, torch.get_device})
+CPU: Final = torch.device("cpu")
 IS_TYPE: Final[dict[Any, str]] = {
     getattr(Tensor, f"is_{name}"): name for name in ("cuda", "cpu", "xpu", "mps")
 }
@@ -103,6 +105,9 @@ class DeviceQuestions:
             return as_fake(placement or self._plan.home)
         if placement is not None:
             return placement
+        if code.co_filename.startswith(DISTRIBUTED):
+            # Where the code names GPUs, DDP moves what is not on one yet.
+            return CPU if NamedDevices.exist else self._plan.home
         return self._plan.home if gets_reported_device(asker) else META
 
 
@@ -117,8 +122,7 @@ def as_fake(device: torch.device) -> torch.device:
 def gets_reported_device(asker: FrameType) -> bool:
     """Whether code gets a reported device for a tensor without a named one."""
     name, file = asker.f_code.co_name, asker.f_code.co_filename
-    is_choosing = file in ASKING or file.startswith(DISTRIBUTED)
-    return is_choosing or name in REPORTED_DEVICE or is_library(file)
+    return name in REPORTED_DEVICE or file in ASKING or is_library(file)
 
 
 REPORTED: Final = DEVICE_QUESTIONS | {IS_META, DATA}

@@ -5,11 +5,12 @@ meta tensors of a cell. ``torch_private/distributed.py`` names each function, an
 what happens without its replacement.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.torch_private.distributed import (
@@ -42,10 +43,12 @@ class TorchOnMeta(Replacements):
         super().__init__()
         self._plan = plan
         self._has_on_meta = has_on_meta
+        self._placement: torch.device | None = None
 
     def __enter__(self) -> None:
         replacements: list[tuple[tuple[Any, str], Callable[..., Any]]] = [
-            (find_reducer(), rebuild_buckets),
+            ((distributed, "Reducer"), self._make_reducer),
+            (find_reducer(), self._rebuild_buckets),
             (find_check_of_fully_shard(), self._check_shards),
             (find_propagation(), propagate_alone),
             (find_device_of_propagation(), make_fake_on_cpu),
@@ -54,6 +57,28 @@ class TorchOnMeta(Replacements):
         for (owner, name), function in replacements:
             self.replace_here(owner, {name: function})
         self.wrap(GET_ACCELERATOR, lambda _: self._find_accelerator)
+
+    def _make_reducer(self, plain: Any, parameters: Any, *args: Any) -> Any:
+        """Make DDP's reducer, whose buckets are where the parameters are."""
+        self._placement = self._plan.placement_of(parameters[0])
+        with self._placing():
+            return plain(parameters, *args)
+
+    def _rebuild_buckets(self, plain: Callable[[Any], bool], reducer: Any) -> bool:
+        """Rebuild DDP's buckets; the first process sends its order, which this has."""
+        mode: Any = KeptIndices
+        with mode(), self._placing():
+            return plain(reducer)
+
+    @contextmanager
+    def _placing(self) -> Iterator[None]:
+        """Put what torch makes in C++ where the parameters are."""
+        plan, before = self._plan, self._plan.wanted
+        plan.wanted = self._placement or before
+        try:
+            yield
+        finally:
+            plan.wanted = before
 
     def _check_shards(self, plain: Any, group: Any) -> None:
         """Refuse the parameters that the code put on meta by name, and no others."""
@@ -80,13 +105,6 @@ class KeptIndices(TorchDispatchMode):
         if is_copy and args[1].is_meta and not args[0].is_meta:
             return args[0]
         return func(*args, **(kwargs or {}))
-
-
-def rebuild_buckets(plain: Callable[[Any], bool], reducer: Any) -> bool:
-    """Rebuild the buckets of DDP; the first process sends its order, which this has."""
-    mode: Any = KeptIndices
-    with mode():
-        return plain(reducer)
 
 
 def propagate_alone(plain: Any, *args: Any, **kwargs: Any) -> Any:
