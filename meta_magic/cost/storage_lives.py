@@ -60,10 +60,11 @@ def find_lives(program: Program, columns: Columns) -> Lives:
     ]
     more = np.asarray(others, np.int64).reshape(-1, 4)
     storage, nbytes, start, stop = np.concatenate((rows[is_plain], more)).T
-    is_on_meta = np.isin(storage, [*find_on_meta(program)])
+    arrays = find_arrays(program, columns, first).tolist()
+    is_without = np.isin(storage, [*find_on_meta(program), *arrays])
     return Lives(
         storage=storage,
-        nbytes=np.where(is_on_meta, 0, nbytes),
+        nbytes=np.where(is_without, 0, nbytes),
         start=start,
         stop=np.maximum(start, stop),
         first_tensor=first,
@@ -91,7 +92,6 @@ def find_plain(program: Program, columns: Columns, first: Integers) -> Integers:
     stop = np.full(columns.n_storages, columns.n_calls)
     deaths = read_deaths(program)
     stop[deaths[:, 1]] = deaths[:, 0]
-    nbytes[find_arrays(program, columns, first)] = 0
     return np.stack((np.arange(columns.n_storages), nbytes, start, stop), axis=1)
 
 
