@@ -36,6 +36,7 @@ FLOORS = (
 
 UP = {
     ("trace.trace", "magic.reports"): "Trace.show() is for users, who hold a trace",
+    ("ranks.recorded_ranks", "magic.reports"): "Ranks.show(), as well",
     ("trace.trace", "view.page"): "Trace.to_html(), as well",
     ("trace.trace", "view.payload"): "what marimo shows of a Trace, as well",
     ("trace.trace", "view.model_explorer"): "Trace.to_model_explorer(), as well",

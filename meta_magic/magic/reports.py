@@ -14,6 +14,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 if TYPE_CHECKING:
+    from meta_magic.ranks.recorded_ranks import Ranks
     from meta_magic.trace.trace import Trace
     from meta_magic.view.widgets import Report
 
@@ -75,6 +76,17 @@ def show(trace: "Trace", settings: Mapping[str, Any]) -> None:
     display(outputs.bundle, raw=True)
     if outputs.live is not None:
         display(outputs.live)
+
+
+def show_ranks(ranks: "Ranks") -> None:
+    """Show recorded processes one above the other, outside of notebooks as text."""
+    if not is_notebook(get_ipython()):
+        print(ranks)  # noqa: T201  asked for
+        return
+    from meta_magic.view.rank_strips import render_ranks  # noqa: PLC0415
+
+    bundle = {"text/plain": str(ranks), "text/html": render_ranks(ranks)}
+    display(bundle, raw=True)
 
 
 def show_charts(trace: "Trace", of: str, device: str) -> None:

@@ -106,8 +106,14 @@ class Ranks(Mapping[int, Trace]):
         return pd.DataFrame([*map(summarize, self, self.values())])
 
     def show(self) -> None:
-        """Print the table, and what hangs."""
-        print(self)  # noqa: T201  what was asked for
+        """Show a strip for each process in a notebook, elsewhere the text of it.
+
+        A strip has the bytes alive over time, and a tick for each collective. Below
+        are the :attr:`mismatches`, in words.
+        """
+        from meta_magic.magic.reports import show_ranks  # noqa: PLC0415
+
+        show_ranks(self)
 
     def __str__(self) -> str:
         lines = [describe_rank(rank, trace) for rank, trace in self.items()]

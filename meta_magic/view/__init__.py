@@ -6,7 +6,7 @@
 ``static/charts`` and ``static/memory``. Only ``widgets`` imports ipywidgets and
 anywidget.
 
-May import ``materializing``, ``explain``, ``trials``, ``session``, ``replaying``,
-``cost``, ``trace``, ``errors``. Read ``payload`` first, then ``static/data.js``, which
-reads it.
+May import ``materializing``, ``explain``, ``trials``, ``ranks``, ``session``,
+``replaying``, ``cost``, ``trace``, ``errors``. Read ``payload`` first, then
+``static/data.js``, which reads it.
 """

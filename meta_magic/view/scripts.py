@@ -37,6 +37,7 @@ STYLES: Final = {
     "tree": ("report",),  # without scripts
     "saved": VIEWS,
     "world": (*VIEWS, "sent"),
+    "ranks": ("sent",),  # strips, without scripts
     "live": ("report", *VIEWS, "sent", "panel", "fit"),
 }
 """CSS files by report."""

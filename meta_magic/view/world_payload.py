@@ -27,8 +27,10 @@ def world_payload(trace: "Trace") -> dict[str, Any]:
     calls: Table[tuple[Any, ...]] = Table(lambda facts: write_sent(facts, world))
     sent = trace.sent
     return {
-        "world": world._asdict()
-        | {
+        "world": {
+            "size": world.size,
+            "rank": world.rank,
+            "per_node": world.per_node,
             "ops": as_differences([one.index for one in sent]),
             "calls": [*map(calls.of, map(read_facts, sent))],
             "sent": as_columns(calls.rows),
@@ -41,15 +43,20 @@ def read_facts(sent: Sent) -> tuple[Any, ...]:
     return sent.kind, sent.ranks, sent.peer, sent.nbytes, sent.dtype, sent.reduce
 
 
+def count_nodes(world: World, ranks: tuple[int, ...], peer: int | None) -> int:
+    """Return how many machines a collective, or a message to a peer, spans."""
+    between = ranks if peer is None else (world.rank, peer)
+    return len({rank // world.per_node for rank in between})
+
+
 def write_sent(facts: tuple[Any, ...], world: World) -> dict[str, Any]:
     """Return a collective: its group as text, and how many machines the group spans."""
     kind, ranks, peer, nbytes, dtype, reduce = facts
-    between = ranks if peer is None else (world.rank, peer)
     return {
         "kind": kind,
         "ranks": describe_ranks(ranks),
         "n_ranks": len(ranks),
-        "n_nodes": len({rank // world.per_node for rank in between}),
+        "n_nodes": count_nodes(world, ranks, peer),
         "peer": -1 if peer is None else peer,
         "nbytes": nbytes,
         "dtype": dtype,
