@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meta_magic.view import scripts
+from meta_magic.view import page, scripts
 from meta_magic.view.html import render_html
 from meta_magic.view.page import render_snapshot, write_base91
 from meta_magic.view.payload import pack
@@ -37,7 +37,12 @@ def as_from_a_wheel():
 
 def forget_files():
     """Have what reports are made of read anew."""
-    for read in (scripts.read_script, scripts.read_styles, scripts.pack_report):
+    for read in (
+        scripts.read_script,
+        scripts.read_styles,
+        scripts.pack_report,
+        page.write_report,
+    ):
         read.cache_clear()
 
 
