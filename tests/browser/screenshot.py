@@ -26,6 +26,20 @@ config = LlamaConfig(
 model = LlamaForCausalLM(config)
 logits = model(torch.zeros(1, 4096, dtype=torch.long)).logits"""
 
+SHARDED = """%%meta --as cuda --world 16 --per-node 8 --height 400
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("nccl")
+mesh = dist.init_device_mesh("cuda", (2, 8), mesh_dim_names=("copies", "shards"))
+with torch.device("cuda"):
+    model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=8, use_cache=False))
+for layer in model.model.layers:
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+ids = torch.zeros(1, 2048, dtype=torch.long, device="cuda")
+model(ids, labels=ids).loss.backward()"""
+
 LIVE = ".mm-live:not(.mm-root)"
 WARM_UP = "%%meta\nmodel = torch.nn.Linear(2, 2).reset_parameters()"
 
@@ -57,6 +71,21 @@ def take_pictures(page: Any, url: str, root: Path) -> None:
     flow.screenshot(path=PICTURES / "flow.png")
 
 
+def take_world(page: Any, url: str, root: Path) -> None:
+    """Run the cell as one process of sixteen, and write a picture of its World view."""
+    write_notebook(root / "world.ipynb", LOAD, WARM_UP, SHARDED)
+    open_in_lab(page, url, "world.ipynb")
+    page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area')")
+    for cell in range(3):
+        page.evaluate(RUN, cell)
+    live = page.locator(LIVE).last
+    live.get_by_role("tab", name="World").click()
+    world = live.get_by_role("tabpanel", name="World")
+    box = world.get_by_role("slider", name="Collective").bounding_box()
+    page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 9)
+    world.screenshot(path=PICTURES / "world.png")
+
+
 def find_row(live: Any, name: str) -> Any:
     """Return the row of a module, by its name and the beginning of its class."""
     begins = re.compile(rf"^\W*{name}\W*(80 x )?Llama")
@@ -72,6 +101,7 @@ def main() -> None:
     ):
         page = browser.new_page(viewport={"width": 1100, "height": 1400})
         take_pictures(page, url, Path(folder))
+        take_world(page, url, Path(folder))
 
 
 if __name__ == "__main__":
