@@ -5,7 +5,7 @@ import pytest
 from tests.conformance.worlds import compare
 
 pytest.importorskip("torch.distributed.fsdp", reason="no torch.distributed")
-NAMES = ("ddp_features", "two_dimensions", "objects")
+NAMES = ("ddp_features", "two_dimensions", "pipeline")
 
 
 @pytest.mark.parametrize("name", NAMES)
