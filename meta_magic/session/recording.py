@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from types import CodeType, MappingProxyType
 from typing import Any, Final, TypeVar
@@ -199,7 +199,12 @@ class Recording:
             DataSources(note, saver, loader, self._shared, self._capture),
             *make_device_contexts(plan, note, write.draws, compute),
             *make_world_contexts(
-                options, plan, self._values, registry, self._programs.snapshot
+                options,
+                plan,
+                self._values,
+                registry,
+                self._programs.snapshot,
+                lambda: write.clock.now,
             ),
             NewOfSubclass(registry.forget),
             GeneratorStates(
@@ -310,6 +315,7 @@ def make_world_contexts(
     values: ValuesOnDemand,
     registry: TensorRegistry,
     snapshot: Callable[[], Program],
+    n_calls: Callable[[], int],
 ) -> tuple[AbstractContextManager[Any], ...]:
     """Return the context managers that give a block its world; () if it has none."""
     if options.world is None:
@@ -329,10 +335,14 @@ def make_world_contexts(
         with DisableTorchFunction():
             values.note_received(registry.read(tensor))
 
+    @lru_cache(maxsize=1)
+    def find_now(_n_calls: int) -> set[int]:
+        return find_on_meta(snapshot(), registry.on_meta)
+
     def has_on_meta(tensors: list[Tensor]) -> bool:
         with DisableTorchFunction():
             found = registry.find_storages(tensors)
-        return not find_on_meta(snapshot(), registry.on_meta).isdisjoint(found)
+        return not find_now(n_calls()).isdisjoint(found)
 
     contexts = (
         planned_world.PlannedWorld(options.world),
