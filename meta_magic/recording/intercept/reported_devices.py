@@ -38,6 +38,7 @@ from meta_magic.recording.intercept.initializers import (
 from meta_magic.recording.intercept.libraries import REPORTED_DEVICE
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.entries import Args
+from meta_magic.torch_private.distributed import local_of
 from meta_magic.torch_private.modes import DisableTorchDispatch, TorchDispatchMode
 from meta_magic.torch_private.module_internals import LOADED
 from meta_magic.torch_private.tensor_internals import (
@@ -100,12 +101,14 @@ class DeviceQuestions:
         is_as_it_is = code is PICKLING or code is CHECKPOINTING  # hashing code is slow
         if is_as_it_is or code.co_filename.startswith(PACKAGE):
             return tensor.device  # the true device: pickling would look for data
-        placement = self._plan.placement_of(tensor)
+        placement = self._plan.placement_of(local_of(tensor))
         if code.co_filename == DESCRIBING:
             return as_fake(placement or self._plan.home)
         if placement is not None:
             return placement
         if code.co_filename.startswith(DISTRIBUTED):
+            if self._plan.is_on_meta(tensor):
+                return META
             # Where the code names GPUs, DDP moves what is not on one yet.
             return CPU if NamedDevices.exist else self._plan.home
         return self._plan.home if gets_reported_device(asker) else META
