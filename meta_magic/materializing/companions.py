@@ -34,7 +34,7 @@ from meta_magic.session.operand_names import read_attributes
 from meta_magic.torch_private.autograd import read_hooks
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import list_used_classes
-from meta_magic.torch_private.tensor_internals import count_owners
+from meta_magic.torch_private.tensor_internals import count_owners, list_parts
 
 # The state that ``Optimizer.load_state_dict`` does not cast, either.
 NOT_CAST: Final = "['step']"
@@ -194,7 +194,7 @@ def program_of(tensor: Tensor) -> int:
     """Return the ``id`` of the latest recording that used a tensor; 0 for none."""
     if tensor.layout is not torch.strided:
         return 0
-    found = find_origin(tensor.untyped_storage())
+    found = find_origin(list_parts(tensor)[0].untyped_storage())
     return 0 if found is None else id(found[0].program)
 
 
@@ -307,11 +307,12 @@ def find_sharing(held: Sequence[Held], *, is_cast: bool) -> Iterator[Held]:
     """Yield other live tensors that share a storage with one of ``held``."""
     first: dict[int, Held] = {}
     known: dict[int, set[int]] = {}
-    for item in held:
-        if item.tensor.is_meta:
-            address = address_of(item.tensor)
+    pairs = [(item, part) for item in held for part in list_parts(item.tensor)]
+    for item, part in pairs:
+        if part.is_meta:
+            address = address_of(part)
             first.setdefault(address, item)
-            known.setdefault(address, set()).add(id(item.tensor))
+            known.setdefault(address, set()).add(id(part))
     dense = [a for a, h in first.items() if h.tensor.layout is torch.strided]
     shared = {a for a in dense if count_owners(a) > len(known[a])}
     for tensor, address in find_stored() if shared else ():

@@ -21,6 +21,7 @@ from meta_magic.recording.identities.storages import as_bytes, sum_bytes
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import trace_back
 from meta_magic.replaying.uses import Uses
+from meta_magic.torch_private.tensor_internals import is_wrapper
 from meta_magic.trace.program import Import, Program
 
 Read: TypeAlias = Callable[[Program], ProgramCalls]
@@ -89,9 +90,14 @@ def locate(targets: Sequence[Target], program: Program | None) -> Groups:
 
 def check_fresh(target: Target, origin: Origin, number: int, live: LiveTensors) -> None:
     """Refuse a target that was changed after its latest recording."""
+    # A write to a DTensor does not count as one to the shard that it wraps.
+    outer = [h.tensor for h in target.held if is_wrapper(h.tensor)]
     if any(
         origin.is_stale(tensor, read_version(tensor), number, live)
         for tensor in target.tensors
+    ) or any(
+        read_version(tensor) != origin.versions.get((-1, id(tensor)), 0)
+        for tensor in outer
     ):
         raise MaterializeError(
             f"cannot replay {target.name!r}: it was changed in place outside of "
@@ -110,6 +116,14 @@ def locate_one(target: Target, program: Program | None) -> tuple[Origin, int]:
     found = find_origin(target.storage)
     if found is not None and program is not None:
         found = trace_back(*found, program)
+    if found is None and any(is_wrapper(held.tensor) for held in target.held):
+        raise MaterializeError(
+            f"cannot replay {target.name!r}: no recording that has ended made this "
+            f"{type(target.held[0].tensor).__name__}. Build the module, and call "
+            "fully_shard() or parallelize_module(), in one mm.record() block, or "
+            "choose init='reset' or init='empty'",
+            target,
+        )
     if found is None:
         where = "a recording that has ended" if program is None else "the given trace"
         raise MaterializeError(

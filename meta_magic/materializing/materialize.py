@@ -67,7 +67,10 @@ def materialize(
     Parameters, buffers and tensor attributes on meta become real, and stay the same
     objects: ties, optimizers, hooks, ``requires_grad``, strides and parametrizations
     are kept. Tensors that are real already are not touched. What is used with them
-    becomes real with them: the state of optimizers, gradients, what hooks hold.
+    becomes real with them: the state of optimizers, gradients, what hooks hold. Of a
+    DTensor, this process's shard becomes real: under torchrun, build the model and
+    call ``fully_shard`` (or ``parallelize_module`` with ``src_data_rank=None``) in one
+    recorded block, after ``init_process_group``.
 
     Args:
         module: A module or a submodule, some or all of which is on meta; or a tensor,

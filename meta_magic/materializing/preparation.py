@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -46,7 +46,11 @@ from meta_magic.torch_private.autograd import (
 from meta_magic.torch_private.interrupts import Interrupts
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import buffers_of, parameters_of
-from meta_magic.torch_private.tensor_internals import is_view, swap_tensor_impl
+from meta_magic.torch_private.tensor_internals import (
+    is_view,
+    is_wrapper,
+    swap_tensor_impl,
+)
 
 Progress: TypeAlias = Callable[[float], object]
 
@@ -186,19 +190,24 @@ class Preparation:
     def _pair(
         self, contents: Mapping[Target, Content]
     ) -> Iterator[tuple[Tensor, Tensor]]:
+        real: dict[int, Tensor] = {}
         for target in self.targets:
             content = contents[target]
             for tensor in target.tensors:
                 if isinstance(content, Tensor):
-                    yield tensor, content
+                    real[id(tensor)] = content
                 else:
-                    yield tensor, make_view(content, target.geometry_of(tensor))
+                    real[id(tensor)] = make_view(content, target.geometry_of(tensor))
+                yield tensor, real[id(tensor)]
+        held = {id(item.tensor): item.tensor for t in self.targets for item in t.held}
+        for number in held.keys() - real.keys():
+            yield held[number], wrap_again(held[number], real)
 
     def _describe_tensors(self) -> Iterator[FilledTensor]:
         filled_by = {
             id(tensor): self.fill.filled_by(target, tensor)
             for target in self.fill.targets
-            for tensor in target.tensors
+            for tensor in (*target.tensors, *(item.tensor for item in target.held))
         }
         first: dict[int, str] = {}
         for held in self.task.held:
@@ -336,6 +345,26 @@ class Installation:
             tensor, history = self._released.pop()
             swap(tensor, restore_history(history, tensor))
             tensor.retain_grad()
+
+
+def wrap_again(tensor: Any, real: Mapping[int, Tensor]) -> Tensor:
+    """Return a tensor such as a DTensor, around real ones.
+
+    Args:
+        tensor: The tensor that wraps others.
+        real: The real tensors, by the ``id`` of those on meta.
+    """
+    if not is_wrapper(tensor):
+        return real.get(id(tensor), tensor)
+    names, context = tensor.__tensor_flatten__()
+    held = {name: getattr(tensor, name) for name in names}
+    parts = {
+        name: wrap_again(one, real) if isinstance(one, Tensor) else one
+        for name, one in held.items()
+    }
+    size, stride = tensor.size(), tensor.stride()
+    made: Tensor = type(tensor).__tensor_unflatten__(parts, context, size, stride)
+    return made
 
 
 def take_over_grad(tensor: Tensor, real: Tensor) -> None:

@@ -45,7 +45,12 @@ from meta_magic.torch_private.module_internals import (
     names_not_persistent,
     walk_modules,
 )
-from meta_magic.torch_private.tensor_internals import address_of_storage, is_on_meta
+from meta_magic.torch_private.tensor_internals import (
+    address_of_storage,
+    is_on_meta,
+    is_wrapper,
+    list_parts,
+)
 from meta_magic.trace.signature import Geometry
 
 CPU: Final = torch.device("cpu")
@@ -191,20 +196,24 @@ def find_in_module(root: nn.Module, path: str, seen: set[int]) -> Iterator[Held]
         path: Its name.
         seen: The ``id`` of searched objects; those searched here are added.
     """
-    registered: set[int] = set()
-    for fqn, owner in walk_modules(root):
-        if isinstance(owner, torch.jit.ScriptModule):
-            continue  # holds its tensors where Python does not see them
-        for name, kind, tensor in list_own_and_nested(owner, seen):
-            if kind != "attribute":
-                registered.add(id(tensor))
-            elif id(tensor) in registered:
-                continue  # another way to it, such as an RNN's list of weights
-            is_persistent = kind == "parameter" or (
-                kind == "buffer" and name not in names_not_persistent(owner)
-            )
-            of = type(owner).__name__
-            yield Held(join(path, join(fqn, name)), kind, tensor, is_persistent, of)
+    found = [
+        (fqn, owner, *row)
+        for fqn, owner in walk_modules(root)
+        # A scripted module holds its tensors where Python does not see them.
+        if not isinstance(owner, torch.jit.ScriptModule)
+        for row in list_own_and_nested(owner, seen)
+    ]
+    registered = {id(row[-1]) for row in found if row[3] != "attribute"}
+    # Attributes last: a storage has the name of its parameter.
+    found.sort(key=lambda row: row[3] == "attribute")
+    for fqn, owner, name, kind, tensor in found:
+        if kind == "attribute" and id(tensor) in registered:
+            continue  # another way to it, such as an RNN's list of weights
+        is_persistent = kind == "parameter" or (
+            kind == "buffer" and name not in names_not_persistent(owner)
+        )
+        of = type(owner).__name__
+        yield Held(join(path, join(fqn, name)), kind, tensor, is_persistent, of)
 
 
 def list_own_and_nested(
@@ -355,7 +364,8 @@ def list_tensors(module: nn.Module) -> list[Tensor]:
 def is_recorded(tensor: Tensor) -> bool:
     """Whether a recording made or used a tensor."""
     try:
-        return find_origin(tensor.untyped_storage()) is not None
+        parts = list_parts(tensor)
+        return any(find_origin(part.untyped_storage()) is not None for part in parts)
     except (RuntimeError, NotImplementedError, ValueError):  # it has no storage
         return bool(is_on_meta(tensor))
 
@@ -374,13 +384,14 @@ def group_targets(held: Sequence[Held], dtype: torch.dtype | None) -> list[Targe
     targets: dict[int, Target] = {}
     for item in held:
         check_makeable(item)
-        storage = Tensor.untyped_storage(item.tensor)
-        target = targets.setdefault(
-            address_of_storage(storage), Target(storage, item.tensor.itemsize)
-        )
-        target.held.append(item)
-        if not any(item.tensor is tensor for tensor in target.tensors):
-            target.tensors.append(item.tensor)
+        for part in list_parts(item.tensor):
+            storage = Tensor.untyped_storage(part)
+            target = targets.setdefault(
+                address_of_storage(storage), Target(storage, part.itemsize)
+            )
+            target.held.append(item)
+            if not any(part is tensor for tensor in target.tensors):
+                target.tensors.append(part)
     for target in targets.values():
         is_cast = any(item.is_cast for item in target.held)
         target.dtype = choose_dtype(target, dtype if is_cast else None)
@@ -388,7 +399,11 @@ def group_targets(held: Sequence[Held], dtype: torch.dtype | None) -> list[Targe
 
 
 def address_of(tensor: Tensor) -> int:
-    """Return a number that identifies a tensor's storage; its ``id`` if it has none."""
+    """Return a number that identifies a tensor's storage; its ``id`` if it has none.
+
+    That of the first one that it wraps, as a DTensor wraps its shard.
+    """
+    tensor = next(iter(list_parts(tensor)), tensor)
     if tensor.layout is not torch.strided or tensor.is_nested:
         return id(tensor)
     address: int = address_of_storage(tensor.untyped_storage())
@@ -397,21 +412,29 @@ def address_of(tensor: Tensor) -> int:
 
 def check_makeable(item: Held) -> None:
     """Refuse a tensor that torch cannot make from one on meta."""
-    tensor, why = item.tensor, ""
+    for tensor in (item.tensor, *list_parts(item.tensor)):
+        why = describe_obstacle(tensor)
+        if why:
+            raise MaterializeError(
+                f"cannot materialize {item.name!r}: {why}. Materialize the other "
+                "submodules one by one, or replace it"
+            )
+
+
+def describe_obstacle(tensor: Tensor) -> str:
+    """Return why torch cannot make a tensor from one on meta; "" if it can."""
+    kind, layout = type(tensor), str(tensor.layout)
     if is_lazy(tensor):
-        why = "its shape is not known yet: call the module once in the recorded cell"
-    elif type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
-        why = f"it is a {type(tensor).__name__}, and only that class knows its parts"
-    elif tensor.layout is not torch.strided or tensor.is_nested:
-        layout = "nested" if tensor.is_nested else str(tensor.layout)
-        why = f"its layout is {layout}, which torch cannot make from meta"
-    elif tensor.is_quantized:
-        why = f"it is quantized ({tensor.dtype}), which torch cannot make from meta"
-    if why:
-        raise MaterializeError(
-            f"cannot materialize {item.name!r}: {why}. Materialize the other "
-            "submodules one by one, or replace it"
-        )
+        return "its shape is not known yet: call the module once in the recorded cell"
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        layout = "nested" if tensor.is_nested else layout
+        return f"its layout is {layout}, which torch cannot make from meta"
+    own = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+    if own and not is_wrapper(tensor):
+        return f"it is a {kind.__name__}, and only that class knows its parts"
+    if tensor.is_quantized:
+        return f"it is quantized ({tensor.dtype}), which torch cannot make from meta"
+    return ""
 
 
 def choose_dtype(target: Target, dtype: torch.dtype | None) -> torch.dtype | None:
@@ -421,10 +444,17 @@ def choose_dtype(target: Target, dtype: torch.dtype | None) -> torch.dtype | Non
         MaterializeError: Its tensors read the same bytes as different dtypes.
     """
     known = {tensor.dtype for tensor in target.tensors}
+    wrapped = [h for h in target.held if is_wrapper(h.tensor)]
     first = target.held[0].tensor.dtype
     can_cast = any(d.is_floating_point or d.is_complex for d in known)
     if dtype is None or not can_cast or known == {dtype}:
         return None
+    if wrapped:
+        raise MaterializeError(
+            f"cannot cast {target.name!r} to {dtype}: it is a "
+            f"{type(wrapped[0].tensor).__name__}. Cast the module in the recorded "
+            "cell, and leave out dtype="
+        )
     if len(known) > 1:
         raise MaterializeError(
             f"cannot cast {target.name!r} to {dtype}: "

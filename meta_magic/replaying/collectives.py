@@ -13,8 +13,13 @@ from torch import Tensor
 
 from meta_magic.errors import ReplayError
 from meta_magic.torch_private.dispatcher import schema_of
-from meta_magic.torch_private.distributed import find_group, find_real_group, wait_for
-from meta_magic.trace.signature import OpaqueArgument
+from meta_magic.torch_private.distributed import (
+    find_group,
+    find_real_group,
+    uses_group,
+    wait_for,
+)
+from meta_magic.trace.signature import OpaqueArgument, Signature
 from meta_magic.trace.world import Group, find_reduction
 from meta_magic.trace.world import find_group as find_planned
 
@@ -227,24 +232,32 @@ FROM_ONE: Final = frozenset({"c10d.recv_", "c10d.recv_any_source_"})
 
 
 def call_collective(function: Any, **given: Any) -> Any:
-    """Call a collective, and wait for it.
-
-    Raises:
-        ReplayError: The group has other processes, which may never answer.
-    """
+    """Call a collective, and wait for it."""
     planned = find_planned(given.values())
     if planned is not None:
         return call_planned(function, planned, given)
-    given = {name: to_object(value) for name, value in given.items()}
-    group = find_real_group(given.values())
-    if group is not None:
-        raise ReplayError(
-            f"{function} takes what {group.size() - 1} other processes of the group "
-            f"{group.group_name} send"
-        )
-    returned = function(**given)
+    returned = function(**{name: to_object(value) for name, value in given.items()})
     wait_for(returned)
     return returned
+
+
+def check_alone(signature: Signature) -> None:
+    """Refuse a collective in a group of several real processes.
+
+    Raises:
+        ReplayError: It is one: the other processes may never answer.
+    """
+    if not uses_group(signature.op):
+        return
+    given = [getattr(v, "text", v) for _, v in signature.arguments]
+    group = find_real_group(given)
+    if group is not None:
+        is_scatter = signature.op == "c10d.scatter_.default"
+        raise ReplayError(
+            f"{signature.op} takes what {group.size() - 1} other processes of "
+            f"the group {group.group_name} send"
+            + (" (with src_data_rank=None DTensor sends nothing)" if is_scatter else "")
+        )
 
 
 def to_object(value: Any) -> Any:

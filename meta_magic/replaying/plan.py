@@ -7,11 +7,13 @@ thrown away if nobody wants it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 
 import torch
 
 from meta_magic.errors import ReplayError, ValueLimitError
+from meta_magic.replaying.collectives import check_alone
 from meta_magic.replaying.program_calls import (
     Call,
     Draw,
@@ -86,21 +88,30 @@ class Planner:
         if not self._request.can_assume:
             check_assumptions(self._recorded, calls)
         check_given(self._recorded, calls, self._given)
-        steps = tuple(self._order())
+        for call in calls:
+            check_alone(call.signature)
+        order = sorted(self._kinds)
         last_draw = find_last_draw(self._recorded, self._kinds)
         until = self._request.until
         end = None if last_draw < 0 else find_end(self._recorded, last_draw, until)
-        return Plan(
+        plan = Plan(
             recorded=self._recorded,
             wanted=self._wanted,
             held={s: self._kept[s] for s in self._held},
             retained=self._find_retained(calls),
-            steps=steps,
+            steps=tuple(self._make_steps(order)),
             given=frozenset(self._given),
             blank=frozenset(self._blank),
             end=end,
             sources=self._request.sources | find_ends(self._recorded, self._kinds, end),
             last_draw=last_draw,
+        )
+        if not self._request.may_reorder:
+            return plan
+        early = replace(plan, steps=tuple(self._make_steps(self._run_early(order))))
+        can_split = self._device.type == "cpu"
+        return min(
+            (plan, early), key=lambda each: each.peak_nbytes({}, can_split=can_split)
         )
 
     def _find_retained(self, calls: Iterable[Call]) -> frozenset[int]:
@@ -276,9 +287,29 @@ class Planner:
         is_scratch = is_scratch or count_words(call, self._device) is not None
         self._kinds[index] = StepKind.DRAW if is_scratch else StepKind.RUN
 
-    def _order(self) -> Iterator[Step]:
+    def _run_early(self, order: Iterable[int]) -> list[int]:
+        """Return the calls with each directly after the last one that it depends on.
+
+        ``fully_shard(model)`` then takes the shard of each parameter once that is made,
+        and the whole parameters are never held together. Draws stay where they are.
+        """
+        written: dict[int, int] = {}
+        used: dict[int, int] = {}
+        moment: dict[int, int] = {}
+        for index in order:
+            call = self._call(index)
+            changed = {*call.written, *call.outputs}
+            before = [written[s] for s in call.inputs if s in written]
+            before += [used[s] for s in changed if s in used]
+            is_fixed = index in self._recorded.draws_by_call or not before
+            moment[index] = index if is_fixed else max(before)
+            for storage in (*call.inputs, *changed):
+                used[storage] = max(used.get(storage, -1), moment[index])
+            written |= dict.fromkeys(changed, moment[index])
+        return sorted(moment, key=lambda index: (moment[index], index))
+
+    def _make_steps(self, indices: Sequence[int]) -> Iterator[Step]:
         """Yield the steps, each with the storages that it finishes and frees."""
-        indices = sorted(self._kinds)
         last: dict[int, int] = {}
         for index in indices:
             call, kind = self._call(index), self._kinds[index]

@@ -159,6 +159,8 @@ class Request:
         until: The count of calls to consider; None for all of them.
         can_assume: Whether the result may rest on assumed values and sizes.
         keeps: Whether live storages are kept for later replays.
+        may_reorder: Whether calls may run earlier than they were made, if less memory
+            is held then.
         max_flops: Operations above which planning is given up; None for no limit.
     """
 
@@ -171,13 +173,17 @@ class Request:
     until: int | None = None
     can_assume: bool = False
     keeps: bool = False
+    may_reorder: bool = False
     max_flops: int | None = None
 
     def of_earlier(self, program: Program) -> "Request":
         """Return the request to an earlier recording, still without storages."""
         is_waiting = program is self.waiting
         return Request(
-            can_assume=self.can_assume, keeps=self.keeps, continues_draws=is_waiting
+            can_assume=self.can_assume,
+            keeps=self.keeps,
+            may_reorder=self.may_reorder,
+            continues_draws=is_waiting,
         )
 
     def extend(self, needed: Import | EarlierEnd) -> "Request":

@@ -84,7 +84,7 @@ def read_group(value: object) -> Any:
     """Return the group that an argument is or names; None for others."""
     try:
         if type(value) is str:
-            return find_by_name(value)
+            return find_by_name(value.removeprefix(GROUP))
         text = describe_group(value)
         return None if text is None else find_by_name(text.removeprefix(GROUP))
     except RuntimeError:  # the name of a reduction, or of a group that exists no more

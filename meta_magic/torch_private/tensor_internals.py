@@ -18,7 +18,16 @@ from torch._subclasses import meta_utils
 from torch.utils import checkpoint
 
 from meta_magic.torch_private.interrupts import uninterrupted
-from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.torch_private.modes import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    python_dispatch,
+)
+
+# A DTensor's shard cannot be found: its class says what it wraps.
+is_wrapper: Final[Callable[[object], bool]] = (
+    python_dispatch.is_traceable_wrapper_subclass
+)
 
 # A materialized parameter is a new object, and an optimizer keeps the old one.
 swap_tensor_impl = torch._C._swap_tensor_impl
@@ -95,6 +104,14 @@ def number_counters(tensors: Sequence[Tensor]) -> list[int]:
     numbers = [*map(version_of, tensors)]
     set_versions(tuple(tensors), before)
     return numbers
+
+
+def list_parts(tensor: Any) -> list[Tensor]:
+    """Return the tensor, or those that it wraps: the shard of a DTensor."""
+    if not is_wrapper(tensor):
+        return [tensor]
+    held = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    return [p for one in held if isinstance(one, Tensor) for p in list_parts(one)]
 
 
 def is_view(tensor: Tensor) -> bool:

@@ -27,6 +27,7 @@ from meta_magic.materializing.fills.replay_fill import ReplayFill
 from meta_magic.materializing.forecast import Forecast
 from meta_magic.materializing.targets import Held, Target
 from meta_magic.replaying.memory import allocate, make_view
+from meta_magic.torch_private.tensor_internals import is_wrapper
 
 INDICES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 FILES: Final = ("model.safetensors", "pytorch_model.bin")
@@ -219,7 +220,7 @@ def match_names(held: Sequence[Held], entries: Mapping[str, CheckpointEntry]) ->
 
     Raises:
         MaterializeError: The checkpoint has a name that the module lacks, or a tensor
-            of another shape.
+            of another shape, or the module holds only a shard of it.
     """
     known = {item.name: item for item in held if item.is_persistent}
     unexpected = [name for name in entries if name not in known]
@@ -229,6 +230,12 @@ def match_names(held: Sequence[Held], entries: Mapping[str, CheckpointEntry]) ->
             f"has {shorten(known)}. Leave such names out, or strip their prefix"
         )
     for name, entry in entries.items():
+        if is_wrapper(known[name].tensor):
+            raise MaterializeError(
+                f"{name!r} is a {type(known[name].tensor).__name__}, of which a "
+                "checkpoint does not say the parts: choose init='empty', then "
+                "torch.distributed.checkpoint.state_dict.set_model_state_dict()"
+            )
         shape = tuple(known[name].tensor.shape)
         if entry.shape != shape:
             raise MaterializeError(

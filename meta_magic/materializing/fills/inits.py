@@ -54,7 +54,7 @@ def choose_fill(init: Init, task: Task, own: Collection[int]) -> Fill:
     make = FILL_BY_INIT.get(init) if isinstance(init, str) else None
     if make is ReplayFill:
         return make(task)
-    rest = [t for t in task.targets if all(id(one) not in own for one in t.tensors)]
+    rest = [t for t in task.targets if all(id(h.tensor) not in own for h in t.held)]
     asked = replace(task, targets=[t for t in task.targets if t not in rest])
     if make is not None:
         fill = make(asked)

@@ -295,6 +295,7 @@ def plan_execution(
         continues_draws=goes_on,
         waiting=find_waiting() if goes_on else None,
         until=located.until,
+        may_reorder=True,
     )
     try:
         return Execution(program, request, task.device, read)

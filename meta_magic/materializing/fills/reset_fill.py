@@ -20,7 +20,7 @@ from meta_magic.recording.identities.storages import as_bytes
 from meta_magic.recording.intercept.libraries import INITIALIZE
 from meta_magic.torch_private.dispatcher import OpOverload, schema_of
 from meta_magic.torch_private.modes import TorchDispatchMode
-from meta_magic.torch_private.tensor_internals import address_of_storage
+from meta_magic.torch_private.tensor_internals import address_of_storage, list_parts
 
 Initializer: TypeAlias = tuple[str, Callable[[nn.Module], object]]
 
@@ -42,7 +42,7 @@ class ResetFill(EmptyFill):
 
     def finish(self) -> Sequence[str]:
         """Call the initializers; tensors that were real before keep their values."""
-        made = {id(tensor) for target in self.targets for tensor in target.tensors}
+        made = {id(held.tensor) for target in self.targets for held in target.held}
         kept = {
             address_of(held.tensor)
             for held in self._held
@@ -87,7 +87,8 @@ class Watch:
         for argument in arguments:
             if argument.alias_info is not None and argument.alias_info.is_write:
                 for tensor in tensors_in(given.get(argument.name)):
-                    self._note(tensor.untyped_storage())
+                    for part in list_parts(tensor):
+                        self._note(part.untyped_storage())
         return func(*args, **(kwargs or {}))
 
     def _note(self, storage: UntypedStorage) -> None:

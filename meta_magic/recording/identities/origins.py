@@ -68,7 +68,8 @@ class Origin:
             in the program.
         versions: By storage and ``id``, how often tensors had been written in place
             when the block ended, as torch counts it: those of modules, and others
-            whose versions do not follow from the recorded calls.
+            whose versions do not follow from the recorded calls. The storage is -1
+            for tensors that wrap others, as DTensor does.
         aliased: Storages with tensors that count their own writes.
         counters: For storages with several version counters: a tensor for each
             counter, and its version when the block ended.

@@ -23,6 +23,7 @@ from meta_magic.torch_private.module_internals import (
     moves_itself,
     walk_modules,
 )
+from meta_magic.torch_private.tensor_internals import is_wrapper
 from meta_magic.trace.modules import ModuleClass, ModuleNode
 
 
@@ -305,15 +306,15 @@ def read_versions(
 ) -> dict[tuple[int, int], int]:
     """Return how often the tensors of a recording were written.
 
-    By the number of their storage and their ``id``.
+    By the number of their storage, -1 for none of it, and their ``id``.
     """
     versions: dict[tuple[int, int], int] = {}
     with DisableTorchFunction():
         for _, module in walk_modules(root):
             for _, _, tensor in own_tensors(module):
                 storage = registry.find_storage(tensor)
-                if storage is not None:
-                    versions[storage, id(tensor)] = read_version(tensor)
+                number = -1 if storage is None or is_wrapper(tensor) else storage
+                versions[number, id(tensor)] = read_version(tensor)
     return versions
 
 

@@ -106,12 +106,13 @@ class HeldTensors:
         return ties
 
     def read_versions(self) -> dict[tuple[int, int], int]:
-        """Return how often the tensors were written, by storage and ``id``."""
-        keys = zip(self._storages, map(id, self._tensors), strict=True)
-        versions = dict(zip(keys, list_versions(self._tensors), strict=True))
-        if -1 not in self._storages:
-            return versions
-        return {key: version for key, version in versions.items() if key[0] != -1}
+        """Return how often the tensors were written, by storage and ``id``.
+
+        Those without a storage of this recording, such as DTensors, have -1.
+        """
+        found = zip(self._storages, self._tensors, self._locals, strict=True)
+        keys = [(s if tensor is own else -1, id(tensor)) for s, tensor, own in found]
+        return dict(zip(keys, list_versions(self._tensors), strict=True))
 
     def find_owners(self, numbers: Sequence[int]) -> dict[int, int]:
         """Return the number of the first module that holds a storage.

@@ -1,5 +1,7 @@
 """What a replay runs again, what it leaves out, and what it holds at once."""
 
+from dataclasses import replace
+
 import torch
 
 from meta_magic import record
@@ -91,6 +93,42 @@ def test_the_peak_counts_live_storages():
             x = x * 2
     # The old and the new tensor of 400 bytes, never three.
     assert plan(trace, x).peak_nbytes({}, can_split=True) == 800
+
+
+def test_calls_run_early_where_less_is_held_then():
+    def build():
+        torch.manual_seed(0)
+        drawn = [torch.empty(100).uniform_() for _ in range(5)]
+        drawn[3].mul_(2)
+        return [x.half() for x in drawn]
+
+    with record() as trace:
+        wanted = build()
+    request = Request(storages=frozenset(storages_of(trace, *wanted)))
+    early = Execution(trace.program, replace(request, may_reorder=True), CPU)
+    # In order: five tensors of 400 bytes, and one of 200. Else one, and five of 200.
+    assert Execution(trace.program, request, CPU).peak_nbytes({}) == 2200
+    assert early.peak_nbytes({}) == 1400
+    contents = {}
+    for _ in early.run(contents.__setitem__):
+        pass
+    for number, real in zip(storages_of(trace, *wanted), build(), strict=True):
+        made = torch.empty(0, dtype=torch.half).set_(contents[number])
+        assert_same_tensor(made, real)
+
+
+def test_a_write_stays_behind_what_reads_before_it():
+    with record() as trace:
+        x, y = torch.zeros(100), torch.ones(100)
+        many = [x + y for _ in range(3)]
+        x.add_(5)
+        wanted = torch.stack(many).sum(0) + x
+    (number,) = storages_of(trace, wanted)
+    request = Request(storages=frozenset([number]), may_reorder=True)
+    contents = {}
+    for _ in Execution(trace.program, request, CPU).run(contents.__setitem__):
+        pass
+    assert torch.empty(0).set_(contents[number]).tolist() == [8.0] * 100
 
 
 def test_the_peak_counts_scratch_memory_of_draws():

@@ -1,0 +1,121 @@
+"""Tensors that wrap others, as a DTensor wraps a shard."""
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.testing._internal.two_tensor import TwoTensor
+
+from meta_magic import MaterializeError, materialize, record
+
+
+def build():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+
+
+def build_sharded():
+    model = build()
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    return model
+
+
+@pytest.fixture
+def group():
+    """Be in a process group of one."""
+    distributed.init_process_group(
+        "gloo", store=distributed.HashStore(), rank=0, world_size=1
+    )
+    yield
+    distributed.destroy_process_group()
+
+
+def test_a_tensor_that_wraps_two_gets_both():
+    with record():
+        made = build()
+        torch.manual_seed(1)
+        both = TwoTensor(torch.rand(3), torch.rand(3))
+        made.both = nn.Parameter(both)
+    held, first = made.both, made.both.a
+    materialize(made)
+    torch.manual_seed(1)
+    assert made.both is held
+    assert made.both.a is first
+    assert made.both.device.type == "cpu"
+    assert made.both.requires_grad
+    assert torch.equal(made.both.a, torch.rand(3))
+    assert torch.equal(made.both.b, torch.rand(3))
+
+
+@pytest.mark.usefixtures("group")
+def test_a_sharded_model_is_trained_on():
+    with record():
+        made = build_sharded()
+    weight = made[0].weight
+    report = materialize(made)
+    assert isinstance(weight, DTensor)
+    assert made[0].weight is weight
+    assert report.tensors[0].name == "0.weight"
+    assert torch.equal(weight.full_tensor(), build()[0].weight)
+    x = torch.ones(5, 3)
+    made(x).sum().backward()
+    real = build()
+    real(x).sum().backward()
+    assert torch.equal(weight.grad.full_tensor(), real[0].weight.grad)
+
+
+def sharded_outside():
+    with record():
+        made = build()
+    fully_shard(made)
+    return made
+
+
+def written_outside():
+    with record():
+        made = build_sharded()
+    with torch.no_grad():
+        made[0].weight.mul_(2)
+    return made
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (sharded_outside, "'0.weight': no recording that has ended made this DTensor"),
+        (written_outside, "'0.weight': it was changed in place outside of any"),
+    ],
+)
+def test_what_was_done_to_a_dtensor_unseen_is_an_error_that_names_it(make, message):
+    made = make()
+    with pytest.raises(MaterializeError, match=message):
+        materialize(made)
+    assert made[0].weight.is_meta
+
+
+@pytest.mark.usefixtures("group")
+def test_a_dtensor_is_not_cast_and_not_loaded():
+    with record():
+        made = build_sharded()
+    with pytest.raises(MaterializeError, match=r"cannot cast '0.weight' .* a DTensor"):
+        materialize(made, dtype=torch.bfloat16)
+    with pytest.raises(
+        MaterializeError, match=r"'0.weight' is a DTensor.*init='empty'"
+    ):
+        materialize(made, init=build().state_dict())
+    assert made[0].weight.is_meta
+
+
+@pytest.mark.usefixtures("group")
+def test_reset_and_empty_fill_shards():
+    with record():
+        made, other = build_sharded(), build_sharded()
+    assert {t.filled_by for t in materialize(made, init="reset").tensors[:4]} == {
+        "reset"
+    }
+    materialize(other, init="empty")
+    assert not other[1].bias.is_meta
