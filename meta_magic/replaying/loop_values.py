@@ -48,8 +48,8 @@ MIN_KNOWN: Final = 50
 changes, and all that depends on that."""
 
 MAX_HELD_NBYTES: Final = 2**30
-"""Bytes that the calls of a loop leave behind, at most: a model that is built or
-sharded makes many calls that are alike, too, and leaves all that they made."""
+"""Bytes that the calls of a loop make and do not free, at most: a model that is built
+or sharded makes many calls that are alike, too, and keeps all that they made."""
 
 MIN_VALUES: Final = 4
 """Values with few calls between them from which on they are a loop."""
@@ -193,8 +193,8 @@ class LoopValues:
         if n_calls < MIN_REPEATS * n_kinds:
             return False
         births = np.asarray(recorded.births)
-        left = {*np.flatnonzero(births >= start).tolist()} - recorded.dead
-        if sum(map(recorded.nbytes_by_storage.__getitem__, left)) > MAX_HELD_NBYTES:
+        made = {*np.flatnonzero(births >= start).tolist()} - recorded.dead
+        if sum(map(recorded.nbytes_by_storage.__getitem__, made)) > MAX_HELD_NBYTES:
             return False
         n_unknown, work = self._forward.count_kinds(columns, starts)
         return n_unknown * MIN_KNOWN < n_calls and work <= budget.max_flops()

@@ -28,7 +28,6 @@ from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.live_versions import find_uncounted_versions
 from meta_magic.recording.identities.origins import Origin, has_origins, keep_origins
-from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.backward_passes import BackwardPasses
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.constructors import NewOfSubclass
@@ -198,14 +197,7 @@ class Recording:
             ProcessWatch(note),
             DataSources(note, saver, loader, self._shared, self._capture),
             *make_device_contexts(plan, note, write.draws, compute),
-            *make_world_contexts(
-                options,
-                plan,
-                self._values,
-                registry,
-                self._programs.snapshot,
-                lambda: write.clock.now,
-            ),
+            *make_world_contexts(options, plan, self._values, write, self._programs),
             NewOfSubclass(registry.forget),
             GeneratorStates(
                 write.draws, self._values, saver.compute, write.diagnostics
@@ -313,9 +305,8 @@ def make_world_contexts(
     options: Options,
     plan: DevicePlan,
     values: ValuesOnDemand,
-    registry: TensorRegistry,
-    snapshot: Callable[[], Program],
-    n_calls: Callable[[], int],
+    write: Written,
+    programs: ProgramBuilder,
 ) -> tuple[AbstractContextManager[Any], ...]:
     """Return the context managers that give a block its world; () if it has none."""
     if options.world is None:
@@ -327,6 +318,8 @@ def make_world_contexts(
         torch_on_meta,
     )
 
+    registry = write.registry
+
     def read(tensor: Tensor) -> Tensor | None:
         with DisableTorchFunction():
             return values.peek(tensor, registry.read(tensor))
@@ -337,12 +330,12 @@ def make_world_contexts(
 
     @lru_cache(maxsize=1)
     def find_now(_n_calls: int) -> set[int]:
-        return find_on_meta(snapshot(), registry.on_meta)
+        return find_on_meta(programs.snapshot(), registry.on_meta)
 
     def has_on_meta(tensors: list[Tensor]) -> bool:
         with DisableTorchFunction():
             found = registry.find_storages(tensors)
-        return not find_now(n_calls()).isdisjoint(found)
+        return not find_now(write.clock.now).isdisjoint(found)
 
     contexts = (
         planned_world.PlannedWorld(options.world),
