@@ -250,7 +250,7 @@ def check_alone(signature: Signature) -> None:
     if not uses_group(signature.op):
         return
     given = [getattr(v, "text", v) for _, v in signature.arguments]
-    group = find_real_group(given)
+    group = None if find_planned(given) else find_real_group(given)
     if group is not None:
         is_scatter = signature.op == "c10d.scatter_.default"
         raise ReplayError(
