@@ -90,6 +90,16 @@ SHOWN = {
         "c10d.scatter_.default",
         "_c10d_functional.all_reduce.default",
     ),
+    "10-many-gpus": (
+        # Two steps; all gradients are 7.0 GiB.
+        "all_reduce: 45 of 14.0 GiB",
+        # A step gathers 6 layers of 1.0 GiB twice, and the rest of 1.0 GiB once.
+        "all_gather: 26 of 26.0 GiB\nreduce_scatter: 14 of 14.0 GiB",
+        "all_gather: 26 of 13.0 GiB\nreduce_scatter: 14 of 14.0 GiB",
+        # Each of 6 layers: 2 forward; q, k, v, gate and up backward; two steps.
+        "all_reduce: 84 of ",
+        "rank 0 calls all_reduce in line 9 (4 bytes of float32), rank 1 calls",
+    ),
 }
 BOOKS = sorted(Path(__file__).parents[2].glob("notebooks/*.ipynb"))
 
