@@ -118,6 +118,11 @@ def local_of(tensor: Tensor) -> Tensor:
     return local if isinstance(tensor, sys.modules[SHARDED].DTensor) else tensor
 
 
+def locals_of(tensors: list[Tensor]) -> list[Tensor]:
+    """Return :func:`local_of` of each tensor."""
+    return [*map(local_of, tensors)] if SHARDED in sys.modules else tensors
+
+
 def describe_placements(tensor: Any) -> str:
     """Return how a DTensor lies on its mesh, such as ``Shard(0)``."""
     return ", ".join(map(str, tensor.placements))

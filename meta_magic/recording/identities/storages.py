@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.geometries import span_nbytes
-from meta_magic.torch_private.distributed import local_of
+from meta_magic.torch_private.distributed import locals_of
 from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import address_of_storage, storage_under
@@ -229,7 +229,7 @@ class StorageRegistry:
         """Return the numbers of the storages of all values that are tensors."""
         self.note_deaths()
         find, strided = self._storage_by_address.get, torch.strided
-        plain = (local_of(value) for value in values if isinstance(value, Tensor))
+        plain = locals_of([value for value in values if isinstance(value, Tensor)])
         tensors = [tensor for tensor in plain if tensor.layout is strided]
         try:
             found = [find(address_of_storage(t.untyped_storage())) for t in tensors]

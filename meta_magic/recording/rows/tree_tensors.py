@@ -17,7 +17,11 @@ from torch.nn.parameter import is_lazy
 from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.live_versions import list_versions
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
-from meta_magic.torch_private.distributed import describe_placements, local_of
+from meta_magic.torch_private.distributed import (
+    describe_placements,
+    local_of,
+    locals_of,
+)
 from meta_magic.torch_private.module_internals import (
     names_not_persistent,
     parts_of,
@@ -63,7 +67,7 @@ class HeldTensors:
         self._kinds = [row[2] for row in rows]
         self._lasting = [row[3] for row in rows]
         self._tensors = [row[4] for row in rows]
-        self._locals = [*map(local_of, self._tensors)]
+        self._locals = locals_of(self._tensors)
         seen, of = read_all(registry, self._locals), registry.storage_by_tensor
         self._storages = [-1 if one is None else of[one[0]] for one in seen]
         self._geometries = [None if one is None else one[2] for one in seen]

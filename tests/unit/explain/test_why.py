@@ -173,7 +173,7 @@ def test_a_size_from_outside_of_the_block_says_what_has_it():
     model = nn.Linear(6, 4)
     trace, out = call(model)
     lines = trace.why(out, -1).lines
-    assert lines == ("4 = dimension 0 of model.weight, from outside of the block",)
+    assert lines[0] == "4 = dimension 0 of model.weight, from outside of the block"
 
 
 def test_a_dimension_that_is_none_and_a_tensor_that_was_not_recorded_are_refused():

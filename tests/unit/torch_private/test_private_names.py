@@ -20,8 +20,8 @@ from meta_magic.torch_private import module_internals as modules
 from meta_magic.torch_private import tensor_internals as tensors
 from meta_magic.torch_private.replacing import Replacements
 
-MANY = ("DEVICE_OF_CHUNKED_LOSSES", "GET_STATE", "JIT_TRACES", "STORAGE_READERS")
-OTHERS = {"CAPTURABLE_DEVICES", "CUDA_IS_THERE", "DYNAMO", *MANY}
+MANY = ("DEVICE_OF_CHUNKED_LOSSES", "MAKE_SUBCLASS", "JIT_TRACES", "STORAGE_READERS")
+OTHERS = {"CAPTURABLE_DEVICES", "CUDA_IS_THERE", "DYNAMO", "GENERATOR", *MANY}
 SINGLE = [n for n in vars(replaced) if n.isupper() and n not in OTHERS]
 
 

@@ -54,7 +54,7 @@ class Source {
     const part = make("div", { class: "mm-source-line" },
       make("button", {}, index), make("code", {}, ...this.make_code(row)),
       make("div", { class: "mm-source-shapes" }, ...this.make_stepper(row), row.shapes));
-    return [heading ? make("h4", {}, heading) : "", this.add_part(row, part), ...notes.map((note) =>
+    return [heading ? make("h2", {}, heading) : "", this.add_part(row, part), ...notes.map((note) =>
       make("div", { class: `mm-source-note ${note === this.stop && "mm-source-error"}` }, note.text))];
   }
 
