@@ -29,6 +29,7 @@ from meta_magic.materializing.targets import (
     walk,
 )
 from meta_magic.recording.identities.live_versions import find_stored
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.origins import find_origin
 from meta_magic.session.operand_names import read_attributes
 from meta_magic.torch_private.autograd import read_hooks
@@ -264,7 +265,7 @@ def find_cached(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Held]:
     for name in sorted(names - {"__main__"}):
         if name.partition(".")[0] not in WITHOUT_CACHES and name in sys.modules:
             own = vars(sys.modules[name]).items()
-            kept = {k: v for k, v in own if k[:2] != "__" and type(v) in (dict, list)}
+            kept = {k: v for k, v in own if type(v) in (dict, list) and tensors_in(v)}
             for item in describe_held(SimpleNamespace(**kept), name, kind="attribute"):
                 if item.tensor.is_meta and is_recorded(item.tensor):
                     yield item
@@ -273,7 +274,7 @@ def find_cached(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Held]:
         results = [
             kept
             for kept in gc.get_referents(cached)
-            if kept is not about and not isinstance(kept, type | FunctionType)
+            if kept is not about and tensors_in(kept)
         ]
         for item in describe_held(results, "", kind="attribute"):
             if item.tensor.is_meta and is_recorded(item.tensor):
