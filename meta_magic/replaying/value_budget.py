@@ -128,7 +128,8 @@ class Excess(NamedTuple):
 class ValueBudget:
     """The limits of values of one recording, and the seconds that they took so far.
 
-    As a context manager it counts the seconds of its block.
+    As a context manager it counts the processor time of its block in this thread, so
+    that what is refused does not depend on how busy the machine is.
 
     Args:
         limits: The limits of one value.
@@ -148,10 +149,10 @@ class ValueBudget:
         self._spent = self._started = 0.0
 
     def __enter__(self) -> None:
-        self._started = time.perf_counter()
+        self._started = time.thread_time()
 
     def __exit__(self, *_: object) -> None:
-        self._spent += time.perf_counter() - self._started
+        self._spent += time.thread_time() - self._started
 
     @property
     def is_spent(self) -> bool:

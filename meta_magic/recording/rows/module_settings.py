@@ -32,9 +32,8 @@ NAMESPACES: Final = frozenset({Namespace, SimpleNamespace})
 """Classes, besides dataclasses, that hold the configuration of a model."""
 
 PATIENCE: Final = 0.05
-"""Seconds that ``extra_repr`` may take for the first module of a class: if it takes
-longer, none is asked. Torch's take 5 us,
-but on a busy machine a process may wait for 10 ms."""
+"""Seconds of processor time that ``extra_repr`` may take for the first module of a
+class: if it takes more, no other is asked. Torch's take 5 us."""
 
 
 class ModuleSettings:
@@ -82,9 +81,9 @@ class ModuleSettings:
         is_asked = self._may_ask and definition.has_extra_repr
         self._known[kind] = definition, is_asked
         if is_asked:
-            started, drawn = time.perf_counter(), torch.get_rng_state()
+            started, drawn = time.thread_time(), torch.get_rng_state()
             self.read(module)
-            is_asked = time.perf_counter() - started <= PATIENCE
+            is_asked = time.thread_time() - started <= PATIENCE
             if not torch.equal(drawn, torch.get_rng_state()):  # it drew: do not ask
                 torch.set_rng_state(drawn)
                 is_asked = False

@@ -24,10 +24,10 @@ with suppress(ImportError):  # on Windows, which has no children either
 
 
 SECONDS: Final = 2
-"""Seconds that a child may compute."""
+"""Seconds of processor time that a child may take."""
 
 PATIENCE: Final = 6
-"""Seconds to wait for a child: on a busy machine it may pause."""
+"""Seconds to wait for a child that does not compute, as it hangs."""
 
 
 class NoAnswer(Exception):  # noqa: N818  no error: nothing is known
@@ -69,8 +69,8 @@ def ask_children(
 
     Args:
         functions: They return what can be pickled; their errors are lost.
-        seconds: How long each may compute.
-        patience: How long to wait for each.
+        seconds: The processor time that each may take.
+        patience: How long to wait for each that does not compute.
 
     Returns:
         The result of each, or ``NO_ANSWER``, as of :func:`run_in_child`.
@@ -111,9 +111,14 @@ class Child:
         if not self._number:
             return NO_ANSWER
         try:
-            return read_answer(self._reader, patience)
+            return read_answer(self._reader, patience, self._is_computing)
         except Exception:  # noqa: BLE001  no memory, or the result cannot be unpickled
             return NO_ANSWER
+
+    def _is_computing(self) -> bool:
+        """Whether the process runs, or would run if a processor were free."""
+        text = Path(f"/proc/{self._number}/stat").read_text(encoding="utf-8")
+        return text.rpartition(")")[2].split()[0] == "R"
 
     def __enter__(self) -> Self:
         return self
@@ -130,12 +135,13 @@ class Child:
                 os.waitpid(self._number, 0)
 
 
-def read_answer(reader: int, patience: float) -> Any:
-    """Return the answer that a child wrote into a pipe."""
+def read_answer(reader: int, patience: float, is_computing: Callable[[], bool]) -> Any:
+    """Return the answer that a child writes into a pipe."""
     poll = select.poll()  # select() itself takes no numbers over 1,023
     poll.register(reader, select.POLLIN)
-    if not poll.poll(patience * 1000):
-        return NO_ANSWER
+    while not poll.poll(patience * 1000):
+        if not is_computing():
+            return NO_ANSWER
     with open(reader, "rb", closefd=False) as pipe:
         try:
             return pickle.load(pipe)  # noqa: S301  ours
@@ -148,11 +154,10 @@ def end_with_answer(function: Callable[[], Any], seconds: float, writer: int) ->
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         faulthandler.disable()  # a crash is an answer; its report is not shown
-        with suppress(
-            ValueError
-        ):  # a limit of 1 byte: no core file, not even by a pipe
-            resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+        with suppress(ValueError):  # this process may have a lower limit
             resource.setrlimit(resource.RLIMIT_CPU, (ceil(seconds), ceil(seconds)))
+            # A limit of 1 byte: no core file, not even by a pipe.
+            resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
         with suppress(
             OSError
         ):  # if memory runs out, the kernel ends this process first

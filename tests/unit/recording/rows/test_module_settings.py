@@ -70,15 +70,22 @@ def test_a_novel_is_cut():
     assert describe(lambda: make_odd("x" * 10**6)).settings == "x" * 300 + "…"
 
 
+def test_what_a_busy_machine_delays_is_asked():
+    delayed = make_odd(lambda: time.sleep(0.1) or "delayed")
+    assert describe(lambda: delayed).settings == "delayed"
+
+
 def test_a_class_that_takes_its_time_is_asked_once():
     asked = []
 
-    def sleep():
+    def compute():
         asked.append(1)
-        time.sleep(0.1)
+        end = time.thread_time() + 0.1
+        while time.thread_time() < end:
+            pass
         return "slow"
 
-    tree = describe(lambda: nn.Sequential(*(make_odd(sleep) for _ in range(3))))
+    tree = describe(lambda: nn.Sequential(*(make_odd(compute) for _ in range(3))))
     assert [child.settings for child in tree.children] == [""] * 3
     assert len(asked) == 1
 

@@ -76,6 +76,17 @@ def test_a_child_that_computes_too_long_is_ended_before_it_is_late(monkeypatch):
     assert run_in_child(compute_for_ever) is NO_ANSWER
 
 
+def test_a_child_that_computes_is_waited_for(monkeypatch):
+    monkeypatch.setattr(child, "PATIENCE", 0.05)
+
+    def compute():
+        end = time.process_time() + 0.3
+        while time.process_time() < end:
+            pass
+
+    assert run_in_child(compute) is None
+
+
 @pytest.mark.parametrize("kind", [NoAnswer, Unaskable])
 def test_what_cannot_be_asked_is_no_answer(kind):
     assert run_in_child(lambda: fail(kind())) is NO_ANSWER

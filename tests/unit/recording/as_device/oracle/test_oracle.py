@@ -63,6 +63,31 @@ def test_asking_stops_after_its_share_of_the_time(monkeypatch):
         nn.Linear(3, 4)(torch.ones(2, 3).double())
 
 
+def compute(_):
+    end = time.process_time() + 0.2
+    while time.process_time() < end:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("func", "is_unsafe", "wanted"),
+    [
+        (lambda _: time.sleep(0.2), False, oracle.Verdict.ACCEPTED),
+        (compute, False, oracle.Verdict.UNASKED),
+        (compute, True, oracle.Verdict.UNASKED),
+    ],
+    ids=["delayed", "computing", "computing in a child"],
+)
+def test_only_processor_time_counts(func, is_unsafe, wanted, monkeypatch):
+    monkeypatch.setattr(oracle, "MIN_SECONDS", 0.1)
+    monkeypatch.setattr(oracle, "MAX_SHARE", 0.0)
+    monkeypatch.setattr(oracle, "MAX_SHARE_UNSAFE", 0.0)
+    given = (torch.empty(2, 3, device="meta"),)
+    asked = oracle.Oracle()
+    asked.ask(func, given, {}, is_unsafe=is_unsafe)
+    assert asked.ask(func, given, {}, is_unsafe=is_unsafe) is wanted
+
+
 def test_what_was_not_asked_is_said_of_later_recordings_too(monkeypatch):
     def call():
         with record(as_device="cpu") as trace:
