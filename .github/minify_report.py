@@ -39,7 +39,7 @@ class MinifyReport(BuildHookInterface):
 
 
 def minify_report(root: Path) -> dict[str, bytes]:
-    """Return the built files by their names; those of a saved report are one."""
+    """Return the built files by name; the scripts of a saved report are one file."""
     read = load_scripts(root)
     scripts = {
         kind: minify.string("application/javascript", read.join_scripts(kind))

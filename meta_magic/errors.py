@@ -182,7 +182,7 @@ class UnknownDeviceError(MetaMagicError, LookupError):
 
 
 class WorldError(MetaMagicError, RuntimeError):
-    """A block asks for another world than it is recorded for, or for another rank.
+    """A block asks for a world or a rank that differs from the recorded one.
 
     Example:
         >>> with record(world=8):

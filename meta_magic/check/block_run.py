@@ -105,9 +105,9 @@ def record_block(
         file: The file whose lines are reported.
         namespace: The variables of its module.
         block: Runs the code.
-        reruns: The last of them when the block has run is what another recording
+        reruns: When the block has run, its last entry holds what a second recording
             needs, for repairs.
-        options: Of the recording; None for those of the request.
+        options: Options of the recording; None for those of the request.
     """
     options = read_options(request) if options is None else options
     recording = Recording(file, options=options, namespace=namespace)
@@ -157,7 +157,7 @@ def run_script(request: Request) -> Iterator[Part]:
 
 
 def run_rank(rank: int, peers: Peers, request: Request) -> tuple[Part, SentCalls]:
-    """Run a script as one process of a world; return its results, and what it sends."""
+    """Run a script as one rank of a world; return its results and its collectives."""
     options = read_options(request)
     world = read_world(
         request.settings.get("world"), rank, request.settings.get("per_node")

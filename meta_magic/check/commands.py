@@ -136,8 +136,8 @@ def add_run_options(add: Callable[..., Any]) -> None:
         "--ranks",
         default="0",
         metavar="RANKS",
-        help='which of them: "0,7", all, or differing (the first two, the last, and '
-        "those that one of them waits for); what hangs is an error (default: 0)",
+        help='ranks to run: "0,7", all, or differing (the first two, the last, and '
+        "each that a recorded rank waits for); a hang is an error (default: 0)",
     )
     add(
         "--per-node",

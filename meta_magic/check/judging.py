@@ -168,9 +168,9 @@ def summarize(trace: "Trace", depth: int | None) -> str:
 
 
 def explain(trace: "Trace") -> str:
-    """Return why a recording failed; "" where there is no more than the error.
+    """Return why a recording failed; "" where nothing is known besides the error.
 
-    The errors that follow with the first edits are explained as well.
+    The errors that follow when the first edits are made are explained as well.
     """
     explanation = trace.explanation
     if explanation is None or explanation.is_silent:

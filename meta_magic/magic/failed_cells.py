@@ -1,8 +1,9 @@
-"""What a failed cell shows: why it failed, its traceback, a line for its recording.
+"""Show why a cell failed above its traceback, and a line for its recording below.
 
-IPython shows the traceback when the cell has ended, so the line is shown after that. In
-a notebook, the explanation gets its output above the traceback, and is written into it
-below: a cell that fails does not wait for it. Read :class:`FailedCell` first.
+IPython shows the traceback when the cell has ended; the line is shown after that. In a
+notebook, an empty output is made above the traceback, and the explanation is written
+into it later, so that the traceback does not wait for the explanation. Read
+:class:`FailedCell` first.
 """
 
 from html import escape
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 LATER: Final = "looking for the cause"
-"""What an explanation begins with in a notebook, below its first line."""
+"""The beginning of an explanation in a notebook, below its first line."""
 
 
 class FailedCell:

@@ -43,7 +43,7 @@ class History:
         self._started = process_time()
 
     def end(self, result: Any) -> None:
-        """Keep a cell that ended; of one that raised, also the line."""
+        """Keep a cell that ended, and the line at which it raised, if it did."""
         info, error = result.info, result.error_in_exec
         line = 0 if error is None else find_line(error)
         has_run = result.success or line

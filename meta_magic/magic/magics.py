@@ -87,12 +87,13 @@ class MetaMagics(Magics):
         """Belong to ``shell``.
 
         Attributes:
-            is_patient: An option of recordings that ``meta-magic check`` sets.
+            is_patient: The option ``is_patient`` of recordings; ``meta-magic check``
+                sets it.
             running: File name by text of the cells that are running now.
             raw_cell: The newest cell as it was typed.
-            is_recorded: Whether it, or a part of it, was recorded.
+            is_recorded: Whether the newest cell, or a part of it, was recorded.
             history: The cells that ran before.
-            failed: Recordings that the newest cell shows below its traceback.
+            failed: Failed recordings of the newest cell, shown below its traceback.
         """
         super().__init__(shell)
         self.is_recorded = False

@@ -79,7 +79,7 @@ def show(trace: "Trace", settings: Mapping[str, Any]) -> None:
 
 
 def show_ranks(ranks: "Ranks") -> None:
-    """Show recorded processes one above the other, outside of notebooks as text."""
+    """Show recorded processes one above the other; as text outside of notebooks."""
     if not is_notebook(get_ipython()):
         print(ranks)  # noqa: T201  asked for
         return

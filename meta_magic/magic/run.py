@@ -255,10 +255,10 @@ class ProgressLine:
 
         Args:
             bundle: What is shown.
-            is_open: Whether it is going to be updated.
+            is_open: Whether the output will be updated later.
 
         Returns:
-            The output, if it can be updated.
+            The output if it can be updated, else None.
         """
         if self._done.is_set():
             return None

@@ -258,8 +258,9 @@ def find_hooked(
 def find_cached(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Held]:
     """Yield the tensors of recordings that caches keep for the next call of a module.
 
-    A rotary embedding's table, say: results that ``functools.cache`` keeps, and
-    dictionaries and lists of the Python modules that define the classes.
+    An example is a rotary embedding's table. The caches are the results that
+    ``functools.cache`` keeps, and dictionaries and lists of the Python modules that
+    define the classes.
     """
     names = {kind.__module__ for _, one in modules for kind in type(one).__mro__}
     for name in sorted(names - {"__main__"}):
@@ -284,7 +285,7 @@ def find_cached(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Held]:
 def find_caches() -> list[Any]:
     """Return the live functions with a cache of ``functools`` that is not empty.
 
-    Those of Python and torch are left out.
+    Functions of Python and torch are left out.
     """
     objects = gc.get_objects()
     found = compress(objects, map(frozenset({CACHED}).__contains__, map(type, objects)))

@@ -62,15 +62,15 @@ def materialize(
     state: State = "current",
     progress: Progress | None = None,
 ) -> MaterializeReport:
-    """Make the tensors of a module real, in place, as ``Module.to_empty`` should.
+    """Make the tensors of a module real, in place, and give them their values.
 
     Parameters, buffers and tensor attributes on meta become real, and stay the same
     objects: ties, optimizers, hooks, ``requires_grad``, strides and parametrizations
-    are kept. Tensors that are real already are not touched. What is used with them
-    becomes real with them: the state of optimizers, gradients, what hooks hold. Of a
-    DTensor, this process's shard becomes real: under torchrun, build the model and
-    call ``fully_shard`` (or ``parallelize_module`` with ``src_data_rank=None``) in one
-    recorded block, after ``init_process_group``.
+    are kept. Tensors that are real already are not touched. The state of optimizers,
+    gradients and tensors that hooks hold become real, too. Of a DTensor, this process's
+    shard becomes real: under torchrun, build the model and call ``fully_shard`` (or
+    ``parallelize_module`` with ``src_data_rank=None``) in one recorded block, after
+    ``init_process_group``.
 
     Args:
         module: A module or a submodule, some or all of which is on meta; or a tensor,
@@ -90,10 +90,10 @@ def materialize(
             cancels.
 
     Returns:
-        What filled each tensor, and which are uninitialized.
+        A report of what filled each tensor, and which tensors are uninitialized.
 
     Raises:
-        MaterializeError: It cannot be done as asked; all is as it was.
+        MaterializeError: It cannot be done as asked; nothing has changed.
     """
     if not running.acquire(blocking=False):
         raise MaterializeError(

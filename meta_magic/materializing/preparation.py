@@ -348,11 +348,11 @@ class Installation:
 
 
 def wrap_again(tensor: Any, real: Mapping[int, Tensor]) -> Tensor:
-    """Return a tensor such as a DTensor, around real ones.
+    """Return a wrapper such as a DTensor, around real tensors.
 
     Args:
-        tensor: The tensor that wraps others.
-        real: The real tensors, by the ``id`` of those on meta.
+        tensor: The wrapper, whose inner tensors are on meta.
+        real: The real tensors, by the ``id`` of the meta tensor that each replaces.
     """
     if not is_wrapper(tensor):
         return real.get(id(tensor), tensor)

@@ -204,7 +204,7 @@ def find_in_module(root: nn.Module, path: str, seen: set[int]) -> Iterator[Held]
         for row in list_own_and_nested(owner, seen)
     ]
     registered = {id(row[-1]) for row in found if row[3] != "attribute"}
-    # Attributes last: a storage has the name of its parameter.
+    # Attributes come last: a storage is named after its parameter where it has one.
     found.sort(key=lambda row: row[3] == "attribute")
     for fqn, owner, name, kind, tensor in found:
         if kind == "attribute" and id(tensor) in registered:
@@ -401,7 +401,7 @@ def group_targets(held: Sequence[Held], dtype: torch.dtype | None) -> list[Targe
 def address_of(tensor: Tensor) -> int:
     """Return a number that identifies a tensor's storage; its ``id`` if it has none.
 
-    That of the first one that it wraps, as a DTensor wraps its shard.
+    A wrapper, such as a DTensor, has the number of its first inner tensor.
     """
     tensor = next(iter(list_parts(tensor)), tensor)
     if tensor.layout is not torch.strided or tensor.is_nested:

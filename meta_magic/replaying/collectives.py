@@ -1,8 +1,9 @@
 """Replay collectives: in a group of one process, and in the groups of a planned world.
 
-``dist.all_reduce(metric); metric.item()`` in a block with ``world=8`` has a value only
-if one knows what the other seven processes hold. They are taken to hold what this one
-holds; the recording notes that where the value is read. Read :func:`call_collective`.
+In a block with ``world=8``, the value of ``dist.all_reduce(metric); metric.item()``
+depends on the tensors of the other seven processes. The replay assumes that they equal
+those of the recorded process; the recording notes this where the value is read. Read
+:func:`call_collective`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,13 +28,13 @@ Given = Mapping[str, Any]
 
 
 class Alike(NamedTuple):
-    """What a collective gives where each process holds what this one holds.
+    """Computes a collective under the assumption that all processes hold equal tensors.
 
     Attributes:
         n: How many processes take part.
-        me: This one among them.
-        reduction: How values are reduced; None for what does not.
-        to: The root, or the other process of a message, among them; None for none.
+        me: The number of this process among them.
+        reduction: How values are reduced; None for a collective that does not reduce.
+        to: The number of the root, or of the other process of a message; None for none.
     """
 
     n: int
@@ -67,7 +68,7 @@ class Alike(NamedTuple):
         return part
 
 
-# Collectives that write into their arguments
+# Collectives that write into their arguments.
 
 
 def reduce_all(alike: Alike, given: Given) -> None:
@@ -83,7 +84,7 @@ def reduce_to_one(alike: Alike, given: Given) -> None:
 
 
 def keep(_: Alike, __: Given) -> None:
-    """Broadcast what this process has already."""
+    """Broadcast: this process has the tensor already."""
 
 
 def gather_lists(_: Alike, given: Given) -> None:
@@ -102,7 +103,7 @@ def gather_rows(alike: Alike, given: Given) -> None:
 
 
 def reduce_rows(alike: Alike, given: Given) -> None:
-    """Reduce rows, of which this process gets its part."""
+    """Reduce rows; this process gets its part of them."""
     for output, tensor in pair_rows(given):
         part = alike.my_part(tensor.reshape(-1))
         output.copy_(alike.reduce(part).view_as(output))
@@ -117,7 +118,7 @@ def pair_rows(given: Given) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def reduce_lists(alike: Alike, given: Given) -> None:
-    """Reduce lists of tensors, of which this process gets one each."""
+    """Reduce lists of tensors; this process gets one tensor of each list."""
     pairs = zip(given["output_tensors"], given["input_tensors"], strict=True)
     for output, parts in pairs:
         output.copy_(alike.reduce(parts[alike.me]))
@@ -174,14 +175,14 @@ def reduce_in_place(alike: Alike, given: Given) -> Any:
 
 
 def write(make: Callable[[Alike, Given], Tensor]) -> Callable[[Alike, Given], Any]:
-    """Have ``make`` write its result into ``out``."""
+    """Call ``make``, and copy its result into ``out``."""
     return lambda alike, given: given["out"].copy_(make(alike, given))
 
 
 def for_each(
     make: Callable[[Alike, Given], Tensor],
 ) -> Callable[[Alike, Given], Any]:
-    """Have ``make`` run for each of several tensors."""
+    """Call ``make`` for each of several tensors."""
     return lambda alike, given: [make(alike, {"input": t}) for t in given["inputs"]]
 
 
@@ -245,7 +246,7 @@ def check_alone(signature: Signature) -> None:
     """Refuse a collective in a group of several real processes.
 
     Raises:
-        ReplayError: It is one: the other processes may never answer.
+        ReplayError: It is one: the replay would wait for the other processes for ever.
     """
     if not uses_group(signature.op):
         return
@@ -283,7 +284,7 @@ def call_planned(function: Any, group: Group, given: Given) -> Any:
         given: Its arguments by name.
 
     Raises:
-        ReplayError: Another process sends it, which is not recorded.
+        ReplayError: Another process, which is not recorded, sends the result.
     """
     name = str(function).removesuffix(".default")
     to = given.get("root_rank", given.get("src"))

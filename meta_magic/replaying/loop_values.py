@@ -48,8 +48,8 @@ MIN_KNOWN: Final = 50
 changes, and all that depends on that."""
 
 MAX_HELD_NBYTES: Final = 2**30
-"""Bytes that the calls of a loop make and do not free, at most: a model that is built
-or sharded makes many calls that are alike, too, and keeps all that they made."""
+"""The most bytes that the calls of a loop may make and not free. Building or sharding a
+model also makes many similar calls, and it keeps all their results."""
 
 MIN_VALUES: Final = 4
 """Values with few calls between them from which on they are a loop."""

@@ -188,7 +188,7 @@ GARBLING_IF_GROWN: Final = frozenset({"aten.histc.out"})
 """Operators that do so only if ``out=`` grows: they read its uninitialized end."""
 
 PARTLY_WRITTEN: Final = {"fsdp.all_gather_copy_in.default": "all_gather_output"}
-"""The argument of which an operator writes only what its first result views."""
+"""By operator, the argument that it writes only where its first result views it."""
 
 READING: Final = frozenset({"aten.from_file.default"})
 """Operators that read something outside of the recording."""
@@ -449,7 +449,7 @@ def geometry_after(signature: Signature, index: int) -> Geometry:
     """Return the geometry of an argument after a call, which may resize ``out=``."""
     before = signature.inputs[index]
     pairs = zip(signature.views, signature.outputs, strict=True)
-    # Results may be several arguments on one storage, of which the first counts.
+    # Several results may be arguments on one storage; the first one counts.
     after = [geometry for argument, geometry in pairs if argument == index]
     return before if not after or before in after else after[-1]
 

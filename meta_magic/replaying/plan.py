@@ -288,10 +288,11 @@ class Planner:
         self._kinds[index] = StepKind.DRAW if is_scratch else StepKind.RUN
 
     def _run_early(self, order: Iterable[int]) -> list[int]:
-        """Return the calls with each directly after the last one that it depends on.
+        """Return the calls, each moved directly after the last call that it depends on.
 
-        ``fully_shard(model)`` then takes the shard of each parameter once that is made,
-        and the whole parameters are never held together. Draws stay where they are.
+        ``fully_shard(model)`` then takes the shard of a parameter as soon as the
+        parameter is made, so the whole parameters are never in memory together. Draws
+        keep their order.
         """
         written: dict[int, int] = {}
         used: dict[int, int] = {}

@@ -143,19 +143,19 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a replay is to make.
+    """The values that a replay shall compute.
 
     Attributes:
         storages: Numbers of the wanted storages.
-        read: Storage and geometry of the tensors that will be read: the rest of these
-            storages may be uninitialized.
+        read: Storage and geometry of the tensors that will be read; the other elements
+            of these storages may be uninitialized.
         sources: Sources of draws at which the states of generators are wanted.
         modules: Numbers of the modules that the storages belong to. All draws of
             their construction are made, even those whose numbers were thrown away.
         continues_draws: Whether later draws that fill no other module are made as well:
             torch's generator then continues from there.
-        waiting: The earlier recording whose draws torch's generator still waits for, if
-            any: ``continues_draws`` holds for it, too.
+        waiting: The earlier recording whose draws must still be made for torch's
+            generator, if any: ``continues_draws`` holds for it, too.
         until: The count of calls to consider; None for all of them.
         can_assume: Whether the result may rest on assumed values and sizes.
         keeps: Whether live storages are kept for later replays.

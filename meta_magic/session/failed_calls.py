@@ -99,7 +99,7 @@ def find_failed_call(
 
 
 def _find_wrong_value(error: BaseException) -> str:
-    """Return which value our note on an error says to be out of range, or ""."""
+    """Return the value that our note on an error calls out of range, or ""."""
     notes = (note for note in getattr(error, "__notes__", ()) if "; allowed " in note)
     return next((note.removeprefix(NOTED) for note in notes), "")
 

@@ -41,7 +41,7 @@ class OtherRanks:
         self._n_followed = 0
 
     def note(self, program: Program, storages: Iterable[int]) -> None:
-        """Note that values which were read rest on other processes, if they do."""
+        """Note that values that were read rest on other processes, if they do."""
         sender = self._find(program, storages)
         if sender is not None:
             self._note("assumed", NOTE.format(sender, self._rank))
@@ -86,7 +86,7 @@ class OtherRanks:
         self._n_followed = len(numbers)
 
     def _is_received(self, number: int, signature: Signature) -> str | None:
-        """Return the kind of a collective that takes what others send."""
+        """Return the kind of a collective that receives data of other processes."""
         known = self._sender_by_signature
         if number not in known:
             known[number] = find_received(signature)

@@ -99,7 +99,7 @@ def find_raised(
         borrowed: Puts borrowed modules on meta again, as the call saw them.
     """
     seen: list[BaseException] = []
-    with suppress(Exception):  # ours must not replace the user's own error
+    with suppress(Exception):  # an error of ours must not replace the user's
         while error is not None and not any(error is other for other in seen):
             failed = _find_failed([*walk_traceback(error.__traceback__)], modes)
             if failed is not None and isinstance(error, Exception):

@@ -48,18 +48,18 @@ class record:  # noqa: N801  a context manager is named as a function
             ``nonzero=all`` or ``nonzero=0.5`` of a mask's elements are true,
             ``routing=uniform`` gives each expert as many tokens,
             ``values=nan`` or another number is what is read.
-        named: What a device means that the block names, as ``device="cuda"`` does:
-            ``plan`` keeps all tensors on meta, and the trace says where each would be;
-            ``real`` means what torch means by it.
+        named: What a named device, such as ``device="cuda"``, means: ``plan`` keeps all
+            tensors on meta, and the trace says where each would be; ``real`` is torch's
+            own meaning.
         check_values: Whether to compute unknown indices, classes and masks within
             ``limits``, so that wrong ones are refused as on the CPU. Those from outside
             of the block, and numbers that it made within known bounds, are checked
             anyway.
         cache: Whether a call whose signature was seen before skips torch's meta kernel.
             ``False`` runs every kernel, for checking.
-        world: Number of processes to record one of, none of which need be there:
-            ``init_process_group``, meshes, DDP, FSDP and DTensor find them.
-            ``trace.world`` and ``trace.sent`` say more.
+        world: Number of processes of the world of which the block is recorded as one;
+            the others need not exist: ``init_process_group``, meshes, DDP, FSDP and
+            DTensor find them. Results are in ``trace.world`` and ``trace.sent``.
         rank: The process to record, from 0.
         per_node: Processes of one machine; 8 by default, or all if fewer.
 

@@ -311,7 +311,7 @@ def make_world_contexts(
     """Return the context managers that give a block its world; () if it has none."""
     if options.world is None:
         return ()
-    # Nothing of torch.distributed is imported for a block of one process.
+    # A block of one process imports nothing of torch.distributed.
     from meta_magic.recording.intercept.world import (  # noqa: PLC0415
         messages,
         planned_world,

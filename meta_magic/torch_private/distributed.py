@@ -52,10 +52,10 @@ def describe_group(value: object) -> str | None:
 def find_group(text: str) -> Any:
     """Return the object that :func:`describe_group` described; None for other texts.
 
-    Any reduction will do where only one process takes part.
+    Where only one process takes part, any reduction gives the same result.
 
     Raises:
-        RuntimeError: The group exists no more.
+        RuntimeError: The group does not exist any more.
     """
     if text.startswith(REDUCTION):
         return torch.classes.c10d.ReduceOp()
@@ -87,7 +87,7 @@ def read_group(value: object) -> Any:
             return find_by_name(value.removeprefix(GROUP))
         text = describe_group(value)
         return None if text is None else find_by_name(text.removeprefix(GROUP))
-    except RuntimeError:  # the name of a reduction, or of a group that exists no more
+    except RuntimeError:  # the name of a reduction, or of a deleted group
         return None
 
 
@@ -100,7 +100,7 @@ def wait_for(returned: Any) -> None:
             torch.ops._c10d_functional.wait_tensor(value)
 
 
-# DTensors
+# DTensors.
 
 SHARDED: Final = "torch.distributed.tensor"
 PLAIN: Final = frozenset({Tensor, torch.nn.Parameter})
@@ -109,8 +109,8 @@ PLAIN: Final = frozenset({Tensor, torch.nn.Parameter})
 def local_of(tensor: Tensor) -> Tensor:
     """Return the part of a DTensor that this process holds; else the tensor itself.
 
-    Without it the memory of sharded parameters belongs to no module: a DTensor has a
-    storage of its own, which is empty.
+    Without it the memory of sharded parameters belongs to no module: the DTensor's own
+    storage is empty.
     """
     if type(tensor) in PLAIN or SHARDED not in sys.modules:
         return tensor
@@ -128,7 +128,7 @@ def describe_placements(tensor: Any) -> str:
     return ", ".join(map(str, tensor.placements))
 
 
-# A world of processes that are not there
+# A world of processes that do not exist.
 
 NEW_GROUP: Final = "_new_process_group_helper"
 """The function of ``distributed_c10d`` that makes each group, whatever its backend."""
@@ -145,7 +145,7 @@ def has_group() -> bool:
 def register_fake() -> Any:
     """Register the backend that sends nothing; return a store for its groups.
 
-    The store that torch has for it ends the process when it is asked for a key.
+    torch's own store for this backend ends the process when it is asked for a key.
     """
     from torch.testing._internal.distributed import fake_pg  # noqa: F401, PLC0415
 
@@ -174,7 +174,7 @@ def set_backend(group: Any, backend: str, prefix: Any) -> None:
 
 
 def clear_sharding_caches() -> None:
-    """Forget what DTensor keeps of a world: local shapes, which differ by rank."""
+    """Clear DTensor's caches of a world: local shapes, which differ by rank."""
     if "torch.distributed.tensor" not in sys.modules:
         return
     from torch.distributed.tensor import _random, debug  # noqa: PLC0415  takes a second
@@ -189,10 +189,10 @@ def clear_sharding_caches() -> None:
 
 
 def make_finished_work(tensors: list[Tensor]) -> Any:
-    """Return the handle of a collective that has ended, and holds its tensors.
+    """Return a handle that holds the tensors of a collective, which has ended.
 
-    Without it DDP's reducer fails: the handle of torch's meta kernels holds nothing.
-    And a tensor that is sent dies before it is waited for.
+    Without it DDP's reducer fails, because the handle of torch's meta kernels holds
+    nothing, and a tensor that is sent is freed before the process waits for it.
     """
     from torch._C import _distributed_c10d as c10d  # noqa: PLC0415  not in each build
     from torch.futures import Future  # noqa: PLC0415
@@ -206,7 +206,7 @@ def make_finished_work(tensors: list[Tensor]) -> Any:
 def find_reducer() -> tuple[type, str]:
     """Return the class of DDP's reducer, and its method that copies bucket indices.
 
-    The method reads indices back that it copied to meta.
+    The method copies indices to meta, and then reads them.
     """
     from torch._C._distributed_c10d import Reducer  # noqa: PLC0415  not in each build
 
@@ -218,10 +218,10 @@ GET_ACCELERATOR: Final = (torch._C, "_get_accelerator")
 
 
 def find_propagation() -> tuple[type, str]:
-    """Return DTensor's class and method that work out the shape of a result.
+    """Return DTensor's class and the method that computes the shape of a result.
 
-    It runs operators on fake tensors, which are no code of the block: the recording
-    would take them for calls that it missed.
+    It runs operators on fake tensors. These are not calls of the block, and without
+    this function the recording would report them as calls that it missed.
     """
     from torch.distributed.tensor._sharding_prop import (  # noqa: PLC0415
         ShardingPropagator,
@@ -243,7 +243,8 @@ def find_device_of_propagation() -> tuple[Any, str]:
 def find_random_support() -> list[tuple[Any, str]]:
     """Return the functions by which DTensor asks whether a mesh has generators.
 
-    With them it moves the state of a generator to a GPU that is only planned.
+    Where a mesh has generators, DTensor moves a generator's state to a GPU, which is
+    only planned.
     """
     from torch.distributed.tensor import _dispatch, _random  # noqa: PLC0415
 

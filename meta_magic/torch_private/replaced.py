@@ -77,8 +77,8 @@ MAKE_SUBCLASS: Final = (
 # No tensor of a user's own subclass is made from another tensor.
 MAKE_TENSOR: Final = (torch.Tensor, "__new__")
 
-# The state of a generator in a cell that drew has other bytes than the CPU's, and one
-# that was loaded from a file cannot be set.
+# In a cell that drew, the bytes of a generator's state differ from the CPU's, and a
+# state that was loaded from a file cannot be set.
 GENERATOR: Final = torch._C.Generator
 
 # Tensors on meta are shown without values, and with no device but meta.

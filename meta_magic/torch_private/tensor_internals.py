@@ -24,7 +24,7 @@ from meta_magic.torch_private.modes import (
     python_dispatch,
 )
 
-# A DTensor's shard cannot be found: its class says what it wraps.
+# A DTensor's shard cannot be found: the class names the tensors that it wraps.
 is_wrapper: Final[Callable[[object], bool]] = (
     python_dispatch.is_traceable_wrapper_subclass
 )
@@ -107,7 +107,7 @@ def number_counters(tensors: Sequence[Tensor]) -> list[int]:
 
 
 def list_parts(tensor: Any) -> list[Tensor]:
-    """Return the tensor, or those that it wraps: the shard of a DTensor."""
+    """Return the tensor, or the tensors that it wraps, such as a DTensor's shard."""
     if not is_wrapper(tensor):
         return [tensor]
     held = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]

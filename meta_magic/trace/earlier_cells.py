@@ -1,4 +1,4 @@
-"""The cells of a notebook: those that ran before a block, and their names.
+"""The cells of a notebook that ran before a block, and their names.
 
 Nothing here imports torch: the cells are kept before torch is imported.
 """

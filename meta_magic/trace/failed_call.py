@@ -64,12 +64,13 @@ class FailedCall:
 
     Attributes:
         function: The function or class of torch, or a function that builds an equal
-            module and calls it; None for a module that cannot be built again, and for
-            code that calls neither.
+            module and calls it. None for a module that cannot be built again, and where
+            no function or module of torch was called.
         args: Positional arguments; a tensor is its index among ``operands``.
         kwargs: Keyword arguments, with tensors as in ``args``.
         operands: The tensors.
-        is_whole: Whether no argument is missing; one that is no plain data is missing.
+        is_whole: Whether all arguments are kept; an argument that is not plain data is
+            missing.
         frames: The user's lines on the way to the call, outermost first.
         receiver: The user's expression for the module that was called; "" for none.
         notes: Sentences of Python's or torch's own checks.
@@ -90,7 +91,7 @@ class FailedCall:
 
     @property
     def is_of_torch(self) -> bool:
-        """Whether a call of torch raised, and not other code of the user's line."""
+        """Whether a call of torch raised, rather than other code of the user's line."""
         return bool(self.function or self.receiver or self.loading)
 
 

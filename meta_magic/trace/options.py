@@ -90,8 +90,10 @@ class Options(NamedTuple):
         check_values: Whether unknown indices and classes are computed to check them.
         is_patient: Whether the oracle waits for the CPU's answer as long as it takes,
             so that the answer does not depend on how busy the machine is.
-        world: The processes that the block is recorded for; None for this one alone.
-        peers: Those that are recorded at the same time; None if only this one is.
+        world: The world that the block is recorded for; None for a block of one
+            process.
+        peers: The processes that are recorded at the same time; None if only this one
+            is.
     """
 
     cache: bool = True

@@ -95,14 +95,14 @@ class Rerun:
         before: The variables of these names, before the block ran.
         function: The code of the function around it, which has variables of its own;
             None outside of functions.
-        asked_by: If the block is the whole function: the name by which its code asks
-            the recording, which ends it.
+        asked_by: Where the block is a whole function: the name under which its code
+            calls the recording, which then ends it.
         options: The options of the recording.
         modes: The modes of torch.
         earlier: The cells that ran before, the oldest first.
-        modules: Parts of the text that are the user's modules: they run first.
-        own_line: The line at which the block itself begins in the text, after the
-            cells that it rests on; 0 if the text has nothing else.
+        modules: Parts of the text that are the user's modules; they run first.
+        own_line: The line at which the block itself begins in the text, after the cells
+            that it depends on; 0 if the text has nothing else.
     """
 
     text: str | None
@@ -183,7 +183,7 @@ def make_call_rerun(
     Args:
         code: The code of the function.
         of_module: The variables of its module.
-        arguments: By name, what it is called with.
+        arguments: The arguments of the call, by name.
         options: As in :class:`Rerun`.
         asked_by: The same.
     """

@@ -1,4 +1,4 @@
-"""What the recorded process of a world sends: the records of its collectives.
+"""Records of the collectives and messages of the recorded process of a world.
 
 Read :class:`Sent`, then :func:`list_sent`.
 """
@@ -30,9 +30,9 @@ class Sent:
         ranks: The processes that take part, by their ranks in the world.
         nbytes: Bytes of the largest tensor of the call, before or after it.
         dtype: Element type, such as ``bfloat16``.
-        reduce: How it reduces, such as ``sum``; None for what does not.
+        reduce: How it reduces, such as ``sum``; None for a kind that does not reduce.
         module: Name of the module that called it, as in :class:`OpCall`.
-        phase: What the program was doing.
+        phase: ``forward``, ``backward`` or another phase of the program.
         line: Line of the user's code, or None.
         peer: The other process of ``send`` and ``recv``; None for all others.
 
@@ -57,7 +57,7 @@ class Sent:
 
     @property
     def matches(self) -> tuple[object, ...]:
-        """What all processes of the group must agree on."""
+        """The fields that must be equal in all processes of the group."""
         return self.kind, self.nbytes, self.dtype, self.reduce
 
 
@@ -67,7 +67,7 @@ class SentCalls(tuple[Sent, ...]):
     __slots__ = ()
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return one row for each, columns named as the fields of :class:`Sent`."""
+        """Return one row a record, with the fields of :class:`Sent` as columns."""
         import pandas as pd  # noqa: PLC0415  takes a second
 
         names = [field.name for field in fields(Sent)]

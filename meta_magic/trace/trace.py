@@ -61,8 +61,8 @@ class Trace:
         rerun: The block's text and variables, to record it again in this process.
             Neither compared nor pickled; None for a block that was run by ``exec``.
         failed: The call of the user's code that raised; neither compared nor pickled.
-        world: The processes that the block was recorded for, and which of them it is;
-            None for a block of one process.
+        world: The world that the block was recorded for, with its own rank; None for a
+            block of one process.
 
     Example:
         >>> with record() as trace:
@@ -121,7 +121,9 @@ class Trace:
 
     @cached_property
     def sent(self) -> SentCalls:
-        """What the process sends: :class:`Sent` records of its collectives, in order.
+        """The collectives and messages of the process, in order.
+
+        Each is a :class:`Sent` record.
 
         Example:
             >>> import meta_magic, torch.distributed as dist
@@ -153,7 +155,7 @@ class Trace:
     def step_time(
         self, device: str = "h100-sxm", links: str = "nvlink4-ib400"
     ) -> "StepTime":
-        """Return the estimated time of what the rank computes and sends.
+        """Return the estimated time of the rank's computing and sending.
 
         Args:
             device: An accelerator, by its name in ``devices.toml``.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def explanation_payload(trace: "Trace") -> dict[str, Any] | None:
-    """Return why a block failed; None if it did not, or if there is nothing to say."""
+    """Return why a block failed; None if it did not fail, or nothing is known."""
     found = trace.explanation
     if found is None or found.is_silent:
         return None

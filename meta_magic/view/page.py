@@ -61,8 +61,9 @@ def render_snapshot(
         packed: Its payload.
         uid: ``id`` of the element; a live report hides it.
         settings: ``depth``, ``hide`` and ``height``. For a report below a traceback
-            also ``line``, the one line that it is until it is opened, and ``why``, the
-            ``id`` of the element above the traceback for the explanation, or "".
+            also ``line``, the only line shown until the report is opened, and ``why``,
+            the ``id`` of the element above the traceback that shows the explanation, or
+            "".
     """
     report = write_report("saved" if trace.world is None else "world")
     data = f"{report}, {write_packed(packed)}"

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 WIDTH, HEIGHT, LABEL = 720, 56, 76
-"""Pixels: of a strip, of its bytes, and of its name."""
+"""Widths and heights in pixels of a strip, its bytes and its name."""
 
 WITHIN, ACROSS = 8, 16
-"""Pixels: the height of a tick, within a node and between nodes."""
+"""Heights in pixels of a tick within a node and between nodes."""
 
 
 def render_ranks(ranks: "Ranks") -> str:
-    """Return a strip for each recorded process, and below them what hangs."""
+    """Return a strip for each recorded process, and below the strips what hangs."""
     n_ops = max((len(trace.ops) for trace in ranks.values()), default=0)
     most = max((trace.memory.peak_nbytes for trace in ranks.values()), default=0)
     kinds = {sent.kind: None for trace in ranks.values() for sent in trace.sent}
@@ -52,7 +52,8 @@ def draw_strip(rank: int, trace: "Trace", scales: tuple[int, int]) -> str:
     Args:
         rank: The process.
         trace: Its recording.
-        scales: Operators along the whole width, and bytes along the whole height.
+        scales: How many operators the whole width stands for, and how many bytes the
+            whole height.
     """
     n_ops, most = scales
     area = " ".join(f"{x:.1f},{y:.1f}" for x, y in trace_bytes(trace, n_ops, most))
@@ -85,7 +86,7 @@ def trace_bytes(trace: "Trace", n_ops: int, most: int) -> Iterator[tuple[float, 
 
 
 def draw_ticks(trace: "Trace", n_ops: int) -> Iterator[str]:
-    """Yield a tick for each collective; one for those of a kind at the same pixel."""
+    """Yield the ticks of collectives; one tick for those of one kind at a pixel."""
     world = trace.world or World(1)
     ticks: dict[tuple[float, str, int], list[Sent]] = {}
     for sent in trace.sent:

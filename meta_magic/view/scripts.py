@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias, get_args
 STATIC: Final = Path(__file__).resolve().parent / "static"
 
 Saved: TypeAlias = Literal["saved", "world"]
-"""A saved report: without and with the World view, so that only its cells grow."""
+"""The scripts of a saved report, without the World view and with it."""
 
 Kind: TypeAlias = Literal["live", "saved", "world", "starter"]
 """The entry script: of the live report, of the saved ones, and of their unpacker."""

@@ -1,7 +1,7 @@
 """The source of other cells and files that a block ran, and its syntax colours.
 
-The report shows the earlier cells whose functions were called, and such functions of
-the user's own files. Pygments finds keywords and strings. Read :func:`find_texts`
+The report shows the earlier cells, and the functions of the user's own files, whose
+lines called operators. Pygments finds keywords and strings. Read :func:`find_texts`
 first.
 """
 

@@ -205,12 +205,12 @@ def multiply_and_add(bias: Tensor, a: Tensor, b: Tensor, **scales: Any) -> Any:
 
 
 def return_and_finish(tensors: list[Tensor], *_: Any) -> Any:
-    """Return the tensors of a collective, and its handle, which holds them."""
+    """Return the tensors of a collective, and a handle that holds them."""
     return tensors, make_finished_work(list(tensors))
 
 
 def finish(tensors: list[Tensor], *_: Any) -> Any:
-    """Return the handle of a collective or message, which holds its tensors."""
+    """Return a handle, which holds the tensors of a collective or message."""
     return make_finished_work(list(tensors))
 
 
@@ -223,7 +223,7 @@ SHORT_KERNELS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "c10d.allreduce_.default": return_and_finish,
         "c10d.broadcast_.default": return_and_finish,
         "c10d.allreduce_coalesced_.default": finish,
-        # A process waits for a message, and until then holds its tensor.
+        # The tensor of a message must live until the process waits for the message.
         "c10d.send.default": finish,
         "c10d.recv_.default": finish,
     }

@@ -200,10 +200,11 @@ def flatten(values: Any) -> list[Any]:
 
 
 class NewOfSubclass(Replacements):
-    """Context manager that sees each tensor of a subclass, a parameter say, when made.
+    """Context manager that sees each tensor of a subclass when it is made.
 
-    It shares the storage of its source. Without this it could get the number of a dead
-    tensor with the same address, storage and geometry.
+    A parameter, for example, shares the storage of its source. Without this class a
+    parameter could get the number of a dead tensor with the same address, storage and
+    geometry.
 
     ``Labeled(x)``, for a subclass of the user's, runs without a mode: under a mode
     torch refuses to change the class of a tensor.
@@ -241,7 +242,7 @@ def make_of_subclass(before: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 DATA: Final[Any] = Tensor.data
 OUTSIDE: Final = "made outside of inference mode"
-"""Attribute of such a storage on meta that a tensor of inference mode got."""
+"""Attribute that marks a storage on meta which a tensor of inference mode got."""
 
 BEFORE: Final = "change it before the cell, "
 
@@ -332,10 +333,10 @@ def make_alias(source: Tensor, *, is_inference: bool) -> Tensor:
 
 
 def as_outside(made: Any) -> Any:
-    """Return the data of a tensor; not of inference mode if its memory is not.
+    """Return a tensor's data, outside of inference mode if its memory is outside.
 
-    After ``p.data = y`` the CPU's ``p`` is as ``y`` is; on meta it stays one of
-    inference mode.
+    After ``p.data = y`` the CPU's ``p`` is an inference tensor only if ``y`` is; on
+    meta ``p`` stays one.
     """
     with DisableTorchFunction():
         if not (isinstance(made, Tensor) and made.is_meta and made.is_inference()):

@@ -1,9 +1,9 @@
 """Return from ``generator.get_state()`` the state that a real run would have.
 
-Nothing is drawn while a cell runs, so a generator's state has a token, the number of a
-draw. ``fork_rng`` and checkpointing only save and restore the state: a token will do.
-The user's code may print or save the state: the draws are then made. A state that a
-cell loads from a file is on meta: ``set_state`` gets its values.
+Nothing is drawn while a cell runs, so a generator's state only holds a token, the
+number of a draw. ``fork_rng`` and checkpointing save and restore the state, and need no
+more than the token. The user's code may print or save the state; then the draws are
+made. A state that a cell loads from a file is on meta; ``set_state`` gets its values.
 """
 
 import sys
@@ -27,7 +27,7 @@ INNER: Final = frozenset({"torch", __name__.partition(".")[0]})
 
 GET_STATE: Final = torch.get_rng_state.__code__
 HERE: Final = frozenset({__name__, Replacements.__module__})
-"""Code, and modules, that ask for somebody else."""
+"""Code, and modules, whose callers are asked instead."""
 
 UNKNOWN: Final = (
     "torch.get_rng_state, or a generator's get_state, returned a state that can be set "
@@ -37,13 +37,13 @@ UNKNOWN: Final = (
 
 
 class GeneratorStates(Replacements):
-    """Moves a generator to the state that the CPU's has before it is returned.
+    """Moves a generator to the state of the CPU's before its state is returned.
 
     Args:
         draws: Knows the states of generators.
         values: Computes states.
         compute: Returns the values of tensors on meta.
-        diagnostics: Takes a note if that takes too much.
+        diagnostics: Takes a note if the draws take too much.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class GeneratorStates(Replacements):
         return plain(generator, (*map(self._make_real, held),))
 
     def _make_real(self, state: Any) -> Any:
-        """Return a state; if it is on meta, its values."""
+        """Return a state that is real: of a state on meta, its values."""
         if isinstance(state, Tensor) and state.is_meta:
             (state,) = self._compute([state], "the state of a generator")
         return state
 
     def _advance(self, generator: Generator) -> None:
-        """Move a generator to its state as if all draws had been made."""
+        """Move a generator to the state that it has after all draws so far."""
         if is_named(generator) or not is_on_cpu(generator):
             return
         if not self._draws.settle(generator, self._values.state_at):

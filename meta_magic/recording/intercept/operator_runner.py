@@ -90,9 +90,9 @@ class OperatorRunner:
     def is_undivided(self, table: OpTable, args: Args) -> bool:
         """Whether a composite operator reached this mode undivided.
 
-        Autograd divides it before this mode is called, but not in inference mode, nor
-        for tensors made there, nor among the parts of such an operator, nor below the
-        code of a tensor subclass. In such code only ``.tolist()`` matters, which moves
+        Autograd usually divides it before this mode is called. It does not in inference
+        mode, for tensors made there, for parts of such an operator, or below the code
+        of a tensor subclass. In such code only ``.tolist()`` matters, because it moves
         meta tensors to the CPU. Nested tensors have kernels of their own.
         """
         tensors = tensors_in(args)

@@ -109,7 +109,7 @@ class DeviceQuestions:
         if code.co_filename.startswith(DISTRIBUTED):
             if self._plan.is_on_meta(tensor):
                 return META
-            # Where the code names GPUs, DDP moves what is not on one yet.
+            # Where the code names GPUs, DDP moves inputs that are not on a GPU yet.
             return CPU if NamedDevices.exist else self._plan.home
         return self._plan.home if gets_reported_device(asker) else META
 

@@ -291,7 +291,7 @@ class ValueSource(Protocol):
         """Refuse to save values that rest on other processes.
 
         Raises:
-            MissingValueError: They do.
+            MissingValueError: They rest on other processes.
         """
 
     def state_at(self, source: int) -> Tensor | None:

@@ -192,15 +192,16 @@ class Draws(DrawList):
     def settle(
         self, generator: Generator, state_at: Callable[[int], Tensor | None]
     ) -> bool:
-        """Set a generator to its state after all draws so far.
+        """Set a generator to the state that it has after all draws so far.
 
         Args:
             generator: The generator.
             state_at: Returns the state at the source of a draw that was not made; None
-                if that takes too much.
+                if the draws take too much.
 
         Returns:
-            Whether the state was had. A recording around this one has its own.
+            Whether the state is known. A recording around this one keeps its own
+            states.
         """
         stream = self._stream_of(generator)
         source = self._find_source(stream)

@@ -306,7 +306,8 @@ def read_versions(
 ) -> dict[tuple[int, int], int]:
     """Return how often the tensors of a recording were written.
 
-    By the number of their storage, -1 for none of it, and their ``id``.
+    The key is the number of the storage, or -1 where the recording has none, and the
+    tensor's ``id``.
     """
     versions: dict[tuple[int, int], int] = {}
     with DisableTorchFunction():

@@ -112,7 +112,7 @@ class HeldTensors:
     def read_versions(self) -> dict[tuple[int, int], int]:
         """Return how often the tensors were written, by storage and ``id``.
 
-        Those without a storage of this recording, such as DTensors, have -1.
+        Tensors without a storage of this recording, such as DTensors, have -1.
         """
         found = zip(self._storages, self._tensors, self._locals, strict=True)
         keys = [(s if tensor is own else -1, id(tensor)) for s, tensor, own in found]
