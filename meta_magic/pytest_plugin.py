@@ -56,7 +56,7 @@ class MetaTrace:
 
     @property
     def trace(self) -> "Trace":
-        """The trace of what the test did before it asked for it.
+        """The trace of the test's calls before it asked for the trace.
 
         Raises:
             RuntimeError: The test's function does not run yet.
@@ -228,7 +228,7 @@ def meta_trace(request: pytest.FixtureRequest) -> MetaTrace:
     """The recording of the test's function, which runs on torch's meta device.
 
     Its ``assert_shapes``, ``assert_max`` and ``assert_fits`` fail the test; ``trace``
-    is the :class:`meta_magic.Trace` of what the test did before it asked.
+    is the :class:`meta_magic.Trace` of the test's calls before it asked.
     """
     return find_recording(request.node)
 

@@ -1,4 +1,4 @@
-"""The records of a check: what was asked, and what came of it.
+"""The records of a check: its requests and their results.
 
 They are pickled between the child and the parent process, which reads them without
 torch. Read :class:`Request` and :class:`Verdict` first.

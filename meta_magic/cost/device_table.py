@@ -160,7 +160,7 @@ def add_devices(path: "str | os.PathLike[str]") -> tuple[str, ...]:
 
 
 def find_device(device: str | Device) -> Device:
-    """Return the device of a name; a :class:`Device` is returned as it is.
+    """Return the device of a name; return a :class:`Device` unchanged.
 
     Raises:
         UnknownDeviceError: There is no such device; the error lists all.

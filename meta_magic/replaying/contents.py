@@ -5,8 +5,8 @@
 - Whether random numbers would come from an accelerator (:func:`find_drawn_elsewhere`).
 - Which call wrote them last, and whether they rest on assumed values
   (:func:`find_results`).
-- Which live tensors depend on contents that a plan overwrites, and so are to be
-  computed before these are gone (:func:`find_dependents`).
+- Which live tensors depend on contents that a plan overwrites; they must be computed
+  before (:func:`find_dependents`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -144,9 +144,9 @@ class Evaluator:
         request: Request,
         budget: ValueBudget,
     ) -> Done:
-        """Replay what is wanted, with the dependents of what the replay overwrites.
+        """Replay the wanted storages, and the dependents of those that it overwrites.
 
-        If these exceed the limits they are given up, and only what is wanted is made.
+        If the dependents exceed the limits, only the wanted storages are made.
 
         Args:
             recorded: The calls so far.
@@ -155,7 +155,7 @@ class Evaluator:
             budget: The limits.
 
         Raises:
-            ReplayError: What is wanted depends on something that was not recorded.
+            ReplayError: A wanted storage depends on something that was not recorded.
             MissingValueError: The same, or it exceeds the limits.
         """
         if self._is_private:

@@ -44,8 +44,8 @@ MIN_REPEATS: Final = 4
 """Calls of a loop per signature, on average."""
 
 MIN_KNOWN: Final = 50
-"""At most one call in so many may be unfit to run forward: a plan makes what it
-changes, and all that depends on that."""
+"""At most one call in so many may be unfit to run forward. A plan makes the storages
+that such a call changes, and all that depend on them."""
 
 MAX_HELD_NBYTES: Final = 2**30
 """The most bytes that the calls of a loop may make and not free. Building or sharding a

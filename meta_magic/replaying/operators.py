@@ -185,7 +185,7 @@ GARBLING: Final = aten_names(
 """Operators that compute garbage if ``out=`` is also an input and is resized."""
 
 GARBLING_IF_GROWN: Final = frozenset({"aten.histc.out"})
-"""Operators that do so only if ``out=`` grows: they read its uninitialized end."""
+"""Operators that read the uninitialized end of ``out=``, only if ``out=`` grows."""
 
 PARTLY_WRITTEN: Final = {"fsdp.all_gather_copy_in.default": "all_gather_output"}
 """By operator, the argument that it writes only where its first result views it."""

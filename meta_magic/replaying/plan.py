@@ -1,9 +1,9 @@
 """Decide which calls of a program must run again, and what may be freed when.
 
-:class:`Planner` follows a wanted storage backwards: to the calls that wrote it, to what
-those read, and so on, up to calls that overwrite everything. Random numbers come from a
-stream: an earlier draw from the same generator must be made again, into memory that is
-thrown away if nobody wants it.
+:class:`Planner` follows a wanted storage backwards: to the calls that wrote it, to the
+storages that those calls read, and so on, up to calls that overwrite a storage
+completely. Random numbers come from a stream, so all earlier draws from the same
+generator must be made again; numbers that nobody needs go into scratch memory.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ def plan_replay(recorded: ProgramCalls, request: Request, device: torch.device) 
 
     Args:
         recorded: The program.
-        request: What is wanted of it.
+        request: The values that are wanted of it.
         device: Where the plan will run.
 
     Raises:
@@ -81,7 +81,7 @@ class Planner:
             blind, reading = self._find_missing_draws()
             if not reading:
                 break
-            self._forced |= reading  # walk back again, from what they read as well
+            self._forced |= reading  # walk back again, also from what these draws read
         for index in blind:
             self._add_draw(index)
         calls = [self._call(index) for index in self._kinds]
@@ -161,7 +161,7 @@ class Planner:
     def _include(
         self, index: int, born: set[int], contents: set[int], memory: set[int]
     ) -> None:
-        """Add a call to the plan, and what it reads to what is needed before it."""
+        """Add a call to the plan; the storages that it reads are needed before it."""
         call = self._call(index)
         contents -= born
         if call.operator.is_empty:
@@ -185,7 +185,7 @@ class Planner:
             memory |= set(inputs) - contents
 
     def _count(self, call: Call) -> None:
-        """Add a call to the operations, and give up above the limit."""
+        """Add a call's operations to the sum, and give up above the limit."""
         self._flops += call.usage.work
         if self._flops > (self._request.max_flops or 0):
             raise ValueLimitError("it takes more operations than are allowed")
@@ -252,7 +252,8 @@ class Planner:
     def _find_before_end(self, wanted: Sequence[Draw]) -> Iterator[Draw]:
         """Yield the draw that leaves torch's generator where the recording ends.
 
-        Nothing if it is wanted anyway, or depends on values that nobody asked for.
+        Yield nothing if the draw is wanted anyway, or depends on values that nobody
+        asked for.
         """
         last = find_last(wanted)
         end = find_end(self._recorded, last) if last >= 0 else 0
@@ -277,7 +278,7 @@ class Planner:
         return bool(wanted & {*call.written, *call.outputs})
 
     def _add_draw(self, index: int) -> None:
-        """Add a call for its draw: in place if its tensors exist, else on scratch."""
+        """Add a call for its draw: in place if its tensors exist, else into scratch."""
         call, births = self._call(index), self._recorded.births
         is_scratch = call.operator.draws_by_shape or not all(
             births[s] in self._kinds and self._kinds[births[s]] != StepKind.DRAW
@@ -332,7 +333,7 @@ class Planner:
 
 
 class CallQueue:
-    """The calls that a backward walk visits, the latest first; it adds more meanwhile.
+    """A queue of the calls that a backward walk visits, the latest first.
 
     Args:
         recorded: The program.
@@ -378,7 +379,7 @@ def check_assumptions(recorded: ProgramCalls, calls: Sequence[Call]) -> None:
     """Refuse calls that rest on assumed sizes or values.
 
     Raises:
-        ReplayError: A call does.
+        ReplayError: A call rests on them.
     """
     if not recorded.program.assumptions:
         return
@@ -487,7 +488,7 @@ def find_tail(recorded: ProgramCalls, last_draw: int) -> Iterator[Draw]:
 def find_skipped(plan: Plan, *, is_end_known: bool) -> str | None:
     """Describe the draw before which the default generator stops, if there is one.
 
-    How much that draws depends on values that nobody asked for.
+    That draw takes as many numbers as values decide, and nobody asked for these values.
 
     Args:
         plan: The plan that was run.
@@ -531,7 +532,7 @@ def find_end(recorded: ProgramCalls, last_draw: int, until: int | None = None) -
 
     Args:
         recorded: The program.
-        last_draw: The draw.
+        last_draw: Number of the draw.
         until: The count of calls to consider; if it is set, the draw is the end.
     """
     if until is not None:

@@ -220,7 +220,7 @@ class SmallCall:
     def keep(
         self, tensor: Tensor, shape: Shape, inputs: Sequence[Tensor]
     ) -> Tensor | None:
-        """Return an output as it was recorded, on a storage of its own.
+        """Return an output with its recorded metadata, on a storage of its own.
 
         None if it has another shape or dtype: a plan then raises the error.
         """

@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def needs_earlier_contents(self) -> bool:
-        """Whether a call needs a storage as it was before its kept content."""
+        """Whether a call needs a content of a storage older than the kept one."""
         latest = max(self.held.values(), default=-1)
         return any(
             step.call.number <= self.held.get(storage, -1)

@@ -206,7 +206,7 @@ class Streams:
         self._sources[draw.generator] = source
 
     def _set(self, generator: Generator, number: int, state: int) -> None:
-        """Set an accelerator's generator to what corresponds to a CPU state."""
+        """Set an accelerator's generator to the state that matches a CPU state."""
         recorded = self._randomness.states[state]
         known = dict(self._randomness.accelerator).get(str(generator.device))
         is_default = not number or not self._randomness.generators[number]

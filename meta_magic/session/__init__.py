@@ -1,4 +1,4 @@
-"""Recordings: what ``record()`` and ``%%meta`` enter, and what a recording consists of.
+"""Recordings, which ``record()`` and ``%%meta`` enter, and the parts of a recording.
 
 ``recording`` makes the parts of a recording and builds the trace at its end, with
 ``program_builder``, ``trees`` and ``note_finders``. ``values_on_demand`` answers code

@@ -57,7 +57,7 @@ COPIES: Final = frozenset({"aten._to_copy", "aten.clone", "aten._unsafe_view"})
 
 
 class Routed(NamedTuple):
-    """What is known of a tensor that says which token goes to which expert.
+    """Facts about a tensor that says which token goes to which expert.
 
     Attributes:
         choice: The call that chose the experts.

@@ -1,4 +1,4 @@
-"""Note what the devices that a cell names would change where it runs for real.
+"""Note how a cell that names devices would behave differently on real ones.
 
 ``model.to("cuda")(torch.ones(2, 3))`` fails on a real GPU, as the input stays on the
 CPU. In a recording all is on meta and it runs; a note on its line says that it fails.

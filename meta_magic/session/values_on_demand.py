@@ -1,9 +1,9 @@
 """Answer operators that read data, such as ``loss.item()``, while a cell runs on meta.
 
 The slice of the program that computes the operator's inputs is replayed on the CPU,
-within limits, and the operator runs on the real values. A number comes back as it is, a
-tensor on meta with the right size. Without this, ``item()`` would raise in every cell.
-Read ``ValuesOnDemand.evaluate`` first.
+within limits, and the operator runs on the real values. A number is returned as a
+number, a tensor as a meta tensor of the right size. Without this, ``item()`` would
+raise in every cell. Read ``ValuesOnDemand.evaluate`` first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -121,7 +121,8 @@ class ValuesOnDemand:
             return NotImplemented
         frame = self._sites.frame
         key = table.name, frame and (frame.f_code, frame.f_lineno)
-        # A value that was too expensive at this line is so in the next layer, too.
+        # A value that was too expensive at this line will be too expensive in the next
+        # layer.
         numel = chosen[0][0].numel()
         is_beyond = numel >= self._beyond.get(key, numel + 1)
         guess = self._guess(table, chosen)
@@ -232,10 +233,10 @@ class ValuesOnDemand:
             return loops.find_values(self._live.read(), storages, n_torn)
 
     def read(self, chosen: Inputs, *, can_wait: bool = True) -> list[Tensor]:
-        """Return the values of tensors; those that share a storage do so again.
+        """Return the values of tensors; tensors that shared a storage share one again.
 
         Args:
-            chosen: The tensors, as the registry knows them.
+            chosen: The tensors, as entries of the registry.
             can_wait: Whether the code asked for the values; else the limits are lower.
 
         Raises:
@@ -304,7 +305,7 @@ class ValuesOnDemand:
         try:
             raise refusal from None
         finally:
-            # Else these errors and frames keep each other alive.
+            # Otherwise these errors and frames keep each other alive.
             refusal.__context__ = None
             del refusal, cause, error
 

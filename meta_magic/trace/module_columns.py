@@ -73,7 +73,7 @@ def tree_columns() -> list[ModuleColumn]:
 def label_run(run: Run) -> str:
     """Return ``name: Class``, or ``0-79: 80 x Class`` for several.
 
-    A container is named by what it holds.
+    A container is named after its contents.
     """
     node, n = run.nodes[0], len(run.nodes)
     name = node.name if n == 1 else f"{node.name}-{run.nodes[-1].name}"
@@ -172,7 +172,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ),
     ModuleColumn(
         name="settings",
-        help="What it is set to, beside what all of its class are by default.",
+        help="Its settings, beside the defaults of its class.",
         width=162,
         is_in_tree=False,
     ),

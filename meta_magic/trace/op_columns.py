@@ -270,7 +270,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
     OpColumn(
         name="assumed",
         type="str or None",
-        help="What was assumed for its sizes, or for those of what it reads.",
+        help="What was assumed for its sizes, or for sizes of its inputs.",
         wire=find_assumptions,
         is_extra=True,
     ),

@@ -1,4 +1,4 @@
-"""The trace: what users hold, a recorded program and methods that answer questions.
+"""The trace, which users hold: a recorded program, and methods that answer questions.
 
 ``with mm.record() as trace: ...`` gives one. What floors above answer (cost, memory,
 advice, explanations, reports) is imported when it is asked for: a recording that only

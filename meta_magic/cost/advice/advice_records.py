@@ -35,7 +35,7 @@ class Advice:
 
     Attributes:
         kind: Short name of the rule, such as ``copy``.
-        text: One line: what happens, and what would prevent it.
+        text: One line: what happens, and how to prevent it.
         lines: Lines of the cell where it happens, in order.
         nbytes: Bytes of the storages that are not needed.
         peak_nbytes: Bytes by which the peak would be lower without them, on the device

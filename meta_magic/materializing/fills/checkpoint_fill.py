@@ -33,7 +33,7 @@ INDICES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json"
 FILES: Final = ("model.safetensors", "pytorch_model.bin")
 MAX_NAMES: Final = 5
 
-# What readers raise if a file is not what it seems.
+# The errors of readers when a file is not of the type that its name says.
 DAMAGE: Final = (OSError, RuntimeError, ValueError, LookupError, EOFError, TypeError)
 
 # How files begin that ``torch.save`` has written since 1.6; others cannot be mapped.

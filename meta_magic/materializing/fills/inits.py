@@ -67,7 +67,7 @@ def choose_fill(init: Init, task: Task, own: Collection[int]) -> Fill:
 
 
 class JoinedFill:
-    """Fills what one fill does, then what another one does.
+    """Runs one fill, then another one.
 
     Args:
         first: The fill that the user asked for.

@@ -169,7 +169,7 @@ class ReplayFill:
         ]
 
     def forecast(self) -> Forecast:
-        """Return what is replayed, why, and about how long that takes."""
+        """Return what will be replayed, why, and about how long it takes."""
         replays = [(s.replay, s.located.target_by_storage) for s in self._shares]
         return forecast_replays(replays, self._device)
 

@@ -75,9 +75,9 @@ class DevicePlan:
         note: Takes the kind and the text of a note on the line that runs now.
 
     Attributes:
-        wanted: Planned device of what the running factory makes: meta if the code names
+        wanted: Planned device of the running factory's tensor: meta if the code names
             no device, None if the factory did not say.
-        default: Planned device of what a factory makes that got no device.
+        default: Planned device of the tensors of factories that got no device.
         current: Index of the accelerator that ``"cuda"`` means.
         is_real: Whether tensors are really made on the devices that the code names.
         n_accelerators: How many accelerators are planned; None for any number.

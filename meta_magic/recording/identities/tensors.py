@@ -88,7 +88,7 @@ class TensorRegistry(StorageRegistry):
         return self.seen_by_id.get(id(tensor)) or self.read(tensor)
 
     def find(self, tensor: Tensor) -> Seen | None:
-        """Return what was last seen of ``tensor``, if that is unchanged."""
+        """Return the last entry of ``tensor``, if the tensor has not changed since."""
         seen = self.seen_by_id.get(id(tensor))
         if seen is None:
             return None

@@ -139,7 +139,7 @@ class FastPath:
     def _make_many(
         self, entry: Entry, words: list[int], args: Args, kwargs: Kwargs
     ) -> Any:
-        """Do so for several results, or a result on a larger storage."""
+        """Make several results, or one result on a larger storage."""
         registry = self._registry
         if entry.kind == PURE_WIDE:
             made = entry.outputs[0]

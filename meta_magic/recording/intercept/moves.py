@@ -85,7 +85,7 @@ class Mover:
         self._capture = capture
 
     def move(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Do what a function that moves a tensor does.
+        """Run a function that moves a tensor.
 
         Returns:
             The moved tensor; ``NotImplemented`` if no device is named.
@@ -163,7 +163,7 @@ class Mover:
     def _move_real(
         self, func: Any, tensor: Tensor, options: Kwargs, *, is_written: bool
     ) -> Any:
-        """Do what a function does that need not move a real tensor."""
+        """Run such a function on a real tensor that may stay where it is."""
         if func is TYPE:  # torch has no type for planned devices
             return tensor.to(options["dtype"])
         if not is_written:

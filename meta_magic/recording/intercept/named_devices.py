@@ -1,4 +1,4 @@
-"""Decide what the code that calls a factory means by the device that it names."""
+"""Decide how to read the device that the code gives to a factory."""
 
 import sys
 from types import FrameType

@@ -214,7 +214,7 @@ def find_wrong(real: Tensor, allowed: Allowed) -> Tensor:
 
 
 def describe_wrong(real: Tensor, allowed: Allowed) -> str:
-    """Return the text of what is out of range in an operand."""
+    """Return a text of the values of an operand that are out of range."""
     with DisableTorchFunction(), DisableTorchDispatch():
         if allowed.is_count:
             n_true = int(real.count_nonzero())
@@ -238,7 +238,7 @@ def describe_unchecked(allowed: Allowed, name: str, bounds: Bounds | None) -> st
 
 
 def describe_allowed(allowed: Allowed) -> str:
-    """Return the text of what an operator accepts."""
+    """Return a text of the values that an operator accepts."""
     if allowed.high == inf:
         return f"allowed are finite numbers from {allowed.low} on"
     if allowed.is_first:

@@ -28,8 +28,8 @@ class Diagnostics:
 
     Attributes:
         notes: What the user should know; a dictionary, so that each is there once.
-        caveats: (what, line of the cell or None) of all that may make a replay differ
-            from the same block on a real device.
+        caveats: (text, line of the cell or None) of everything that may make a replay
+            differ from the same block on a real device.
         failures: (operator, line) of the calls that raised.
         kernels: Which kernels were chosen.
         evaluations: The calls that were answered with real values, in order.

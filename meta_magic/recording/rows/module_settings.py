@@ -26,7 +26,7 @@ MAX_NAMES: Final = 12
 PLAIN: Final = frozenset({bool, int, float, str})
 
 NO_RECORDS: Final = PLAIN | {dict, OrderedDict, set, list, tuple, NoneType}
-"""Types of most of what a module holds; asking whether one is a dataclass is slow."""
+"""Frequent types of attributes: to ask whether one is a dataclass is slow."""
 
 NAMESPACES: Final = frozenset({Namespace, SimpleNamespace})
 """Classes, besides dataclasses, that hold the configuration of a model."""

@@ -33,7 +33,7 @@ NOT_TENSORS: Final = frozenset(
     {bool, int, float, str, dict, OrderedDict, set, NoneType}
     | {list, tuple, torch.Size, torch.dtype, torch.device, FunctionType}
 )
-"""Types of most of what a module holds; asking each whether it is a tensor is slow."""
+"""Frequent types of attributes: to ask each whether it is a tensor is slow."""
 
 DENSE: Final = frozenset({Tensor, nn.Parameter})
 """Types of tensors that are not lazy, and run no code of their own."""
@@ -181,7 +181,7 @@ def read_all(registry: TensorRegistry, tensors: Sequence[Tensor]) -> list[Seen |
 def read_known(
     registry: TensorRegistry, tensors: Iterable[Tensor]
 ) -> list[Seen | None]:
-    """Return what was seen of tensors, most of which did not change.
+    """Return the entries of tensors, most of which did not change.
 
     Others are read by the registry, which handles all cases.
     """
