@@ -60,7 +60,9 @@ HOMES: Final = {
     "cuda": torch.device("cuda", 0),
     "meta": META,
 }
-"""Device of a tensor for which none is named, by whose kernels are recorded."""
+"""Device of a tensor for which none is named, by whose kernels are recorded.
+
+These objects are what ``x.device`` answers then: see :func:`is_home`."""
 
 AS_CUDA: Final = "what the code puts on {} is recorded with the kernels of CUDA"
 
@@ -201,6 +203,14 @@ class DevicePlan:
         return sum(storage.nbytes() for storage in here if storage is not None)
 
 
+def is_home(device: object) -> bool:
+    """Whether a device object is what a recording answered where the code named none.
+
+    ``torch.device("meta")``, which names one, is equal to it and is another object.
+    """
+    return any(device is home for home in HOMES.values())
+
+
 def is_default_on_meta() -> bool:
     """Whether the innermost ``with torch.device`` is that of the cell."""
     return find_default() == "meta"
@@ -215,5 +225,5 @@ def find_default() -> str | None:
     """Return the kind of device of the innermost ``with torch.device``, if any."""
     for mode in reversed(function_mode_stack()):
         if isinstance(mode, DeviceContext):
-            return str(mode.device.type)
+            return "meta" if is_home(mode.device) else str(mode.device.type)
     return None

@@ -10,7 +10,12 @@ import torch
 from torch import nn
 
 from meta_magic.recording.identities.call_sites import TORCH, TORCH_FILES
-from meta_magic.recording.identities.device_plan import META, DevicePlan, find_placement
+from meta_magic.recording.identities.device_plan import (
+    META,
+    DevicePlan,
+    find_placement,
+    is_home,
+)
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.constructors import (
@@ -29,6 +34,7 @@ from meta_magic.recording.intercept.copies import (
 from meta_magic.recording.intercept.higher_order import make_below
 from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
 from meta_magic.recording.intercept.named_devices import (
+    CONTEXT,
     REAL_FACTORY_FILES,
     is_meta_by_name,
     must_be_real,
@@ -256,7 +262,10 @@ class Factories:
             self._plan, torch.device(device), device, caller
         ):
             return func(*args, **kwargs)
-        if self._plan.is_reported(device) and gets_reported_device(caller):
+        is_context = caller.f_code is CONTEXT and is_home(device)
+        if is_context or (
+            self._plan.is_reported(device) and gets_reported_device(caller)
+        ):
             device = META  # the reported device, which it got from us
         if caller.f_code in TO_EMPTY:
             self._diagnostics.note(

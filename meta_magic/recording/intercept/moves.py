@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES
-from meta_magic.recording.identities.device_plan import META, DevicePlan
+from meta_magic.recording.identities.device_plan import META, DevicePlan, is_home
 from meta_magic.recording.intercept.named_devices import WRITTEN, is_in_cpu_context
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
@@ -106,8 +106,13 @@ class Mover:
         return self._move(self._capture.take(tensor), placement, options)
 
     def read_device(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Call a function that reads a device; a number means a planned GPU."""
+        """Call a function that reads a device; a number means a planned GPU.
+
+        ``torch.device(x.device)`` is the reported device itself, not a copy.
+        """
         named = kwargs.get("device", args[0] if args else None)
+        if func is torch.device and is_home(named):
+            return named
         if type(named) is not int or self.plan.is_real:
             return func(*args, **kwargs)
         device = torch.device("cuda", named)

@@ -7,10 +7,11 @@ from typing import Final
 import torch
 
 from meta_magic.recording.identities.call_sites import PACKAGE, TORCH, TORCH_FILES
-from meta_magic.recording.identities.device_plan import META, DevicePlan
+from meta_magic.recording.identities.device_plan import META, DevicePlan, is_home
 from meta_magic.torch_private.modes import DeviceContext
 
 __all__ = [
+    "CONTEXT",
     "REAL_FACTORY_FILES",
     "WRITTEN",
     "is_in_cpu_context",
@@ -29,6 +30,8 @@ MEANT_FILES: Final = tuple(
 )
 """Files of torch whose factories must make real tensors."""
 
+CPU: Final = torch.device("cpu")
+
 WRITTEN: Final = sys.intern("meta")
 """The string object of literals in source code. ``str(x.device)`` is another object; it
 means the device of the cell."""
@@ -41,15 +44,24 @@ def is_meta_by_name(device: object, caller: FrameType) -> bool:
     """Whether a factory was given meta, by its argument or by ``with torch.device``."""
     if device is WRITTEN:
         return True
-    is_context = caller.f_code is CONTEXT
-    return is_context and caller.f_locals["self"].device == META
+    return read_context(caller) == META
 
 
 def is_in_cpu_context(caller: FrameType) -> bool:
     """Whether a call is within ``with torch.device("cpu")``: its tensors are real."""
+    return read_context(caller) == CPU
+
+
+def read_context(caller: FrameType) -> torch.device | None:
+    """Return the device of ``with torch.device(...)``, if that gave it to a factory.
+
+    None as well for ``with torch.device(x.device)`` where the code put ``x`` on no
+    device: that names none.
+    """
     if caller.f_code is not CONTEXT:
-        return False
-    return bool(caller.f_locals["self"].device.type == "cpu")
+        return None
+    device: torch.device = caller.f_locals["self"].device
+    return None if is_home(device) else device
 
 
 def must_be_real(

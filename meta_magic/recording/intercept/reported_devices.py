@@ -50,6 +50,8 @@ from meta_magic.torch_private.tensor_internals import (
 DEVICE: Final[Any] = Tensor.device
 GET_DEVICE: Final = frozenset[Any]({Tensor.get_device, torch.get_device})
 CPU: Final = torch.device("cpu")
+ON_META: Final = torch.device("meta")
+"""The device of what the code put on meta by name: unlike ``META``, it names one."""
 IS_TYPE: Final[dict[Any, str]] = {
     getattr(Tensor, f"is_{name}"): name for name in ("cuda", "cpu", "xpu", "mps")
 }
@@ -106,12 +108,13 @@ class DeviceQuestions:
             return as_fake(placement or self._plan.home)
         if placement is not None:
             return placement
-        if code.co_filename.startswith(DISTRIBUTED):
-            if self._plan.is_on_meta(tensor):
-                return META
+        is_on_meta = self._plan.is_on_meta(tensor)
+        if code.co_filename.startswith(DISTRIBUTED) and not is_on_meta:
             # Where the code names GPUs, DDP moves inputs that are not on a GPU yet.
             return CPU if NamedDevices.exist else self._plan.home
-        return self._plan.home if gets_reported_device(asker) else META
+        if gets_reported_device(asker):
+            return self._plan.home
+        return ON_META if is_on_meta else META
 
 
 def as_fake(device: torch.device) -> torch.device:

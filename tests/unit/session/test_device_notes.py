@@ -1,5 +1,7 @@
 """Notes on the devices that a cell names: ``cuda``, which is planned, and ``meta``."""
 
+from inspect import getsource
+
 import pytest
 import torch
 from torch import nn
@@ -174,6 +176,18 @@ def make():
         return nn.Linear(3, 4)
 
 
+def make_beside(tensor):
+    """Return a layer on the device of a tensor."""
+    with torch.device(tensor.device):
+        return nn.Linear(3, 4)
+
+
+def make_within(device):
+    """Return a layer on a device."""
+    with device:
+        return nn.Linear(3, 4)
+
+
 def load(state):
     """Return a layer that was on meta, given a state dict."""
     layer = make()
@@ -218,6 +232,13 @@ PROGRAMS = {
     "fill": lambda: fill().to("cpu")(torch.ones(2, 3)).sum().item(),
     "skip": lambda: nn.utils.skip_init(nn.Linear, 3, 4)(torch.ones(2, 3)),
     "train": step,
+    "beside a tensor": lambda: make_beside(torch.ones(1))(torch.ones(2, 3)).sum(),
+    "move what is beside": lambda: make_beside(torch.ones(1)).to("cpu"),
+    "beside a layer": lambda: make_beside(make_beside(torch.ones(1)).bias).to("cpu"),
+    "beside what is there": lambda: make_beside(make().bias).to("cpu"),
+    "within": lambda: make_within(torch.ones(1).device).to("cpu"),
+    "within what is there": lambda: make_within(make().bias.device).to("cpu"),
+    "within meta": lambda: make_within(torch.device("meta")).to("cpu"),
     "sizes": lambda: torch.broadcast_shapes((3,), (2, 3)),
 }
 
@@ -233,6 +254,22 @@ def test_a_note_says_that_a_line_fails_where_it_fails_for_real(program):
     with record() as trace:
         program()
     assert any(note.kind == "fails" for note in trace.notes) == does_fail
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_a_library_puts_beside_a_tensor_is_not_real(device, tmp_path, monkeypatch):
+    package = tmp_path / "site-packages" / "beside.py"
+    package.parent.mkdir()
+    package.write_text(getsource(make_beside).replace("nn.", "torch.nn."))
+    monkeypatch.syspath_prepend(package.parent)
+    import beside
+
+    beside.torch = torch
+    with record(as_device=device) as trace:
+        layer = beside.make_beside(torch.ones(1))
+        layer(torch.ones(2, 3))
+    assert layer.weight.is_meta
+    assert not [note for note in trace.notes if note.kind == "fails"]
 
 
 def test_the_note_names_function_line_and_ways_out():
