@@ -18,12 +18,15 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from meta_magic.recording.identities.device_plan import (
+    META,
     DevicePlan,
     carry_placement,
+    find_placement,
     is_cpu_context_active,
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in, tensors_of
@@ -38,13 +41,13 @@ from meta_magic.recording.intercept.real_tensors.captured_constants import (
 )
 from meta_magic.torch_private.autograd import read_hooks, set_hooks
 from meta_magic.torch_private.interrupts import uninterrupted
-from meta_magic.torch_private.modes import DisableTorchFunction
+from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     buffers_of,
     parameters_of,
     walk_modules,
 )
-from meta_magic.torch_private.replaced import APPLY_OF_MODULES
+from meta_magic.torch_private.replaced import APPLY_OF_MODULES, FIRST_SIZES
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.tensor_internals import swap_tensor_impl
 
@@ -132,6 +135,8 @@ class BorrowedModules(Replacements):
         self._thread = threading.get_ident()
         tree = partial(self._borrow_before, self._borrow_tree)
         self.replace_here(nn.Module, {APPLY_OF_MODULES[1]: tree, "zero_grad": tree})
+        lazy = partial(self._borrow_before, self._move_lazy)
+        self.replace_here(FIRST_SIZES[0], {FIRST_SIZES[1]: lazy})
         step = partial(self._borrow_before, self._borrow_parameters)
         self.replace_here(Optimizer, {"zero_grad": step})
         held = vars(Function)["apply"]  # written in C or in Python, by version of torch
@@ -242,16 +247,24 @@ class BorrowedModules(Replacements):
             below = find_on_meta(module)
             if below is not None:
                 return below
-            is_done = not is_real(module) or self._borrow_real(module, args)
+            has_real = is_real(module) or any(map(is_real_lazy, tensors_of(module)))
+            is_done = not has_real or self._borrow_real(module, args)
             return [module] if is_done else []
 
     def _borrow_real(self, module: nn.Module, args: tuple[object, ...]) -> bool:
-        is_due = any(map(wants_gradient, tensors_of(module)))
+        is_due = any(wants_gradient(t) or is_lazy(t) for t in tensors_of(module))
         is_due = is_due or any(t.is_meta for t in tensors_in(args))
         return is_due and self._borrow_if_due(self._borrow_tree, module)
 
     def _borrow_tree(self, root: nn.Module) -> None:
-        """Borrow the parameters and buffers of a module and of all modules below it."""
+        """Borrow the parameters and buffers of a module and of all modules below it.
+
+        If the first call decides the shape of one (``nn.LazyLinear``), all are on meta
+        for good, as those of a module that the cell made.
+        """
+        if any(map(is_real_lazy, tensors_of(root))):
+            self._move_tree(root)
+            return
         if not any(map(self._capture.is_from_outside, tensors_of(root))):
             return
         name = self._capture.names.add(root)
@@ -259,6 +272,30 @@ class BorrowedModules(Replacements):
             path = ".".join(filter(None, (name, fqn)))
             self._borrow_held(parameters_of(module), path)
             self._borrow_held(buffers_of(module), path)
+
+    @uninterrupted
+    def _move_tree(self, root: nn.Module) -> None:
+        """Put all tensors of a module on meta for good, also those borrowed before."""
+        self._capture.names.note_moved(root)
+        held = list(tensors_of(root))
+        for tensor in held:
+            self._move_lazy(tensor)
+            if self._capture.is_from_outside(tensor):
+                device = find_placement(tensor)
+                self.move_for_good(tensor, META if device.type == "cpu" else device)
+        numbers = set(map(id, held))
+        self._borrowed = [b for b in self._borrowed if id(b.pair[0]) not in numbers]
+        for number in numbers:
+            self._tensor_by_id.pop(number, None)
+
+    def _move_lazy(self, lazy: Tensor) -> None:
+        """Put a tensor on meta whose shape the first call decides, for good."""
+        if not is_real_lazy(lazy):
+            return
+        make: Any = type(lazy)
+        with DisableTorchDispatch():
+            twin = make(lazy.requires_grad, device=META, dtype=lazy.dtype)
+        swap_tensor_impl(lazy, twin)
 
     def _borrow_held(self, holder: dict[str, Tensor | None], path: str) -> None:
         """Borrow the parameters or the buffers of one module."""
@@ -340,6 +377,11 @@ class BorrowedModules(Replacements):
         if type(value) is dict:
             return {name: self._copy(item) for name, item in value.items()}
         return value
+
+
+def is_real_lazy(tensor: Tensor) -> bool:
+    """Whether the first call decides the shape of a tensor, on a real device so far."""
+    return is_lazy(tensor) and not tensor.is_meta
 
 
 def parameters_in(optimizer: Any) -> Iterator[Tensor]:

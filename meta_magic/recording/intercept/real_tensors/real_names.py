@@ -24,6 +24,11 @@ from meta_magic.trace.units import format_bytes
 
 MAX_NAMES: Final = 6
 
+STAYS: Final = (
+    "a call in the cell gives the lazy parameters of '{}' their sizes, so the module "
+    "stays on meta after the cell: mm.materialize makes it real"
+)
+
 SNAPSHOT_OWNERS: Final = 3
 """References to a function's variables if only this file holds them: of the frame, of
 ``find_name``, and of the argument."""
@@ -60,6 +65,11 @@ class RealNames:
         if name is not None:
             self._names[name] = None
         return name
+
+    def note_moved(self, module: nn.Module) -> None:
+        """Note that a module with lazy parameters stays on meta after the cell."""
+        name = name_of_real(module) or type(module).__name__
+        self._diagnostics.note("state", STAYS.format(name))
 
     def finish(self) -> None:
         """Write the note."""
