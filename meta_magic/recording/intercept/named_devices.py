@@ -44,22 +44,20 @@ def is_meta_by_name(device: object, caller: FrameType) -> bool:
     """Whether a factory was given meta, by its argument or by ``with torch.device``."""
     if device is WRITTEN:
         return True
-    return read_context(caller) == META
+    return caller.f_code is CONTEXT and read_context(caller) == META
 
 
 def is_in_cpu_context(caller: FrameType) -> bool:
     """Whether a call is within ``with torch.device("cpu")``: its tensors are real."""
-    return read_context(caller) == CPU
+    return caller.f_code is CONTEXT and read_context(caller) == CPU
 
 
 def read_context(caller: FrameType) -> torch.device | None:
-    """Return the device of ``with torch.device(...)``, if that gave it to a factory.
+    """Return the device of ``with torch.device(...)``, by the frame of ``CONTEXT``.
 
-    None as well for ``with torch.device(x.device)`` where the code put ``x`` on no
-    device: that names none.
+    None for ``with torch.device(x.device)`` where the code put ``x`` on no device: that
+    names none.
     """
-    if caller.f_code is not CONTEXT:
-        return None
     device: torch.device = caller.f_locals["self"].device
     return None if is_home(device) else device
 
