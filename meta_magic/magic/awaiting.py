@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any, Self
 
 from meta_magic.magic.cell import TOP_LEVEL_AWAIT
+from meta_magic.magic.timed_lines import blank_magic
 
 
 class PartInterrupts:
@@ -128,7 +129,7 @@ class AwaitTransformer:
         if not cell.strip():
             return lines
         try:
-            source = self._shell.transform_cell(cell)
+            source = self._shell.transform_cell(blank_magic(cell))
             code = compile(source, "<cell>", "exec", TOP_LEVEL_AWAIT)
         except (SyntaxError, ValueError):
             # Plain code: IPython reports the error, with the right line.

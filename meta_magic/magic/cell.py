@@ -9,8 +9,16 @@ import ast
 import inspect
 import linecache
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from types import CodeType
 from typing import Any, Final
+
+from meta_magic.magic.timed_lines import (
+    Timer,
+    TimeStatements,
+    blank_magic,
+    inline_timed,
+)
 
 TOP_LEVEL_AWAIT: Final = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 ASSIGNMENTS: Final = (ast.Assign, ast.AugAssign, ast.AnnAssign)
@@ -37,15 +45,17 @@ class Body:
         self, shell: Any, cell: str, raw: str | None, name: str | None = None
     ) -> None:
         self._shell = shell
-        source = shell.transform_cell(cell)
         head = lines_above(cell, raw)
+        known = raw if head and raw is not None else cell
+        typed, cell = cell, blank_magic(cell)
+        self._is_timed = cell != typed
+        source, timed = inline_timed(shell.transform_cell(cell))
         # transform_cell drops leading blank lines, which would shift all others.
         gap = max(count_leading_blanks(cell) - count_leading_blanks(source), 0)
         above = [*head, *["\n"] * gap]
         self.text = padded = "\n" * len(above) + source
         self.first_line = len(head) + 1
         self.head = "".join(head) or ("%meta " if raw is None else "%%meta\n")
-        known = raw if head and raw is not None else cell
         self.name = self._cache(padded, known) if name is None else name
         commented = [f"# {line}" if line.strip() else line for line in above]
         lines = commented + source.splitlines(keepends=True)
@@ -53,7 +63,7 @@ class Body:
         linecache.cache[self.name] = known_lines
         # IPython 7 restores linecache from this copy before it shows a traceback.
         getattr(linecache, "_ipython_cache", {})[self.name] = known_lines
-        self._compile(padded)
+        self._compile(padded, frozenset(line + len(above) for line in timed))
 
     def _cache(self, source: str, raw: str) -> str:
         """Register the source with IPython; an equal cell keeps its number."""
@@ -65,10 +75,10 @@ class Body:
             numbers[name] = known[name]
         return name
 
-    def _compile(self, source: str) -> None:
+    def _compile(self, source: str, timed: frozenset[int]) -> None:
         shell = self._shell
         tree = shell.compile.ast_parse(source, filename=self.name)
-        tree = shell.transform_ast(tree)
+        tree = shell.transform_ast(TimeStatements(timed).visit(tree) if timed else tree)
         mode = shell.ast_node_interactivity
         if mode == "last_expr_or_assign":
             show_last_assignment(tree.body)
@@ -99,8 +109,9 @@ class Body:
         __tracebackhide__ = True
         namespaces = self._shell.user_global_ns, self._shell.user_ns
         value = None
-        for code in self._all_codes():
-            value = eval(code, *namespaces)  # noqa: S307  the user's own cell
+        with self._time():
+            for code in self._all_codes():
+                value = eval(code, *namespaces)  # noqa: S307  the user's own cell
         return value if self._value is not None else None
 
     async def run_async(self) -> object:
@@ -108,11 +119,15 @@ class Body:
         __tracebackhide__ = True
         namespaces = self._shell.user_global_ns, self._shell.user_ns
         value = None
-        for code in self._all_codes():
-            value = eval(code, *namespaces)  # noqa: S307  the user's own cell
-            if code.co_flags & inspect.CO_COROUTINE:
-                value = await value
+        with self._time():
+            for code in self._all_codes():
+                value = eval(code, *namespaces)  # noqa: S307  the user's own cell
+                if code.co_flags & inspect.CO_COROUTINE:
+                    value = await value
         return value if self._value is not None else None
+
+    def _time(self) -> AbstractContextManager[None]:
+        return Timer() if self._is_timed else nullcontext()
 
     @property
     def names(self) -> set[str]:
