@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from meta_magic.trace.signature import SourcePosition
     from meta_magic.trace.trace import Trace
     from meta_magic.trace.world import World
+    from meta_magic.trials.sweeps import sweep_ranks
 
 __all__ = [
     "Cost",
@@ -90,6 +91,7 @@ __all__ = [
     "record",
     "record_ranks",
     "replay",
+    "sweep_ranks",
     "unload_ipython_extension",
     "verify",
 ]
@@ -110,6 +112,7 @@ HOMES = {
     "record": "session.record",
     "record_ranks": "ranks.recorded_ranks",
     "replay": "replaying.replay",
+    "sweep_ranks": "trials.sweeps",
     "verify": "replaying.verify",
     "ModuleCall": "trace.calls",
     "OpCall": "trace.calls",

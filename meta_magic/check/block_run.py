@@ -29,7 +29,7 @@ from meta_magic.check.judging import Judge, judge_unread
 from meta_magic.check.records import Diagnostic, Part, Request, Subject, read_subject
 from meta_magic.errors import CheckError, WorldError
 from meta_magic.ranks.nursery import run_side_by_side
-from meta_magic.ranks.recorded_ranks import find_mismatches, read_ranks
+from meta_magic.ranks.recorded_ranks import enter_main, find_mismatches, read_ranks
 from meta_magic.session.recording import Recording
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import (
@@ -193,16 +193,6 @@ def run_alone(
         [rerun],
         options,
     )
-
-
-def enter_main(path: Path, argv: tuple[str, ...]) -> ModuleType:
-    """Make the ``__main__`` of a script, and set ``sys.argv`` and ``sys.path``."""
-    main = ModuleType("__main__")
-    vars(main).update(__file__=str(path), __cached__=None, __builtins__=__builtins__)
-    sys.modules["__main__"] = main
-    sys.argv = [str(path), *argv]
-    sys.path.insert(0, str(path.parent))
-    return main
 
 
 def run_function(request: Request) -> Iterator[Part]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from meta_magic.cost.device_table import Device
 from meta_magic.errors import UnknownDeviceError
+from meta_magic.trace.world import World
 
 if TYPE_CHECKING:
     from meta_magic.trace.sent import Sent
@@ -117,19 +118,18 @@ def find_links(links: str | Links) -> Links:
     return known_links()[links]
 
 
-def estimate_seconds(sent: "Sent", links: Links, per_node: int) -> float:
+def time_collective(sent: "Sent", links: Links, world: World) -> float:
     """Return the seconds that a collective takes.
 
     Args:
         sent: The collective.
         links: How accelerators are connected.
-        per_node: Accelerators of one machine.
+        world: The world of the rank that was recorded.
     """
     n = len(sent.ranks) if sent.peer is None else 2
     if n < 2:  # noqa: PLR2004  nothing is sent
         return 0.0
-    ranks = sent.ranks if sent.peer is None else (sent.ranks[0], sent.peer)
-    n_nodes = len({rank // per_node for rank in ranks})
+    n_nodes = world.count_nodes(sent.ranks, sent.peer)
     most = ceil(n / n_nodes)
     if n_nodes == 1:
         rate, latency = links.within, links.latency_within * (n - 1)
@@ -160,11 +160,10 @@ def estimate_seconds(sent: "Sent", links: Links, per_node: int) -> float:
 def estimate_step_time(trace: "Trace", device: str | Device, links: str) -> StepTime:
     """Return the estimated time of what a rank recorded; see :class:`StepTime`."""
     connected, cost = find_links(links), trace.cost
-    per_node = trace.world.per_node if trace.world is not None else 1
+    world = trace.world or World(1)
     roofline = cost.roofline(device)
     sent = {
-        one.index: (one, estimate_seconds(one, connected, per_node))
-        for one in trace.sent
+        one.index: (one, time_collective(one, connected, world)) for one in trace.sent
     }
     columns = trace.columns
     storages, ends = columns.storage.tolist(), columns.first.tolist()

@@ -1,8 +1,8 @@
-"""Run one function for several processes of a world, each in a child, side by side.
+"""Run one function for several ranks of a world, each in a child, side by side.
 
 The nursery is a process that imports torch once, and forks a child for each rank that
 is to be recorded, and for each that another one waits for. Their results lie in a
-folder that all share. Read :func:`run_side_by_side`, then :func:`main`.
+folder that they share. Read :func:`run_side_by_side`, then :func:`main`.
 """
 
 import os
@@ -36,22 +36,22 @@ CODE: Final = (
 Work: TypeAlias = Callable[[int, Peers, Any], object]
 
 
-class Request(NamedTuple):
-    """What the children are to do.
+class Job(NamedTuple):
+    """A function to call for some ranks of a world.
 
     Attributes:
-        work: A function and what it needs, pickled. It is called with a rank, the
-            processes that are recorded at the same time, and what it needs; what it
-            returns is pickled.
+        work: A function and what it needs, pickled. It is called with a rank, the ranks
+            that are recorded at the same time, and what it needs; what it returns is
+            pickled.
         ranks: The ranks to call it with; others are if one of these waits for them.
-        n_at_once: How many of ``ranks`` run at the same time.
         folder: The folder that they share.
+        timeout: Seconds that each may take.
     """
 
     work: bytes
     ranks: tuple[int, ...]
-    n_at_once: int
     folder: str
+    timeout: float
 
 
 def run_side_by_side(
@@ -60,38 +60,60 @@ def run_side_by_side(
     """Call a function for each rank, in children side by side; return the results.
 
     Args:
-        work: The function; see :class:`Request`. A module must hold it.
+        work: The function; see :class:`Job`. A module must hold it.
         given: What it needs.
         ranks: The ranks; the results may be of more.
-        timeout: Seconds that all may take together.
+        timeout: Seconds that each may take.
 
     Raises:
-        WorldError: A process ended without a result, or they took too long.
+        WorldError: A child ended without a result, or took too long; or this system
+            forks no processes.
     """
-    results, lacking = {}, []
+    (results,) = run_all(work, [given], ranks, timeout)
+    if isinstance(results, WorldError):
+        raise results
+    return results
+
+
+def run_all(
+    work: Work, givens: Sequence[object], ranks: Sequence[int], timeout: float
+) -> list[dict[int, Any] | WorldError]:
+    """Call a function for each rank with each of several things that it needs.
+
+    Returns:
+        For each of ``givens`` the results by rank, or why there are none.
+
+    Raises:
+        WorldError: The children could not be run at all.
+    """
+    if not hasattr(os, "fork"):
+        raise WorldError("several ranks need fork(), which this system lacks")
     with tempfile.TemporaryDirectory() as folder:
-        n_at_once = os.cpu_count() or 1
-        run_nursery(
-            Request(pickle.dumps((work, given)), tuple(ranks), n_at_once, folder),
-            timeout,
-        )
-        for output in Path(folder).glob(OUTPUT.format("*")):
-            rank = int(output.name.split("-")[1])
-            result = Path(folder) / RESULT.format(rank)
-            if result.exists():
-                results[rank] = pickle.loads(result.read_bytes())  # noqa: S301  our own child's
-            else:
-                said = output.read_text(errors="replace").strip().splitlines()
-                lacking.append(
-                    f"rank {rank} ended without a result: {' '.join(said[-N_LINES:])}"
-                )
-    if lacking:
-        raise WorldError("; ".join(lacking))
+        folders = [Path(folder) / str(number) for number in range(len(givens))]
+        jobs = [
+            Job(pickle.dumps((work, given)), tuple(ranks), str(own), timeout)
+            for given, own in zip(givens, folders, strict=True)
+        ]
+        run_nursery(jobs)
+        return [*map(read_results, folders)]
+
+
+def read_results(folder: Path) -> dict[int, Any] | WorldError:
+    """Return the results that a job's children left, or what the first lacking said."""
+    results = {}
+    for output in sorted(folder.glob(OUTPUT.format("*"))):
+        rank = int(output.name.split("-")[1])
+        result = folder / RESULT.format(rank)
+        if not result.exists():
+            said = output.read_text(errors="replace").strip().splitlines()
+            last = " ".join(said[-N_LINES:])
+            return WorldError(f"rank {rank} ended without a result: {last}")
+        results[rank] = pickle.loads(result.read_bytes())  # noqa: S301  our own child's
     return dict(sorted(results.items()))
 
 
-def run_nursery(request: Request, timeout: float) -> None:
-    """Run the process that starts the children, up to a time limit."""
+def run_nursery(jobs: Sequence[Job]) -> None:
+    """Run the process that starts the children; end all with it."""
     nursery = subprocess.Popen(  # noqa: S603  ourselves
         [sys.executable, "-P", "-W", "ignore", "-c", CODE],
         stdin=subprocess.PIPE,
@@ -100,9 +122,7 @@ def run_nursery(request: Request, timeout: float) -> None:
         start_new_session=True,
     )
     try:
-        _, said = nursery.communicate(pickle.dumps(request), timeout)
-    except subprocess.TimeoutExpired:
-        raise WorldError(f"the ranks took more than {timeout:.0f} s") from None
+        _, said = nursery.communicate(pickle.dumps([*jobs]))
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(nursery.pid, signal.SIGKILL)  # with all children
@@ -111,33 +131,68 @@ def run_nursery(request: Request, timeout: float) -> None:
         raise WorldError(f"the ranks could not be run: {said.decode()[-500:]}")
 
 
+class Child(NamedTuple):
+    """A child that runs.
+
+    Attributes:
+        job: What it does.
+        rank: As which rank.
+        end: The time by which it must have ended.
+    """
+
+    job: Job
+    rank: int
+    end: float
+
+
 def main() -> None:
-    """Call the function that the standard input names, for all its ranks."""
-    request: Request = pickle.load(sys.stdin.buffer)  # noqa: S301  our own parent's
+    """Run the jobs that the standard input names."""
+    jobs: list[Job] = pickle.load(sys.stdin.buffer)  # noqa: S301  our own parent's
     # What most scripts of a world import: once, for all children.
     import torch.distributed.fsdp  # noqa: PLC0415
     import torch.distributed.tensor.parallel  # noqa: F401, PLC0415
 
     from meta_magic.recording.intercept.world import messages  # noqa: PLC0415
 
-    folder = Path(request.folder)
-    waiting, running = list(request.ranks), dict[int, int]()
-    started: set[int] = set()
+    for job in jobs:
+        Path(job.folder).mkdir()
+        pickle.loads(job.work)  # noqa: S301  imports what all children need
+    waiting = [(job, rank) for job in jobs for rank in job.ranks]
+    started, running = set[tuple[str, int]](), dict[int, Child]()
+    n_at_once = os.cpu_count() or 1
     while waiting or running:
-        wanted = find_wanted(folder, messages.WANTED) - started
-        n_free = request.n_at_once - len(running)
-        for rank in [*wanted, *(r for r in waiting[: max(0, n_free)])]:
-            if rank not in started:
-                started.add(rank)
-                running[start(rank, request)] = rank
-        waiting = [rank for rank in waiting if rank not in started]
+        wanted = [
+            (job, rank)
+            for job in {child.job for child in running.values()}
+            for rank in find_wanted(Path(job.folder), messages.WANTED)
+        ]
+        n_free = max(0, n_at_once - len(running))
+        for job, rank in [*wanted, *waiting[:n_free]]:
+            if (job.folder, rank) not in started:
+                started.add((job.folder, rank))
+                process = start(rank, job)
+                running[process] = Child(job, rank, time.monotonic() + job.timeout)
+        waiting = [(j, rank) for j, rank in waiting if (j.folder, rank) not in started]
+        for process, child in running.items():
+            if time.monotonic() > child.end:
+                stop(process, child)
         for process in find_ended(running):
-            (folder / messages.ENDED.format(running.pop(process))).touch()
+            ended = running.pop(process)
+            folder = Path(ended.job.folder)
+            (folder / messages.ENDED.format(ended.rank)).touch()
         time.sleep(0.005)
 
 
+def stop(process: int, child: Child) -> None:
+    """End a child that took too long."""
+    output = Path(child.job.folder) / OUTPUT.format(child.rank)
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+        output.write_text(f"it took more than {child.job.timeout:g} s")
+
+
 def find_wanted(folder: Path, name: str) -> set[int]:
-    """Return the processes that others wait for."""
+    """Return the ranks that others wait for."""
     return {int(path.name.split("-")[1]) for path in folder.glob(name.format("*"))}
 
 
@@ -151,14 +206,14 @@ def find_ended(running: Iterable[int]) -> list[int]:
     return ended
 
 
-def start(rank: int, request: Request) -> int:
+def start(rank: int, job: Job) -> int:
     """Fork a child for a rank; return its number."""
     process = os.fork()
     if process:
         return process
     code = 1
     try:
-        run(rank, request)
+        run(rank, job)
         code = 0
     except BaseException:  # noqa: BLE001  the parent reads it from the output
         traceback.print_exc()
@@ -168,14 +223,14 @@ def start(rank: int, request: Request) -> int:
         os._exit(code)
 
 
-def run(rank: int, request: Request) -> None:
+def run(rank: int, job: Job) -> None:
     """Call the function for one rank, and leave its result in the folder."""
-    folder = Path(request.folder)
+    folder = Path(job.folder)
     output = os.open(folder / OUTPUT.format(rank), os.O_WRONLY | os.O_CREAT)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    work, given = pickle.loads(request.work)  # noqa: S301  our own parent's
-    peers = Peers(request.folder, request.ranks)
+    work, given = pickle.loads(job.work)  # noqa: S301  our own parent's
+    peers = Peers(job.folder, job.ranks)
     result = work(rank, peers, given)
     path = folder / RESULT.format(rank)
     path.with_suffix(".part").write_bytes(pickle.dumps(result))

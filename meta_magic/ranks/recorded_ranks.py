@@ -4,18 +4,20 @@ The stages of a pipeline differ, the last shard is smaller, ``if rank == 0:`` sa
 recording shows one of them. Read :func:`record_ranks` first.
 """
 
+import ast
 import os
-import runpy
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.errors import WorldError
 from meta_magic.ranks.nursery import run_side_by_side
 from meta_magic.session.record import record
+from meta_magic.session.recording import Recording
+from meta_magic.trace.notes import CellSource
 from meta_magic.trace.sent import Sent
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes
@@ -224,11 +226,10 @@ def record_ranks(
         rank 0: 16 bytes at the peak, 1 collective of 16 bytes
         rank 3: 16 bytes at the peak, 1 collective of 16 bytes
     """
-    path = Path(script).resolve()
-    if not path.is_file():
-        raise WorldError(f"there is no script {os.fspath(script)!r}")
+    path, block = read_script(script)
     given = {
         "script": str(path),
+        "block": block,
         "args": list(args),
         "options": {**options, "world": world, "per_node": per_node},
     }
@@ -236,16 +237,53 @@ def record_ranks(
     return Ranks(run_side_by_side(record_script, given, chosen, timeout))
 
 
+def read_script(script: "str | os.PathLike[str]") -> tuple[Path, ast.Module]:
+    """Return the path of a script, and its statements.
+
+    Raises:
+        WorldError: There is no such script, or it is no Python.
+    """
+    path = Path(script).resolve()
+    if not path.is_file():
+        raise WorldError(f"there is no script {os.fspath(script)!r}")
+    try:
+        return path, ast.parse(path.read_bytes(), str(path))
+    except (SyntaxError, ValueError) as error:
+        raise WorldError(f"{path.name} is no Python: {error}") from None
+
+
 def record_script(rank: int, peers: Peers, given: dict[str, Any]) -> Trace:
-    """Return the trace of a script that is run as one process of a world."""
+    """Return the trace of a script that is run as one rank of a world.
+
+    Args:
+        rank: The rank.
+        peers: The ranks that are recorded at the same time.
+        given: ``script``, its path; ``block``, its statements; ``args``, its
+            arguments; and ``options``, those of :class:`record`.
+    """
     script = given["script"]
-    sys.argv = [script, *given["args"]]
-    sys.path.insert(0, str(Path(script).parent))
-    block = record(rank=rank, **given["options"])
-    block.options = block.options._replace(peers=peers)
-    with suppress(Exception, SystemExit), block as trace:  # the error is in the trace
-        runpy.run_path(script, run_name="__main__")
-    return trace
+    namespace = vars(enter_main(Path(script), given["args"]))
+    code = compile(given["block"], script, "exec")
+    options = record(rank=rank, **given["options"]).options._replace(peers=peers)
+    recording = Recording(script, options=options, namespace=namespace)
+    error = None
+    try:
+        recording.guard.run(lambda: exec(code, namespace))  # noqa: S102  the user's code
+    except (Exception, SystemExit) as raised:  # noqa: BLE001  it is in the trace
+        is_success = isinstance(raised, SystemExit) and not raised.code
+        error = None if is_success else raised
+    text = Path(script).read_text("utf-8", errors="replace")
+    return recording.finish(error, namespace, CellSource(text=text, file=script))
+
+
+def enter_main(path: Path, args: Sequence[str]) -> ModuleType:
+    """Make the ``__main__`` of a script, and set ``sys.argv`` and ``sys.path``."""
+    main = ModuleType("__main__")
+    vars(main).update(__file__=str(path), __cached__=None, __builtins__=__builtins__)
+    sys.modules["__main__"] = main
+    sys.argv = [str(path), *args]
+    sys.path.insert(0, str(path.parent))
+    return main
 
 
 def read_ranks(ranks: str | Sequence[int], world: int) -> tuple[int, ...]:

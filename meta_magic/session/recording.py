@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain
 from types import CodeType, MappingProxyType
 from typing import Any, Final, TypeVar
@@ -63,7 +63,7 @@ from meta_magic.session.values_on_demand import ValuesOnDemand
 from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.torch_private.modes import DisableTorchFunction, dispatch_mode_stack
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.derived_facts import find_on_meta
+from meta_magic.trace.derived_facts import StoragesOnMeta
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Options, ValueLimits
 from meta_magic.trace.program import Program
@@ -328,18 +328,11 @@ def make_world_contexts(
         with DisableTorchFunction():
             values.note_received(registry.read(tensor))
 
-    @lru_cache(maxsize=1)
-    def find_now(_n_calls: int) -> set[int]:
-        return find_on_meta(programs.snapshot(), registry.on_meta)
-
-    def has_on_meta(tensors: list[Tensor]) -> bool:
-        with DisableTorchFunction():
-            found = registry.find_storages(tensors)
-        return not find_now(write.clock.now).isdisjoint(found)
-
+    followed = StoragesOnMeta()
+    plan.find_derived = lambda: followed.follow(programs.snapshot(), registry.on_meta)
     contexts = (
         planned_world.PlannedWorld(options.world),
-        torch_on_meta.TorchOnMeta(plan, has_on_meta),
+        torch_on_meta.TorchOnMeta(plan),
     )
     if options.peers is None:
         return contexts

@@ -137,6 +137,10 @@ CHECK_OF_DDP: Final = "_verify_param_shape_across_processes"
 """The function by which DDP compares parameters: its C++ reads them, also on meta."""
 
 
+TIMEOUT: Final = "_get_default_timeout"
+"""The function that warns where torch is built without the backend of a script."""
+
+
 def has_group() -> bool:
     """Whether this process is in a process group."""
     return distributed.is_available() and distributed.is_initialized()

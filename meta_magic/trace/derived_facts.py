@@ -43,32 +43,48 @@ def first_operators(program: Program) -> NDArray[np.int64]:
     return np.maximum.accumulate(first)
 
 
-def find_on_meta(program: Program, named: Iterable[int] | None = None) -> set[int]:
+def find_on_meta(program: Program) -> set[int]:
     """Return the storages on meta by name, and those computed from them.
 
     ``with torch.device("meta"): model = build()`` takes no memory on the CPU either,
     nor do its results, until ``to_empty`` or a move puts them on a device. The set is
     empty where the kernels of meta are recorded: there everything is on meta.
-
-    Args:
-        program: The program.
-        named: Those on meta by name, while the program is recorded.
     """
-    found = {*(program.facts.on_meta if named is None else named)}
-    if not found or program.as_device == "meta":
-        return set()
-    words = memoryview(program.words).cast("I")
-    storage_by_tensor = memoryview(program.storage_by_tensor).cast("I")
-    for index, number in enumerate(program.signature_numbers()):
-        signature = program.signatures[number]
-        start, end = program.offsets[index] + HEADER, program.offsets[index + 1]
-        storages = [storage_by_tensor[tensor] for tensor in words[start:end]]
-        inputs = storages[: len(signature.inputs)]
-        if not found.isdisjoint(inputs):
-            made = zip(storages[len(inputs) :], signature.outputs, strict=True)
-            unnamed = [storage for storage, g in made if g.placement is None]
-            found.update(set(unnamed).difference(inputs))
-    return found
+    return StoragesOnMeta().follow(program, program.facts.on_meta)
+
+
+class StoragesOnMeta:
+    """Follows which storages are on meta, as :func:`find_on_meta` finds them."""
+
+    def __init__(self) -> None:
+        self._found: set[int] = set()
+        self._n_followed = 0
+
+    def follow(self, program: Program, named: Iterable[int]) -> set[int]:
+        """Return the storages that are on meta now.
+
+        Args:
+            program: What was recorded until now.
+            named: The storages that the code put on meta by name until now.
+        """
+        found = self._found
+        found.update(named)
+        if not found or program.as_device == "meta":
+            return set()
+        words = memoryview(program.words).cast("I")
+        storage_by_tensor = memoryview(program.storage_by_tensor).cast("I")
+        offsets = program.offsets
+        for index in range(self._n_followed, len(offsets) - 1):
+            signature = program.signatures[words[offsets[index]]]
+            start, end = offsets[index] + HEADER, offsets[index + 1]
+            storages = [storage_by_tensor[tensor] for tensor in words[start:end]]
+            inputs = storages[: len(signature.inputs)]
+            if not found.isdisjoint(inputs):
+                made = zip(storages[len(inputs) :], signature.outputs, strict=True)
+                unnamed = [storage for storage, g in made if g.placement is None]
+                found.update(set(unnamed).difference(inputs))
+        self._n_followed = len(offsets) - 1
+        return found
 
 
 class AssumedNumbers:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from meta_magic.explain.lineage.lineage_records import Lineage
     from meta_magic.trace.calls import TensorMetadata
     from meta_magic.trials.fit import Candidates, Fit
+    from meta_magic.trials.sweeps import Sweep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,6 +278,45 @@ class Trace:
         from meta_magic.trials.fit import fit_trace  # noqa: PLC0415
 
         return fit_trace(self, device, vary or {}, choices, suggest=suggest)
+
+    def sweep(
+        self,
+        vary: "Mapping[str, Sequence[int]]",
+        device: str,
+        choices: "Sequence[Sequence[str]]" = ((),),
+        links: str = "nvlink4-ib400",
+    ) -> "Sweep":
+        """Return what the block needs at each combination of sizes and choices.
+
+        Each is a recording of its own, in a child process that may change nothing
+        outside of itself: bytes at the peak, FLOPs, bytes sent, and estimated seconds.
+        A combination with which the block fails is a row with the reason.
+
+        Args:
+            vary: Names of variables with sizes, in the block or outside of it, and the
+                values of each: positive integers.
+            device: An accelerator, by its name in ``devices.toml``.
+            choices: Sets of changes of the block, each as in :meth:`fit`; ``()`` is the
+                block as it is.
+            links: How accelerators are connected, by the name in ``links.toml``.
+
+        Raises:
+            UnknownDeviceError: There is no such device, or no such links.
+            TrialError: The block cannot be run again at all, has no such name, or a
+                value is no positive integer.
+
+        Example:
+            >>> import meta_magic, torch
+            >>> rows = 8
+            >>> with meta_magic.record() as trace:
+            ...     x = torch.ones(rows, 10**6)
+            >>> sweep = trace.sweep({"rows": [1000, 8000]}, "t4")  # 16 GB, 4 MB each
+            >>> [(row.sizes["rows"], row.fits) for row in sweep]
+            [(1000, True), (8000, False)]
+        """
+        from meta_magic.trials.sweeps import sweep_trace  # noqa: PLC0415
+
+        return sweep_trace(self, vary, device, choices, links)
 
     @list_columns
     def to_pandas(self) -> "pd.DataFrame":

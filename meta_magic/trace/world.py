@@ -48,6 +48,14 @@ class World(NamedTuple):
         """The machine, from 0."""
         return self.rank // self.per_node
 
+    def count_nodes(self, ranks: Iterable[int], peer: int | None = None) -> int:
+        """Return how many machines a collective of some ranks spans.
+
+        With a peer, it is a message between that rank and the recorded one.
+        """
+        between = ranks if peer is None else (self.rank, peer)
+        return len({rank // self.per_node for rank in between})
+
 
 class Peers(NamedTuple):
     """The processes of a world that are recorded at the same time.

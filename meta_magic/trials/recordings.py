@@ -69,7 +69,7 @@ class Recordings:
             frozenset((n, size) for n, size in own.items() if size != self.read_size(n))
             for own in sizes
         ]
-        trace = self._find_trace(*{name for own in sizes for name in own})
+        trace = self.find_trace(*{name for own in sizes for name in own})
         known = self._samples.setdefault((trace is self._trace, choices), {})
         if not (known or choices) and trace is self._trace:
             known[frozenset()] = take_sample(trace)
@@ -107,7 +107,7 @@ class Recordings:
         """The block with the cells and files that it rests on."""
         return join_slice(self._trace)
 
-    def _find_trace(self, *names: str) -> Trace:
+    def find_trace(self, *names: str) -> Trace:
         """Return what runs again if names vary: the block, or the cells before, too."""
         joined = self.joined
         if joined is None or joined.names.isdisjoint(names):
@@ -137,7 +137,7 @@ class Recordings:
             TrialError: The name's value is no positive integer.
         """
         if name not in self._current:
-            trace = self._find_trace(name)
+            trace = self.find_trace(name)
             self._current[name] = read_size(trace, name, self._prepare)
         return self._current[name]
 

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from meta_magic.errors import TrialError
+from meta_magic.torch_private.distributed import local_of
 from meta_magic.trials.accumulation import ACCUMULATION
 
 BLOCK: Final = 256
@@ -52,7 +53,7 @@ class PackedAdam(Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     if not self.state[parameter]:
-                        self.state[parameter] = self._make_state(parameter)
+                        self.state[parameter] = self._make_state(local_of(parameter))
                     parameter.sub_(parameter.grad)
         return loss
 

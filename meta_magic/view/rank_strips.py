@@ -14,7 +14,6 @@ from meta_magic.trace.sent import Sent
 from meta_magic.trace.units import format_bytes
 from meta_magic.trace.world import World, describe_ranks
 from meta_magic.view.scripts import read_styles
-from meta_magic.view.world_payload import count_nodes
 
 if TYPE_CHECKING:
     from meta_magic.ranks.recorded_ranks import Ranks
@@ -91,7 +90,7 @@ def draw_ticks(trace: "Trace", n_ops: int) -> Iterator[str]:
     ticks: dict[tuple[float, str, int], list[Sent]] = {}
     for sent in trace.sent:
         x = round(LABEL + (sent.index + 0.5) * WIDTH / n_ops, 1)
-        n_nodes = count_nodes(world, sent.ranks, sent.peer)
+        n_nodes = world.count_nodes(sent.ranks, sent.peer)
         height = ACROSS if n_nodes > 1 else WITHIN
         ticks.setdefault((x, sent.kind, height), []).append(sent)
     for (x, kind, height), found in ticks.items():

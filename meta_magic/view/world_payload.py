@@ -43,12 +43,6 @@ def read_facts(sent: Sent) -> tuple[Any, ...]:
     return sent.kind, sent.ranks, sent.peer, sent.nbytes, sent.dtype, sent.reduce
 
 
-def count_nodes(world: World, ranks: tuple[int, ...], peer: int | None) -> int:
-    """Return how many machines a collective, or a message to a peer, spans."""
-    between = ranks if peer is None else (world.rank, peer)
-    return len({rank // world.per_node for rank in between})
-
-
 def write_sent(facts: tuple[Any, ...], world: World) -> dict[str, Any]:
     """Return a collective: its group as text, and how many machines the group spans."""
     kind, ranks, peer, nbytes, dtype, reduce = facts
@@ -56,7 +50,7 @@ def write_sent(facts: tuple[Any, ...], world: World) -> dict[str, Any]:
         "kind": kind,
         "ranks": describe_ranks(ranks),
         "n_ranks": len(ranks),
-        "n_nodes": count_nodes(world, ranks, peer),
+        "n_nodes": world.count_nodes(ranks, peer),
         "peer": -1 if peer is None else peer,
         "nbytes": nbytes,
         "dtype": dtype,

@@ -64,6 +64,9 @@ ASKING: Final = frozenset({activation.__file__, transformer.__file__})
 DISTRIBUTED: Final = inspect.getfile(distributed).removesuffix("__init__.py")
 """The folder whose files choose backends by the device of a tensor."""
 
+FSDP: Final = f"{DISTRIBUTED}fsdp"
+"""The folder whose files move parameters to a GPU, though the code names none."""
+
 DESCRIBING: Final = inspect.getfile(MetaConverter)
 """The file that asks for the device of a tensor to make a fake one of it."""
 
@@ -108,10 +111,11 @@ class DeviceQuestions:
             return as_fake(placement or self._plan.home)
         if placement is not None:
             return placement
-        is_on_meta = self._plan.is_on_meta(tensor)
+        is_on_meta = self._plan.is_on_meta(local_of(tensor))
         if code.co_filename.startswith(DISTRIBUTED) and not is_on_meta:
             # Where the code names GPUs, DDP moves inputs that are not on a GPU yet.
-            return CPU if NamedDevices.exist else self._plan.home
+            is_moved = NamedDevices.exist or code.co_filename.startswith(FSDP)
+            return CPU if is_moved else self._plan.home
         if gets_reported_device(asker):
             return self._plan.home
         return ON_META if is_on_meta else META

@@ -214,6 +214,48 @@ def test_parameters_that_stay_on_meta_are_refused_as_on_a_real_rank():
         model(torch.ones(2, 4))
 
 
+def test_fully_shard_moves_a_model_for_which_no_device_is_named():
+    from torch.distributed.fsdp import fully_shard
+
+    with record(world=4, as_device="cuda:4") as trace:
+        begin("nccl")
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        for layer in model:
+            fully_shard(layer)
+        model(torch.ones(2, 8, device="cuda")).sum().backward()
+    places = [t.place for node in trace.modules[0].walk() for t in node.tensors]
+    assert places == [torch.device("cuda", 0)] * 4
+    assert trace.notes == ()
+
+
+def test_fully_shard_leaves_what_is_computed_from_a_model_on_meta():
+    from torch.distributed.fsdp import fully_shard
+
+    with record(world=4, as_device="cuda:4") as trace:
+        begin("nccl")
+        other = torch.ones(3, device="cuda")
+        with torch.device("meta"):
+            model = nn.Linear(8, 8)
+        model = model.to(torch.bfloat16)
+        fully_shard(model)
+        assert [p.device.type for p in model.parameters()] == ["meta", "meta"]
+        model.to_empty(device="cuda")
+        model(torch.ones(2, 8, device="cuda", dtype=torch.bfloat16))
+    assert other.shape == (3,)
+    model_nbytes = 2 * (8 * 8 + 8)  # FSDP makes a few small tensors of its own
+    assert trace.memory.peak_by_place.get("cpu", 0) < model_nbytes / 4
+
+
+def test_a_message_to_another_machine_takes_the_network_of_the_recorded_rank():
+    with record(world=4, rank=2, per_node=2) as trace:
+        begin()
+        dist.send(torch.ones(10**6), 3)
+        dist.send(torch.ones(10**6), 0)
+    near, far = (8.4e-6 + 3.4e-6 + 4e6 / 450e9), (8.4e-6 + 14e-6 + 4e6 / 50e9)
+    time = trace.step_time("h100-sxm", "nvlink4-ib400")
+    assert time.communication == pytest.approx(near + far)
+
+
 def test_the_time_of_a_step_overlaps_what_does_not_wait():
     with record(world=8) as trace:
         begin()

@@ -20,6 +20,7 @@ from meta_magic.torch_private.distributed import (
     CHECK_OF_DDP,
     FAKE,
     NEW_GROUP,
+    TIMEOUT,
     clear_sharding_caches,
     register_fake,
     set_backend,
@@ -77,7 +78,11 @@ class PlannedWorld(Replacements):
         self._hook = sys.excepthook  # init_process_group replaces it
         self.replace_here(
             distributed_c10d,
-            {"rendezvous": self._rendezvous, NEW_GROUP: self._make_group},
+            {
+                "rendezvous": self._rendezvous,
+                NEW_GROUP: self._make_group,
+                TIMEOUT: lambda *_: distributed_c10d.default_pg_timeout,
+            },
         )
         for module in (distributed, distributed_c10d):
             self.replace_here(module, {"is_nccl_available": lambda _: True})

@@ -34,15 +34,11 @@ class TorchOnMeta(Replacements):
 
     Args:
         plan: Knows the planned devices.
-        has_on_meta: Whether the code put one of some tensors on meta by name.
     """
 
-    def __init__(
-        self, plan: DevicePlan, has_on_meta: Callable[[list[Tensor]], bool]
-    ) -> None:
+    def __init__(self, plan: DevicePlan) -> None:
         super().__init__()
         self._plan = plan
-        self._has_on_meta = has_on_meta
         self._placement: torch.device | None = None
 
     def __enter__(self) -> None:
@@ -82,7 +78,7 @@ class TorchOnMeta(Replacements):
 
     def _check_shards(self, plain: Any, group: Any) -> None:
         """Refuse the parameters that the code put on meta by name, and no others."""
-        if self._has_on_meta(list_shards(group)):
+        if any(map(self._plan.is_on_meta, list_shards(group))):
             with DisableTorchFunction():  # it sees the device meta
                 plain(group)
 
