@@ -43,6 +43,7 @@ UP = {
     ("trials.sandbox", "magic.reports"): "a child of a kernel must not speak for it",
     ("trace.trace", "cost.costs"): "Trace.cost, as well",
     ("trace.trace", "trials.fit"): "Trace.fit(), as well",
+    ("trace.trace", "trials.sweeps"): "Trace.sweep(), as well",
     ("trace.trace", "cost.memory_timeline"): "Trace.memory, as well",
     ("trace.trace", "cost.step_times"): "Trace.step_time(), as well",
     ("trace.trace", "cost.program_columns"): "Trace.columns, for both of these",
