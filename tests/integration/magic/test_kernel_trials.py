@@ -19,13 +19,17 @@ ASK = """
 from meta_magic.trials.trial import ask_trial
 def shapes(trace, variables):
     return [call.outputs[0].shape for call in trace.ops][-1], variables["kept"]
-ask_trial(_meta, shapes, {"B": 9})
 """
+
+
+@pytest.fixture(autouse=True, scope="module")
+def names_for_trials(kernel):
+    assert kernel.run(ASK).status == "ok"
 
 
 def test_a_cell_is_recorded_again_and_says_nothing(kernel):
     assert kernel.run(CELL.strip()).status == "ok"
-    asked = kernel.run(ASK)
+    asked = kernel.run('ask_trial(_meta, shapes, {"B": 9})')
     assert asked.value == "((9, 2), 'first')"
     assert asked.stream("stdout") == asked.stream("stderr") == ""
     assert [out for out in asked.outputs if "shown" in str(out)] == []
