@@ -9,6 +9,8 @@ from meta_magic.view.payload import pack
 from meta_magic.view.scripts import join_scripts, join_styles
 from tests.browser.lab import (
     CHROMIUM,
+    CLOSE,
+    OPEN,
     open_chromium,
     open_in_lab,
     run_lab,
@@ -29,15 +31,18 @@ def browser():
         yield browser
 
 
-@pytest.fixture
-def page(browser):
-    """An empty page; its script errors are in ``errors``, logged ones in ``logged``."""
+def open_page(browser):
+    """Yield an empty page, with its errors: ``errors`` of scripts, ``logged`` ones."""
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     page.errors, page.logged = [], []
     page.on("pageerror", lambda error: page.errors.append(str(error)))
     page.on("console", lambda m: m.type == "error" and page.logged.append(m.text))
     yield page
     page.close()
+
+
+page = pytest.fixture(open_page)
+lab_page = pytest.fixture(open_page, scope="module")
 
 
 @pytest.fixture
@@ -56,18 +61,29 @@ def lab(tmp_path_factory):
         yield url, root
 
 
-@pytest.fixture
-def open_notebook(lab, page):
-    """Open a notebook of the given cells; the page, when its kernel is idle."""
+def open_notebooks(lab, lab_page):
+    """Open a notebook of the given cells; the page, when its kernel is idle.
+
+    The tests of a file share a page, because JupyterLab takes seconds to load.
+    """
     url, root = lab
+    lab_page.errors.clear()
+    lab_page.logged.clear()
 
     def open_cells(name, *cells):
         write_notebook(root / name, *cells)
-        open_in_lab(page, url, name)
-        return page
+        if lab_page.evaluate("() => Boolean(window.jupyterapp)"):
+            lab_page.evaluate(OPEN, name)
+        else:
+            open_in_lab(lab_page, url, name)
+        return lab_page
 
     yield open_cells
-    page.evaluate("() => jupyterapp.shell.currentWidget?.sessionContext.shutdown()")
+    lab_page.evaluate(CLOSE)
+
+
+open_notebook = pytest.fixture(open_notebooks)
+open_shared_notebook = pytest.fixture(open_notebooks, scope="module")
 
 
 @pytest.fixture

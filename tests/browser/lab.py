@@ -15,7 +15,10 @@ from tempfile import TemporaryDirectory
 import nbformat
 
 __all__ = [
+    "CHANGE",
     "CHROMIUM",
+    "CLOSE",
+    "OPEN",
     "READY",
     "RUN",
     "open_chromium",
@@ -37,6 +40,27 @@ READY = """async () => {
   }
   throw new Error('the kernel never was idle');
 }"""
+
+OPEN = f"""async path => {{
+  await jupyterapp.commands.execute('docmanager:open', {{ path }});
+  return await ({READY})();
+}}"""
+"""Opens a notebook in a page that shows JupyterLab; returns when its kernel is idle."""
+
+CLOSE = """async () => {
+  const widget = jupyterapp.shell.currentWidget;
+  await widget?.sessionContext?.shutdown();
+  widget?.dispose();
+}"""
+"""Ends the kernel of the open notebook, and closes it without a question."""
+
+CHANGE = """async ([i, source]) => {
+  const { content } = jupyterapp.shell.currentWidget;
+  content.model.sharedModel.cells[i].source = source;
+  content.activeCellIndex = i;
+  await jupyterapp.commands.execute('notebook:clear-cell-output');
+}"""
+"""Gives a cell another source, and no output."""
 
 RUN = """async i => {
   jupyterapp.shell.currentWidget.content.activeCellIndex = i;

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.browser.lab import RUN
+from tests.browser.lab import CHANGE, RUN
 
 pytestmark = pytest.mark.browser
 
@@ -25,13 +25,33 @@ SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
 WAIT = 60_000
 
 
-@pytest.fixture
-def report(open_notebook, expect):
-    """The live report of a model of twelve blocks, in the page ``report.page``."""
-    page = open_notebook("report.ipynb", f"{LOAD}\n{BLOCK}", MODEL, "pass")
+@pytest.fixture(scope="module")
+def opened(open_shared_notebook):
+    """A notebook whose first cell ran."""
+    page = open_shared_notebook("report.ipynb", f"{LOAD}\n{BLOCK}", MODEL, "pass")
     page.evaluate(RUN, 0)
-    page.evaluate(RUN, 1)
-    live = page.locator(".mm-live:not(.mm-root)")
+    return page
+
+
+@pytest.fixture
+def run_cell(opened, expect):
+    """Give the second cell another source, and run it; the page."""
+    opened.errors.clear()
+    opened.logged.clear()
+
+    def change_and_run(source):
+        opened.evaluate(CHANGE, [1, source])
+        expect(opened.locator(".mm-root")).to_have_count(0)
+        opened.evaluate(f"() => {{ ({RUN})(1) }}")
+        return opened
+
+    return change_and_run
+
+
+@pytest.fixture
+def report(run_cell, expect):
+    """The live report of a model of twelve blocks, in the page ``report.page``."""
+    live = run_cell(MODEL).locator(".mm-live:not(.mm-root)")
     expect(live).to_be_visible(timeout=WAIT)
     return live
 
@@ -168,6 +188,51 @@ def test_a_line_of_the_source_shows_the_shapes_it_made(report, expect):
     expect(line.first).to_contain_text("(3, 2)")
 
 
+def test_twenty_reruns_leave_one_live_report(report, expect):
+    page = report.page
+    for _ in range(20):
+        page.evaluate(RUN, 1)
+    expect(page.locator(".mm-live:not(.mm-root)")).to_have_count(1, timeout=WAIT)
+    expect(page.locator(".mm-root")).to_have_count(1)
+    assert page.errors == []
+
+
+def test_a_failed_cell_shows_what_ran(run_cell, expect):
+    page = run_cell("%%meta\ntorch.ones(2) @ torch.ones(3, 4)")
+    rule = "dimension 0 of torch.ones(2) (2) must equal"
+    expect(page.locator(".mm-why").first).to_contain_text(rule, timeout=WAIT)
+    live = page.locator(".mm-live:not(.mm-root)").last
+    live.get_by_text("Recording: 3 operators up to line 2").click()
+    expect(live).to_contain_text("stopped by RuntimeError")
+    expect(live.get_by_role("row").filter(has_text="aten.ones")).to_have_count(2)
+    assert page.errors == []
+
+
+def test_an_empty_cell_has_one_line(run_cell, expect):
+    page = run_cell("%%meta\nx = 1")
+    outputs = page.locator(".jp-OutputArea-output")
+    expect(outputs).to_have_count(1, timeout=WAIT)
+    expect(outputs).to_contain_text("0 operators")
+    expect(page.get_by_role("tab", name="Flow")).to_have_count(0)
+    assert page.errors == []
+
+
+def test_hostile_names_are_text_in_every_view(run_cell, expect):
+    name = "<img src=x onerror=pwned=1>"
+    page = run_cell(
+        f"%%meta\nnames = '{name}', 'x' * 500, 'אבג 🤖'\n"
+        "model = nn.ModuleDict({name: nn.Linear(2, 2) for name in names})\n"
+        "model[names[0]](torch.ones(1, 2))"
+    )
+    live = page.locator(".mm-live:not(.mm-root)")
+    expect(live).to_be_visible(timeout=WAIT)
+    for view in ("Modules", "Flow", "Operators", "Source"):
+        expect(show(live, view)).to_contain_text(re.compile("img src|addmm|Linear"))
+    assert page.evaluate("() => window.pwned") is None
+    assert page.errors == []
+
+
+# The last one, because it ends the kernel.
 def test_the_saved_notebook_shows_the_report_without_a_kernel(report, expect):
     page = report.page
     page.evaluate(SAVE)
@@ -183,58 +248,4 @@ def test_the_saved_notebook_shows_the_report_without_a_kernel(report, expect):
     saved.get_by_role("tab", name="Flow").click()
     expect(saved.get_by_role("treeitem").first).to_be_visible()
     expect(page.get_by_text("Error displaying widget")).to_be_hidden()
-    assert page.errors == []
-
-
-def test_twenty_reruns_leave_one_live_report(report, expect):
-    page = report.page
-    for _ in range(20):
-        page.evaluate(RUN, 1)
-    expect(page.locator(".mm-live:not(.mm-root)")).to_have_count(1, timeout=WAIT)
-    expect(page.locator(".mm-root")).to_have_count(1)
-    assert page.errors == []
-
-
-def test_a_failed_cell_shows_what_ran(open_notebook, expect):
-    page = open_notebook(
-        "failed.ipynb", LOAD, "%%meta\ntorch.ones(2) @ torch.ones(3, 4)"
-    )
-    page.evaluate(RUN, 0)
-    page.evaluate(f"() => {{ ({RUN})(1) }}")
-    rule = "dimension 0 of torch.ones(2) (2) must equal"
-    expect(page.locator(".mm-why").first).to_contain_text(rule, timeout=WAIT)
-    live = page.locator(".mm-live:not(.mm-root)").last
-    live.get_by_text("Recording: 3 operators up to line 2").click()
-    expect(live).to_contain_text("stopped by RuntimeError")
-    expect(live.get_by_role("row").filter(has_text="aten.ones")).to_have_count(2)
-    assert page.errors == []
-
-
-def test_an_empty_cell_has_one_line(open_notebook, expect):
-    page = open_notebook("empty.ipynb", LOAD, "%%meta\nx = 1")
-    page.evaluate(RUN, 0)
-    page.evaluate(RUN, 1)
-    outputs = page.locator(".jp-OutputArea-output")
-    expect(outputs).to_have_count(1, timeout=WAIT)
-    expect(outputs).to_contain_text("0 operators")
-    expect(page.get_by_role("tab", name="Flow")).to_have_count(0)
-    assert page.errors == []
-
-
-def test_hostile_names_are_text_in_every_view(open_notebook, expect):
-    name = "<img src=x onerror=pwned=1>"
-    page = open_notebook(
-        "hostile_report.ipynb",
-        LOAD,
-        f"%%meta\nnames = '{name}', 'x' * 500, 'אבג 🤖'\n"
-        "model = nn.ModuleDict({name: nn.Linear(2, 2) for name in names})\n"
-        "model[names[0]](torch.ones(1, 2))",
-    )
-    page.evaluate(RUN, 0)
-    page.evaluate(RUN, 1)
-    live = page.locator(".mm-live:not(.mm-root)")
-    expect(live).to_be_visible(timeout=WAIT)
-    for view in ("Modules", "Flow", "Operators", "Source"):
-        expect(show(live, view)).to_contain_text(re.compile("img src|addmm|Linear"))
-    assert page.evaluate("() => window.pwned") is None
     assert page.errors == []
