@@ -60,7 +60,9 @@ def find_lives(program: Program, columns: Columns) -> Lives:
     ]
     more = np.asarray(others, np.int64).reshape(-1, 4)
     storage, nbytes, start, stop = np.concatenate((rows[is_plain], more)).T
-    arrays = find_arrays(program, columns, first).tolist()
+    # A recording copies the values for x.numpy(); on the CPU it is the tensor's memory.
+    used, tensors = find_used_by(NUMPY, program, columns, first)
+    arrays = used[columns.is_made[tensors]].tolist()
     is_without = np.isin(storage, [*find_on_meta(program), *arrays])
     return Lives(
         storage=storage,
@@ -84,7 +86,13 @@ def find_plain(program: Program, columns: Columns, first: Integers) -> Integers:
     is_used = first >= 0
     nbytes[is_used] = columns.nbytes[first[is_used]]
     start[is_used] = columns.call[first[is_used]]
-    for storage in find_assigned_numbers(program, columns, first):
+    # In x[i] = 7.0 torch makes a tensor of the number before it takes the part x[i],
+    # and only later an operator reads the number.
+    used, tensors = find_used_by(SETITEM, program, columns, first)
+    is_number = ~columns.is_made[tensors] & (
+        columns.nbytes[tensors] <= MAX_NUMBER_NBYTES
+    )
+    for storage in used[is_number]:
         while columns.goes_on[start[storage]]:
             start[storage] -= 1
     for storage, known in program.nbytes_by_storage:
@@ -101,37 +109,15 @@ def read_deaths(program: Program) -> Integers:
     return words.astype(np.int64).reshape(-1, 2)
 
 
-def find_assigned_numbers(
-    program: Program, columns: Columns, first: Integers
-) -> Integers:
-    """Return the storages of numbers in ``x[i] = 7.0``.
-
-    torch makes a tensor of the number before it takes the part ``x[i]``; the operator
-    that reads the number comes later.
-    """
-    functions = [site.function == SETITEM for site in program.call_sites]
-    is_assigning = np.asarray([*functions, False], np.bool_)[columns.call_site]
+def find_used_by(
+    function: str, program: Program, columns: Columns, first: Integers
+) -> tuple[Integers, Integers]:
+    """Return the storages that a function used first, and their first tensors."""
+    is_of = [site.function == function for site in program.call_sites]
+    is_used = np.asarray([*is_of, False], np.bool_)[columns.call_site]
     used = np.flatnonzero(first >= 0)
-    tensors = first[used]
-    is_number = ~columns.is_made[tensors] & is_assigning[columns.call[tensors]]
-    is_number &= columns.nbytes[tensors] <= MAX_NUMBER_NBYTES
-    numbers: Integers = used[is_number]
-    return numbers
-
-
-def find_arrays(program: Program, columns: Columns, first: Integers) -> Integers:
-    """Return the storages of arrays that ``x.numpy()`` made.
-
-    A recording copies the values; on the CPU an array is the memory of its tensor.
-    """
-    functions = [site.function == NUMPY for site in program.call_sites]
-    is_reading = np.asarray([*functions, False], np.bool_)[columns.call_site]
-    used = np.flatnonzero(first >= 0)
-    tensors = first[used]
-    arrays: Integers = used[
-        columns.is_made[tensors] & is_reading[columns.call[tensors]]
-    ]
-    return arrays
+    used = used[is_used[columns.call[first[used]]]]
+    return used, first[used]
 
 
 def find_changes(

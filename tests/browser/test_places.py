@@ -27,6 +27,7 @@ WATCH = """() => {
   window.heights = new Set();
   const cell = document.querySelectorAll(".jp-CodeCell")[1];
   const look = () => {
+    if (!cell.isConnected) return;
     heights.add(Math.round(cell.getBoundingClientRect().height));
     requestAnimationFrame(look);
   };

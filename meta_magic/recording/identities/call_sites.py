@@ -121,7 +121,7 @@ class FrameKinds:
         elif file.startswith(OWN) or is_stdlib(file):
             kind = 0
         if code.co_name in INIT_METHODS:
-            name = name_first_argument(code)
+            name = code.co_varnames[0] if code.co_varnames else ""
             if isinstance(frame.f_locals.get(name), nn.Module):
                 kind |= INIT | MODULE
                 self._name_by_code[id(code)] = name
@@ -155,11 +155,6 @@ def is_library(file: str) -> bool:
 def is_stdlib(file: str) -> bool:
     """Whether ``file`` belongs to Python itself."""
     return file.startswith(STDLIB) and not any(part in file for part in PACKAGES)
-
-
-def name_first_argument(code: CodeType) -> str:
-    """Return the name of the first argument of a function; "" if it has none."""
-    return code.co_varnames[0] if code.co_varnames else ""
 
 
 Site: TypeAlias = tuple[int, int]

@@ -192,11 +192,6 @@ def is_counted(op: str) -> bool:
         return False
 
 
-def is_uncounted(op: str) -> bool:
-    """Whether torch does not count each write of an operator."""
-    return not is_counted(op)
-
-
 def find_uncounted_versions(
     program: Program,
     refs: Iterable[StorageRef],
@@ -215,7 +210,7 @@ def find_uncounted_versions(
     Returns:
         What :attr:`Origin.counters` holds.
     """
-    suspects = aliased | program.count_writes(is_uncounted).keys()
+    suspects = aliased | program.count_writes(lambda op: not is_counted(op)).keys()
     if not suspects:
         return {}
     n_known = Counter(storage for storage, _ in known)

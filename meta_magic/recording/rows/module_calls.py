@@ -26,7 +26,12 @@ from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.identities.nested_tensors import is_traced
 from meta_magic.recording.identities.storages import Clock
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.rows.module_trees import ModuleNumbers, Tree, describe_tree
+from meta_magic.recording.rows.module_trees import (
+    ModuleNumbers,
+    Tree,
+    describe_columns,
+    walk_tree,
+)
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.distributed import local_of
 from meta_magic.torch_private.interrupts import uninterrupted
@@ -281,8 +286,9 @@ class ModuleCallRecorder:
         number = self._numbers.of(module)
         if number in self._built:
             if number not in self.early_trees:
-                tree = describe_tree(self._registry, self._numbers, module)
-                self.early_trees[number] = tree
+                self.early_trees[number] = describe_columns(
+                    self._registry, self._numbers, walk_tree(module)
+                )
         else:
             self._held[number] = module
 

@@ -159,26 +159,6 @@ class Tree:
         return replace(self, node=node, versions={})
 
 
-def describe_tree(
-    registry: TensorRegistry,
-    numbers: ModuleNumbers,
-    root: nn.Module,
-    name: str = "",
-    calls: CallsByModule | None = None,
-) -> Tree:
-    """Return the description of ``root`` and all below it.
-
-    Args:
-        registry: Numbers of tensors and storages.
-        numbers: Numbers of modules.
-        root: The module.
-        name: Name of the variable that holds it.
-        calls: First call and number of calls of each module, by its number; None
-            while the recording runs, when no code of the modules may run.
-    """
-    return describe_columns(registry, numbers, walk_tree(root), name, calls)
-
-
 class TreeColumns(NamedTuple):
     """The modules of a tree, once for each path, parents first.
 
@@ -233,10 +213,19 @@ def describe_columns(
     registry: TensorRegistry,
     numbers: ModuleNumbers,
     columns: TreeColumns,
-    name: str,
-    calls: CallsByModule | None,
+    name: str = "",
+    calls: CallsByModule | None = None,
 ) -> Tree:
-    """Return the description of the modules of a tree."""
+    """Return the description of the modules of a tree.
+
+    Args:
+        registry: Numbers of tensors and storages.
+        numbers: Numbers of modules.
+        columns: The modules.
+        name: Name of the variable that holds the root.
+        calls: First call and number of calls of each module, by its number; None
+            while the recording runs, when no code of the modules may run.
+    """
     registry.note_deaths()
     columns = columns._replace(names=(name, *columns.names[1:]))
     found = [*map(numbers.of, columns.modules)]

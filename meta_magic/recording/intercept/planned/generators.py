@@ -144,12 +144,11 @@ class PlannedSeeds:
             "initial_seed": lambda: self._find().initial_seed() ^ ELSEWHERE,
             "get_rng_state": self._get,
             "set_rng_state": self._set,
-            "get_rng_state_all": lambda: [self._get(i) for i in self._list_indices()],
+            "get_rng_state_all": lambda: [
+                self._get(i) for i in range(self._plan.n_accelerators or 1)
+            ],
             "set_rng_state_all": self._set_all,
         }
-
-    def _list_indices(self) -> range:
-        return range(self._plan.n_accelerators or 1)
 
     def _read(self, device: Any = None) -> torch.device:
         is_named = device not in ("cuda", None)

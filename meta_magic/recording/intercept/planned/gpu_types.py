@@ -74,6 +74,10 @@ class GpuProperties:
     is_multi_gpu_board: int = 0
 
 
+def do_nothing(*_: Any, **__: Any) -> None:
+    """Replace a function that only acts on a GPU, or waits for it."""
+
+
 class Event:
     """An event; the time between two events is the time of the recording."""
 
@@ -92,11 +96,7 @@ class Event:
         """Return True: nothing runs besides the cell."""
         return True
 
-    def synchronize(self) -> None:
-        """Wait for nothing."""
-
-    def wait(self, stream: Any = None) -> None:
-        """Wait for nothing."""
+    synchronize = wait = do_nothing
 
 
 class Stream(torch.Stream):
@@ -123,18 +123,11 @@ class Stream(torch.Stream):
         """Whether all work is done."""
         return True
 
-    def synchronize(self) -> None:
-        """Wait for nothing."""
+    synchronize = wait_event = wait_stream = do_nothing
 
     def is_capturing(self) -> bool:
         """Whether a graph is captured."""
         return False
-
-    def wait_event(self, event: Any) -> None:
-        """Wait for nothing."""
-
-    def wait_stream(self, stream: Any) -> None:
-        """Wait for nothing."""
 
     def record_event(self, event: Any = None) -> Any:
         """Return an event that is recorded now."""
@@ -208,10 +201,6 @@ def find_index(plan: DevicePlan, device: Any) -> int:
         return plan.current
     index: int | None = plan.read(device).index
     return plan.current if index is None else index
-
-
-def do_nothing(*_: Any, **__: Any) -> None:
-    """Replace a function that only acts on a GPU."""
 
 
 class TensorKind(type):
