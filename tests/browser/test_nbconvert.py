@@ -33,10 +33,10 @@ def convert(path, to, *options):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(params=["--to html", "--to html --execute"])
-def html(request, executed, tmp_path):
+@pytest.fixture(scope="module", params=["--to html", "--to html --execute"])
+def html(request, executed, tmp_path_factory):
     """The notebook as a page."""
-    path = tmp_path / "book.ipynb"
+    path = tmp_path_factory.mktemp("html") / "book.ipynb"
     if "--execute" in request.param:
         write_notebook(path, *CELLS)
         convert(path, "html", "--execute")
