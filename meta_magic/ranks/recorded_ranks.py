@@ -13,8 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from meta_magic.cost.advice.advice_records import Advice
 from meta_magic.errors import WorldError
 from meta_magic.ranks.nursery import run_side_by_side
+from meta_magic.ranks.rank_advice import advise_ranks
 from meta_magic.session.record import record
 from meta_magic.session.recording import Recording
 from meta_magic.trace.notes import CellSource
@@ -96,6 +98,15 @@ class Ranks(Mapping[int, Trace]):
         """Where recorded processes call other collectives than the others: hangs."""
         return find_mismatches({rank: trace.sent for rank, trace in self.items()})
 
+    @property
+    def advice(self) -> tuple[Advice, ...]:
+        """What follows from the ranks together; see ``Trace.advice`` for one of them.
+
+        ``batch``: data parallel ranks get inputs of different shapes; ``dropout``: they
+        draw the same masks.
+        """
+        return advise_ranks(self)
+
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row for each recorded process.
 
@@ -119,7 +130,7 @@ class Ranks(Mapping[int, Trace]):
 
     def __str__(self) -> str:
         lines = [describe_rank(rank, trace) for rank, trace in self.items()]
-        return "\n".join([*lines, *map(str, self.mismatches)])
+        return "\n".join([*lines, *map(str, (*self.mismatches, *self.advice))])
 
     def __repr__(self) -> str:
         return f"<Ranks {describe_ranks(list(self))}>"

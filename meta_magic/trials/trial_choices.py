@@ -271,6 +271,25 @@ def _replace_optimizers(make: Callable[[Any], Optimizer]) -> None:
         kind.__new__ = make_other  # type: ignore[method-assign,assignment]  # on purpose
 
 
+def _shard_optimizers(*_: str) -> None:
+    """Have each rank hold a part of the optimizer state, as ZeRO does."""
+    from torch.distributed.optim import (  # noqa: PLC0415  not in each build
+        ZeroRedundancyOptimizer,
+    )
+
+    def shard(kind: type[Optimizer]) -> Callable[..., Optimizer]:
+        def make(params: Any, *args: Any, **kwargs: Any) -> Optimizer:
+            if args:  # the learning rate
+                kwargs["lr"] = args[0]
+            return ZeroRedundancyOptimizer(params, optimizer_class=kind, **kwargs)
+
+        return make
+
+    for name, kind in [*vars(torch.optim).items()]:
+        if kind in _list_optimizers():
+            setattr(torch.optim, name, shard(kind))
+
+
 def _list_optimizers() -> list[type[Optimizer]]:
     found = vars(torch.optim).values()
     return [
@@ -306,6 +325,7 @@ CHOICES: Final[Mapping[str, Kind]] = MappingProxyType(
             lambda *_: _replace_optimizers(partial(PackedAdam, is_paged=True))
         ),
         "zeroed gradients": Kind(_zero_gradients),
+        "zero": Kind(_shard_optimizers),
     }
 )
 """All choices but accumulation, by name."""

@@ -21,6 +21,12 @@ from meta_magic.cost.advice.wasted_tensors import (
     find_idle_copies,
     find_wide_dtypes,
 )
+from meta_magic.cost.advice.world_advice import (
+    find_gathered_twice,
+    find_replicated_states,
+    find_small_messages,
+    find_whole_parameters,
+)
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
@@ -38,6 +44,10 @@ ADVISORS: Final[Mapping[str, Callable[[Evidence], Iterator[Advice]]]] = (
             "no gradient": find_missing_gradients,
             "tying": find_lost_initializations,
             "activations": find_costly_activations,
+            "replicated": find_replicated_states,
+            "unsharded": find_whole_parameters,
+            "gathered": find_gathered_twice,
+            "small messages": find_small_messages,
         }
     )
 )
@@ -52,6 +62,12 @@ def find_advice(trace: "Trace") -> tuple[Advice, ...]:
     program = trace.program.with_raised
     if not program.storage_by_tensor:
         return ()
-    evidence = Evidence(program=program, modules=trace.modules, memory=trace.memory)
+    evidence = Evidence(
+        program=program,
+        modules=trace.modules,
+        memory=trace.memory,
+        world=trace.world,
+        sent=() if trace.world is None else trace.sent,
+    )
     found = [advice for find in ADVISORS.values() for advice in find(evidence)]
     return tuple(sorted(found, key=lambda a: (-a.peak_nbytes, -a.nbytes)))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from meta_magic.cost.storage_lives import Lives
     from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.program import Program
+    from meta_magic.trace.sent import Sent
+    from meta_magic.trace.world import World
 
 
 LIBRARIES: Final = frozenset({"site-packages", "dist-packages"})
@@ -32,11 +34,16 @@ LIBRARIES: Final = frozenset({"site-packages", "dist-packages"})
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
-    """A program with the call that raised, its module trees, its memory over time."""
+    """A program with the call that raised, its module trees, its memory over time.
+
+    With the world that it was recorded for, and what the rank sends.
+    """
 
     program: "Program"
     modules: "tuple[ModuleNode, ...]"
     memory: "Memory"
+    world: "World | None" = None
+    sent: "tuple[Sent, ...]" = ()
 
     @property
     def columns(self) -> Columns:

@@ -1,0 +1,147 @@
+"""Advice on ranks: found where it was planted, silent on the mended program."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from meta_magic import record, record_ranks
+from meta_magic.cost.advice.advisors import find_advice
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+
+TRAIN = """%%meta -q --world 8
+import torch, torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer as Zero
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+layers = [torch.nn.Linear(64, 64, bias=False) for _ in range(8)]
+model = DistributedDataParallel(torch.nn.Sequential(*layers))
+optimizer = {optimizer}
+model(torch.ones(2, 64)).sum().backward()
+optimizer.step()"""
+WHOLE = "torch.optim.Adam(model.parameters())"
+DIVIDED = "Zero(model.parameters(), optimizer_class=torch.optim.Adam)"
+
+
+def kinds_of(trace):
+    return [advice.kind for advice in find_advice(trace)]
+
+
+def test_an_optimizer_state_on_each_rank_is_proven_by_one_that_is_divided(shell):
+    shell.run_cell(TRAIN.format(optimizer=WHOLE))
+    trace = shell.user_ns["_meta"]
+    (advice,) = [a for a in trace.advice if a.kind == "replicated"]
+    state = 8 * (2 * 4 * 64 * 64 + 4)  # two moments and a step for each weight
+    assert advice.nbytes == state - state // 8
+    assert advice.lines == (10,)
+    shell.run_cell(TRAIN.format(optimizer=DIVIDED))
+    divided = shell.user_ns["_meta"]
+    assert "replicated" not in kinds_of(divided)
+    assert advice.proof.before_nbytes == trace.memory.peak_nbytes
+    assert advice.proof.after_nbytes == divided.memory.peak_nbytes
+
+
+def test_an_optimizer_without_state_is_no_matter(shell):
+    shell.run_cell(TRAIN.format(optimizer="torch.optim.SGD(model.parameters())"))
+    assert "replicated" not in kinds_of(shell.user_ns["_meta"])
+
+
+@pytest.mark.parametrize("n_shards", [0, 1, 2])
+def test_a_large_parameter_that_is_not_sharded_where_others_are(n_shards):
+    from torch.distributed.fsdp import fully_shard
+
+    with record(world=4) as trace:
+        dist.init_process_group("gloo")
+        model = nn.ModuleDict({"in": nn.Linear(4, 4), "out": nn.Linear(4, 1000)})
+        for layer in [*model.values()][:n_shards]:
+            fully_shard(layer)
+        model["out"](model["in"](torch.ones(2, 4))).sum().backward()
+    found = [a for a in find_advice(trace) if a.kind == "unsharded"]
+    assert len(found) == (n_shards == 1)
+    for advice in found:
+        assert "model.out.weight and model.out.bias" in advice.text
+        assert advice.nbytes == 4 * (4 * 1000 + 1000)
+
+
+@pytest.mark.parametrize("between", ["", "is written", "is freed"])
+def test_a_tensor_that_is_gathered_while_it_is_there(between):
+    with record(world=4) as trace:
+        dist.init_process_group("gloo")
+        x = torch.ones(1000)
+        first = torch.empty(4000)
+        dist.all_gather_into_tensor(first, x)
+        if between == "is written":
+            x.add_(1)
+        if between == "is freed":
+            del first
+        second = torch.empty(4000)
+        dist.all_gather_into_tensor(second, x)
+        second.sum()
+    assert ("gathered" in kinds_of(trace)) == (not between)
+
+
+def test_many_messages_that_are_latency():
+    with record(world=16) as trace:
+        dist.init_process_group("gloo")
+        many = [torch.ones(1) for _ in range(100)]
+        for one in many:
+            dist.all_reduce(one)
+        dist.all_reduce(torch.ones(100))
+    (advice,) = [a for a in find_advice(trace) if a.kind == "small messages"]
+    assert advice.text.startswith("100 all_reduce of at most 4 bytes among ranks 0-15")
+    with record(world=16) as trace:
+        dist.init_process_group("gloo")
+        for _ in range(100):
+            dist.all_reduce(torch.ones(10**8))
+    assert kinds_of(trace) == []
+
+
+PARALLEL = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 16), nn.Dropout({p}), nn.Linear(16, 4))
+model = DistributedDataParallel(model)
+torch.manual_seed({seed})
+model(torch.ones({rows}, 16)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "kinds"),
+    [
+        ({"p": 0.1, "seed": "0", "rows": "8"}, ["dropout"]),
+        ({"p": 0.1, "seed": "dist.get_rank()", "rows": "8"}, []),
+        ({"p": 0.0, "seed": "0", "rows": "8"}, []),
+        (
+            {"p": 0.1, "seed": "dist.get_rank()", "rows": "8 - dist.get_rank()"},
+            ["batch"],
+        ),
+    ],
+)
+def test_ranks_beside_each_other(given, kinds, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(PARALLEL.format(**given), "utf-8")
+    ranks = record_ranks(path, 4, [0, 3])
+    assert [advice.kind for advice in ranks.advice] == kinds
+    assert [advice.lines for advice in ranks.advice] == [(10,)] * len(kinds)
+    assert all(str(advice) in str(ranks) for advice in ranks.advice)
+
+
+def test_ranks_that_hold_a_part_of_each_layer_draw_the_same(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch, torch.distributed as dist\nfrom torch import nn\n"
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "from torch.distributed.tensor.parallel import *\n"
+        "dist.init_process_group('gloo')\nmesh = init_device_mesh('cpu', (4,))\n"
+        "model = nn.Sequential(nn.Linear(16, 16), nn.Dropout(), nn.Linear(16, 4))\n"
+        "plan = {'0': ColwiseParallel(), '2': RowwiseParallel()}\n"
+        "parallelize_module(model, mesh, plan)\n"
+        "model(torch.ones(8, 16)).sum().backward()",
+        "utf-8",
+    )
+    assert record_ranks(path, 4, [0, 3]).advice == ()
