@@ -129,9 +129,12 @@ class Sweep(tuple[SweepRow, ...]):
     def __str__(self) -> str:
         names = [*self[0].sizes] if self else []
         table = [(*names, *HEAD), *map(list_cells, self)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        # A column without entries is left out.
+        columns = [c for c in zip(*table, strict=True) if any(c[1:])]
+        widths = [max(map(len, column)) for column in columns]
         return "\n".join(
-            "  ".join(map(str.ljust, cells, widths)).rstrip() for cells in table
+            "  ".join(map(str.ljust, cells, widths)).rstrip()
+            for cells in zip(*columns, strict=True)
         )
 
 

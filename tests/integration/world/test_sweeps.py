@@ -64,7 +64,10 @@ def test_a_mesh_that_cannot_be_and_one_that_hangs_are_rows_with_the_reason(scrip
     assert sweep[0].error is None
     assert "rank 0, line 10: " in sweep[1].error
     assert [row.sizes for row in sweep.fitting] == [{"--tp": 8}]
-    assert str(sweep).splitlines()[2].startswith("16")
+    head, fits, fails = str(sweep).splitlines()
+    assert head.split() == ["--tp", "peak", "fits", "time", "exposed", "sent", "error"]
+    assert fits.split()[0] == "8"
+    assert fails.split()[:3] == ["16", "rank", "0,"]
     table = sweep.to_pandas()
     assert table["error"].isna().tolist() == [True, False]
     sweep = sweep_ranks(script(HANG), 4, {"n": [1, 2]}, "h100-sxm")
