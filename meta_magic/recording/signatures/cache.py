@@ -109,6 +109,9 @@ class SignatureCache:
 
 # Which fast path a signature has
 
+VIEW_AS_DTYPE: Final = "aten.view.dtype"
+"""Its result is an inference tensor where inference mode is on, whatever the input."""
+
 
 def choose_kind(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
     """Return the kind of a call's entry, and the ``rebuild`` of that entry."""
@@ -119,7 +122,7 @@ def choose_kind(table: OpTable, call: LiveCall) -> tuple[Kind, Any]:
         return Kind.RUN, None
     if table.written:
         return choose_in_place(table, call)
-    if has_plain_views(call):
+    if has_plain_views(call) and table.name != VIEW_AS_DTYPE:
         if not isinstance(call.returned, Tensor):
             return Kind.VIEW_MANY, table.func
         return Kind.VIEW, table.func if table.name == DETACH else None

@@ -85,12 +85,22 @@ def cast_in_inference_mode():
     return layer.weight is weight, layer.weight.dtype
 
 
+def view_as_its_own_dtype():
+    outside = torch.ones(2)
+    with torch.inference_mode():
+        inside = torch.ones(2)
+        views = [outside.view(torch.float32), inside.view(torch.float32)]
+    views += [outside.view(torch.float32), inside.view(torch.float32)]
+    return [view.is_inference() for view in views]
+
+
 OTHERS = {
     "unravel_index": lambda: [
         t.tolist() for t in torch.unravel_index(torch.tensor([3, 4]), (2, 3))
     ],
     "skip_init": skip_init,
     "cast_in_inference_mode": cast_in_inference_mode,
+    "view_as_its_own_dtype": view_as_its_own_dtype,
 }
 
 
