@@ -20,6 +20,7 @@ from torch import Tensor
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.cpu_kernels import find_refusal_of_pooling
+from meta_magic.recording.as_device.products import multiply, multiply_along
 from meta_magic.recording.as_device.recurrent import PACKED_RECURRENT, RECURRENT
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
@@ -271,6 +272,8 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "group_norm": group_norm,
         "max_pool1d": max_pool1d,
         "one_hot": one_hot,
+        "prod": multiply,
+        "prod.dim_int": multiply_along,
         "ctc_loss.IntList": ctc_loss,
         "ctc_loss.Tensor": ctc_loss_of_tensors,
         **RANKS,
@@ -283,6 +286,9 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
 
 COUNTED: Final = frozenset({"one_hot"})
 """Operators that write in C++, where no mode sees it: the write is counted here."""
+
+DIFFERENTIATED: Final = frozenset({"prod", "prod.dim_int"})
+"""Operators that torch does not compose: autograd knows their gradients."""
 
 WHOLE: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
     {"mish_backward": aten.mul.Tensor}
@@ -298,6 +304,12 @@ Source:
 def name_of(operator: Any) -> str:
     """Return the name of an operator as in the tables."""
     return str(operator).removeprefix("aten.").removesuffix(".default")
+
+
+def key_of(operator: Any) -> DispatchKey:
+    """Return the key of torch's own kernel for an operator of the table."""
+    is_differentiated = name_of(operator) in DIFFERENTIATED
+    return DispatchKey.Autograd if is_differentiated else COMPOSITE
 
 
 class DeviceComposites:
@@ -355,10 +367,10 @@ class DeviceComposites:
                 self._count_write(returned)
         if returned is NotImplemented:  # if some arguments are real, torch refuses
             # Not its own decompose(), which prefers decompositions of torch.compile.
-            return run_kernel(operator, COMPOSITE, args, kwargs)
+            return run_kernel(operator, key_of(operator), args, kwargs)
         return returned
 
     def _run_here(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != self._thread:  # another thread is not recorded
-            return run_kernel(operator, COMPOSITE, args, kwargs)
+            return run_kernel(operator, key_of(operator), args, kwargs)
         return self.run(operator, args, kwargs)
