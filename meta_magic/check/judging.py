@@ -175,7 +175,7 @@ def explain(trace: "Trace") -> str:
     explanation = trace.explanation
     if explanation is None or explanation.is_silent:
         return ""
-    from meta_magic.explain.later_errors import (  # noqa: PLC0415  few fail
+    from meta_magic.explain.across_cells import (  # noqa: PLC0415  few fail
         explain_later,
     )
 

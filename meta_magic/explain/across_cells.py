@@ -7,7 +7,7 @@ block; then its lines are written as lines of the cells. Read :func:`explain` fi
 
 import linecache
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -23,8 +23,9 @@ from meta_magic.explain.repairs import Repair
 from meta_magic.recording.as_device.oracle.child import NO_ANSWER, ask_child, can_fork
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.calls import TensorMetadata
-from meta_magic.trace.failed_call import FailedCall, Operand
+from meta_magic.trace.failed_call import Operand
 from meta_magic.trace.notes import CellSource
+from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block, restore_variables
 from meta_magic.trials.sandbox import enter_sandbox
@@ -33,6 +34,12 @@ from meta_magic.trials.trial import record_block
 
 SECONDS: Final = 4.0
 """Processor time of the child that records the slice and explains it."""
+
+SECONDS_OF_LATER: Final = 8.0
+"""The same for a text that has an edit."""
+
+MAX_LATER: Final = 4
+"""How many later errors of a block are explained."""
 
 PATIENCE: Final = 12.0
 """How many seconds to wait for that child on a busy machine."""
@@ -65,12 +72,15 @@ def explain_slice(trace: Trace) -> Explanation | None:
         joined = join_slice(trace) if can_fork() else None
         if joined is None:
             return None
-        found = ask_child(partial(_explain, trace, joined), SECONDS, PATIENCE)
+        is_alike = partial(_fails_alike, trace, joined)
+        asked = partial(explain_text, joined.rerun, joined.typed, is_alike)
+        found = ask_child(asked, SECONDS, PATIENCE)
+        has_answer = found is not NO_ANSWER and found is not None
+        return translate(found, joined, trace) if has_answer else None
     except Exception:  # noqa: BLE001  never instead of the user's own error
         return None
     except KeyboardInterrupt:
         return None
-    return None if found is NO_ANSWER else found
 
 
 def why(trace: Trace, tensor: Tensor | TensorMetadata, dim: int) -> Lineage:
@@ -91,27 +101,61 @@ def why(trace: Trace, tensor: Tensor | TensorMetadata, dim: int) -> Lineage:
     return why_alone(trace, tensor, dim)
 
 
-def _explain(trace: Trace, joined: Slice) -> Explanation | None:
-    """Record a slice, and explain it in terms of its cells; runs in a child."""
+def explain_text(
+    rerun: Rerun, typed: str, is_wanted: Callable[[Trace], bool] = lambda _: True
+) -> Explanation | None:
+    """Record a text, and return why it fails; runs in a child.
+
+    Args:
+        rerun: The text, and what a run of it needs.
+        typed: The text as the user typed it.
+        is_wanted: Whether a recording that failed is explained.
+    """
     leave_dynamo_out()
-    refused = enter_sandbox()
-    rerun, typed = joined.rerun, joined.typed
-    text = str(rerun.text)
+    refused, text = enter_sandbox(), str(rerun.text)
     lines = text.splitlines(keepends=True)
     linecache.cache[rerun.file] = len(text), None, lines, rerun.file
     block = parse_block(rerun)
     again = record_block(rerun, block, restore_variables(rerun, block, {}), nullcontext)
-    failed = again.failed
-    if refused or failed is None or not _fails_alike(trace, again, failed, joined):
+    if refused or again.failed is None or not is_wanted(again):
         return None
     source = CellSource(text=typed, file=rerun.file)
-    again = replace(again, rerun=rerun, cell=source)
-    return translate(explain_alone(again, failed), joined, trace)
+    return explain_alone(replace(again, rerun=rerun, cell=source), again.failed)
 
 
-def _fails_alike(trace: Trace, again: Trace, failed: FailedCall, joined: Slice) -> bool:
+def explain_later(trace: Trace, first: Explanation) -> Iterator[Explanation]:
+    """Yield why later lines of a block fail, each with the first edits of all before.
+
+    ``meta-magic check train.py`` names all errors of a run by it.
+
+    Args:
+        trace: The recording that failed.
+        first: Why it failed.
+    """
+    rerun, found = trace.rerun, first
+    if rerun is None or rerun.text is None or not can_fork():
+        return
+    for _ in range(MAX_LATER):
+        repair = found.repairs[0] if found.repairs else None
+        if repair is None or not repair.then or repair.cell:
+            return
+        lines = str(rerun.text).split("\n")
+        for line, _before, after in repair.changes:
+            lines[line - 1] = after
+        text = "\n".join(lines)
+        rerun = replace(rerun, text=text)
+        asked = partial(explain_text, rerun, text)
+        answered = ask_child(asked, SECONDS_OF_LATER, PATIENCE)
+        if answered is NO_ANSWER or answered is None:
+            return
+        found = answered
+        yield found
+
+
+def _fails_alike(trace: Trace, joined: Slice, again: Trace) -> bool:
     """Whether a slice failed with the block's error, at its line, at its sizes."""
-    if trace.failed is None or trace.rerun is None:
+    failed = again.failed
+    if trace.failed is None or trace.rerun is None or failed is None:
         return False
     errors = [str(one.error).partition(":")[0] for one in (trace, again)]
     found = [joined.find(at.line) for at in failed.frames if at.file == FILE]

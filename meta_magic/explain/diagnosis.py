@@ -107,6 +107,7 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
     declined = _find_reason(trace)
     broken = Backward(trace, failed).find() if is_backward(failed) else None
     loading = failed.loading
+    trail = [made.line for made in _follow_back(failed, block, "")]
     if broken is not None:
         at = [] if broken.line is None else [broken.line]
         write = partial(list_backward_edits, broken=broken)
@@ -114,12 +115,13 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
     elif loading is not None:
         lines = _list_made_lines(trace, failed, loading)
         rules = (*_explain_loading(trace, failed, loading),)
-        write = partial(_edit_loading, trace=trace, failed=failed, loading=loading)
+        write = partial(
+            _edit_loading, trace=trace, failed=failed, loading=loading, trail=trail
+        )
         found = Diagnosis(rules, lines, write, declined=declined)
     else:
-        found = _diagnose_call(trace, failed, block, declined)
-    trail = _follow_back(failed, block, "")
-    lines = [*found.lines, *(made.line for made in trail)]
+        found = _diagnose_call(trace, failed, block, declined, trail)
+    lines = [*found.lines, *trail]
     return found._replace(lines=lines, made=_describe_makers(failed, block, found))
 
 
@@ -139,7 +141,11 @@ def _describe_makers(
 
 
 def _edit_loading(
-    program: Program, trace: Trace, failed: FailedCall, loading: Loading
+    program: Program,
+    trace: Trace,
+    failed: FailedCall,
+    loading: Loading,
+    trail: Sequence[int],
 ) -> list[Edit]:
     """Return edits with which a state dictionary may fit a module."""
     shapes = [one.geometry.shape for one in failed.operands]
@@ -155,13 +161,18 @@ def _edit_loading(
         error=trace.error or "",
         accepted=Accepted(numbers=tuple(dict.fromkeys(pairs))),
         seen=trace_refused(trace, failed).seen,
+        trail=trail,
     )
     families = (edit_modules, edit_numbers)
     return sort_edits(edit for family in families for edit in family(situation))
 
 
 def _diagnose_call(
-    trace: Trace, failed: FailedCall, block: Block | None, declined: str
+    trace: Trace,
+    failed: FailedCall,
+    block: Block | None,
+    declined: str,
+    trail: Sequence[int],
 ) -> Diagnosis:
     """Return what is wrong with a call that can be made again with other arguments."""
     calls = [find_maker(trace, operand.tensor) for operand in failed.operands]
@@ -195,6 +206,7 @@ def _diagnose_call(
             accepted=accepted,
             seen=sight.seen,
             refused=sight.refused,
+            trail=trail,
         )
         families = FAMILIES[:1] if accepted.is_sure else FAMILIES
         return sort_edits(edit for family in families for edit in family(situation))

@@ -355,7 +355,8 @@ def try_edits(trace: Trace, block: Block, edits: Sequence[Edit]) -> Tried:
     firsts = {one.outcome: one for one in reversed(ran)}
     ran.sort(key=lambda one: firsts[one.outcome] is not one)
     likely = ran[:MAX_ALONE]
-    alone = [*islice(_confirm(block, likely), MAX_REPAIRS)]
+    is_later = any(one.outcome.then for one in likely)
+    alone = [*islice(_confirm(block, likely, is_later=is_later), MAX_REPAIRS)]
     alone.sort(key=lambda one: one.edit.is_lossy)
     repairs = tuple(_write_repair(block, one, before) for one in alone)
     return Tried(repairs, len(tried), next(filter(None, reasons), ""))
@@ -385,16 +386,20 @@ def _screen_all(
         rest = [edit for edit in rest if edit not in some]
 
 
-def _confirm(block: Block, ran: Sequence[Ran]) -> Iterator[Ran]:
-    """Yield the edits with which a block runs as far in a child of its own."""
+def _confirm(block: Block, ran: Sequence[Ran], *, is_later: bool) -> Iterator[Ran]:
+    """Yield the edits with which a block runs in a child of its own.
+
+    Args:
+        block: The block.
+        ran: Edits that seem to help.
+        is_later: Whether a later line may fail; else the block must run to its end.
+    """
     for first in range(0, len(ran), MAX_REPAIRS):
-        some = ran[first : first + MAX_REPAIRS]
-        is_probe = not any(one.outcome.then for one in some)
-        edits = [one.edit for one in some]
-        outcomes = run_edited(block, edits, is_probe=is_probe)
-        for one, outcome in zip(some, outcomes, strict=True):
-            if isinstance(outcome, Outcome) and bool(outcome.then) <= (not is_probe):
-                yield Ran(one.edit, outcome)
+        edits = [one.edit for one in ran[first : first + MAX_REPAIRS]]
+        outcomes = run_edited(block, edits, is_probe=not is_later)
+        for edit, outcome in zip(edits, outcomes, strict=True):
+            if isinstance(outcome, Outcome) and (is_later or not outcome.then):
+                yield Ran(edit, outcome)
 
 
 def _start_clock() -> Callable[[], bool]:

@@ -4,18 +4,11 @@ The recording says which value the CPU refuses. Here the size is found that sets
 limit, such as the rows of an embedding, and the size that the values ask for.
 """
 
-import re
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from meta_magic.explain.class_losses import is_class_loss
 from meta_magic.explain.probing import Variable
 from meta_magic.trace.failed_call import FailedCall
-
-VALUE: Final = re.compile(
-    r"\w+(?P<at>(?:\[[\d, ]+\])?) is (?P<value>-?\d+)"
-    r"(?: \(the largest is (?P<most>\d+)\))?; allowed are -?\d+ to (?P<high>\d+)"
-)
-"""The recording's words for a value that is out of range."""
 
 
 class ValueRange(NamedTuple):
@@ -34,10 +27,10 @@ class ValueRange(NamedTuple):
 
 def find_value_range(failed: FailedCall) -> ValueRange | None:
     """Return which value a call refused, if that is what it refused."""
-    found = VALUE.match(failed.wrong_value)
-    if found is None:
+    wrong = failed.wrong_value
+    if wrong is None or type(wrong.value) is not int or type(wrong.high) is not int:
         return None
-    high, value = int(found["high"]), int(found["value"])
+    high, value = wrong.high, wrong.value
     shapes = [operand.geometry.shape for operand in failed.operands]
     are_floats = [one.geometry.dtype.is_floating_point for one in failed.operands]
     named = [
@@ -47,20 +40,20 @@ def find_value_range(failed: FailedCall) -> ValueRange | None:
     ]
     name = named[0] if len(named) == 1 else "an index"
     is_named = name.replace("_", "").replace(".", "").isalnum()
-    where = f"{name}{found['at']}" if is_named else f"a value of {name}"
-    most = f" (the largest is {found['most']})" if found["most"] else ""
+    shown = str(wrong) if is_named else str(wrong._replace(at=()))
+    name = name if is_named else f"a value of {name}"
     limits = [
         Variable(number, dim)
         for number, (shape, is_float) in enumerate(zip(shapes, are_floats, strict=True))
         for dim, size in enumerate(shape)
         if size == high + 1 and is_float
     ]
-    rule = f"{where} is {value}{most}: 0 to {high} are allowed"
+    rule = f"{name}{shown}: 0 to {high} are allowed"
     if is_class_loss(failed):
         limits = [limit for limit in limits if limit.at == 1] or limits[-1:]
     if not limits:
         return ValueRange(rule)
     operand = failed.operands[limits[0].operand].name
     rule = f"{rule} by dimension {limits[0].at} of {operand} ({high + 1})"
-    needed = int(found["most"] or value) + 1
+    needed = int(max(wrong.largest, value)) + 1
     return ValueRange(rule, limits[0], needed if value >= 0 else None)

@@ -42,11 +42,15 @@ from meta_magic.torch_private.module_internals import (
     walk_modules,
 )
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.failed_call import FailedCall, Loading, Operand
+from meta_magic.trace.failed_call import (
+    WRONG_VALUE,
+    FailedCall,
+    Loading,
+    Operand,
+)
 from meta_magic.trace.signature import OpaqueArgument, TensorArgument
 
 MAX_SITES: Final = 16
-NOTED: Final = "meta_magic: "
 LOADING: Final = nn.Module.load_state_dict.__code__
 SIZES: Final = ("shape", "size")
 
@@ -93,15 +97,9 @@ def find_failed_call(
             is_deep = isinstance(error, (RecursionError, MemoryError))
             called = Called(None) if is_deep else find_called(frames, modes)
             found = describer.describe(called, error)
-            return replace(found, wrong_value=_find_wrong_value(error))
+            return replace(found, wrong_value=vars(error).get(WRONG_VALUE))
     except Exception:  # noqa: BLE001  must not replace the user's own error
         return None
-
-
-def _find_wrong_value(error: BaseException) -> str:
-    """Return the value that our note on an error calls out of range, or ""."""
-    notes = (note for note in getattr(error, "__notes__", ()) if "; allowed " in note)
-    return next((note.removeprefix(NOTED) for note in notes), "")
 
 
 def _find_sites(entries: Sequence[TracebackType]) -> list[Site]:

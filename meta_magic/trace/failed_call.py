@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from meta_magic.trace.signature import Geometry, SourcePosition
 
 ENDS: Final = ("start", "stop", "step")
 """The attributes of a slice."""
+
+WRONG_VALUE: Final = "meta_magic_wrong_value"
+"""The attribute of an error that has a :class:`WrongValue`."""
 
 UNNAMED: Final = "a tensor"
 """The name of an operand that the user's code does not name."""
@@ -56,6 +59,28 @@ class Loading:
     holders: tuple[str, ...]
 
 
+class WrongValue(NamedTuple):
+    """A value of an operand that is out of range.
+
+    Attributes:
+        at: Its index.
+        value: The value.
+        largest: The largest value of the operand.
+        high: The largest value that is allowed.
+    """
+
+    at: tuple[int, ...]
+    value: float
+    largest: float
+    high: float
+
+    def __str__(self) -> str:
+        where = f"[{', '.join(map(str, self.at))}]" if self.at else ""
+        is_larger = self.largest > max(self.value, self.high)
+        more = f" (the largest is {self.largest})" if is_larger else ""
+        return f"{where} is {self.value}{more}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCall:
     """The call of torch that raised, with its arguments.
@@ -75,7 +100,7 @@ class FailedCall:
         receiver: The user's expression for the module that was called; "" for none.
         notes: Sentences of Python's or torch's own checks.
         loading: The state dictionary that did not fit, if that was the error.
-        wrong_value: Which value is out of range, and what is allowed; "" for none.
+        wrong_value: The value that is out of range, if one is.
     """
 
     function: Callable[..., Any] | None
@@ -87,7 +112,7 @@ class FailedCall:
     receiver: str = ""
     notes: tuple[str, ...] = ()
     loading: Loading | None = None
-    wrong_value: str = ""
+    wrong_value: WrongValue | None = None
 
     @property
     def is_of_torch(self) -> bool:

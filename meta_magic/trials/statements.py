@@ -147,7 +147,9 @@ def _choose(
             needed -= hidden
             skipped += [one] if one.is_long and not needed.isdisjoint(touched) else []
         later |= set() if one.cell == block else touched
-    return Chosen(chosen[::-1], sorted(found), skipped[::-1], frozenset(needed))
+    bound = frozenset[str]().union(*(one.binds for one in chosen))
+    unbound = needed - (bound & deferred)  # a class that names itself in a method
+    return Chosen(chosen[::-1], sorted(found), skipped[::-1], frozenset(unbound))
 
 
 @lru_cache(MAX_TEXTS)

@@ -183,19 +183,6 @@ class Program:
         names = (alias.asname or alias.name for alias in self.find(ast.alias))
         return frozenset(name.partition(".")[0] for name in names) | COMMON
 
-    def find_bindings(self, lines: Iterable[int]) -> Iterator[int]:
-        """Yield the lines that bind names which some other lines read."""
-        names = {
-            ast.unparse(node)
-            for line in lines
-            for node in self.find_expressions(line)
-            if isinstance(node, (ast.Name, ast.Attribute)) and is_read(node)
-        }
-        for node in self.find(ast.expr):
-            is_named = isinstance(node, (ast.Name, ast.Attribute))
-            if is_named and not is_read(node) and ast.unparse(node) in names:
-                yield node.lineno
-
     def find(self, *kinds: type[Node]) -> list[Node]:
         """Return the nodes of some kinds, outer ones first."""
         return [node for node in self.nodes if isinstance(node, kinds)]

@@ -48,6 +48,7 @@ class Situation:
         accepted: What the call accepts instead.
         seen: The integers that were values of the program's expressions.
         refused: The sizes that the call refuses, with their origins.
+        trail: The lines that made what the call was given.
     """
 
     program: Program
@@ -57,14 +58,14 @@ class Situation:
     accepted: Accepted = NOTHING
     seen: Seen = field(default_factory=lambda: MappingProxyType({}))
     refused: Sequence[Refused] = ()
+    trail: Sequence[int] = ()
 
     @cached_property
     def lines(self) -> tuple[int, ...]:
         """The lines that led to the call, innermost first; then those of operands."""
         way = [frame.line for frame in reversed(self.call.frames)]
         made = [at.line for at in self.makers if at]
-        bound = [*self.program.find_bindings(way)]
-        return tuple(dict.fromkeys([*way, *made, *bound]))
+        return tuple(dict.fromkeys([*way, *made, *self.trail]))
 
     def is_failed(self, node: ast.expr) -> bool:
         """Whether an expression is the failed call itself."""

@@ -30,6 +30,7 @@ from meta_magic.recording.signatures.entries import (
     OpTable,
 )
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.trace.failed_call import WRONG_VALUE, WrongValue
 from meta_magic.trace.options import Options
 from meta_magic.trace.program import HEADER
 from meta_magic.trace.signature import Geometry
@@ -116,8 +117,11 @@ class ValueChecks:
                 continue
             real_by_id = self._find_constants(entry, words, args, kwargs)
             real_by_id[id(tensors_in(args, kwargs)[allowed.position])] = real
-            wrong = describe_wrong(real, allowed)
-            self._judge(ask_of_values(func, args, kwargs, real_by_id), wrong, func)
+            answer = ask_of_values(func, args, kwargs, real_by_id)
+            is_plain = not (allowed.is_count or allowed.is_first)
+            if is_plain and isinstance(answer, Exception):
+                vars(answer)[WRONG_VALUE] = find_wrong_value(real, allowed)
+            self._judge(answer, describe_wrong(real, allowed), func)
 
     def _judge(self, answer: Answer, wrong: str, func: Callable[..., Any]) -> None:
         """Raise the CPU's error of a call; only note it if the error is not known."""
@@ -220,12 +224,15 @@ def describe_wrong(real: Tensor, allowed: Allowed) -> str:
             n_true = int(real.count_nonzero())
             most = "at most " if allowed.low < allowed.high else ""
             return f"{n_true} of {allowed.name} are true; {most}{allowed.high} may be"
+    wrong = find_wrong_value(real, allowed)
+    return f"{allowed.name}{wrong}; {describe_allowed(allowed)}"
+
+
+def find_wrong_value(real: Tensor, allowed: Allowed) -> WrongValue:
+    """Return the first value of an operand that is out of range."""
+    with DisableTorchFunction(), DisableTorchDispatch():
         at = tuple(find_wrong(real, allowed).nonzero()[0].tolist())
-        where = f"[{', '.join(map(str, at))}]" if at else ""
-        first, largest = real[at].item(), real.max().item()
-        is_larger = largest > max(first, allowed.high)
-        more = f" (the largest is {largest})" if is_larger else ""
-        return f"{allowed.name}{where} is {first}{more}; {describe_allowed(allowed)}"
+        return WrongValue(at, real[at].item(), real.max().item(), allowed.high)
 
 
 def describe_unchecked(allowed: Allowed, name: str, bounds: Bounds | None) -> str:

@@ -6,6 +6,7 @@ from meta_magic.explain.edits.accepted import Accepted
 from meta_magic.explain.edits.program_text import Program, apply_edit
 from meta_magic.explain.edits.situations import Situation
 from meta_magic.explain.lineage.traced_runs import span_of
+from meta_magic.explain.trails import find_trail
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import Geometry, SourcePosition
 
@@ -32,12 +33,15 @@ def make_situation(
         for node in spots
         if seen and program.read(node) in seen
     }
+    call = make_call(line, operands)
+    names = [one.name for one in call.operands]
     return Situation(
         program=program,
-        call=make_call(line, operands),
+        call=call,
         error=error,
         accepted=accepted or Accepted(),
         seen=spans,
+        trail=[made.line for made in find_trail(program, call.frames, names)],
     )
 
 

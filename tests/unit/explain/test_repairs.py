@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from meta_magic.explain import repairs
+from meta_magic.explain.across_cells import explain_later
 from meta_magic.explain.edits.program_text import Edit
-from meta_magic.explain.later_errors import explain_later
 from meta_magic.explain.repairs import RAISED
 from meta_magic.trace.notes import CellSource
 from tests.conformance.explanations import record_cell
