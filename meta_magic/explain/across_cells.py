@@ -20,7 +20,12 @@ from meta_magic.explain.explanations import Explanation, explain_alone
 from meta_magic.explain.lineage.lineage_records import Lineage, Step
 from meta_magic.explain.lineage.why import why as why_alone
 from meta_magic.explain.repairs import Repair
-from meta_magic.recording.as_device.oracle.child import NO_ANSWER, ask_child, can_fork
+from meta_magic.recording.as_device.oracle.child import (
+    NO_ANSWER,
+    Child,
+    ask_child,
+    can_fork,
+)
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.calls import TensorMetadata
 from meta_magic.trace.failed_call import Operand
@@ -59,6 +64,31 @@ def explain(trace: Trace) -> Explanation | None:
         return found
     note = f"edited since it was imported, so other lines ran: {edited}"
     return replace(found, taken="; ".join(filter(None, (found.taken, note))))
+
+
+class Explaining:
+    """Finds in a child why a trace's block failed, while something else is done.
+
+    Args:
+        trace: The trace.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._child = Child(partial(explain, trace), SECONDS)
+
+    def is_done(self, seconds: float) -> bool:
+        """Wait for the child, and return whether it has ended."""
+        return self._child.is_done(seconds)
+
+    def finish(self) -> None:
+        """Make what the child finds the trace's explanation; wait for it."""
+        try:
+            found = self._child.read(PATIENCE)
+            if found is not NO_ANSWER:
+                vars(self._trace)["explanation"] = found
+        finally:
+            self._child.end()
 
 
 def explain_slice(trace: Trace) -> Explanation | None:

@@ -163,8 +163,7 @@ def _edit_loading(
         seen=trace_refused(trace, failed).seen,
         trail=trail,
     )
-    families = (edit_modules, edit_numbers)
-    return sort_edits(edit for family in families for edit in family(situation))
+    return sort_edits(edit_modules(situation), edit_numbers(situation))
 
 
 def _diagnose_call(
@@ -209,7 +208,7 @@ def _diagnose_call(
             trail=trail,
         )
         families = FAMILIES[:1] if accepted.is_sure else FAMILIES
-        return sort_edits(edit for family in families for edit in family(situation))
+        return sort_edits(*(family(situation) for family in families))
 
     return Diagnosis(
         rules,
@@ -234,6 +233,7 @@ def _follow_back(failed: FailedCall, block: Block | None, rules: str) -> list[Ma
     marked = [one for one in failed.operands if one.name and one.name in rules]
     operands = marked or failed.operands
     names = [name for one in operands for name in (one.name, *one.aliases)]
+    names += [failed.receiver] if failed.receiver and not marked else []
     return find_trail(Program(block.text, block.lines), frames, names)
 
 

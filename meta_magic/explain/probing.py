@@ -9,6 +9,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import takewhile
 from math import inf, prod
 from time import process_time
 from types import MappingProxyType
@@ -119,6 +120,9 @@ MAX_NUMEL: Final = 2**20
 SECONDS: Final = 0.4
 """Processor time after which all further calls count as refused."""
 
+SECONDS_OF_ONE: Final = 0.1
+"""Processor time for other values of one number."""
+
 PATIENCE: Final = 2.0
 """How many seconds a child may take for one call."""
 
@@ -205,7 +209,11 @@ class Probe:
         refusing = (one for one in first if self._look_up({}, {}, one) is None)
         self.device = next(refusing, None)
         if record is not None:  # from here: the first call may import much
-            self._end = process_time() + SECONDS
+            self.limit(SECONDS)
+
+    def limit(self, seconds: float) -> None:
+        """Count all calls as refused after some processor time from now."""
+        self._end = process_time() + seconds
 
     def skip_device(self) -> bool:
         """Begin with the next device from now on that refuses the call as it was.
@@ -252,7 +260,10 @@ class Probe:
 
     def find_values(self, *group: Variable) -> list[int]:
         """Return the candidates that are accepted for all numbers of a group."""
-        candidates = self.list_candidates(group[0])
+        end = process_time() + SECONDS_OF_ONE  # a number may be that of layers
+        candidates = takewhile(
+            lambda _: process_time() < end, self.list_candidates(group[0])
+        )
         return [n for n in candidates if self.accepts(dict.fromkeys(group, n))]
 
     def list_groups(self) -> list[tuple[Variable, ...]]:

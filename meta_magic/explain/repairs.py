@@ -22,6 +22,7 @@ from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
     ask_children,
     can_fork,
+    measure_load,
 )
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.rerun import Rerun
@@ -261,12 +262,11 @@ MAX_REPAIRS: Final = 3
 MAX_ALONE: Final = 6
 """How many edits that seem to help are run once more."""
 
-MAX_SECONDS: Final = 2.0
-MAX_OF_CHILDREN: Final = 0.6
-"""Limits of all trials: on the clock, and of the children's processor time."""
+MAX_OF_CHILDREN: Final = 1.5
+"""Limit of all trials: the children's processor time."""
 
-SOLVED: Final = 0.6
-"""How much earlier an edit is tried if the call is known to accept its result."""
+MAX_SECONDS: Final = 4.0
+"""The same on the clock, for a block that sleeps; longer on a busy machine."""
 
 GROWTH: Final = 0.3
 """The highest cost of a changed number of parameters."""
@@ -375,8 +375,7 @@ def _screen_all(
 
     Stops when the time is over, or when enough different outcomes are found.
     """
-    is_over, found = _start_clock(), set[Outcome]()
-    rest = sorted(edits, key=lambda edit: edit.cost - SOLVED * edit.is_solved)
+    is_over, found, rest = _start_clock(), set[Outcome](), [*edits]
     while rest and len(found) < MAX_REPAIRS and not is_over():
         some = screen(block, rest, MAX_REPAIRS)
         found |= {
@@ -404,18 +403,13 @@ def _confirm(block: Block, ran: Sequence[Ran], *, is_later: bool) -> Iterator[Ra
 
 def _start_clock() -> Callable[[], bool]:
     """Return a function that says whether the time for trials is over."""
-
-    def read() -> tuple[float, float]:
-        times = os.times()
-        return times.children_user + times.children_system, monotonic()
-
-    start = read()
+    before, end = os.times(), monotonic() + MAX_SECONDS * measure_load()
 
     def is_over() -> bool:
-        of_children, seconds = read()
-        return (
-            seconds - start[1] > MAX_SECONDS or of_children - start[0] > MAX_OF_CHILDREN
-        )
+        now = os.times()
+        of_children = now.children_user - before.children_user
+        of_children += now.children_system - before.children_system
+        return of_children > MAX_OF_CHILDREN or monotonic() > end
 
     return is_over
 

@@ -203,16 +203,26 @@ class _Trail:
     def _enter(self, value: ast.expr) -> Iterator[Read]:
         """Yield what the user's functions return that an expression calls."""
         for call in (node for node in ast.walk(value) if isinstance(node, ast.Call)):
-            name = name_of(call)
-            items = self._classes.get(name)  # a data set gives its items
-            function = self._functions.get(name) if items is None else None
-            for one in items.body if items is not None else ():
-                if isinstance(one, FUNCTIONS) and one.name == "__getitem__":
-                    function = one
+            function = self._find_called(call)
             for node in ast.walk(function) if function is not None else ():
                 if isinstance(node, ast.Return) and node.value is not None:
                     self._note(node.lineno, "", None)
                     yield Read(node.value, node.lineno, -1)
+
+    def _find_called(self, call: ast.Call) -> Function | None:
+        """Return the user's function that makes the result of a call.
+
+        A data set gives its items; a module that is called runs its ``forward``.
+        """
+        name = name_of(call)
+        bound = self._bound.get(ast.unparse(call.func), [])
+        made = [name_of(value) for _, value in bound if isinstance(value, ast.Call)]
+        for wanted, names in (("__getitem__", [name]), ("forward", made)):
+            found = [self._classes[n] for n in names if n in self._classes]
+            for one in found[-1].body if found else ():
+                if isinstance(one, FUNCTIONS) and one.name == wanted:
+                    return one
+        return None if name in self._classes else self._functions.get(name)
 
     def _note_statement(self, node: ast.AST) -> None:
         """Note the line that binds a name, with the statement as text."""

@@ -2,10 +2,12 @@
 
 IPython shows the traceback when the cell has ended; the line is shown after that. In a
 notebook, an empty output is made above the traceback, and the explanation is written
-into it later, so that the traceback does not wait for the explanation. Read
-:class:`FailedCell` first.
+into it later, so that the traceback does not wait for the explanation. In a terminal a
+child process makes the explanation; one that takes over a second is shown below the
+traceback. Read :class:`FailedCell` first.
 """
 
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -19,7 +21,11 @@ from meta_magic.trace.summary import describe_failure
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from meta_magic.explain.across_cells import Explaining
     from meta_magic.trace.trace import Trace
+
+WAIT: Final = 1.0
+"""How many seconds the traceback waits for the explanation in a terminal."""
 
 LATER: Final = "looking for the cause"
 """The beginning of an explanation in a notebook, below its first line."""
@@ -48,6 +54,7 @@ class FailedCell:
         self._settings = settings
         self._handle: Any = None
         self._why = ""
+        self._late: Explaining | None = None
 
     def start(self, show: "Callable[..., Any]") -> None:
         """Show why the cell failed; in a notebook, its first line.
@@ -61,15 +68,26 @@ class FailedCell:
             self._why = f"mm-{uuid4().hex[:8]}"
             self._handle = show(self._build_bundle(LATER), is_open=True)
             return
-        explanation = self._trace.explanation
-        is_silent = explanation is None or explanation.is_silent
-        if explanation is not None and not is_silent:
+        from meta_magic.explain.across_cells import Explaining  # noqa: PLC0415  torch
+
+        self._late = Explaining(self._trace)
+        if self._late.is_done(WAIT):
+            self._show_why(show)
+
+    def _show_why(self, show: "Callable[..., Any]") -> None:
+        """Show the explanation, if it says more than the error."""
+        if self._late is not None:
+            self._late.finish()
+        self._late, explanation = None, self._trace.explanation
+        if explanation is not None and not explanation.is_silent:
             self._why = f"mm-{uuid4().hex[:8]}"
             show(self._build_bundle(explanation.text))
 
     def end(self) -> None:
         """Show the rest, below the traceback."""
         with RARE_COLLECTION:
+            if self._late is not None:
+                self._show_why(partial(display, raw=True))
             explanation = self._trace.explanation
             if self._handle is not None and explanation is not None:
                 bundle = self._build_bundle(explanation.text)

@@ -173,7 +173,7 @@ def read_statement(node: ast.stmt, seconds: float = 0.0) -> Statement:
     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
     changes = {_root(one) for one in ast.walk(node) if _is_change(one)}
     if isinstance(node, SCOPES):
-        binds, changes, calls = {node.name}, set(), []
+        binds, changes, calls = {node.name}, {*_list_decorated(node)}, []
     elif isinstance(node, IMPORTS):
         binds = {(a.asname or a.name).partition(".")[0] for a in node.names}
         binds |= _list_starred(node)
@@ -200,6 +200,14 @@ def read_statement(node: ast.stmt, seconds: float = 0.0) -> Statement:
         is_repeatable=not (is_refused or is_long),
         is_long=is_long,
     )
+
+
+def _list_decorated(
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
+) -> Iterator[str]:
+    """Yield what a decorator may change, as ``@add_to_class(Net)`` changes ``Net``."""
+    for one in node.decorator_list:
+        yield from map(_root, one.args if isinstance(one, ast.Call) else ())
 
 
 def _list_starred(node: ast.Import | ast.ImportFrom) -> set[str]:

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import permutations
+from itertools import combinations, permutations
 from math import inf, prod
 from operator import ne
 from typing import Final, TypeAlias
@@ -66,6 +66,8 @@ MAX_NUMBERS: Final = 6
 
 NUMBER: Final = re.compile(r"(?<![\w.])\d+(?![\w.]|\.\d)")
 
+SHAPE: Final = re.compile(r"[(\[](\d+(?:, \d+)+)[)\]]")
+
 MAX_NAMES: Final = 2
 
 MIN_FACTORS: Final = 2
@@ -87,7 +89,7 @@ def edit_numbers(situation: Situation) -> Iterator[Edit]:
         for node in nodes:
             weight = cost + situation.weigh(node) / 2
             weight += DATA if program.is_data(node) else 0
-            edits = [*_edit_number(program, node, (wrong, right), names, weight)]
+            edits = [*_edit_number(situation, node, (wrong, right), names, weight)]
             edits += _edit_products(situation, node, (wrong, right), weight)
             yield from mark_lossy(edits) if right == 1 and is_broadcast else edits
         together = _edit_together(situation, nodes, right, cost)
@@ -101,7 +103,10 @@ def _weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
         is_small = 0 <= pair[0] <= MAX_SMALL
         cost = (SMALL if is_small else 0) + (ONE if pair[1] <= 1 else 0)
         yield pair, cost + LATER * min(at, 6)
+    aligned = [*_align_shapes(situation.error)]
+    yield from ((pair, GUESSED) for pair in aligned if pair not in accepted)
     named = [int(number) for number in NUMBER.findall(situation.error)]
+    named = [] if aligned else named
     numbers = [*dict.fromkeys(named)][:MAX_NUMBERS]
     for pair in permutations(numbers, 2):
         if pair not in accepted:
@@ -110,6 +115,18 @@ def _weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
     for wrong in () if accepted or situation.call.function is None else numbers:
         yield (wrong, 1), GUESSED + ONE
     yield from _weigh_rows(situation)
+
+
+def _align_shapes(error: str) -> Iterator[Pair]:
+    """Yield the sizes in which two shapes of a message differ, both ways.
+
+    torch says "Expected hidden[0] size (2, 50, 64), got [2, 16, 64]": 50 and 16 do.
+    """
+    shapes = [[*map(int, NUMBER.findall(found))] for found in SHAPE.findall(error)]
+    for first, second in combinations(shapes, 2):
+        differing = [*filter(lambda pair: ne(*pair), zip(first, second, strict=False))]
+        if len(first) == len(second) and len(differing) == 1:
+            yield from (differing[0], differing[0][::-1])
 
 
 def _weigh_rows(situation: Situation) -> Iterator[tuple[Pair, float]]:
@@ -167,20 +184,21 @@ def _find_names(
 
 
 def _edit_number(
-    program: Program,
+    situation: Situation,
     node: ast.expr,
     pair: Pair,
     names: dict[int, list[str]],
     cost: float,
 ) -> Iterator[Edit]:
     """Yield edits of an expression whose value was a wrong number."""
+    program = situation.program
     wrong, right = pair
     if not is_read(node) or _is_dim(program, node):
         return
     extra = 0.0
     if read_number(node) is None:
         extra = EXPRESSION
-        for template in _scale(wrong, right):
+        for template in _scale(situation, wrong, right):
             yield from program.extend(node, template, cost)
     elif isinstance(node, ast.BinOp):
         extra = EXPRESSION
@@ -201,10 +219,20 @@ def _is_dim(program: Program, node: ast.expr) -> bool:
     return isinstance(above, ast.UnaryOp)
 
 
-def _scale(wrong: int, right: int) -> Iterator[str]:
-    """Yield how one number is made of another, ``{}`` for it."""
+def _scale(situation: Situation, wrong: int, right: int) -> Iterator[str]:
+    """Yield how one number is made of another, ``{}`` for it.
+
+    The quotient has the factors of the size that is needed, as a flatten made it: of
+    490 = 10 * 7 * 7, 10 is a name, and ``width * 7 * 7`` is written.
+    """
     if wrong and right % wrong == 0 and right > 0:
-        yield f"{right // wrong} * {{}}"
+        known = (one for one in _read_products(situation, right) if wrong in one)
+        factors = next(known, [])
+        if len(factors) > MIN_FACTORS:
+            factors.remove(wrong)
+            yield " * ".join(["{}", *map(str, factors)])
+        else:
+            yield f"{right // wrong} * {{}}"
     elif right > 0 and wrong % right == 0:
         yield f"{{}} // {wrong // right}"
     elif right == wrong + 1:
@@ -333,7 +361,7 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
     program = situation.program
     nodes = {(n.lineno, n.col_offset): n for n in program.find(ast.Constant)}
     for refused in situation.refused:
-        solved = [*solve(refused)][:MAX_FOR_EACH] if refused.is_alone else []
+        solved = [*solve(refused)][:MAX_FOR_EACH]
         distance = _weigh_origin(refused.lineage)
         for at, (step, value, wanted) in enumerate(solved):
             node = nodes.get((step.line or 0, step.column or 0))
@@ -348,7 +376,9 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
                 ):
                     is_broadcast = wanted == 1
                     yield replace(
-                        edit, is_solved=not is_broadcast, is_lossy=is_broadcast
+                        edit,
+                        is_solved=refused.is_alone and not is_broadcast,
+                        is_lossy=is_broadcast,
                     )
 
 

@@ -13,6 +13,12 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 MAX_EDITS: Final = 80
 
+CROWD: Final = 0.02
+"""How much later an edit is tried for each one before it in its family."""
+
+SOLVED: Final = 0.6
+"""How much earlier an edit is tried if the call is known to accept its result."""
+
 LOSSY: Final = 0.3
 """The cost of leaving something out."""
 
@@ -84,14 +90,27 @@ def mark_lossy(edits: Iterable[Edit]) -> Iterator[Edit]:
         yield replace(edit, cost=edit.cost + LOSSY, is_lossy=True)
 
 
-def sort_edits(edits: Iterable[Edit]) -> list[Edit]:
-    """Return edits without duplicates, the likeliest first."""
+def sort_edits(*families: Iterable[Edit]) -> list[Edit]:
+    """Return edits without duplicates, in the order in which they are tried.
+
+    The likeliest come first, and those whose result the call is known to accept. A
+    family of many edits lets others go before its last ones.
+    """
     best: dict[object, Edit] = {}
-    for edit in edits:
-        known = best.get(frozenset(edit.stretches))
-        if edit.stretches and (known is None or edit.cost < known.cost):
-            best[frozenset(edit.stretches)] = edit
-    return sorted(best.values(), key=lambda edit: edit.cost)[:MAX_EDITS]
+    turns: dict[object, float] = {}
+    for family in families:
+        ordered = sorted(family, key=_find_turn)
+        for at, edit in enumerate(one for one in ordered if one.stretches):
+            key = frozenset(edit.stretches)
+            turn = _find_turn(edit) + CROWD * at
+            turns[key] = min(turn, turns.get(key, turn))
+            if key not in best or edit.cost < best[key].cost:
+                best[key] = edit
+    return [best[key] for key in sorted(best, key=turns.__getitem__)][:MAX_EDITS]
+
+
+def _find_turn(edit: Edit) -> float:
+    return edit.cost - SOLVED * edit.is_solved
 
 
 Spot: TypeAlias = ast.expr | ast.stmt | ast.keyword
@@ -182,6 +201,15 @@ class Program:
         """The names that the program imports, or that users commonly import before."""
         names = (alias.asname or alias.name for alias in self.find(ast.alias))
         return frozenset(name.partition(".")[0] for name in names) | COMMON
+
+    def find_bindings(self, name: str) -> list[int]:
+        """Return the lines that bind a name or an attribute."""
+        targets = self.find(ast.Name, ast.Attribute) if name else []
+        return [
+            node.lineno
+            for node in targets
+            if not is_read(node) and ast.unparse(node) == name
+        ]
 
     def find(self, *kinds: type[Node]) -> list[Node]:
         """Return the nodes of some kinds, outer ones first."""

@@ -65,7 +65,8 @@ class Situation:
         """The lines that led to the call, innermost first; then those of operands."""
         way = [frame.line for frame in reversed(self.call.frames)]
         made = [at.line for at in self.makers if at]
-        return tuple(dict.fromkeys([*way, *made, *self.trail]))
+        own = self.program.find_bindings(self.call.receiver)
+        return tuple(dict.fromkeys([*way[:1], *own, *way, *made, *self.trail]))
 
     def is_failed(self, node: ast.expr) -> bool:
         """Whether an expression is the failed call itself."""

@@ -8,10 +8,8 @@ from importlib import import_module
 import pytest
 import torch
 
-from meta_magic.explain import repairs
 from meta_magic.explain.across_cells import explain_later
-from meta_magic.explain.edits.program_text import Edit
-from meta_magic.explain.repairs import RAISED
+from meta_magic.explain.edits.program_text import Edit, Stretch, sort_edits
 from meta_magic.trace.notes import CellSource
 from tests.conformance.explanations import record_cell
 
@@ -199,20 +197,52 @@ def test_the_first_failing_block_of_a_process_has_repairs():
     assert "nn.Linear(800, 10)" in said
 
 
-def test_what_is_solved_is_tried_before_what_is_as_likely(monkeypatch):
-    tried = []
+def make_edit(line, **given):
+    return Edit(stretches=(Stretch(line, 0, 0, "x"),), **given)
 
-    def screen(block, edits, n_wanted):
-        tried.extend(edits)
-        return dict.fromkeys(edits, RAISED)
 
-    monkeypatch.setattr(repairs, "screen", screen)
-    likely = Edit(stretches=(), cost=1.0)
+def test_what_is_solved_is_tried_before_what_is_as_likely():
+    likely = make_edit(1, cost=1.0)
     solved, unlikely = (
-        Edit(stretches=(), cost=cost, is_solved=True) for cost in (1.5, 3.0)
+        make_edit(line, cost=cost, is_solved=True) for line, cost in ((2, 1.5), (3, 3))
     )
-    assert [*repairs._screen_all(None, [likely, solved, unlikely])]
-    assert tried == [solved, likely, unlikely]
+    assert sort_edits([likely, solved, unlikely]) == [solved, likely, unlikely]
+
+
+def test_a_family_of_many_edits_lets_the_first_of_another_go_before_its_last():
+    many = [make_edit(line, cost=0.5) for line in range(1, 61)]
+    other = make_edit(99, cost=1.0)
+    assert sort_edits(many, [other]).index(other) in range(20, 30)
+
+
+def test_a_number_of_layers_does_not_take_the_time_of_other_numbers():
+    found = explain(
+        "import torch\nfrom torch import nn\nlstm = nn.LSTM(21, 64, 2)\n"
+        "state = torch.zeros(2, 16, 64), torch.zeros(2, 16, 64)\n"
+        "y = lstm(torch.ones(16, 50, 21), state)"
+    )
+    afters = [repair.after for repair in found.repairs]
+    assert "lstm = nn.LSTM(21, 64, 2, batch_first=True)" in afters
+
+
+def test_a_name_is_multiplied_by_the_factors_that_the_size_has():
+    found = explain(
+        "import torch\nfrom torch import nn\nwidth = 10\n"
+        "pool = nn.Sequential(nn.Conv2d(1, width, 3, padding=1), nn.MaxPool2d(4))\n"
+        "fc = nn.Linear(width, 3)\ny = fc(pool(torch.ones(2, 1, 28, 28)).flatten(1))"
+    )
+    afters = [repair.after for repair in found.repairs]
+    assert "fc = nn.Linear(width * 7 * 7, 3)" in afters  # 28 pixels by 4
+
+
+def test_a_kernel_whose_size_makes_both_sides_of_an_image_is_changed():
+    found = explain(
+        "import torch\nfrom torch import nn\n"
+        "up = nn.ConvTranspose2d(3, 3, 3, stride=2)\n"
+        "image = torch.ones(2, 3, 28, 28)\ny = up(torch.ones(2, 3, 14, 14)) - image"
+    )
+    afters = [repair.after for repair in found.repairs]
+    assert "up = nn.ConvTranspose2d(3, 3, 2, stride=2)" in afters  # 13 * 2 + 2 is 28
 
 
 TWICE = (

@@ -53,6 +53,11 @@ CELLS = {
         "C().f()",
         ["class C: pass", "C.f = lambda self: 1"],
     ),
+    "a class that a decorator changes": (
+        ["class C: pass", "@add_to(C)\ndef f(self): pass"],
+        "C().f()",
+        ["class C: pass", "@add_to(C)\ndef f(self): pass"],
+    ),
     "no name of a local variable": (
         ["x = 1", "def f(x):\n    return x"],
         "f(2)",
@@ -71,6 +76,21 @@ def choose(cells, block):
     ]
     chosen = choose_statements(statements, len(texts) - 1)
     return [texts[one.cell] for one in chosen.statements][:-1], chosen.kept
+
+
+def test_a_class_that_names_itself_and_functions_that_call_each_other_are_made_again():
+    cells = (
+        "class Net(M):\n    def __init__(self):\n        super(Net, self).__init__()",
+        "def f(n):\n    return g(n)",
+        "def g(n):\n    return f(n)",
+        "f(Net())",
+    )
+    statements = [
+        one._replace(cell=n)
+        for n, text in enumerate(cells)
+        for one in read_statements(text)
+    ]
+    assert choose_statements(statements, 3).unbound == {"M", "super"}
 
 
 @pytest.mark.parametrize(("cells", "block", "expected"), CELLS.values(), ids=CELLS)

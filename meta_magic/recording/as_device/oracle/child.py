@@ -120,6 +120,14 @@ class Child:
         text = Path(f"/proc/{self._number}/stat").read_text(encoding="utf-8")
         return text.rpartition(")")[2].split()[0] == "R"
 
+    def is_done(self, seconds: float) -> bool:
+        """Wait so long, and return whether there is an answer, or none will come."""
+        if not self._number:
+            return True
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
     def __enter__(self) -> Self:
         return self
 
@@ -136,10 +144,13 @@ class Child:
 
 
 def read_answer(reader: int, patience: float, is_computing: Callable[[], bool]) -> Any:
-    """Return the answer that a child writes into a pipe."""
+    """Return the answer that a child writes into a pipe.
+
+    On a busy machine a child that waits for its own children has more time, too.
+    """
     poll = select.poll()  # select() itself takes no numbers over 1,023
     poll.register(reader, select.POLLIN)
-    while not poll.poll(patience * 1000):
+    while not poll.poll(patience * measure_load() * 1000):
         if not is_computing():
             return NO_ANSWER
     with open(reader, "rb", closefd=False) as pipe:
@@ -147,6 +158,11 @@ def read_answer(reader: int, patience: float, is_computing: Callable[[], bool]) 
             return pickle.load(pipe)  # noqa: S301  ours
         except (EOFError, pickle.UnpicklingError):  # it crashed, or was ended
             return NO_ANSWER
+
+
+def measure_load() -> float:
+    """Return how many processes wait for each processor; at least 1."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def end_with_answer(function: Callable[[], Any], seconds: float, writer: int) -> None:
