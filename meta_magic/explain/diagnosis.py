@@ -39,6 +39,7 @@ from meta_magic.recording.as_device.oracle.child import (
     Child,
     ask_child,
     can_fork,
+    measure_load,
 )
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.dynamo import leave_dynamo_out
@@ -121,7 +122,7 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
         found = Diagnosis(rules, lines, write, declined=declined)
     else:
         found = _diagnose_call(trace, failed, block, declined, trail)
-    lines = [*found.lines, *trail]
+    lines = [*found.lines, *trail[:MAX_TRAIL]]
     return found._replace(lines=lines, made=_describe_makers(failed, block, found))
 
 
@@ -195,6 +196,7 @@ def _diagnose_call(
     steps = [step for lineage in lineages for step in lineage.steps]
     steps.sort(key=lambda step: not step.is_written)
     lines = [step.line for step in steps if step.line is not None]
+    lines += [line for one in shown for line in one.passed]
 
     def write_edits(program: Program) -> list[Edit]:
         situation = Situation(
@@ -243,7 +245,7 @@ def _find_reason(trace: Trace) -> str:
         check_rerun(trace)
     except TrialError as error:
         return str(error)
-    is_long = trace.seconds > LONGEST
+    is_long = trace.seconds > LONGEST * measure_load()
     return f"it took {trace.seconds:.0f} s to fail" if is_long else ""
 
 
@@ -293,6 +295,9 @@ def _ask_meanwhile(
 
 
 MAX_MADE: Final = 2
+
+MAX_TRAIL: Final = 10
+"""How many lines that made the operands may have the mistake."""
 
 MAX_NAMED: Final = 3
 

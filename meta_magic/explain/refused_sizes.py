@@ -37,11 +37,13 @@ class Refused(NamedTuple):
         accepted: What the call accepts instead; sizes that other operands have come
             first.
         is_alone: Whether no other size must change with it.
+        passed: The lines of calls that hand it on unchanged.
     """
 
     lineage: Lineage
     accepted: tuple[int, ...]
     is_alone: bool = True
+    passed: tuple[int, ...] = ()
 
 
 class Sizes(NamedTuple):
@@ -89,7 +91,8 @@ def _answer(run: Run, *, failed: FailedCall) -> Sizes:
     for variable, accepted, is_alone in found:
         if variable in given:
             lineage, _ = lineages.why(probe.label(variable), given[variable])
-            refused.append(Refused(lineage, accepted, is_alone))
+            passed = tuple(dict.fromkeys(lineages.passed))
+            refused.append(Refused(lineage, accepted, is_alone, passed))
     return Sizes(seen, tuple(_drop_alike(refused)))
 
 

@@ -30,7 +30,7 @@ ASSIGNING: Final = (ast.Assign, ast.AugAssign, ast.AnnAssign)
 
 PARTS: Final = (ast.Attribute, ast.Subscript)
 
-MAX_STEPS: Final = 10
+MAX_STEPS: Final = 20
 
 MAX_CHANGES: Final = 2
 

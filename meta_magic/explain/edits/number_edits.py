@@ -87,7 +87,8 @@ def edit_numbers(situation: Situation) -> Iterator[Edit]:
         nodes = [node for node, values in known if wrong in values]
         names = _find_names(program, known, right)
         for node in nodes:
-            weight = cost + situation.weigh(node) / 2
+            is_passed = node.lineno in situation.list_passed(wrong)
+            weight = cost + (0 if is_passed else situation.weigh(node) / 2)
             weight += DATA if program.is_data(node) else 0
             edits = [*_edit_number(situation, node, (wrong, right), names, weight)]
             edits += _edit_products(situation, node, (wrong, right), weight)
@@ -199,7 +200,8 @@ def _edit_number(
     if read_number(node) is None:
         extra = EXPRESSION
         for template in _scale(situation, wrong, right):
-            yield from program.extend(node, template, cost)
+            extra_cost = EXPRESSION if "//" in template else 0  # a name says it better
+            yield from program.extend(node, template, cost + extra_cost)
     elif isinstance(node, ast.BinOp):
         extra = EXPRESSION
         yield from _edit_factors(program, node, pair, cost)
@@ -304,17 +306,22 @@ def _edit_ratios(situation: Situation) -> Iterator[Edit]:
     program = situation.program
     pairs = [pair for pair in situation.accepted.numbers if min(pair) > 1]
     ratios = dict.fromkeys(max(p) // min(p) for p in pairs if max(p) % min(p) == 0)
-    for node in situation.find_near(ast.Constant):
-        value = read_number(node)
-        for ratio in list(ratios)[:1] if value else ():
-            if value is None or _is_dim(program, node):
-                continue
-            cost = RATIO + situation.weigh(node) / 2
-            cost -= OWN if program.is_for_own(node) else 0
-            cost += DATA if program.is_data(node) else 0
-            yield from program.replace(node, str(value * ratio), cost)
-            if value % ratio == 0:
-                yield from program.replace(node, str(value // ratio), cost)
+    near = situation.find_near(ast.Constant, ast.Name) if ratios else []
+    for node in filter(is_read, near):
+        ratio = next(iter(ratios))
+        values = situation.seen.get(span_of(node), ())
+        value = read_number(node) or next(iter(values), None)
+        if not value or _is_dim(program, node):
+            continue
+        cost = RATIO + situation.weigh(node) / 2
+        cost -= OWN if program.is_for_own(node) else 0
+        cost += DATA if program.is_data(node) else 0
+        if isinstance(node, ast.Name):
+            yield from program.extend(node, f"{ratio} * {{}}", cost)
+            continue
+        yield from program.replace(node, str(value * ratio), cost)
+        if value % ratio == 0:
+            yield from program.replace(node, str(value // ratio), cost)
 
 
 def _is_outermost(program: Program, node: ast.expr) -> bool:

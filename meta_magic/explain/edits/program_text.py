@@ -211,6 +211,16 @@ class Program:
             if not is_read(node) and ast.unparse(node) == name
         ]
 
+    def list_lines(self, line: int) -> range:
+        """Return the lines of the statement that a line is of; of a body, the line."""
+        return self._lines_by_line.get(line, range(line, line + 1))
+
+    @cached_property
+    def _lines_by_line(self) -> dict[int, range]:
+        simple = (n for n in self.find(ast.stmt) if not hasattr(n, "body"))
+        spans = (range(n.lineno, (n.end_lineno or n.lineno) + 1) for n in simple)
+        return {line: span for span in spans for line in span}
+
     def find(self, *kinds: type[Node]) -> list[Node]:
         """Return the nodes of some kinds, outer ones first."""
         return [node for node in self.nodes if isinstance(node, kinds)]

@@ -66,7 +66,10 @@ class Situation:
         way = [frame.line for frame in reversed(self.call.frames)]
         made = [at.line for at in self.makers if at]
         own = self.program.find_bindings(self.call.receiver)
-        return tuple(dict.fromkeys([*way[:1], *own, *way, *made, *self.trail]))
+        passed = [line for one in self.refused for line in one.passed]
+        found = [*way[:1], *own, *passed, *way, *made, *self.trail]
+        whole = (line for one in found for line in self.program.list_lines(one))
+        return tuple(dict.fromkeys([*found, *whole]))
 
     def is_failed(self, node: ast.expr) -> bool:
         """Whether an expression is the failed call itself."""
@@ -75,6 +78,12 @@ class Situation:
             return False
         return span_of(node) == (at.line, at.column, at.end_line, at.end_column)
 
+    def list_passed(self, size: int) -> set[int]:
+        """Return the lines of calls that hand on a refused size."""
+        own = (one for one in self.refused if one.lineage.size == size)
+        lines = (line for one in own for line in one.passed)
+        return {n for line in lines for n in self.program.list_lines(line)}
+
     def find_near(self, *kinds: type[Node]) -> list[Node]:
         """Return the nodes of some kinds at these lines."""
         found = self.program.find(*kinds)
@@ -82,9 +91,9 @@ class Situation:
 
     def weigh(self, node: Spot) -> float:
         """Return the cost of the distance between a node and the failed call."""
-        if node.lineno in self.lines:
-            return min(FAR, STEP * self.lines.index(node.lineno))
-        return FAR
+        lines = self.program.list_lines(node.lineno)
+        known = [self.lines.index(n) for n in lines if n in self.lines]
+        return min([FAR, *(STEP * at for at in known)])
 
     @cached_property
     def tensors(self) -> frozenset[str]:

@@ -255,9 +255,13 @@ class Lineages:
         literals: The integers in the block's code.
         names: The names of numbers and tensors.
         file: Name of the block's file.
+
+    Attributes:
+        passed: The lines of calls that handed the numbers of the last chain on.
     """
 
     def __init__(self, literals: Sequence[Literal], names: Names, file: str) -> None:
+        self.passed: list[int] = []
         self._literals = literals
         self._file = file
         self._names = names
@@ -276,8 +280,10 @@ class Lineages:
         step_by_key: dict[object, int] = {}
         reached: list[Any] = []
 
+        self.passed.clear()
+
         def number_step(found: Any) -> int:
-            last = self._follow(found)
+            last = self._follow(found, self.passed)
             if _key_of(last) not in step_by_key:
                 step_by_key[_key_of(last)] = len(reached)
                 reached.append(last)
@@ -302,8 +308,13 @@ class Lineages:
                 steps[at] = replace(step, parts=parts)
         return Lineage(name=name, steps=tuple(steps), caveat=caveat), (*unresolved,)
 
-    def _follow(self, number: Any) -> Any:
-        """Return the origin of a number that calls handed on unchanged."""
+    def _follow(self, number: Any, passed: list[int] | None = None) -> Any:
+        """Return the origin of a number that calls handed on unchanged.
+
+        Args:
+            number: The number.
+            passed: Gets the lines of these calls.
+        """
         while True:
             call = _call_of(number)
             if call is None:
@@ -311,6 +322,8 @@ class Lineages:
             formula = self._find_formula(call, number.origin)
             if not formula.hands_on:
                 return number
+            if passed is not None and call.line is not None:
+                passed.append(call.line)
             number = self._probe(call).given[formula.parts[0]]
 
     def _describe(self, number: Any) -> Described:

@@ -117,19 +117,21 @@ class ValueChecks:
                 continue
             real_by_id = self._find_constants(entry, words, args, kwargs)
             real_by_id[id(tensors_in(args, kwargs)[allowed.position])] = real
-            answer = ask_of_values(func, args, kwargs, real_by_id)
-            is_plain = not (allowed.is_count or allowed.is_first)
-            if is_plain and isinstance(answer, Exception):
-                vars(answer)[WRONG_VALUE] = find_wrong_value(real, allowed)
-            self._judge(answer, describe_wrong(real, allowed), func)
+            found = real, allowed
+            self._judge(ask_of_values(func, args, kwargs, real_by_id), found, func)
 
-    def _judge(self, answer: Answer, wrong: str, func: Callable[..., Any]) -> None:
+    def _judge(
+        self, answer: Answer, found: tuple[Tensor, Allowed], func: Callable[..., Any]
+    ) -> None:
         """Raise the CPU's error of a call; only note it if the error is not known."""
+        (real, allowed), wrong = found, describe_wrong(*found)
         if answer is Verdict.UNKNOWN:
             self._diagnostics.note("unchecked", f"{func}: {wrong}; {UNKNOWN}")
         if isinstance(answer, Verdict):
             return
         answer.add_note(f"meta_magic: {wrong}")
+        if not (allowed.is_count or allowed.is_first):
+            vars(answer)[WRONG_VALUE] = find_wrong_value(real, allowed)
         try:
             raise answer
         finally:

@@ -235,6 +235,33 @@ def test_a_name_is_multiplied_by_the_factors_that_the_size_has():
     assert "fc = nn.Linear(width * 7 * 7, 3)" in afters  # 28 pixels by 4
 
 
+def test_a_layer_that_hands_the_refused_size_on_is_changed():
+    found = explain(
+        "import torch\nfrom torch import nn\n"
+        "class Block(nn.Module):\n    def __init__(self, width, inner):\n"
+        "        super().__init__()\n        self.first = nn.Linear(width, inner)\n"
+        "        self.last = nn.Linear(inner, inner)\n"
+        "    def forward(self, x):\n        return self.last(self.first(x).relu())\n"
+        "block = Block(width=32, inner=128)\n"
+        "x = torch.ones(8, 32)\ny = x + block(x)"
+    )
+    assert 7 in found.culprits
+    afters = [repair.after.strip() for repair in found.repairs]
+    assert "self.last = nn.Linear(inner, width)" in afters
+
+
+def test_a_layer_that_is_added_gets_a_flatten_before_it():
+    found = explain(
+        "import torch\nfrom torch import nn\nnet = nn.Sequential()\n"
+        "net.add_module('conv', nn.Conv2d(1, 4, 3, padding=1))\n"
+        "net.add_module('fc', nn.Linear(64, 10))\ny = net(torch.ones(2, 1, 4, 4))"
+    )
+    afters = [repair.after for repair in found.repairs]
+    assert (
+        "net.add_module('fc', nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))" in afters
+    )
+
+
 def test_a_kernel_whose_size_makes_both_sides_of_an_image_is_changed():
     found = explain(
         "import torch\nfrom torch import nn\n"
