@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from math import inf
 from time import monotonic, process_time
 from typing import Any, Final, NamedTuple
 
@@ -180,10 +181,14 @@ def _run_many(
     leave_dynamo_out()  # code that the failed block did not reach may import dynamo
     refused, end = enter_sandbox(), process_time() + SECONDS_OF_MANY
     outcomes: list[Outcome | Failure] = []
-    for edit in edits:
+    most = inf
+    for at, edit in enumerate(edits):
+        if min(one.cost for one in edits[at:]) > most:
+            break
         outcomes.append(_run_edit(block, edit, refused, is_probe=is_probe))
-        n_found = len({one for one in outcomes if is_whole(one)})
-        if process_time() > end or n_found >= n_wanted:
+        found = {one for one in outcomes if is_whole(one)}
+        most = min(most, edit.cost + MAX_WORSE) if is_whole(outcomes[-1]) else most
+        if process_time() > end or len(found) >= n_wanted:
             break
     return outcomes
 
@@ -261,6 +266,9 @@ MAX_REPAIRS: Final = 3
 
 MAX_ALONE: Final = 6
 """How many edits that seem to help are run once more."""
+
+MAX_WORSE: Final = 1.0
+"""How much more than one that ran an edit may cost to be tried."""
 
 MAX_OF_CHILDREN: Final = 1.5
 """Limit of all trials: the children's processor time."""
@@ -375,14 +383,14 @@ def _screen_all(
 
     Stops when the time is over, or when enough different outcomes are found.
     """
-    is_over, found, rest = _start_clock(), set[Outcome](), [*edits]
+    is_over, found, rest = _start_clock(), set[Outcome | Failure](), [*edits]
     while rest and len(found) < MAX_REPAIRS and not is_over():
         some = screen(block, rest, MAX_REPAIRS)
-        found |= {
-            one for one in some.values() if isinstance(one, Outcome) and not one.then
-        }
+        ran = {edit: one for edit, one in some.items() if is_whole(one)}
+        found |= {*ran.values()}
         yield from some.items()
-        rest = [edit for edit in rest if edit not in some]
+        most = min((edit.cost for edit in ran), default=inf) + MAX_WORSE
+        rest = [edit for edit in rest if edit not in some and edit.cost <= most]
 
 
 def _confirm(block: Block, ran: Sequence[Ran], *, is_later: bool) -> Iterator[Ran]:
