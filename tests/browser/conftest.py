@@ -11,6 +11,8 @@ from tests.browser.lab import (
     CHROMIUM,
     CLOSE,
     OPEN,
+    REPLACE,
+    RESTART,
     open_chromium,
     open_in_lab,
     run_lab,
@@ -84,6 +86,27 @@ def open_notebooks(lab, lab_page):
 
 open_notebook = pytest.fixture(open_notebooks)
 open_shared_notebook = pytest.fixture(open_notebooks, scope="module")
+
+
+@pytest.fixture(scope="module")
+def shared_notebook(open_shared_notebook):
+    """The page of a notebook; its kernel serves all tests of a file."""
+    return open_shared_notebook("shared.ipynb", "pass")
+
+
+@pytest.fixture
+def show_cells(shared_notebook):
+    """Replace the cells of the shared notebook, or its kernel, too; the page."""
+    shared_notebook.errors.clear()
+    shared_notebook.logged.clear()
+
+    def replace(*cells, in_new_kernel=False):
+        shared_notebook.evaluate(REPLACE, cells)
+        if in_new_kernel:
+            shared_notebook.evaluate(RESTART)
+        return shared_notebook
+
+    return replace
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ __all__ = [
     "CLOSE",
     "OPEN",
     "READY",
+    "REPLACE",
+    "RESTART",
     "RUN",
     "open_chromium",
     "open_in_lab",
@@ -61,6 +63,23 @@ CHANGE = """async ([i, source]) => {
   await jupyterapp.commands.execute('notebook:clear-cell-output');
 }"""
 """Gives a cell another source, and no output."""
+
+REPLACE = """async sources => {
+  const { content } = jupyterapp.shell.currentWidget;
+  const book = content.model.sharedModel;
+  const before = book.cells.length;
+  book.insertCells(0, sources.map(source => ({ cell_type: 'code', source })));
+  book.deleteCellRange(sources.length, sources.length + before);
+  while (content.widgets.length !== sources.length)
+    await new Promise(resolve => setTimeout(resolve, 20));
+}"""
+"""Replaces all cells of the open notebook, whose kernel goes on."""
+
+RESTART = f"""async () => {{
+  await jupyterapp.shell.currentWidget.sessionContext.restartKernel();
+  return await ({READY})();
+}}"""
+"""Restarts the kernel of the open notebook; returns when the kernel is idle."""
 
 RUN = """async i => {
   jupyterapp.shell.currentWidget.content.activeCellIndex = i;

@@ -17,9 +17,9 @@ model = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(4)))
 model(torch.ones(batch, 4096)).sum().backward()"""
 
 
-def test_a_kernel_works_it_out(open_notebook, expect):
+def test_a_kernel_works_it_out(show_cells, expect):
     ask = "print(_meta.fit('t4', {'batch': ...}).largest['batch'])"
-    page = open_notebook("fit.ipynb", LOAD, TRAIN, ask)
+    page = show_cells(LOAD, TRAIN, ask)
     for i in range(3):
         page.evaluate(RUN, i)
     output = page.locator(".jp-CodeCell").nth(2).locator(".jp-OutputArea")
@@ -37,9 +37,9 @@ def test_a_kernel_works_it_out(open_notebook, expect):
     assert (page.errors, page.logged) == ([], [])
 
 
-def test_a_cell_that_cannot_be_run_again_says_why(open_notebook, expect):
+def test_a_cell_that_cannot_be_run_again_says_why(show_cells, expect):
     cell = "%%meta\nbatch = 4\nx = torch.ones(batch, 8) + 1\nx + 2\nx + 3"
-    page = open_notebook("again.ipynb", LOAD, f"{cell}\nopen('out', 'w').close()")
+    page = show_cells(LOAD, f"{cell}\nopen('out', 'w').close()")
     page.evaluate(RUN, 0)
     page.evaluate(RUN, 1)
     memory = show_memory(page)

@@ -48,10 +48,8 @@ def output(page, i):
     return page.locator(".jp-CodeCell").nth(i).locator(".jp-OutputArea")
 
 
-def test_a_click_makes_the_variable_the_real_module(open_notebook, expect):
-    page = open_notebook(
-        "click.ipynb", LOAD, f"%%meta\n{BUILD}", "watched = model", COMPARE
-    )
+def test_a_click_makes_the_variable_the_real_module(show_cells, expect):
+    page = show_cells(LOAD, f"%%meta\n{BUILD}", "watched = model", COMPARE)
     run(page, 0, 1, 2)
     panel = page.get_by_role("group", name="Materialize")
     expect(panel).to_contain_text("model: Sequential", timeout=WAIT)
@@ -79,10 +77,9 @@ step()"""
 
 
 def test_a_click_on_a_row_makes_that_block_real_and_all_then_the_rest(
-    open_notebook, expect
+    show_cells, expect
 ):
-    page = open_notebook(
-        "block.ipynb",
+    page = show_cells(
         LOAD,
         f"%%meta\n{TRAIN}",
         "print([p.is_meta for p in model.parameters()])",
@@ -111,9 +108,8 @@ def test_a_click_on_a_row_makes_that_block_real_and_all_then_the_rest(
     assert (page.errors, page.logged) == ([], [])
 
 
-def test_the_notebook_is_alive_while_a_module_is_made_real(open_notebook, expect):
-    page = open_notebook(
-        "alive.ipynb",
+def test_the_notebook_is_alive_while_a_module_is_made_real(show_cells, expect):
+    page = show_cells(
         f"{LOAD}\n{SLOW}",
         "%%meta\nmodel = Slow()",
         "opened = True",
@@ -135,9 +131,8 @@ def test_the_notebook_is_alive_while_a_module_is_made_real(open_notebook, expect
     assert (page.errors, page.logged) == ([], [])
 
 
-def test_a_click_is_answered_while_a_cell_runs(open_notebook, expect):
-    page = open_notebook(
-        "busy.ipynb",
+def test_a_click_is_answered_while_a_cell_runs(show_cells, expect):
+    page = show_cells(
         LOAD,
         f"%%meta\n{BUILD}",
         "import time\nwhile model[0].weight.is_meta: time.sleep(0.01)\nprint('real')",
@@ -158,8 +153,8 @@ def test_a_click_is_answered_while_a_cell_runs(open_notebook, expect):
     assert (page.errors, page.logged) == ([], [])
 
 
-def test_keys_in_the_panel_do_not_reach_the_notebook(open_notebook, expect):
-    page = open_notebook("keys.ipynb", LOAD, f"%%meta\n{BUILD}")
+def test_keys_in_the_panel_do_not_reach_the_notebook(show_cells, expect):
+    page = show_cells(LOAD, f"%%meta\n{BUILD}")
     run(page, 0, 1)
     panel = page.get_by_role("group", name="Materialize")
     for control in ("module", "device", "init", "dtype"):
@@ -175,13 +170,12 @@ def test_keys_in_the_panel_do_not_reach_the_notebook(open_notebook, expect):
     assert (page.errors, page.logged) == ([], [])
 
 
-def test_a_path_is_asked_for_where_a_checkpoint_is_chosen(open_notebook, expect):
+def test_a_path_is_asked_for_where_a_checkpoint_is_chosen(show_cells, expect):
     save = (
         "torch.manual_seed(7)\nsource = nn.Linear(3, 4)\n"
         "torch.save(source.state_dict(), 'saved.pt')"
     )
-    page = open_notebook(
-        "path.ipynb",
+    page = show_cells(
         f"{LOAD}\n{save}",
         "%%meta\nmodel = nn.Linear(3, 4)",
         "print(torch.equal(source.weight, model.weight))",
@@ -205,10 +199,9 @@ def test_a_path_is_asked_for_where_a_checkpoint_is_chosen(open_notebook, expect)
     assert (page.errors, page.logged) == ([], [])
 
 
-def test_a_hostile_name_is_text(open_notebook, expect):
+def test_a_hostile_name_is_text(show_cells, expect):
     script = "<img src=x onerror=pwned=1>"
-    page = open_notebook(
-        "hostile.ipynb",
+    page = show_cells(
         LOAD,
         f"%%meta\nmodel = type('{script}', (nn.ModuleDict,), {{}})("
         f"{{'{script}': nn.Linear(2, 2)}})",
@@ -222,8 +215,8 @@ def test_a_hostile_name_is_text(open_notebook, expect):
     assert (page.errors, page.logged) == ([], [])
 
 
-def test_a_restarted_kernel_is_said_to_be_silent(open_notebook, expect):
-    page = open_notebook("restart.ipynb", LOAD, f"%%meta\n{BUILD}")
+def test_a_restarted_kernel_is_said_to_be_silent(show_cells, expect):
+    page = show_cells(LOAD, f"%%meta\n{BUILD}")
     run(page, 0, 1)
     panel = page.get_by_role("group", name="Materialize")
     button = panel.get_by_role("button", name="Materialize")
@@ -237,8 +230,8 @@ def test_a_restarted_kernel_is_said_to_be_silent(open_notebook, expect):
     expect(button).to_be_disabled()
 
 
-def test_a_cell_that_runs_again_has_one_panel(open_notebook, expect):
-    page = open_notebook("again.ipynb", LOAD, f"%%meta\n{BUILD}", COUNT)
+def test_a_cell_that_runs_again_has_one_panel(show_cells, expect):
+    page = show_cells(LOAD, f"%%meta\n{BUILD}", COUNT, in_new_kernel=True)
     run(page, 0, 1, 2)
     panel = page.get_by_role("group", name="Materialize")
     expect(panel.get_by_role("button", name="Materialize")).to_be_enabled(timeout=WAIT)

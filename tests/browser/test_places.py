@@ -37,9 +37,9 @@ WATCH = """() => {
 
 
 @pytest.fixture
-def notebook(open_notebook, expect):
+def notebook(show_cells, expect):
     """The page of a notebook whose second cell shows a live report."""
-    page = open_notebook("places.ipynb", *CELLS)
+    page = show_cells(*CELLS)
     page.evaluate(RUN, 0)
     page.evaluate(RUN, 1)
     expect(page.locator(LIVE)).to_be_visible(timeout=WAIT)
@@ -58,11 +58,9 @@ def test_what_is_below_a_report_stays_where_it_is_while_its_cell_runs_again(
     assert len(notebook.evaluate("() => [...heights]")) == 1
 
 
-def test_what_is_below_stays_where_it_is_however_long_the_cell_runs(
-    open_notebook, expect
-):
+def test_what_is_below_stays_where_it_is_however_long_the_cell_runs(show_cells, expect):
     slow = f"{CELLS[1]}\nimport time\ntime.sleep(5)"
-    page = open_notebook("slow.ipynb", CELLS[0], slow, "pass")
+    page = show_cells(CELLS[0], slow, "pass")
     page.evaluate(RUN, 0)
     page.evaluate(RUN, 1)
     expect(page.locator(LIVE)).to_be_visible(timeout=WAIT)
@@ -84,7 +82,7 @@ def test_axe_finds_nothing_in_the_report_in_a_notebook(notebook):
 def test_in_an_untrusted_notebook_the_tree_is_indented(notebook, lab, expect):
     url, root = lab
     notebook.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
-    book = json.loads((root / "places.ipynb").read_text("utf-8"))
+    book = json.loads((root / "shared.ipynb").read_text("utf-8"))
     book["cells"][2]["source"] = "pass  # by somebody else"
     (root / "other.ipynb").write_text(json.dumps(book), "utf-8")
     open_in_lab(notebook, url, "other.ipynb")

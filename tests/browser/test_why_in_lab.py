@@ -21,9 +21,9 @@ READ_CELLS = f"() => {CELLS_NOW}.map((cell) => cell.source)"
 
 
 @pytest.fixture
-def why(open_notebook, expect):
+def why(show_cells, expect):
     """The explanation of the cell that failed."""
-    page = open_notebook("why.ipynb", *CELLS)
+    page = show_cells(*CELLS)
     for number in (0, 1):
         page.evaluate(RUN, number)
     why = page.locator(".mm-live:not(.mm-root) .mm-why")
@@ -78,8 +78,8 @@ ACROSS = (
 )
 
 
-def test_a_click_mends_a_class_of_an_earlier_cell(open_notebook, expect):
-    page = open_notebook("across.ipynb", *ACROSS)
+def test_a_click_mends_a_class_of_an_earlier_cell(show_cells, expect):
+    page = show_cells(*ACROSS, in_new_kernel=True)
     for number in range(4):
         page.evaluate(RUN, number)
     failed = page.locator(".jp-CodeCell").nth(3)
