@@ -18,11 +18,17 @@ def describe(tensor):
     return tensor.shape, tensor.dtype, tensor.layout, is_coalesced, parts
 
 
+def on_the_cpu(call):
+    """Return the result of a call for real; the next draws are the same again."""
+    torch.manual_seed(0)
+    result = call()
+    torch.manual_seed(0)
+    return result
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_a_sparse_tensor_has_the_elements_of_the_cpu(name):
-    torch.manual_seed(0)
-    wanted = describe(CALLS[name]())
-    torch.manual_seed(0)
+    wanted = describe(on_the_cpu(CALLS[name]))
     with record():
         made = CALLS[name]()
         assert made.is_meta
@@ -41,9 +47,7 @@ def test_a_sparse_tensor_has_the_elements_of_the_cpu(name):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_replay_makes_the_sparse_tensor_of_the_cpu(name):
-    torch.manual_seed(0)
-    wanted = describe(CALLS[name]())
-    torch.manual_seed(0)
+    wanted = describe(on_the_cpu(CALLS[name]))
     with record() as trace:
         CALLS[name]()
     (made,) = replay(trace, trace.ops[-1].outputs)
@@ -52,9 +56,7 @@ def test_a_replay_makes_the_sparse_tensor_of_the_cpu(name):
 
 @pytest.mark.parametrize("name", DENSE)
 def test_what_is_made_of_sparse_tensors_is_as_on_the_cpu(name):
-    torch.manual_seed(0)
-    real = DENSE[name]()
-    torch.manual_seed(0)
+    real = on_the_cpu(DENSE[name])
     with record():
         made = DENSE[name]()
         assert (made.shape, made.stride()) == (real.shape, real.stride())
@@ -63,9 +65,7 @@ def test_what_is_made_of_sparse_tensors_is_as_on_the_cpu(name):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.bfloat16])
 def test_elements_of_other_dtypes_are_those_of_the_cpu(dtype):
-    torch.manual_seed(0)
-    wanted = edges(dtype=dtype).coalesce()
-    torch.manual_seed(0)
+    wanted = on_the_cpu(lambda: edges(dtype=dtype).coalesce())
     with record():
         made = edges(dtype=dtype).coalesce()
         assert made.values().tolist() == wanted.values().tolist()
@@ -73,9 +73,7 @@ def test_elements_of_other_dtypes_are_those_of_the_cpu(dtype):
 
 @pytest.mark.parametrize("name", TRAINING)
 def test_training_with_sparse_tensors_is_that_of_the_cpu(name):
-    torch.manual_seed(0)
-    numbers, weights, states = TRAINING[name]()
-    torch.manual_seed(0)
+    numbers, weights, states = on_the_cpu(TRAINING[name])
     with record():
         met, planned, planned_states = TRAINING[name]()
         assert met == numbers
@@ -95,9 +93,7 @@ def test_a_trained_sparse_embedding_is_materialized_to_the_bit():
             optimizer.step()
         return model
 
-    torch.manual_seed(3)
-    wanted = train()
-    torch.manual_seed(3)
+    wanted = on_the_cpu(train)
     with record():
         made = train()
     notes = [note for note in materialize(made).notes if "sparse" in note]
@@ -107,9 +103,7 @@ def test_a_trained_sparse_embedding_is_materialized_to_the_bit():
 
 @pytest.mark.parametrize("make", [edges, rows])
 def test_a_later_cell_goes_on_with_a_sparse_tensor(make):
-    torch.manual_seed(0)
-    wanted = make()
-    torch.manual_seed(0)
+    wanted = on_the_cpu(make)
     with record():
         made = make()
     with record():

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from meta_magic import materialize, record
 from meta_magic.trace.options import ValueLimits
-from tests.unit.eager import assert_bit_equal
+from tests.unit.eager import assert_bit_equal, build_twice
 
 both = pytest.mark.parametrize("cache", [True, False])
 
@@ -223,11 +223,7 @@ def test_what_is_put_on_meta_by_name_draws_nothing():
         nn.Linear(4, 4, device="meta")
         return nn.Linear(2, 2)
 
-    torch.manual_seed(0)
-    real = cell()
-    torch.manual_seed(0)
-    with record():
-        made = cell()
+    real, made, *_ = build_twice(cell)
     materialize(made)
     assert_bit_equal(made, real)
 
@@ -237,11 +233,7 @@ def test_a_device_that_was_asked_for_is_none_by_name():
         torch.rand(2, device=str(torch.ones(1).device))
         return nn.Linear(2, 2)
 
-    torch.manual_seed(0)
-    real = cell()
-    torch.manual_seed(0)
-    with record():
-        made = cell()
+    real, made, *_ = build_twice(cell)
     materialize(made)
     assert_bit_equal(made, real)
 
@@ -307,14 +299,15 @@ def test_the_next_recording_draws_on_where_the_last_one_would_have_ended(n_cells
 
 
 def test_a_generator_of_ones_own_goes_on_in_the_next_recording():
-    generator = torch.Generator().manual_seed(1)
-    wanted = [torch.rand(2, generator=generator) for _ in range(2)]
-    generator = torch.Generator().manual_seed(1)
-    drawn = []
-    for _ in range(2):
-        with record():
-            drawn.append(torch.rand(2, generator=generator))
-    assert torch.equal(read(drawn[1]), wanted[1])
+    def draw_twice(run):
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(2):
+            with run():
+                drawn = torch.rand(2, generator=generator)
+        return drawn
+
+    wanted = draw_twice(contextlib.nullcontext)
+    assert torch.equal(read(draw_twice(record)), wanted)
 
 
 def read(made):
