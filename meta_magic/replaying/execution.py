@@ -219,7 +219,7 @@ class Part:
         ]
         if call.operator.draws_by_shape:
             for tensor in scratch:
-                tensor.fill_(1)  # a probability, a mean, a deviation, a weight
+                tensor.fill_(1)  # valid as a probability, mean, deviation and weight
         yield scratch
 
 
@@ -228,7 +228,7 @@ class Execution:
 
     Args:
         program: The recording.
-        request: What is wanted of it.
+        request: The values that are wanted of it.
         device: Replaces the meta device.
         read: Returns the calls of a program.
 
@@ -236,7 +236,7 @@ class Execution:
         ReplayError: A wanted content depends on something that was not recorded.
 
     Attributes:
-        plan: The plan of the recording itself.
+        plan: The plan of the last recording.
         parts: The parts, in order of their recordings.
     """
 

@@ -51,7 +51,7 @@ class CallArguments:
         self._tensors: list[tuple[str, int]] = []
         self._others: list[tuple[str, Argument]] = []
         given = dict(signature.arguments)
-        given.pop("generator", None)  # Streams says from which to draw
+        given.pop("generator", None)  # Streams chooses the generator
         for name, value in given.items():
             if isinstance(value, TensorArgument):
                 self._tensors.append((name, value.index))
@@ -94,7 +94,7 @@ class CallArguments:
             return math.nan if value == NAN else -math.nan
         if isinstance(value, OpaqueArgument):
             if uses_group(self.signature.op):
-                return value  # a group, which call_collective finds
+                return value  # call_collective finds the group
             raise ReplayError(
                 f"{self.signature.op} was called with {name}={value.text}: the "
                 "recording keeps only this text of the argument"

@@ -71,7 +71,7 @@ def read_draws(randomness: Randomness, first: int) -> Iterator[Draw]:
         yield Draw(number, *words[DRAW * number : DRAW * number + DRAW])
 
 
-MAX_USAGES: Final = 2**10  # a loop over step counts makes ever new signatures
+MAX_USAGES: Final = 2**10  # a loop over step counts makes a new signature at each step
 NONE: Final = frozenset[int]()
 ROWS_AT_ONCE: Final = 2**16
 MAX_ROWS: Final = 2**10  # kept rows: a plan reads each row several times
@@ -115,7 +115,7 @@ class Call(NamedTuple):
 
     @property
     def drawn(self) -> Geometry:
-        """Geometry of what it draws into: its first argument, else its output."""
+        """Geometry of the tensor that it fills: its first argument, else its output."""
         return (*self.signature.inputs, *self.signature.outputs)[0]
 
     def device_on(self, device: torch.device) -> torch.device:

@@ -35,7 +35,8 @@ class Streams:
     Args:
         randomness: Generators, states and draws of the program.
         draws: The draws that will be made, in order.
-        sources: Where :meth:`state_at` will be asked; see :class:`Draw`.
+        sources: The sources for which :meth:`state_at` will be called; see
+            :class:`Draw`.
         device: Replaces the meta device.
     """
 
@@ -258,7 +259,7 @@ LARGER: Final = (9 * GROUP, 2**12, 2**16)
 """Further counts of elements by which a measured count is confirmed."""
 
 MAX_COUNTS: Final = 2**9
-"""Kept counts: noise with another scale at each step makes ever new ones."""
+"""The most counts to keep: noise with another scale at each step adds one a step."""
 
 MUCH: Final = 2**16
 """Elements from which on a measurement pays; it takes 2 ms."""

@@ -89,11 +89,11 @@ class Recording:
     Args:
         cell_file: File name of the code whose lines are the cell's.
         top: Code object of the outermost frame of interest; None for a module's.
-        options: What the user chose.
+        options: Options that the user chose.
         entry_points: Functions that enter and leave the guard; see ``Guard``.
         namespace: Variables before the block: a module that is there already is
             described only if it is called.
-        is_probe: Whether calls are only tried; see ``Refusals``.
+        is_probe: Whether the block only tries calls; see ``Refusals``.
         show: Shows the progress of a value that takes long to compute.
 
     Attributes:
@@ -249,7 +249,7 @@ class Recording:
         seconds = time.perf_counter() - self._started
         write, has_failed = self._written, error is not None
         namespace = namespace or {}
-        if isinstance(error, KeyboardInterrupt):  # perhaps while it entered a region
+        if isinstance(error, KeyboardInterrupt):  # perhaps in the middle of a change
             self._autocast.restore()
         write.calls.close_open_calls()
         self._note_foreign_casts()

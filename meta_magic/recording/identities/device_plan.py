@@ -60,9 +60,8 @@ HOMES: Final = {
     "cuda": torch.device("cuda", 0),
     "meta": META,
 }
-"""Device of a tensor for which none is named, by whose kernels are recorded.
-
-These objects are what ``x.device`` answers then: see :func:`is_home`."""
+"""By the device whose kernels are recorded, the device of a tensor for which the code
+names none. ``x.device`` returns these very objects: see :func:`is_home`."""
 
 AS_CUDA: Final = "what the code puts on {} is recorded with the kernels of CUDA"
 
@@ -145,8 +144,8 @@ class DevicePlan:
     def is_on_meta(self, tensor: Tensor) -> bool:
         """Whether the code put a tensor on meta by name.
 
-        In a world also whether it is computed from those: ``fully_shard`` shards a
-        model on meta, and leaves it there.
+        In a world also whether it is computed from such a tensor: ``fully_shard``
+        shards a model on meta, and leaves it there.
         """
         registry = self._registry
         if not registry.has_on_meta:
@@ -215,9 +214,9 @@ class DevicePlan:
 
 
 def is_home(device: object) -> bool:
-    """Whether a device object is what a recording answered where the code named none.
+    """Whether a device object is ``x.device`` where the code named no device.
 
-    ``torch.device("meta")``, which names one, is equal to it and is another object.
+    ``torch.device("meta")`` in the code is equal to it, and a different object.
     """
     return any(device is home for home in HOMES.values())
 

@@ -110,7 +110,7 @@ class CarriedGenerator:
 
 kept: deque[CarriedGenerator] = deque(maxlen=MAX_KEPT)
 elsewhere: dict[torch.device, tuple[Generator, tuple[object, ...]]] = {}
-"""Generators in place of those of planned devices, and the last seeding then."""
+"""By planned device, the generator in its place, and the last seeding at that time."""
 
 programs: "deque[tuple[int, weakref.ref[Program]]]" = deque(maxlen=MAX_KNOWN)
 
@@ -163,7 +163,8 @@ def forget_carried(program: Program) -> None:
 def advance_own(program: Program, state_at: Callable[[int], Tensor | None]) -> bool:
     """Set the user's generators to their states after the recorded draws.
 
-    Only those whose state is still the one carried over, and whose draws were all made.
+    A generator is moved only if its state is still the carried one, and if all its
+    draws were made.
 
     Args:
         program: What was recorded.
@@ -171,7 +172,7 @@ def advance_own(program: Program, state_at: Callable[[int], Tensor | None]) -> b
             before it were not made.
 
     Returns:
-        Whether all of these could be moved: False if draws of one were not made.
+        Whether all were moved: False if some draws of one were not made.
     """
     are_all_moved = True
     for carried in [*kept]:
@@ -198,7 +199,7 @@ def settle_default() -> None:
 def was_used_since(state: bytes) -> bool:
     """Whether something drew from torch's default generator since the last recording.
 
-    Seeding it does not count: what is drawn after that is the same.
+    Seeding does not count, because the same numbers are drawn after it.
 
     Args:
         state: Its present state.
@@ -230,7 +231,7 @@ def mark_state(state: Tensor) -> Tensor:
     """Return the state of a CPU generator with a mark that no other one has."""
     marked = state.clone()
     words = marked.numpy().view(np.uint64)
-    # The seed is there, too: so a number that hardly anybody chooses.
+    # These bytes also hold the seed: the mark is a seed that hardly anybody chooses.
     mark = 0x4D600000 | next(numbers) & 0xFFFFF
     words[FIRST_WORD] = int(words[FIRST_WORD]) & HIGHEST_BIT | mark
     return marked

@@ -111,7 +111,7 @@ class Origin:
     ) -> bool:
         """Whether a tensor was written after this recording, outside of any other.
 
-        Or another tensor on its storage, with a counter of its own.
+        The same for another tensor on its storage that counts its own writes.
 
         Args:
             tensor: The tensor.

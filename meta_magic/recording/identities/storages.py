@@ -105,7 +105,7 @@ def as_bytes(storage: UntypedStorage) -> Tensor:
 def sum_bytes(tensor: Tensor) -> int:
     """Return a checksum of a tensor of bytes.
 
-    Read from memory: torch resizes no storage that numpy has seen.
+    The bytes are read from memory: torch resizes no storage that numpy has seen.
     """
     storage = tensor.cpu().untyped_storage()
     return sum_storage(storage, storage.nbytes())
@@ -263,7 +263,7 @@ class StorageRegistry:
 
         Args:
             tensor: The tensor.
-            placement: That of a new storage which no earlier recording knows.
+            placement: The placement of a new storage that no earlier recording knows.
         """
         try:
             storage = storage_under(tensor)
@@ -290,7 +290,7 @@ class StorageRegistry:
             storage: The storage.
             tensor: The first tensor seen on it.
             nbytes: Bytes from its start to the end of the tensor.
-            placement: Its own, if no earlier recording knows the storage.
+            placement: Its placement, if no earlier recording knows the storage.
         """
         ref = self._add_storage(storage, placement)
         if storage.nbytes() != nbytes:
