@@ -4,6 +4,6 @@
 child for each. ``recorded_ranks`` is ``mm.record_ranks``, and finds hangs: where
 processes call other collectives than the others.
 
-May import ``session``, ``recording``, ``trace``, ``errors``. Read ``recorded_ranks``
-first.
+May import ``session``, ``recording``, ``cost``, ``trace``, ``errors``. Read
+``recorded_ranks`` first.
 """

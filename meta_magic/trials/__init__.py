@@ -7,6 +7,6 @@ its sizes. ``trial_choices`` changes torch, as ``trace.fit(choices=...)`` asks;
 ``accumulation`` splits a batch. ``fit`` and ``growth`` search sizes by ``recordings``;
 ``proofs`` tries advice.
 
-May import ``session``, ``recording``, ``cost``, ``trace``, ``errors``. Read ``trial``
-first.
+May import ``ranks``, ``session``, ``recording``, ``cost``, ``trace``, ``errors``,
+``torch_private``. Read ``trial`` first.
 """
