@@ -96,6 +96,10 @@ class DeviceQuestions:
             device = self._plan.home
         return device.type == IS_TYPE[attribute]
 
+    def is_on_meta(self, tensor: Tensor) -> bool:
+        """Whether the code put a tensor, or the local part of one, on meta by name."""
+        return self._plan.is_on_meta(local_of(tensor))
+
     def number(self, tensor: Tensor, asker: FrameType) -> int:
         """Return the result of ``get_device()``: the device's index, -1 for the CPU."""
         device = self._find(tensor, asker)
@@ -111,7 +115,7 @@ class DeviceQuestions:
             return as_fake(placement or self._plan.home)
         if placement is not None:
             return placement
-        is_on_meta = self._plan.is_on_meta(local_of(tensor))
+        is_on_meta = self.is_on_meta(tensor)
         if code.co_filename.startswith(DISTRIBUTED) and not is_on_meta:
             # Where the code names GPUs, DDP moves inputs that are not on a GPU yet.
             is_moved = NamedDevices.exist or code.co_filename.startswith(FSDP)
@@ -199,4 +203,6 @@ class ReportedAttributes:
             return (
                 False  # torch would warn that the copy does nothing, but it is recorded
             )
+        if is_meta and asker.f_code.co_filename.startswith(DISTRIBUTED):
+            return self.questions.is_on_meta(args[0])
         return is_meta and not is_sending(asker)

@@ -135,9 +135,10 @@ class HeldTensors:
         """Return the tensors that are neither parameter nor buffer.
 
         Returns:
-            Index of the module, name and storage of each.
+            Index of the module, name and storage of each. None of a model whose flat
+            parameters FSDP splits into views.
         """
-        if "attribute" not in self._kinds:
+        if "attribute" not in self._kinds or FLAT in self._names:
             return []
         columns = self._owners, self._names, self._storages, self._kinds
         return [
@@ -167,6 +168,10 @@ def make_record(
         local_shape=None if local is tensor else tuple(local.shape),
         sharding=None if local is tensor else describe_placements(tensor),
     )
+
+
+FLAT: Final = "_flat_param"
+"""The name of a parameter of ``FullyShardedDataParallel``."""
 
 
 def read_all(registry: TensorRegistry, tensors: Sequence[Tensor]) -> list[Seen | None]:

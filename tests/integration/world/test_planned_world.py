@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from meta_magic import MissingValueError, WorldError, record
+from meta_magic import MissingValueError, WorldError, record, replay
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -244,6 +244,21 @@ def test_fully_shard_leaves_what_is_computed_from_a_model_on_meta():
     assert other.shape == (3,)
     model_nbytes = 2 * (8 * 8 + 8)  # FSDP makes a few small tensors of its own
     assert trace.memory.peak_by_place.get("cpu", 0) < model_nbytes / 4
+
+
+def test_fully_sharded_data_parallel_takes_a_model_of_the_cell_for_real():
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with record(world=4) as trace:
+        begin()
+        model = nn.Linear(8, 8)
+        torch.manual_seed(3)
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+        drawn = torch.rand(1)
+        model(torch.ones(2, 8)).sum().backward()
+    torch.manual_seed(3)  # nothing is drawn in between: the model is not made again
+    assert replay(trace, drawn) == torch.rand(1)
+    assert trace.notes == ()
 
 
 def test_a_message_to_another_machine_takes_the_network_of_the_recorded_rank():
