@@ -11,10 +11,10 @@ from threading import RLock
 from typing import Final
 
 N_OBJECTS: Final = 3
-"""Objects with a recording for each one without."""
+"""How many objects a recorded program makes for each object of the plain program."""
 
 RARER: Final = 10
-"""How much rarer full collections are."""
+"""The factor by which full collections are rarer."""
 
 LARGEST: Final = 2**31 - 1
 """The largest threshold that the collector takes."""

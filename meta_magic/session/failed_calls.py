@@ -118,7 +118,7 @@ def _is_users(frame: FrameType) -> bool:
 
 
 class CallDescriber:
-    """Describes what a call was given; numbers the tensors that it finds there.
+    """Describes the arguments of a call; numbers the tensors among them.
 
     Args:
         registry: Knows tensors by number.
@@ -141,7 +141,7 @@ class CallDescriber:
         self._is_whole = True
 
     def describe(self, called: Called, error: BaseException) -> FailedCall:
-        """Return the record of a call; without one, of the tensors in the line."""
+        """Return the record of a call, or of the line's tensors if no call is known."""
         notes = _list_notes(error, called, self._sites)
         args, kwargs = called.args, called.kwargs
         if called.function is called.module is None:
@@ -306,7 +306,7 @@ def _compare_signature(called: Called, site: Site) -> Iterator[str]:
         names = ", ".join(signature.parameters)
         is_near = code.co_filename == site.position.file
         where = f" (line {code.co_firstlineno})" if is_near else ""
-        yield f"what is asked for is {kind.__name__}.forward({names}){where}"
+        yield f"the signature is {kind.__name__}.forward({names}){where}"
 
 
 def _count_unpacked(site: Site) -> Iterator[str]:

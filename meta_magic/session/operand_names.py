@@ -43,7 +43,7 @@ KEPT: Final = frozenset({"", "i", "ii", "iii", "dh", "ih", "oh"})
 LOAD: Final = ast.Load()
 MAX_BRACKETS: Final = 2
 MAX_HELD: Final = 1_000
-"""Values of one list, dictionary or object that are looked at."""
+"""The most values of one list, dictionary or object that are looked at."""
 
 KEYS: Final = frozenset({str, int, bool})
 """Types of keys whose ``repr`` runs no code of the user's."""

@@ -225,7 +225,8 @@ class Draws(DrawList):
             op: Its number.
             generator: The generator that it was given.
             call: Runs it.
-            state: State of the generator, if draws before are missing and it is known.
+            state: State of the generator, if earlier draws are missing and the state is
+                known.
         """
         stream = self._stream_of(generator)
         token, before = stream.read()

@@ -22,10 +22,10 @@ from meta_magic.trace.program import HEADER
 from meta_magic.trace.signature import Geometry, Signature, TensorArgument
 
 MAX_DEPTH: Final = 8
-"""At most so many calls between an operand and the call that made its values."""
+"""The most calls between an operand and the call that made its values."""
 
 MAX_MEASURED: Final = 1024
-"""Constants, and parts of them, whose bounds are remembered."""
+"""How many constants, and parts of constants, have their bounds remembered."""
 
 Bounds: TypeAlias = tuple[float, float]
 """The least and the greatest possible value."""
@@ -226,7 +226,7 @@ RULES: Final = {name: rule for rule, names in NAMES.items() for name in names.sp
 def find_changes(signature: Signature) -> tuple[int, Sequence[int]]:
     """Return the length of a signature's rows, and the positions of changed tensors.
 
-    Changed are the tensors that a call writes, and the integer tensors that it makes.
+    A call changes the tensors that it writes, and the integer tensors that it makes.
     """
     n_inputs = len(signature.inputs)
     made = zip(signature.outputs, signature.views, strict=True)

@@ -55,7 +55,7 @@ PLAIN: Final = frozenset({bool, int, float, str})
 
 
 class ModuleValues:
-    """Describes what modules are called with and return.
+    """Describes the arguments and results of modules.
 
     Args:
         registry: Numbers of tensors.
@@ -149,7 +149,7 @@ class Named(tuple[tuple[str, object], ...]):
 
 
 def flatten(described: object, path: str) -> Iterator[tuple[str, Geometry]]:
-    """Yield path and geometry of each tensor in what ``_describe`` returned."""
+    """Yield path and geometry of each tensor in a result of ``_describe``."""
     if isinstance(described, LiveGeometry):
         yield path, described.record
     elif isinstance(described, tuple):
@@ -180,7 +180,7 @@ class ModuleCallRecorder:
         registered: (module number, name, storage number) of each parameter registered.
         threads: Names of other threads that called modules meanwhile.
         on_new_module: Called with each module that the block did not build, and its
-            arguments; returns the modules that it need not be called with again.
+            arguments; returns the modules for which it need not be called again.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ NAMESPACES: Final = frozenset({Namespace, SimpleNamespace})
 
 PATIENCE: Final = 0.05
 """Seconds of processor time that ``extra_repr`` may take for the first module of a
-class: if it takes more, no other is asked. Torch's take 5 us."""
+class: if it takes more, no other module of the class is asked. Torch's take 5 us."""
 
 
 class ModuleSettings:
@@ -53,8 +53,8 @@ class ModuleSettings:
         """Return the settings of a module, and its class.
 
         Without an ``extra_repr`` of its own the settings are its plain attributes, and
-        those of a record that it holds, such as a configuration, if no module before
-        it holds that.
+        those of a record that it holds, such as a configuration, if no earlier module
+        holds the same record.
         """
         known = self._known.get(type(module))
         definition, is_asked = known or self._add_class(module)

@@ -212,7 +212,7 @@ class RowWriter:
         call: Callable[[], Any],
         state_at: Callable[[int], torch.Tensor | None],
     ) -> Any:
-        """Run a call that draws real numbers, the next to be written.
+        """Run a call that draws real numbers; its row is written next.
 
         Args:
             generator: The generator that it was given.

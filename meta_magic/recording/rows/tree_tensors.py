@@ -1,6 +1,7 @@
 """Describe the tensors that the modules of a tree hold: live tensors to records.
 
-All of a tree at once: one by one they took a third of the time of a recording's end.
+All tensors of a tree are described at once: one by one they took a third of the time at
+the end of a recording.
 """
 
 from collections import Counter, OrderedDict

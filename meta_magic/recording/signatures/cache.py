@@ -38,8 +38,9 @@ from meta_magic.trace.signature import Signature
 META: Final = torch.device("meta")
 
 DETACH: Final = "aten.detach.default"
-"""Autograd saves results by it with its own keys active: an ``as_strided`` in its place
-would give the saved tensor a history, and so tie graph and result into a cycle."""
+"""Autograd saves results by this operator, while its own keys are active. An
+``as_strided`` in its place would give the saved tensor a history, so that graph and
+result form a cycle."""
 
 COUNTED: Final = "counted"
 """Marks a returned ``None`` if each written tensor counts its own writes."""

@@ -359,7 +359,7 @@ def test_arguments_that_forward_lacks_are_named_with_its_line():
         "Net()(x)"
     )
     assert names(found) == ["x"]
-    assert found.rules == ("what is asked for is Net.forward(self, x, mask) (line 5)",)
+    assert found.rules == ("the signature is Net.forward(self, x, mask) (line 5)",)
 
 
 def test_tensors_that_an_assertion_is_about_are_named():
