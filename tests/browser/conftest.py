@@ -97,13 +97,14 @@ def shared_notebook(open_shared_notebook):
 @pytest.fixture
 def show_cells(shared_notebook):
     """Replace the cells of the shared notebook, or its kernel, too; the page."""
-    shared_notebook.errors.clear()
-    shared_notebook.logged.clear()
 
     def replace(*cells, in_new_kernel=False):
         shared_notebook.evaluate(REPLACE, cells)
         if in_new_kernel:
             shared_notebook.evaluate(RESTART)
+        # JupyterLab logs the requests that a restart cancels.
+        shared_notebook.errors.clear()
+        shared_notebook.logged.clear()
         return shared_notebook
 
     return replace
