@@ -179,7 +179,9 @@ def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
         ) from cause
     if geometry.is_conj:
         view = view.conj()
-    return negate_lazily(view) if geometry.is_neg else view
+    view = negate_lazily(view) if geometry.is_neg else view
+    # To autograd it is no view then: its history can be changed in place.
+    return view.detach() if geometry.is_conj or geometry.is_neg else view
 
 
 def view_sparse(sparse: Tensor, geometry: Geometry) -> Tensor:

@@ -167,6 +167,23 @@ def test_what_a_hook_holds_and_cannot_be_made_real_is_left_by_name():
     assert any("its layout is torch.sparse_coo" in note for note in report.notes)
 
 
+@pytest.mark.parametrize("view", [torch.conj, lambda x: x.conj().imag])
+def test_what_is_conjugated_or_negated_lazily_and_has_a_graph_is_made_real(view):
+    def build():
+        layer = nn.Linear(3, 2, dtype=torch.complex64)
+        torch.manual_seed(0)
+        nn.init.normal_(layer.weight)
+        layer.kept = view(layer.weight * 2)
+        return layer
+
+    wanted = build()
+    with record():
+        layer = build()
+    materialize(layer)
+    assert layer.kept.requires_grad
+    assert torch.equal(layer.kept.detach(), wanted.kept.detach())
+
+
 def test_no_backward_pass_goes_through_a_graph_of_meta():
     with record():
         layer = nn.Linear(2, 2)
