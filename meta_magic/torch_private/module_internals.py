@@ -43,6 +43,10 @@ PREFIX: Final = "_no_grad_"
 # The function that ``trunc_normal_`` runs: on meta it does nothing, and leaves no row.
 initialize_truncated: Final = init._no_grad_trunc_normal_
 
+# The name of a parameter of ``FullyShardedDataParallel``: the views that it makes of this
+# parameter are reported as tensors that do not move with the module.
+FLAT_PARAMETER: Final = "_flat_param"
+
 # Names under which torch keeps a module's own records, such as its hooks.
 KEPT_BY_TORCH: Final = frozenset(vars(nn.Module()))
 

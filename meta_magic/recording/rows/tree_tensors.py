@@ -24,6 +24,7 @@ from meta_magic.torch_private.distributed import (
     locals_of,
 )
 from meta_magic.torch_private.module_internals import (
+    FLAT_PARAMETER,
     names_not_persistent,
     parts_of,
     pick_own,
@@ -139,7 +140,7 @@ class HeldTensors:
             Index of the module, name and storage of each. None of a model whose flat
             parameters FSDP splits into views.
         """
-        if "attribute" not in self._kinds or FLAT in self._names:
+        if "attribute" not in self._kinds or FLAT_PARAMETER in self._names:
             return []
         columns = self._owners, self._names, self._storages, self._kinds
         return [
@@ -169,10 +170,6 @@ def make_record(
         local_shape=None if local is tensor else tuple(local.shape),
         sharding=None if local is tensor else describe_placements(tensor),
     )
-
-
-FLAT: Final = "_flat_param"
-"""The name of a parameter of ``FullyShardedDataParallel``."""
 
 
 def read_all(registry: TensorRegistry, tensors: Sequence[Tensor]) -> list[Seen | None]:
