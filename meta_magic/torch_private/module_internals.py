@@ -43,7 +43,7 @@ PREFIX: Final = "_no_grad_"
 # The function that ``trunc_normal_`` runs: on meta it does nothing, and leaves no row.
 initialize_truncated: Final = init._no_grad_trunc_normal_
 
-# The name of a parameter of ``FullyShardedDataParallel``: the views that it makes of this
+# The name of a parameter of ``FullyShardedDataParallel``: without it the views of this
 # parameter are reported as tensors that do not move with the module.
 FLAT_PARAMETER: Final = "_flat_param"
 
