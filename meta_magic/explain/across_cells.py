@@ -225,7 +225,7 @@ def translate(found: Explanation, joined: Slice, trace: Trace) -> Explanation:
         repairs=tuple(
             _split_repair(one, joined, say)
             for one in found.repairs
-            if len({joined.find(line)[0] for line, _, _ in one.changes}) == 1
+            if _is_of_cells(one, joined)
         ),
         declined=say(found.declined),
         lineages=tuple(_split_lineage(one, joined) for one in found.lineages),
@@ -264,6 +264,12 @@ def _split_lineage(lineage: Lineage, joined: Slice) -> Lineage:
     )
 
 
+def _is_of_cells(repair: Repair, joined: Slice) -> bool:
+    """Whether a repair changes only cells, or only one file."""
+    parts = {joined.find(line)[0] for line, _, _ in repair.changes}
+    return len(parts) == 1 or not any(part.path for part in parts)
+
+
 def _split_repair(repair: Repair, joined: Slice, say: Callable[[str], str]) -> Repair:
     """Return a repair of the cell or file that it changes.
 
@@ -275,7 +281,8 @@ def _split_repair(repair: Repair, joined: Slice, say: Callable[[str], str]) -> R
         "\n".join(whole[part.first - 1 : part.first - 1 + n])
         for part, n in zip(joined.parts, n_lines, strict=True)
     ]
-    part, line = joined.find(repair.line)
+    found = [joined.find(line) for line, _, _ in repair.changes]
+    part, line = found[0]
     at, n_files = joined.parts.index(part), len(joined.rerun.modules)
     is_file = at < n_files
     cells = join_texts(texts[n_files if is_file else at :])
@@ -285,8 +292,10 @@ def _split_repair(repair: Repair, joined: Slice, say: Callable[[str], str]) -> R
         consequence=say(repair.consequence),
         then=say(repair.then),
         changes=tuple(
-            (joined.find(n)[1], before, after) for n, before, after in repair.changes
+            (own, before, after)
+            for (_, own), (_, before, after) in zip(found, repair.changes, strict=True)
         ),
+        cells=tuple(one.name for one, _ in found),
         source=texts[at] if is_file else cells,
         cell=part.name,
         path=part.path,

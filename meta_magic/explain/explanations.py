@@ -183,8 +183,9 @@ def walk_repairs(explanation: Explanation) -> Iterator[str]:
     elif explanation.declined and not explanation.n_tried:
         yield f"no repairs were tried: {explanation.declined}"
     for repair in explanation.repairs:
-        for line, before, after in repair.changes:
-            where = f"{repair.cell}, line {line}" if repair.cell else f"line {line}"
+        for n, (line, before, after) in enumerate(repair.changes):
+            cell = repair.cells[n] if repair.cells else ""
+            where = f"{cell}, line {line}" if cell else f"line {line}"
             yield f"    {where}  {before.strip()}"
             yield f"    {'->':<{len(where)}}  {after.strip()}"
         yield f"            {repair.consequence}"

@@ -267,7 +267,7 @@ MAX_REPAIRS: Final = 3
 MAX_ALONE: Final = 6
 """How many edits that seem to help are run once more."""
 
-MAX_WORSE: Final = 1.0
+MAX_WORSE: Final = 1.4
 """How much more than one that ran an edit may cost to be tried."""
 
 MAX_OF_CHILDREN: Final = 1.5
@@ -292,6 +292,7 @@ class Repair:
         consequence: The change of parameters, and the shape of the last tensor.
         cell: The earlier cell or the file that is changed, as ``In[2]`` or
             ``models/net.py``; "" for the block itself.
+        cells: The same for each change; empty if all are of the block itself.
         path: The path of the file; "" for a cell.
         again: Code that runs what rests on a changed file again; "" for a cell.
         then: Which later line fails, and how; "" if the block ran to its end.
@@ -302,6 +303,7 @@ class Repair:
     source: str
     consequence: str
     cell: str = ""
+    cells: tuple[str, ...] = ()
     path: str = ""
     again: str = ""
     then: str = ""

@@ -42,12 +42,19 @@ class Enclosing(NamedTuple):
     chosen: Chosen
 
 
-def read_enclosing(rerun: Rerun, trained: AbstractSet[str]) -> Enclosing | None:
+def read_enclosing(
+    rerun: Rerun,
+    trained: AbstractSet[str],
+    earlier: Sequence[Statement] = (),
+    n_cells: int = 0,
+) -> Enclosing | None:
     """Return the file of a ``with record()`` or a test; None if it is not known.
 
     Args:
         rerun: How the block was recorded.
         trained: Names of models and optimizers.
+        earlier: The statements of the cells that ran before, if the file is a cell.
+        n_cells: How many these cells are.
     """
     typed = "".join(linecache.getlines(rerun.file)).rstrip("\n")
     try:
@@ -57,14 +64,14 @@ def read_enclosing(rerun: Rerun, trained: AbstractSet[str]) -> Enclosing | None:
     path = find_path(tree, rerun)
     if not path or not all(map(_is_opened, path, [*path[1:], path[-1].body[0]])):
         return None
-    before = [*_list_before(tree, path)]
-    own = [read_statement(one)._replace(cell=1) for one in path[-1].body]
+    before = [one._replace(cell=n_cells) for one in _list_before(tree, path)]
+    own = [read_statement(one)._replace(cell=n_cells + 1) for one in path[-1].body]
     fixed = _list_fixed(path, before)
-    chosen = choose_statements([*before, *own], 1, fixed, trained)
+    statements = [*earlier, *before, *own]
+    chosen = choose_statements(statements, n_cells + 1, fixed, trained)
     lines = typed.split("\n")
-    kept_lines = {
-        n for one in chosen.statements for n in range(one.first, one.last + 1)
-    }
+    kept = (one for one in chosen.statements if one.cell >= n_cells)
+    kept_lines = {n for one in kept for n in range(one.first, one.last + 1)}
     text = [line if n in kept_lines else "" for n, line in enumerate(lines, 1)]
     for node in path:
         others = list_others(node, rerun) if node is path[-1] else []

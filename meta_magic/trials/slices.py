@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Final, NamedTuple, TypeAlias, TypeGuard
@@ -27,7 +28,7 @@ from torch.optim import Optimizer
 
 from meta_magic.errors import TrialError
 from meta_magic.session.operand_names import is_shells
-from meta_magic.trace.earlier_cells import EarlierCell
+from meta_magic.trace.earlier_cells import EarlierCell, name_cell
 from meta_magic.trace.rerun import ModuleText, Rerun, keep, list_names, walk_codes
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import end_with_value, split_block
@@ -197,43 +198,64 @@ def _read_cells(rerun: Rerun, trace: Trace) -> Read | None:
     own = EarlierCell("", typed, read=lambda _: rerun.text or "")
     cells = [*rerun.earlier[-MAX_CELLS:], own]
     texts = [one.read(one.typed) for one in cells]
-    statements = [
-        one
-        for number, (cell, text) in enumerate(zip(cells, texts, strict=True))
-        for one in _list_statements(cell, text, number)
-    ]
+    statements = [*_walk_statements(cells, texts)]
     chosen = choose_statements(statements, len(cells) - 1, trained=_find_trained(rerun))
-    blanked = [
-        _blank(text, number, chosen.statements) for number, text in enumerate(texts)
-    ]
-    sources = [
-        Source(one.name, one.typed, text, own_line=one is own)
-        for one, text in zip(cells, blanked, strict=True)
-        if text.strip() or one is own
-    ]
-    return sources, chosen
+    own_text = _blank(texts[-1], len(cells) - 1, chosen.statements)
+    sources = [*_blank_all(cells[:-1], texts[:-1], chosen)]
+    return [*sources, Source("", typed, own_text, own_line=1)], chosen
 
 
 def _read_file(rerun: Rerun) -> Read | None:
-    """Return the file of a block, with the statements around it that it rests on."""
+    """Return the file of a block, with the statements around it that it rests on.
+
+    Of a plain cell with ``with record()`` these are also earlier cells.
+    """
+    cells = _list_earlier(rerun.file)
+    texts = [one.read(one.typed) for one in cells]
+    earlier = [*_walk_statements(cells, texts)]
     try:
-        found = read_enclosing(rerun, _find_trained(rerun))
+        found = read_enclosing(rerun, _find_trained(rerun), earlier, len(cells))
     except TrialError:  # it is not known which context is the recording
         found = None
     if found is None:
         return None
     path = rerun.file if Path(rerun.file).is_file() else ""
     source = Source("", found.typed, found.text, path, found.own_line)
-    return [source], found.chosen
+    return [*_blank_all(cells, texts, found.chosen), source], found.chosen
 
 
-def _list_statements(cell: EarlierCell, text: str, number: int) -> Iterator[Statement]:
-    """Yield the statements of a cell that ran; one that raised does not run again."""
-    for one in read_statements(text, cell.seconds):
-        has_raised = 0 < cell.failed_line <= one.last
-        can_run = one.is_repeatable and not has_raised
-        if not has_raised or one.first <= cell.failed_line:
-            yield one._replace(cell=number, is_repeatable=can_run)
+def _list_earlier(file: str) -> list[EarlierCell]:
+    """Return the cells that ran before a plain cell, by the shell's own history."""
+    own = name_cell(file)
+    if not own:
+        return []
+    shell = import_module("IPython").get_ipython()
+    history = import_module("meta_magic.magic.history").History(shell)
+    cells: list[EarlierCell] = history.cells
+    names = [one.name for one in cells]
+    return cells[: names.index(own) if own in names else None][-MAX_CELLS:]
+
+
+def _blank_all(
+    cells: Sequence[EarlierCell], texts: Sequence[str], chosen: Chosen
+) -> Iterator[Source]:
+    """Yield the cells that have statements which run again."""
+    for number, (cell, text) in enumerate(zip(cells, texts, strict=True)):
+        blanked = _blank(text, number, chosen.statements)
+        if blanked.strip():
+            yield Source(cell.name, cell.typed, blanked)
+
+
+def _walk_statements(
+    cells: Sequence[EarlierCell], texts: Sequence[str]
+) -> Iterator[Statement]:
+    """Yield the statements of cells that ran; one that raised does not run again."""
+    for number, (cell, text) in enumerate(zip(cells, texts, strict=True)):
+        for one in read_statements(text, cell.seconds):
+            has_raised = 0 < cell.failed_line <= one.last
+            can_run = one.is_repeatable and not has_raised
+            if not has_raised or one.first <= cell.failed_line:
+                yield one._replace(cell=number, is_repeatable=can_run)
 
 
 def _join(

@@ -170,10 +170,11 @@ def import_piece(text: str) -> str:
 
 def apply_repair(repair: Repair, text: str, pieces: Sequence[Piece]) -> str:
     """Return a program with a repair of one of its cells."""
-    piece = next(one for one in pieces if one.name == repair.cell)
+    firsts = {one.name: one.first for one in pieces}
     lines = text.split("\n")
-    for line, before, after in repair.changes:
-        at = piece.first + line - 2
+    cells = repair.cells or [repair.cell] * len(repair.changes)
+    for cell, (line, before, after) in zip(cells, repair.changes, strict=True):
+        at = firsts[cell] + line - 2
         assert lines[at] == before, (lines[at], before)
         lines[at] = after
     return "\n".join(lines)

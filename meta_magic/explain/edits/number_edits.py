@@ -55,6 +55,9 @@ RATIO: Final = 1.0
 OWN: Final = 0.4
 """How much less that costs if the user's own function gets the number."""
 
+BOTH: Final = 0.2
+"""The cost of a number that must change both sides of an image."""
+
 ONE: Final = 0.8
 """The cost of the size 1, which is often accepted because it is broadcast."""
 
@@ -93,7 +96,7 @@ def edit_numbers(situation: Situation) -> Iterator[Edit]:
             edits = [*_edit_number(situation, node, (wrong, right), names, weight)]
             edits += _edit_products(situation, node, (wrong, right), weight)
             yield from mark_lossy(edits) if right == 1 and is_broadcast else edits
-        together = _edit_together(situation, nodes, right, cost)
+        together = _edit_together(situation, nodes, (wrong, right), cost)
         yield from mark_lossy(together) if right == 1 and is_broadcast else together
     yield from _edit_ratios(situation)
 
@@ -333,16 +336,29 @@ def _is_outermost(program: Program, node: ast.expr) -> bool:
 
 
 def _edit_together(
-    situation: Situation, nodes: Sequence[ast.expr], right: int, cost: float
+    situation: Situation, nodes: Sequence[ast.expr], pair: Pair, cost: float
 ) -> Iterator[Edit]:
-    """Yield edits of a number wherever it is written: in a statement, or everywhere."""
-    program = situation.program
+    """Yield edits of a number in several places at once.
+
+    These are where a statement writes it, where all do, and in the layers that hand a
+    refused size on: a convolution and the norm after it must agree.
+    """
+    program, (wrong, right) = situation.program, pair
+    passed = situation.list_passed(wrong)
     written = [node for node in nodes if _is_outermost(program, node)]
     by_line: dict[int, list[ast.expr]] = {}
     for node in written:
         by_line.setdefault(node.lineno, []).append(node)
     groups = [group for group in by_line.values() if len(group) > 1]
     groups += [written] if len(by_line) > 1 else []
+    named = (ast.Constant, ast.Name, ast.Attribute)
+    on_way: list[ast.expr] = [
+        node
+        for node in nodes
+        if node.lineno in passed and isinstance(node, named)
+        if is_read(node) and not _is_dim(program, node)
+    ]
+    groups += [on_way] if len(on_way) > 1 and on_way not in groups else []
     for group in groups:
         edits = [edit for one in group for edit in program.replace(one, str(right), 0)]
         weight = max(situation.weigh(one) for one in group) / 2 + len(by_line) / 10
@@ -374,7 +390,7 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
             node = nodes.get((step.line or 0, step.column or 0))
             most = inf if node is None or not program.is_data(node) else step.value
             if node is not None and value <= MOST_DATA * most:
-                cost = LATER * at + distance
+                cost = LATER * at + distance + (0 if refused.is_alone else BOTH)
                 cost += DATA if program.is_data(node) else 0
                 cost += ONE if wanted == 1 else 0
                 yield from _drop(program, node, value, cost)

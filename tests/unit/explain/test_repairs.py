@@ -11,7 +11,7 @@ import torch
 from meta_magic.explain.across_cells import explain_later
 from meta_magic.explain.edits.program_text import Edit, Stretch, sort_edits
 from meta_magic.trace.notes import CellSource
-from tests.conformance.explanations import record_cell
+from tests.conformance.explanations import Piece, record_cell, record_pieces
 
 MODEL = """
 import torch
@@ -260,6 +260,26 @@ def test_a_layer_that_is_added_gets_a_flatten_before_it():
     assert (
         "net.add_module('fc', nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))" in afters
     )
+
+
+PAIR = (
+    "import torch\nfrom torch import nn\nconv = nn.Conv2d(16, 32, 3, padding=1)",
+    "norm = nn.BatchNorm2d(32)\nx = torch.ones(2, 16, 8, 8)",
+    "y = x + norm(conv(x))",
+)
+
+
+@pytest.mark.parametrize("n_cells", [1, 3])
+def test_two_layers_that_must_agree_are_changed_together(n_cells):
+    cells = PAIR if n_cells > 1 else ["\n".join(PAIR)]
+    pieces = [Piece(f"In[{n}]", 1, text) for n, text in enumerate(cells, 1)]
+    found = record_pieces([*pieces[:-1], pieces[-1]._replace(name="")], "<x>")
+    changed = [set(one.after.split("\n")) for one in found.explanation.repairs]
+    wanted = {"conv = nn.Conv2d(16, 16, 3, padding=1)", "norm = nn.BatchNorm2d(16)"}
+    repair = found.explanation.repairs[changed.index(wanted)]
+    assert set(repair.cells) == ({"In[1]", "In[2]"} if n_cells > 1 else set())
+    assert n_cells == 1 or "In[2], line 1  norm = nn" in found.explanation.text
+    assert run(repair.source)["y"].shape == (2, 16, 8, 8)
 
 
 def test_a_kernel_whose_size_makes_both_sides_of_an_image_is_changed():
