@@ -40,6 +40,7 @@ UP = {
     ("trace.trace", "view.page"): "Trace.to_html(), as well",
     ("trace.trace", "view.payload"): "what marimo shows of a Trace, as well",
     ("trace.trace", "view.model_explorer"): "Trace.to_model_explorer(), as well",
+    ("trials.slices", "magic.history"): "a plain cell rests on the shell's cells",
     ("trials.sandbox", "magic.reports"): "a child of a kernel must not speak for it",
     ("trace.trace", "cost.costs"): "Trace.cost, as well",
     ("trace.trace", "trials.fit"): "Trace.fit(), as well",

@@ -338,10 +338,10 @@ def _is_outermost(program: Program, node: ast.expr) -> bool:
 def _edit_together(
     situation: Situation, nodes: Sequence[ast.expr], pair: Pair, cost: float
 ) -> Iterator[Edit]:
-    """Yield edits of a number in several places at once.
+    """Yield edits that change several equal numbers at once.
 
-    These are where a statement writes it, where all do, and in the layers that hand a
-    refused size on: a convolution and the norm after it must agree.
+    These are in one statement, in all, or in the layers that hand a refused size on: a
+    convolution and the norm after it must agree.
     """
     program, (wrong, right) = situation.program, pair
     passed = situation.list_passed(wrong)
