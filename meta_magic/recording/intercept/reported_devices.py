@@ -185,6 +185,8 @@ class ReportedAttributes:
     def _read_is_meta(self, func: Any, args: Args, asker: FrameType) -> bool:
         """Return whether a tensor is on meta; record an initializer that asks."""
         is_meta: bool = func(*args)
+        if local_of(args[0]) is not args[0]:  # an initializer fills the local part
+            return is_meta and self.questions.is_on_meta(args[0])
         initializer = read_initializer(asker) if is_meta else None
         if initializer is not None:
             sites = self._sites

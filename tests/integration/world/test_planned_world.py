@@ -246,6 +246,24 @@ def test_fully_shard_leaves_what_is_computed_from_a_model_on_meta():
     assert trace.memory.peak_by_place.get("cpu", 0) < model_nbytes / 4
 
 
+@pytest.mark.parametrize("name", ["trunc_normal_", "normal_", "kaiming_uniform_"])
+def test_a_shard_has_the_values_of_its_initializer(name):
+    from torch.distributed.fsdp import fully_shard
+
+    with record(world=4) as trace:
+        begin()
+        with torch.device("meta"):
+            model = nn.Linear(8, 8, bias=False)
+        fully_shard(model)
+        model.to_empty(device="cpu")
+        getattr(nn.init, name)(model.weight)
+        shard = model.weight.to_local()
+        assert shard.abs().sum().item() > 0
+    values = replay(trace, shard)
+    assert values.shape == (2, 8)
+    assert len(values.unique()) == 16
+
+
 def test_fully_sharded_data_parallel_takes_a_model_of_the_cell_for_real():
     from torch.distributed.fsdp import FullyShardedDataParallel
 
