@@ -246,6 +246,14 @@ def test_fully_shard_leaves_what_is_computed_from_a_model_on_meta():
     assert trace.memory.peak_by_place.get("cpu", 0) < model_nbytes / 4
 
 
+def test_a_barrier_of_devices_and_a_collective_that_fails():
+    with record(world=4, as_device="cuda:4"):
+        begin("nccl")
+        dist.barrier(device_ids=[torch.cuda.current_device()])
+        with pytest.raises(ValueError, match="must be specified"):
+            dist.gather(torch.ones(2), None)
+
+
 @pytest.mark.parametrize("name", ["trunc_normal_", "normal_", "kaiming_uniform_"])
 def test_a_shard_has_the_values_of_its_initializer(name):
     from torch.distributed.fsdp import fully_shard

@@ -12,14 +12,16 @@ from typing import Any
 
 import torch
 from torch import distributed, multiprocessing
-from torch.distributed import distributed_c10d
+from torch.distributed import c10d_logger, distributed_c10d
 from torch.nn.parallel import distributed as data_parallel
 
 from meta_magic.errors import WorldError
 from meta_magic.torch_private.distributed import (
     CHECK_OF_DDP,
     FAKE,
+    MESSAGE,
     NEW_GROUP,
+    SET_TIMEOUT,
     TIMEOUT,
     clear_sharding_caches,
     register_fake,
@@ -81,11 +83,15 @@ class PlannedWorld(Replacements):
             {
                 "rendezvous": self._rendezvous,
                 NEW_GROUP: self._make_group,
+                SET_TIMEOUT: lambda *_, **__: None,
                 TIMEOUT: lambda *_: distributed_c10d.default_pg_timeout,
             },
         )
+        self.replace_here(c10d_logger, {MESSAGE: lambda *_, **__: {}})
         for module in (distributed, distributed_c10d):
-            self.replace_here(module, {"is_nccl_available": lambda _: True})
+            self.replace_here(
+                module, {"is_nccl_available": lambda _: True, "barrier": wait_for_all}
+            )
         self.replace_here(multiprocessing, {"spawn": self._spawn})
         for module in (data_parallel, distributed.utils):
             self.replace_here(module, {CHECK_OF_DDP: self._send_shapes})
@@ -175,6 +181,11 @@ class PlannedWorld(Replacements):
                 f"world={world.size}"
             )
         fn(world.rank, *args)
+
+
+def wait_for_all(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call ``barrier()`` without devices: it would make a tensor there in C++."""
+    return plain(*args[:2], **kwargs | {"device_ids": None})
 
 
 def find_backend(asked: str) -> str:
