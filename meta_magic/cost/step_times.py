@@ -1,8 +1,8 @@
-"""Estimate how long a rank computes and sends, and what of that is at the same time.
+"""Estimate how long a rank computes and sends, and how much of both overlaps.
 
 Kernels are queued in the order of the program, on one stream; collectives on another
-one for each group. Each starts when its stream is free and what it reads is there, as
-on a GPU whose work is queued early enough. An estimate, never exact: links reach
+one for each group. Each starts when its stream is free and its inputs are ready, as on
+a GPU whose work is queued early enough. An estimate, never exact: links reach
 the rates of their data sheets, and nothing else uses them. Read
 :func:`estimate_step_time`.
 
@@ -33,11 +33,11 @@ BASE_LATENCY: Final = 8.4e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """How accelerators are connected, with what each of them gets.
+    """How accelerators are connected, and the rate that each gets.
 
     Attributes:
         name: Its name in ``links.toml``.
-        title: What it is.
+        title: The name that people read.
         within: Bytes in a second, in one direction, between those of one machine.
         between: Bytes in a second of its share of the network between machines.
         latency_within: Seconds of a step of a ring within a machine.
@@ -56,7 +56,7 @@ class Links:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """The estimated time of what a rank recorded.
+    """The estimated time of a recorded rank.
 
     Attributes:
         device: The accelerator.

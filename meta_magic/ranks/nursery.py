@@ -43,7 +43,7 @@ class Job(NamedTuple):
         work: A function and what it needs, pickled. It is called with a rank, the ranks
             that are recorded at the same time, and what it needs; what it returns is
             pickled.
-        ranks: The ranks to call it with; others are if one of these waits for them.
+        ranks: The ranks to call it with; a rank that one of these waits for is added.
         folder: The folder that they share.
         timeout: Seconds that each may take.
     """
@@ -62,7 +62,7 @@ def run_side_by_side(
     Args:
         work: The function; see :class:`Job`. A module must hold it.
         given: What it needs.
-        ranks: The ranks; the results may be of more.
+        ranks: The ranks; results may include ranks that these wait for.
         timeout: Seconds that each may take.
 
     Raises:
@@ -99,7 +99,7 @@ def run_all(
 
 
 def read_results(folder: Path) -> dict[int, Any] | WorldError:
-    """Return the results that a job's children left, or what the first lacking said."""
+    """Return a job's results, or the output of the first child without a result."""
     results = {}
     for output in sorted(folder.glob(OUTPUT.format("*"))):
         rank = int(output.name.split("-")[1])
@@ -136,7 +136,7 @@ class Child(NamedTuple):
 
     Attributes:
         job: What it does.
-        rank: As which rank.
+        rank: The rank that it runs as.
         end: The time by which it must have ended.
     """
 
@@ -148,7 +148,7 @@ class Child(NamedTuple):
 def main() -> None:
     """Run the jobs that the standard input names."""
     jobs: list[Job] = pickle.load(sys.stdin.buffer)  # noqa: S301  our own parent's
-    # What most scripts of a world import: once, for all children.
+    # Import here, once for all children, what most scripts need.
     import torch.distributed.fsdp  # noqa: PLC0415
     import torch.distributed.tensor.parallel  # noqa: F401, PLC0415
 

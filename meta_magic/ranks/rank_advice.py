@@ -34,7 +34,7 @@ def is_data_parallel(trace: Trace) -> bool:
 
 
 def find_other_batches(traces: Mapping[int, Trace]) -> Iterator[Advice]:
-    """Yield an advice if ranks call a model with inputs of other shapes."""
+    """Yield advice if ranks call a model with inputs of different shapes."""
     found: dict[tuple[str, str], tuple[int, str]] = {}
     for rank, trace in traces.items():
         for root in trace.modules:
@@ -57,7 +57,7 @@ def find_other_batches(traces: Mapping[int, Trace]) -> Iterator[Advice]:
 
 
 def find_equal_dropout(traces: Mapping[int, Trace]) -> Iterator[Advice]:
-    """Yield an advice if two ranks draw the same masks for dropout."""
+    """Yield advice if two ranks draw the same masks for dropout."""
     known: dict[object, int] = {}
     for rank, trace in traces.items():
         line = find_dropout(trace)

@@ -1,4 +1,4 @@
-"""``mm.record_ranks``: a script recorded as several processes of a world.
+"""``mm.record_ranks``: a script recorded as several ranks of a world.
 
 The stages of a pipeline differ, the last shard is smaller, ``if rank == 0:`` saves. One
 recording shows one of them. Read :func:`record_ranks` first.
@@ -33,15 +33,15 @@ BETWEEN_TWO: Final = ("send", "recv")
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first collective of a group at which two processes differ: it hangs.
+    """The first collective of a group at which two ranks differ: it hangs.
 
     Attributes:
-        ranks: The processes of the group.
+        ranks: The ranks of the group.
         call: Which collective of the group it is, from 1.
-        first: One process.
-        first_sent: What it calls; None if it calls no more.
-        second: The other process.
-        second_sent: What that one calls; None if it calls no more.
+        first: One rank.
+        first_sent: What it calls; None if it makes no further call.
+        second: The other rank.
+        second_sent: What that one calls; None if it makes no further call.
     """
 
     ranks: tuple[int, ...]
@@ -53,7 +53,7 @@ class Mismatch:
 
     @property
     def line(self) -> int | None:
-        """The line at which the first process differs; None if that is not known."""
+        """The line at which the first rank differs; None if that is not known."""
         sent = self.first_sent or self.second_sent
         return None if sent is None else sent.line
 
@@ -67,7 +67,7 @@ class Mismatch:
 
 
 def describe_call(rank: int, sent: Sent | None) -> str:
-    """Return what a process calls, as text."""
+    """Return what a rank calls, as text."""
     if sent is None:
         return f"rank {rank} calls no more"
     at = "" if sent.line is None else f" in line {sent.line}"
@@ -76,7 +76,7 @@ def describe_call(rank: int, sent: Sent | None) -> str:
 
 
 class Ranks(Mapping[int, Trace]):
-    """The traces of the recorded processes, by rank.
+    """The traces of the recorded ranks.
 
     ``ranks[0]`` is the trace of rank 0; ``print(ranks)`` shows a line for each.
     """
@@ -95,12 +95,12 @@ class Ranks(Mapping[int, Trace]):
 
     @property
     def mismatches(self) -> tuple[Mismatch, ...]:
-        """Where recorded processes call other collectives than the others: hangs."""
+        """Where the collectives of recorded ranks differ: hangs."""
         return find_mismatches({rank: trace.sent for rank, trace in self.items()})
 
     @property
     def advice(self) -> tuple[Advice, ...]:
-        """What follows from the ranks together; see ``Trace.advice`` for one of them.
+        """Advice that needs several ranks; see ``Trace.advice`` for one of them.
 
         ``batch``: data parallel ranks get inputs of different shapes; ``dropout``: they
         draw the same masks.
@@ -108,7 +108,7 @@ class Ranks(Mapping[int, Trace]):
         return advise_ranks(self)
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a row for each recorded process.
+        """Return a row for each recorded rank.
 
         Columns: ``rank``; the bytes at its peak, in all (``peak_nbytes``) and of each
         category (``parameter``, ``gradient``, ...); ``n_sent`` and ``sent_nbytes``, the
@@ -119,7 +119,7 @@ class Ranks(Mapping[int, Trace]):
         return pd.DataFrame([*map(summarize, self, self.values())])
 
     def show(self) -> None:
-        """Show a strip for each process in a notebook, elsewhere the text of it.
+        """Show a strip for each rank in a notebook, elsewhere the text of it.
 
         A strip has the bytes alive over time, and a tick for each collective. Below
         are the :attr:`mismatches`, in words.
@@ -161,10 +161,10 @@ def describe_rank(rank: int, trace: Trace) -> str:
 
 
 def find_mismatches(sent: Mapping[int, Sequence[Sent]]) -> tuple[Mismatch, ...]:
-    """Return for each group the first collective at which two processes differ.
+    """Return for each group the first collective at which two ranks differ.
 
     Args:
-        sent: What each recorded process sends, by its rank.
+        sent: What each recorded rank sends.
     """
     groups = {
         one.ranks: None
@@ -178,7 +178,7 @@ def find_mismatches(sent: Mapping[int, Sequence[Sent]]) -> tuple[Mismatch, ...]:
 def find_mismatch(
     group: tuple[int, ...], sent: Mapping[int, Sequence[Sent]]
 ) -> Mismatch | None:
-    """Return the first collective of a group at which two processes differ."""
+    """Return the first collective of a group at which two ranks differ."""
     calls = {
         rank: [s for s in calls if s.ranks == group and s.kind not in BETWEEN_TWO]
         for rank, calls in sent.items()
@@ -208,19 +208,19 @@ def record_ranks(
     timeout: float = 300.0,
     **options: Any,
 ) -> Ranks:
-    r"""Record a script as several processes of a world, side by side.
+    r"""Record a script as several ranks of a world, side by side.
 
     Each is recorded in a process of its own. They hand each other whole numbers and
-    pickled objects, as the stages of a pipeline need them; a process that another one
+    pickled objects, as the stages of a pipeline need them; a rank that another one
     waits for is recorded, too.
 
     Args:
         script: Path of a Python script, as torchrun would run it.
-        world: How many processes there are.
+        world: How many ranks there are.
         ranks: Which are recorded: ``"differing"`` for the first two, the last, and
             those that one of them waits for; ``"all"``; ``"0,7"``; or a sequence.
         args: Arguments of the script.
-        per_node: Processes of one machine; 8 by default, or all if fewer.
+        per_node: Ranks of one machine; 8 by default, or all if fewer.
         timeout: Seconds that all may take together.
         **options: Options of :class:`record`.
 
@@ -298,7 +298,7 @@ def enter_main(path: Path, args: Sequence[str]) -> ModuleType:
 
 
 def read_ranks(ranks: str | Sequence[int], world: int) -> tuple[int, ...]:
-    """Return the processes that a user names, in order.
+    """Return the ranks that a user names, in order.
 
     Raises:
         ValueError: There is no such rank.

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """One collective, or one message, of the recorded process.
+    """One collective, or one message, of the recorded rank.
 
     Attributes:
         index: Index of its operator call in ``Trace.ops``.
         kind: What it is: ``all_reduce``, ``all_gather``, ``reduce_scatter``,
             ``broadcast``, ``all_to_all``, ``reduce``, ``gather``, ``scatter``, ``send``
             or ``recv``.
-        ranks: The processes that take part, by their ranks in the world.
+        ranks: The ranks that take part.
         nbytes: Bytes of the largest tensor of the call, before or after it.
         dtype: Element type, such as ``bfloat16``.
         reduce: How it reduces, such as ``sum``; None for a kind that does not reduce.
         module: Name of the module that called it, as in :class:`OpCall`.
         phase: ``forward``, ``backward`` or another phase of the program.
         line: Line of the user's code, or None.
-        peer: The other process of ``send`` and ``recv``; None for all others.
+        peer: The other rank of ``send`` and ``recv``; None for all others.
 
     Example:
         >>> with record(world=8) as trace:
@@ -62,7 +62,7 @@ class Sent:
 
 
 class SentCalls(tuple[Sent, ...]):
-    """All that the recorded process sends, in order."""
+    """All that the recorded rank sends, in order."""
 
     __slots__ = ()
 
@@ -105,7 +105,7 @@ def find_kind(op: str) -> str | None:
 
 
 def list_sent(trace: "Trace") -> SentCalls:
-    """Return all that the recorded process sends."""
+    """Return all that the recorded rank sends."""
     kinds = [find_kind(signature.op) for signature in trace.program.signatures]
     if not any(kinds):
         return SentCalls()

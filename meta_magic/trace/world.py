@@ -1,6 +1,6 @@
-"""A world of processes that a block is recorded for, and the names of its groups.
+"""A world of ranks that a block is recorded for, and the names of its groups.
 
-``record(world=8, rank=3)`` records a block as process 3 of 8, which are not there. Its
+``record(world=8, rank=3)`` records a block as rank 3 of 8; no other rank exists. Its
 process groups send nothing; each has a name that says who is in it, so that a trace,
 and a replay long after the block, know it. Read :class:`World` and :func:`name_group`.
 """
@@ -16,15 +16,15 @@ from meta_magic.torch_private.distributed import has_group
 from meta_magic.trace.signature import OpaqueArgument
 
 PER_NODE: Final = 8
-"""GPUs of a machine, where nobody says another number."""
+"""GPUs of a machine, by default."""
 
 
 class World(NamedTuple):
-    """The processes that a block is recorded for.
+    """The ranks that a block is recorded for.
 
     Attributes:
-        size: How many processes there are.
-        rank: The one that is recorded, from 0.
+        size: How many ranks there are.
+        rank: The recorded one, from 0.
         per_node: How many run on one machine.
 
     Example:
@@ -40,7 +40,7 @@ class World(NamedTuple):
 
     @property
     def local_rank(self) -> int:
-        """The process among those of its machine."""
+        """The recorded rank, among those of its machine."""
         return self.rank % self.per_node
 
     @property
@@ -58,11 +58,11 @@ class World(NamedTuple):
 
 
 class Peers(NamedTuple):
-    """The processes of a world that are recorded at the same time.
+    """The ranks of a world that are recorded at the same time.
 
     Attributes:
         folder: The folder by which they hand values to each other.
-        ranks: Those that are recorded in any case; others are if one waits for them.
+        ranks: Those that are recorded; a rank that one of them waits for is added.
     """
 
     folder: str
@@ -74,8 +74,8 @@ def read_world(
 ) -> World | None:
     """Return the world of these options; without them that of the environment, or None.
 
-    ``WORLD_SIZE=8 RANK=3 python train.py`` is as ``world=8, rank=3``. Where torchrun
-    started this process, or a process group exists, the block finds the real one.
+    ``WORLD_SIZE=8 RANK=3 python train.py`` means the same as ``world=8, rank=3``. Where
+    torchrun started this process, or a process group exists, the block finds that one.
 
     Raises:
         ValueError: There is no such rank, or an option comes without a size.
@@ -117,8 +117,8 @@ class Group(NamedTuple):
     """A process group.
 
     Attributes:
-        ranks: Its processes, in order, by their ranks in the world.
-        rank: The recorded process, by its position in ``ranks``.
+        ranks: Its members, in order, by their ranks in the world.
+        rank: The recorded rank, as a position in ``ranks``.
     """
 
     ranks: tuple[int, ...]
@@ -129,7 +129,7 @@ GROUP_NAME: Final = re.compile(r"\d+: ranks ([\d,:-]+) as (\d+)")
 
 
 def name_group(number: int, group: Group) -> str:
-    """Return the name of the group that is made as the ``number``-th.
+    """Return the name of the ``number``-th group.
 
     Example:
         >>> from meta_magic.trace.world import Group, name_group

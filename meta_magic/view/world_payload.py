@@ -39,7 +39,7 @@ def world_payload(trace: "Trace") -> dict[str, Any]:
 
 
 def read_facts(sent: Sent) -> tuple[Any, ...]:
-    """Return what collectives that are alike share."""
+    """Return the facts that equal collectives share."""
     return sent.kind, sent.ranks, sent.peer, sent.nbytes, sent.dtype, sent.reduce
 
 

@@ -38,7 +38,7 @@ WANTED: Final = "rank-{}-wanted"
 
 
 class Messages(Replacements):
-    """Hands over the values of what collectives send, within the block.
+    """Hands over the values that collectives send, within the block.
 
     Args:
         world: The world.
@@ -247,7 +247,7 @@ class Messages(Replacements):
 
 
 def is_handed_over(tensor: Tensor) -> bool:
-    """Whether the values of a tensor are handed over: of whole numbers, and small."""
+    """Whether the values of a tensor are handed over: few whole numbers."""
     is_whole = not (tensor.is_floating_point() or tensor.is_complex())
     return is_whole and tensor.nbytes <= MAX_NBYTES
 
@@ -260,7 +260,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
 def find_rank(
     ranks: Sequence[int], rank: int | None, group_rank: int | None
 ) -> int | None:
-    """Return a process by its rank in the world, given that or the one in its group."""
+    """Return a rank in the world, given that rank or its rank in a group."""
     if group_rank is not None:
         return ranks[group_rank] if ranks else None
     return 0 if rank is None else rank

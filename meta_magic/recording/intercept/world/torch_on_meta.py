@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 
 class TorchOnMeta(Replacements):
-    """Replaces them, within the block.
+    """Replaces these functions, within the block.
 
     Args:
         plan: Knows the planned devices.
@@ -61,7 +61,7 @@ class TorchOnMeta(Replacements):
             return plain(parameters, *args)
 
     def _rebuild_buckets(self, plain: Callable[[Any], bool], reducer: Any) -> bool:
-        """Rebuild DDP's buckets; the first process sends its order, which this has."""
+        """Rebuild DDP's buckets in this rank's order, as if rank 0 had sent it."""
         mode: Any = KeptIndices
         with mode(), self._placing():
             return plain(reducer)
@@ -79,7 +79,7 @@ class TorchOnMeta(Replacements):
     def _check_shards(self, plain: Any, group: Any) -> None:
         """Refuse the parameters that the code put on meta by name, and no others."""
         if any(map(self._plan.is_on_meta, list_shards(group))):
-            with DisableTorchFunction():  # it sees the device meta
+            with DisableTorchFunction():  # the check sees only meta
                 plain(group)
 
     def _find_accelerator(self, _: Any = None) -> torch.device:
@@ -87,7 +87,7 @@ class TorchOnMeta(Replacements):
 
 
 class KeptIndices(TorchDispatchMode):
-    """Leaves real tensors as they are where they would be copied to from meta."""
+    """Keeps real index tensors as they are where torch would copy them from meta."""
 
     def __torch_dispatch__(
         self,
