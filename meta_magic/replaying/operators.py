@@ -124,6 +124,9 @@ def aten_names(text: str) -> frozenset[str]:
     return frozenset(f"aten.{name}" for name in text.split())
 
 
+FILLS_ALL: Final = aten_names("_foreach_copy_.default _foreach_zero_.default")
+"""Operators that overwrite each tensor of their first argument without reading it."""
+
 FILLS: Final = aten_names(
     "normal_.default uniform_.default random_.default random_.from random_.to "
     "exponential_.default log_normal_.default cauchy_.default geometric_.default "
@@ -246,6 +249,8 @@ class Operator:
             or bool(self.out)
             or not self.is_builtin
         )
+        if name in FILLS_ALL:
+            self.out |= {"self"}
         self._n_trained = N_TRAINED.get(name, sys.maxsize)
         tensors = [a for a in schema_of(function).arguments if "Tensor" in str(a.type)]
         self.draws_by_shape = name in BY_SHAPE

@@ -33,6 +33,20 @@ def filled_part_by_part():
     return x
 
 
+def filled_by_one_call_for_all(masked=False):
+    x, y = torch.arange(3.0), torch.empty(6)
+    if masked:  # then uninitialized elements are tracked as values decide
+        x[x > 1] = 5.0
+    torch._foreach_copy_([y[:3], y[3:]], [x, x])
+    return y
+
+
+def zeroed_by_one_call_for_all():
+    x = torch.empty(3)
+    torch._foreach_zero_([x])
+    return x
+
+
 def unwritten_noise():
     noise = torch.empty(2)
     torch.ops.aten.rrelu_with_noise(torch.ones(2), noise, 0.1, 0.3)
@@ -47,6 +61,8 @@ def unwritten_noise():
         (lambda: torch.empty(3) * 2 + 1, True),
         (filled_in_part, True),
         (filled_part_by_part, False),
+        (filled_by_one_call_for_all, False),
+        (zeroed_by_one_call_for_all, False),
         (unwritten_noise, True),
     ],
 )
@@ -56,6 +72,13 @@ def test_a_storage_is_uninitialized_where_no_call_wrote_its_bytes(
     with record() as trace:
         made = make()
     assert find_uninitialized(trace, made) == [is_uninitialized]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_copies_of_many_into_uninitialized_memory_have_the_values_of_the_cpu(masked):
+    with record():
+        values = filled_by_one_call_for_all(masked).tolist()
+    assert values == filled_by_one_call_for_all(masked).tolist()
 
 
 @pytest.mark.parametrize("training", [False, True])
