@@ -122,7 +122,7 @@ class Ranks(Mapping[int, Trace]):
         """Show a strip for each rank in a notebook, elsewhere the text of it.
 
         A strip has the bytes alive over time, and a tick for each collective. Below
-        are the :attr:`mismatches`, in words.
+        are the :attr:`mismatches` and the :attr:`advice`, in words.
         """
         from meta_magic.magic.reports import show_ranks  # noqa: PLC0415
 

@@ -27,7 +27,7 @@ WITHIN, ACROSS = 8, 16
 
 
 def render_ranks(ranks: "Ranks") -> str:
-    """Return a strip for each recorded process, and below the strips what hangs."""
+    """Return a strip for each recorded rank; below them what hangs, and advice."""
     n_ops = max((len(trace.ops) for trace in ranks.values()), default=0)
     most = max((trace.memory.peak_nbytes for trace in ranks.values()), default=0)
     kinds = {sent.kind: None for trace in ranks.values() for sent in trace.sent}
@@ -38,7 +38,8 @@ def render_ranks(ranks: "Ranks") -> str:
         draw_strip(rank, trace, (max(1, n_ops), max(1, most)))
         for rank, trace in ranks.items()
     )
-    words = "".join(f"<li>{escape(str(one))}</li>" for one in ranks.mismatches)
+    found = (*ranks.mismatches, *ranks.advice)
+    words = "".join(f"<li>{escape(str(one))}</li>" for one in found)
     return (
         f"<style>{read_styles('ranks')}</style><div class='mm-charts mm-ranks'>"
         f"{strips}<div class='mm-groups'>{keys}</div><ul>{words}</ul></div>"
@@ -46,10 +47,10 @@ def render_ranks(ranks: "Ranks") -> str:
 
 
 def draw_strip(rank: int, trace: "Trace", scales: tuple[int, int]) -> str:
-    """Return the picture of a process.
+    """Return the picture of a rank.
 
     Args:
-        rank: The process.
+        rank: The rank.
         trace: Its recording.
         scales: How many operators the whole width stands for, and how many bytes the
             whole height.

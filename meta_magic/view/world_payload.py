@@ -1,4 +1,4 @@
-"""The payload of the World view: which process was recorded, and what it sends.
+"""The payload of the World view: which rank was recorded, and what it sends.
 
 Module, phase and line of a collective are those of its operator, which the report has.
 """

@@ -38,7 +38,7 @@ from meta_magic.recording.intercept.initializers import (
 from meta_magic.recording.intercept.libraries import REPORTED_DEVICE
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.entries import Args
-from meta_magic.torch_private.distributed import local_of
+from meta_magic.torch_private.distributed import PLAIN, local_of
 from meta_magic.torch_private.modes import DisableTorchDispatch, TorchDispatchMode
 from meta_magic.torch_private.module_internals import LOADED
 from meta_magic.torch_private.tensor_internals import (
@@ -112,17 +112,19 @@ class DeviceQuestions:
             return tensor.device  # the true device: pickling would look for data
         placement = self._plan.placement_of(local_of(tensor))
         if code.co_filename == DESCRIBING:
-            return as_fake(placement or self._plan.home)
+            placement = as_fake(placement or self._plan.home)
         if placement is not None:
             return placement
-        is_on_meta = self.is_on_meta(tensor)
-        if code.co_filename.startswith(DISTRIBUTED) and not is_on_meta:
-            # Where the code names GPUs, DDP moves inputs that are not on a GPU yet.
-            is_moved = NamedDevices.exist or code.co_filename.startswith(FSDP)
-            return CPU if is_moved else self._plan.home
-        if gets_reported_device(asker):
+        is_distributed = code.co_filename.startswith(DISTRIBUTED)
+        if not is_distributed and gets_reported_device(asker):
             return self._plan.home
-        return ON_META if is_on_meta else META
+        if self.is_on_meta(tensor):
+            return ON_META
+        if not is_distributed:
+            return META
+        # Where the code names GPUs, DDP moves inputs that are not on a GPU yet.
+        is_moved = NamedDevices.exist or code.co_filename.startswith(FSDP)
+        return CPU if is_moved else self._plan.home
 
 
 def as_fake(device: torch.device) -> torch.device:
@@ -185,7 +187,8 @@ class ReportedAttributes:
     def _read_is_meta(self, func: Any, args: Args, asker: FrameType) -> bool:
         """Return whether a tensor is on meta; record an initializer that asks."""
         is_meta: bool = func(*args)
-        if local_of(args[0]) is not args[0]:  # an initializer fills the local part
+        if type(args[0]) not in PLAIN and local_of(args[0]) is not args[0]:
+            # An initializer fills the local part of a DTensor.
             return is_meta and self.questions.is_on_meta(args[0])
         initializer = read_initializer(asker) if is_meta else None
         if initializer is not None:
