@@ -31,6 +31,10 @@ BASE_LATENCY: Final = 8.4e-6
 """Seconds to start a collective: NCCL's own estimate, protocol Simple."""
 
 
+USUAL_LINKS: Final = "nvlink4-ib400"
+"""The links that are taken where nobody names others."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
     """How accelerators are connected, and the rate that each gets.

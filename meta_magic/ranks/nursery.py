@@ -156,7 +156,7 @@ def main() -> None:
 
     for job in jobs:
         Path(job.folder).mkdir()
-        pickle.loads(job.work)  # noqa: S301  imports what all children need
+    pickle.loads(jobs[0].work)  # noqa: S301  imports what all children need
     waiting = [(job, rank) for job in jobs for rank in job.ranks]
     started, running = set[tuple[str, int]](), dict[int, Child]()
     n_at_once = os.cpu_count() or 1

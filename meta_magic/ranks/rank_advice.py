@@ -60,10 +60,10 @@ def find_equal_dropout(traces: Mapping[int, Trace]) -> Iterator[Advice]:
     """Yield advice if two ranks draw the same masks for dropout."""
     known: dict[object, int] = {}
     for rank, trace in traces.items():
-        line = find_dropout(trace)
+        lines = find_dropout(trace)
         randomness = trace.program.randomness
         drawn = randomness.states, randomness.draws
-        if line is None or not randomness.draws:
+        if lines is None or not randomness.draws:
             continue
         if drawn in known:
             yield Advice(
@@ -71,17 +71,22 @@ def find_equal_dropout(traces: Mapping[int, Trace]) -> Iterator[Advice]:
                 text=f"ranks {known[drawn]} and {rank} draw the same masks for "
                 "dropout: seed each rank differently when the model is built, as by "
                 "torch.manual_seed(seed + rank)",
-                lines=(line,),
+                lines=lines,
             )
             return
         known[drawn] = rank
 
 
-def find_dropout(trace: Trace) -> int | None:
-    """Return the line of the first dropout that draws; None if there is none."""
+def find_dropout(trace: Trace) -> tuple[int, ...] | None:
+    """Return the line of the first dropout that draws, () if it has none.
+
+    Returns:
+        None if no dropout draws.
+    """
     program = trace.program
     is_dropout = [any(name in s.op for name in DROPOUT) for s in program.signatures]
     for index, number in enumerate(program.signature_numbers()):
         if is_dropout[number]:
-            return trace.ops[index].line or 0
+            line = trace.ops[index].line
+            return () if line is None else (line,)
     return None

@@ -68,22 +68,23 @@ class OtherRanks:
         words = memoryview(program.words).cast("I")
         storage_of = memoryview(program.storage_by_tensor).cast("I")
         offsets, held = program.offsets, self._sender_by_storage
-        numbers = list(program.signature_numbers())
-        for index in range(self._n_followed, len(numbers)):
-            signature = program.signatures[numbers[index]]
-            if not held and not self._is_received(numbers[index], signature):
+        n_calls = len(offsets) - 1
+        for index in range(self._n_followed, n_calls):
+            number = words[offsets[index]]
+            signature = program.signatures[number]
+            if not held and not self._is_received(number, signature):
                 continue
             start = offsets[index] + HEADER
             split = start + len(signature.inputs)
             read = [storage_of[word] for word in words[start:split]]
-            sender = self._is_received(numbers[index], signature) or next(
+            sender = self._is_received(number, signature) or next(
                 (held[storage] for storage in read if storage in held), None
             )
             made = [storage_of[word] for word in words[split : offsets[index + 1]]]
             changed = [*made, *(read[i] for i in signature.writes)]
             if sender is not None:
                 held.update(dict.fromkeys(changed, sender))
-        self._n_followed = len(numbers)
+        self._n_followed = n_calls
 
     def _is_received(self, number: int, signature: Signature) -> str | None:
         """Return the kind of a collective that receives data of other processes."""

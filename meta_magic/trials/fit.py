@@ -15,7 +15,7 @@ from operator import attrgetter
 from types import EllipsisType, MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from meta_magic.cost.device_table import find_device
+from meta_magic.cost.device_table import Device, find_device
 from meta_magic.cost.memory_samples import Interpolation, Sample, interpolate
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
@@ -322,9 +322,7 @@ def fit_trace(
         TrialError: The block failed, cannot run again, or has no such size; or the
             device has no memory of its own.
     """
-    found, chosen = find_device(device), name_parts(choices, vary)
-    if not found.nbytes:
-        raise TrialError(f"the memory of {found.title} varies: name another device")
+    found, chosen = find_sized_device(device), name_parts(choices, vary)
     recordings = Recordings(trace)
     sample = recordings.take(chosen)
     sizes = {
@@ -341,6 +339,19 @@ def fit_trace(
         caveat=recordings.find_caveat(*vary),
     )
     return replace(fit, remedies=_find_remedies(recordings, fit)) if suggest else fit
+
+
+def find_sized_device(name: str) -> Device:
+    """Return a device that has memory of its own.
+
+    Raises:
+        UnknownDeviceError: The device is not known; the message names all that are.
+        TrialError: Its memory varies.
+    """
+    device = find_device(name)
+    if not device.nbytes:
+        raise TrialError(f"the memory of {device.title} varies: name another device")
+    return device
 
 
 def find_fitting(

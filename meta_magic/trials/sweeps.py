@@ -15,9 +15,9 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from meta_magic.cost.device_table import Device, find_device
+from meta_magic.cost.device_table import Device
 from meta_magic.cost.memory_samples import take_sample
-from meta_magic.cost.step_times import estimate_step_time, find_links
+from meta_magic.cost.step_times import USUAL_LINKS, estimate_step_time, find_links
 from meta_magic.errors import TrialError, WorldError
 from meta_magic.ranks.nursery import run_all
 from meta_magic.ranks.recorded_ranks import (
@@ -31,14 +31,12 @@ from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes
 from meta_magic.trace.world import Peers
 from meta_magic.trials.blocks import as_size, find_bound, set_sizes
+from meta_magic.trials.fit import find_sized_device
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.trial import ask_trials, read_size
 
 if TYPE_CHECKING:
     import pandas as pd
-
-LINKS: Final = "nvlink4-ib400"
-"""The links of a sweep, where nobody names others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,25 +170,12 @@ def list_combinations(vary: Mapping[str, Sequence[int]]) -> list[dict[str, int]]
     return [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
 
 
-def find_sized_device(name: str) -> Device:
-    """Return a device that has memory of its own.
-
-    Raises:
-        UnknownDeviceError: The device is not known; the message names all that are.
-        TrialError: Its memory varies.
-    """
-    device = find_device(name)
-    if not device.nbytes:
-        raise TrialError(f"the memory of {device.title} varies: name another device")
-    return device
-
-
 def sweep_trace(
     trace: Trace,
     vary: Mapping[str, Sequence[int]],
     device: str,
     choices: Sequence[Sequence[str]] = ((),),
-    links: str = LINKS,
+    links: str = USUAL_LINKS,
 ) -> Sweep:
     """Return what a trace's block needs at each combination of sizes and choices.
 
@@ -237,7 +222,7 @@ def sweep_ranks(
     *,
     ranks: str | Sequence[int] = "differing",
     args: Sequence[str] = (),
-    links: str = LINKS,
+    links: str = USUAL_LINKS,
     timeout: float = 300.0,
     **options: Any,
 ) -> Sweep:

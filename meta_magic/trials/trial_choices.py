@@ -258,17 +258,36 @@ def _fuse_optimizers(*_: str) -> None:
             kind.__init__ = fuse(kind.__init__)  # type: ignore[method-assign]  # on purpose
 
 
-def _replace_optimizers(make: Callable[[Any], Optimizer]) -> None:
-    """Construct another optimizer whenever the block constructs one."""
+def _replace_optimizers(make: Callable[..., Optimizer], kinds: set[type]) -> None:
+    """Construct another optimizer whenever the block constructs one of some kinds.
 
-    def make_other(kind: type, params: Any, *_: Any, **__: Any) -> Any:
-        if kind in kinds:
-            return make(params)
-        return object.__new__(kind)
+    Args:
+        make: Gets the kind and its arguments. It may construct that kind itself.
+        kinds: The kinds.
+    """
+    is_making = False
 
-    kinds = {*_list_optimizers()} - {torch.optim.SGD}
+    def make_other(kind: type, *args: Any, **kwargs: Any) -> Any:
+        nonlocal is_making
+        if is_making or kind not in kinds:
+            return object.__new__(kind)
+        is_making = True
+        try:
+            return make(kind, *args, **kwargs)
+        finally:
+            is_making = False
+
     for kind in kinds:
         kind.__new__ = make_other  # type: ignore[method-assign,assignment]  # on purpose
+
+
+def _use_optimizer(optimizer: type[Optimizer], **options: Any) -> None:
+    """Construct an optimizer of one kind in place of all but SGD."""
+
+    def make(_: type, params: Any, *__: Any, **___: Any) -> Optimizer:
+        return optimizer(params, **options)
+
+    _replace_optimizers(make, {*_list_optimizers()} - {torch.optim.SGD})
 
 
 def _shard_optimizers(*_: str) -> None:
@@ -277,17 +296,11 @@ def _shard_optimizers(*_: str) -> None:
         ZeroRedundancyOptimizer,
     )
 
-    def shard(kind: type[Optimizer]) -> Callable[..., Optimizer]:
-        def make(params: Any, *args: Any, **kwargs: Any) -> Optimizer:
-            if args:  # the learning rate
-                kwargs["lr"] = args[0]
-            return ZeroRedundancyOptimizer(params, optimizer_class=kind, **kwargs)
+    def shard(kind: type, params: Any, *args: Any, **kwargs: Any) -> Optimizer:
+        given = dict(zip(("lr",), args, strict=False)) | kwargs
+        return ZeroRedundancyOptimizer(params, optimizer_class=kind, **given)
 
-        return make
-
-    for name, kind in [*vars(torch.optim).items()]:
-        if kind in _list_optimizers():
-            setattr(torch.optim, name, shard(kind))
+    _replace_optimizers(shard, {*_list_optimizers()})
 
 
 def _list_optimizers() -> list[type[Optimizer]]:
@@ -319,11 +332,9 @@ CHOICES: Final[Mapping[str, Kind]] = MappingProxyType(
         "autocast": Kind(_use_autocast),
         "checkpointing": Kind(lambda p, _: _checkpoint_modules(p), "PATTERN"),
         "fused": Kind(_fuse_optimizers),
-        "sgd": Kind(lambda *_: _replace_optimizers(partial(torch.optim.SGD, lr=1e-3))),
-        "8-bit": Kind(lambda *_: _replace_optimizers(PackedAdam)),
-        "paged 8-bit": Kind(
-            lambda *_: _replace_optimizers(partial(PackedAdam, is_paged=True))
-        ),
+        "sgd": Kind(lambda *_: _use_optimizer(torch.optim.SGD, lr=1e-3)),
+        "8-bit": Kind(lambda *_: _use_optimizer(PackedAdam)),
+        "paged 8-bit": Kind(lambda *_: _use_optimizer(PackedAdam, is_paged=True)),
         "zeroed gradients": Kind(_zero_gradients),
         "zero": Kind(_shard_optimizers),
     }

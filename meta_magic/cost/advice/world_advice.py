@@ -13,7 +13,7 @@ import numpy as np
 
 from meta_magic.cost.advice.advice_records import Advice
 from meta_magic.cost.advice.parameter_advice import name_by_storage, shorten
-from meta_magic.cost.step_times import Links, find_links, time_collective
+from meta_magic.cost.step_times import USUAL_LINKS, Links, find_links, time_collective
 from meta_magic.trace.sent import Sent
 from meta_magic.trace.units import format_bytes
 from meta_magic.trace.world import World, describe_ranks
@@ -143,7 +143,6 @@ def find_gathered_twice(evidence: "Evidence") -> Iterator[Advice]:
             )
 
 
-LINKS: Final = "nvlink4-ib400"
 LEAST_CALLS: Final = 8
 MOST_LATENCY: Final = 0.5
 """Share of the time of messages that is latency, from which there is an advice."""
@@ -158,7 +157,7 @@ def find_small_messages(evidence: "Evidence") -> Iterator[Advice]:
     world = evidence.world
     if world is None:
         return
-    links = find_links(LINKS)
+    links = find_links(USUAL_LINKS)
     by_line: dict[tuple[object, ...], list[Sent]] = defaultdict(list)
     for sent in evidence.sent:
         by_line[sent.kind, sent.ranks, sent.line].append(sent)
@@ -175,7 +174,7 @@ def find_small_messages(evidence: "Evidence") -> Iterator[Advice]:
                 kind="small messages",
                 text=f"{len(group):,} {one.kind} of at most {format_bytes(most)} among "
                 f"ranks {describe_ranks(one.ranks)} spend {latency / seconds:.0%} of "
-                f"their time on latency (by {LINKS}): send fewer, larger ones",
+                f"their time on latency (by {USUAL_LINKS}): send fewer, larger ones",
                 lines=lines,
             )
 

@@ -34,16 +34,6 @@ assert box == [0, "text"]
 """
 
 
-@pytest.fixture
-def script(tmp_path):
-    def write(text):
-        path = tmp_path / "train.py"
-        path.write_text(text, "utf-8")
-        return path
-
-    return write
-
-
 def test_a_collective_of_one_rank_alone_is_found(script, capsys):
     path = script(HANG)
     ranks = record_ranks(path, 4, "0,1")

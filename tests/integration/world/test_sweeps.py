@@ -33,16 +33,6 @@ for _ in range(n if dist.get_rank() == 0 else 1):
 """
 
 
-@pytest.fixture
-def script(tmp_path):
-    def write(text):
-        path = tmp_path / "train.py"
-        path.write_text(text, "utf-8")
-        return path
-
-    return write
-
-
 def test_each_mesh_of_a_script_is_a_recording(script):
     path = script(SHARDED)
     vary = {"--tp": [2, 4], "batch": [2, 16]}

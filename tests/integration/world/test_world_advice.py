@@ -20,7 +20,7 @@ model = DistributedDataParallel(torch.nn.Sequential(*layers))
 optimizer = {optimizer}
 model(torch.ones(2, 64)).sum().backward()
 optimizer.step()"""
-WHOLE = "torch.optim.Adam(model.parameters())"
+WHOLE = "Adam(model.parameters(), 1e-3)"
 DIVIDED = "Zero(model.parameters(), optimizer_class=torch.optim.Adam)"
 
 
@@ -29,6 +29,7 @@ def kinds_of(trace):
 
 
 def test_an_optimizer_state_on_each_rank_is_proven_by_one_that_is_divided(shell):
+    shell.run_cell("from torch.optim import Adam")  # under a name of its own
     shell.run_cell(TRAIN.format(optimizer=WHOLE))
     trace = shell.user_ns["_meta"]
     (advice,) = [a for a in trace.advice if a.kind == "replicated"]
