@@ -69,7 +69,7 @@ def find_equal_dropout(traces: Mapping[int, Trace]) -> Iterator[Advice]:
             yield Advice(
                 kind="dropout",
                 text=f"ranks {known[drawn]} and {rank} draw the same masks for "
-                "dropout: seed each rank differently when the model is built, as by "
+                "dropout: after the model is built, seed each rank differently, as by "
                 "torch.manual_seed(seed + rank)",
                 lines=lines,
             )
