@@ -3,6 +3,7 @@
 import atexit
 import gc
 import signal
+import sys
 
 import pytest
 import torch
@@ -40,6 +41,12 @@ def torch_is_left_alone():
     assert torch_state() == (0, 0, "cpu")
     yield
     assert torch_state() == (0, 0, "cpu")
+
+
+@pytest.fixture(autouse=True)
+def main_module_is_left_alone(monkeypatch):
+    """No test finds the variables of another test's shell, which are ``__main__``."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 @pytest.fixture(autouse=True)
