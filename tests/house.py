@@ -35,6 +35,10 @@ FLOORS = (
 """From the ground up. Folders inside of a floor are floors of their own, below it."""
 
 UP = {
+    (
+        "replaying.verify",
+        "trials.real_runs",
+    ): "verify(world=) runs a trace's code again",
     ("trace.trace", "magic.reports"): "Trace.show() is for users, who hold a trace",
     ("ranks.recorded_ranks", "magic.reports"): "Ranks.show(), as well",
     ("trace.trace", "view.page"): "Trace.to_html(), as well",

@@ -1,4 +1,7 @@
-"""``mm.verify(trace)``: compare the record of each call with a real device."""
+"""``mm.verify(trace)``: compare the record of each call with a real device.
+
+With ``world=`` it compares a plan with a real rank; that is ``trials/real_runs.py``.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -41,27 +44,45 @@ Row = tuple[int | None, str, object, object]
 
 
 def verify(
-    trace: Trace, device: str | torch.device = "cpu", *, max_nbytes: int | None = None
+    trace: Trace,
+    device: str | torch.device = "cpu",
+    *,
+    max_nbytes: int | None = None,
+    world: int | None = None,
 ) -> "pd.DataFrame":
     """Run a recording for real, call by call, and compare each output's metadata.
 
     It compares shape, dtype, stride, storage offset, layout, and the argument that an
     output shares its storage with. Inputs that no recorded call made are zeros.
 
+    With ``world``, under torchrun, the code of the trace runs as it is, on the devices
+    that it names, as the rank of this process. Compared are the bytes at the peak, and
+    the collectives and their order. A script that was recorded by
+    :func:`record_ranks` gets this process's ``sys.argv``. An example is
+    ``torchrun --nproc-per-node=4 compare.py`` with this ``compare.py``::
+
+        rank = int(os.environ["RANK"])
+        plan = meta_magic.record_ranks("train.py", world=4, ranks=[rank])
+        print(meta_magic.verify(plan[rank], world=4))
+
     Args:
-        trace: The recording.
+        trace: The recording; with ``world``, that of this process's rank.
         device: The device to run on, instead of meta.
         max_nbytes: The most bytes to hold at any moment; by default half of the free
             memory. Calls that need more are listed as not checked.
+        world: How many processes torchrun started.
 
     Returns:
         One row for each difference: ``index``, ``op``, ``line`` and ``module`` of the
         call, the number of its ``output``, the ``field``, its ``recorded`` and ``real``
         value. The ``field`` is ``"not checked"`` for a call that could not be made;
-        ``real`` then says why. ``attrs`` holds ``n_calls`` and ``n_checked``.
+        ``real`` then says why. ``attrs`` holds ``n_calls`` and ``n_checked``. With
+        ``world`` the ``field`` is ``peak_nbytes`` or ``collective``, and ``attrs``
+        holds ``peak_nbytes``, ``real_peak_nbytes``, ``n_sent`` and ``n_real_sent``.
 
     Raises:
-        ReplayError: There is no such device.
+        ReplayError: There is no such device, or one is given beside ``world``.
+        WorldError: The trace is not that of this process's rank and world.
 
     Example:
         >>> with record() as trace: y = torch.ones(2, 3) @ torch.ones(3, 4)
@@ -70,6 +91,15 @@ def verify(
     """
     import pandas as pd  # noqa: PLC0415  takes a quarter of a second
 
+    if world is not None:
+        from meta_magic.trials.real_runs import verify_rank  # noqa: PLC0415  as said
+
+        if device != "cpu" or max_nbytes is not None:
+            raise ReplayError(
+                "verify(world=) runs the code on the devices that it names: leave out "
+                "device= and max_nbytes="
+            )
+        return verify_rank(trace, world)
     real_device = read_device(device, ReplayError)
     bound = free_nbytes(real_device) // 2 if max_nbytes is None else max_nbytes
     rows, n_checked = [], 0

@@ -5,8 +5,8 @@ torch stays; ``sandbox`` refuses files, sockets and processes. ``trial`` runs th
 and brings back the answer to a question. ``blocks`` finds the block's syntax tree and
 its sizes. ``trial_choices`` changes torch, as ``trace.fit(choices=...)`` asks;
 ``accumulation`` splits a batch. ``fit`` and ``growth`` search sizes by ``recordings``;
-``proofs`` tries advice.
+``proofs`` tries advice; ``real_runs`` runs a block for real, as a rank of torchrun.
 
-May import ``ranks``, ``session``, ``recording``, ``cost``, ``trace``, ``errors``,
-``torch_private``. Read ``trial`` first.
+May import ``ranks``, ``session``, ``replaying``, ``recording``, ``cost``, ``trace``,
+``errors``, ``torch_private``. Read ``trial`` first.
 """

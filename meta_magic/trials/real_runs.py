@@ -1,0 +1,175 @@
+"""``mm.verify(trace, world=...)``: a real rank of torchrun, beside its plan.
+
+The code of the trace runs in this process, as it is. Read :func:`verify_rank`.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch import distributed
+
+from meta_magic.errors import WorldError
+from meta_magic.ranks.recorded_ranks import enter_main
+from meta_magic.replaying.real_rank import RealRank, RealSent
+from meta_magic.replaying.verify import COLUMNS
+from meta_magic.torch_private.distributed import has_group
+from meta_magic.trace.sent import Sent
+from meta_magic.trace.trace import Trace
+from meta_magic.trace.units import format_bytes
+from meta_magic.trace.world import describe_ranks
+from meta_magic.trials.blocks import parse_block, restore_variables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row: TypeAlias = tuple[object, ...]
+"""The columns of :func:`verify`."""
+
+
+def verify_rank(trace: Trace, size: int) -> "pd.DataFrame":
+    """Run a trace's code for real as the rank of this process; return the differences.
+
+    Args:
+        trace: The plan of this rank.
+        size: How many ranks there are.
+
+    Raises:
+        WorldError: It is no plan of this process.
+    """
+    import pandas as pd  # noqa: PLC0415  takes a second
+
+    check_world(trace, size)
+    file, run = find_code(trace)
+    real = RealRank(file)
+    try:
+        with real:
+            run()
+    except SystemExit as ended:
+        if ended.code:
+            raise
+    finally:
+        if has_group():
+            distributed.destroy_process_group()
+    peaks = trace.memory.peak_nbytes, max(real.live_nbytes, default=0)
+    rows = [*compare_sent(trace.sent, real.sent)]
+    if peaks[0] != peaks[1]:
+        at = trace.memory.peak_index
+        call = None if at is None else trace.ops[at]
+        where = ("", None, None) if call is None else (call.op, call.line, call.module)
+        rows.append((at, *where, None, "peak_nbytes", *peaks))
+    frame = pd.DataFrame.from_records(rows, columns=COLUMNS)
+    frame.attrs = {
+        "peak_nbytes": peaks[0],
+        "real_peak_nbytes": peaks[1],
+        "n_sent": len(trace.sent),
+        "n_real_sent": len(real.sent),
+    }
+    return frame
+
+
+def check_world(trace: Trace, size: int) -> None:
+    """Refuse a trace that is no plan of this process.
+
+    Raises:
+        WorldError: It is none.
+    """
+    names = "WORLD_SIZE", "RANK"
+    if not all(os.environ.get(name, "").isdecimal() for name in names):
+        raise WorldError(
+            "verify(world=) compares a real rank: start the script by torchrun, as in "
+            f"`torchrun --nproc-per-node={size} compare.py`"
+        )
+    real_size, rank = (int(os.environ[name]) for name in names)
+    world = trace.world
+    if world is None:
+        raise WorldError(
+            "the trace has no world: record it with world=, or by record_ranks()"
+        )
+    if not size == real_size == world.size:
+        raise WorldError(
+            f"verify(world={size}) runs in a world of {real_size}, and the trace was "
+            f"recorded in one of {world.size}: all must be equal"
+        )
+    if rank != world.rank:
+        raise WorldError(
+            f"this is rank {rank}, and the trace is that of rank {world.rank}: record "
+            f"it with rank={rank}"
+        )
+    if trace.error is not None:
+        raise WorldError(f"the plan did not come to its end: {trace.error}")
+    if has_group():
+        raise WorldError(
+            "this process is in a process group already, and the script makes one: "
+            "call torch.distributed.destroy_process_group() before"
+        )
+
+
+def find_code(trace: Trace) -> tuple[str, Callable[[], None]]:
+    """Return the file name of a trace's code, and a function that runs it.
+
+    Raises:
+        WorldError: The code is not known.
+    """
+    rerun, cell = trace.rerun, trace.cell
+    if rerun is not None:
+        block = parse_block(rerun)
+        variables = restore_variables(rerun, block, {})
+        code = compile(block, rerun.file, "exec")
+        return rerun.file, lambda: exec(code, variables)  # noqa: S102  the user's code
+    if not cell.text:
+        raise WorldError(
+            "the code of the trace is not known: record a script by record_ranks(), or "
+            "a `with record()` of this process"
+        )
+    code = compile(cell.text, cell.file, "exec")
+
+    def run() -> None:
+        with restored_main():
+            main = enter_main(Path(cell.file), sys.argv[1:])
+            exec(code, vars(main))  # noqa: S102  as above
+
+    return cell.file, run
+
+
+@contextmanager
+def restored_main() -> Iterator[None]:
+    """Restore afterwards what :func:`enter_main` changes."""
+    main, arguments, path = sys.modules["__main__"], sys.argv, [*sys.path]
+    try:
+        yield
+    finally:
+        sys.modules["__main__"], sys.argv, sys.path[:] = main, arguments, path
+
+
+def compare_sent(planned: Sequence[Sent], real: Sequence[RealSent]) -> Iterator[Row]:
+    """Yield the collectives that only one of both sends, or that differ."""
+    facts: tuple[list[Any], list[Any]] = (
+        [(s.kind, s.ranks, s.nbytes, s.dtype, s.reduce) for s in planned],
+        [tuple(sent[:-1]) for sent in real],
+    )
+    for tag, i, i_end, j, j_end in SequenceMatcher(None, *facts).get_opcodes():
+        if tag == "equal":
+            continue
+        for at in range(max(i_end - i, j_end - j)):
+            mine = planned[i + at] if i + at < i_end else None
+            other = real[j + at] if j + at < j_end else None
+            texts = describe(mine), describe(other)
+            if mine is not None:
+                identity = mine.index, mine.kind, mine.line, mine.module
+                yield (*identity, None, "collective", *texts)
+            elif other is not None:
+                yield None, other.kind, other.line, None, None, "collective", *texts
+
+
+def describe(sent: Sent | RealSent | None) -> str | None:
+    """Return a collective as text."""
+    if sent is None:
+        return None
+    reduce = f" {sent.reduce}" if sent.reduce else ""
+    size = f"{format_bytes(sent.nbytes)} of {sent.dtype}"
+    return f"{sent.kind}{reduce}, {size}, ranks {describe_ranks(sent.ranks)}"
