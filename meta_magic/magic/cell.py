@@ -28,7 +28,6 @@ class Body:
     """The compiled body of a cell.
 
     Args:
-        shell: The IPython shell.
         cell: The text below the magic's line.
         raw: The whole cell as typed; None if unknown.
         name: File name of the ``%%meta`` cell around this one; None to have IPython

@@ -42,8 +42,6 @@ class LineCompleter:
         """Install it.
 
         Args:
-            shell: The IPython shell.
-            options: The options of both magics.
             commands: Commands of ``%meta``; the first one takes the path of a module,
                 and has its own options.
             list_command_options: Returns these options.

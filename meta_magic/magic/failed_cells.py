@@ -35,9 +35,6 @@ class FailedCell:
     """Shows why a cell failed, and the line that opens its recording.
 
     Args:
-        shell: The IPython shell.
-        trace: The recording.
-        key: The cell.
         settings: ``depth``, ``hide`` and ``height`` of the report; None for no report.
     """
 

@@ -23,9 +23,6 @@ TRANSPARENT: Final = frozenset({"%%meta", "%%time", "%%capture"})
 class History:
     """Keeps the cells that ran.
 
-    Args:
-        shell: The IPython shell.
-
     Attributes:
         cells: The cells, the oldest first.
     """

@@ -199,7 +199,6 @@ def suggest(
 
     Args:
         word: The unknown word.
-        known: The known ones.
         help_line: The line that lists them.
         is_sure: Whether to hint at the help even if no known word is near.
     """

@@ -43,7 +43,6 @@ class NotebookShell:
     """Runs cells one after another, as a kernel does.
 
     Args:
-        path: The notebook.
         line: The line of ``%%meta`` above each cell.
     """
 

@@ -37,9 +37,6 @@ def build_outputs(
     """Return the outputs of a trace, and close earlier reports of its cell.
 
     Args:
-        shell: The IPython shell.
-        trace: The recording.
-        key: The cell.
         settings: ``depth``, ``hide`` and ``height``; of a failed cell, also ``line``
             and ``why`` (see ``view/page.py``).
     """

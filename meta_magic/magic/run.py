@@ -34,10 +34,6 @@ NO_TORCH = "%%meta needs PyTorch, which is not installed: run `pip install torch
 class Run:
     """One run of a cell.
 
-    Attributes:
-        recording: Records the cell.
-        interrupts: Handles interrupts before and after the guard does.
-
     Raises:
         UsageError: torch is not installed, or an option is not valid.
     """

@@ -47,8 +47,6 @@ class Rendering:
     """Renders an error of a cell, as IPython asks for it.
 
     Args:
-        shell: The IPython shell.
-        error: The error.
         first: The frame of the cell that raised it.
     """
 
@@ -187,7 +185,6 @@ def find_reraise(
     """Return the frame of a later cell that raised an error again, if any.
 
     Args:
-        error: The error.
         first: The frame of the cell that raised it first.
         running: The frames that ran at that time, which are no later cells.
         namespace: The namespace of cells.

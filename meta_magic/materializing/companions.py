@@ -54,7 +54,6 @@ def find_companions(
 
     Args:
         held: The tensors that are made real.
-        modules: The modules that hold them.
         is_cast: Whether they are cast. Then tensors that read their storages as another
             dtype are left out.
     """
@@ -223,7 +222,6 @@ def describe_held(
     """Yield the tensors in a value.
 
     Args:
-        value: The value.
         path: How one writes it.
         seen: The ``id`` of searched objects; those searched here are added.
         kind: The kind of its tensors.

@@ -33,7 +33,6 @@ class Located:
 
     Attributes:
         origin: The provenance of the first of them, from the latest recording.
-        program: The recording.
         until: How many of its calls are considered; None for all.
         target_by_storage: The targets, by the number of their storage there.
     """
@@ -73,7 +72,6 @@ def locate(targets: Sequence[Target], program: Program | None) -> Groups:
     """Return the recordings that made the targets.
 
     Args:
-        targets: What is to be made.
         program: The recording whose end counts; None for the latest.
 
     Raises:
@@ -190,7 +188,6 @@ def locate_constructed(
     """Return the recordings that made the targets, up to their construction.
 
     Args:
-        targets: What is to be made.
         program: The recording whose end counts; None for the latest.
         read: Returns the columns of a program.
         late: Targets that get their latest content instead. So does a plain attribute

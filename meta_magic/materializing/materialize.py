@@ -229,7 +229,6 @@ def choose_companions(
     """Plan to make a task's tensors real, with as many companions as possible.
 
     Args:
-        task: What is asked for.
         prepare: Returns how to do a task.
         is_trained: Whether the tensors get their values after the cell, with training.
             Otherwise gradients and the states of optimizers belong to other values, and

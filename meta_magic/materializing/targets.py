@@ -80,7 +80,6 @@ class Held(NamedTuple):
         name: Name within the root object; of a module as ``state_dict`` keys it.
         kind: ``parameter``, ``buffer``, ``attribute``, ``state`` of an optimizer,
             ``gradient``, or ``alias``, another tensor on the storage of one of these.
-        tensor: The tensor.
         is_persistent: Whether ``state_dict`` has it.
         owner: Class name of the object that holds it; "" if it does not matter.
         is_cast: Whether ``dtype=`` casts it.

@@ -34,7 +34,6 @@ class CallRunner:
     Attributes:
         device: Replaces the meta device.
         memory: The live storages.
-        streams: The generators.
     """
 
     def __init__(
@@ -87,7 +86,6 @@ class CallRunner:
         """Advance the generator as a call does: by the call, or by skipping its words.
 
         Args:
-            call: The call.
             draw: Its draw.
             pieces: Scratch arguments for one call, or for several smaller ones.
 
@@ -131,8 +129,6 @@ class CallRunner:
         """Add the outputs of a call to the memory, with their recorded strides.
 
         Args:
-            call: The call.
-            inputs: Its tensor arguments.
             outputs: Its outputs.
             unneeded: Storages that nothing reads. They may differ from the record: a
                 norm returns other statistics on the CPU than on CUDA.

@@ -279,7 +279,6 @@ def call_planned(function: Any, group: Group, given: Given) -> Any:
     """Return what a collective of a planned world gives.
 
     Args:
-        function: Its operator.
         group: The processes that take part.
         given: Its arguments by name.
 

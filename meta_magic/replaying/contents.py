@@ -31,7 +31,6 @@ def find_raw(plan: Plan, given: Mapping[int, RawMemory]) -> dict[int, RawMemory]
     """Return the storages that have uninitialized bytes after a plan.
 
     Args:
-        plan: The plan.
         given: Such storages of earlier recordings, before the first step.
     """
     raw = find_raw_before(plan, given)
@@ -55,7 +54,6 @@ def find_raw_source(plan: Plan, raw: Mapping[int, RawMemory]) -> Call | None:
     """Return the first call that allocated the uninitialized memory of wanted storages.
 
     Args:
-        plan: The plan.
         raw: The storages that have uninitialized bytes after it.
     """
     followed = raw.keys() & plan.wanted
@@ -71,7 +69,6 @@ def find_drawn_elsewhere(plan: Plan, given: Mapping[int, None]) -> dict[int, Non
     """Return the storages that rest on draws of an accelerator (as keys).
 
     Args:
-        plan: The plan.
         given: Such storages before the first step.
     """
     drawn = set(given)
@@ -100,9 +97,7 @@ def follow_call(
     """Update the uninitialized bytes by one call.
 
     Args:
-        call: The call.
         raw: The storages that have uninitialized bytes; it is changed.
-        plan: The plan that it belongs to.
         is_made: Whether the call only allocates.
     """
     sizes, signature = plan.recorded.nbytes_by_storage, call.signature
@@ -127,8 +122,6 @@ def make_raw(call: Call, plan: Plan, *, is_tainted: bool) -> dict[int, RawMemory
     """Return the new storages of a call, as uninitialized memory.
 
     Args:
-        call: The call.
-        plan: The plan that it belongs to.
         is_tainted: Whether they are computed from uninitialized bytes.
     """
     sizes, births = plan.recorded.nbytes_by_storage, plan.recorded.births
@@ -149,7 +142,6 @@ def reads_raw(
     """Whether a call reads an uninitialized element.
 
     Args:
-        call: The call.
         raw: The storages that have uninitialized bytes.
         but_first: Whether to ignore its first tensor.
     """
@@ -209,7 +201,6 @@ class RawTracker:
     """Tracks uninitialized bytes while a plan runs, where values decide.
 
     Args:
-        plan: The plan.
         raw: The storages that have uninitialized bytes before the first step.
     """
 
@@ -223,7 +214,6 @@ class RawTracker:
         """Track the next step, before it runs.
 
         Args:
-            step: The step.
             read_inputs: Returns the tensor arguments of a call.
 
         Raises:
@@ -289,7 +279,6 @@ def find_results(plan: Plan, given: Collection[int]) -> dict[int, Result]:
     """Return where the contents come from that storages have after a plan.
 
     Args:
-        plan: The plan.
         given: Storages that rest on assumed values of an earlier recording.
     """
     recorded, kept, births = plan.recorded, plan.recorded.kept, plan.recorded.births

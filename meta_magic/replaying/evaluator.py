@@ -76,7 +76,6 @@ class Evaluator:
         The returned tensors are not to be written.
 
         Args:
-            program: The program so far.
             wanted: Storage and geometry of each tensor.
             budget: The limits.
             can_assume: Whether the values may rest on assumed ones.
@@ -112,7 +111,6 @@ class Evaluator:
         """Return the state of a CPU generator; None if it exceeds the limits.
 
         Args:
-            program: The program so far.
             source: Source of the state; see :class:`Draw`.
             budget: The limits.
         """
@@ -149,9 +147,7 @@ class Evaluator:
         If the dependents exceed the limits, only the wanted storages are made.
 
         Args:
-            recorded: The calls so far.
             outdated: Kept storages that were written since.
-            request: What is wanted.
             budget: The limits.
 
         Raises:
@@ -262,7 +258,6 @@ def run(replay: Execution, budget: ValueBudget, *, keeps: bool) -> Done:
     """Run a replay; under :func:`RealTorch`.
 
     Args:
-        replay: The replay.
         budget: The limits.
         keeps: Whether to keep its results for later replays. If not, all kept contents
             that it does not use are dropped first.

@@ -44,8 +44,6 @@ class Part:
     """The replay of one recording: a plan, with its memory and generators.
 
     Attributes:
-        program: The recording.
-        plan: Its plan.
         imports: The storages that earlier recordings make for it.
         tracker: Tracks uninitialized bytes while the plan runs, if values decide.
     """
@@ -227,8 +225,6 @@ class Execution:
     """The replay of a recording, after the parts of earlier ones that it needs.
 
     Args:
-        program: The recording.
-        request: The values that are wanted of it.
         device: Replaces the meta device.
         read: Returns the calls of a program.
 
@@ -449,7 +445,6 @@ def order_latest_first(
     """Return a recording and its sources, direct or not, each before its own sources.
 
     Args:
-        program: The recording.
         sources_of: Returns the direct sources of a recording.
     """
     done: dict[int, Program] = {}

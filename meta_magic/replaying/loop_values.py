@@ -88,7 +88,6 @@ class LoopValues:
         Under :func:`RealTorch`.
 
         Args:
-            recorded: The calls so far.
             budget: The limits.
         """
         forward, program = self._forward, recorded.program
@@ -205,7 +204,6 @@ class LoopValues:
         """Note that a value was read; after several of them, become live.
 
         Args:
-            recorded: The calls so far.
             cost: The cost of the value, without calls that were run forward.
             planned: The replay that made it, if one was planned.
 
@@ -237,7 +235,6 @@ class LoopValues:
         Only while :attr:`is_live`, and while no mode intercepts torch.
 
         Args:
-            columns: The program so far.
             wanted: The storages. The caller must not write or keep the results.
             n_torn: Count of real storages that were written outside of torch.
         """

@@ -39,7 +39,6 @@ class CallArguments:
     """The arguments of all calls of one signature; :meth:`fill` adds the tensors.
 
     Attributes:
-        signature: The signature.
         default_dtype: torch's default dtype when the calls were recorded; None if
             their outputs do not depend on it.
     """
@@ -64,7 +63,6 @@ class CallArguments:
         """Return the keyword arguments of one call.
 
         Args:
-            tensors: The tensor arguments.
             device: Replaces the meta device.
 
         Raises:
@@ -285,7 +283,6 @@ class Operator:
             arguments: Its arguments but for the tensors.
             tensors: Its tensor arguments; for a random factory, a tensor to draw into.
             device: Replaces the meta device.
-            generator: The generator to draw from.
         """
         if tensors and self.name in DRAWN:
             return DRAWN[self.name](tensors[0], generator=generator)
@@ -383,8 +380,6 @@ class Usage:
     """Which tensor arguments the calls of one signature read and write.
 
     Attributes:
-        signature: The signature.
-        operator: Its operator.
         overwritten: Indices of the arguments that are overwritten and not read.
         read: Indices of the arguments whose content is read.
         garbled: Indices of the ``out=`` arguments that the operator resizes, and would

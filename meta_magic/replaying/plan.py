@@ -29,8 +29,6 @@ def plan_replay(recorded: ProgramCalls, request: Request, device: torch.device) 
     """Return the plan of a request.
 
     Args:
-        recorded: The program.
-        request: The values that are wanted of it.
         device: Where the plan will run.
 
     Raises:
@@ -336,7 +334,6 @@ class CallQueue:
     """A queue of the calls that a backward walk visits, the latest first.
 
     Args:
-        recorded: The program.
         end: The call after the latest one.
         kept: Storages with a kept content, each with the last call that made or wrote
             it.
@@ -408,7 +405,6 @@ def check_given(
     """Refuse storages from outside whose content was not recorded.
 
     Args:
-        recorded: The program.
         calls: The calls that are to be made.
         given: The storages that need a content from outside.
 
@@ -442,7 +438,6 @@ def find_ends(
     """Return the sources at which generators end: torch's, and those of the user.
 
     Args:
-        recorded: The program.
         kinds: The steps of the plan, by call.
         default: The end of torch's generator; None if the plan does not use it.
     """
@@ -511,8 +506,6 @@ def find_before(
     """Yield the draws that lead to a source, the last one first.
 
     Args:
-        recorded: The program.
-        source: The source of a draw.
         known: Draws after which the state is known: the search ends there.
     """
     number = draw_before(source)
@@ -531,7 +524,6 @@ def find_end(recorded: ProgramCalls, last_draw: int, until: int | None = None) -
     """Return the source of the default generator's state after a draw.
 
     Args:
-        recorded: The program.
         last_draw: Number of the draw.
         until: The count of calls to consider; if it is set, the draw is the end.
     """

@@ -37,7 +37,6 @@ class Draw(NamedTuple):
 
     Attributes:
         number: Its index among all draws.
-        call: The call that draws.
         generator: Number of the generator; 0 is torch's default one.
         source: Where it began: 0 is unknown, ``2 * n + 1`` is recorded state ``n``,
             ``2 * n + 2`` is the end of draw ``n``.
@@ -82,8 +81,6 @@ class Call(NamedTuple):
 
     Attributes:
         number: Its index in the program.
-        signature: Its signature.
-        operator: Its operator.
         usage: Which tensors it reads and writes.
         inputs: Storage of each tensor argument.
         outputs: Storage of each tensor returned.
@@ -127,7 +124,6 @@ class Call(NamedTuple):
         """Whether overwriting an argument overwrites its whole storage.
 
         Args:
-            index: The argument.
             nbytes: Bytes of its storage.
         """
         is_only = self.inputs.count(self.inputs[index]) == 1
@@ -138,8 +134,6 @@ class ProgramCalls:
     """A program as calls, with an index of its storages; it grows by :meth:`read`.
 
     Attributes:
-        program: The program.
-        draws: All draws in order.
         births: For each storage, the call that made it; -1 if none did.
         writers: The calls that made or wrote each storage.
         constants: Storages whose content was recorded, because it came from outside.

@@ -69,7 +69,6 @@ class Held:
     """A real storage of a forward replay.
 
     Attributes:
-        real: The storage.
         is_blank: Whether it is uninitialized.
         nbytes: Its bytes.
         tensors: Tensors on it, by the number of their geometry.

@@ -234,7 +234,6 @@ def run_math(
 
     Args:
         tensors: Query, key and value.
-        options: The kernel's other arguments.
         seed: Seed of the dropout.
     """
     query, key, value = tensors

@@ -33,7 +33,6 @@ class Step(NamedTuple):
 
     Attributes:
         kind: What is done with the call.
-        call: The call.
         draw: The draw that it makes, if any.
         frees: Storages that no later step needs.
         finishes: Wanted storages that no later step changes.
@@ -51,7 +50,6 @@ class Plan:
     """The steps that make the wanted storages.
 
     Attributes:
-        recorded: The program.
         wanted: Storages to make.
         steps: The steps, in order.
         given: Storages that need their content from outside before the first step.

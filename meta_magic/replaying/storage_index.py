@@ -257,7 +257,6 @@ class SparseMemory:
 
         Args:
             call: Number of the call.
-            signature: Its signature.
             storages: Storages of its tensors.
         """
         self.is_there = True

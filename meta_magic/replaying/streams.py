@@ -295,7 +295,6 @@ def count_words(call: Call, device: torch.device) -> int | None:
     The listed operators draw for one element after the other, or for groups of 16.
 
     Args:
-        call: The call.
         device: Replaces the meta device.
 
     Source:
@@ -373,7 +372,6 @@ def draw_once(call: Call, numel: int, *, has_number: bool) -> tuple[Tensor, Tens
     """Draw for ``numel`` elements; return a generator's state before and after.
 
     Args:
-        call: The call.
         numel: Count of elements.
         has_number: Whether the generator has a number that ``normal_`` cached.
     """

@@ -121,7 +121,6 @@ def find_phases(
     """Return the storages whose content comes from uses, with the kinds of use.
 
     Args:
-        plan: The plan.
         given: Such storages before the first step.
     """
     uses, births = Uses(plan.recorded), plan.recorded.births

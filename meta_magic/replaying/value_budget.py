@@ -200,7 +200,6 @@ class ValueBudget:
         """Return the cost of a replay.
 
         Args:
-            replay: The replay.
             unused_nbytes: Bytes that are kept for other values meanwhile.
 
         Raises:
@@ -229,7 +228,6 @@ class ValueBudget:
         """Run a replay and show its progress; under :func:`RealTorch`.
 
         Args:
-            replay: The replay.
             finished: Receives each wanted storage.
 
         Raises:

@@ -134,7 +134,6 @@ def advise(
     Args:
         routed: What is known of the values if they send tokens to experts.
         tensor: The tensor that has the values.
-        function: The function that asks for them.
         is_mask: Whether only the number of true elements matters.
     """
     if routed is not None and (is_mask or routed.mean is not None):
@@ -149,12 +148,7 @@ def advise(
 
 
 class Routing:
-    """Follows the choice of experts through the recorded calls; reads each call once.
-
-    Args:
-        rows: The calls.
-        registry: Numbers of their tensors and storages.
-    """
+    """Follows the choice of experts through the recorded calls; reads each once."""
 
     def __init__(self, rows: RowWriter, registry: TensorRegistry) -> None:
         self._rows = rows

@@ -23,7 +23,6 @@ def make_checks(
     """Return the checks that refuse calls whose operands have values out of range.
 
     Args:
-        write: The parts that write the recording.
         snapshot: Returns the program recorded so far.
         options: The limits of one value, and whether all values are checked.
     """

@@ -55,7 +55,6 @@ def find_device_notes(program: Program, *, has_saved: bool) -> Iterator[Note]:
     """Yield notes on the devices that a cell names.
 
     Args:
-        program: The recording.
         has_saved: Whether values of any tensor were written to a file.
     """
     yield from _find_from_meta(program)

@@ -77,7 +77,6 @@ def find_failed_call(
     Args:
         error: What ended the block.
         modes: The modes of the recording.
-        registry: Knows tensors by number.
         borrowed: Puts borrowed modules on meta again, as the call saw them.
     """
     if not isinstance(error, Exception) or isinstance(error, MissingValueError):
@@ -121,7 +120,6 @@ class CallDescriber:
     """Describes the arguments of a call; numbers the tensors among them.
 
     Args:
-        registry: Knows tensors by number.
         sites: The frames on the way to the call, outermost first.
         modules: The modules on the way, innermost first.
     """

@@ -123,7 +123,6 @@ def list_arguments(site: Site, function: object, n_given: int | None) -> list[st
     """Return how a site writes the positional arguments of its call.
 
     Args:
-        site: The site.
         function: What is called, if it is no module.
         n_given: How many arguments the call has, the object of a method included; if
             the site writes another number, [] is returned. None for any number.

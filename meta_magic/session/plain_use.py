@@ -90,10 +90,7 @@ def describe_outside(
     """Say which variable of plain code lacks the values that a replay needs.
 
     Args:
-        error: The error of the replay.
-        registry: Knows the storages of tensors.
         frame: The frame that asked for a value.
-        program: The program recorded so far.
 
     Returns:
         A sentence to append; "" if no variable of the frame holds the tensor.

@@ -43,8 +43,6 @@ class Written(NamedTuple):
 
     Attributes:
         clock: Counts operator calls.
-        registry: Numbers tensors and storages.
-        numbers: Numbers modules.
         sites: Finds call sites.
         calls: Writes module calls.
         draws: Writes the random numbers that calls draw.
@@ -52,7 +50,6 @@ class Written(NamedTuple):
         constants: Keeps content that came from outside.
         imports: Notes storages of earlier recordings.
         flags: Notes changes of the flags of torch's backends.
-        diagnostics: Takes notes and caveats.
     """
 
     clock: Clock
@@ -70,10 +67,6 @@ class Written(NamedTuple):
 
 class ProgramBuilder:
     """Builds programs from what a recording wrote so far.
-
-    Args:
-        written: The parts that write.
-        device: The device whose kernels are recorded.
 
     Attributes:
         raised: The call that ended the recording by an error, once that is known.
@@ -106,7 +99,6 @@ class ProgramBuilder:
         """Return the whole program.
 
         Args:
-            trees: The module trees.
             has_failed: Whether an error ended the block; a failed call is then no
                 caveat.
         """

@@ -93,9 +93,7 @@ def find_raised(
     """Return the call that raised an error, or its cause; None if no call did.
 
     Args:
-        error: The error.
         modes: The modes of the recording: those of another may have seen the same call.
-        write: What the recording wrote.
         borrowed: Puts borrowed modules on meta again, as the call saw them.
     """
     seen: list[BaseException] = []

@@ -377,9 +377,6 @@ def keep_origin(
     the tensor's storage.
 
     Args:
-        write: What the recording wrote.
-        program: The program.
-        trees: Its module trees.
         module_by_number: Its live modules.
         namespace: The modules that variables hold.
     """

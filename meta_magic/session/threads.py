@@ -120,11 +120,7 @@ class ThreadWatch(Replacements):
 
 
 class ProcessWatch(Replacements):
-    """Context manager that notes the child processes of a block.
-
-    Args:
-        note: Takes kind and text of a note on the running line.
-    """
+    """Context manager that notes the child processes of a block."""
 
     def __init__(self, note: Callable[[str, str], None]) -> None:
         super().__init__()

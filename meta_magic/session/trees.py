@@ -28,7 +28,6 @@ class TreeFinder:
     """Knows which modules a recording built or called.
 
     Args:
-        written: What the recording writes.
         namespace: Variables before the block: a module that is there already is
             described only if it is called.
     """

@@ -150,8 +150,6 @@ def make_fake(tensor: Tensor, other: Any, device: torch.device) -> Tensor:
     Without it a plain tensor that a model holds is on meta to ``torch.export``.
 
     Args:
-        tensor: The tensor on meta.
-        other: The other fake tensor.
         device: The device that the fake tensor reports.
     """
     fake: Any = other.fake_mode.from_tensor(tensor, static_shapes=True)

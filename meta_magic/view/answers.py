@@ -115,7 +115,6 @@ def describe_values(program: Program, op: int, slot: int) -> dict[str, Any]:
     """Return the values of a tensor at the end of the cell, for the details panel.
 
     Args:
-        program: The recording.
         op: An operator that reads or returns the tensor.
         slot: Its number among the inputs and outputs of that operator.
 

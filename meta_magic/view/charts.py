@@ -120,7 +120,6 @@ class Dot:
     """All calls of an operator with one peak, as a dot of the roofline.
 
     Attributes:
-        op: The operator.
         peak: Of its products, or of its elementwise operations; None if not known.
         n_calls: Their number.
         seconds: Their time.

@@ -45,7 +45,6 @@ def build_bundle(
     """Return the mime bundle of a trace's report: text for terminals, and HTML.
 
     Args:
-        trace: The recording.
         html: The HTML; by default the folded module trees.
         depth: Levels of modules that are open; None for all in the text.
     """
@@ -60,7 +59,6 @@ def render_html(trace: "Trace", depth: int | None = None) -> str:
     Every name comes from the user's code and is escaped.
 
     Args:
-        trace: The recording.
         depth: Levels of modules that are open at first; None for three.
     """
     style = read_styles("tree") + "\n".join(style_columns())

@@ -57,8 +57,6 @@ def render_snapshot(
     """Return the report as HTML that works without a kernel or a network.
 
     Args:
-        trace: The recording.
-        packed: Its payload.
         uid: ``id`` of the element; a live report hides it.
         settings: ``depth``, ``hide`` and ``height``. For a report below a traceback
             also ``line``, the only line shown until the report is opened, and ``why``,

@@ -50,8 +50,6 @@ def draw_strip(rank: int, trace: "Trace", scales: tuple[int, int]) -> str:
     """Return the picture of a rank.
 
     Args:
-        rank: The rank.
-        trace: Its recording.
         scales: How many operators the whole width stands for, and how many bytes the
             whole height.
     """

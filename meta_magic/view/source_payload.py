@@ -31,7 +31,6 @@ def find_texts(program: Program, own: str) -> Iterator[dict[str, Any]]:
     """Yield the texts besides the cell's own that ran: cells in order, then files.
 
     Args:
-        program: The program.
         own: File name of the cell.
 
     Yields:

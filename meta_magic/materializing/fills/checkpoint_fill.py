@@ -60,7 +60,6 @@ class CheckpointFill:
     """Assigns the tensors of a checkpoint, without a copy where they fit as they are.
 
     Args:
-        task: What is to be filled.
         entries: The tensors of the checkpoint, by name.
 
     Raises:

@@ -43,7 +43,6 @@ def choose_fill(init: Init, task: Task, own: Collection[int]) -> Fill:
 
     Args:
         init: A name of the table; anything else is a checkpoint.
-        task: What is to be filled.
         own: The ``id`` of the tensors that ``init`` is about. The others are replayed:
             with ``init="replay"`` to their values after the cell, else to those when
             they were made.

@@ -99,7 +99,6 @@ class Share:
 
     Attributes:
         located: The recording and its targets.
-        replay: The replay that makes them.
         moves_generator: Whether torch's generator is moved to where the replay ends.
     """
 
@@ -115,7 +114,6 @@ class ReplayFill:
     generator has the state that it has after the construction of the module.
 
     Args:
-        task: What is to be filled.
         rest: The targets that another fill does not fill; None if all are replayed. For
             a rest, real tensors and torch's generator stay as they are.
     """
@@ -235,7 +233,6 @@ def plan_shares(
     """Return the replays that make targets, and notes on those made by a use.
 
     Args:
-        task: What is to be filled.
         targets: Which targets of it are made.
         modules: The ``id`` of the modules whose whole construction is drawn.
         moves_generator: Whether torch's generator is moved to where the replays end.
@@ -279,7 +276,6 @@ def plan_execution(
     Args:
         located: The recording and its targets.
         modules: The ``id`` of the modules whose whole construction is drawn.
-        task: What is to be filled.
         read: Returns the columns of a program.
         goes_on: Whether torch's generator is moved to where the replay ends.
 

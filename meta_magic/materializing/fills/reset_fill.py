@@ -144,7 +144,6 @@ def find_resets(
     """Yield module, name and call of each initializer, children first.
 
     Args:
-        module: The module.
         inherited: Name and method by which a module above initializes those below.
     """
     own = ((name, getattr(module, name, None)) for name in INITIALIZE)

@@ -379,7 +379,6 @@ class DeviceAttention:
         composites: Runs the other composite operators.
 
     Attributes:
-        device: The device whose kernels are recorded.
         autocast: Casts the arguments.
     """
 

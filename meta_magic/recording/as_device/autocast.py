@@ -149,11 +149,7 @@ is built by GCC, which begins with the last argument."""
 
 
 class AutocastOff:
-    """Context manager in which ``cast_where_on`` casts nothing.
-
-    Args:
-        autocast: The autocast that is off.
-    """
+    """Context manager in which ``cast_where_on`` casts nothing."""
 
     def __init__(self, autocast: "DeviceAutocast") -> None:
         self._autocast = autocast
@@ -235,10 +231,7 @@ class DeviceAutocast:
         """Return arguments as the autocast of a device casts them.
 
         Args:
-            device: The device.
             name: The name of the operator, without its namespace.
-            args: Its positional arguments.
-            kwargs: Its keyword arguments.
         """
         dtype, narrow = torch.float32, torch.get_autocast_dtype(device)
         if name in LOWER:

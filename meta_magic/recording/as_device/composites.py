@@ -316,7 +316,6 @@ class DeviceComposites:
     """Makes composite operators on meta run as on a device, within the block.
 
     Args:
-        plan: Knows whose kernels run where.
         keep: Keeps the values of a tensor that is made of numbers.
         count_write: Counts a write of a tensor that has no row.
     """

@@ -51,9 +51,6 @@ def ask_cpu(
     """Return on meta what the CPU's kernel of an operator returns.
 
     Args:
-        func: The operator.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
         wants_gradients: Whether the kernel must make what a backward needs.
 
     Returns:
@@ -152,7 +149,6 @@ def make_proxy(tensor: Tensor, *, has_ones: bool = False) -> Tensor:
     """Return a proxy of ones, with the layout of a tensor; integers are zeros.
 
     Args:
-        tensor: The tensor.
         has_ones: Whether integers are ones as well; they may be positions.
     """
     if tensor.layout in SPARSE:
@@ -195,7 +191,6 @@ def move_to_meta(returned: Any, meta_by_id: Mapping[int, Tensor]) -> Any:
     """Return a result of the CPU on meta; ``NotImplemented`` for views and values.
 
     Args:
-        returned: The result.
         meta_by_id: The arguments on meta by the ``id()`` of their proxies.
     """
     tensors = tensors_in(returned)
@@ -232,7 +227,6 @@ def put_on_meta(value: Any, known: Mapping[int, Tensor] | None = None) -> Any:
     """Return a result with its tensors on meta.
 
     Args:
-        value: The result.
         known: Tensors on meta for some of them, by their ``id()``.
     """
     if isinstance(value, Tensor):

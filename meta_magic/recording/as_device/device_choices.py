@@ -35,9 +35,6 @@ class DeviceMetaKernels(Replacements):
     ``fft.rfftn`` and others, and the operators of ``interpolate`` if algorithms must be
     deterministic. Without this all choose as on CUDA.
 
-    Args:
-        plan: Knows whose kernels run where.
-
     Source:
         ``device_hint`` in ``torch/_meta_registrations.py`` of torch 2.13: the device of
         a fake tensor, and "cuda" for one on meta. ``interpolate`` in

@@ -42,7 +42,6 @@ def join_placements(
     """Return the planned device of the new tensors that an operator returns.
 
     Args:
-        table: The operator.
         inputs: The geometries of its tensors.
 
     Raises:

@@ -183,9 +183,7 @@ class Running:
     """A function of torch that runs now: one object for each call.
 
     Attributes:
-        function: The function.
         frame: The frame that called it.
-        args: Its positional arguments.
         located: The call site of its operators; None before the first of them.
     """
 
@@ -292,7 +290,6 @@ class CallSites:
         It is cached by ``calls``, if there are some.
 
         Args:
-            function: The running function of torch.
             frame: The frame that makes the call.
             calls: The key of the cache; () outside of a module call.
             entry: As for :meth:`locate_operator`.

@@ -72,8 +72,6 @@ class DevicePlan:
     """The devices that the code of one recording names, and which tensors are there.
 
     Args:
-        registry: Knows the placement of each storage.
-        sites: Knows which function is running.
         options: What a named device means, and whose kernels are recorded.
         note: Takes the kind and the text of a note on the line that runs now.
 

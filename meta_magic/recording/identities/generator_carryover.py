@@ -167,7 +167,6 @@ def advance_own(program: Program, state_at: Callable[[int], Tensor | None]) -> b
     draws were made.
 
     Args:
-        program: What was recorded.
         state_at: Returns the state of a generator at a source; None if the draws
             before it were not made.
 

@@ -201,8 +201,6 @@ def find_uncounted_versions(
     """Find the versions that do not follow from the recorded calls, and are not known.
 
     Args:
-        program: What was recorded.
-        refs: The live storages.
         aliased: The storages with tensors that count their own writes.
         known: The versions that were read, by storage and ``id``; found ones are
             added.

@@ -60,7 +60,6 @@ class Origin:
     """A finished recording; some of its storages may still be live.
 
     Attributes:
-        program: What was recorded.
         generator_state: State of torch's default generator after the block, or after
             its draws were made later; None if no draw is missing.
         last_draw: The last draw that was made later; -1 for none.
@@ -114,7 +113,6 @@ class Origin:
         The same for another tensor on its storage that counts its own writes.
 
         Args:
-            tensor: The tensor.
             version: How often it was written by now.
             storage: Number of its storage here.
             live: Finds the other tensors.
@@ -205,7 +203,6 @@ def is_known_elsewhere(
     """Whether the writes that a tensor counts were recorded on another storage.
 
     Args:
-        tensor: The tensor.
         version: What it counts.
         imports: The storages of earlier recordings that the running one uses.
         live: Finds the tensors with the other storage.

@@ -41,7 +41,6 @@ class SharedArray:
 
     Args:
         owner: Has the memory: an array, or a storage of torch.
-        real: A tensor on the memory.
         tensor: The one on meta.
 
     Attributes:

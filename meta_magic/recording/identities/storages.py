@@ -262,7 +262,6 @@ class StorageRegistry:
         """Return the storage of ``tensor``, numbered when new; None if it has none.
 
         Args:
-            tensor: The tensor.
             placement: The placement of a new storage that no earlier recording knows.
         """
         try:
@@ -287,7 +286,6 @@ class StorageRegistry:
         """Number a storage that no operator of the recording made.
 
         Args:
-            storage: The storage.
             tensor: The first tensor seen on it.
             nbytes: Bytes from its start to the end of the tensor.
             placement: Its placement, if no earlier recording knows the storage.

@@ -158,7 +158,6 @@ class TensorRegistry(StorageRegistry):
         """Number a tensor that an operator returned, whatever its storage.
 
         Args:
-            tensor: The tensor.
             placement: That of its storage, if the storage is new.
         """
         storage = self.storage_of(tensor, placement)

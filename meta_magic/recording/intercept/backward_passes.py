@@ -23,7 +23,6 @@ class BackwardPasses(Replacements):
     """Keeps the function mode active while autograd runs, within the block.
 
     Args:
-        functions: The mode.
         dispatch: Sees the operators of autograd itself, too.
     """
 

@@ -62,11 +62,7 @@ JAGGED: Final = (
 
 
 class OnImport(MetaPathFinder):
-    """Calls a function as soon as dynamo was imported.
-
-    Args:
-        act: The function.
-    """
+    """Calls a function as soon as dynamo was imported."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act

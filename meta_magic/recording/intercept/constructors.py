@@ -62,8 +62,6 @@ def run_legacy(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
     Args:
         mode: The mode that received the operator.
         func: The operator, one of ``LEGACY``.
-        args: Its positional arguments.
-        kwargs: Its others.
 
     Returns:
         What the operator returns; ``NotImplemented`` if no such constructor called it.
@@ -139,8 +137,6 @@ def read_sparse(
 
     Args:
         func: The constructor, one of ``N_POSITIONS``.
-        args: Its positional arguments.
-        kwargs: Its others.
         make: Makes a tensor of values, as ``torch.tensor`` does of its arguments.
     """
     n_positions, device = N_POSITIONS[func], kwargs.get("device")
@@ -248,12 +244,7 @@ BEFORE: Final = "change it before the cell, "
 
 
 class DataAttribute:
-    """Implements ``x.data`` and ``x.data = y``.
-
-    Args:
-        registry: Numbers of tensors.
-        capture: Makes constants of real tensors.
-    """
+    """Implements ``x.data`` and ``x.data = y``."""
 
     def __init__(self, registry: TensorRegistry, capture: ConstantCapture) -> None:
         self._registry = registry

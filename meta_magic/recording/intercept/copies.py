@@ -103,7 +103,6 @@ def copy_shallowly(caller: FrameType, registry: TensorRegistry) -> Tensor | None
 
     Args:
         caller: The frame in which torch makes a tensor without content instead.
-        registry: Numbers the tensor.
 
     Returns:
         The tensor; None if it is unpickled instead.

@@ -76,9 +76,6 @@ def read_data(
     """Call a method that reads the data of a tensor on its real values.
 
     Args:
-        func: The method.
-        args: Its positional arguments.
-        kwargs: Its others.
         note: Takes the kind and the text of a note on the line that runs now.
     """
     tensor, *rest = args
@@ -150,13 +147,7 @@ address."""
 
 
 class ReadStorages(Replacements):
-    """Reads storages on meta, and notes their sizes, in the block and its thread.
-
-    Args:
-        registry: Numbers of storages.
-        values: Computes values.
-        shared: Knows the addresses of storages.
-    """
+    """Reads storages on meta, and notes their sizes, in the block and its thread."""
 
     def __init__(
         self, registry: TensorRegistry, values: ValueSource, shared: SharedMemory
@@ -257,7 +248,6 @@ class ShownTensors(Replacements):
 
     Args:
         registry: Knows tensors, and their placements.
-        values: Computes values.
         plan: Knows the planned devices; None if nothing is recorded.
         has_placements: Whether the text shows the planned device; else meta, as in
             plain code.
@@ -341,7 +331,6 @@ def describe(
     """Return the text of a meta tensor.
 
     Args:
-        tensor: The tensor.
         real: Its values, if they are known.
         placement: Its planned device, which the text shows; None for meta.
         torch_writes: torch's own function.

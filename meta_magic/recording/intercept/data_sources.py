@@ -187,7 +187,6 @@ class Loader:
 
     Args:
         note: Takes the kind and the text of a note on the line that runs now.
-        plan: Knows the planned devices.
         borrowed: Puts real tensors on meta.
     """
 

@@ -43,10 +43,6 @@ class Dispatch:
     subclass of ``TorchDispatchMode`` so that the first operator imports dynamo.
 
     Args:
-        registry: Numbers of tensors.
-        rows: Takes the rows of cache hits.
-        cache: The signatures.
-        special: Handles tensors that are not plain.
         runner: Runs and records operators that are no cache hits.
 
     Attributes:
@@ -132,7 +128,6 @@ class Dispatch:
         """Run and record an operator that is no cache hit.
 
         Args:
-            call: The call.
             read: Its tensors, if arrays may share their memory; else None.
         """
         returned = self._runner.run(self, call)

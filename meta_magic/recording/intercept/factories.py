@@ -92,11 +92,8 @@ class Factories:
     """Runs the functions that make tensors.
 
     Args:
-        registry: Numbers of tensors.
-        constants: Keeps values that come from Python.
         diagnostics: Takes notes on likely mistakes, such as float64 from numpy, and on
             tensors that were put on meta by name.
-        plan: Knows the planned devices.
         shared: Keeps arrays equal to the tensors that share their memory.
     """
 

@@ -36,11 +36,7 @@ as_strided = torch.as_strided
 
 
 class FastPath:
-    """Makes the results of cache hits.
-
-    Args:
-        registry: Numbers of tensors.
-    """
+    """Makes the results of cache hits."""
 
     def __init__(self, registry: TensorRegistry) -> None:
         self._registry = registry
@@ -59,12 +55,8 @@ class FastPath:
         For a write in place, or a call that differs only in a number.
 
         Args:
-            table: The operator.
-            key: The key.
             entry: The entry at the key; its kind is not in ``ALONE``.
             words: The row of the call, with the tensors that it reads.
-            args: Its positional arguments.
-            kwargs: Its others.
 
         Returns:
             The entry; None if the kernel must run.

@@ -91,12 +91,7 @@ class FunctionMode(DeviceContext):
     Args:
         registry: Numbers of tensors; an attribute, too.
         sites: Takes which call is running; an attribute, too.
-        constants: Keeps values that come from Python.
         diagnostics: Takes notes on likely mistakes, and on tensors on meta by name.
-        attention: Knows whose kernels are recorded.
-        plan: Knows the planned devices.
-        dispatch: Records replacements of operators.
-        capture: Makes constants of real tensors.
         refusals: Refuses a call with the message of the CPU.
         shared: Keeps arrays equal to the tensors that share their memory.
     """

@@ -153,11 +153,7 @@ class EagerOperators:
 
 
 class EagerKernel:
-    """A kernel for meta tensors that calls its argument, above autograd.
-
-    Args:
-        operator: A higher-order operator.
-    """
+    """A kernel for meta tensors that calls its argument, above autograd."""
 
     def __init__(self, operator: Any) -> None:
         self._operator = operator
@@ -197,7 +193,6 @@ def make_below(make: Callable[..., Any], args: Args) -> Any:
     """Make a tensor below the running transforms, and let them wrap it.
 
     Args:
-        make: Makes it.
         args: Its arguments; tensors are unwrapped. Tensors in lists are read as
             numbers.
     """

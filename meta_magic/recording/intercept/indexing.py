@@ -40,7 +40,6 @@ def prepare_index(
     """Return an indexing method and its arguments, with tensors of known values.
 
     Args:
-        func: The method.
         args: The tensor, the index, and the written value.
         device: Whose operators are recorded. There torch fills with a written number;
             on meta it would copy the number, except in newer versions.

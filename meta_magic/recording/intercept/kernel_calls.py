@@ -74,8 +74,6 @@ class OperatorCall(NamedTuple):
     """An operator call that is no cache hit.
 
     Attributes:
-        table: The operator.
-        key: Its key in the operator cache.
         words: The row, with the tensors that the operator reads.
         args: Positional arguments.
         kwargs: Keyword arguments.
@@ -92,21 +90,13 @@ class KernelCalls:
     """Calls kernels, and records the calls with what they returned.
 
     Args:
-        registry: Numbers of tensors.
-        rows: Takes the rows of calls.
         cache: Interns their signatures.
-        constants: Keeps the content of real tensors that are read.
         real_memory: Counts what operators make on a real device.
-        special: Handles tensors that are not plain.
-        diagnostics: Takes failures and caveats.
-        values: Computes values of meta tensors.
         plan: Knows the planned devices, and whose kernels run there.
         refusals: Refuses what the CPU refuses.
         checks: Refuses values that the CPU refuses.
 
     Attributes:
-        plan: Knows the planned devices.
-        capture: Makes constants of real tensors.
         checks: Refuses values that the CPU refuses.
     """
 
@@ -186,8 +176,6 @@ class KernelCalls:
 
         Args:
             entry: The signature of the read; None for the first one.
-            words: The row of the call.
-            tensor: The tensor.
         """
         if entry is None or entry.is_on_real:
             return None
@@ -201,7 +189,6 @@ class KernelCalls:
 
         Args:
             entry: The signature, one with ``is_on_real``.
-            call: The call.
         """
         table, _, words, args, kwargs = call
         real = tensors_in(args, kwargs)[0]
@@ -256,8 +243,6 @@ class KernelCalls:
         """Refuse a result that is garbage; note real memory, and possible differences.
 
         Args:
-            table: The operator.
-            call: Its call.
             n_storages: How many storages were known before it.
             is_answered: Whether it was answered with real or assumed values.
         """

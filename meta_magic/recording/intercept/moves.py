@@ -73,12 +73,7 @@ def is_cast(func: Any, args: Args, kwargs: Kwargs | None) -> bool:
 
 
 class Mover:
-    """Moves tensors from one planned device to another.
-
-    Args:
-        plan: Knows the planned devices.
-        capture: Makes constants of real tensors.
-    """
+    """Moves tensors from one planned device to another."""
 
     def __init__(self, plan: DevicePlan, capture: ConstantCapture) -> None:
         self.plan = plan

@@ -68,8 +68,6 @@ def must_be_real(
     """Whether a factory must really use a device, and not only plan it.
 
     Args:
-        plan: Knows the planned devices.
-        device: The device.
         given: The argument that names it.
         caller: The frame that names it.
     """

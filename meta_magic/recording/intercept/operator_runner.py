@@ -32,13 +32,10 @@ class OperatorRunner:
     """Decides how an operator that is no cache hit is run.
 
     Args:
-        sites: Knows the running function of torch.
-        special: Handles tensors that are not plain.
         attention: Decomposes operators as a device does.
         kernels: Runs and records kernels.
 
     Attributes:
-        plan: Knows the planned devices.
         checks: Refuses calls whose operands hold values out of range.
     """
 
@@ -58,12 +55,7 @@ class OperatorRunner:
         self._is_taking_apart = False
 
     def run(self, mode: Any, call: OperatorCall) -> Any:
-        """Run an operator, and record it or the operators that it runs.
-
-        Args:
-            mode: The dispatch mode that saw the call.
-            call: The call.
-        """
+        """Run an operator, and record it or the operators that it runs."""
         table, key, _, args, kwargs = call
         func = table.func
         entry = table.entries.get(key)

@@ -20,7 +20,6 @@ class Packer:
     """Packs and pads sequences on meta.
 
     Args:
-        plan: Knows the planned devices.
         constants: Keeps the returned lengths.
     """
 

@@ -79,9 +79,6 @@ class DeviceQuestions:
 
     Where it names none, the cell's own code sees meta. A library sees the device on
     which the tensor would be; else it would skip work or refuse it.
-
-    Args:
-        plan: Knows the planned devices.
     """
 
     def __init__(self, plan: DevicePlan) -> None:
@@ -150,10 +147,6 @@ class ReportedAttributes:
 
     Args:
         data: Reads and sets the data of tensors.
-        sites: Takes which call is running.
-        diagnostics: Takes notes on likely mistakes.
-        dispatch: Records replacements of operators.
-        plan: Knows the planned devices.
 
     Attributes:
         data: Reads and sets the data of tensors.

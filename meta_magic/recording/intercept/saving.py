@@ -42,8 +42,6 @@ class Saver:
     """Saves the meta tensors of a cell with real values.
 
     Args:
-        registry: Numbers of tensors.
-        values: Computes their values.
         note: Takes the kind and the text of a note on the line that runs now.
     """
 
@@ -122,7 +120,6 @@ class Saver:
         """Return a real tensor for each meta tensor.
 
         Args:
-            metas: The tensors on meta.
             name: What needs their values.
             can_wait: Whether the code asked for them; else only cheap values are
                 computed.
@@ -157,7 +154,6 @@ class ReducingPickle:
     """A module such as ``pickle``, whose pickler calls ``reduce`` for each object.
 
     Args:
-        module: The module.
         reduce: Returns how to reduce an object.
     """
 
@@ -246,7 +242,6 @@ class Held(NamedTuple):
     Attributes:
         owner: The object that holds it.
         name: Its name there.
-        tensor: The tensor.
     """
 
     owner: Any
@@ -255,11 +250,7 @@ class Held(NamedTuple):
 
 
 class ScriptSaver:
-    """Saves scripted modules that a cell has on meta.
-
-    Args:
-        saver: Computes the values of their tensors.
-    """
+    """Saves scripted modules that a cell has on meta."""
 
     def __init__(self, saver: Saver) -> None:
         self._saver = saver

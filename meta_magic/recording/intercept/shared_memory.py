@@ -68,11 +68,8 @@ class SharedMemory:
     The modes check for them only once there are any.
 
     Args:
-        registry: Numbers of tensors.
-        sites: Knows which call of torch is running.
         constants: Keeps the values that were written to arrays.
         diagnostics: Takes a note on an array that is no longer updated.
-        values: Computes values.
 
     Attributes:
         modes: The function mode and the dispatch mode.
@@ -143,8 +140,6 @@ class SharedMemory:
         As torch, it warns of an array that cannot be written.
 
         Args:
-            array: The array.
-            real: The tensor.
             tensor: A copy of it on meta.
         """
         is_here = tensor.is_meta and self._registry.placement_of(tensor) in HERE
@@ -262,7 +257,6 @@ class SharedMemory:
         """Copy to arrays what an operator may have written to tensors.
 
         Args:
-            tensors: The tensors.
             written: The array that the values come from.
         """
         if self._arrays and not self._is_writing:

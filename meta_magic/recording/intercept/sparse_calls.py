@@ -72,12 +72,7 @@ class Known(NamedTuple):
 
 
 class SparseCalls:
-    """Runs the operators that take or make sparse tensors.
-
-    Args:
-        registry: Numbers of tensors.
-        values: Computes positions.
-    """
+    """Runs the operators that take or make sparse tensors."""
 
     def __init__(self, registry: TensorRegistry, values: ValueSource) -> None:
         self._registry = registry
@@ -94,8 +89,6 @@ class SparseCalls:
         """Return the results of an operator, sparse ones with all their elements.
 
         Args:
-            table: The operator.
-            given: Its arguments.
             run: Runs it on meta, as if the sparse tensors had no elements.
             kernels: Whose kernels are recorded.
 
@@ -201,7 +194,6 @@ class SparseCalls:
         """Return the CPU's result of an operator, with its tensors on meta.
 
         Args:
-            value: The result.
             known: The sparse arguments, before the operator ran.
             planned: The arguments on meta, by the identity of those on the CPU.
         """
@@ -263,7 +255,6 @@ def copy(given: Given, made: Tensor) -> Tensor:
 
     Args:
         given: The arguments of the operator.
-        made: Its result.
     """
     if not made.is_meta:
         return made

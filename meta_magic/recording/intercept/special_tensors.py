@@ -53,9 +53,7 @@ class SpecialTensors:
     """Handles tensors that are not plain.
 
     Args:
-        sites: Knows which call of torch is running.
         diagnostics: Takes what is not recorded, or may differ from a real run.
-        plan: Knows the planned devices.
     """
 
     def __init__(

@@ -60,10 +60,7 @@ class ValueChecks:
     """Refuses calls whose operands have values out of range.
 
     Args:
-        registry: Numbers of tensors.
-        known: Knows values and bounds.
         diagnostics: Takes a note on what may be out of range.
-        evaluate: Computes values.
         options: Whether all values are checked; whose kernels are recorded.
     """
 
@@ -96,10 +93,7 @@ class ValueChecks:
 
         Args:
             entry: Its signature, with the allowed values.
-            func: The operator.
             words: The row of the call, with the tensors that it reads.
-            args: Its positional arguments.
-            kwargs: Its others.
         """
         if self._is_off:
             return

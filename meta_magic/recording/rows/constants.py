@@ -92,7 +92,6 @@ class Constants:
         """Note the content of a storage on meta that replaces a real one.
 
         Args:
-            ref: The storage on meta.
             storage: The real one.
             name: Its name in the block.
             is_borrowed: Whether the real one does not change while the block runs: a
@@ -102,12 +101,7 @@ class Constants:
         self._keep(ref, storage, max_copied, name)
 
     def keep_sparse(self, ref: StorageRef, copy: Tensor) -> None:
-        """Note the content of a sparse tensor on meta that replaces a real one.
-
-        Args:
-            ref: The storage on meta of its values.
-            copy: A copy of the real one.
-        """
+        """Note the content of a sparse tensor on meta that replaces a real one."""
         self._known.add(ref.number)
         data = read_bytes(parts_of(copy)[-1].untyped_storage())
         self._constants[ref.number] = Constant(
@@ -253,7 +247,6 @@ class Imports:
         Args:
             tensor: The first tensor seen on it.
             number: Number of the storage.
-            storage: The storage.
 
         Returns:
             The device that the code named for it.

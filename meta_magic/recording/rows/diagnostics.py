@@ -86,7 +86,6 @@ class RealMemory:
         """Count the real memory of a call; note it if the code did not ask for it.
 
         Args:
-            call: The call.
             n_storages: How many storages were known before it.
         """
         made = {

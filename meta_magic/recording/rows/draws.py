@@ -136,11 +136,7 @@ class Draws(DrawList):
                 stream.saved = (as_plain(state), token)
 
     def keep_ends(self, program: Program) -> None:
-        """Carry over the states of generators that a real run would have ended with.
-
-        Args:
-            program: What was recorded.
-        """
+        """Carry over the states of generators that a real run would have ended with."""
         if self._words:
             keep_program(self._base >> TOKEN_BITS, program)
         for stream in self._streams.values():
@@ -167,7 +163,6 @@ class Draws(DrawList):
 
         Args:
             op: Its number.
-            generator: The generator that it was given.
             drawn_on: Planned device of the numbers, other than the CPU. It has a
                 generator of its own: the CPU's is not advanced.
             is_on_meta: Whether the cell put the tensor on meta by name. A real run
@@ -195,7 +190,6 @@ class Draws(DrawList):
         """Set a generator to the state that it has after all draws so far.
 
         Args:
-            generator: The generator.
             state_at: Returns the state at the source of a draw that was not made; None
                 if the draws take too much.
 
@@ -223,7 +217,6 @@ class Draws(DrawList):
 
         Args:
             op: Its number.
-            generator: The generator that it was given.
             call: Runs it.
             state: State of the generator, if earlier draws are missing and the state is
                 known.

@@ -37,7 +37,6 @@ class Stream:
 
     Attributes:
         number: Its index in ``Randomness.generators``.
-        generator: The generator.
         shadow: Its state without a token: after the last real draw or seeding.
         end: Its state at the end of the block, as the source of a draw.
         saved: Its state at the last exit of :class:`~.draws.Draws`, and its token then.

@@ -35,9 +35,7 @@ class KnownValues:
     """Knows constants, and bounds of integers, of the running recording.
 
     Args:
-        registry: Which storage each tensor has.
         constants: Content that came from outside.
-        rows: What was recorded so far.
 
     Attributes:
         row_by_storage: The row that last wrote a storage, or made it with integers.
@@ -93,8 +91,6 @@ class KnownValues:
         """Return the bounds of a tensor's values; None if only a replay can find them.
 
         Args:
-            storage: The storage of the tensor.
-            geometry: Its geometry.
             before: The row that reads it; by default one that is not yet written.
             depth: How many more calls that move values may be followed.
         """

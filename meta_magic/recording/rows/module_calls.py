@@ -57,9 +57,6 @@ PLAIN: Final = frozenset({bool, int, float, str})
 class ModuleValues:
     """Describes the arguments and results of modules.
 
-    Args:
-        registry: Numbers of tensors.
-
     Attributes:
         words: For each finished call its structure, then a word per tensor.
         structures: The distinct structures, in order of first call.

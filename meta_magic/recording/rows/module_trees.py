@@ -219,9 +219,7 @@ def describe_columns(
     """Return the description of the modules of a tree.
 
     Args:
-        registry: Numbers of tensors and storages.
         numbers: Numbers of modules.
-        columns: The modules.
         name: Name of the variable that holds the root.
         calls: First call and number of calls of each module, by its number; None
             while the recording runs, when no code of the modules may run.
@@ -264,7 +262,6 @@ def make_columns(
     """Return the fields of the nodes of a tree, but for their children.
 
     Args:
-        columns: The modules.
         settings: The settings and the class of each.
         called: First call and number of calls of each.
         held: Their tensors.

@@ -34,11 +34,7 @@ from meta_magic.trace.program_facts import StorageFacts
 
 
 class StorageRoles:
-    """Notes buffers and optimizer steps by torch's hooks; the row writer adds nodes.
-
-    Args:
-        registry: Numbers of storages.
-    """
+    """Notes buffers and optimizer steps by torch's hooks; the row writer adds nodes."""
 
     def __init__(self, registry: TensorRegistry) -> None:
         self._registry = registry
@@ -135,7 +131,6 @@ class RowWriter:
     Attributes:
         words: All rows, after :meth:`flush`.
         entries: The distinct signatures, in order of first call.
-        draws: The draws of random operators.
         roles: Takes what autograd does with gradients.
         forward_by_sequence: Each call with a node of autograd, and its call site.
     """
@@ -166,7 +161,6 @@ class RowWriter:
         """Append the row of one call.
 
         Args:
-            entry: Its signature.
             words: Its words, those of the header still to be filled in.
         """
         number = self._number_by_entry.get(entry)
@@ -192,12 +186,7 @@ class RowWriter:
     def note_draw(
         self, words: Sequence[int], generator: torch.Generator | None = None
     ) -> None:
-        """Record that the call just written would have drawn random numbers.
-
-        Args:
-            words: Its row.
-            generator: The generator that it was given.
-        """
+        """Record that the call just written would have drawn random numbers."""
         planned = self.entries[words[0]].drawn_on
         is_on_meta = self._registry.has_on_meta and self._has_on_meta(words[HEADER:])
         self.draws.note(self._clock.now - 1, generator, planned, is_on_meta=is_on_meta)
@@ -215,7 +204,6 @@ class RowWriter:
         """Run a call that draws real numbers; its row is written next.
 
         Args:
-            generator: The generator that it was given.
             call: Runs it.
             state_at: Returns the state of a generator as if all draws had been made.
         """

@@ -56,7 +56,6 @@ class HeldTensors:
     """The tensors of a module tree, once for each module that holds them.
 
     Args:
-        registry: Numbers of tensors and storages.
         modules: Index and module, of each module but once.
     """
 

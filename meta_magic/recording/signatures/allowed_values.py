@@ -50,11 +50,7 @@ class Allowed(NamedTuple):
 
 
 class Operands:
-    """The arguments of a signature, by their names in the schema.
-
-    Args:
-        signature: The signature.
-    """
+    """The arguments of a signature, by their names in the schema."""
 
     def __init__(self, signature: Signature) -> None:
         self._inputs = signature.inputs

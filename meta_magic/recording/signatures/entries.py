@@ -89,7 +89,6 @@ class LiveCall(NamedTuple):
     Attributes:
         args: Positional arguments.
         kwargs: Keyword arguments.
-        returned: The return value of the operator.
         inputs: The tensor arguments with their identities before the call.
         outputs: The tensors returned with their identities after the call.
     """
@@ -172,7 +171,6 @@ class OpTable:
 
     Attributes:
         name: As ``str(func)`` has it.
-        func: The operator.
         arguments: The names of its arguments.
         written: The arguments that each call writes.
         has_out: Whether it has arguments as ``out=``.
@@ -278,7 +276,6 @@ def sharing_of(numbers: Sequence[int], storages: Sequence[int]) -> tuple[object,
 
     Args:
         numbers: The numbers of the tensors.
-        storages: The numbers of their storages.
     """
     if len(set(storages)) == len(storages):
         return ()

@@ -240,7 +240,6 @@ class Refusals:
         """Raise the error of the CPU, if the recorded device refuses the call, too.
 
         Args:
-            device: The device whose kernels are recorded.
             error: The error of meta, if there was one.
             question: Positional arguments of ``Oracle.ask``.
             how: Its keyword arguments.

@@ -104,8 +104,6 @@ class Oracle:
         Args:
             func: An operator, or a function of torch.
             args: Its positional arguments, tensors on meta.
-            kwargs: Its keyword arguments.
-            made: Its results on meta.
             is_unsafe: Whether it may end the process, as a call that meta refused.
         """
         self.returned = None
@@ -323,9 +321,7 @@ def ask_of_values(
     values that are wrong.
 
     Args:
-        func: An operator.
         args: Its positional arguments, tensors on meta.
-        kwargs: Its keyword arguments.
         real_by_id: The values of some of these tensors, by their ``id()``.
     """
     has_child = can_fork() and UNRESERVED is not None
@@ -417,7 +413,6 @@ def mentions_values(error: BaseException, *, is_tried: bool = False) -> bool:
     """Whether an operator may have refused the made-up values.
 
     Args:
-        error: The error.
         is_tried: Whether several made-up values gave it.
     """
     if isinstance(error, (LinAlgError, MemoryError)):

@@ -82,9 +82,7 @@ def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> "Smaller | None"
     """Return a smaller call that can run on the CPU.
 
     Args:
-        func: The operator.
         call: Its positional and keyword arguments, on meta.
-        tensors: The tensors among them.
 
     Returns:
         None if meta accepts no call that is small enough, or if a smaller call might

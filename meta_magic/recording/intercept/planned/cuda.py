@@ -57,9 +57,7 @@ class PlannedCuda(Replacements):
     """Replaces functions of ``torch.cuda``, within the block.
 
     Args:
-        plan: Knows the planned devices.
         note: Takes the kind and the text of a note on the line that runs now.
-        draws: Keeps the generators of planned devices.
     """
 
     def __init__(

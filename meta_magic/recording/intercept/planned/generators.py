@@ -77,11 +77,7 @@ def is_there(device: torch.device) -> bool:
 
 
 class PlannedGenerators(Replacements):
-    """Makes ``torch.Generator`` accept planned devices, within the block.
-
-    Args:
-        plan: Knows the planned devices.
-    """
+    """Makes ``torch.Generator`` accept planned devices, within the block."""
 
     def __init__(self, plan: DevicePlan) -> None:
         super().__init__()
@@ -102,12 +98,7 @@ KIND_BY_SEEDING: Final[dict[Replaceable, str]] = {
 
 
 class SeededDevices(Replacements):
-    """Makes ``torch.manual_seed`` seed planned devices as well, within the block.
-
-    Args:
-        plan: Knows the planned devices.
-        draws: Keeps the generators of planned devices.
-    """
+    """Makes ``torch.manual_seed`` seed planned devices as well, within the block."""
 
     def __init__(self, plan: DevicePlan, draws: Draws) -> None:
         super().__init__()
@@ -125,12 +116,7 @@ class SeededDevices(Replacements):
 
 
 class PlannedSeeds:
-    """Replacements of ``torch.cuda.manual_seed`` and its like.
-
-    Args:
-        plan: Knows how many GPUs are planned.
-        draws: Keeps the generators of planned devices.
-    """
+    """Replacements of ``torch.cuda.manual_seed`` and its like."""
 
     def __init__(self, plan: DevicePlan, draws: Draws) -> None:
         self._plan = plan

@@ -24,11 +24,7 @@ plans_by_thread: defaultdict[int, list[DevicePlan]] = defaultdict(list)
 
 
 class PlanOfThread:
-    """Context manager that makes a plan the current one of this thread.
-
-    Args:
-        plan: Knows the planned devices.
-    """
+    """Context manager that makes a plan the current one of this thread."""
 
     def __init__(self, plan: DevicePlan) -> None:
         self._plan = plan
@@ -175,11 +171,7 @@ class device_of(device):  # noqa: N801  as torch names it
 
 
 class StreamContext:
-    """Replaces ``torch.cuda.StreamContext``, and does nothing.
-
-    Args:
-        stream: The stream.
-    """
+    """Replaces ``torch.cuda.StreamContext``, and does nothing."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -252,11 +244,7 @@ KINDS: Final = {home: make_kinds(home) for home in (torch, torch.cuda)}
 
 
 class PlannedTypes(Replacements):
-    """Replaces ``torch.cuda.FloatTensor`` and its like, within the block.
-
-    Args:
-        plan: Knows the planned devices.
-    """
+    """Replaces ``torch.cuda.FloatTensor`` and its like, within the block."""
 
     def __init__(self, plan: DevicePlan) -> None:
         super().__init__()

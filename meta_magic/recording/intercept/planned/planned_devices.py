@@ -50,10 +50,7 @@ def make_device_contexts(
     """Return the context managers that replace functions that ask for devices.
 
     Args:
-        plan: Knows the planned devices.
         note: Takes the kind and the text of a note on the line that runs now.
-        draws: Keeps the generators of planned devices.
-        compute: Computes the values of tensors.
     """
     return (
         PlanOfThread(plan),
@@ -71,7 +68,6 @@ class DefaultDevices(Replacements):
     """Makes a default device that the cell sets a planned device, within the block.
 
     Args:
-        plan: Knows the planned devices.
         note: Takes the kind and the text of a note on the line that runs now.
     """
 
@@ -127,7 +123,6 @@ class EncoderKernels(Replacements):
     the one operator that the CPU runs.
 
     Args:
-        plan: Knows the planned devices.
         note: Takes the kind and the text of a note on the line that runs now.
 
     Source:
@@ -181,9 +176,7 @@ class PlannedTraining(Replacements):
     """Makes ``GradScaler`` and ``DataParallel`` accept planned tensors, in the block.
 
     Args:
-        plan: Knows the planned devices.
         note: Takes the kind and the text of a note on the line that runs now.
-        compute: Computes the values of tensors.
     """
 
     def __init__(

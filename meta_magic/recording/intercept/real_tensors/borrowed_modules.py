@@ -82,7 +82,6 @@ class BorrowedEntry:
     """An entry of a dictionary: the state of an optimizer, or a tensor of a module.
 
     Args:
-        holder: The dictionary.
         key: The key of the entry.
         value: The real value; ``MISSING`` if there is no such entry.
     """
@@ -213,7 +212,6 @@ class BorrowedModules(Replacements):
         """Put a real leaf on meta, and leave it there after the cell.
 
         Args:
-            real: The leaf.
             placement: Its planned device; meta if the code names none.
         """
         with DisableTorchFunction():

@@ -68,7 +68,6 @@ def is_capturable(tensor: Tensor, table: OpTable | None = None) -> bool:
     """Whether a tensor is real, and a constant can replace it.
 
     Args:
-        tensor: The tensor.
         table: The operator; some accept a real number beside meta tensors.
     """
     if tensor.is_meta or type(tensor) not in (Tensor, nn.Parameter):

@@ -58,7 +58,6 @@ class CapturedStorage(NamedTuple):
     """A storage on meta that has the content of a real storage.
 
     Attributes:
-        real: The real storage.
         base: All bytes of the storage on meta.
         version: The version counter of the real tensor when it was captured.
         checksum: The checksum of the real bytes; None if there are many.
@@ -84,10 +83,7 @@ class ConstantCapture:
     """Makes constants of real tensors.
 
     Args:
-        registry: Numbers of tensors.
-        constants: Keeps the values of the real tensors.
         diagnostics: Takes one note on all captured tensors.
-        sites: Knows which call of torch is running.
 
     Attributes:
         borrow: Puts a leaf on meta until the cell ends; set by ``BorrowedModules``.
@@ -118,11 +114,6 @@ class ConstantCapture:
 
     def is_due(self, table: OpTable, given: Given, reals: Inputs) -> bool:
         """Whether real arguments of an operator must be captured before it runs.
-
-        Args:
-            table: The operator.
-            given: Its arguments.
-            reals: The real tensors among them.
 
         Raises:
             MixedDeviceError: The operator would write a real tensor that is a constant.
@@ -355,10 +346,6 @@ class SparseConstants:
     """Makes constants of real sparse tensors.
 
     Without this ``adjacency @ torch.randn(3, 4)`` would fail: torch has no such kernel.
-
-    Args:
-        registry: Numbers of tensors.
-        constants: Keeps the values of the real tensors.
     """
 
     def __init__(self, registry: TensorRegistry, constants: Constants) -> None:
@@ -374,7 +361,6 @@ class SparseConstants:
 
         Args:
             given: The arguments.
-            reals: The real tensors among them.
             is_mixed: Whether others are on meta.
         """
         sparse = [tensor for tensor, _ in reals if is_real_sparse(tensor)]
@@ -389,7 +375,6 @@ class SparseConstants:
         """Return the sparse tensor on meta that has the elements of a real one.
 
         Args:
-            real: The real tensor.
             count: Counts a tensor that is captured for the first time.
         """
         known = self._find(real)

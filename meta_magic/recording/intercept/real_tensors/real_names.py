@@ -35,11 +35,7 @@ SNAPSHOT_OWNERS: Final = 3
 
 
 class RealNames:
-    """Names the real tensors of a recording in one note.
-
-    Args:
-        diagnostics: Takes the note.
-    """
+    """Names the real tensors of a recording in one note."""
 
     def __init__(self, diagnostics: Diagnostics) -> None:
         self._diagnostics = diagnostics
