@@ -54,6 +54,7 @@ UP = {
     ("trace.trace", "cost.program_columns"): "Trace.columns, for both of these",
     ("trace.trace", "trials.proofs"): "Trace.advice, as well",
     ("trace.trace", "explain.across_cells"): "Trace.explanation and why(), as well",
+    ("trace.trace", "explain.checked_sizes"): "Trace.check(), as well",
     ("trace.trace", "explain.explanations"): "the type of what it returns",
     ("trace.trace", "explain.lineage.lineage_records"): "a type alone: of Trace.why()",
     ("trace.trace", "cost.advice.advice_records"): "a type alone: of Trace.advice",

@@ -7,14 +7,13 @@ has run, and its results stay. Read :func:`try_edits` first.
 """
 
 import linecache
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import inf
-from time import monotonic, process_time
+from time import process_time
 from typing import Any, Final, NamedTuple
 
 from meta_magic.errors import TrialError
@@ -23,7 +22,7 @@ from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
     ask_children,
     can_fork,
-    measure_load,
+    start_clock,
 )
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.rerun import Rerun
@@ -385,8 +384,9 @@ def _screen_all(
 
     Stops when the time is over, or when enough different outcomes are found.
     """
-    is_over, found, rest = _start_clock(), set[Outcome | Failure](), [*edits]
-    while rest and len(found) < MAX_REPAIRS and not is_over():
+    find_rest = start_clock(MAX_OF_CHILDREN, MAX_SECONDS)
+    found, rest = set[Outcome | Failure](), [*edits]
+    while rest and len(found) < MAX_REPAIRS and find_rest() > 0:
         some = screen(block, rest, MAX_REPAIRS)
         ran = {edit: one for edit, one in some.items() if is_whole(one)}
         found |= {*ran.values()}
@@ -409,19 +409,6 @@ def _confirm(block: Block, ran: Sequence[Ran], *, is_later: bool) -> Iterator[Ra
         for edit, outcome in zip(edits, outcomes, strict=True):
             if isinstance(outcome, Outcome) and (is_later or not outcome.then):
                 yield Ran(edit, outcome)
-
-
-def _start_clock() -> Callable[[], bool]:
-    """Return a function that says whether the time for trials is over."""
-    before, end = os.times(), monotonic() + MAX_SECONDS * measure_load()
-
-    def is_over() -> bool:
-        now = os.times()
-        of_children = now.children_user - before.children_user
-        of_children += now.children_system - before.children_system
-        return of_children > MAX_OF_CHILDREN or monotonic() > end
-
-    return is_over
 
 
 def _write_repair(block: Block, ran: Ran, before: int) -> Repair:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from meta_magic.cost.memory_timeline import Memory
     from meta_magic.cost.program_columns import Columns
     from meta_magic.cost.step_times import StepTime
+    from meta_magic.explain.checked_sizes import Condition
     from meta_magic.explain.explanations import Explanation
     from meta_magic.explain.lineage.lineage_records import Lineage
     from meta_magic.trace.calls import TensorMetadata
@@ -317,6 +318,35 @@ class Trace:
         from meta_magic.trials.sweeps import sweep_trace  # noqa: PLC0415
 
         return sweep_trace(self, vary, device, choices, links)
+
+    def check(self, *names: str, **values: "Sequence[int]") -> "Condition":
+        """Return for which sizes the block runs, as a condition and in words.
+
+        The block is recorded again at a few chosen sizes, in a child process that may
+        change nothing outside of itself. A size fails if the block raises, if a
+        variable has another number of dimensions, or if a note on a broadcast appears.
+
+        Args:
+            names: Names of sizes, in the block or outside of it: variables, arguments
+                such as ``n_embd=64``, fields of dataclasses; or ``"B=8"`` for the 8
+                that the block has once. Each varies alone.
+            values: The same, with the values that matter.
+
+        Raises:
+            TrialError: The block failed, cannot be run again, takes long, or has no
+                such size.
+
+        Example:
+            >>> import meta_magic, torch
+            >>> with meta_magic.record() as trace:
+            ...     side = 28
+            ...     x = torch.ones(2, side, side).view(2, side // 7, 7, side // 7, 7)
+            >>> trace.check("side").condition
+            'side % 7 == 0'
+        """
+        from meta_magic.explain.checked_sizes import check_sizes  # noqa: PLC0415
+
+        return check_sizes(self, {**dict.fromkeys(names), **values})
 
     @list_columns
     def to_pandas(self) -> "pd.DataFrame":

@@ -251,6 +251,22 @@ def find_bound(block: ast.Module) -> set[str]:
 SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 """Statements with variables of their own."""
 
+
+def is_variable(rerun: Rerun, block: ast.Module, name: str) -> bool:
+    """Whether a name is a variable of a block, outside of its functions."""
+    return name in rerun.before or name in _find_assigned(block)
+
+
+def _find_assigned(node: ast.AST) -> set[str]:
+    names = set[str]()
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+            names.add(child.id)
+        elif not isinstance(child, SCOPES):
+            names |= _find_assigned(child)
+    return names
+
+
 ASSIGNMENTS: Final = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 
 

@@ -12,7 +12,8 @@ from typing import TypeAlias
 from meta_magic.cost.memory_samples import Sample, take_sample
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.blocks import list_sizes
+from meta_magic.trials.blocks import is_variable, list_sizes, parse_block
+from meta_magic.trials.fields import find_constants
 from meta_magic.trials.slices import Slice, join_slice
 from meta_magic.trials.trial import ask_trials, check_rerun, read_size
 
@@ -110,9 +111,18 @@ class Recordings:
     def find_trace(self, *names: str) -> Trace:
         """Return what runs again if names vary: the block, or the cells before, too."""
         joined = self.joined
-        if joined is None or joined.names.isdisjoint(names):
+        is_before = joined is not None and (
+            not joined.names.isdisjoint(names) or any(map(self._is_field_before, names))
+        )
+        if joined is None or not is_before:
             return self._trace
         return replace(self._trace, rerun=joined.rerun)
+
+    def _is_field_before(self, name: str) -> bool:
+        """Whether a name stands for a number only in the code before the block."""
+        rerun = check_rerun(self._trace)
+        block = parse_block(rerun)
+        return not (is_variable(rerun, block, name) or find_constants(block, name))
 
     def find_caveat(self, *names: str) -> str:
         """Return what was not run again though names vary that it may rest on."""

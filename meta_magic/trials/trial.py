@@ -36,6 +36,7 @@ from meta_magic.trials.blocks import (
     as_size,
     enter_modes,
     find_unbound,
+    is_variable,
     list_sizes,
     parse_block,
     restore_variables,
@@ -43,6 +44,7 @@ from meta_magic.trials.blocks import (
     split_block,
     split_modules,
 )
+from meta_magic.trials.fields import find_constants
 from meta_magic.trials.sandbox import Refused, enter_sandbox, is_refusal
 from meta_magic.trials.trial_choices import Choice, Fault, check_choices, make_choices
 
@@ -87,6 +89,9 @@ def ask_trials(
     sizes: Sequence[Mapping[str, int]],
     choices: Collection[Choice] = (),
     seconds: float = SECONDS,
+    *,
+    at_once: int | None = None,
+    asks_failed: bool = False,
 ) -> list[T | TrialError]:
     """Record a trace's block again at several sizes, all at once.
 
@@ -96,6 +101,8 @@ def ask_trials(
         sizes: For each child, the values that replace those of names.
         choices: The same.
         seconds: How long each child may take.
+        at_once: How many children there are at most at a time; None for all.
+        asks_failed: Whether the question is asked of a block that raised, too.
 
     Returns:
         For each child the answer, or the reason why there is none.
@@ -106,15 +113,17 @@ def ask_trials(
     check_choices(choices)
     rerun = check_rerun(trace)
     changed = [_change_block(trace, own, choices) for own in sizes]
-    asked = [partial(_answer_trial, rerun, question, choices, *own) for own in changed]
-    return _answer_all(asked, seconds)
+    answer = partial(_answer_trial, rerun, question, choices, asks_failed=asks_failed)
+    return _answer_all([partial(answer, *own) for own in changed], seconds, at_once)
 
 
 def _answer_all(
-    asked: Sequence[Callable[[], tuple[str | None, T | None]]], seconds: float
+    asked: Sequence[Callable[[], tuple[str | None, T | None]]],
+    seconds: float,
+    at_once: int | None = None,
 ) -> list[T | TrialError]:
     """Run functions, each in a child; a function returns a reason or an answer."""
-    returned = ask_children(asked, seconds, seconds)
+    returned = ask_children(asked, seconds, seconds, at_once)
     late = f"it crashed, or took more than {seconds:g} s", None
     answers: list[tuple[str | None, Any]] = [
         late if one is NO_ANSWER else one for one in returned
@@ -127,12 +136,18 @@ def _answer_all(
 def _change_block(
     trace: Trace, sizes: Mapping[str, int], choices: Collection[Choice]
 ) -> tuple[ast.Module, Mapping[str, int], frozenset[str]]:
-    """Return a block at other sizes, the sizes, and what each part of a batch binds."""
-    block, parts = parse_block(check_rerun(trace)), read_parts(choices)
+    """Return a block at other sizes, those of variables, and what each part binds."""
+    rerun = check_rerun(trace)
+    block, parts = parse_block(rerun), read_parts(choices)
     bound = frozenset[str]()
     if parts is not None:
         bound = accumulate(block, parts)
         sizes = {**sizes, parts.name: _size_of_part(trace, sizes, parts)}
+    fields = {name for name in sizes if not is_variable(rerun, block, name)}
+    for name in fields:
+        for constant in find_constants(block, name):
+            constant.value = sizes[name]
+    sizes = {name: size for name, size in sizes.items() if name not in fields}
     return set_sizes(block, sizes), sizes, bound
 
 
@@ -156,6 +171,8 @@ def _answer_trial(
     block: ast.Module,
     sizes: Mapping[str, int],
     bound: Collection[str],
+    *,
+    asks_failed: bool,
 ) -> tuple[str | None, T | None]:
     """Return why there is no answer, or the answer; runs in the child."""
     variables = restore_variables(rerun, block, sizes)
@@ -163,14 +180,16 @@ def _answer_trial(
     faults: list[Fault] = [partial(find_remade, bound, variables)]
     choose = partial(make_choices, choices, rerun.options.device, faults)
     before, own = split_block(block, rerun.own_line)
+    trace = None
     if before.body:  # cells and modules before it have recordings of their own
         trace = record_block(rerun, before, variables, nullcontext)
-        if trace.error is not None:
+        if trace.error is not None and not (refused or asks_failed):
             return f"what it rests on raises {trace.error}", None
-    trace = record_block(rerun, own, variables, choose)
+    if trace is None or trace.error is None:
+        trace = record_block(rerun, own, variables, choose)
     if refused:
         return f"it {refused[0]}", None
-    if trace.error is not None:
+    if trace.error is not None and not asks_failed:
         may_be_refused = is_refusal(trace.error)
         why = " (here it may write no file)" if may_be_refused else ""
         return f"it raises {trace.error}{why}", None
@@ -196,12 +215,20 @@ def read_size(
     """
     rerun = check_rerun(trace)
     known = list_sizes(rerun).get(name) or find_unbound(rerun, name)
-    if known is None:
+    block = parse_block(rerun)
+    if known is None and not is_variable(rerun, block, name):
+        constants = find_constants(block, name)
+        known = constants[0].value if constants else None
+    elif known is None:
         prepare()
         known = ask_trial(trace, lambda _, variables: as_size(variables.get(name)))
     size = as_size(known)
     if size is None:
-        raise TrialError(f"the block has no name {name!r} for a positive integer")
+        listed = ", ".join(list_sizes(rerun))
+        others = f"; it has {listed}" if listed else ""
+        raise TrialError(
+            f"the block has no name {name!r} for a positive integer{others}"
+        )
     return size
 
 

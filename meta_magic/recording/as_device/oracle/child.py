@@ -10,11 +10,14 @@ import pickle
 import select
 import signal
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import islice
 from math import ceil
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final, Self
 
 import torch
@@ -63,7 +66,10 @@ def ask_child(function: Callable[[], Any], seconds: float, patience: float) -> A
 
 
 def ask_children(
-    functions: Iterable[Callable[[], Any]], seconds: float, patience: float
+    functions: Iterable[Callable[[], Any]],
+    seconds: float,
+    patience: float,
+    at_once: int | None = None,
 ) -> list[Any]:
     """Return the results of functions, each in a child of its own, at the same time.
 
@@ -71,6 +77,7 @@ def ask_children(
         functions: They return what can be pickled; their errors are lost.
         seconds: The processor time that each may take.
         patience: How long to wait for each that does not compute.
+        at_once: How many children there are at most at a time; None for all.
 
     Returns:
         The result of each, or ``NO_ANSWER``, as of :func:`run_in_child`.
@@ -79,9 +86,34 @@ def ask_children(
         OSError: No pipe can be made.
     """
     with ExitStack() as stack:
-        begun = (Child(function, seconds) for function in functions)
-        children = [stack.enter_context(child) for child in begun]
-        return [child.read(patience) for child in children]
+        begun = (stack.enter_context(Child(one, seconds)) for one in functions)
+        waiting = deque(islice(begun, at_once))
+        answers = []
+        while waiting:
+            child = waiting.popleft()
+            answers.append(child.read(patience))
+            child.end()
+            waiting += islice(begun, 1)
+        return answers
+
+
+def start_clock(of_children: float, seconds: float) -> Callable[[], float]:
+    """Return a function that gives the processor time that children still have.
+
+    Args:
+        of_children: Their processor time together.
+        seconds: Time on the clock after which none is left, for code that sleeps; a
+            busy machine has more.
+    """
+    before, end = os.times(), monotonic() + seconds * measure_load()
+
+    def find_rest() -> float:
+        now = os.times()
+        spent = now.children_user - before.children_user
+        spent += now.children_system - before.children_system
+        return of_children - spent if monotonic() < end else 0.0
+
+    return find_rest
 
 
 class Child:
@@ -94,6 +126,7 @@ class Child:
 
     def __init__(self, function: Callable[[], Any], seconds: float) -> None:
         self._number = 0
+        self._is_over = False
         self._reader, writer = os.pipe()
         try:
             with warnings.catch_warnings():  # Python warns of fork with threads
@@ -135,7 +168,10 @@ class Child:
         self.end()
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, whatever it does; it has no answer afterwards."""
+        if self._is_over:
+            return
+        self._is_over = True
         os.close(self._reader)
         if self._number:  # unless the user's handler of SIGCHLD has waited for it
             with suppress(ProcessLookupError, ChildProcessError):

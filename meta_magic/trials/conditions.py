@@ -1,0 +1,198 @@
+"""For which sizes a block runs: it is recorded again at a few, in a child.
+
+``trace.check("side")`` answers "side must be a multiple of 32". What is compared
+between recordings is an :class:`Outcome`; ``size_search`` chooses the sizes. Read
+:func:`find_conditions` first.
+"""
+
+import ast
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from meta_magic.errors import TrialError
+from meta_magic.recording.as_device.oracle.child import start_clock
+from meta_magic.trace.trace import Trace
+from meta_magic.trials.blocks import as_size, parse_block
+from meta_magic.trials.fields import label
+from meta_magic.trials.recordings import Recordings
+from meta_magic.trials.size_search import (
+    Form,
+    Outcome,
+    Over,
+    Search,
+    Verdict,
+    check_form,
+    find_form,
+)
+from meta_magic.trials.slices import Slice
+from meta_magic.trials.trial import ask_trials, check_rerun
+
+AT_ONCE: Final = 2
+"""How many recordings are made at the same time."""
+
+SECONDS: Final = 5.0
+"""How long the recordings for one name may take."""
+
+MAX_LISTED: Final = 8
+"""So many values of a name are all recorded."""
+
+
+def read_outcome(again: Trace, variables: Mapping[str, Any]) -> Outcome:
+    """Return the outcome of a recording; runs in a child."""
+    return Outcome(
+        again.error,
+        again.error_line,
+        {
+            name: value.dim()
+            for name, value in variables.items()
+            if isinstance(value, torch.Tensor) and not name.startswith("_")
+        },
+        [(note.line, note.text) for note in again.notes if note.kind == "broadcast"],
+        again.seconds,
+    )
+
+
+class Found(NamedTuple):
+    """What was found for one name.
+
+    Attributes:
+        spec: The name, or ``NAME=VALUE``.
+        search: What was recorded.
+        form: The condition.
+        joined: The cells and files that were recorded with the block; None for none.
+    """
+
+    spec: str
+    search: Search
+    form: Form
+    joined: Slice | None
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return label(self.spec)
+
+    def list_sizes(self) -> dict[int, bool]:
+        """Return whether each size that was recorded runs."""
+        seen = self.search.seen
+        return {n: not seen[n].reason for n in sorted(seen)}
+
+    def describe_caveat(self) -> str:
+        """Return what the condition rests on besides, or ""."""
+        unknown = self.search.unknown
+        listed = ", ".join(f"{self.name}={n}: {why}" for n, why in unknown.items())
+        limits = "" if self.joined is None else self.joined.describe_limits(self.name)
+        return "; ".join(filter(None, (limits, listed and f"not known at {listed}")))
+
+    @property
+    def failing(self) -> tuple[int, Verdict] | None:
+        """The smallest size above the block's own one that fails, or else the next."""
+        sizes = self.search.failing
+        above = [n for n in sizes if n > self.search.size] or sizes[::-1]
+        return (above[0], self.search.seen[above[0]]) if above else None
+
+    def say(self, line: int) -> str:
+        """Return a line as messages say it."""
+        return f"line {line}" if self.joined is None else self.joined.say(line)
+
+    def describe(self) -> str:
+        """Return the condition in a sentence."""
+        sizes, failing = self.search.running, self.failing
+        if failing is None:
+            tried = f"from {sizes[0]:,} to {sizes[-1]:,}"
+            return f"{self.name} may be any size: {len(sizes)} {tried} run"
+        size, verdict = failing
+        where = "" if verdict.line is None else f", {self.say(verdict.line)}"
+        reason = verdict.reason
+        reason = reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]}..."
+        head = self.form.describe(self.name) or f"{self.name} fails at some sizes"
+        return f"{head}; with {self.name}={size}{where}: {reason}"
+
+
+MAX_REASON: Final = 160
+
+
+def find_conditions(
+    trace: Trace, given: Mapping[str, Sequence[int] | None], seconds: float = SECONDS
+) -> list[Found]:
+    """Return for which sizes a trace's block runs; each name varies alone.
+
+    Args:
+        trace: The recording.
+        given: By name the values that matter; None for all.
+        seconds: How long the recordings for one name may take.
+
+    Raises:
+        TrialError: The block failed or cannot run again, has no such name, or a value
+            is no positive integer.
+    """
+    for name, values in given.items():
+        if values is not None and not all(map(as_size, values)):
+            raise TrialError(f"{name}={values!r}: sizes are positive integers")
+    recordings = Recordings(trace)
+    return [
+        _find_one(trace, recordings, name, values, seconds)
+        for name, values in given.items()
+    ]
+
+
+def _find_one(
+    trace: Trace,
+    recordings: Recordings,
+    name: str,
+    values: Sequence[int] | None,
+    seconds: float,
+) -> Found:
+    """Return for which values of a name a block runs."""
+    runs = recordings.find_trace(name)
+    block = parse_block(check_rerun(runs))
+    check_unlooped(block, name)
+    size = recordings.read_size(name)
+    find_rest = start_clock(seconds, 2 * seconds)
+
+    def ask(sizes: Sequence[int]) -> list[Outcome | TrialError]:
+        rest = find_rest()
+        if rest <= 0:
+            raise Over
+        varied = [{name: one} for one in sizes]
+        return ask_trials(
+            runs, read_outcome, varied, (), rest, at_once=AT_ONCE, asks_failed=True
+        )
+
+    few = [] if values is None else list(values)
+    n_listed = len(few) if len(few) <= MAX_LISTED else 0
+    search = Search(ask, size)
+    with suppress(Over):
+        search.try_all(few[:n_listed])
+    form = find_form(search, list_hints(block))
+    with suppress(Over):  # a few of many
+        search.try_all(
+            [] if n_listed else [*few[:2], *few[-2:], *few[:: len(few) // 2 or 1]]
+        )
+    form = check_form(search, form)
+    joined = None if runs is trace else recordings.joined
+    return Found(name, search, form, joined)
+
+
+def check_unlooped(block: ast.Module, name: str) -> None:
+    """Refuse a name that a loop binds.
+
+    Raises:
+        TrialError: The name has another value in each turn.
+    """
+    kinds = (ast.For, ast.comprehension)
+    for node in ast.walk(block):
+        if isinstance(node, kinds) and name in {
+            one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)
+        }:
+            line = node.target.lineno
+            raise TrialError(f"{name} is bound by the loop of line {line}: no one size")
+
+
+def list_hints(block: ast.Module) -> set[int]:
+    """Return the integers in a block's code from 2 on."""
+    nodes = (one.value for one in ast.walk(block) if isinstance(one, ast.Constant))
+    return {one for one in nodes if type(one) is int and one > 1}

@@ -1,0 +1,133 @@
+"""Numbers that code names without a variable: arguments, fields, attributes, literals.
+
+``GPTConfig(n_embd=64)`` and ``n_embd: int = 64`` in a dataclass name a number, and so
+does ``B=8`` for the one 8 in the code. :func:`find_constants` finds it,
+so that a trial can put another number there.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from meta_magic.errors import TrialError
+
+
+def label(spec: str) -> str:
+    """Return the name of a ``NAME`` or a ``NAME=VALUE``."""
+    return spec.partition("=")[0]
+
+
+def find_constants(block: ast.Module, spec: str) -> list[ast.Constant]:
+    """Return the positive integers in a block that a name stands for.
+
+    Args:
+        block: Its statements.
+        spec: ``NAME``, or ``NAME=VALUE`` where a number has no such name, or where the
+            name has several numbers.
+
+    Returns:
+        Numbers of one value; those that a call or an assignment gives come before
+        defaults of functions and classes. Empty if there are none.
+
+    Raises:
+        TrialError: They have several values, or a literal is there more than once.
+    """
+    name, _, wanted = spec.partition("=")
+    for walk in (_walk_given, _walk_defaults):
+        found = [one for one in walk(block, name) if _is_size(one, wanted)]
+        if found:
+            return _check_same(name, found)
+    if not wanted:
+        return []
+    literals = [one for one in ast.walk(block) if _is_size(one, wanted)]
+    if len(literals) > 1:
+        lines = ", ".join(str(one.lineno) for one in _sort(literals))
+        raise TrialError(
+            f"the block has {wanted} {len(literals)} times (lines {lines}): "
+            f"write it as a variable {name}"
+        )
+    return _sort(literals)
+
+
+def _is_size(node: object, wanted: str) -> bool:
+    """Whether a node of a syntax tree is a positive integer, and the wanted one."""
+    if not isinstance(node, ast.Constant) or type(node.value) is not int:
+        return False
+    return str(node.value) == wanted if wanted else node.value > 0
+
+
+def _sort(nodes: list[ast.AST]) -> list[ast.Constant]:
+    constants = [one for one in nodes if isinstance(one, ast.Constant)]
+    return sorted(constants, key=lambda one: (one.lineno, one.col_offset))
+
+
+def _check_same(name: str, found: list[ast.AST]) -> list[ast.Constant]:
+    constants = _sort(found)
+    by_value: dict[object, int] = {}
+    for one in constants:
+        by_value.setdefault(one.value, one.lineno)
+    if len(by_value) > 1:
+        listed = ", ".join(f"{value!r} in line {at}" for value, at in by_value.items())
+        raise TrialError(
+            f"{name} has several values: {listed}. Name one, as in "
+            f"{name}={constants[0].value!r}"
+        )
+    return constants
+
+
+def _walk_given(block: ast.Module, name: str) -> Iterator[ast.AST]:
+    """Yield what calls, attributes, dictionaries and functions' variables are given."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(block):
+        if isinstance(node, ast.keyword) and node.arg == name:
+            yield node.value
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Attribute) and target.attr == name:
+                    yield node.value
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == name:
+                    yield value
+        elif isinstance(node, functions):
+            yield from _walk_assigned(node, name)
+
+
+def _walk_defaults(block: ast.Module, name: str) -> Iterator[ast.AST]:
+    """Yield the defaults of classes, functions and options of a command line."""
+    for node in ast.walk(block):
+        if isinstance(node, ast.ClassDef):
+            yield from _walk_assigned(node, name)
+        elif isinstance(node, ast.arguments):
+            args = [*node.posonlyargs, *node.args]
+            pairs = zip(args[len(args) - len(node.defaults) :], node.defaults)  # noqa: B905  as long
+            named = zip(node.kwonlyargs, node.kw_defaults, strict=True)
+            for argument, default in (*pairs, *named):
+                if argument.arg == name and default is not None:
+                    yield default
+        elif isinstance(node, ast.Call) and _is_option(node, name):
+            yield from (one.value for one in node.keywords if one.arg == "default")
+
+
+def _walk_assigned(scope: ast.stmt, name: str) -> Iterator[ast.AST]:
+    """Yield the values that a function's or a class's own variable is assigned."""
+    for node in ast.walk(scope):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        for target in targets:
+            yield from _pair(target, node.value, name)  # type: ignore[attr-defined]  # an assignment
+
+
+def _pair(target: ast.AST, value: ast.AST | None, name: str) -> Iterator[ast.AST]:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for one, other in zip(target.elts, value.elts, strict=False):
+            yield from _pair(one, other, name)
+    elif isinstance(target, ast.Name) and target.id == name and value is not None:
+        yield value
+
+
+def _is_option(call: ast.Call, name: str) -> bool:
+    """Whether a call adds an option of that name to a command line."""
+    flags = [one.value for one in call.args if isinstance(one, ast.Constant)]
+    return getattr(call.func, "attr", "") == "add_argument" and any(
+        str(flag).lstrip("-").replace("-", "_") == name for flag in flags
+    )

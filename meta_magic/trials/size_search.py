@@ -1,0 +1,438 @@
+"""The search for a condition on a size, by few recordings.
+
+:class:`Search` records a block at neighbours of its own size. :func:`find_form` finds
+the step between sizes that run by its prime factors, and the limits by bisection; a
+number in the code or in an error message is tried first, as a limit is often there.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from meta_magic.errors import TrialError
+
+MAX_RECORDINGS: Final = 24
+"""How many recordings are made for one name."""
+
+NUMBER: Final = re.compile(r"\d+")
+
+
+class Verdict(NamedTuple):
+    """Whether a block runs at a size.
+
+    Attributes:
+        reason: Why it does not; "" if it runs.
+        line: The line that fails; None if it is not known.
+        is_raised: Whether it raises an error.
+        seconds: How long the recording took.
+    """
+
+    reason: str = ""
+    line: int | None = None
+    is_raised: bool = False
+    seconds: float = 0.0
+
+
+class Outcome(NamedTuple):
+    """What is compared between a block and the block at another size.
+
+    Attributes:
+        error: Its error; None if it ran.
+        line: The line of the error.
+        dimensions: The number of dimensions of each variable that is a tensor.
+        broadcasts: Line and text of each note on a broadcast.
+        seconds: How long the recording took.
+    """
+
+    error: str | None
+    line: int | None
+    dimensions: Mapping[str, int]
+    broadcasts: Sequence[tuple[int | None, str]]
+    seconds: float
+
+
+def judge(outcome: Outcome, usual: Outcome) -> Verdict:
+    """Return whether a block fails at a size, by its outcome at its own size."""
+    seconds = outcome.seconds
+    if outcome.error is not None:
+        error = outcome.error.partition("\n")[0]
+        return Verdict(error, outcome.line, is_raised=True, seconds=seconds)
+    for name, n in usual.dimensions.items():
+        now = outcome.dimensions.get(name, n)
+        if now != n:
+            dimensions = "dimension" if now == 1 else "dimensions"
+            reason = f"{name} has {now} {dimensions} instead of {n}"
+            return Verdict(reason, seconds=seconds)
+    lines = {line for line, _ in usual.broadcasts}
+    for line, text in outcome.broadcasts:
+        if line not in lines:
+            return Verdict(text, line, seconds=seconds)
+    return Verdict(seconds=seconds)
+
+
+class Over(Exception):  # noqa: N818  no error: the search ends with what it knows
+    """Raised where no further recording may be made."""
+
+
+class Search:
+    """Records a block at sizes of a name, each once.
+
+    Args:
+        ask: Returns the outcome at each of some sizes, or why it is not known.
+        size: The size that the block has.
+        n_most: How many recordings may be made.
+
+    Raises:
+        TrialError: The block cannot run again at its own size.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Sequence[int]], list[Outcome | TrialError]],
+        size: int,
+        n_most: int = MAX_RECORDINGS,
+    ) -> None:
+        self._ask, self._n_left = ask, n_most - 1
+        self.size = size
+        self.seen: dict[int, Verdict] = {}
+        self.unknown: dict[int, str] = {}
+        (usual,) = ask([size])
+        if isinstance(usual, TrialError):
+            raise usual
+        if usual.error is not None:
+            raise TrialError(f"run again, it raises {usual.error}")
+        self._usual = usual
+        self.seen[size] = Verdict(seconds=usual.seconds)
+
+    def try_all(self, sizes: Iterable[int]) -> None:
+        """Record the block at sizes, as many as may be.
+
+        Raises:
+            Over: No recording is left for one of them.
+        """
+        known = {*self.seen, *self.unknown}
+        todo = [n for n in dict.fromkeys(sizes) if n > 0 and n not in known]
+        some = todo[: self._n_left]
+        self._n_left -= len(some)
+        for n, outcome in zip(some, self._ask(some) if some else (), strict=True):
+            if isinstance(outcome, TrialError):
+                self.unknown[n] = str(outcome)
+            else:
+                self.seen[n] = judge(outcome, self._usual)
+        if len(some) < len(todo):
+            raise Over
+
+    def runs(self, size: int) -> bool:
+        """Whether the block runs at a size.
+
+        Raises:
+            Over: That cannot be known.
+        """
+        self.try_all([size])
+        if size in self.unknown:
+            raise Over
+        return not self.seen[size].reason
+
+    @property
+    def failing(self) -> list[int]:
+        """The sizes that fail."""
+        return sorted(n for n, verdict in self.seen.items() if verdict.reason)
+
+    @property
+    def running(self) -> list[int]:
+        """The sizes that run."""
+        return sorted(n for n, verdict in self.seen.items() if not verdict.reason)
+
+
+class Form(NamedTuple):
+    """A condition on a size.
+
+    Attributes:
+        step: The distance of sizes that run.
+        low: The smallest size that runs; None for no limit.
+        high: The largest size that runs; None for no limit.
+        rest: What is left of the size when it is divided by the step.
+        multiple: A number that sizes that run divide; 0 for none.
+        small: The first and last of small sizes that run besides; None for none.
+        listed: Sizes that run, where they follow no rule.
+    """
+
+    step: int = 1
+    low: int | None = None
+    high: int | None = None
+    rest: int = 0
+    multiple: int = 0
+    small: tuple[int, int] | None = None
+    listed: tuple[int, ...] = ()
+
+    def holds(self, size: int) -> bool:
+        """Whether a size fulfils the condition."""
+        if self.listed:
+            return size in self.listed
+        if self.small is not None and self.small[0] <= size <= self.small[1]:
+            return True
+        return (
+            size % self.step == self.rest
+            and (self.low is None or size >= self.low)
+            and (self.high is None or size <= self.high)
+            and (not self.multiple or self.multiple % size == 0)
+        )
+
+    def write(self, name: str) -> str:
+        """Return the condition as an expression of Python."""
+        if self.listed[1:]:
+            return f"{name} in {self.listed}"
+        low, high = self.listed * 2 or (self.low, self.high)
+        parts = [f"{name} % {self.step} == {self.rest}"] if self.step > 1 else []
+        parts += [f"{self.multiple} % {name} == 0"] if self.multiple else []
+        parts += filter(None, [_write_limits(name, low, high)])
+        written = " and ".join(parts) or "True"
+        if self.small is None:
+            return written
+        written = f"({written})" if parts[1:] else written
+        return f"{written} or {_write_limits(name, *self.small)}"
+
+    def describe(self, name: str) -> str:
+        """Return the condition in words."""
+        if self.listed[1:]:
+            listed = ", ".join(map(str, self.listed))
+            return f"{name} must be one of {listed}, of the sizes that were tried"
+        low, high = self.listed * 2 or (self.low, self.high)
+        parts = []
+        if self.step > 1 and self.rest:
+            parts.append(f"leave {self.rest} when it is divided by {self.step}")
+        elif self.step > 1:
+            parts.append(f"be a multiple of {self.step}")
+        parts += [f"divide {self.multiple}"] if self.multiple else []
+        if (low, high) != (None, None):
+            parts.append(_describe_limits(low, high))
+        if low is not None and low == high and self.small is None:
+            parts.append("no other size that was tried runs")
+            return f"{name} must {': '.join(parts)}"
+        small = "" if self.small is None else f", or {_describe_limits(*self.small)}"
+        return f"{name} must {' and '.join(parts)}{small}" if parts else ""
+
+
+def _write_limits(name: str, low: int | None, high: int | None) -> str:
+    """Return limits of a size as an expression of Python; "" for none."""
+    if low == high:
+        return "" if low is None else f"{name} == {low}"
+    if low is None:
+        return f"{name} <= {high}"
+    return f"{name} >= {low}" if high is None else f"{low} <= {name} <= {high}"
+
+
+def _describe_limits(low: int | None, high: int | None) -> str:
+    """Return limits of a size in words; one of them must be there."""
+    if low == high:
+        return f"be {low}"
+    if low is None:
+        return f"be at most {high}"
+    return f"be at least {low}" if high is None else f"be from {low} to {high}"
+
+
+def find_form(search: Search, hints: Collection[int]) -> Form:
+    """Return the condition under which a block runs.
+
+    Args:
+        search: Records the block.
+        hints: Numbers that may be limits: those in its code.
+    """
+    form = Form(listed=tuple(search.running))
+    try:
+        for form in _refine(search, hints):  # noqa: B007  the last one counts
+            pass
+    except Over:
+        pass
+    return check_form(search, form)
+
+
+def check_form(search: Search, form: Form) -> Form:
+    """Return a condition, or the sizes that run where it does not hold for all."""
+    wrong = [n for n, v in search.seen.items() if form.holds(n) == bool(v.reason)]
+    return Form(listed=tuple(search.running)) if wrong else form
+
+
+def _refine(search: Search, hints: Collection[int]) -> Iterator[Form]:
+    """Yield conditions, each nearer to what was recorded than that before."""
+    n = search.size
+    search.try_all([1, n - 1, n + 1, 2 * n])
+    step = _find_step(search)
+    if step == 0:  # no other size at a distance runs
+        divided = _find_multiple(search, hints)
+        yield Form(multiple=divided) if divided else Form(low=n, high=n)
+        return
+    if step > 1:
+        search.try_all([n + 2 * step, n + step + 1, *([n - step] if n > step else [])])
+    divided = _find_multiple(search, hints)
+    if divided:
+        yield Form(multiple=divided)
+        return
+    form = Form(step=step, rest=n % step)
+    yield form
+    form = form._replace(low=_find_low(search, step, hints))
+    yield form
+    form = form._replace(high=_find_high(search, step, hints))
+    yield form
+    more = [n + k * step + d for k in (3, 7) for d in (0, *([1] if step > 1 else []))]
+    search.try_all([*more, 2 if n % step == 1 else 1])
+    yield _find_small(search, form)
+
+
+def _find_small(search: Search, form: Form) -> Form:
+    """Return a condition with the small sizes that run besides.
+
+    A size of 1 is expanded to any other, so it may run where 2 and 3 do not.
+    """
+    extra = [n for n in search.running if n < search.size and not form.holds(n)]
+    if not extra:
+        return form
+    fails = [n for n in search.failing if n > extra[-1]]
+    first = last = extra[0]
+    for size in range(extra[0] + 1, min(fails, default=search.size)):
+        if not form.holds(size):
+            if size not in extra[1:] and not search.runs(size):
+                break
+            last = size
+    return form._replace(small=(first, last))
+
+
+def _find_step(search: Search) -> int:
+    """Return the distance of sizes that run; 0 if no other size is found."""
+    n = search.size
+    if search.runs(n + 1) or (n > 1 and search.runs(n - 1)):
+        return 1
+    widths = [n, 2, 3, *range(4, 9, 2), 5, 7, 12, 16, n - 1, n + 1, 32, 64]
+    for width in dict.fromkeys(widths):
+        if width <= 1:
+            continue
+        if search.runs(n + width) or (n > width and search.runs(n - width)):
+            return _divide(search, width)
+    return 0
+
+
+def _divide(search: Search, width: int) -> int:
+    """Return the smallest divisor of a distance at which sizes run."""
+    n = search.size
+    is_up = search.runs(n + width)
+    for prime in _list_primes(width):
+        while width % prime == 0 and width > prime:
+            part = width // prime
+            at = n + part if is_up or n <= part else n - part
+            if not search.runs(at):
+                break
+            width = part
+    return width
+
+
+def _list_primes(number: int) -> list[int]:
+    """Return the primes that divide a number."""
+    found, rest = list[int](), number
+    for prime in range(2, number + 1):
+        if rest % prime == 0:
+            found.append(prime)
+        while rest % prime == 0:
+            rest //= prime
+        if rest == 1:
+            break
+    return found
+
+
+def _find_multiple(search: Search, hints: Collection[int]) -> int:
+    """Return a number that exactly the sizes that run divide; 0 if there is none."""
+    n, numbers = search.size, {*hints, *_list_reported(search)}
+    found = [
+        one
+        for one in sorted(numbers, reverse=True)
+        if one % n == 0
+        and all(
+            bool(one % size) == bool(verdict.reason)
+            for size, verdict in search.seen.items()
+        )
+    ]
+    for one in found:
+        divisors = [d for d in range(2, one + 1) if one % d == 0]
+        others = [d for d in divisors if d not in search.seen][:1] + divisors[-1:]
+        near = [d for d in range(3, one) if one % d and d not in search.seen][:1]
+        if all(map(search.runs, others)) and not any(
+            map(search.runs, [*near, 2 * one])
+        ):
+            return one
+    return 0
+
+
+def _list_reported(search: Search) -> list[int]:
+    """Return the numbers that errors name, the most frequent first."""
+    found = [
+        int(number)
+        for n, verdict in search.seen.items()
+        if verdict.reason
+        for number in {*NUMBER.findall(verdict.reason)} - {str(n)}
+        if int(number) < MAX_SIZE
+    ]
+    return sorted({*found}, key=lambda one: -found.count(one))
+
+
+def _find_low(search: Search, step: int, hints: Collection[int]) -> int | None:
+    """Return the smallest size that runs; None if every size of the step runs."""
+    n = search.size
+    first = n % step or step
+    if search.runs(first):
+        return None
+    low = _bisect(search, first, min(n, *search.running), step, hints)
+    gaps = [m for m in search.failing if low < m < n and (n - m) % step == 0]
+    return _bisect(search, max(gaps), n, step, ()) if gaps else low
+
+
+def _find_high(search: Search, step: int, hints: Collection[int]) -> int | None:
+    """Return the largest size that runs; None if none was found."""
+    n, low = search.size, max(search.running)
+    above = [m for m in search.failing if m > n and (m - n) % step == 0]
+    largest = max((one for one in hints if one < MAX_SIZE), default=0)
+    tried = [8 * n, 64 * n, largest + step]
+    for size in (n + (one - n + step - 1) // step * step for one in tried):
+        if above:
+            break
+        seconds, usual = search.seen[low].seconds, search.seen[n].seconds
+        is_growing = low > 2 * n and seconds > 2 * usual
+        if size <= low or (is_growing and seconds * size / low > MAX_OF_ONE):
+            continue
+        if search.runs(size):
+            low = size
+        else:
+            above = [size]
+    if not above:
+        return None
+    low = max(m for m in search.running if m < min(above))
+    return _bisect(search, min(above), low, step, hints)
+
+
+MAX_SIZE: Final = 1 << 17
+MAX_OF_ONE: Final = 0.7
+"""How many seconds a recording at a large size may take."""
+
+
+def _bisect(
+    search: Search, fails: int, runs: int, step: int, hints: Collection[int]
+) -> int:
+    """Return the last size that runs, on the way to one that fails."""
+    sign = 1 if fails > runs else -1
+    tries = [*_list_reported(search), *sorted(hints, key=lambda one: -one)]
+
+    def is_between(size: int) -> bool:
+        return runs < size < fails if sign > 0 else fails < size < runs
+
+    for hint in tries[:MAX_HINTS]:
+        near = search.size + (hint - search.size) // step * step
+        for size in (near, near + step):
+            if is_between(size):
+                fails, runs = (fails, size) if search.runs(size) else (size, runs)
+    while abs(fails - runs) > step:
+        middle = runs + (fails - runs) // (2 * step) * step
+        middle = middle if middle != runs else runs + sign * step
+        fails, runs = (fails, middle) if search.runs(middle) else (middle, runs)
+    return runs
+
+
+MAX_HINTS: Final = 4
+"""How many numbers of the code or of errors are tried as limits."""

@@ -1,0 +1,139 @@
+"""For which sizes a block runs, by ``trace.check``."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from meta_magic import record
+from meta_magic.errors import TrialError
+from meta_magic.trials.size_search import Form
+
+LIMIT = 20
+
+
+def test_a_side_must_be_a_multiple_of_the_strides_together():
+    with record() as trace:
+        side = 64
+        x = torch.randn(1, 3, side, side)
+        small = F.max_pool2d(F.max_pool2d(x, 2), 2)
+        x + F.interpolate(small, scale_factor=4)
+    found = trace.check("side")
+    assert found.condition == "side % 4 == 0"
+    assert found.sizes["side"][64]
+    assert not found.sizes["side"][65]
+    assert "must be a multiple of 4; with side=" in found.text
+    assert found.why is not None
+    assert "must match" in found.why.error
+    assert found.line == found.why.line == trace.ops[-1].position.line
+
+
+def test_a_limit_is_found_that_a_table_sets():
+    with record() as trace:
+        T = 5
+        table = nn.Embedding(LIMIT, 3)
+        torch.randn(2, T, 3) + table.weight[:T]
+    assert trace.check("T").condition == "T <= 20"
+
+
+def test_a_dropped_dimension_is_a_failure():
+    with record() as trace:
+        batch = 4
+        y = torch.randn(batch, 3).squeeze()
+    found = trace.check("batch")
+    assert found.condition == "batch >= 2"
+    assert "y has 1 dimension instead of 2" in found.text
+    assert found.why is None
+    assert y.shape == (4, 3)
+
+
+def test_named_values_are_recorded_and_any_size_may_run():
+    with record() as trace:
+        rows = 4
+        torch.ones(rows, 2).sum(1)
+    found = trace.check(rows=[3, 9])
+    assert found.condition == "True"
+    assert found.sizes["rows"][3]
+    assert found.sizes["rows"][9]
+    assert found.line is None
+
+
+def test_an_argument_of_a_call_can_vary():
+    with record() as trace:
+        net = SimpleNamespace(width=12, groups=3)
+        nn.Conv1d(net.width, 6, 1, groups=net.groups)
+    assert trace.check("width").condition == "width % 3 == 0"
+
+
+def test_the_literal_that_is_there_once_can_vary():
+    with record() as trace:
+        torch.randn(24, 6).view(-1, 8, 6)
+    assert trace.check("B=24").condition == "B % 8 == 0"
+
+
+def test_what_cannot_be_asked_is_refused_by_name():
+    with record() as trace:
+        rows = 4
+        for turn in range(3):
+            torch.ones(rows, turn + 1)
+    with pytest.raises(TrialError, match=r"no name 'cols'.*it has rows"):
+        trace.check("cols")
+    with pytest.raises(TrialError, match="turn is bound by the loop"):
+        trace.check("turn")
+    with pytest.raises(TrialError, match="positive integers"):
+        trace.check(rows=[0])
+
+
+def test_a_name_with_two_values_asks_which():
+    with record() as trace:
+        nn.Sequential(
+            nn.Linear(in_features=3, out_features=4), nn.Linear(4, out_features=5)
+        )
+    with pytest.raises(TrialError, match=r"several values: 4 in line .*, 5 in line"):
+        trace.check("out_features")
+
+
+def test_a_block_that_writes_a_file_is_refused(tmp_path):
+    with record() as trace:
+        rows = 4
+        torch.ones(rows)
+        (tmp_path / "out").write_text("")
+    with pytest.raises(TrialError, match="writes the file"):
+        trace.check("rows")
+
+
+@pytest.mark.parametrize(
+    ("form", "written", "words"),
+    [
+        (Form(step=4), "n % 4 == 0", "n must be a multiple of 4"),
+        (
+            Form(step=4, rest=1, low=9),
+            "n % 4 == 1 and n >= 9",
+            "n must leave 1 when it is divided by 4 and be at least 9",
+        ),
+        (Form(low=28, high=31), "28 <= n <= 31", "n must be from 28 to 31"),
+        (Form(multiple=48), "48 % n == 0", "n must divide 48"),
+        (
+            Form(step=2, small=(1, 3)),
+            "n % 2 == 0 or 1 <= n <= 3",
+            "n must be a multiple of 2, or be from 1 to 3",
+        ),
+        (
+            Form(low=8, high=8),
+            "n == 8",
+            "n must be 8: no other size that was tried runs",
+        ),
+    ],
+)
+def test_a_form_is_written_and_described(form, written, words):
+    assert (form.write("n"), form.describe("n")) == (written, words)
+
+
+def test_a_side_of_an_earlier_statement_is_varied_with_what_rests_on_it():
+    side = 6
+    x = torch.ones(side, device="meta")
+    with record() as trace:
+        x.view(-1, 3)
+    assert trace.check("side").condition == "side % 3 == 0"
