@@ -70,7 +70,8 @@ def materialize(
     gradients and tensors that hooks hold become real, too. Of a DTensor, this process's
     shard becomes real: under torchrun, build the model and call ``fully_shard`` (or
     ``parallelize_module`` with ``src_data_rank=None``) in one recorded block, after
-    ``init_process_group``.
+    ``init_process_group``. Of a checkpoint in safetensors, or in a folder that
+    ``torch.distributed.checkpoint`` wrote, each process reads its shards alone.
 
     Args:
         module: A module or a submodule, some or all of which is on meta; or a tensor,

@@ -123,9 +123,29 @@ def locals_of(tensors: list[Tensor]) -> list[Tensor]:
     return [*map(local_of, tensors)] if SHARDED in sys.modules else tensors
 
 
+def list_chunks(tensor: Any) -> list[Any]:
+    """Return where this process's shard of a DTensor lies: offsets and sizes.
+
+    Without it a shard is not found in a checkpoint of the whole tensor.
+    """
+    chunks: list[Any] = tensor.__create_chunk_list__()
+    return chunks
+
+
 def describe_placements(tensor: Any) -> str:
     """Return how a DTensor lies on its mesh, such as ``Shard(0)``."""
     return ", ".join(map(str, tensor.placements))
+
+
+IN_METADATA: Final = frozenset(
+    {("torch", "Size"), ("torch.serialization", "_get_layout")}
+    | {("collections", "OrderedDict"), ("pathlib", "PosixPath")}
+    | {("pathlib", "WindowsPath"), ("pathlib._local", "PosixPath")}
+)
+"""What the metadata of ``torch.distributed.checkpoint`` names beside its own classes.
+
+Without them such a folder is refused as one that may run code.
+"""
 
 
 # A world of processes that do not exist.

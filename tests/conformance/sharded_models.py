@@ -2,17 +2,21 @@
 
 ``torchrun --nproc_per_node=4 sharded_models.py fsdp`` prints a line for each process: a
 JSON of what differs from the same model made for real, and how the losses of three
-steps differ. ``PLANS`` has the ways of sharding.
+steps differ. ``PLANS`` has the ways of sharding. With a folder after it the model comes
+from checkpoints that the processes write there first.
 """
 
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, distributed, nn
+from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -157,9 +161,50 @@ def compare(shard: Callable[[nn.Module], None]) -> dict[str, object]:
     }
 
 
+def write_checkpoints(folder: Path) -> Model:
+    """Write a model with other values, whole and in shards; return it."""
+    torch.manual_seed(1)
+    model = Model()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    if distributed.get_rank() == 0:
+        for number, names in enumerate((sorted(state)[::2], sorted(state)[1::2])):
+            tensors = {name: state[name] for name in names}
+            save_file(tensors, folder / f"part{number}.safetensors")
+        parts = {n: f"part{i % 2}.safetensors" for i, n in enumerate(sorted(state))}
+        index = json.dumps({"weight_map": parts})
+        (folder / "model.safetensors.index.json").write_text(index)
+    torch.manual_seed(1)
+    sharded = Model()
+    shard_fully(sharded)
+    optimizer = torch.optim.SGD(sharded.parameters())
+    saved = {"model": sharded.state_dict(), "optimizer": optimizer.state_dict()}
+    checkpoint.save(saved, checkpoint_id=folder / "sharded")
+    distributed.barrier()
+    return model
+
+
+def read_checkpoints(
+    shard: Callable[[nn.Module], None], folder: Path
+) -> dict[str, object]:
+    """Return what differs between what was saved and what is read into shards."""
+    whole = write_checkpoints(folder).state_dict()
+    differ, filled = [], set()
+    for source in (folder, folder / "sharded", whole):
+        with mm.record():
+            model = build(shard)
+        report = mm.materialize(model, init=source)
+        filled |= {tensor.filled_by for tensor in report.tensors}
+        made = gather(model)
+        differ += [n for n, value in made.items() if not torch.equal(value, whole[n])]
+    return {"differ": differ, "filled": sorted(filled), "n": len(made)}
+
+
 if __name__ == "__main__":
     distributed.init_process_group("gloo")
-    found = compare(PLANS[sys.argv[1]])
+    if sys.argv[2:]:
+        found = read_checkpoints(PLANS[sys.argv[1]], Path(sys.argv[2]))
+    else:
+        found = compare(PLANS[sys.argv[1]])
     for rank in range(distributed.get_world_size()):
         if rank == distributed.get_rank():
             print(json.dumps(found), flush=True)

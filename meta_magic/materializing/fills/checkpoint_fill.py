@@ -6,8 +6,8 @@ Those that the checkpoint lacks are replayed.
 
 import json
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MaterializeError
+from meta_magic.materializing.fills.checkpoint_entry import CheckpointEntry, Part
 from meta_magic.materializing.fills.protocol import (
     Content,
     EmptyFill,
@@ -27,9 +28,13 @@ from meta_magic.materializing.fills.replay_fill import ReplayFill
 from meta_magic.materializing.forecast import Forecast
 from meta_magic.materializing.targets import Held, Target
 from meta_magic.replaying.memory import allocate, make_view
+from meta_magic.torch_private.distributed import list_chunks, local_of
 from meta_magic.torch_private.tensor_internals import is_wrapper
 
 INDICES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+METADATA: Final = ".metadata"
+"""The file by which a folder of ``torch.distributed.checkpoint`` is known."""
+
 FILES: Final = ("model.safetensors", "pytorch_model.bin")
 MAX_NAMES: Final = 5
 
@@ -38,22 +43,6 @@ DAMAGE: Final = (OSError, RuntimeError, ValueError, LookupError, EOFError, TypeE
 
 # How files begin that ``torch.save`` has written since 1.6; others cannot be mapped.
 ZIP: Final = b"PK\x03\x04"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointEntry:
-    """One tensor of a checkpoint.
-
-    Attributes:
-        source: The file or mapping, as messages name it.
-        shape: Size of each dimension.
-        load: Returns the tensor, each time another object; from a file on the CPU it
-            is mapped, not read.
-    """
-
-    source: str
-    shape: tuple[int, ...]
-    load: Callable[[], Tensor]
 
 
 class CheckpointFill:
@@ -103,17 +92,16 @@ class CheckpointFill:
 
     def filled_by(self, target: Target, tensor: Tensor, /) -> str:
         """Return whether the checkpoint has a tensor of the target."""
-        is_loaded = any(
-            held.tensor is tensor and held.name in self._entries for held in target.held
-        )
-        return "checkpoint" if is_loaded else self._rest.filled_by(target, tensor)
+        if self._is_loaded(target, tensor):
+            return "checkpoint"
+        return self._rest.filled_by(target, tensor)
 
     def peak_nbytes(self) -> int:
         """Return the most bytes held; mapped tensors count none."""
         copied = sum(
             target.nbytes
             for target in self._loaded
-            if target.device.type != "cpu" or not is_plain(target)
+            if target.device.type != "cpu" or not is_assigned(target)
         )
         return copied + self._rest.peak_nbytes()
 
@@ -146,15 +134,23 @@ class CheckpointFill:
             ) from error
 
     def _find_missing(self, target: Target) -> list[str]:
-        there = {id(h.tensor) for h in target.held if h.name in self._entries}
-        return [h.name for h in target.held if id(h.tensor) not in there]
+        held = target.held
+        return [one.name for one in held if not self._is_loaded(target, one.tensor)]
+
+    def _is_loaded(self, target: Target, tensor: Tensor) -> bool:
+        """Whether the checkpoint has a tensor, or one whose memory includes it."""
+        loaded = (h.tensor for h in target.held if h.name in self._entries)
+        return any(
+            one is tensor or has_within(local_of(one), local_of(tensor))
+            for one in loaded
+        )
 
     def _load(self, target: Target, filled: Content | None) -> Content:
         """Return the checkpoint's content for a target, over the replayed content."""
         named = [held for held in target.held if held.name in self._entries]
-        if filled is None and is_plain(target):
+        if filled is None and is_assigned(target):
             # The last of several names, as load_state_dict has it.
-            tensor, wanted = self._read(named[-1].name), named[-1].tensor
+            tensor, wanted = self._read(named[-1]), named[-1].tensor
             is_alike = (
                 tensor.dtype == (target.dtype or wanted.dtype)
                 and tensor.device == target.device
@@ -170,30 +166,31 @@ class CheckpointFill:
             else allocate(target.nbytes, target.device)
         )
         for held in named:
-            view = make_view(storage, target.geometry_of(held.tensor))
-            self._copy(view, held.name)
+            own = local_of(held.tensor)
+            self._copy(make_view(storage, target.geometry_of(own)), held)
         return storage
 
-    def _read(self, name: str) -> Tensor:
-        entry = self._entries[name]
+    def _read(self, held: Held) -> Tensor:
+        entry, part = self._entries[held.name], find_part(held.tensor)
         try:
-            tensor = entry.load()
+            tensor = entry.load(part)
         except (RuntimeError, OSError, ValueError, KeyError) as error:
             raise unreadable(entry.source, error) from error
-        if tensor.shape != entry.shape:
+        if tensor.shape != local_of(held.tensor).shape:
+            name = held.name
             raise MaterializeError(
                 f"{entry.source} has {name!r} as packed {tensor.dtype}, which torch "
                 "does not unpack"
             )
         return tensor
 
-    def _copy(self, view: Tensor, name: str) -> None:
+    def _copy(self, view: Tensor, held: Held) -> None:
         """Copy a tensor of the checkpoint, once where elements share memory.
 
         Raises:
             MaterializeError: It has different values for elements that share memory.
         """
-        tensor = self._read(name)
+        tensor = self._read(held)
         whole = tensor
         for dim, (size, stride) in enumerate(
             zip(view.shape, view.stride(), strict=True)
@@ -202,16 +199,41 @@ class CheckpointFill:
                 view, tensor = view.narrow(dim, 0, 1), tensor.narrow(dim, 0, 1)
         if tensor is not whole and not torch.equal(tensor.expand_as(whole), whole):
             raise MaterializeError(
-                f"{name!r} is expanded in the module, so that some entries share their "
-                "memory, and the checkpoint has different values for them"
+                f"{held.name!r} is expanded in the module, so that some entries share "
+                "their memory, and the checkpoint has different values for them"
             )
         view.copy_(tensor)
 
 
-def is_plain(target: Target) -> bool:
-    """Whether one tensor covers a target, under however many names."""
+def is_assigned(target: Target) -> bool:
+    """Whether one tensor, which is no shard, covers a target, under whatever names."""
     first, *others = target.tensors
-    return not others and first.nbytes == target.storage.nbytes()
+    is_whole = not others and first.nbytes == target.storage.nbytes()
+    return is_whole and not any(is_wrapper(held.tensor) for held in target.held)
+
+
+def has_within(one: Tensor, other: Tensor) -> bool:
+    """Whether a tensor has no gaps, and its memory includes that of another."""
+    (first, last), (start, end) = map(find_extent, (one, other))
+    return one.is_contiguous() and first <= start and end <= last
+
+
+def find_extent(tensor: Tensor) -> tuple[int, int]:
+    """Return where a tensor begins in its storage, and where it ends, in bytes."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    n_elements = 1 + sum((size - 1) * stride for size, stride in pairs)
+    first = int(tensor.storage_offset())
+    end = first + (n_elements if tensor.numel() else 0)
+    return first * tensor.itemsize, end * tensor.itemsize
+
+
+def find_part(tensor: Tensor) -> Part | None:
+    """Return the part of the whole that a DTensor's shard is; None for a tensor."""
+    if not is_wrapper(tensor):
+        return None
+    (chunk,) = list_chunks(tensor)
+    pairs = zip(chunk.offsets, chunk.sizes, strict=True)
+    return tuple(slice(start, start + size) for start, size in pairs)
 
 
 def match_names(held: Sequence[Held], entries: Mapping[str, CheckpointEntry]) -> None:
@@ -229,13 +251,13 @@ def match_names(held: Sequence[Held], entries: Mapping[str, CheckpointEntry]) ->
             f"has {shorten(known)}. Leave such names out, or strip their prefix"
         )
     for name, entry in entries.items():
-        if is_wrapper(known[name].tensor):
+        tensor = known[name].tensor
+        if is_wrapper(tensor) and local_of(tensor) is tensor:
             raise MaterializeError(
-                f"{name!r} is a {type(known[name].tensor).__name__}, of which a "
-                "checkpoint does not say the parts: choose init='empty', then "
-                "torch.distributed.checkpoint.state_dict.set_model_state_dict()"
+                f"{name!r} is a {type(tensor).__name__}, of which a checkpoint does "
+                "not say the parts: choose init='empty', then load_state_dict()"
             )
-        shape = tuple(known[name].tensor.shape)
+        shape = tuple(tensor.shape)
         if entry.shape != shape:
             raise MaterializeError(
                 f"the checkpoint has {name!r} with shape {entry.shape}, and the module "
@@ -252,7 +274,8 @@ def open_checkpoint(
 
     Args:
         source: A state dict; a ``.safetensors`` file; a file that ``torch.save`` wrote;
-            an ``.index.json`` that names such files; or a directory with one of them.
+            an ``.index.json`` that names such files; a directory with one of them, or
+            one that ``torch.distributed.checkpoint`` wrote.
         device: Where the tensors will be wanted.
         names: Other values of ``init=``, for the message if there is no checkpoint.
 
@@ -266,6 +289,8 @@ def open_checkpoint(
         raise MaterializeError(f"init={source!r}, but {choices}")
     path = Path(source).expanduser()
     try:
+        if (path / METADATA).is_file():
+            return read_distributed(path)
         path = find_in_directory(path) if path.is_dir() else path
         is_there = path.is_file()
     except (OSError, ValueError):  # its name alone is impossible
@@ -283,6 +308,19 @@ def open_checkpoint(
             f"{path} holds more than tensors, and no code of a file is run "
             f"(weights_only=True): save it as safetensors. {first_line(error)}"
         ) from error
+
+
+def read_distributed(path: Path) -> dict[str, CheckpointEntry]:
+    """Return the tensors of a folder that ``torch.distributed.checkpoint`` wrote."""
+    # Some builds of torch lack torch.distributed.
+    from meta_magic.materializing.fills.distributed_checkpoint import (  # noqa: PLC0415
+        read_folder,
+    )
+
+    try:
+        return dict(read_folder(path))
+    except (*DAMAGE, pickle.UnpicklingError) as error:
+        raise unreadable(path, error) from error
 
 
 def find_in_directory(path: Path) -> Path:
@@ -364,8 +402,19 @@ def read_safetensors(
     except SafetensorError as error:
         raise unreadable(path, error) from error
     for name, shape in zip(names, shapes, strict=True):
-        load = partial(file.get_tensor, name)
+        load = partial(load_slice, file, name)
         yield name, CheckpointEntry(source=str(path), shape=shape, load=load)
+
+
+def load_slice(file: Any, name: str, part: Part | None) -> Tensor:
+    """Return a tensor of a safetensors file, or a part of it."""
+    tensor: Tensor = file.get_slice(name)[part] if part else file.get_tensor(name)
+    return tensor
+
+
+def load_of_mapping(tensor: Tensor, part: Part | None) -> Tensor:
+    """Return a tensor of a mapping, or a part of it."""
+    return tensor.detach()[part or ()]
 
 
 def read_mapping(source: object, what: str) -> dict[str, CheckpointEntry]:
@@ -399,8 +448,14 @@ def read_mapping(source: object, what: str) -> dict[str, CheckpointEntry]:
                 f"{what} holds {name!r} on meta, without values: load it outside of "
                 "%%meta"
             )
+        if is_wrapper(tensor):
+            raise MaterializeError(
+                f"{what} holds {name!r} as a {type(tensor).__name__}: wanted a plain "
+                "tensor, as a DTensor's full_tensor() gives"
+            )
+        load = partial(load_of_mapping, tensor)
         entries[str(name)] = CheckpointEntry(
-            source=what, shape=tuple(tensor.shape), load=tensor.detach
+            source=what, shape=tuple(tensor.shape), load=load
         )
     return entries
 
