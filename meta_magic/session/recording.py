@@ -28,6 +28,7 @@ from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.live_versions import find_uncounted_versions
 from meta_magic.recording.identities.origins import Origin, has_origins, keep_origins
+from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.backward_passes import BackwardPasses
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.constructors import NewOfSubclass
@@ -148,6 +149,8 @@ class Recording:
         """Return the context managers around the code, in order; modes come last."""
         write, plan, note = self._written, self._plan, self._written.diagnostics.note
         registry, rows = write.registry, write.rows
+        on_meta, take = StoragesOnMeta(), self._programs.snapshot
+        plan.find_derived = lambda: on_meta.follow(take(), registry.on_meta)
         attention = DeviceAttention(
             plan,
             write.clock,
@@ -197,7 +200,7 @@ class Recording:
             ProcessWatch(note),
             DataSources(note, saver, loader, self._shared, self._capture),
             *make_device_contexts(plan, note, write.draws, compute),
-            *make_world_contexts(options, plan, self._values, write, self._programs),
+            *make_world_contexts(options, plan, self._values, registry),
             NewOfSubclass(registry.forget),
             GeneratorStates(
                 write.draws, self._values, saver.compute, write.diagnostics
@@ -305,8 +308,7 @@ def make_world_contexts(
     options: Options,
     plan: DevicePlan,
     values: ValuesOnDemand,
-    write: Written,
-    programs: ProgramBuilder,
+    registry: TensorRegistry,
 ) -> tuple[AbstractContextManager[Any], ...]:
     """Return the context managers that give a block its world; () if it has none."""
     if options.world is None:
@@ -318,8 +320,6 @@ def make_world_contexts(
         torch_on_meta,
     )
 
-    registry = write.registry
-
     def read(tensor: Tensor) -> Tensor | None:
         with DisableTorchFunction():
             return values.peek(tensor, registry.read(tensor))
@@ -328,8 +328,6 @@ def make_world_contexts(
         with DisableTorchFunction():
             values.note_received(registry.read(tensor))
 
-    followed = StoragesOnMeta()
-    plan.find_derived = lambda: followed.follow(programs.snapshot(), registry.on_meta)
     contexts = (
         planned_world.PlannedWorld(options.world),
         torch_on_meta.TorchOnMeta(plan),

@@ -83,8 +83,8 @@ class DevicePlan:
         is_real: Whether tensors are really made on the devices that the code names.
         n_accelerators: How many accelerators are planned; None for any number.
         kernels: Whose kernels are recorded where no device is named.
-        find_derived: In a world, returns the storages on meta by name, and those
-            computed from them.
+        find_derived: Returns the storages on meta by name, and those computed from
+            them.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class DevicePlan:
         self.is_real = options.named == "real"
         self.n_accelerators = options.n_devices
         self.kernels = options.device
-        self.find_derived: Callable[[], set[int]] | None = None
+        self.find_derived: Callable[[], set[int]] = set
         self._note = note
         self._home = HOMES[options.device]
         self._registry = registry
@@ -142,19 +142,15 @@ class DevicePlan:
             return self._registry.placement_of(tensor)
 
     def is_on_meta(self, tensor: Tensor) -> bool:
-        """Whether the code put a tensor on meta by name.
-
-        In a world also whether it is computed from such a tensor: ``fully_shard``
-        shards a model on meta, and leaves it there.
-        """
+        """Whether a tensor is on meta by name, or computed from one that is."""
         registry = self._registry
         if not registry.has_on_meta:
             return False
         with DisableTorchFunction():
             registry.note_deaths()
             storage = registry.find_storage(tensor)
-            if storage in registry.on_meta or self.find_derived is None:
-                return storage in registry.on_meta
+            if storage is None or registry.is_storage_on_meta(storage):
+                return storage is not None
             return storage in self.find_derived()
 
     def placement_of_made(self) -> torch.device | None:

@@ -11,7 +11,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.identities.device_plan import META, is_default_on_meta
+from meta_magic.recording.identities.device_plan import (
+    META,
+    DevicePlan,
+    is_default_on_meta,
+)
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.real_tensors.capturable import is_capturable
@@ -246,9 +250,12 @@ BEFORE: Final = "change it before the cell, "
 class DataAttribute:
     """Implements ``x.data`` and ``x.data = y``."""
 
-    def __init__(self, registry: TensorRegistry, capture: ConstantCapture) -> None:
+    def __init__(
+        self, registry: TensorRegistry, capture: ConstantCapture, plan: DevicePlan
+    ) -> None:
         self._registry = registry
         self._capture = capture
+        self._plan = plan
 
     def read_or_set(self, func: Any, tensor: Tensor, *source: Tensor) -> Any:
         """Return the data of a tensor, or set it.
@@ -280,12 +287,7 @@ class DataAttribute:
             tensors = tensor, source
             if not all(t.is_meta and t.layout is torch.strided for t in tensors):
                 return bool(func(*tensors))
-            self._registry.note_deaths()
-            refs = [*map(self._registry.storage_of, tensors)]
-            on_meta = {
-                ref and self._registry.is_storage_on_meta(ref.number) for ref in refs
-            }
-            return len(on_meta) == 1
+            return len({*map(self._plan.is_on_meta, tensors)}) == 1
 
     def _find_source(self, tensor: Tensor, source: Tensor) -> Tensor:
         """Return the meta tensor for a source, if a tensor is on meta."""

@@ -127,7 +127,7 @@ class FunctionMode(DeviceContext):
         self._capture = capture
         self._mover = Mover(plan, capture)
         self._packer = Packer(plan, constants)
-        data = DataAttribute(registry, capture)
+        data = DataAttribute(registry, capture, plan)
         self._reported = ReportedAttributes(data, sites, diagnostics, dispatch, plan)
         self._refusals = refusals
         self._shared = shared

@@ -221,3 +221,23 @@ def test_a_module_moves_to_a_device_that_is_given_by_keyword():
     with record():
         moved = nn.Linear(2, 2).to(device="cuda:1", dtype=torch.half).weight
         assert (moved.device, moved.dtype) == (torch.device("cuda", 1), torch.half)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda t: t.clone(), lambda t: t * 2, lambda t: nn.functional.pad(t, (0, 1))],
+)
+def test_to_empty_replaces_a_parameter_that_is_computed_on_meta(change):
+    def build():
+        with torch.device("meta"):
+            model = nn.Linear(2, 2)
+            model.bias.data = change(model.bias.data)
+            model.tied = nn.Linear(2, 2)
+            model.tied.bias = model.bias
+        before = model.bias
+        model.to_empty(device="cpu")
+        return model.bias is before, model.bias is model.tied.bias
+
+    expected = build()
+    with record():
+        assert build() == expected == (False, False)
