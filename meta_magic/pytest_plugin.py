@@ -176,6 +176,26 @@ class MetaTrace:
             parts = (f"{name} {format_bytes(nbytes)}" for name, nbytes in sums)
             raise AssertionError(f"{fit}\nat the peak: {', '.join(parts)}")
 
+    def assert_initialized(self, model: "nn.Module") -> None:
+        """Fail if a parameter or buffer of a model is memory that nothing wrote.
+
+        ``to_empty()`` leaves such memory, and ``reset_parameters()`` fills only what
+        its author thought of. A buffer that its constructor leaves empty may stay so.
+
+        Args:
+            model: A module that the test built or called.
+        """
+        __tracebackhide__ = True
+        number, prefix = find_in_roots(self.trace, model)
+        start = ".".join(filter(None, (self.trace.modules[number].name, prefix)))
+        found = [
+            one
+            for one in self.trace.contents
+            if one.is_empty and one.root == number and is_within(one.name, start)
+        ]
+        if found:
+            raise AssertionError("\n".join(map(str, found)))
+
     def explain(self) -> str:
         """Return why a call of torch ended the test; "" if none did."""
         explanation = None if self._trace is None else self._trace.explanation
@@ -195,28 +215,35 @@ class MetaTrace:
         return next((f for f in frames if f.f_code is self._code), None)
 
 
-def list_calls(trace: "Trace", model: "nn.Module") -> "dict[str, list[ModuleCall]]":
-    """Return the calls of a model and its submodules, by their names in it."""
+def find_in_roots(trace: "Trace", model: "nn.Module") -> tuple[int, str]:
+    """Return the index of a model's root in ``trace.modules``, and its name within."""
     __tracebackhide__ = True
     for number, reference in enumerate(trace.roots):
         root = None if reference is None else reference()
         names = {} if root is None else {id(m): n for n, m in root.named_modules()}
-        if id(model) not in names:
-            continue
-        prefix = names[id(model)]
-        inside = f"{prefix}." if prefix else ""
-        calls: dict[str, list[ModuleCall]] = {}
-        for call in trace.module_calls:
-            name = call.module
-            if call.root == number and name is not None:
-                if name == prefix:
-                    calls.setdefault("", []).append(call)
-                elif name.startswith(inside):
-                    calls.setdefault(name.removeprefix(inside), []).append(call)
-        return calls
+        if id(model) in names:
+            return number, names[id(model)]
     raise AssertionError(
         f"the test neither built nor called this {type(model).__name__}"
     )
+
+
+def is_within(name: str, start: str) -> bool:
+    """Whether a dotted name is that of a module, or of a part of it."""
+    return not start or f"{name}.".startswith(f"{start}.")
+
+
+def list_calls(trace: "Trace", model: "nn.Module") -> "dict[str, list[ModuleCall]]":
+    """Return the calls of a model and its submodules, by their names in it."""
+    __tracebackhide__ = True
+    number, prefix = find_in_roots(trace, model)
+    calls: dict[str, list[ModuleCall]] = {}
+    for call in trace.module_calls:
+        name = call.module
+        if call.root == number and name is not None and is_within(name, prefix):
+            own = name[len(prefix) :].removeprefix(".")
+            calls.setdefault(own, []).append(call)
+    return calls
 
 
 FIXTURE: Final = "meta_trace"
@@ -227,7 +254,8 @@ KEY: Final = pytest.StashKey[MetaTrace]()
 def meta_trace(request: pytest.FixtureRequest) -> MetaTrace:
     """The recording of the test's function, which runs on torch's meta device.
 
-    Its ``assert_shapes``, ``assert_max`` and ``assert_fits`` fail the test; ``trace``
+    Its ``assert_shapes``, ``assert_max``, ``assert_fits`` and ``assert_initialized``
+    fail the test; ``trace``
     is the :class:`meta_magic.Trace` of the test's calls before it asked.
     """
     return find_recording(request.node)

@@ -52,6 +52,7 @@ UP = {
     ("trace.trace", "cost.memory_timeline"): "Trace.memory, as well",
     ("trace.trace", "cost.step_times"): "Trace.step_time(), as well",
     ("trace.trace", "cost.program_columns"): "Trace.columns, for both of these",
+    ("trace.trace", "cost.initialization"): "Trace.contents, as well",
     ("trace.trace", "trials.proofs"): "Trace.advice, as well",
     ("trace.trace", "explain.across_cells"): "Trace.explanation and why(), as well",
     ("trace.trace", "explain.checked_sizes"): "Trace.check(), as well",

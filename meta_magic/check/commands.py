@@ -209,6 +209,12 @@ def add_output_options(group: Any) -> None:
         help='"params<7e9, peak_nbytes<80GB": fail what takes more of '
         + ", ".join(QUANTITIES),
     )
+    add(
+        "--init",
+        action="store_true",
+        help="report the parameters and buffers that nothing initialized, and those "
+        "that hold another kind of values than their constructor gave",
+    )
     add("--baseline", metavar="FILE", help="report what changed since FILE was written")
     add("--update", action="store_true", help="write the results to the baseline")
     add("--depth", type=int, default=1, metavar="N", help="levels of modules to show")
@@ -263,6 +269,7 @@ def make_request(
         is_sandboxed=options.sandbox,
         depth=options.depth,
         has_page=options.html is not None,
+        checks_contents=options.init,
     )
 
 

@@ -10,7 +10,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from meta_magic.check.reasons import describe_error, find_reason, is_of_ipython
-from meta_magic.check.records import UNRUN, Diagnostic, Part, Request, worst_of
+from meta_magic.check.records import (
+    EMPTY,
+    OTHERWISE,
+    UNRUN,
+    Diagnostic,
+    Part,
+    Request,
+    worst_of,
+)
 from meta_magic.errors import CheckError
 from meta_magic.session.shown_frames import PYTHONS, USERS, choose_frames, home_of
 from meta_magic.trace.calls import describe_tensor
@@ -60,6 +68,7 @@ class Judge:
             *self._find_end(error, reason, sites),
             *self._find_overruns(trace),
             *self._find_notes(trace),
+            *(self._find_empty(trace) if self._request.checks_contents else ()),
             *([] if error or name else find_unrun(trace)),  # many cells only import
         )
         outcomes: list[Outcome] = [
@@ -127,6 +136,21 @@ class Judge:
             yield Diagnostic(
                 rule=note.kind, level=level, text=note.text, file=file, line=line
             )
+
+    def _find_empty(self, trace: "Trace") -> Iterator[Diagnostic]:
+        if not trace.modules:
+            text = "no module was built: --init has nothing to check"
+            yield Diagnostic(rule="unchecked", level="warning", text=text)
+        for one in trace.contents:
+            if one.is_empty or one.is_other:
+                file, line = self._locate(trace.cell.file, one.contents.line)
+                yield Diagnostic(
+                    rule=EMPTY if one.is_empty else OTHERWISE,
+                    level="error" if one.is_empty else "note",
+                    text=str(one),
+                    file=file,
+                    line=line,
+                )
 
 
 def find_unrun(trace: "Trace") -> Iterator[Diagnostic]:

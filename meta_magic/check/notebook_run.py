@@ -50,6 +50,11 @@ class Cell:
 def run_notebook(request: Request) -> Iterator[Part]:
     """Run the cells; yield a part for each recorded one, up to the first that fails."""
     path = cast("Path", request.subject.path)
+    if request.checks_contents:
+        raise CheckError(
+            "--init checks scripts and functions: of a notebook, a later cell may "
+            "initialize what an earlier one built"
+        )
     cells = read_cells(path)
     read_options(request)
     from meta_magic.magic.notebook_shell import NotebookShell  # noqa: PLC0415  imports IPython

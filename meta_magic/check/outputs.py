@@ -20,6 +20,8 @@ from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 from meta_magic.check.records import (
+    EMPTY,
+    OTHERWISE,
     UNRUN,
     Diagnostic,
     Outcome,
@@ -71,13 +73,16 @@ def format_diagnostic(found: Diagnostic, part: Part) -> str:
         FAILS: "error",
         "budget": "budget",
         "changed": "changed",
+        EMPTY: EMPTY,
+        OTHERWISE: OTHERWISE,
         "hang": "hang",
     }
     if not part.traceback:
         heads["error"] = "error"
     if found.rule not in heads:
         return ""
-    line = f" (line {found.line})" if found.line and not part.traceback else ""
+    has_line = part.traceback or found.rule in (EMPTY, OTHERWISE)
+    line = f" (line {found.line})" if found.line and not has_line else ""
     return f"{heads[found.rule]}: {found.text}{line}"
 
 
@@ -172,6 +177,8 @@ HELP: Final = {
     "error": "The program fails on tensors without data, as it would with data.",
     "unchecked": "The program cannot be checked to its end.",
     "budget": "A recording takes more than its budget.",
+    EMPTY: "Nothing initialized a parameter or buffer.",
+    OTHERWISE: "A parameter or buffer holds other values than its constructor gave.",
     "changed": "A recording differs from the baseline.",
 }
 NOTE: Final = "The code is legal, and rarely what its author meant."

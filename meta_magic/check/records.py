@@ -20,6 +20,10 @@ Level: TypeAlias = Literal["error", "warning", "note"]
 EXIT_CODES: Final[Mapping[Outcome, int]] = {"error": 1, "unchecked": 2, "right": 0}
 """By outcome, the worst first."""
 
+EMPTY: Final = "uninitialized"
+OTHERWISE: Final = "initialized otherwise"
+"""The rules of ``--init``."""
+
 UNRUN: Final = "unrun"
 """The rule of a diagnostic about code that did not run, and so was not checked."""
 
@@ -93,6 +97,7 @@ class Request:
         is_sandboxed: Whether writing files, network and processes are refused.
         depth: Levels of modules that the summary shows; None for all.
         has_page: Whether the HTML report is wanted, too.
+        checks_contents: Whether uninitialized parameters and buffers are errors.
     """
 
     subject: Subject
@@ -106,6 +111,7 @@ class Request:
     is_sandboxed: bool = False
     depth: int | None = 1
     has_page: bool = False
+    checks_contents: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

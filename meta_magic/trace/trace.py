@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from meta_magic.cost.advice.advice_records import Advice
     from meta_magic.cost.costs import Cost
+    from meta_magic.cost.initialization import TensorContents
     from meta_magic.cost.memory_timeline import Memory
     from meta_magic.cost.program_columns import Columns
     from meta_magic.cost.step_times import StepTime
@@ -197,6 +198,26 @@ class Trace:
         from meta_magic.trials.proofs import prove_advice  # noqa: PLC0415
 
         return prove_advice(self)
+
+    @cached_property
+    def contents(self) -> "tuple[TensorContents, ...]":
+        """What the parameters and buffers hold that the block allocated.
+
+        Those with ``is_empty`` are memory that nothing wrote, as ``to_empty`` leaves
+        it; those with ``is_other`` hold another kind of values than their constructor
+        gave: a constant, random numbers, or computed values.
+
+        Example:
+            >>> import meta_magic, torch
+            >>> with meta_magic.record() as trace:
+            ...     norm = torch.nn.LayerNorm(3, device="meta").to_empty(device="cpu")
+            >>> [str(one) for one in trace.contents if one.is_empty][0]
+            'norm.weight is uninitialized memory: nothing wrote it after line 2; its \
+        constructor gave 1 (line 2)'
+        """
+        from meta_magic.cost.initialization import follow_contents  # noqa: PLC0415
+
+        return tuple(follow_contents(self))
 
     @cached_property
     def explanation(self) -> "Explanation | None":

@@ -35,6 +35,52 @@ def test_an_option_that_is_none_is_refused_with_the_reason(check, arguments, rea
     assert reason in text
 
 
+FORGOTTEN = """
+import torch
+from torch import nn
+
+class Rotary(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("inv_freq", 1 / torch.arange(1, 5))
+        self.proj = nn.Linear(4, 4)
+
+def build(is_right=False):
+    with torch.device("meta"):
+        model = Rotary()
+    model.to_empty(device="cpu")
+    model.proj.reset_parameters()
+    if is_right:
+        model.inv_freq.copy_(1 / torch.arange(1, 5))
+    nn.init.zeros_(model.proj.bias)
+    return model
+
+def nothing():
+    pass
+"""
+
+
+def test_what_nothing_initialized_is_an_error_if_asked_for(check):
+    code, text = check("a.py:build", "--init", a=FORGOTTEN)
+    assert code == 1
+    assert (
+        "uninitialized: result.inv_freq is uninitialized memory: nothing "
+        "wrote it after line 14; its constructor gave computed values (line 8)"
+    ) in text
+    # In line 9 the constructor drew the bias, and line 18 makes it 0.
+    assert "result.proj.bias holds 0 (line 18), and its constructor gave" in text
+    assert check("a.py:build", "--init", "--args", '{"is_right": true}')[0] == 0
+    assert check("a.py:build")[0] == 0
+    code, text = check("a.py:nothing", "--init")
+    assert (code, "--init has nothing to check" in text) == (2, True)
+
+
+def test_a_notebook_is_not_asked_what_it_initialized(check, tmp_path):
+    (tmp_path / "a.ipynb").write_text('{"cells": [], "nbformat": 4, "metadata": {}}')
+    code, text = check("a.ipynb", "--init")
+    assert (code, "a later cell may initialize" in text) == (2, True)
+
+
 def test_what_changed_since_a_baseline_is_reported_until_it_is_updated(check):
     baseline = "--baseline", "trace.json"
     code, text = check("a.py", *baseline, "--update", a=LINEAR.format(3, 3))

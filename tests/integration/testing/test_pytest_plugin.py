@@ -73,6 +73,17 @@ PASSING = """
     def test_others_are_real():
         assert not torch.ones(2).is_meta
 
+    def test_what_is_initialized(meta_trace):
+        model = nn.Sequential(Model(), nn.LayerNorm(4).to_empty(device="cpu"))
+        model[1].reset_parameters()
+        meta_trace.assert_initialized(model)
+
+    def test_what_is_not(meta_trace):
+        model = nn.Sequential(Model(), nn.LayerNorm(4).to_empty(device="cpu"))
+        meta_trace.assert_initialized(model[0])
+        with pytest.raises(AssertionError, match="model.1.weight is uninitialized"):
+            meta_trace.assert_initialized(model)
+
     def test_of_a_large_model(meta_trace):
         nn.Linear(100_000, 100_000)
         with pytest.raises(AssertionError, match="at the peak: parameter 37"):
@@ -84,7 +95,7 @@ PASSING = """
 
 
 def test_tests_that_hold_pass_on_meta_and_others_are_left_alone(run):
-    run(PASSING).assert_outcomes(passed=8)
+    run(PASSING).assert_outcomes(passed=10)
 
 
 FAILING = """
