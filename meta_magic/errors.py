@@ -18,22 +18,6 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = [
-    "BudgetError",
-    "CheckError",
-    "DeviceTableError",
-    "MaterializeError",
-    "MetaMagicError",
-    "MissingValueError",
-    "MixedDeviceError",
-    "ReplayError",
-    "TrialError",
-    "UnfinishedTraceError",
-    "UnknownDeviceError",
-    "ValueLimitError",
-    "WorldError",
-]
-
 
 class MetaMagicError(Exception):
     """Base class of every error that meta_magic raises on purpose.

@@ -2,8 +2,6 @@
 
 from meta_magic.view.page import DIGITS
 
-__all__ = ["read_base91"]
-
 
 def read_base91(text, n_bytes):
     """Return the bytes of a text."""

@@ -12,8 +12,6 @@ from meta_magic.view.html import render_html
 from meta_magic.view.page import render_snapshot, write_base91
 from meta_magic.view.payload import pack
 
-__all__ = ["as_from_a_wheel", "count_added"]
-
 ROOT = Path(__file__).parents[1]
 
 

@@ -30,8 +30,6 @@ from tests.benchmarks.budget_file import (
 from tests.benchmarks.counts import Count, Place
 from tests.benchmarks.instructions import print_instructions
 
-__all__ = ["Change", "find_changes", "format_change"]
-
 TOLERANCE: Final = 0.03
 N_LINES: Final = 12
 """Places that are printed of what grew."""

@@ -11,8 +11,6 @@ from tests.benchmarks.counts import Count, count_calls
 from tests.benchmarks.models import CELLS, Cell, Workload
 from tests.benchmarks.recorders import forget_signatures
 
-__all__ = ["NAMES", "count_cells"]
-
 CONSTRUCTION: Final = "gpt2-construction"
 MATERIALIZATION: Final = "gpt2-materialize"
 

@@ -11,16 +11,6 @@ from typing import Final
 
 from tests.benchmarks.counts import Count, Place
 
-__all__ = [
-    "BUDGETS",
-    "N_KEPT",
-    "Budget",
-    "Ledger",
-    "read_ledger",
-    "read_versions",
-    "write_ledger",
-]
-
 BUDGETS: Final = Path(__file__).with_name("budget.json")
 CALLS: Final = Path(__file__).with_name("budget_calls.csv")
 """Only to say what grew; nothing is compared with it."""

@@ -12,21 +12,6 @@ from torch import nn
 
 import meta_magic as mm
 
-__all__ = [
-    "BUILDS",
-    "EMPTY",
-    "LAST",
-    "LOAD",
-    "READ",
-    "REPLAY",
-    "TINY",
-    "Contest",
-    "Options",
-    "Way",
-    "list_contests",
-    "save_weights",
-]
-
 PAGE_NBYTES = 4096
 
 REPLAY = "replay, eager"

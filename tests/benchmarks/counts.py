@@ -15,8 +15,6 @@ from typing import Final, NamedTuple
 
 import meta_magic
 
-__all__ = ["PACKAGE", "Count", "Place", "count_calls"]
-
 PACKAGE: Final = Path(meta_magic.__file__).parent
 
 ASKED_ONCE: Final = frozenset({"<frozen abc>", "<frozen _collections_abc>"})

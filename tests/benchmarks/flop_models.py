@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["MODELS", "FlopModel"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlopModel:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-__all__ = ["CELLS", "CONSTRUCTION", "Cell", "Workload"]
-
 N_MLP_LAYERS = 2_000
 
 

@@ -1,7 +1,5 @@
 """JavaScript that measures a report from within its page."""
 
-__all__ = ["FIRST_PAINT", "OPEN_BOXES", "OPEN_ROWS", "PAN"]
-
 FIRST_PAINT = """() => {
   window.painted = null;
   const look = () => {

@@ -10,8 +10,6 @@ from torch import nn
 
 from tests.benchmarks.contests import TINY, list_contests
 
-__all__ = ["Peak", "measure_peak"]
-
 SAMPLING_SECONDS = 0.001
 
 

@@ -16,8 +16,6 @@ from torch.utils.flop_counter import FlopCounterMode
 import meta_magic as mm
 from tests.benchmarks.models import Workload
 
-__all__ = ["PLAIN", "TOOLS", "CountingMode", "Tool", "forget_signatures"]
-
 PLAIN = "plain"
 
 

@@ -28,18 +28,6 @@ from tests.browser.gallery_models import CELLS, LOAD
 from tests.browser.lab import open_chromium
 from tests.browser.served import ADDRESS, PAGE, TRAITS
 
-__all__ = [
-    "SCHEMES",
-    "VIEWS",
-    "WIDTHS",
-    "make_page",
-    "open_page",
-    "open_shell",
-    "record_cells",
-    "set_scheme",
-    "show_view",
-]
-
 VIEWS = ("Modules", "Flow", "Operators", "Memory", "Source", "Charts")
 WIDTHS = (700, 1000, 1440)
 HEIGHT = 900

@@ -7,8 +7,6 @@ of their reference code, by which ``test_gallery`` knows that these are those mo
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["CELLS", "LOAD", "N_PARAMETERS"]
-
 LOAD: Final = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F"
 
 RESNET_50 = """

@@ -14,21 +14,6 @@ from tempfile import TemporaryDirectory
 
 import nbformat
 
-__all__ = [
-    "CHANGE",
-    "CHROMIUM",
-    "CLOSE",
-    "OPEN",
-    "READY",
-    "REPLACE",
-    "RESTART",
-    "RUN",
-    "open_chromium",
-    "open_in_lab",
-    "run_lab",
-    "write_notebook",
-]
-
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 
 READY = """async () => {

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Crashed", "run_apart"]
-
 
 class Crashed(RuntimeError):
     """The child ended without an answer, or its function failed."""

@@ -12,8 +12,6 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.conformance.architecture_sizes import GIVEN, SIZES
 
-__all__ = ["ARCHITECTURES", "USUAL", "find_inputs", "is_known", "make_build"]
-
 transformers.logging.set_verbosity_error()
 
 HEADS = (

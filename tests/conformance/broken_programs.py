@@ -25,8 +25,6 @@ import torch
 import meta_magic as mm
 from tests.conformance.apart import Crashed, run_apart
 
-__all__ = ["Case", "Failure", "judge", "mend", "run"]
-
 COLUMNS: Final = (
     "same",
     "other text",

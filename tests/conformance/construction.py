@@ -5,8 +5,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["Build", "module_of", "note_in"]
-
 Build = Callable[[], nn.Module]
 
 

@@ -6,8 +6,6 @@ from tests.conformance import (
     constructed_values,
 )
 
-__all__ = ["CONSTRUCTIONS", "LIMITS"]
-
 CONSTRUCTIONS = {
     **constructed_values.CONSTRUCTIONS,
     **constructed_draws.CONSTRUCTIONS,

@@ -4,8 +4,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Copies"]
-
 
 class Copies:
     """Copies tensors to a device with their strides and shared storages.

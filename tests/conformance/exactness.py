@@ -13,15 +13,6 @@ from torch.utils._pytree import tree_leaves
 
 import meta_magic as mm
 
-__all__ = [
-    "Build",
-    "build_both",
-    "compute_both",
-    "differences",
-    "read_tensors",
-    "seed",
-]
-
 Build = Callable[[], nn.Module]
 
 

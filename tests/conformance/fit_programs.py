@@ -23,8 +23,6 @@ from transformers import (
     ViTForImageClassification,
 )
 
-__all__ = ["PROGRAMS", "Program", "Step"]
-
 Step = Callable[[int, int], object]
 """A training step of a batch, and of a length or an image's side."""
 

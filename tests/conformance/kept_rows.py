@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["KeptRows"]
-
 
 class KeptRows:
     """Rows of this run, and of those that wrote the same file before.

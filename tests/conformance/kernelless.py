@@ -3,8 +3,6 @@
 import torch
 from torch.nn.functional import ctc_loss, fractional_max_pool3d
 
-__all__ = ["KERNELLESS"]
-
 aten = torch.ops.aten
 
 

@@ -25,8 +25,6 @@ import meta_magic as mm
 from tests.conformance.operator_samples import OPERATORS, full_name, is_copied
 from tests.conformance.operator_sweep import lift_inputs, run_on, strides_of, types_of
 
-__all__ = ["LAYOUTS", "MODES", "count_outcomes", "find_differences"]
-
 
 def reorder(tensor: Tensor, *dims: int) -> Tensor:
     """Return a copy of a tensor whose dimensions lie in memory in another order."""

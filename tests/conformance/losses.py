@@ -2,8 +2,6 @@
 
 import torch
 
-__all__ = ["LOSSES"]
-
 aten = torch.ops.aten
 
 

@@ -8,8 +8,6 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["MODELS", "train"]
-
 
 def train(model, data, loss_of, optimizer, n_steps=2):
     for _ in range(n_steps):

@@ -11,8 +11,6 @@ from meta_magic.cost.storage_categories import CATEGORIES
 from meta_magic.session.record import record
 from tests.conformance.storage_tracker import StorageTracker, track_purposes
 
-__all__ = ["Purposes", "Timelines", "compare_purposes", "compare_timelines", "run_real"]
-
 TOLD = ("parameter", "buffer", "optimizer_state", "gradient", "saved")
 """What torch itself says of a storage; where it says several, the first counts."""
 

@@ -10,8 +10,6 @@ from torch.nn import functional as F
 from tests.conformance.memory_models import train
 from tests.conformance.memory_traps import make_mlp
 
-__all__ = ["SCRIPTS"]
-
 
 def variational_autoencoder():
     encoder = nn.Sequential(nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 16))

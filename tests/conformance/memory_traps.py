@@ -5,8 +5,6 @@ from torch import nn
 
 from tests.conformance.memory_models import train
 
-__all__ = ["TRAPS", "make_mlp"]
-
 
 def make_mlp():
     return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))

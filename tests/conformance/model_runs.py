@@ -17,8 +17,6 @@ from torch.utils._pytree import tree_leaves
 import meta_magic as mm
 from tests.conformance import architectures
 
-__all__ = ["Call", "Made", "find_call", "in_child", "list_real", "list_recorded", "run"]
-
 FORK = get_context("fork")
 PATIENCE = 300
 """Seconds for one run."""

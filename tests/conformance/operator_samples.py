@@ -11,8 +11,6 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo import core
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-__all__ = ["OPERATORS", "Call", "calls_of", "full_name", "observe"]
-
 
 def seed_the_cpu(seed: int = common_utils.SEED) -> None:
     """Seed what samples draw from; ``torch.manual_seed`` keeps a stack for each GPU."""

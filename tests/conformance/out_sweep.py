@@ -24,8 +24,6 @@ from tests.conformance.layout_sweep import lay_out
 from tests.conformance.operator_samples import OPERATORS, full_name, is_copied
 from tests.conformance.operator_sweep import lift_inputs
 
-__all__ = ["OUTS", "find_difference", "samples_of"]
-
 FIELDS: Final = ("error", "returned", "geometry", "values", "draws", "versions")
 
 UNINITIALIZED: Final = frozenset({"empty", "empty_permuted", "empty_strided"})

@@ -26,8 +26,6 @@ from tests.conformance.copies import Copies
 from tests.conformance.kept_rows import KeptRows
 from tests.conformance.refused_programs import SOURCES, Program, can_copy
 
-__all__ = ["COLUMNS", "WAYS", "Found", "compare", "judge_programs"]
-
 WAYS: Final = ("record", "plain meta", "FakeTensorMode")
 COLUMNS: Final = (
     "same",

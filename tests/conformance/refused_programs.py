@@ -20,8 +20,6 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from tests.conformance.copies import Copies
 from tests.conformance.operator_samples import OPERATORS, differentiate, is_copied
 
-__all__ = ["DTYPES", "SOURCES", "Program", "can_copy"]
-
 DTYPES: Final = (
     torch.float32,
     torch.float64,

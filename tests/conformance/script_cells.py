@@ -5,8 +5,6 @@ import json
 import re
 from pathlib import Path
 
-__all__ = ["find_files", "is_recordable", "read_cells", "record"]
-
 LEFT_OUT = re.compile(r"^(\s*)(!|%(?:pip|conda|matplotlib|reload_ext|load_ext)\b).*")
 """Lines that would install or load something, or run a shell."""
 SHELL_CELL = re.compile(r"%%(bash|sh|script|system|sx|!|writefile|latex|html|js)")

@@ -27,8 +27,6 @@ from traitlets.config import Config
 
 from tests.conformance.script_cells import record
 
-__all__ = ["CRASHED", "LATE", "Limits", "Outcome", "Script", "run_cells"]
-
 FORK = get_context("fork")
 LATE, CRASHED = "late", "the process died"
 MAX_TEXT = 1_000_000

@@ -6,8 +6,6 @@ something took.
 
 import re
 
-__all__ = ["compare_texts", "normalize"]
-
 SAME, WITHOUT_VALUES, UNSTABLE, OTHER = "same", "without values", "unstable", "other"
 
 NUMBER = r"\d[\d.,]*(?:e[-+]?\d+)?"

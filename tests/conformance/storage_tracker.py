@@ -14,8 +14,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["StorageTracker", "track_purposes"]
-
 
 class Tracking:
     """What the tracker does; a mixin, so that torch does not import dynamo."""

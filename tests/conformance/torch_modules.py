@@ -12,7 +12,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_modules import module_db
 
-__all__ = ["MODULES", "count_samples", "make_build"]
 
 MODULES: dict[str, Any] = {info.name: info for info in module_db}
 

@@ -9,8 +9,6 @@ from torch import nn
 from meta_magic.session.record import record
 from meta_magic.trace.trace import Trace
 
-__all__ = ["assert_same_as_plain_meta", "describe"]
-
 
 def assert_same_as_plain_meta(program: Callable[[], Any]) -> Trace:
     """Assert that a program gives the same twice under ``record()``, and its trace."""

@@ -1,7 +1,5 @@
 """Objects of classes that must not be asked for anything."""
 
-__all__ = ["Keeping", "Listing", "Pretending", "forbid"]
-
 
 def forbid(*_):
     raise AssertionError

@@ -16,8 +16,6 @@ from meta_magic.torch_private.modes import (
 from meta_magic.torch_private.replaced import RUN_BACKWARD
 from meta_magic.torch_private.replacing import Replacements
 
-__all__ = ["BackwardPasses"]
-
 
 class BackwardPasses(Replacements):
     """Keeps the function mode active while autograd runs, within the block.

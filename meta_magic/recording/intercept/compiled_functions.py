@@ -46,8 +46,6 @@ from meta_magic.torch_private.replacing import (
     find_builtin_of,
 )
 
-__all__ = ["EagerStance"]
-
 CONVOLUTION: Final = torch.ops.aten.convolution.default
 STRICT: Final = (
     "torch.export.export(strict=True) traces with dynamo, which does not run under a "

@@ -22,21 +22,9 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import (
-    REBUILDING,
     RECONSTRUCTING,
     copy_lazy_bits,
 )
-
-__all__ = [
-    "DEEPCOPY",
-    "REBUILDING",
-    "UNPICKLED",
-    "copy_deeply",
-    "copy_shallowly",
-    "find_copied",
-    "is_copying",
-    "rebuild_without_content",
-]
 
 DEEPCOPY: Final[Any] = Tensor.__deepcopy__
 UNPICKLED: Final = (

@@ -31,8 +31,6 @@ from meta_magic.torch_private.modes import (
 )
 from meta_magic.trace.program import HEADER
 
-__all__ = ["DispatchMode"]
-
 PLAIN_TENSORS: Final = frozenset({Tensor, Parameter})
 
 

@@ -26,7 +26,6 @@ from meta_magic.recording.intercept.constructors import (
     read_sparse,
 )
 from meta_magic.recording.intercept.copies import (
-    REBUILDING,
     UNPICKLED,
     copy_shallowly,
     rebuild_without_content,
@@ -59,8 +58,7 @@ from meta_magic.torch_private.modes import (
     fake_tensor_mode,
     functorch_interpreter,
 )
-
-__all__ = ["LIKE", "NEW", "Factories"]
+from meta_magic.torch_private.tensor_internals import REBUILDING
 
 OPS: Final = str(TORCH / "_ops.py")
 """The file whose frame is between an operator and its caller."""

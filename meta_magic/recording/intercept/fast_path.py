@@ -24,8 +24,6 @@ from meta_magic.recording.signatures.entries import (
 from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.trace.program import HEADER
 
-__all__ = ["FastPath"]
-
 # Plain integers: the attribute of an enum costs more than the comparison.
 RUN, PURE, PURE_MANY, VIEW, VIEW_MANY, IN_PLACE, PURE_WIDE = map(int, Kind)
 

@@ -64,8 +64,6 @@ from meta_magic.torch_private.modes import (
 )
 from meta_magic.torch_private.tensor_internals import TAKES_DATA, unravel_below
 
-__all__ = ["FunctionMode"]
-
 PIN_MEMORY: Final[Any] = torch.Tensor.pin_memory
 UNRAVEL: Final[Any] = torch.unravel_index
 HANDLED: Final = DATA_READERS.union(

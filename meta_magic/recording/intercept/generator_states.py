@@ -20,8 +20,6 @@ from meta_magic.recording.rows.draws import Draws
 from meta_magic.torch_private.replaced import GENERATOR
 from meta_magic.torch_private.replacing import Methods, Replacements
 
-__all__ = ["GeneratorStates"]
-
 INNER: Final = frozenset({"torch", __name__.partition(".")[0]})
 """Packages that save and restore a state, and never read its bytes."""
 

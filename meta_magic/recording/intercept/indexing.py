@@ -17,8 +17,6 @@ from meta_magic.torch_private.modes import (
     DisableTorchFunction,
 )
 
-__all__ = ["INDEXING", "prepare_index"]
-
 INDEXING: Final = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 SLICES: Final = frozenset({int, slice, NoneType, EllipsisType})
 TRUTHS: Final = frozenset({torch.bool, torch.uint8})

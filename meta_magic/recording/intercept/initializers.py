@@ -25,16 +25,6 @@ from meta_magic.torch_private.module_internals import (
     initialize_truncated,
 )
 
-__all__ = [
-    "INITIALIZERS",
-    "IS_META",
-    "UNLOADABLE",
-    "Initializer",
-    "is_loading",
-    "is_sending",
-    "read_initializer",
-]
-
 IS_META: Final = torch.Tensor.is_meta
 """The getter of the attribute that initializers ask for."""
 

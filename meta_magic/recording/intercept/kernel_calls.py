@@ -59,8 +59,6 @@ from meta_magic.torch_private.dispatcher import read_scalar
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.options import DeviceName
 
-__all__ = ["KernelCalls", "OperatorCall"]
-
 PAST_TORCH: Final = "a real tensor was written without torch, as by numpy"
 
 

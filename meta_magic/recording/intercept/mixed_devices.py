@@ -22,8 +22,6 @@ from meta_magic.torch_private.module_internals import parameters_of
 from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.units import format_shape
 
-__all__ = ["check_devices", "explain_mix"]
-
 SHAPE_ONLY: Final = frozenset(
     {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"}
     | {"randint_like", "new_empty", "new_empty_strided", "new_zeros", "new_ones"}

@@ -16,8 +16,6 @@ from meta_magic.recording.intercept.reported_devices import gets_reported_device
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
 
-__all__ = ["DEVICE_READERS", "MOVES", "Mover", "is_cast"]
-
 MOVES: Final = frozenset[Any]({Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type})
 """Functions by which tensors change their device."""
 
@@ -47,7 +45,7 @@ DTYPES: Final = {
 """The dtypes of torch's older tensor types, such as ``torch.cuda.FloatTensor``."""
 
 
-class Move(torch.autograd.Function):
+class _Move(torch.autograd.Function):
     """A copy to another device, whose gradient goes back to the first.
 
     Torch's own ``to`` compares devices, finds meta twice, and copies nothing.
@@ -148,7 +146,7 @@ class Mover:
     def carry(self, tensor: Tensor, placement: torch.device, options: Kwargs) -> Tensor:
         """Return a copy on another device, through which gradients flow back."""
         if tensor.requires_grad and torch.is_grad_enabled():
-            return Move.apply(tensor, self, (placement, options))  # type: ignore[no-any-return, no-untyped-call]  # torch's has no types
+            return _Move.apply(tensor, self, (placement, options))  # type: ignore[no-any-return, no-untyped-call]  # torch's has no types
         return self.copy(tensor, placement, options)
 
     def copy(self, tensor: Tensor, placement: torch.device, options: Kwargs) -> Tensor:

@@ -10,15 +10,6 @@ from meta_magic.recording.identities.call_sites import PACKAGE, TORCH, TORCH_FIL
 from meta_magic.recording.identities.device_plan import META, DevicePlan, is_home
 from meta_magic.torch_private.modes import DeviceContext
 
-__all__ = [
-    "CONTEXT",
-    "REAL_FACTORY_FILES",
-    "WRITTEN",
-    "is_in_cpu_context",
-    "is_meta_by_name",
-    "must_be_real",
-]
-
 REAL_FACTORY_FILES: Final = frozenset(
     str(TORCH / "utils" / "data" / name)
     for name in ("dataloader.py", "sampler.py", "dataset.py")

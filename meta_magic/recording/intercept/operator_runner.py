@@ -22,8 +22,6 @@ from meta_magic.torch_private.modes import (
     push_dispatch_mode,
 )
 
-__all__ = ["OperatorRunner"]
-
 MOVE: Final = "aten.to."
 """Prefix of composite operators that move or cast a tensor."""
 

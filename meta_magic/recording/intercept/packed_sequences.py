@@ -10,8 +10,6 @@ from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.dispatcher import pack_padded, pad_packed
 
-__all__ = ["PACKING", "Packer"]
-
 PACKING: Final = frozenset[Any]({pack_padded, pad_packed})
 CPU: Final = torch.device("cpu")
 

@@ -29,8 +29,6 @@ from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFun
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.torch_private.tensor_internals import negate_lazily
 
-__all__ = ["SharedMemory"]
-
 HERE: Final = (None, torch.device("cpu"))
 COPY: Final = torch.ops.aten.copy_.default
 MIN_ROOM: Final = 32

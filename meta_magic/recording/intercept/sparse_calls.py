@@ -45,8 +45,6 @@ from meta_magic.torch_private.tensor_internals import (
 from meta_magic.trace.options import DeviceName
 from meta_magic.trace.units import format_shape
 
-__all__ = ["SparseCalls"]
-
 COPIES: Final = frozenset({"aten.clone.default", "aten._to_copy.default"})
 
 

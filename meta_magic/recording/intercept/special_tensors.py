@@ -22,8 +22,6 @@ from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.entries import Args, Kwargs, LiveCall, OpTable
 from meta_magic.torch_private.modes import fake_tensor_mode, make_fake
 
-__all__ = ["SpecialTensors", "explain_missing_kernel"]
-
 ON_CPU: Final = "compute it under `with torch.device('cpu'):`"
 HINTS: Final = {
     "quantized": f"{ON_CPU}, or quantize by a tensor subclass, as torchao does",

@@ -17,8 +17,6 @@ from tests.conformance.fuzz.values import (
     replay_all,
 )
 
-__all__ = ["check"]
-
 
 def check(program: Program) -> list[Finding]:
     """Run a program in all ways, and return in what they differ.

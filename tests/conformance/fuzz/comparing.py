@@ -13,16 +13,6 @@ from tests.conformance.fuzz.findings import Finding
 from tests.conformance.fuzz.running import Run
 from tests.conformance.model_runs import WRAPPERS, Made, is_reading
 
-__all__ = [
-    "compare_runs",
-    "compare_traces",
-    "differing_facts",
-    "noted_where_pickled",
-    "notes_of",
-    "partition",
-]
-
-
 VALUES = {"aten._linalg_svd.default": 1, "aten._linalg_eigh.default": 0}
 """Which of what it returns are singular values or eigenvalues, by operator.
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["KINDS", "Finding", "worst"]
-
 KINDS = ("silent", "crashed", "refused", "noted", "accepted", "unstable")
 """What may be found, the worst first: other than on the CPU without a word; an error
 where the CPU has none; one of ours, with its reason; other than on the CPU, and a note

@@ -14,8 +14,6 @@ from tests.conformance.fuzz.statements import (
     writes,
 )
 
-__all__ = ["FAMILIES", "OUT_THEME", "SIMPLE", "THEMES", "WORDS"]
-
 WORDS: dict[str, list[str]] = {
     **tensors.WORDS,
     **operators.WORDS,

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from tests.conformance.fuzz.findings import Finding
 from tests.conformance.kept_rows import KeptRows
 
-__all__ = ["Found", "Ledger"]
-
 
 class Found(NamedTuple):
     """What one program gave: how it ended, and each difference."""

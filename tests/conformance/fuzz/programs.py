@@ -13,8 +13,6 @@ from tests.conformance.fuzz.grammar import FAMILIES, THEMES
 from tests.conformance.fuzz.scope import EmptyGapError, Scope
 from tests.conformance.fuzz.surroundings import surroundings
 
-__all__ = ["PRELUDE", "Program", "Statement", "make_program"]
-
 PRELUDE = "from tests.conformance.fuzz.prelude import *"
 MAX_TRIES = 12
 

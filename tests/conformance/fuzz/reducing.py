@@ -7,8 +7,6 @@ from tests.conformance.fuzz.checking import check
 from tests.conformance.fuzz.findings import Finding
 from tests.conformance.fuzz.programs import Program, Statement
 
-__all__ = ["reduce", "render"]
-
 OPENING = "with mm.record() as trace_{n}:"
 
 

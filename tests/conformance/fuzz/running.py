@@ -19,8 +19,6 @@ from tests.conformance.fuzz.scope import has_lost_its_history
 from tests.conformance.fuzz.surroundings import surroundings
 from tests.conformance.model_runs import Made
 
-__all__ = ["Error", "Run", "run_plain", "run_real", "run_recorded"]
-
 Ask: TypeAlias = Callable[["Run"], Any]
 
 FILE = "<program>"

@@ -14,8 +14,6 @@ from tests.conformance.fuzz.prelude import Labeled
 from tests.conformance.fuzz.statements.learning import find_input
 from tests.conformance.fuzz.statements.tensors import SHAPES
 
-__all__ = ["EmptyGapError", "Scope", "has_lost_its_history"]
-
 GAP = re.compile(r"\{([a-z_]+)(\d*)\}")
 MAX_NUMEL = 2000
 MAX_NDIM = 5

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-__all__ = ["surroundings"]
-
 
 def set_defaults(seed: int) -> None:
     """Seed everything, and set the flags that a program may change."""

@@ -16,14 +16,6 @@ from tests.conformance.fuzz.comparing import (
 from tests.conformance.fuzz.findings import Finding
 from tests.conformance.fuzz.running import Run
 
-__all__ = [
-    "compare_materialized",
-    "compare_replayed",
-    "differing_values",
-    "materialize_all",
-    "replay_all",
-]
-
 
 class Replayed(NamedTuple):
     """The values of all variables, and what may be wrong with those read outside."""

@@ -9,8 +9,6 @@ from torch import nn
 
 from tests.conformance.libraries.cases import Case, find_loss
 
-__all__ = ["list_peft"]
-
 
 def build_gpt2() -> nn.Module:
     """Build a tiny GPT-2."""

@@ -9,8 +9,6 @@ from torch import nn
 
 from tests.conformance.libraries.cases import Case, list_cases, on
 
-__all__ = ["list_stable_baselines3", "list_torchrl"]
-
 ROWS = on((4, 3))
 
 

@@ -11,8 +11,6 @@ from torch import nn
 from tests.conformance.libraries.cases import Case
 from tests.conformance.libraries.diffusion_sizes import MODELS
 
-__all__ = ["list_diffusers"]
-
 SCHEDULERS = (
     "DDIMScheduler",
     "DDPMScheduler",

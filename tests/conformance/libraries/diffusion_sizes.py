@@ -6,8 +6,6 @@ from tests.conformance.libraries.diffusion_transformers import (
     Sizes,
 )
 
-__all__ = ["MODELS"]
-
 IMAGE = {"sample": (2, 3, 16, 16)}
 LATENT = {"sample": (2, 4, 8, 8), "timestep": [10, 20]}
 TWO = {"block_out_channels": (8, 16), "layers_per_block": 1, "norm_num_groups": 4}

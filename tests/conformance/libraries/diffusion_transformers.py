@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["TOKENS", "TRANSFORMERS", "Sizes"]
-
 TOKENS = (2, 5, 16)
 DIT = {"num_layers": 1, "num_attention_heads": 2, "attention_head_dim": 8}
 WAN = {"num_layers": 1, "num_attention_heads": 2, "attention_head_dim": 12}

@@ -10,16 +10,6 @@ from torch import nn
 
 from tests.conformance.libraries.cases import Case, list_cases, on, train
 
-__all__ = [
-    "list_gpytorch",
-    "list_kan",
-    "list_neuralop",
-    "list_snntorch",
-    "list_spikingjelly",
-    "list_torchdiffeq",
-    "list_torchsde",
-]
-
 
 def list_neuralop() -> Iterator[Case]:
     """Yield neural operators."""

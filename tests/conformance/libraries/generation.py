@@ -9,15 +9,6 @@ from torch import nn
 
 from tests.conformance.libraries.cases import Case, list_cases, on
 
-__all__ = [
-    "list_denoising_diffusion_pytorch",
-    "list_nflows",
-    "list_normflows",
-    "list_rectified_flow_pytorch",
-    "list_siren_pytorch",
-    "list_vector_quantize_pytorch",
-]
-
 PICTURES = on((2, 3, 16, 16))
 UNET = {"dim": 8, "dim_mults": (1, 2)}
 

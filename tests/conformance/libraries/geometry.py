@@ -10,13 +10,6 @@ from torch import nn
 
 from tests.conformance.libraries.cases import Case, list_cases
 
-__all__ = [
-    "list_e3nn",
-    "list_egnn_pytorch",
-    "list_point_transformer_pytorch",
-    "list_torch_geometric",
-]
-
 N_NODES, N_EDGES = 10, 24
 
 

@@ -10,14 +10,6 @@ from torch import nn
 
 from tests.conformance.libraries.cases import Case, list_cases, on
 
-__all__ = [
-    "list_kornia",
-    "list_monai",
-    "list_segmentation_models_pytorch",
-    "list_slot_attention",
-    "list_vit_pytorch",
-]
-
 PICTURES = on((2, 3, 32, 32))
 VIT = {"image_size": 32, "patch_size": 8, "num_classes": 5, "dim": 16, "depth": 2}
 VIT |= {"heads": 2, "mlp_dim": 16, "dim_head": 8}

@@ -9,23 +9,6 @@ from torch import nn
 
 from tests.conformance.libraries.cases import Case, list_cases, on
 
-__all__ = [
-    "list_conformer",
-    "list_gateloop_transformer",
-    "list_linformer",
-    "list_local_attention",
-    "list_mambapy",
-    "list_ncps",
-    "list_perceiver_pytorch",
-    "list_performer_pytorch",
-    "list_pytorch_tabnet",
-    "list_pytorch_tcn",
-    "list_reformer_pytorch",
-    "list_tab_transformer_pytorch",
-    "list_titans_pytorch",
-    "list_x_transformers",
-]
-
 SMALL = {"dim": 16, "depth": 1, "heads": 2}
 SEQUENCE = on((2, 8, 16))
 

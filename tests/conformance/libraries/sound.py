@@ -9,8 +9,6 @@ from torch import nn
 
 from tests.conformance.libraries.cases import Case, list_cases, on
 
-__all__ = ["list_asteroid", "list_encodec", "list_speechbrain", "list_torchaudio"]
-
 WAVE = on((2, 800))
 FRAMES = on((2, 20, 8))
 

@@ -11,8 +11,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.conformance.libraries.cases import Case
 
-__all__ = ["list_accelerate", "list_lightning"]
-
 
 def make_loader(**settings: Any) -> DataLoader:
     """Return eight samples of two features in two batches."""

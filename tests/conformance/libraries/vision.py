@@ -12,8 +12,6 @@ from torchvision.models import get_model, list_models
 
 from tests.conformance.libraries.cases import Case, keep_small
 
-__all__ = ["list_timm", "list_torchvision"]
-
 BACKBONE = {"weights": None, "weights_backbone": None, "num_classes": 5}
 SIDES = {"inception_v3": 299, "maxvit_t": 224, "alexnet": 96}
 """Height and width of images, where 64 is too small."""

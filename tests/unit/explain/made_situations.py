@@ -10,8 +10,6 @@ from meta_magic.explain.trails import find_trail
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import Geometry, SourcePosition
 
-__all__ = ["make_situation", "write_edits"]
-
 
 def make_situation(
     text, line=1, *, operands=(), error="RuntimeError", accepted=None, seen=None

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["run_cell"]
-
 
 class RandomCell:
     """A pool of tensors, and what may be done with it next.

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from meta_magic.recording.signatures.entries import Args, Kwargs
 
-__all__ = ["Adopt", "Library"]
-
 Adopt: TypeAlias = Callable[[Args, Kwargs], Tensor | None]
 """Takes the arguments of a function of torch; returns a real tensor, to be put on the
 device of the cell, or None to call torch's own."""

@@ -11,8 +11,6 @@ from meta_magic.recording.intercept.libraries.library import Library
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch
 
-__all__ = ["SAFETENSORS"]
-
 WRITERS: Final = ("_flatten_as_ptr", "_flatten")
 """The first is of safetensors 0.8 and later."""
 

@@ -4,8 +4,6 @@ from typing import Final
 
 from meta_magic.recording.intercept.libraries.library import Library
 
-__all__ = ["TRANSFORMERS"]
-
 TRANSFORMERS: Final = Library(
     # Makes a tensor and reads its device: on meta it skips all initialization.
     make_real=frozenset({"get_torch_context_manager_or_global_device"}),

@@ -3,18 +3,6 @@
 import torch
 from torch import nn
 
-__all__ = [
-    "AUTOGRAD",
-    "BETWEEN",
-    "CONSTRUCTION",
-    "FLAGS",
-    "LEARNING",
-    "OPTIMIZERS",
-    "OUTSIDE",
-    "WORDS",
-    "find_input",
-]
-
 MODULES = """
 nn.Linear(4, 4)
 nn.Linear(4, 3, bias=False)

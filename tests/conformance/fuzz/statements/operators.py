@@ -1,7 +1,5 @@
 """Statements that compute: entry by entry, reductions, products, other shapes."""
 
-__all__ = ["POINTWISE", "PRODUCTS", "REDUCTIONS", "SHAPING", "WORDS"]
-
 UNARY = """
 abs neg exp exp2 expm1 log log1p log2 sqrt rsqrt sin cos tan asin atan sinh cosh tanh
 asinh erf erfc erfinv sigmoid reciprocal square sign floor ceil round trunc frac

@@ -1,7 +1,5 @@
 """Statements that make tensors: factories, random draws, generators, views."""
 
-__all__ = ["DRAWS", "FACTORIES", "GENERATORS", "SHAPES", "VIEWS", "WORDS"]
-
 SHAPES = (
     *("(4,)", "(2, 4)", "(4, 4)", "(3, 4)", "(2, 3, 4)", "(2, 4, 5, 5)") * 3,
     *("()", "(1,)", "(3,)", "(2, 1)", "(1, 4)", "(0,)", "(2, 0)", "(17,)", "(33, 4)"),

@@ -1,7 +1,5 @@
 """Statements of ``torch.utils``, ``nn.utils`` and tensor subclasses, and ``out=``."""
 
-__all__ = ["ALL_OUT", "MODULE_UTILITIES", "TENSOR_UTILITIES", "WORDS"]
-
 MODULE_UTILITIES = """
 {new} = nn.utils.parameters_to_vector({module}.parameters())
 nn.utils.vector_to_parameters(nn.utils.parameters_to_vector({module}.parameters()) * .5, {module}.parameters())

@@ -1,7 +1,5 @@
 """Statements that write in place and into ``out=``, and that read values."""
 
-__all__ = ["OUT", "VALUES", "WORDS", "WRITES"]
-
 WRITES = """
 {constant}.{in_place}
 {constant}.{in_place}
