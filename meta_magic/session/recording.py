@@ -29,16 +29,14 @@ from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.live_versions import find_uncounted_versions
 from meta_magic.recording.identities.origins import Origin, has_origins, keep_origins
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.intercept.backward_passes import BackwardPasses
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.constructors import NewOfSubclass
 from meta_magic.recording.intercept.data_readers import ReadStorages, ShownTensors
 from meta_magic.recording.intercept.data_sources import DataSources, Loader
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
-from meta_magic.recording.intercept.function_mode import FunctionMode
+from meta_magic.recording.intercept.function_mode import BackwardPasses, FunctionMode
 from meta_magic.recording.intercept.generator_states import GeneratorStates
-from meta_magic.recording.intercept.kernel_calls import KernelCalls
-from meta_magic.recording.intercept.operator_runner import OperatorRunner
+from meta_magic.recording.intercept.kernel_calls import KernelCalls, OperatorRunner
 from meta_magic.recording.intercept.planned.planned_devices import make_device_contexts
 from meta_magic.recording.intercept.real_tensors.borrowed_modules import BorrowedModules
 from meta_magic.recording.intercept.real_tensors.captured_constants import (

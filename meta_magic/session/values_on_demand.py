@@ -17,9 +17,9 @@ from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
 from meta_magic.recording.as_device.cpu_kernels import (
     lay_out_as,
     make_proxy,
+    match_cpu_strides,
     put_on_meta,
 )
-from meta_magic.recording.as_device.layouts import match_cpu_strides
 from meta_magic.recording.identities.call_sites import TORCH_FILES, describe_function
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen

@@ -1,11 +1,11 @@
 """See what running code does, and hand it to the rows.
 
 ``function_mode`` sees each call of torch's functions, ``dispatch_mode`` each operator:
-a cache hit takes the fast path (``fast_path``), any other call runs its kernel
-(``operator_runner``, ``kernel_calls``). Calls that no mode sees have a file for each
-subject, such as ``initializers`` and ``copies``. ``planned`` replaces functions of
-devices that do not exist here, ``real_tensors`` puts real tensors on meta,
-``libraries`` has the exceptions for other libraries.
+a cache hit takes the fast path, any other call runs its kernel (``kernel_calls``).
+Calls that no mode sees have a file for each subject, such as ``initializers`` and
+``copies``. ``planned`` replaces functions of devices that do not exist here,
+``real_tensors`` puts real tensors on meta, ``libraries`` has the exceptions for other
+libraries.
 
 May import all other rooms of ``recording``, ``errors``, ``torch_private``, ``trace``.
 Read ``dispatch_mode`` first.

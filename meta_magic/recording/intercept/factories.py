@@ -11,10 +11,14 @@ from torch import nn
 
 from meta_magic.recording.identities.call_sites import TORCH, TORCH_FILES
 from meta_magic.recording.identities.device_plan import (
+    CONTEXT,
     META,
+    REAL_FACTORY_FILES,
     DevicePlan,
     find_placement,
     is_home,
+    is_meta_by_name,
+    must_be_real,
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -32,12 +36,6 @@ from meta_magic.recording.intercept.copies import (
 )
 from meta_magic.recording.intercept.higher_order import make_below
 from meta_magic.recording.intercept.libraries import ADOPTED, MAKE_REAL
-from meta_magic.recording.intercept.named_devices import (
-    CONTEXT,
-    REAL_FACTORY_FILES,
-    is_meta_by_name,
-    must_be_real,
-)
 from meta_magic.recording.intercept.real_tensors.capturable import is_capturable
 from meta_magic.recording.intercept.reported_devices import (
     as_fake,

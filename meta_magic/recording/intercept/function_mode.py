@@ -1,4 +1,8 @@
-"""The function mode: makes factories build on meta, and says which call is running."""
+"""The function mode: makes factories build on meta, and says which call is running.
+
+torch removes the mode while it handles a call, so also while ``backward()`` runs.
+Without :class:`BackwardPasses` a hook would make real tensors and could read no values.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -59,9 +63,12 @@ from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import (
     DeviceContext,
     device_constructors,
+    function_mode_stack,
     pop_function_mode,
     push_function_mode,
 )
+from meta_magic.torch_private.replaced import RUN_BACKWARD
+from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.tensor_internals import TAKES_DATA, unravel_below
 
 PIN_MEMORY: Final[Any] = torch.Tensor.pin_memory
@@ -266,3 +273,32 @@ class FunctionMode(DeviceContext):
     def watch_shared_memory(self, _: SharedMemory) -> None:
         """Keep arrays equal to the tensors that share their memory, from now on."""
         self._is_watched = True
+
+
+class BackwardPasses(Replacements):
+    """Keeps the function mode active while autograd runs, within the block.
+
+    Args:
+        dispatch: Sees the operators of autograd itself, too.
+    """
+
+    def __init__(self, functions: FunctionMode, dispatch: DispatchMode) -> None:
+        super().__init__()
+        self._functions = functions
+        self._dispatch = dispatch
+
+    def __enter__(self) -> None:
+        owner, name = RUN_BACKWARD
+        self.replace_here(owner, {name: self._run})
+
+    def _run(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._functions in function_mode_stack():
+            return plain(*args, **kwargs)
+        dispatch = self._dispatch
+        push_function_mode(self._functions)
+        before, dispatch.is_in_backward = dispatch.is_in_backward, True
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            dispatch.is_in_backward = before
+            pop_function_mode()

@@ -2,7 +2,9 @@
 
 Most operators run on meta. Some fail there, or return another result than the device:
 ``torch.histogram`` has no meta kernel, and a convolution has other strides. Others are
-refused by the CPU and not by meta. Read ``KernelCalls.call`` first.
+refused by the CPU and not by meta. :class:`OperatorRunner` decides for each operator
+that is no cache hit whether it runs whole, decomposed, or replaced. Read
+``KernelCalls.call`` first.
 """
 
 from collections.abc import Sequence
@@ -16,20 +18,27 @@ from torch.autograd.graph import increment_version
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
+from meta_magic.recording.as_device.attention import DeviceAttention
 from meta_magic.recording.as_device.corrections import CORRECTIONS, SHORT_KERNELS
-from meta_magic.recording.as_device.cpu_kernels import lay_out_written
-from meta_magic.recording.as_device.layouts import (
+from meta_magic.recording.as_device.cpu_kernels import (
     copy_with_strides,
+    lay_out_written,
     match_cpu_if_needed,
 )
-from meta_magic.recording.as_device.operand_placements import join_placements
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
+from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_carryover import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
-from meta_magic.recording.intercept.mixed_devices import check_devices, explain_mix
+from meta_magic.recording.intercept.constructors import LEGACY, run_legacy
+from meta_magic.recording.intercept.higher_order import has_inside, run_inside
+from meta_magic.recording.intercept.mixed_devices import (
+    check_devices,
+    explain_mix,
+    join_placements,
+)
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
@@ -55,8 +64,16 @@ from meta_magic.recording.signatures.entries import (
     sharing_of_inputs,
 )
 from meta_magic.recording.signatures.operator_keys import Key, has_opaque
-from meta_magic.torch_private.dispatcher import read_scalar
-from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.torch_private.dispatcher import DispatchKey, has_kernel, read_scalar
+from meta_magic.torch_private.modes import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    ExcludeKey,
+    fake_tensor_mode,
+    n_dispatch_modes,
+    pop_dispatch_mode,
+    push_dispatch_mode,
+)
 from meta_magic.trace.options import DeviceName
 
 PAST_TORCH: Final = "a real tensor was written without torch, as by numpy"
@@ -357,3 +374,97 @@ class KernelCalls:
         if isinstance(returned, Tensor) and not returned.is_meta:
             return copy_with_strides(returned, given.args[0])
         return returned
+
+
+MOVE: Final = "aten.to."
+"""Prefix of composite operators that move or cast a tensor."""
+
+
+class OperatorRunner:
+    """Decides how an operator that is no cache hit is run.
+
+    Args:
+        attention: Decomposes operators as a device does.
+        kernels: Runs and records kernels.
+
+    Attributes:
+        checks: Refuses calls whose operands hold values out of range.
+    """
+
+    def __init__(
+        self,
+        sites: CallSites,
+        special: SpecialTensors,
+        attention: DeviceAttention,
+        kernels: KernelCalls,
+    ) -> None:
+        self._sites = sites
+        self._special = special
+        self._attention = attention
+        self.plan = kernels.plan
+        self.checks = kernels.checks
+        self._kernels = kernels
+        self._is_taking_apart = False
+
+    def run(self, mode: Any, call: OperatorCall) -> Any:
+        """Run an operator, and record it or the operators that it runs."""
+        table, key, _, args, kwargs = call
+        func = table.func
+        entry = table.entries.get(key)
+        if entry is not None and entry.is_on_real and is_unwatched():
+            return self._kernels.call_on_real(entry, call)
+        if self._special.is_unrecorded(args, kwargs):
+            return func(*args, **kwargs)
+        returned: Any = NotImplemented
+        if has_inside(func, args):
+            returned = self._special.trace(func, args, kwargs)
+            if returned is NotImplemented:
+                returned = run_inside(mode, func, args, kwargs)
+        is_legacy = func in LEGACY and self._sites.function is None
+        if returned is NotImplemented and is_legacy:
+            returned = run_legacy(mode, func, args, kwargs)
+        if returned is NotImplemented:
+            returned = self._kernels.call(call)
+        if returned is NotImplemented:  # real tensors go to meta first
+            capture = self._kernels.capture.capture_arguments
+            captured = capture(args, table), capture(kwargs, table)
+            returned = mode.__torch_dispatch__(func, (), *captured)
+        return returned
+
+    def is_undivided(self, table: OpTable, args: Args) -> bool:
+        """Whether a composite operator reached this mode undivided.
+
+        Autograd usually divides it before this mode is called. It does not in inference
+        mode, for tensors made there, for parts of such an operator, or below the code
+        of a tensor subclass. In such code only ``.tolist()`` matters, because it moves
+        meta tensors to the CPU. Nested tensors have kernels of their own.
+        """
+        tensors = tensors_in(args)
+        with DisableTorchFunction():
+            if any(tensor.is_nested for tensor in tensors):
+                return False
+            is_off = self._is_taking_apart or torch.is_inference_mode_enabled()
+            if is_off or table.name.startswith(MOVE):
+                return True
+            return any(tensor.is_inference() for tensor in tensors)
+
+    def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
+        """Run the operators that make up an operator, so that the mode sees them.
+
+        torch counts views and writes either in the parts, or around the whole operator,
+        as for ``chunk`` and ``narrow``, but never in both.
+        """
+        is_noted = has_kernel(table.func.name(), DispatchKey.ADInplaceOrView.name)
+        before, self._is_taking_apart = self._is_taking_apart, True
+        push_dispatch_mode(mode)
+        try:
+            with ExcludeKey(DispatchKey.ADInplaceOrView, is_noted):
+                return self._attention.decompose(table.func, args, kwargs)
+        finally:
+            pop_dispatch_mode()
+            self._is_taking_apart = before
+
+
+def is_unwatched() -> bool:
+    """Whether no other mode must see an operator."""
+    return not n_dispatch_modes() and fake_tensor_mode() is None

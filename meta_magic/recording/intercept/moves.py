@@ -7,8 +7,13 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES
-from meta_magic.recording.identities.device_plan import META, DevicePlan, is_home
-from meta_magic.recording.intercept.named_devices import WRITTEN, is_in_cpu_context
+from meta_magic.recording.identities.device_plan import (
+    META,
+    WRITTEN,
+    DevicePlan,
+    is_home,
+    is_in_cpu_context,
+)
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )

@@ -14,6 +14,30 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import meta_magic as mm
 
+__all__ = [
+    "Checkpointed",
+    "Counted",
+    "DataLoader",
+    "Double",
+    "Doubled",
+    "F",
+    "Labeled",
+    "Stateful",
+    "TensorDataset",
+    "Tied",
+    "checkpoint",
+    "copy",
+    "mm",
+    "nn",
+    "np",
+    "pickle",
+    "prune",
+    "random",
+    "reset",
+    "torch",
+    "train",
+]
+
 
 class Tied(nn.Module):
     """Two layers with one weight."""

@@ -5,6 +5,6 @@ small call runs on ``proxy_tensors``; a large call is made smaller (``shrinking`
 is refused then is asked again at its true sizes, in a ``child`` process.
 ``cpu_refusals`` decides which calls of a recording are asked about.
 
-May import ``recording``'s ``identities`` and ``signatures``, ``cpu_kernels`` and
-``layouts`` beside it, ``errors``, ``torch_private``, ``trace``. Read ``oracle`` first.
+May import ``recording``'s ``identities`` and ``signatures``, ``cpu_kernels``
+beside it, ``errors``, ``torch_private``, ``trace``. Read ``oracle`` first.
 """

@@ -16,8 +16,11 @@ import torch
 from torch import Tensor
 
 from meta_magic.errors import MetaMagicError
-from meta_magic.recording.as_device.cpu_kernels import ask_cpu, is_without_kernel
-from meta_magic.recording.as_device.layouts import take_geometries
+from meta_magic.recording.as_device.cpu_kernels import (
+    ask_cpu,
+    is_without_kernel,
+    take_geometries,
+)
 from meta_magic.recording.as_device.oracle.oracle import (
     Oracle,
     Verdict,

@@ -21,8 +21,7 @@ from meta_magic.recording.intercept.planned.gpu_types import (
     find_index,
     find_plan,
 )
-from meta_magic.recording.rows.draws import Draws
-from meta_magic.recording.rows.generator_tokens import ELSEWHERE
+from meta_magic.recording.rows.draws import ELSEWHERE, Draws
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.replaced import Replaceable

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MixedDeviceError
-from meta_magic.recording.as_device.operand_placements import takes_numbers
 from meta_magic.recording.identities.geometries import QUANTIZED
 from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.intercept.mixed_devices import takes_numbers
 from meta_magic.recording.signatures.entries import Kwargs, OpTable
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (

@@ -17,12 +17,15 @@ from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.errors import MetaMagicError, MixedDeviceError
 from meta_magic.recording.identities.call_sites import CallSites
-from meta_magic.recording.identities.device_plan import META, find_placement
+from meta_magic.recording.identities.device_plan import (
+    META,
+    find_placement,
+    is_in_cpu_context,
+)
 from meta_magic.recording.identities.live_versions import plan_positions, read_version
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedDevices, sum_small
 from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.intercept.named_devices import is_in_cpu_context
 from meta_magic.recording.intercept.real_tensors.capturable import (
     READS_REAL,
     MustBorrow,

@@ -6,16 +6,18 @@ import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.recording.as_device import layouts
+from meta_magic.recording.as_device import cpu_kernels
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """The operators of which the CPU was asked for strides."""
-    found, ask = [], layouts.ask_cpu
-    monkeypatch.setattr(layouts, "matching_calls", set())
+    found, ask = [], cpu_kernels.ask_cpu
+    monkeypatch.setattr(cpu_kernels, "matching_calls", set())
     monkeypatch.setattr(
-        layouts, "ask_cpu", lambda func, *given: found.append(func) or ask(func, *given)
+        cpu_kernels,
+        "ask_cpu",
+        lambda func, *given: found.append(func) or ask(func, *given),
     )
     return found
 

@@ -5,7 +5,6 @@ import torch
 
 from meta_magic import record
 from meta_magic.recording.intercept import libraries
-from meta_magic.recording.intercept.libraries import library
 
 
 def grouped_mm_experts_forward(tensor):
@@ -50,5 +49,5 @@ def test_a_storage_that_a_library_read_becomes_a_tensor_of_known_values():
 
 def test_each_library_knows_functions_that_no_other_does():
     known = [it.make_real | it.reported_device for it in libraries.LIBRARIES]
-    assert all(isinstance(it, library.Library) for it in libraries.LIBRARIES)
+    assert all(isinstance(it, libraries.Library) for it in libraries.LIBRARIES)
     assert sum(map(len, known)) == len(libraries.MAKE_REAL | libraries.REPORTED_DEVICE)
