@@ -1,0 +1,193 @@
+"""Wrong programs that run, one a cell; ``# wrong`` marks the line of the mistake.
+
+``import torch, torch.nn as nn, torch.nn.functional as F, math`` stands before each.
+"""
+# ruff: noqa: F821, E501, PGH004
+
+# %% absolute error by hand
+net, x, y = nn.Linear(3, 1), torch.randn(20, 3), torch.randn(20)
+pred = net(x)
+loss = (pred - y).abs().mean()  # wrong
+loss.backward()
+
+# %% accuracy of a column
+logits, y = nn.Linear(6, 3)(torch.randn(10, 6)), torch.randint(0, 3, (10,))
+hits = (logits.argmax(1, keepdim=True) == y).sum()  # wrong
+
+# %% error of an evaluation
+model, inputs, targets = nn.Linear(3, 1), torch.randn(15, 3), torch.randn(15)
+model.eval()
+with torch.no_grad():
+    predicted = model(inputs)
+    rmse = torch.sqrt(torch.mean((predicted - targets) ** 2))  # wrong
+
+
+# %% softmax over queries
+class QueryAttention(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(d, d), nn.Linear(d, d), nn.Linear(d, d)
+
+    def forward(self, x):
+        scores = self.q(x) @ self.k(x).transpose(1, 2) / math.sqrt(x.shape[-1])
+        weights = F.softmax(scores, dim=1)  # wrong
+        return weights @ self.v(x)
+
+
+QueryAttention(8)(torch.randn(2, 6, 8))
+
+
+# %% batch and channels merged
+class Digits(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.pool = nn.Conv2d(1, 16, 5), nn.MaxPool2d(2)
+        self.fc = nn.Linear(8 * 12 * 12, 10)
+
+    def forward(self, x):
+        x = self.pool(F.relu(self.conv(x)))
+        x = x.view(-1, 8 * 12 * 12)  # wrong
+        return self.fc(x)
+
+
+Digits()(torch.randn(4, 1, 28, 28))
+
+# %% no step
+model = nn.Linear(4, 3)
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(torch.randn(8, 4)), torch.randint(0, 3, (8,)))
+    loss.backward()  # wrong
+
+# %% optimizer before the head
+backbone = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 100))
+optimizer = torch.optim.SGD(backbone.parameters(), lr=0.1)  # wrong
+backbone[2] = nn.Linear(8, 3)
+for _ in range(2):
+    optimizer.zero_grad()
+    F.cross_entropy(backbone(torch.randn(5, 6)), torch.randint(0, 3, (5,))).backward()
+    optimizer.step()
+
+# %% schedule before the step
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+for _ in range(2):
+    schedule.step()  # wrong
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).pow(2).mean().backward()
+    optimizer.step()
+
+# %% gradients that add up
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    loss = model(torch.randn(8, 4)).pow(2).mean()
+    loss.backward()
+    optimizer.step()  # wrong
+
+# %% evaluated as trained
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(2):
+    optimizer.zero_grad()
+    F.cross_entropy(model(torch.randn(16, 4)), torch.randint(0, 2, (16,))).backward()
+    optimizer.step()
+with torch.no_grad():
+    right = (model(torch.randn(32, 4)).argmax(1) == torch.randint(0, 2, (32,))).sum()  # wrong
+
+
+# %% steps first by reshape
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.lstm = nn.Embedding(30, 8), nn.LSTM(8, 6)
+
+    def forward(self, ids):
+        batch, steps = ids.shape
+        x = self.embed(ids).reshape(steps, batch, 8)  # wrong
+        return self.lstm(x)[0]
+
+
+Tagger()(torch.randint(0, 30, (3, 7)))
+
+# %% heads not moved back
+b, t, h, d = 2, 6, 4, 8
+q, k, v = (nn.Linear(32, 32)(torch.randn(b, t, 32)).view(b, t, h, d).transpose(1, 2) for _ in range(3))
+weights = (q @ k.transpose(-2, -1) / d**0.5).softmax(-1)
+out = nn.Linear(32, 32)((weights @ v).contiguous().view(b, t, h * d))  # wrong
+
+# %% sigmoid before logits
+model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1), nn.Sigmoid())  # wrong
+loss = nn.BCEWithLogitsLoss()(model(torch.randn(9, 5)).squeeze(1), torch.rand(9).round())
+loss.backward()
+
+# %% rows divided by columns
+scores = torch.rand(8, 8)
+shares = scores / scores.sum(dim=1)  # wrong
+
+
+# %% last of the batch
+class Sentiment(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.out = nn.LSTM(8, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        y, _ = self.rnn(x)
+        return self.out(y[:, -1, :])  # wrong
+
+
+Sentiment()(torch.randn(4, 7, 8))
+
+# %% a cut off term
+encoder, decoder = nn.Linear(6, 2), nn.Linear(2, 6)
+x = torch.randn(8, 6)
+code = encoder(x)
+sparsity = code.abs().mean()
+loss = F.mse_loss(decoder(code), x) + 0.1 * sparsity.detach()  # wrong
+loss.backward()
+
+
+# %% layers in a dictionary
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.heads = {"a": nn.Linear(4, 2), "b": nn.Linear(4, 3)}  # wrong
+
+    def forward(self, x):
+        x = self.first(x)
+        return {name: head(x) for name, head in self.heads.items()}
+
+
+Branches()(torch.randn(5, 4))
+
+# %% logits where logarithms belong
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+loss = F.nll_loss(model(torch.randn(7, 6)), torch.randint(0, 3, (7,)))  # wrong
+loss.backward()
+
+# %% divergence of probabilities
+teacher, student, x = nn.Linear(6, 4), nn.Linear(6, 4), torch.randn(8, 6)
+p, q = teacher(x).softmax(-1).detach(), student(x).softmax(-1)
+loss = F.kl_div(q, p, reduction="batchmean")  # wrong
+loss.backward()
+
+# %% pairs dealt out wrongly
+anchors, others = torch.randn(6, 5), torch.randn(6, 5)
+embedded = nn.Linear(5, 4)(torch.cat([anchors, others]))
+pairs = embedded.reshape(6, 2, 4)  # wrong
+distance = (pairs[:, 0] - pairs[:, 1]).norm(dim=1)
+
+# %% weights of one score
+hidden, query = torch.randn(5, 9, 8), torch.randn(5, 8)
+scores = (hidden * query[:, None]).sum(-1, keepdim=True)
+weights = torch.softmax(scores, dim=-1)  # wrong
+context = (weights * hidden).sum(1)
+
+# %% a loss of two shapes
+pred, target = nn.Linear(4, 1)(torch.randn(12, 4)), torch.randn(12)
+loss = nn.HuberLoss()(pred, target)  # wrong
+loss.backward()
