@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 MARKER: Final = (
-    "meta(as_device=None, limits=..., assume=(), named='plan', check_values=False): "
-    "run the test's function on torch's meta device and record it, as the fixture "
-    "meta_trace does; the arguments are those of meta_magic.record()"
+    "meta(as_device=None, limits=..., assume=(), named='plan', check_values=False, "
+    "check=False): run the test's function on torch's meta device and record it, as "
+    "the fixture meta_trace does; the arguments are those of meta_magic.record()"
 )
 
 
@@ -156,6 +156,16 @@ class MetaTrace:
         found = find_overruns(self.trace, chosen)
         if found:
             raise AssertionError("\n".join(map(str, found)))
+
+    def assert_right(self) -> None:
+        """Fail if the test runs something that is wrong, as ``Trace.wrong`` says."""
+        __tracebackhide__ = True
+        from meta_magic.trace.summary import format_note  # noqa: PLC0415  as above
+
+        found = self.trace.wrong
+        if found:
+            lines = (f"{format_note(note)}\n  why: {note.why}" for note in found)
+            raise AssertionError("\n".join(lines))
 
     def assert_fits(self, device: str) -> None:
         """Fail if the test's peak of memory does not fit a device.

@@ -47,6 +47,7 @@ UP = {
     ("trials.slices", "magic.history"): "a plain cell rests on the shell's cells",
     ("trials.sandbox", "magic.reports"): "a child of a kernel must not speak for it",
     ("trace.trace", "cost.costs"): "Trace.cost, as well",
+    ("trace.trace", "cost.wrong.mistakes"): "Trace.notes and Trace.wrong, as well",
     ("trace.trace", "trials.fit"): "Trace.fit(), as well",
     ("trace.trace", "trials.sweeps"): "Trace.sweep(), as well",
     ("trace.trace", "cost.memory_timeline"): "Trace.memory, as well",

@@ -64,6 +64,7 @@ def read_options(request: Request) -> Options:
             assumed=read_assumptions(settings["assume"]),
             named=read_meaning(settings["named"]),
             check_values=settings["check_values"],
+            is_checked=settings.get("wrong", False),
             is_patient=True,
             world=read_world(settings.get("world"), None, settings.get("per_node")),
         )

@@ -215,6 +215,12 @@ def add_output_options(group: Any) -> None:
         help="report the parameters and buffers that nothing initialized, and those "
         "that hold another kind of values than their constructor gave",
     )
+    add(
+        "--wrong",
+        action="store_true",
+        help="report likely mistakes of programs that run, too, such as a softmax over "
+        "the batch; `# meta: ok` at the end of a line silences it",
+    )
     add("--baseline", metavar="FILE", help="report what changed since FILE was written")
     add("--update", action="store_true", help="write the results to the baseline")
     add("--depth", type=int, default=1, metavar="N", help="levels of modules to show")
@@ -259,6 +265,7 @@ def make_request(
             "named": options.named,
             "assume": options.assume,
             "check_values": options.check_values,
+            "wrong": options.wrong,
             "world": options.world,
             "ranks": options.ranks,
             "per_node": options.per_node,

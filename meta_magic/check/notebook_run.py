@@ -93,6 +93,7 @@ def write_line(request: Request) -> str:
         arguments += ["--per-node", str(settings.get("per_node"))]
     for text in settings["assume"]:
         arguments += ["--assume", text]
+    arguments += ["--check"] * settings.get("wrong", False)
     return " ".join([*arguments, *["--check-values"] * settings["check_values"]])
 
 

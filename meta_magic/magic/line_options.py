@@ -135,6 +135,12 @@ OPTIONS: Final = (
         example="%%meta --check-values",
     ),
     Option(
+        names=("--check",),
+        help="Note likely mistakes of code that runs, too, such as a softmax over the "
+        "batch. A line that ends with `# meta: ok` has no notes.",
+        example="%%meta --check",
+    ),
+    Option(
         names=("--parameters",),
         help="Show parameters and constants in the flow, too.",
         example="%%meta --parameters",

@@ -182,6 +182,7 @@ def read_options(options: Any) -> "Options":
             options.check_values,
             options.is_patient,
             read_world(options.world, options.rank, options.per_node),
+            is_checked=options.check,
         )
     except ValueError as error:
         raise UsageError(f"%%meta: {error}") from None

@@ -1,8 +1,9 @@
-"""Find likely mistakes that raise no error, and note them with their lines.
+"""Find what a user should know of a recording, and note it with its line.
 
-``F.mse_loss(y, x)`` of ``(8, 1)`` and ``(8,)`` runs, and compares each row with each
-column: the trace has a note on that line. All notes are found when a recording ends,
-from its program and from what the recording noticed. Read ``find_notes`` first.
+``self.heads = [nn.Linear(4, 2)]`` runs, and its layers are never trained: the trace has
+a note on that line. These notes are found when a recording ends, from its live modules
+and what it noticed; ``cost/wrong`` finds what follows from the program alone. Read
+``find_notes`` first.
 """
 
 import sys
@@ -16,28 +17,23 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.session.device_notes import find_device_notes
 from meta_magic.session.program_builder import Written, describe_failures
-from meta_magic.torch_private.module_internals import parameters_of
-from meta_magic.trace.calls import OpCall
-from meta_magic.trace.notes import Note
+from meta_magic.session.shown_frames import USERS, home_of
+from meta_magic.torch_private.module_internals import (
+    children_of,
+    is_made,
+    parameters_of,
+    pick_own,
+)
+from meta_magic.trace.notes import Note, sort_notes
 from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.sequences import OpCalls
-from meta_magic.trace.signature import Signature
-from meta_magic.trace.units import format_bytes, format_flops, format_shape
+from meta_magic.trace.units import format_bytes, format_flops
 
 READ: Final = frozenset({"aten._local_scalar_dense.default", "aten._to_copy.default"})
 """Operators whose values are read; of others the size of the result depends on data."""
 
-PAIRWISE: Final = "add sub mul div pow eq ne gt lt ge le"
-BINARY: Final = frozenset(
-    {f"aten.{name}.Tensor" for name in PAIRWISE.split()}
-    | {"aten.maximum.default", "aten.minimum.default", "aten.soft_margin_loss.default"}
-)
-EXPAND: Final = "aten.expand.default"
-FUNCTIONAL: Final = "torch.nn.functional."
-"""The module of the losses that expand their arguments."""
-
-SQUARING: Final = frozenset({"one_hot", "outer", "ger"})
-"""Functions of torch whose purpose is to make a square of a column and a row."""
+PLAIN: Final = frozenset({list, tuple, dict})
+"""Containers in which torch finds no modules."""
 
 
 class Outside(NamedTuple):
@@ -65,16 +61,16 @@ def find_notes(
     found = [
         *diagnostics.notes,
         *(Note(kind="inference", text=t, line=None) for t in written.imports.caveats),
-        *_find_silent_broadcasts(program),
         *_find_evaluated(program),
         *_find_assumed(program),
         *_find_math(program),
         *find_device_notes(program, has_saved=has_saved),
         *_find_untied(written, program),
         *_find_attributes(trees, program),
+        *_find_unregistered(written, program),
         *_find_outside(written, outside),
     ]
-    return tuple(sorted(found, key=lambda n: sys.maxsize if n.line is None else n.line))
+    return sort_notes(found)
 
 
 def _find_outside(written: Written, outside: Outside) -> Iterator[Note]:
@@ -185,52 +181,6 @@ def _find_math(program: Program) -> Iterator[Note]:
         yield Note(kind="attention", text=text, line=line)
 
 
-def _find_silent_broadcasts(program: Program) -> Iterator[Note]:
-    """Yield a note for each line where ``(n, 1)`` and ``(n,)`` made ``(n, n)``."""
-    suspects = {i for i, s in enumerate(program.signatures) if _is_suspect(s)}
-    if not suspects:
-        return
-    ops, lines = OpCalls(program), set()
-    for index, number in enumerate(program.signature_numbers()):
-        call = ops[index] if number in suspects else None
-        if call is None or call.line in lines or call.phase == "backward":
-            continue
-        text = _describe_broadcast(ops, call)
-        if text is not None:
-            lines.add(call.line)
-            yield Note(kind="broadcast", text=text, line=call.line)
-
-
-def _is_suspect(signature: Signature) -> bool:
-    """Whether an operator broadcasts a column with a row, or expands one for a loss."""
-    shapes = [geometry.shape for geometry in signature.inputs]
-    if signature.op == EXPAND:
-        (n, *_) = made = signature.outputs[0].shape or (0,)
-        return n > 1 and made == (n, n) and shapes in ([(n, 1)], [(n,)])
-    if signature.op not in BINARY or len(shapes) < len("ab"):
-        return False
-    row, column = sorted(shapes, key=len)
-    return len(row) == 1 and row[0] > 1 and column == (row[0], 1)
-
-
-def _describe_broadcast(ops: OpCalls, call: OpCall) -> str | None:
-    """Return a sentence on a broadcast that nobody asked for; None if there is none."""
-    name, function = call.op, call.function or ""
-    given, n = list(call.inputs), call.inputs[0].shape[0]
-    if call.op == EXPAND:  # a loss expands both of its arguments, one after the other
-        if not function.startswith(FUNCTIONAL):
-            return None
-        other = ops[min(call.index + 1, len(ops) - 1)]
-        given += other.inputs
-        if other.op != EXPAND or {t.shape for t in given} != {(n,), (n, 1)}:
-            return None
-        name = function
-    elif function.rpartition(".")[2] in SQUARING:
-        return None
-    left, right = (format_shape(tensor.shape) for tensor in given)
-    return f"{name} broadcast {left} with {right} to ({n}, {n}): a column and a row"
-
-
 # Modules
 
 
@@ -276,6 +226,65 @@ def _find_attributes(trees: Sequence[Tree], program: Program) -> Iterator[Note]:
                 "buffer: it will not move with the module (register_buffer would)",
                 line=_find_line(storage, program),
             )
+
+
+def _find_unregistered(written: Written, program: Program) -> Iterator[Note]:
+    """Yield a note for each plain container with layers that a module does not hold."""
+    live = [module for _, module in written.numbers.live() if is_made(module)]
+    suspects = [(m, *pair) for m in live for pair in _list_containers(m)]
+    if not suspects:
+        return
+    held = {id(child) for module in live for child in children_of(module).values()}
+    held |= {id(p) for module in live for p in parameters_of(module).values()}
+    for module, name, items in suspects:
+        loose = [item for item in items if id(item) not in held]
+        storages = [*filter(None, (_find_trained(item, written) for item in loose))]
+        if not storages:
+            continue
+        kind = type(vars(module)[name]).__name__
+        one = type(loose[0]).__name__
+        better = "Parameter" if isinstance(loose[0], nn.Parameter) else "Module"
+        better += "Dict" if kind == "dict" else "List"
+        yield Note(
+            kind="unregistered",
+            text=f"{type(module).__name__}.{name} is a plain {kind} of {one}: "
+            f"parameters() does not have them, so that no optimizer steps them and no "
+            f"state_dict has them (nn.{better} would)",
+            line=_find_line(storages[0], program),
+        )
+
+
+def _list_containers(
+    module: nn.Module,
+) -> Iterator[tuple[str, list[nn.Module | nn.Parameter]]]:
+    """Yield the plain containers of a user's module, with the layers in them.
+
+    A list or tuple of one module is left out: so is a module hidden on purpose.
+    """
+    own = getattr(sys.modules.get(type(module).__module__), "__file__", None)
+    if own is not None and home_of(own) != USERS:
+        return
+    held = vars(module)
+    for name in pick_own(tuple(held)):
+        value = held[name]
+        if type(value) not in PLAIN:
+            continue
+        items = [*value.values()] if isinstance(value, dict) else [*value]
+        layers = [one for one in items if isinstance(one, nn.Module | nn.Parameter)]
+        is_hidden = not isinstance(value, dict) and len(items) == 1
+        if layers and not (is_hidden and isinstance(layers[0], nn.Module)):
+            yield name, layers
+
+
+def _find_trained(item: nn.Module | nn.Parameter, written: Written) -> int | None:
+    """Return the storage of a parameter that is to be trained, if there is one."""
+    own = [item] if isinstance(item, nn.Parameter) else item.parameters()
+    for parameter in own:
+        if parameter.requires_grad and not nn.parameter.is_lazy(parameter):
+            return written.registry.storage_by_tensor[
+                written.registry.read(parameter)[0]
+            ]
+    return None
 
 
 def _find_line(storage: int, program: Program) -> int | None:

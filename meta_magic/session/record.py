@@ -55,6 +55,8 @@ class record:  # noqa: N801  a context manager is named as a function
             ``limits``, so that wrong ones are refused as on the CPU. Those from outside
             of the block, and numbers that it made within known bounds, are checked
             anyway.
+        check: Whether ``trace.notes`` has likely mistakes of programs that run, too,
+            such as a softmax over the batch. A line with ``# meta: ok`` has none.
         cache: Whether a call whose signature was seen before skips torch's meta kernel.
             ``False`` runs every kernel, for checking.
         world: Number of processes of the world of which the block is recorded as one;
@@ -82,6 +84,7 @@ class record:  # noqa: N801  a context manager is named as a function
         assume: str | Sequence[str] = (),
         named: str = "plan",
         check_values: bool = False,
+        check: bool = False,
         world: int | None = None,
         rank: int | None = None,
         per_node: int | None = None,
@@ -93,6 +96,7 @@ class record:  # noqa: N801  a context manager is named as a function
             assume=assume,
             named=named,
             check_values=check_values,
+            check=check,
         )._replace(world=read_world(world, rank, per_node))
         self._handle = TraceHandle()
 
@@ -136,6 +140,7 @@ def read_options(
     assume: str | Sequence[str] = (),
     named: str = "plan",
     check_values: bool = False,
+    check: bool = False,
 ) -> Options:
     """Return the user's options, given the arguments of :class:`record`."""
     device, n_devices = read_device(as_device)
@@ -147,6 +152,7 @@ def read_options(
         named=read_meaning(named),
         n_devices=n_devices,
         check_values=check_values,
+        is_checked=check,
     )
 
 

@@ -116,7 +116,7 @@ class Recording:
         self._programs = ProgramBuilder(write, options.device)
         self._real_memory = RealMemory(write.sites, write.diagnostics)
         self._threads, self._tasks = ThreadWatch(), TaskWatch()
-        self._world = options.world
+        self._world, self._is_checked = options.world, options.is_checked
         self._plan = DevicePlan(
             write.registry, write.sites, options, write.diagnostics.note
         )
@@ -265,7 +265,7 @@ class Recording:
         trace = Trace(
             program=program,
             modules=tuple(tree.node for tree in trees),
-            notes=find_notes(write, program, trees, outside),
+            recorded_notes=find_notes(write, program, trees, outside),
             error=None if error is None else describe_error(error),
             nbytes_real=self._real_memory.nbytes,
             seconds=seconds,
@@ -274,6 +274,7 @@ class Recording:
             roots=tuple(None if root is None else weakref.ref(root) for root in roots),
             failed=find_failed_call(error, self._modes, write.registry, self._borrowed),
             world=self._world,
+            is_checked=self._is_checked,
         )
         keep_origin(write, program, trees, module_by_number, modules_in(namespace))
         self._values.keep_for_later(program)

@@ -1,10 +1,18 @@
 """What a trace has besides its calls: notes for the user, and the cell's source."""
 
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal, TypeAlias
+
+Severity: TypeAlias = Literal["certain", "likely"]
+"""How sure a note is; likely ones are there where they are asked for."""
 
 FAILS: Final = "fails"
 """The kind of notes on calls that would raise on the device that the code names."""
+
+MISTAKES: Final = frozenset({"attribute", "unregistered", "untied"})
+"""Kinds of notes on mistakes that only the live modules show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +40,10 @@ class Note:
         kind: Short name of the rule, such as ``broadcast``.
         text: One line, without the line number.
         line: Line of the cell, or None.
+        severity: How sure it is.
+        lines: Other lines of the cell that belong to it, in order: where a module was
+            built, or an operand made.
+        why: The evidence, one line; "" where the text says it all.
 
     Example:
         >>> with record() as trace:
@@ -43,3 +55,12 @@ class Note:
     kind: str
     text: str
     line: int | None
+    severity: Severity = "certain"
+    lines: tuple[int, ...] = ()
+    why: str = ""
+
+
+def sort_notes(notes: Iterable[Note]) -> tuple[Note, ...]:
+    """Return notes in order of line, those without one last."""
+    last = sys.maxsize
+    return tuple(sorted(notes, key=lambda n: last if n.line is None else n.line))

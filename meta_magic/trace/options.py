@@ -94,6 +94,7 @@ class Options(NamedTuple):
             process.
         peers: The processes that are recorded at the same time; None if only this one
             is.
+        is_checked: Whether likely mistakes are noted, too.
     """
 
     cache: bool = True
@@ -106,6 +107,7 @@ class Options(NamedTuple):
     is_patient: bool = False
     world: World | None = None
     peers: Peers | None = None
+    is_checked: bool = False
 
 
 def read_device(name: str | None) -> tuple[DeviceName, int | None]:

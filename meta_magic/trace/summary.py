@@ -5,6 +5,7 @@ line that says where: ``h.0.proj: Linear(2304 -> 768) got (4, 512, 3072) at line
 Read ``format_summary`` first.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -118,7 +119,15 @@ def format_raised(call: "OpCall") -> str:
 def format_note(note: "Note") -> str:
     """Return one note on one line."""
     where = f"line {note.line}: " if note.line else ""
-    return f"note: {where}{note.text}"
+    return f"note: {where}{note.text}{describe_others(note)}"
+
+
+def describe_others(note: "Note") -> str:
+    """Return the other lines of a note that its text does not name; "" for none."""
+    named = {*map(int, re.findall(r"\bline (\d+)", note.text))}
+    lines = [str(line) for line in note.lines if line not in named]
+    word = "line" if len(lines) == 1 else "lines"
+    return f" (see {word} {', '.join(lines)})" if lines else ""
 
 
 def format_lines(

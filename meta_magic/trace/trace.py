@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.modules import ModuleNode
-from meta_magic.trace.notes import CellSource, Note
+from meta_magic.trace.notes import MISTAKES, CellSource, Note, sort_notes
 from meta_magic.trace.program import Program
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.sent import SentCalls, list_sent
@@ -53,7 +53,7 @@ class Trace:
     Attributes:
         program: The operator and module calls in compact form.
         modules: The module trees that were built or called, in order of appearance.
-        notes: Notes for the user, in order of line.
+        recorded_notes: Notes of what the recording noticed, in order of line.
         error: ``ExceptionName: message`` if the block raised, else None. If a call of
             torch raised it, the last of ``ops`` is that call and has ``raised``.
         error_line: Line of the cell that raised, or None.
@@ -66,6 +66,7 @@ class Trace:
         failed: The call of the user's code that raised; neither compared nor pickled.
         world: The world that the block was recorded for, with its own rank; None for a
             block of one process.
+        is_checked: Whether ``notes`` has likely mistakes, too.
 
     Example:
         >>> with record() as trace:
@@ -76,7 +77,7 @@ class Trace:
 
     program: Program
     modules: tuple[ModuleNode, ...]
-    notes: tuple[Note, ...]
+    recorded_notes: tuple[Note, ...]
     error: str | None
     nbytes_real: int
     seconds: float = field(compare=False)
@@ -88,6 +89,7 @@ class Trace:
     rerun: Rerun | None = field(default=None, compare=False, repr=False)
     failed: FailedCall | None = field(default=None, compare=False, repr=False)
     world: World | None = None
+    is_checked: bool = False
 
     def __getstate__(self) -> dict[str, object]:
         # Without cached properties, and without references to live objects.
@@ -98,6 +100,43 @@ class Trace:
     def source(self) -> str:
         """The cell as written, or "" outside of IPython."""
         return self.cell.text
+
+    @cached_property
+    def notes(self) -> tuple[Note, ...]:
+        """Notes for the user, in order of line, those without one last.
+
+        What the recording noticed, and programs that run and are wrong: certain ones,
+        and with ``record(check=True)`` likely ones.
+
+        Example:
+            >>> import meta_magic, torch
+            >>> with meta_magic.record() as trace:
+            ...     error = torch.ones(8, 1) - torch.ones(8)
+            >>> trace.notes[0].kind, trace.notes[0].line
+            ('broadcast', 2)
+        """
+        from meta_magic.cost.wrong.mistakes import find_wrong  # noqa: PLC0415
+
+        found = find_wrong(self, has_likely=self.is_checked)
+        return sort_notes((*self.recorded_notes, *found))
+
+    @cached_property
+    def wrong(self) -> tuple[Note, ...]:
+        """What runs and is wrong, in order of line: certain and likely mistakes.
+
+        A comment ``# meta: ok`` at the end of a line silences it.
+
+        Example:
+            >>> import meta_magic, torch
+            >>> with meta_magic.record() as trace:
+            ...     x = torch.ones(4, 8, 8, 3).view(4, 3, 8, 8)
+            >>> trace.wrong[0].kind, trace.wrong[0].severity
+            ('mixed', 'likely')
+        """
+        from meta_magic.cost.wrong.mistakes import find_wrong  # noqa: PLC0415
+
+        mistakes = [note for note in self.recorded_notes if note.kind in MISTAKES]
+        return sort_notes((*mistakes, *find_wrong(self)))
 
     @property
     def is_empty(self) -> bool:

@@ -15,6 +15,7 @@ from meta_magic.trace.summary import (
     MAX_SIBLINGS,
     Formats,
     describe_failure,
+    describe_others,
     format_cells,
     format_headline,
     format_summary,
@@ -97,7 +98,10 @@ def list_headings() -> list[str]:
 def render_note(note: "Note") -> str:
     """Return one note as a list item."""
     where = f"line {note.line}: " if note.line else ""
-    return f"<li>{escape(where + note.text)}</li>"
+    text = escape(where + note.text + describe_others(note))
+    if not note.why:
+        return f"<li>{text}</li>"
+    return f"<li><details><summary>{text}</summary>{escape(note.why)}</details></li>"
 
 
 def render_list(

@@ -30,7 +30,11 @@ from meta_magic.trace.derived_facts import first_operators
 from meta_magic.trace.modules import ModuleNode, at_any_depth
 from meta_magic.trace.program import MODULE_HEADER
 from meta_magic.trace.signature import CallSite, Geometry, Signature, SourcePosition
-from meta_magic.trace.summary import describe_failure, format_headline
+from meta_magic.trace.summary import (
+    describe_failure,
+    describe_others,
+    format_headline,
+)
 from meta_magic.view.details_payload import (
     columns_payload,
     details_payload,
@@ -103,7 +107,12 @@ class Payload:
             },
             "texts": [*find_texts(program, trace.cell.file)],
             "notes": [
-                {"text": note.text, "line": note.line or 0} for note in trace.notes
+                {
+                    "text": note.text + describe_others(note),
+                    "line": note.line or 0,
+                    "why": note.why,
+                }
+                for note in trace.notes
             ],
             "nbytes_by_dtype": count_nbytes(trace.modules),
             "modules": [

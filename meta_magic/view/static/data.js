@@ -110,7 +110,7 @@ export class TraceView {
   /** As of a `SourceText`. @type {number[][]} */ tokens;
   /** The cell's file, and the line of it at which `source` begins. @type {Cell} */ cell;
   /** Earlier cells, and functions of the user's files. @type {SourceText[]} */ texts;
-  /** @type {{text: string, line: number}[]} */ notes;
+  /** @type {{text: string, line: number, why: string}[]} */ notes;
   /** @type {Record<string, number>} */ nbytes_by_dtype;
   /** @type {Module[]} */ modules;
   /** The texts that columns have for some operators. @type {Record<string, string>[]} */ notes_of_op;

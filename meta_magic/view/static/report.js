@@ -65,11 +65,12 @@ const explain_line = (line) => split_line(line).flatMap((part, i) => [
 function make_header({ failure, headline, nbytes_by_dtype, error, error_line, notes }, why, show_line) {
   const dtypes = Object.entries(nbytes_by_dtype).map(([dtype, nbytes]) =>
     `${dtype} ${format_bytes(nbytes)}`);
-  const stop = { text: `stopped by ${error}`, line: error_line };
+  const stop = { text: `stopped by ${error}`, line: error_line, why: "" };
   const items = [...error ? [stop] : [], ...notes].map((note) => {
-    const { text, line } = note;
+    const { text, line, why: evidence } = note;
     const words = line ? [make_line_link(line, show_line), `: ${text}`] : [text];
-    return make("li", { class: note === stop && "mm-danger" }, ...words);
+    const body = evidence ? [make("details", {}, make("summary", {}, ...words), evidence)] : words;
+    return make("li", { class: note === stop && "mm-danger" }, ...body);
   });
   // Not the banner of the page, which a header would be.
   return make("header", { class: "mm-header", role: "group", "aria-label": "Summary" },

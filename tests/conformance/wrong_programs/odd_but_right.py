@@ -2,7 +2,8 @@
 
 ``import torch, torch.nn as nn, torch.nn.functional as F, math`` stands before each.
 """
-# ruff: noqa: F821, E501, PGH004
+# ruff: noqa: B905, E501, F821, RUF059, RUF100
+# fmt: off
 
 # %% outer product
 x, y = torch.randn(7), torch.randn(7)

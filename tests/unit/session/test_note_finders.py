@@ -51,8 +51,9 @@ def test_a_loss_of_a_column_and_a_row_is_noted(name, is_turned):
     with record() as trace:
         LOSSES[name](*(reversed(given) if is_turned else given))
     (note,) = trace.notes
-    assert (note.kind, note.line) == ("broadcast", trace.ops[-1].line)
-    assert note.text.endswith("to (66, 66): a column and a row")
+    assert note.kind in {"loss size", "broadcast"}
+    assert note.line == trace.ops[-1].line
+    assert " to (66, 66): " in note.text
     assert "(66, 1)" in note.text
     assert "(66,)" in note.text
 

@@ -1,0 +1,262 @@
+"""The calls of a program with what rules ask of them, and the mistakes of rules.
+
+Read :class:`Flow` first.
+"""
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from linecache import getlines
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from meta_magic.cost.advice.evidence import LIBRARIES
+from meta_magic.cost.wrong.axes import Axes
+from meta_magic.cost.wrong.read_calls import Call
+from meta_magic.trace.program import HEADER
+from meta_magic.trace.sequences import ModuleCalls, call_of
+
+if TYPE_CHECKING:
+    from meta_magic.trace.calls import ModuleCall
+    from meta_magic.trace.modules import ModuleNode
+    from meta_magic.trace.program import Program
+    from meta_magic.trace.signature import CallSite
+
+
+def name_set(text: str) -> frozenset[str]:
+    """Return the words of a text."""
+    return frozenset(text.split())
+
+
+VIEWS: Final = name_set(
+    "view unsafe_view unsqueeze squeeze transpose permute t alias detach expand slice "
+    "select clone to_copy contiguous"
+)
+"""Operators whose results are elements of their operand."""
+
+STOPPED: Final = -1
+"""The number of the call that made a tensor from outside of the block."""
+
+
+class Mistake(NamedTuple):
+    """A mistake that a rule finds.
+
+    Attributes:
+        call: The call at whose line the mistake shows.
+        text: One line: what happens, and what to write.
+        why: The evidence, one line.
+        others: Other calls that belong to it: where an operand was made.
+        line: A line of the cell instead of that of the call; None for that.
+        lines: Further lines of the cell.
+    """
+
+    call: "Call"
+    text: str
+    why: str
+    others: tuple["Call", ...] = ()
+    line: int | None = None
+    lines: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """The calls of a program, and its modules.
+
+    Attributes:
+        program: The program.
+        modules: Its module trees.
+        is_everything_own: Whether code of libraries counts as the user's own.
+        calls: All calls.
+        axes: Which dimensions are one.
+        read_by: For each tensor the calls that read it.
+    """
+
+    program: "Program"
+    modules: "tuple[ModuleNode, ...]"
+    is_everything_own: bool = False
+    calls: list[Call] = field(default_factory=list)
+    axes: Axes = field(default_factory=Axes)
+    read_by: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        for call in self._read():
+            self.calls.append(call)
+            for tensor in call.inputs:
+                self.read_by[tensor].append(call.index)
+            if call.phase in {"forward", "other"}:
+                self.axes.step(call)
+
+    def _read(self) -> Iterator[Call]:
+        program, last = self.program, dict[int, int]()
+        words = memoryview(program.words).cast("I")
+        sites = [None, *program.call_sites]
+        functions = [(s.function or "").rpartition(".")[2] if s else "" for s in sites]
+        own = [s is not None and self._is_own(s) for s in sites]
+        facts = [(read_name(s.op), dict(s.arguments)) for s in program.signatures]
+        offsets = program.offsets
+        for index in range(program.n_calls):
+            offset = offsets[index]
+            number, at, module_word = words[offset : offset + 3].tolist()
+            signature = program.signatures[number]
+            middle = offset + HEADER + len(signature.inputs)
+            inputs = words[offset + HEADER : middle].tolist()
+            outputs = words[middle : offsets[index + 1]].tolist()
+            makers = [last.get(tensor, STOPPED) for tensor in inputs]
+            for written in signature.writes:
+                last[inputs[written]] = index
+            for tensor in outputs:
+                last[tensor] = index
+            yield Call(
+                index,
+                signature,
+                *facts[number],
+                sites[at],
+                functions[at],
+                inputs,
+                outputs,
+                makers,
+                call_of(module_word),
+                own[at],
+            )
+
+    def _is_own(self, site: "CallSite") -> bool:
+        if self.is_everything_own:
+            return True
+        return site.position is not None and is_own_file(site.position.file)
+
+    @cached_property
+    def by_name(self) -> dict[str, list[Call]]:
+        """The calls of the forward, by the operator's name."""
+        found: dict[str, list[Call]] = defaultdict(list)
+        for call in self.calls:
+            if call.phase in {"forward", "other"}:
+                found[call.name].append(call)
+        return found
+
+    def named(self, names: Collection[str]) -> list[Call]:
+        """Return the calls of some operators in the forward, in order."""
+        found = [call for name in names for call in self.by_name.get(name, ())]
+        return sorted(found, key=lambda call: call.index)
+
+    def maker(self, call: Call, operand: int) -> Call | None:
+        """Return the call that made an operand; None for one from outside."""
+        index = call.makers[operand] if operand < len(call.makers) else STOPPED
+        return None if index == STOPPED else self.calls[index]
+
+    def origin(
+        self, call: Call, operand: int, is_passed: Callable[[Call], bool]
+    ) -> Call | None:
+        """Return the call that made an operand, before the calls that hand it on.
+
+        Args:
+            call: The call that reads it.
+            operand: Its index.
+            is_passed: Whether a call hands its first operand on.
+        """
+        made = self.maker(call, operand)
+        while made is not None and is_passed(made):
+            if not made.inputs:
+                break
+            made = self.maker(made, 0)
+        is_followed = made is None or made.axes or not made.inputs
+        return made if is_followed else None
+
+    @cached_property
+    def module_calls(self) -> "list[ModuleCall]":
+        """The module calls."""
+        return [*ModuleCalls(self.program)]
+
+    @cached_property
+    def nodes(self) -> "dict[tuple[int, str], ModuleNode]":
+        """The modules by root and name."""
+        return {
+            (number, node.fqn): node
+            for number, root in enumerate(self.modules)
+            for node in root.walk()
+        }
+
+    @cached_property
+    def differentiated(self) -> set[int]:
+        """The calls that autograd can go back through."""
+        data = np.frombuffer(self.program.facts.differentiated, np.uint32)
+        return {*data.tolist()}
+
+    def _is_torchs(self, module_call: int) -> bool:
+        """Whether a module that was called is of a class of torch."""
+        within = self.module_calls[module_call]
+        if within.root is None or within.module is None:
+            return False
+        node = self.nodes.get((within.root, within.module))
+        definition = None if node is None else node.definition
+        return definition is not None and definition.path.startswith("torch.nn.")
+
+    def find_built(self, call: Call) -> int | None:
+        """Return the line at which the module of a call is built, if it is clear.
+
+        A module such as ``nn.Softmax`` runs no operator while it is built: the line is
+        looked up in the source, by the name of the class, then by that of the module.
+        """
+        if call.module_call is None or call.site is None or call.site.position is None:
+            return None
+        if not self._is_torchs(call.module_call):
+            return None
+        within, position = self.module_calls[call.module_call], call.site.position
+        name = within.class_name.rpartition(".")[2]
+        attribute = (within.module or "").rpartition(".")[2]
+        found = [
+            (node.lineno, names)
+            for node, names in list_built(position.file)
+            if name_of(node.func) == name
+        ]
+        if len(found) > 1:
+            found = [(line, names) for line, names in found if attribute in names]
+        if len(found) != 1:
+            return None
+        return found[0][0] + (call.line or position.line) - position.line
+
+
+@cache
+def list_built(file: str) -> list[tuple[ast.Call, set[str]]]:
+    """Return the calls in a file, each with the names that its result gets."""
+    try:
+        tree = ast.parse("".join(getlines(file)))
+    except (SyntaxError, ValueError):
+        return []
+    names: dict[int, set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            targets = {name_of(target) for target in node.targets}
+            names.update((id(part), targets) for part in ast.walk(node.value))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [(node, names.get(id(node), set())) for node in nodes]
+
+
+def name_of(node: ast.expr) -> str:
+    """Return the last part of a name such as ``nn.Softmax``; "" for other code."""
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def read_name(op: str) -> str:
+    """Return an operator's name without namespace, overload and first underscore."""
+    return op.partition(".")[2].partition(".")[0].removeprefix("_")
+
+
+def is_own_file(file: str) -> bool:
+    """Whether a file is the user's own."""
+    return not LIBRARIES & {*PurePath(file).parts}
+
+
+def is_view(call: Call) -> bool:
+    """Whether the result of a call is elements of its first operand."""
+    return call.name in VIEWS
+
+
+def is_dropout(call: Call) -> bool:
+    """Whether a call multiplies by the mask of a dropout."""
+    return call.name == "native_dropout" or (
+        call.function == "dropout" and call.name in {"mul", "div"}
+    )

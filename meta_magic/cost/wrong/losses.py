@@ -1,0 +1,248 @@
+"""Rules about losses: operands of two shapes, probabilities for logits, lost terms.
+
+Each yields mistakes on the calls of a ``Flow``; ``mistakes`` says how sure each is.
+"""
+
+from collections.abc import Iterator
+from math import prod
+from typing import TYPE_CHECKING, Final
+
+from meta_magic.cost.wrong.flow import STOPPED, Flow, Mistake, is_view, name_set
+from meta_magic.cost.wrong.read_calls import Call
+from meta_magic.trace.units import format_shape
+
+if TYPE_CHECKING:
+    from meta_magic.cost.wrong.read_calls import Shape
+
+FUNCTIONAL: Final = "torch.nn.functional."
+"""The module of the losses that expand their arguments."""
+
+PAIRWISE: Final = name_set(
+    "add sub mul div pow eq ne gt lt ge le maximum minimum rsub soft_margin_loss"
+)
+"""Operators of two tensors, element by element."""
+
+SQUARING: Final = name_set(
+    "one_hot outer ger einsum cdist tril triu meshgrid cov corrcoef vander"
+)
+"""Functions of torch whose purpose is to make a square of a column and a row."""
+
+MAX_BACK: Final = 12
+"""How many calls back the maker of an operand is looked for."""
+
+SOFT: Final = {"softmax": "softmax", "sigmoid": "sigmoid"}
+LINEAR: Final = name_set("addmm mm bmm convolution mkldnn_convolution relu")
+
+
+def find_loss_sizes(flow: Flow) -> Iterator[Mistake]:
+    """Yield where a loss of torch expands its operands to each other."""
+    last = STOPPED
+    for call in flow.named(("expand",)):
+        name = "" if call.site is None else call.site.function or ""
+        is_loss = call.function.endswith("loss") and name.startswith(FUNCTIONAL)
+        if not is_loss or call.shapes[0] == call.made_shapes[0] or call.index == last:
+            continue
+        operands = find_operands(flow, call)
+        if len(operands) < len("ab") or 1 in [prod(shape) for shape, _ in operands]:
+            continue  # a loss to one number is meant
+        last = call.index + 1  # the other operand may be expanded, too
+        first, second = (format_shape(shape) for shape, _ in operands)
+        large = max(operands, key=lambda one: prod(one[0]))
+        yield Mistake(
+            call,
+            f"{call.function} broadcast {first} with {second} to "
+            f"{format_shape(call.made_shapes[0])}: give both one shape",
+            "each element is compared with several of the other tensor: "
+            + ", ".join(describe_maker(*one) for one in operands),
+            tuple(find_widened(flow, *large)),
+        )
+
+
+def find_operands(flow: Flow, expand: Call) -> "list[tuple[Shape, Call | None]]":
+    """Return the shapes of a loss's two operands, each with the call that made it."""
+    later = flow.calls[expand.index + 1 : expand.index + 3]
+    loss = next((c for c in later if c.name != "expand" and len(c.inputs) > 1), None)
+    if loss is None or loss.site is not expand.site:
+        return []
+    found = []
+    for operand in (0, 1):
+        call, shape = flow.maker(loss, operand), loss.shapes[operand]
+        if call is not None and call.name == "expand" and call.site is expand.site:
+            shape, call = call.shapes[0], flow.maker(call, 0)
+        found.append((shape, call))
+    return found
+
+
+def describe_maker(shape: "Shape", call: Call | None) -> str:
+    """Return a shape, and the line that made its tensor."""
+    is_known = call is not None and call.line
+    return format_shape(shape) + (f" of line {call.line}" if call and is_known else "")
+
+
+def find_widened(flow: Flow, shape: "Shape", call: Call | None) -> Iterator[Call]:
+    """Yield the makers of a tensor, back to where its shape came from."""
+    for _ in range(MAX_BACK):
+        if call is None or shape not in call.made_shapes:
+            return
+        if call.is_own:
+            yield call
+        same = [k for k, one in enumerate(call.shapes) if one == shape]
+        call = flow.maker(call, same[0]) if same else None
+
+
+def find_broadcasts(flow: Flow) -> Iterator[Mistake]:
+    """Yield broadcasts of a column with a row, ``(n, 1)`` and ``(n,)``, unasked."""
+    for call in flow.named(PAIRWISE):
+        shapes = call.shapes
+        if not call.is_own or len(shapes) != len("ab") or call.function in SQUARING:
+            continue
+        one, other = shapes
+        if len(one) == len(other) or not is_column_and_row(one, other):
+            continue
+        if is_pairs(flow, call):
+            continue
+        yield Mistake(
+            call,
+            f"{call.label} broadcast {format_shape(one)} with {format_shape(other)} to "
+            f"{format_shape(call.made_shapes[0])}: a column and a row",
+            "the sizes are the same and not aligned: squeeze one of them, or write "
+            "None where a dimension is meant",
+            tuple(m for k in (0, 1) if (m := flow.maker(call, k)) is not None),
+        )
+
+
+def is_column_and_row(one: "Shape", other: "Shape") -> bool:
+    """Whether two shapes have the same sizes but ones, and broadcast to more."""
+    long, short = (one, other) if len(one) > len(other) else (other, one)
+    sizes = [n for n in long if n != 1]
+    if not sizes or sizes != [n for n in short if n != 1]:
+        return False
+    padded = (*[1] * (len(long) - len(short)), *short)
+    made = prod([max(pair) for pair in zip(long, padded, strict=True)])
+    return made > prod(sizes)
+
+
+def is_pairs(flow: Flow, call: Call) -> bool:
+    """Whether a column is broadcast with a row on purpose.
+
+    The dimension of size one was asked for on the same line; or anywhere, and the
+    operands are functions of one tensor, or are multiplied: an outer product. Or one of
+    two equal reductions keeps its dimensions, and the other does not.
+    """
+    makers = [flow.maker(call, operand) for operand in (0, 1)]
+    if all(made is not None and "dim" in made.arguments for made in makers):
+        names = {made.name for made in makers if made is not None}
+        kept = {made.arguments.get("keepdim", False) for made in makers if made}
+        if len(names) == 1 and len(kept) > 1:
+            return True
+    (first, first_asked), (second, second_asked) = (
+        find_root(flow, call, operand) for operand in (0, 1)
+    )
+    asked = first_asked | second_asked
+    is_other = first != second and call.name not in {"mul", "pow"}
+    return bool(asked) and (not is_other or call.line in asked)
+
+
+def find_root(flow: Flow, call: Call, operand: int) -> tuple[object, set[int | None]]:
+    """Return what an operand is a view of, and the lines that asked for a one."""
+    made, asked = flow.maker(call, operand), set[int | None]()
+    tensor = call.inputs[operand]
+    while made is not None and is_view(made) and made.inputs:
+        is_given = made.is_own and made.name in {"unsqueeze", "view", "unsafe_view"}
+        if is_given and made.made_shapes[0].count(1) > made.shapes[0].count(1):
+            asked.add(made.line)
+        tensor = made.inputs[0]
+        made = flow.maker(made, 0)
+    if made is not None and made.function in {"arange", "linspace"}:
+        return (made.function, made.made_shapes[0]), asked  # equal numbers
+    return tensor if made is None else made.index, asked
+
+
+def find_doubled(flow: Flow) -> Iterator[Mistake]:
+    """Yield where probabilities reach a loss that makes them of logits itself."""
+    for call in flow.named(("log_softmax", "binary_cross_entropy_with_logits")):
+        if call.name == "log_softmax" and "cross_entropy" not in call.function:
+            continue
+        own = "softmax" if call.name == "log_softmax" else "sigmoid"
+        yield from find_soft(flow, call, 0, f"which has a {own} of its own")
+    for call in flow.named(("nll_loss_forward", "nll_loss2d_forward")):
+        if call.function.startswith("nll_loss"):
+            yield from find_soft(flow, call, 0, "which wants logarithms")
+    for call in flow.named(("mul",)):
+        if call.function == "kl_div" and len(call.inputs) > 1:
+            yield from find_soft(flow, call, 1, "whose input is to be logarithms")
+
+
+def find_soft(flow: Flow, call: Call, operand: int, what: str) -> Iterator[Mistake]:
+    """Yield a mistake if an operand of a loss is the result of a softmax or sigmoid."""
+    made = flow.origin(call, operand, is_handed_on)
+    name = None if made is None else SOFT.get(made.name)
+    if made is None or name is None or not (made.is_own or call.is_own):
+        return
+    if name == "sigmoid" and call.name == "log_softmax":
+        return  # scores between 0 and 1 may be meant
+    where = f" (line {call.line})" if call.line != made.line else ""
+    yield Mistake(
+        made,
+        f"{name} before {call.label}{where}, {what}: leave the {name} out",
+        "the loss is computed of probabilities as if they were logits"
+        if "own" in what
+        else "the loss is computed of probabilities: log_softmax gives logarithms",
+        (call,),
+        line=flow.find_built(made),
+    )
+
+
+def is_handed_on(call: Call) -> bool:
+    """Whether a call selects or moves elements of its first operand."""
+    return is_view(call) or call.name in {"index", "gather", "index_select", "unbind"}
+
+
+def find_raw_scores(flow: Flow) -> Iterator[Mistake]:
+    """Yield where ``nll_loss`` gets the results of a layer, which are no logarithms."""
+    for call in flow.named(("nll_loss_forward", "nll_loss2d_forward")):
+        if not call.function.startswith("nll_loss") or not call.is_own:
+            continue
+        made = flow.origin(call, 0, is_handed_on)
+        if made is not None and made.name in LINEAR and made.phase == "forward":
+            yield Mistake(
+                call,
+                f"{call.function} wants logarithms of probabilities and gets the "
+                f"result of {made.label}: use cross_entropy, or log_softmax before it",
+                "without log_softmax the loss has no lower bound",
+                (made,),
+            )
+
+
+def find_cut_terms(flow: Flow) -> Iterator[Mistake]:
+    """Yield where a term is detached and then added to what is differentiated."""
+    for start in flow.calls:
+        if start.name != "ones_like" or start.function != "backward":
+            continue
+        todo = [flow.maker(start, 0)]
+        seen: set[int] = set()
+        while todo:
+            call = todo.pop()
+            if call is None or call.index in seen:
+                continue
+            seen.add(call.index)
+            if is_cut(flow, call):
+                yield Mistake(
+                    call,
+                    "a term of the loss is detached: it changes no gradient",
+                    f"backward() differentiates a sum with it (line {start.line})",
+                    (start,),
+                )
+            elif call.name in {"add", "sub", "rsub", "add_"}:
+                todo += [flow.maker(call, k) for k in range(len(call.inputs))]
+            elif call.name in {"mul", "div", "neg"} and len(call.inputs) == 1:
+                todo.append(flow.maker(call, 0))
+
+
+def is_cut(flow: Flow, call: Call) -> bool:
+    """Whether a call detaches a number that has a gradient, by the user's own code."""
+    if call.name not in {"detach", "alias"} or not call.is_own or call.shapes[0]:
+        return False
+    made = flow.maker(call, 0)
+    is_asked = call.function in {"detach", "__get__", "data"}
+    return is_asked and made is not None and made.index in flow.differentiated

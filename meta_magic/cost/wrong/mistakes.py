@@ -1,0 +1,104 @@
+"""The rules of programs that run and are wrong, and ``find_wrong``, which runs them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from linecache import getline
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from meta_magic.cost.wrong import losses, shapes, training
+from meta_magic.cost.wrong.flow import Flow, Mistake
+from meta_magic.trace.notes import Note, Severity
+
+if TYPE_CHECKING:
+    from meta_magic.trace.trace import Trace
+
+Rule = Callable[[Flow], Iterator[Mistake]]
+
+CERTAIN: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "loss size": losses.find_loss_sizes,
+        "broadcast": losses.find_broadcasts,
+        "probabilities": losses.find_doubled,
+        "detached": losses.find_cut_terms,
+        "size one": shapes.find_softmax_of_one,
+        "old gradients": training.find_old_gradients,
+    }
+)
+"""The rules whose mistakes are always notes, by the kind of note."""
+
+LIKELY: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "raw scores": losses.find_raw_scores,
+        "one key": shapes.find_one_key,
+        "softmax dimension": shapes.find_softmax_axes,
+        "mixed": shapes.find_scrambles,
+        "merged batch": shapes.find_merged_batches,
+        "squeeze": shapes.find_bare_squeezes,
+        "last sample": shapes.find_last_samples,
+        "crossed": shapes.find_crossed,
+        "scale": shapes.find_scales,
+        "train mode": training.find_train_mode,
+        "no step": training.find_missing_steps,
+        "stale optimizer": training.find_stale_optimizers,
+        "early schedule": training.find_early_schedules,
+    }
+)
+"""The rules whose mistakes are notes where they are asked for."""
+
+SILENCED: Final = "# meta: ok"
+"""A comment that silences all notes of its line."""
+
+
+def find_wrong(
+    trace: "Trace", *, has_likely: bool = True, is_everything_own: bool = False
+) -> tuple[Note, ...]:
+    """Return the notes of the rules on a trace, one for each kind and line.
+
+    Args:
+        trace: The recording.
+        has_likely: Whether likely mistakes are noted, too.
+        is_everything_own: Whether code of libraries counts as the user's own.
+    """
+    if not trace.program.n_calls:
+        return ()
+    flow = Flow(trace.program, trace.modules, is_everything_own)
+    notes: dict[tuple[str, int | None], Note] = {}
+    rules: list[tuple[Severity, Mapping[str, Rule]]] = [("certain", CERTAIN)]
+    if has_likely:
+        rules.append(("likely", LIKELY))
+    for severity, table in rules:
+        for kind, find in table.items():
+            for mistake in find(flow):
+                if not is_silenced(mistake):
+                    note = make_note(kind, severity, mistake)
+                    notes.setdefault((kind, note.line), note)
+    return tuple(notes.values())
+
+
+def is_silenced(mistake: Mistake) -> bool:
+    """Whether the line of a mistake has the comment that silences it."""
+    call = mistake.call
+    if call.site is None or call.site.position is None:
+        return False
+    position = call.site.position
+    numbers = {position.line, position.end_line}
+    if mistake.line is not None and call.line is not None:
+        numbers.add(mistake.line + position.line - call.line)
+    return any(SILENCED in getline(position.file, number) for number in numbers)
+
+
+def make_note(kind: str, severity: Severity, mistake: Mistake) -> Note:
+    """Return the note of a mistake."""
+    call = mistake.call
+    line = call.line if mistake.line is None else mistake.line
+    others = {other.line for other in mistake.others} | {*mistake.lines, call.line}
+    others |= {built for other in mistake.others for built in [other.line]}
+    lines = tuple(sorted(n for n in others if n is not None and n != line))
+    return Note(
+        kind=kind,
+        text=mistake.text,
+        line=line,
+        severity=severity,
+        lines=lines,
+        why=mistake.why,
+    )

@@ -1,0 +1,414 @@
+"""Rules about dimensions: the wrong one is normalized, selected, merged or reduced.
+
+Each yields mistakes on the calls of a ``Flow``; ``mistakes`` says how sure each is.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from math import prod
+from typing import TYPE_CHECKING, Final
+
+from meta_magic.cost.wrong.axes import list_dims, size_of
+from meta_magic.cost.wrong.flow import Flow, Mistake, is_dropout, is_view, name_set
+from meta_magic.cost.wrong.losses import PAIRWISE
+from meta_magic.cost.wrong.read_calls import Atom, Axis, Call, Mixed
+from meta_magic.trace.units import format_shape
+
+if TYPE_CHECKING:
+    from meta_magic.trace.calls import ModuleCall
+
+PRODUCTS: Final = frozenset({"mm", "bmm", "addmm", "baddbmm"})
+RESHAPING: Final = name_set(
+    "einsum matmul __matmul__ linear bilinear tensordot gru lstm rnn_tanh rnn_relu "
+    "multi_head_attention_forward pixel_shuffle pixel_unshuffle group_norm "
+    "scaled_dot_product_attention unfold fold interpolate kron conv_tbc "
+    "channel_shuffle one_hot instance_norm batch_norm"
+)
+"""Functions of torch that reshape their operands as they need."""
+
+SKEWING: Final = name_set("constant_pad_nd cat as_strided copy_ new_zeros")
+REDUCING: Final = name_set(
+    "sum mean amax amin var std max min logsumexp linalg_vector_norm"
+)
+KEEPING: Final = name_set("sqrt rsqrt exp log clamp clamp_min add clone")
+RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN"})
+MAX_STEPS: Final = 6
+
+
+def atoms_of(*axes: Axis) -> set[Atom]:
+    """Return the atoms of some dimensions."""
+    return {atom for axis in axes for atom in axis}
+
+
+# Softmax
+
+
+def is_weights(call: Call) -> bool:
+    """Whether a call hands the weights of a softmax on."""
+    return is_view(call) or is_dropout(call)
+
+
+def find_softmax_of_one(flow: Flow) -> Iterator[Mistake]:
+    """Yield lines where each softmax is over a dimension of size one: all ones."""
+    seen: dict[tuple[object, str], list[tuple[int, Call]]] = defaultdict(list)
+    for call in flow.named(("softmax", "log_softmax")):
+        shape = call.made_shapes[0]
+        if call.is_own and shape:
+            dim = call.arguments["dim"] % len(shape)
+            seen[call.site, call.label].append((shape[dim], call))
+    for (_, label), found in seen.items():
+        call = found[0][1]
+        if any(size != 1 for size, _ in found) or prod(call.made_shapes[0]) == 1:
+            continue
+        yield Mistake(
+            call,
+            f"{label} of {format_shape(call.made_shapes[0])} is over a dimension of "
+            "size one: the result does not depend on what it is given",
+            f"dim={call.arguments['dim']} has size 1 in each of {len(found)} calls",
+            line=flow.find_built(call),
+        )
+
+
+def find_one_key(flow: Flow) -> Iterator[Mistake]:
+    """Yield lines where each attention has one key: it returns its values."""
+    seen: dict[tuple[object, str], list[tuple[int, Call]]] = defaultdict(list)
+    for call in flow.calls:
+        if "scaled_dot_product" in call.name and call.is_own and len(call.inputs) > 1:
+            is_forward = call.phase in {"forward", "other"}
+            if is_forward and "backward" not in call.name:
+                seen[call.site, call.label].append((call.shapes[1][-2], call))
+    for found in seen.values():
+        call = found[0][1]
+        batch = prod(call.shapes[0][:1])
+        if batch > 1 and all(size == 1 for size, _ in found):
+            yield Mistake(
+                call,
+                f"attention over a sequence of one, in a batch of {batch}: it returns "
+                "its values, whatever the query is",
+                f"keys {format_shape(call.shapes[1])}; are batch and sequence in the "
+                "order that batch_first says?",
+            )
+
+
+def find_softmax_axes(flow: Flow) -> Iterator[Mistake]:
+    """Yield softmaxes over another dimension than their weights are summed over."""
+    for call in flow.named(PRODUCTS):
+        if len(call.inputs) < len("ab"):
+            continue
+        for operand in (len(call.inputs) - 2, len(call.inputs) - 1):
+            soft = flow.origin(call, operand, is_weights)
+            if soft is not None and soft.name == "softmax" and soft.is_own:
+                yield from judge_product(flow, call, operand, soft)
+    for call in flow.named(("sum",)):
+        yield from judge_weighted_sum(flow, call)
+
+
+def judge_product(
+    flow: Flow, call: Call, operand: int, soft: Call
+) -> Iterator[Mistake]:
+    """Yield a mistake if a product sums weights over a dimension of no softmax."""
+    weights = call.axes[operand]
+    is_left = operand == len(call.inputs) - 2
+    summed_at, kept_at = (-1, -2) if is_left else (-2, -1)
+    summed, normalized = weights[summed_at], {*soft_axis(soft)}
+    position = find_position(flow, call, operand, soft)
+    if not normalized or size_of(summed) < len("ab") or position == summed_at:
+        return
+    if position == kept_at and is_attention(flow, soft):
+        text = "the one of the queries"
+    elif not normalized & {*summed} and normalized & atoms_of(*weights[:-2]):
+        text = "which the whole product shares"
+    else:
+        return
+    yield describe_softmax(flow, soft, call, size_of(summed), text)
+
+
+def find_position(flow: Flow, call: Call, operand: int, soft: Call) -> int | None:
+    """Return which of the last two dimensions of an operand a softmax normalized.
+
+    Atoms do not say it: in self-attention, queries and keys are one dimension.
+
+    Returns:
+        -1, -2, or None for another one, or if it is not clear.
+    """
+    chain: list[Call] = []
+    made = flow.maker(call, operand)
+    while made is not None and made is not soft:
+        chain.append(made)
+        made = flow.maker(made, 0)
+    shape = soft.made_shapes[0]
+    position: int | None = soft.arguments["dim"] % len(shape) - len(shape)
+    for step in reversed(chain):
+        if position not in {-1, -2}:
+            return None
+        before, after = step.shapes[0], step.made_shapes[0]
+        if step.name in {"t", "transpose", "permute"}:
+            dims = list(range(-len(before), 0))
+            if step.name == "permute":
+                dims = [
+                    dim % len(before) - len(before) for dim in step.arguments["dims"]
+                ]
+            else:
+                one = step.arguments.get("dim0", 0) % len(before)
+                two = step.arguments.get("dim1", 1) % len(before)
+                dims[one], dims[two] = dims[two], dims[one]
+            position = dims.index(position) - len(before)
+        elif before[-2:] != after[-2:]:
+            return None
+    return position if position in {-1, -2} else None
+
+
+def soft_axis(soft: Call) -> Axis:
+    """Return the dimension that a softmax normalizes."""
+    axes = soft.axes[0]
+    return axes[soft.arguments["dim"] % len(axes)] if axes else ()
+
+
+def is_attention(flow: Flow, soft: Call) -> bool:
+    """Whether a softmax is of products of two activations, scaled or masked."""
+    made, steps = flow.maker(soft, 0), 0
+    while made is not None and steps < MAX_STEPS and made.name not in PRODUCTS:
+        is_passed = is_view(made) or made.name in {"div", "mul", "add", "masked_fill"}
+        made = flow.maker(made, 0) if is_passed else None
+        steps += 1
+    if made is None or made.name not in {"bmm", "mm", "baddbmm"}:
+        return False
+    parameters = {*flow.program.facts.parameters}
+    storages = memoryview(flow.program.storage_by_tensor).cast("I")
+    return not any(storages[tensor] in parameters for tensor in made.inputs)
+
+
+def describe_softmax(
+    flow: Flow, soft: Call, call: Call, n_summed: int, what: str
+) -> Mistake:
+    """Return the mistake on a softmax over the wrong dimension."""
+    size = size_of(soft_axis(soft))
+    where = f" (line {call.line})" if call.line != soft.line else ""
+    return Mistake(
+        soft,
+        f"{soft.label} is over a dimension of {size}, {what}; the weights are summed "
+        f"over another one of {n_summed}{where}: is dim={soft.arguments['dim']} meant?",
+        f"weights {format_shape(soft.made_shapes[0])} do not add up to one where "
+        f"{call.label} sums them",
+        (call,),
+        line=flow.find_built(soft),
+    )
+
+
+def judge_weighted_sum(flow: Flow, call: Call) -> Iterator[Mistake]:
+    """Yield a mistake if ``(weights * values).sum(dim)`` sums another dimension."""
+    made = flow.maker(call, 0)
+    dims = call.arguments.get("dim")
+    if made is None or made.name != "mul" or len(made.inputs) < len("ab") or not dims:
+        return
+    softs = [flow.origin(made, operand, is_weights) for operand in (0, 1)]
+    if [s is not None and s.name == "softmax" for s in softs].count(True) != 1:
+        return
+    operand = 0 if softs[0] is not None and softs[0].name == "softmax" else 1
+    soft = softs[operand]
+    if soft is None or not soft.is_own:
+        return
+    if prod(made.made_shapes[0]) <= prod(made.shapes[operand]):
+        return  # an expectation of weights over themselves
+    axes, values = call.axes[0], made.axes[1 - operand]
+    gone = atoms_of(*[axes[dim] for dim in list_dims(dims, len(axes))])
+    normalized = {*soft_axis(soft)}
+    is_batch = values[:1] == (soft_axis(soft),)
+    is_stacked = normalized <= atoms_of(*values) and gone <= flow.axes.stacked
+    if normalized and (is_batch or is_stacked) and not normalized & gone:
+        n_summed = prod(size for _, size in gone)
+        yield describe_softmax(flow, soft, call, n_summed, "which the sum keeps")
+
+
+# Views
+
+
+def find_scrambles(flow: Flow) -> Iterator[Mistake]:
+    """Yield views that deal dimensions out anew, where ``permute`` was meant."""
+    for call in flow.calls:
+        if not call.mixed or not call.is_own or call.function in RESHAPING:
+            continue
+        mixed = [one for one in call.mixed if not is_regrouped(flow, one)]
+        if not mixed or is_skew(flow, call):
+            continue
+        before, after = mixed[0]
+        sizes = tuple(size for _, size in before)
+        yield Mistake(
+            call,
+            f"{call.label} of {format_shape(call.shapes[0])} to "
+            f"{format_shape(call.made_shapes[0])} mixes dimensions: {sizes} are dealt "
+            f"out as {after}; permute or transpose moves dimensions",
+            f"in memory {sizes} and {after} have no boundary in common: no dimension "
+            "keeps its elements",
+            tuple(m for m in (flow.maker(call, 0),) if m is not None),
+        )
+
+
+def is_regrouped(flow: Flow, mixed: Mixed) -> bool:
+    """Whether what a view deals out was one dimension before it was cut."""
+    whole = {flow.axes.whole.get(atom[0], atom) for atom in mixed.before}
+    if len(whole) == 1:
+        return True
+    return len([size for _, size in mixed.before if size != 1]) < len("ab")
+
+
+def is_skew(flow: Flow, call: Call) -> bool:
+    """Whether a view slants a matrix, as relative positions do.
+
+    It is padded before it, or cut afterwards.
+    """
+    made, steps = flow.maker(call, 0), 0
+    while made is not None and steps < MAX_STEPS:
+        if made.name in SKEWING:
+            return made.name != "cat" or len({*made.shapes}) > 1
+        made = flow.maker(made, 0) if is_view(made) else None
+        steps += 1
+    tensors = {*call.outputs}
+    for _ in range(2):
+        readers = {index for tensor in tensors for index in flow.read_by[tensor]}
+        cuts = [flow.calls[index] for index in readers]
+        if any(c.name == "slice" and c.shapes[0] != c.made_shapes[0] for c in cuts):
+            return True
+        tensors = {tensor for c in cuts if is_view(c) for tensor in c.outputs}
+    return False
+
+
+def find_merged_batches(flow: Flow) -> Iterator[Mistake]:
+    """Yield views that merge samples and channels, if the model returns that."""
+    for outer in flow.module_calls:
+        if outer.parent is not None or not outer.inputs or not outer.outputs:
+            continue
+        given, made = outer.inputs[0][1], outer.outputs[0][1]
+        axes = flow.axes.of.get(made.tensor_id)
+        batch = flow.axes.of.get(given.tensor_id)
+        if not axes or not batch or not {*batch[0]} & {*axes[0]}:
+            continue
+        merged = {number for number, _ in axes[0]} & flow.axes.channels
+        call = find_merge(flow, outer, axes[0]) if merged else None
+        if call is not None:
+            yield Mistake(
+                call,
+                f"{call.label} of {format_shape(call.shapes[0])} to "
+                f"{format_shape(call.made_shapes[0])} makes rows of samples and "
+                f"channels: the model returns {made.shape[0]} rows for "
+                f"{given.shape[0]} samples; flatten(1) keeps samples apart",
+                "the first dimension of the result is batch times channels",
+            )
+
+
+def find_merge(flow: Flow, outer: "ModuleCall", axis: Axis) -> Call | None:
+    """Return the user's view in a module call that first has a dimension in front."""
+    for call in flow.calls[outer.first_op : outer.end_op]:
+        if is_view(call) and call.is_own and call.function not in RESHAPING:
+            axes = flow.axes.of.get(call.outputs[0], ())
+            if axes and axes[0] == axis and call.axes[0][0] != axis:
+                return call
+    return None
+
+
+def find_bare_squeezes(flow: Flow) -> Iterator[Mistake]:
+    """Yield where ``squeeze()`` drops a batch of one, in a module."""
+    for call in flow.named(("squeeze",)):
+        shape, made = call.shapes[0], call.made_shapes[0]
+        if "dim" in call.arguments or not call.is_own or call.module_call is None:
+            continue
+        if shape[:1] == (1,) and len(made) < len(shape) - 1 + (len(shape) == 1):
+            yield Mistake(
+                call,
+                f"squeeze() of {format_shape(shape)} drops dimension 0, too, a batch "
+                "of one: name the dimension, as in squeeze(-1)",
+                f"the result is {format_shape(made)}; with two samples it has a "
+                "dimension more",
+            )
+
+
+# Recurrent layers, reductions, scales
+
+
+def find_last_samples(flow: Flow) -> Iterator[Mistake]:
+    """Yield where the last sample of a recurrent layer is taken for its last step."""
+    made: dict[int, tuple[int, str, bool]] = {}
+    for layer in flow.module_calls:
+        name = layer.class_name.rpartition(".")[2]
+        if name not in RECURRENT or not layer.outputs or layer.root is None:
+            continue
+        node = flow.nodes.get((layer.root, layer.module or ""))
+        first = node is not None and "batch_first=True" in node.settings
+        tensor = layer.outputs[0][1]
+        if len(tensor.shape) == len("btf"):
+            made[tensor.tensor_id] = (0 if first else 1, name, first)
+    for call in flow.named(("select",)) if made else ():
+        known = made.get(find_passed(flow, call))
+        if known is None or not call.is_own:
+            continue
+        (dim, name, first), shape = known, call.shapes[0]
+        n, index = shape[dim], call.arguments["index"]
+        if call.arguments["dim"] % len(shape) == dim and n > 1 and index in {-1, n - 1}:
+            yield Mistake(
+                call,
+                f"takes the last of {n} samples, not of {shape[1 - dim]} steps: {name} "
+                f"has batch_first={first}",
+                f"its result {format_shape(shape)} has the batch as dimension {dim}",
+            )
+
+
+def find_passed(flow: Flow, call: Call) -> int:
+    """Return the tensor that a call selects from, before calls that keep all of it."""
+    made, tensor = flow.maker(call, 0), call.inputs[0]
+    while made is not None and made.inputs and made.shapes[0] == made.made_shapes[0]:
+        if not (is_view(made) or is_dropout(made)) or made.name in {"t", "transpose"}:
+            break
+        tensor = made.inputs[0]
+        made = flow.maker(made, 0)
+    return tensor
+
+
+def find_crossed(flow: Flow) -> Iterator[Mistake]:
+    """Yield reductions whose result is aligned with another dimension than its own."""
+    for call in flow.named(PAIRWISE):
+        if not call.is_own or len(call.inputs) != len("ab"):
+            continue
+        long, short = sorted((0, 1), key=lambda k: -len(call.shapes[k]))
+        if len(call.shapes[long]) == len(call.shapes[short]):
+            continue
+        reduced = flow.origin(call, short, lambda c: c.name in KEEPING)
+        if reduced is None or reduced.name not in REDUCING or not reduced.is_own:
+            continue
+        wide, left = call.axes[long], call.axes[short]
+        pairs = zip(wide[len(wide) - len(left) :], left, strict=True)
+        for above, below in pairs:
+            is_other = above and below and not {*above} & {*below}
+            if is_other and {*below} <= atoms_of(*wide):
+                yield Mistake(
+                    reduced,
+                    f"what {reduced.label} leaves is a dimension of {size_of(below)}, "
+                    f"and is aligned with another one of that size (line {call.line}): "
+                    "keepdim=True keeps it where it was",
+                    f"{format_shape(call.shapes[long])} and "
+                    f"{format_shape(call.shapes[short])} are aligned from the right",
+                    (call,),
+                )
+                break
+
+
+def find_scales(flow: Flow) -> Iterator[Mistake]:
+    """Yield where scores of one head are scaled by the size of all heads."""
+    for call in flow.named(("div", "mul")):
+        factor = call.arguments.get("other")
+        if not call.is_own or not isinstance(factor, (int, float)) or factor <= 0:
+            continue
+        product = flow.origin(call, 0, is_view)
+        if product is None or product.name not in {"bmm", "mm"}:
+            continue
+        root = 1 / factor if call.name == "mul" else factor
+        n, k = round(root * root), size_of(product.axes[-2][-1])
+        heads = [size for size in call.made_shapes[0][:-2] if size > 1]
+        is_root = abs(root * root - n) < 1e-6 * n
+        if is_root and k > 1 and any(n == k * size for size in heads):
+            yield Mistake(
+                call,
+                f"scores of {k} products each are divided by the root of {n} = {k} * "
+                f"{n // k}, the size of all heads: divide by the root of {k}",
+                f"the product at line {product.line} sums over a dimension of {k}",
+                (product,),
+            )

@@ -1,0 +1,260 @@
+"""Rules about training loops: steps, gradients, modes, and what an optimizer holds.
+
+Each yields mistakes on the calls of a ``Flow``; ``mistakes`` says how sure each is.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cached_property
+from linecache import getlines
+from typing import TYPE_CHECKING, Final
+
+from meta_magic.cost.wrong.flow import Flow, Mistake
+from meta_magic.cost.wrong.read_calls import Call
+
+if TYPE_CHECKING:
+    from meta_magic.trace.calls import ModuleCall
+
+CLEARING: Final = frozenset({"zero_", "foreach_zero_", "fill_", "copy_"})
+RECORDED: Final = "record_function_enter_new"
+"""The operator by which torch's optimizers name what they do."""
+
+
+class Loop:
+    """The training in a program, by what its optimizers and autograd did.
+
+    Attributes:
+        flow: The program.
+        steps: The calls that begin a step of an optimizer.
+        clears: The calls that begin a ``zero_grad`` of one.
+        backwards: The first call of each backward pass.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        marks = [c for c in flow.calls if c.name == RECORDED]
+        texts = [str(call.arguments.get("name")) for call in marks]
+        named = [*zip(texts, marks, strict=True)]
+        self.steps = [c for text, c in named if text.startswith("Optimizer.step")]
+        self.clears = [c for text, c in named if text.startswith("Optimizer.zero_grad")]
+        self.backwards = [
+            c for c in flow.calls if c.name == "ones_like" and c.function == "backward"
+        ]
+
+    @cached_property
+    def trained(self) -> set[int]:
+        """The storages of the parameters that got a gradient."""
+        return {storage for _, storage in self.flow.program.facts.accumulated}
+
+    @cached_property
+    def storages(self) -> memoryview:
+        """The storage of each tensor."""
+        return memoryview(self.flow.program.storage_by_tensor).cast("I")
+
+
+def find_missing_steps(flow: Flow) -> Iterator[Mistake]:
+    """Yield a loop that computes and clears gradients, and never steps."""
+    loop = Loop(flow)
+    if loop.steps or len(loop.clears) < len("ab") or len(loop.backwards) < len("ab"):
+        return
+    trained = loop.trained
+    for call in flow.calls:
+        if call.phase in {"forward", "other"} and call.signature.writes:
+            written = {loop.storages[call.inputs[k]] for k in call.signature.writes}
+            if written & trained:
+                return  # the user's own step
+    last = loop.backwards[-1]
+    yield Mistake(
+        last,
+        "gradients are computed and cleared, and no optimizer steps: optimizer.step() "
+        "is missing",
+        f"{len(loop.backwards)} backward passes and {len(loop.clears)} zero_grad(), no "
+        "step()",
+        (loop.clears[-1],),
+    )
+
+
+def find_old_gradients(flow: Flow) -> Iterator[Mistake]:
+    """Yield steps that use the gradients of the step before, too.
+
+    A gradient was stepped, then added to, then stepped again, and was never cleared.
+    """
+    storages = memoryview(flow.program.storage_by_tensor).cast("I")
+    state: dict[int, tuple[Call, bool]] = {}  # by storage: the step, whether added to
+    for call in flow.calls:
+        writes = call.signature.writes
+        if call.name in CLEARING and call.phase != "backward":
+            for written in writes:
+                state.pop(storages[call.inputs[written]], None)
+        elif call.phase == "optimizer":
+            own = {storages[call.inputs[k]] for k in writes}
+            for storage in {storages[tensor] for tensor in call.inputs} - own:
+                step, is_added = state.get(storage, (call, False))
+                if is_added:
+                    yield Mistake(
+                        step,
+                        "this step uses the gradients of earlier steps, too: "
+                        "zero_grad() is missing",
+                        "gradients that a step had used were added to, and stepped "
+                        "again",
+                    )
+                    return
+                state[storage] = (call, False)
+        elif call.phase == "backward" and call.name == "add_":
+            known = state.get(storages[call.inputs[0]])
+            if known is not None:
+                state[storages[call.inputs[0]]] = (known[0], True)
+
+
+def find_train_mode(flow: Flow) -> Iterator[Mistake]:
+    """Yield evaluations of a trained module that run in training mode."""
+    loop = Loop(flow)
+    if not loop.steps or not loop.trained:
+        return
+    outer = [call for call in flow.module_calls if call.parent is None]
+    trained = {c.root for c in outer if is_differentiated(flow, c)}
+    plain = [c for c in outer if c.root in trained and not is_differentiated(flow, c)]
+    inputs = [tuple(t.tensor_id for _, t in c.inputs) for c in plain]
+    for call, given in zip(plain, inputs, strict=True):
+        if inputs.count(given) > 1 or call.first_op < loop.steps[0].index:
+            continue  # several samples of a dropout may be meant
+        noisy = next(filter(is_noisy, flow.calls[call.first_op : call.end_op]), None)
+        if noisy is not None and is_only_read(flow, call):
+            yield Mistake(
+                noisy,
+                f"{call.class_name} runs without gradients and in training mode "
+                f"({noisy.label}): eval() is missing before the evaluation",
+                "it was trained in this block, and its result reaches no loss that is "
+                "differentiated",
+                line=call.line,
+            )
+            return
+
+
+def is_differentiated(flow: Flow, call: "ModuleCall") -> bool:
+    """Whether autograd can go back through a module call."""
+    return any(n in flow.differentiated for n in range(call.first_op, call.end_op))
+
+
+def is_noisy(call: Call) -> bool:
+    """Whether a call does otherwise in training: dropout, or statistics of a batch."""
+    if call.name == "native_batch_norm":
+        return bool(call.arguments.get("training"))
+    return call.name == "native_dropout" or (
+        call.name == "bernoulli_" and call.function.endswith("dropout")
+    )
+
+
+def is_only_read(flow: Flow, call: "ModuleCall") -> bool:
+    """Whether the results of a module call are read, and nothing differentiated is."""
+    reached = {tensor.tensor_id for _, tensor in call.outputs}
+    is_read = False
+    for later in flow.calls[call.end_op :]:
+        if reached.intersection(later.inputs):
+            is_read = True
+            if later.index in flow.differentiated:
+                return False
+            reached.update(later.outputs)
+    return is_read
+
+
+# What follows from the order of statements
+
+
+def find_stale_optimizers(flow: Flow) -> Iterator[Mistake]:
+    """Yield parameters that are trained and not stepped, as they came later.
+
+    The optimizer holds parameters that no module has any more.
+    """
+    loop = Loop(flow)
+    optimized = {*flow.program.facts.optimized}
+    if not optimized or not loop.steps:
+        return
+    held: dict[int, str] = {}
+    for root in flow.modules:
+        for node in root.walk():
+            for tensor, storage in zip(node.tensors, node.storages, strict=False):
+                name = ".".join(filter(None, (root.name, node.fqn, tensor.name)))
+                held.setdefault(storage, name)
+    stale = optimized - held.keys() - loop.trained
+    missed = {s: n for s, n in held.items() if s in loop.trained and s not in optimized}
+    makers = {
+        loop.storages[call.outputs[0]]: call
+        for call in reversed(flow.calls)
+        if call.phase == "init" and call.outputs
+    }
+    made = [makers[s] for s in missed if s in makers and makers[s].is_own]
+    if not stale or not made:
+        return
+    layer = min(made, key=lambda call: call.index)
+    line = find_optimizer(layer)
+    yield Mistake(
+        layer,
+        f"the optimizer does not step {next(iter(missed.values()))}, which is made "
+        f"after it (line {layer.line}): make the optimizer after the last layer",
+        f"{len(missed)} parameters get a gradient and are not stepped; the optimizer "
+        f"has {len(stale)} that no module holds",
+        (layer, loop.steps[0]),
+        line=line,
+    )
+
+
+def find_optimizer(layer: Call) -> int | None:
+    """Return the last line before a layer that makes something of ``parameters()``."""
+    if layer.site is None or layer.site.position is None or layer.line is None:
+        return None
+    shift = layer.line - layer.site.position.line
+    source = getlines(layer.site.position.file)[: layer.site.position.line]
+    found = [n for n, text in enumerate(source, 1) if ".parameters()" in text]
+    return found[-1] + shift if found else None
+
+
+def find_early_schedules(flow: Flow) -> Iterator[Mistake]:
+    """Yield loops in which a schedule steps before its optimizer.
+
+    A schedule runs no operator: its ``step()`` is found in the source, in the loop that
+    has the optimizer's.
+    """
+    seen: set[tuple[str, int]] = set()
+    for step in Loop(flow).steps:
+        position = None if step.site is None else step.site.position
+        if position is None or step.line is None or not step.is_own:
+            continue
+        line = find_early(getlines(position.file), position.line)
+        if line is None or (position.file, line) in seen:
+            continue
+        seen.add((position.file, line))
+        yield Mistake(
+            step,
+            "the schedule steps before the optimizer: its first learning rate is "
+            "skipped; call it after optimizer.step()",
+            f"the optimizer steps at line {step.line}, later in the same loop",
+            (step,),
+            line=line + step.line - position.line,
+        )
+
+
+def find_early(source: list[str], line: int) -> int | None:
+    """Return the line before a step, in its loop, at which a schedule steps."""
+    try:
+        tree = ast.parse("".join(source))
+    except (SyntaxError, ValueError):
+        return None
+    schedules = {
+        ast.unparse(target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and "lr_scheduler" in ast.unparse(node.value)
+        for target in node.targets
+    }
+    for loop in ast.walk(tree) if schedules else ():
+        if not isinstance(loop, ast.For | ast.While):
+            continue
+        for statement in loop.body:
+            if statement.lineno <= line <= (statement.end_lineno or 0):
+                break
+            if isinstance(statement, ast.Expr):
+                text = ast.unparse(statement)
+                if any(text.startswith(f"{name}.step(") for name in schedules):
+                    is_inside = line <= (loop.end_lineno or 0)
+                    return statement.lineno if is_inside else None
+    return None

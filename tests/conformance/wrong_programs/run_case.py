@@ -1,0 +1,29 @@
+"""Record the programs of this folder, and return what is noted of them."""
+
+import re
+from pathlib import Path
+
+from meta_magic import Note
+from tests.conformance.explanations import record_cell
+
+__all__ = ["find_notes", "read_cases"]
+
+IMPORTS = "import torch, torch.nn as nn, torch.nn.functional as F, math\n"
+
+
+def read_cases(path: Path) -> dict[str, str]:
+    """Return the programs of a file by name, each with the imports before it."""
+    parts = re.split(r"^# %% (.*)\n", path.read_text("utf-8"), flags=re.MULTILINE)[1:]
+    programs = (IMPORTS + part for part in parts[1::2])
+    return dict(zip(parts[::2], programs, strict=True))
+
+
+def find_notes(text: str) -> list[Note]:
+    """Return all notes on mistakes in a program.
+
+    Raises:
+        AssertionError: It does not run to its end.
+    """
+    trace = record_cell(text, "<program>")
+    assert trace.error is None, trace.error
+    return [*trace.wrong]

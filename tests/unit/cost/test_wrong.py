@@ -1,0 +1,116 @@
+"""Programs that run and are wrong, and right ones that look like them."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from meta_magic import record
+from tests.conformance.wrong_programs import run_case
+
+FOLDER = Path(run_case.__file__).parent
+WRONG = run_case.read_cases(FOLDER / "wrong_but_running.py")
+RIGHT = run_case.read_cases(FOLDER / "odd_but_right.py")
+UNSEEN = {"layers in a dictionary"}
+"""The module is gone when the recording ends: nothing is known of its attributes."""
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [*RIGHT])
+def test_a_right_program_that_looks_odd_has_no_note(name):
+    assert run_case.find_notes(RIGHT[name]) == []
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in WRONG if name not in UNSEEN])
+def test_a_wrong_program_is_noted_at_its_line(name):
+    text = WRONG[name]
+    lines = {n for n, line in enumerate(text.split("\n"), 1) if "# wrong" in line}
+    found = run_case.find_notes(text)
+    assert lines & {line for note in found for line in (note.line, *note.lines)}
+
+
+FALSE_BEFORE = {
+    "causal mask": lambda: torch.arange(10)[:, None] >= torch.arange(10),
+    "labels": lambda: (y := torch.randint(0, 3, (32,))).view(-1, 1) == y,
+    "distances": lambda: (
+        (s := torch.ones(9, 3).pow(2).sum(1))[:, None] + s - torch.ones(9, 9)
+    ),
+    "positions": lambda: (
+        torch.arange(64).unsqueeze(1) * torch.exp(torch.arange(0, 128, 2) * -0.1)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FALSE_BEFORE)
+def test_a_column_and_a_row_that_were_asked_for_are_not_noted(name):
+    with record(check=True) as trace:
+        FALSE_BEFORE[name]()
+    assert trace.notes == ()
+
+
+def test_likely_mistakes_are_noted_where_they_are_asked_for():
+    def run():
+        torch.ones(4, 8, 8, 3).view(4, 3, 8, 8)
+
+    with record() as trace:
+        run()
+    with record(check=True) as checked:
+        run()
+    assert trace.notes == ()
+    assert checked.notes == trace.wrong == checked.wrong
+    (note,) = checked.notes
+    assert (note.kind, note.severity) == ("mixed", "likely")
+    assert "(8, 8, 3) are dealt out as (3, 8, 8)" in note.text
+
+
+def test_a_comment_silences_its_line():
+    with record() as trace:
+        torch.ones(5, 1) - torch.ones(5)  # meta: ok
+        torch.ones(5, 1) - torch.ones(5)
+    (note,) = trace.notes
+    assert note.line == trace.ops[-1].line
+
+
+def test_a_note_names_the_line_where_the_module_is_built():
+    with record(check=True) as trace:
+        layer = nn.Softmax(dim=-1)
+        layer(torch.ones(3, 1))
+    (note,) = trace.notes
+    assert note.line == trace.ops[0].line - 1
+    assert note.lines == (trace.ops[0].line,)
+
+
+def test_layers_in_a_plain_list_are_noted_where_they_are_made():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = [nn.Linear(2, 2), nn.Linear(2, 2)]
+            self.hidden = [nn.Linear(2, 2)]
+            self.known = nn.Linear(2, 2)
+            self.again = [self.known, self.known]
+
+    with record() as trace:
+        model = Model()
+    (note,) = trace.notes
+    assert (note.kind, note.line) == ("unregistered", trace.ops[0].line)
+    assert note.text.startswith("Model.layers is a plain list of Linear")
+    assert "nn.ModuleList" in note.text
+    assert model is not None
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_loss_to_one_number_is_not_noted():
+    with record(check=True) as trace:
+        F.mse_loss(torch.ones(5, 1), torch.ones(1))
+    assert trace.notes == ()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_note_has_no_line_break_and_ends_without_a_period():
+    found = [note for text in WRONG.values() for note in run_case.find_notes(text)]
+    for note in found:
+        assert not re.search(r"\n|\.$", note.text + note.why)
