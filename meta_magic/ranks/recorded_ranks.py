@@ -280,7 +280,7 @@ def record_script(rank: int, peers: Peers, given: dict[str, Any]) -> Trace:
     error = None
     try:
         recording.guard.run(lambda: exec(code, namespace))  # noqa: S102  the user's code
-    except (Exception, SystemExit) as raised:  # noqa: BLE001  it is in the trace
+    except BaseException as raised:  # noqa: BLE001  it is in the trace
         is_success = isinstance(raised, SystemExit) and not raised.code
         error = None if is_success else raised
     text = Path(script).read_text("utf-8", errors="replace")

@@ -314,6 +314,7 @@ def make_world_contexts(
         return ()
     # A block of one process imports nothing of torch.distributed.
     from meta_magic.recording.intercept.world import (  # noqa: PLC0415
+        checkpoints,
         messages,
         planned_world,
         torch_on_meta,
@@ -327,9 +328,15 @@ def make_world_contexts(
         with DisableTorchFunction():
             values.note_received(registry.read(tensor))
 
+    def check_saved(tensors: Sequence[Tensor], what: str) -> None:
+        with DisableTorchFunction():
+            values.check_saved([(t, registry.read(t)) for t in tensors], what)
+
+    recorded = (options.world.rank,) if options.peers is None else options.peers.ranks
     contexts = (
         planned_world.PlannedWorld(options.world),
         torch_on_meta.TorchOnMeta(plan),
+        checkpoints.Checkpoints(frozenset(recorded), check_saved),
     )
     if options.peers is None:
         return contexts

@@ -292,6 +292,16 @@ def find_check_of_fully_shard() -> tuple[type, str]:
     return _fsdp_param_group.FSDPParamGroup, "_validate_no_meta_params"
 
 
+def find_saver() -> tuple[Any, str]:
+    """Return the function of ``torch.distributed.checkpoint`` that all saves call.
+
+    Without it a save that is refused has emptied the files of an earlier one.
+    """
+    from torch.distributed.checkpoint import state_dict_saver  # noqa: PLC0415
+
+    return state_dict_saver, "_save_state_dict"
+
+
 def list_shards(group: Any) -> list[Tensor]:
     """Return the shards of the parameters that a group of FSDP holds."""
     return [local_of(parameter.sharded_param) for parameter in group.fsdp_params]

@@ -1,8 +1,9 @@
 """A script recorded as several ranks: what they hand each other, and what hangs."""
 
 import pytest
+import torch
 
-from meta_magic import WorldError, record_ranks
+from meta_magic import WorldError, materialize, record, record_ranks
 from meta_magic.check.commands import main
 
 BEGIN = """
@@ -82,3 +83,41 @@ def test_a_script_that_ends_its_process_or_is_not_there_is_reported(script):
         record_ranks(script(f"{BEGIN}\nimport os; os._exit(3)"), 2, "0")
     with pytest.raises(WorldError, match="there is no script"):
         record_ranks("none.py", 2)
+
+
+SAVES = f"""{BEGIN}
+import sys, torch.distributed.checkpoint as dcp
+from torch.distributed.fsdp import fully_shard
+torch.manual_seed(0)
+model = torch.nn.Linear(3, 5)
+fully_shard(model)
+if sys.argv[2:]:
+    model(torch.ones(2, 3)).sum().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+dcp.save({{"model": model.state_dict()}}, checkpoint_id=sys.argv[1])
+"""
+
+
+def test_ranks_that_are_all_recorded_save_a_checkpoint(script, tmp_path):
+    folder, path = tmp_path / "saved", script(SAVES)
+    ranks = record_ranks(path, 2, "all", args=[str(folder)])
+    assert [trace.error for trace in ranks.values()] == [None, None]
+    torch.manual_seed(0)
+    wanted = torch.nn.Linear(3, 5)
+    with record():
+        made = torch.nn.Linear(3, 5)
+    materialize(made, init=folder)
+    assert torch.equal(made.weight, wanted.weight)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    ranks = record_ranks(path, 2, "all", args=[str(folder), "step"])
+    for trace in ranks.values():
+        assert trace.error.startswith(
+            "MissingValueError: torch.distributed.checkpoint.save holds values that "
+            "rest on what other ranks send in reduce_scatter"
+        )
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_rank_alone_saves_no_part_of_a_checkpoint(script, tmp_path):
+    (trace,) = record_ranks(script(SAVES), 4, [1], args=[str(tmp_path)]).values()
+    assert "ranks 0,2-3 are not recorded: record all" in trace.error

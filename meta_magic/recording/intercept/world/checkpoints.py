@@ -1,0 +1,72 @@
+"""Refuse to write a checkpoint of a world that would be wrong, before a file is opened.
+
+torch.distributed.checkpoint opens its files, and then asks for the values: a refusal
+would come when an earlier checkpoint is destroyed already. Read :class:`Checkpoints`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from meta_magic.errors import WorldError
+from meta_magic.torch_private.distributed import find_saver, list_ranks, local_of
+from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.tensor_internals import is_on_meta
+from meta_magic.trace.world import describe_ranks
+
+SAVE = "torch.distributed.checkpoint.save"
+
+
+class Checkpoints(Replacements):
+    """Checks what is saved, within the block.
+
+    Args:
+        recorded: The ranks that are recorded at the same time.
+        check: Raises if the values of meta tensors rest on other ranks; takes the
+            tensors, and what saves them.
+    """
+
+    def __init__(
+        self, recorded: frozenset[int], check: Callable[[list[Tensor], str], None]
+    ) -> None:
+        super().__init__()
+        self._recorded = recorded
+        self._check = check
+
+    def __enter__(self) -> None:
+        module, name = find_saver()
+        self.replace_here(module, {name: self._save})
+
+    def _save(
+        self,
+        plain: Callable[..., Any],
+        state_dict: Mapping[str, Any],
+        storage_writer: Any,
+        process_group: Any = None,
+        coordinator_rank: int = 0,
+        no_dist: bool = False,  # noqa: FBT001, FBT002  torch's signature
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        missing = sorted({*list_ranks(process_group)} - self._recorded)
+        if missing and not no_dist:
+            raise WorldError(
+                f"{SAVE} needs what each rank holds, and ranks "
+                f"{describe_ranks(missing)} are not recorded: record all, as by "
+                'record_ranks(..., ranks="all"), or run the script under torchrun'
+            )
+        self._check([*find_on_meta(state_dict)], SAVE)
+        given = state_dict, storage_writer, process_group, coordinator_rank, no_dist
+        return plain(*given, *args, **kwargs)
+
+
+def find_on_meta(value: Any) -> Iterator[Tensor]:
+    """Yield the meta tensors in nested containers; of a DTensor its shard."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from find_on_meta(one)
+    elif isinstance(value, Tensor) and is_on_meta(local_of(value)):
+        yield local_of(value)
