@@ -120,6 +120,14 @@ OPTIONS: Final = (
         example="%%meta --assume routing=uniform",
     ),
     Option(
+        names=("--dims",),
+        metavar="NAMES",
+        settings=(("default", ""),),
+        help="Show sizes by these names of the cell: variables, arguments such as "
+        "n_embd=64, fields of dataclasses, B=8 for the one 8 in the cell, or auto.",
+        example="%%meta --dims B,T,D",
+    ),
+    Option(
         names=("--named",),
         metavar="MEANING",
         values=("plan", "real"),

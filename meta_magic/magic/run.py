@@ -168,6 +168,7 @@ def read_options(options: Any) -> "Options":
         Options,
         read_assumptions,
         read_device,
+        read_dims,
         read_meaning,
     )
     from meta_magic.trace.world import read_world  # noqa: PLC0415  as well
@@ -183,6 +184,7 @@ def read_options(options: Any) -> "Options":
             options.is_patient,
             read_world(options.world, options.rank, options.per_node),
             is_checked=options.check,
+            dims=read_dims(options.dims),
         )
     except ValueError as error:
         raise UsageError(f"%%meta: {error}") from None

@@ -26,6 +26,7 @@ from meta_magic.trace.options import (
     ValueLimits,
     read_assumptions,
     read_device,
+    read_dims,
     read_meaning,
 )
 from meta_magic.trace.rerun import Rerun, list_names, make_rerun
@@ -64,6 +65,9 @@ class record:  # noqa: N801  a context manager is named as a function
             DTensor find them. Results are in ``trace.world`` and ``trace.sent``.
         rank: The process to record, from 0.
         per_node: Processes of one machine; 8 by default, or all if fewer.
+        dims: Names by which sizes are shown, as ``"B,T,D"``: variables, arguments such
+            as ``n_embd=64``, fields of dataclasses, ``B=8`` for the one 8 in the code,
+            or ``auto``. See ``trace.dims``.
 
     Returns:
         The :class:`Trace`, complete when the block has ended, also by an exception.
@@ -88,6 +92,7 @@ class record:  # noqa: N801  a context manager is named as a function
         world: int | None = None,
         rank: int | None = None,
         per_node: int | None = None,
+        dims: str | Sequence[str] = (),
     ) -> None:
         self.options = read_options(
             cache=cache,
@@ -97,7 +102,7 @@ class record:  # noqa: N801  a context manager is named as a function
             named=named,
             check_values=check_values,
             check=check,
-        )._replace(world=read_world(world, rank, per_node))
+        )._replace(world=read_world(world, rank, per_node), dims=read_dims(dims))
         self._handle = TraceHandle()
 
     def __enter__(self) -> Trace:

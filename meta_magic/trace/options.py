@@ -95,6 +95,7 @@ class Options(NamedTuple):
         peers: The processes that are recorded at the same time; None if only this one
             is.
         is_checked: Whether likely mistakes are noted, too.
+        dims: The names by which sizes are shown.
     """
 
     cache: bool = True
@@ -108,6 +109,22 @@ class Options(NamedTuple):
     world: World | None = None
     peers: Peers | None = None
     is_checked: bool = False
+    dims: tuple[str, ...] = ()
+
+
+def read_dims(dims: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the names of sizes in a text such as ``B,T,D``, or in several.
+
+    Raises:
+        ValueError: One is neither a name nor ``NAME=VALUE``.
+    """
+    texts = dims.split(",") if isinstance(dims, str) else [*dims]
+    names = tuple(text.strip() for text in texts if text.strip())
+    for text in names:
+        name, equals, value = text.partition("=")
+        if not name.isidentifier() or (equals and not value.isdecimal()):
+            raise ValueError(f"dims are names, or NAME=NUMBER as in B=8, not {text!r}")
+    return names
 
 
 def read_device(name: str | None) -> tuple[DeviceName, int | None]:

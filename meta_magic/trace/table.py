@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from meta_magic.trace import op_columns
 from meta_magic.trace.calls import OpCall, TensorMetadata
 from meta_magic.trace.derived_facts import find_firsts
+from meta_magic.trace.named_sizes import format_named
 from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import fill
 from meta_magic.trace.signature import Argument, Geometry, TensorArgument
@@ -37,8 +38,13 @@ NULLABLE = "int or None"
 """The type of columns that pandas would turn into floats where a value is absent."""
 
 
-def build_table(trace: "Trace") -> "pd.DataFrame":
-    """Return one row per call: the fields of :class:`OpCall`, then other columns."""
+def build_table(trace: "Trace", *, dims: bool = False) -> "pd.DataFrame":
+    """Return one row per call: the fields of :class:`OpCall`, then other columns.
+
+    Args:
+        trace: The recording.
+        dims: Whether to add the shapes by name.
+    """
     import pandas as pd  # noqa: PLC0415  0.3 s, on first use
 
     with paused_collector(ages=True):
@@ -51,6 +57,12 @@ def build_table(trace: "Trace") -> "pd.DataFrame":
                 values[column.name] = at_once[column.name]
             else:
                 values[column.name] = as_array(map(column.reader, trace.ops), column)
+        if dims:
+            for side in ("inputs", "outputs"):
+                shapes = [
+                    [format_named(one.shape) for one in row] for row in values[side]
+                ]
+                values[f"{side[:-1]}_shapes"] = [", ".join(row) for row in shapes]
         frame = pd.DataFrame(values).set_index("index", drop=False)
     frame.index.name = None
     return frame

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from meta_magic.explain.explanations import Explanation
     from meta_magic.explain.lineage.lineage_records import Lineage
     from meta_magic.trace.calls import TensorMetadata
+    from meta_magic.trials.dims import Dims
     from meta_magic.trials.fit import Candidates, Fit
     from meta_magic.trials.sweeps import Sweep
 
@@ -298,6 +299,57 @@ class Trace:
 
         return why(self, tensor, dim)
 
+    @cached_property
+    def dims(self) -> "Dims | None":
+        """The names of sizes that the recording was asked for; None if for none.
+
+        The block is recorded again with other values of each name, in a child process:
+        this takes up to 5 s of processor time, on first use. ``print`` shows the names,
+        and why one has no formulas.
+
+        Raises:
+            TrialError: The block cannot be run again, or has no such name.
+
+        Example:
+            >>> import meta_magic, torch
+            >>> with meta_magic.record(dims="B,D") as trace:
+            ...     B, D = 2, 3
+            ...     x = torch.ones(B, 4 * D).flatten()
+            >>> trace.shape(x)
+            '[4*B*D]'
+        """
+        asked = () if self.rerun is None else self.rerun.options.dims
+        if not asked:
+            return None
+        from meta_magic.trials.dims import find_dims  # noqa: PLC0415
+
+        return find_dims(self, asked)
+
+    @cached_property
+    def named(self) -> "Trace":
+        """The trace with shapes that are shown by name, if it was asked for names."""
+        asked = () if self.rerun is None else self.rerun.options.dims
+        if not asked:
+            return self
+        from meta_magic.trials.named_traces import name_trace  # noqa: PLC0415
+
+        return name_trace(self)
+
+    def shape(self, tensor: "Tensor | TensorMetadata") -> str:
+        """Return the shape of a tensor by name, such as ``[B, T, 3*D]``.
+
+        Args:
+            tensor: A tensor that the block made, or its metadata from the trace.
+
+        Raises:
+            TrialError: The recording was asked for no names, or has no such tensor; or
+                as of :attr:`dims`.
+        """
+        from meta_magic.explain.lineage.why import find_number  # noqa: PLC0415
+        from meta_magic.trials.named_traces import find_shape  # noqa: PLC0415
+
+        return find_shape(self, find_number(self, tensor))
+
     def fit(
         self,
         device: str,
@@ -409,9 +461,14 @@ class Trace:
         return check_sizes(self, {**dict.fromkeys(names), **values})
 
     @list_columns
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return one row per operator call, columns named as the fields of OpCall."""
-        return build_table(self)
+    def to_pandas(self, *, dims: bool = False) -> "pd.DataFrame":
+        """Return one row per operator call, columns named as the fields of OpCall.
+
+        Args:
+            dims: Whether to add ``input_shapes`` and ``output_shapes``: the shapes by
+                name, of a trace that was recorded with ``dims=``.
+        """
+        return build_table(self.named, dims=dims)
 
     def show(self, *, depth: int | None = None, height: int = 420) -> None:
         """Show the report in a notebook, or print the summary where there is none.
@@ -517,7 +574,7 @@ class Trace:
         """
         from meta_magic.trace.summary import format_summary  # noqa: PLC0415
 
-        return format_summary(self, depth)
+        return format_summary(self.named, depth)
 
     def __str__(self) -> str:
         return self.summary()

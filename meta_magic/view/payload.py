@@ -72,7 +72,7 @@ def pack(trace: "Trace") -> bytes:
 @at_any_depth
 def build_payload(trace: "Trace") -> dict[str, Any]:
     """Return the payload of a trace, as plain lists and numbers."""
-    return Payload(trace).build()
+    return Payload(trace.named).build()
 
 
 class Payload:

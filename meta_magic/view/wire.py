@@ -65,15 +65,26 @@ class Table(Generic[Item]):
 def write_geometry(geometry: Geometry) -> dict[str, Any]:
     """Return the metadata of a tensor."""
     named = {} if geometry.placement is None else {"place": str(geometry.placement)}
-    return named | {
-        "shape": geometry.shape,
-        "stride": geometry.stride,
-        "offset": geometry.storage_offset or 0,
-        "dtype": str(geometry.dtype).removeprefix("torch."),
-        "device": str(geometry.device),
-        "layout": str(geometry.layout).removeprefix("torch."),
-        "nbytes": prod(geometry.shape) * geometry.dtype.itemsize,
-    }
+    return (
+        named
+        | write_names(geometry.shape)
+        | {
+            "shape": geometry.shape,
+            "stride": geometry.stride,
+            "offset": geometry.storage_offset or 0,
+            "dtype": str(geometry.dtype).removeprefix("torch."),
+            "device": str(geometry.device),
+            "layout": str(geometry.layout).removeprefix("torch."),
+            "nbytes": prod(geometry.shape) * geometry.dtype.itemsize,
+        }
+    )
+
+
+def write_names(shape: Sequence[int]) -> dict[str, list[str]]:
+    """Return the sizes of a shape by name, if one of them has a name."""
+    texts = [str(size) for size in shape]
+    is_named = any(not text.isdecimal() for text in texts)
+    return {"names": texts} if is_named else {}
 
 
 def write_position(position: SourcePosition, file: str) -> dict[str, Any]:
@@ -92,19 +103,23 @@ def write_position(position: SourcePosition, file: str) -> dict[str, Any]:
 def write_tensor(tensor: ModuleTensor) -> dict[str, Any]:
     """Return a tensor that a module holds."""
     named = {} if tensor.place is None else {"place": str(tensor.place)}
-    return named | {
-        "name": tensor.name,
-        "kind": tensor.kind,
-        "shape": tensor.shape,
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "numel": tensor.numel,
-        "nbytes": tensor.nbytes,
-        "is_persistent": tensor.is_persistent,
-        "is_lazy": tensor.is_lazy,
-        "requires_grad": tensor.requires_grad,
-        "is_real": tensor.device.type != "meta",
-        "tied_to": tensor.tied_to or "",
-    }
+    return (
+        named
+        | write_names(tensor.shape)
+        | {
+            "name": tensor.name,
+            "kind": tensor.kind,
+            "shape": tensor.shape,
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "numel": tensor.numel,
+            "nbytes": tensor.nbytes,
+            "is_persistent": tensor.is_persistent,
+            "is_lazy": tensor.is_lazy,
+            "requires_grad": tensor.requires_grad,
+            "is_real": tensor.device.type != "meta",
+            "tied_to": tensor.tied_to or "",
+        }
+    )
 
 
 def as_deltas(numbers: Numbers) -> list[int]:

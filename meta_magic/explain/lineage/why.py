@@ -65,11 +65,7 @@ def why(
     if not -len(shape) <= dim < len(shape):
         raise IndexError(f"a tensor of {len(shape)} dimensions has no dimension {dim}")
     at = dim % len(shape)
-    number = (
-        tensor.tensor_id
-        if isinstance(tensor, TensorMetadata)
-        else _find_number(trace, tensor)
-    )
+    number = find_number(trace, tensor)
     path = "" if number is not None else _find_path(trace, tensor)
     if number is None and not (path and rerun):
         raise TrialError("the recording does not have this tensor, or a later one does")
@@ -125,8 +121,10 @@ def _answer_why(
     return find_lineages(run).why_size(name, find(run, n_before=n_before), dim)
 
 
-def _find_number(trace: Trace, tensor: Tensor) -> int | None:
+def find_number(trace: Trace, tensor: Tensor | TensorMetadata) -> int | None:
     """Return the number of a tensor in a recording; None if it does not have it."""
+    if isinstance(tensor, TensorMetadata):
+        return tensor.tensor_id
     found = find_origin(tensor.untyped_storage())
     if found is not None and found[0].program is trace.program:
         shape = tuple(tensor.shape)

@@ -1,0 +1,117 @@
+"""Shapes by name, found by recording again with other values."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+from meta_magic.errors import TrialError
+from meta_magic.trials.dims import fit
+
+
+def test_names_of_one_value_are_told_apart_as_each_moves_alone():
+    with record(dims="B,T,D,H") as trace:
+        B, T, D, H = 4, 4, 32, 4
+        x = nn.Linear(D, 3 * D)(torch.randn(B, T, D))
+        q, k, _ = x.view(B, T, 3, H, D // H).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-2, -1)
+    assert trace.shape(x) == "[B, T, 3*D]"
+    assert trace.shape(q) == "[B, H, T, D//H]"
+    assert trace.shape(scores) == "[B, H, T, T]"
+    assert trace.dims.named == trace.dims.moving > 0
+    frame = trace.to_pandas(dims=True)
+    assert "[B*H, T, T]" in [*frame.output_shapes]
+    assert "(B, T, D) -> (B, T, 3*D)" in trace.summary()
+
+
+def test_the_calls_of_a_trace_keep_their_numbers():
+    with record(dims="B") as trace:
+        B = 2
+        torch.ones(B, 3)
+    assert trace.ops[0].outputs[0].shape == (2, 3)
+    assert str(trace.ops[0].outputs[0].shape) == "(2, 3)"
+
+
+def test_rounded_sizes_have_a_formula():
+    with record(dims="S") as trace:
+        S = 33
+        x = nn.Conv2d(1, 2, 3, stride=2, padding=1)(torch.ones(1, 1, S, S))
+        y = nn.functional.max_pool2d(x, 2)
+    assert trace.shape(x) == "[1, 2, ceil(S/2), ceil(S/2)]"
+    assert trace.shape(y)[7:] == "(S + 1)//4, (S + 1)//4]"
+
+
+@dataclass
+class Config:
+    n_embd: int = 12
+    n_head: int = 3
+
+
+def test_an_argument_and_a_literal_are_names():
+    with record(dims="n_embd,B=7") as trace:
+        config = Config(n_embd=24)
+        x = nn.Linear(config.n_embd, 5)(torch.ones(7, config.n_embd))
+    assert trace.shape(x) == "[B, 5]"
+    assert trace.dims.values == {"n_embd": 24, "B": 7}
+    assert trace.modules[0].tensors[0].shape == (5, 24)
+    assert "B, n_embd" in trace.summary()
+
+
+def test_a_size_by_value_is_its_number_and_an_idle_name_is_reported():
+    with record(dims="N,idle") as trace:
+        N, idle = 6, 5
+        x = torch.arange(N).nonzero()
+        torch.ones(3) * idle
+    assert trace.shape(x)[1] in "N5"
+    assert "no size depends on idle" in str(trace.dims)
+    assert any(note.kind == "dims" for note in trace.named.notes)
+
+
+def test_a_name_with_one_value_that_runs_has_no_formulas():
+    with record(dims="B,D") as trace:
+        B, D = 2, 8
+        torch.ones(B, 8) @ torch.ones(D, 3)
+    assert "D has no formulas, as only 8 runs" in str(trace.dims)
+    assert trace.shape(trace.ops[-1].outputs[0]) == "[B, 3]"
+
+
+def test_calls_whose_number_depends_on_a_size_are_compared_by_turn():
+    with record(dims="B,T") as trace:
+        B, T = 2, 3
+        cell, h = nn.GRUCell(4, 5), torch.zeros(B, 5)
+        for x in torch.ones(T, B, 4):
+            h = cell(x, h)
+    assert trace.shape(h) == "[B, 5]"
+
+
+def test_a_name_that_is_not_there_is_said_in_a_note():
+    with record(dims="Q") as trace:
+        torch.ones(3)
+    with pytest.raises(TrialError, match="no name 'Q'"):
+        _ = trace.dims
+    assert "no sizes have names: the block has no name 'Q'" in trace.summary()
+
+
+def test_without_names_a_shape_by_name_is_refused():
+    with record() as trace:
+        x = torch.ones(3)
+    assert trace.dims is None
+    with pytest.raises(TrialError, match="has no names"):
+        trace.shape(x)
+    with pytest.raises(ValueError, match="not 'B T'"):
+        record(dims="B T")
+
+
+@pytest.mark.parametrize(
+    ("size", "moved", "formula"),
+    [
+        (12, [("D", 8, 24)], "3*D"),
+        (8, [("D", 8, 16), ("H", 4, 4)], "4*D//H"),
+        (5, [("D", 5, 6)], "D + 1"),
+        (17, [("D", 8, 65)], "D*D + 1"),
+    ],
+)
+def test_a_small_form_is_fitted(size, moved, formula):
+    assert formula in [*fit({"D": 4, "H": 2}, size, moved)]
