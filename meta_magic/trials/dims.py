@@ -2,7 +2,7 @@
 
 The block is recorded again with each name moved alone. A size that moves with ``D`` and
 is three times as large is ``3*D``; a formula counts only if it also holds where all
-names have other values at once. Two names of one value are told apart, as each moves
+names have other values at once. Two names of one value are distinguished, as each moves
 alone. Read :func:`find_dims`, then :func:`fit`.
 """
 
@@ -283,7 +283,7 @@ def _move_together(moves: Moves) -> list[int]:
     return [*range(first, len(moves.runs))]
 
 
-class Place(NamedTuple):
+class FirstUse(NamedTuple):
     """Where a tensor is first seen.
 
     Attributes:
@@ -299,30 +299,30 @@ class Place(NamedTuple):
     shape: Shape
 
 
-def list_tensors(program: Program, keys: Sequence[Key]) -> list[Place]:
+def list_tensors(program: Program, keys: Sequence[Key]) -> list[FirstUse]:
     """Return where each tensor of a program is first seen."""
-    words, found = memoryview(program.words).cast("I"), dict[int, Place]()
+    words, found = memoryview(program.words).cast("I"), dict[int, FirstUse]()
     for key, offset in zip(keys, program.offsets, strict=False):
         signature = program.signatures[words[offset]]
         for slot, one in enumerate((*signature.inputs, *signature.outputs)):
             tensor = words[offset + HEADER + slot]
-            found.setdefault(tensor, Place(tensor, key, slot, tuple(one.shape)))
+            found.setdefault(tensor, FirstUse(tensor, key, slot, tuple(one.shape)))
     return [*found.values()]
 
 
-def _see(moves: Moves, place: Place) -> Iterator[Seen]:
+def _see(moves: Moves, use: FirstUse) -> Iterator[Seen]:
     """Yield each size of a tensor: in the block, then in each recording."""
-    others = [calls.get(place.key) for _, calls in moves.runs]
+    others = [calls.get(use.key) for _, calls in moves.runs]
     shapes = [
-        one[place.slot] if one is not None and place.slot < len(one) else None
+        one[use.slot] if one is not None and use.slot < len(one) else None
         for one in others
     ]
-    for dim, size in enumerate(place.shape):
+    for dim, size in enumerate(use.shape):
         yield (
             size,
             *(
                 shape[dim]
-                if shape is not None and len(shape) == len(place.shape)
+                if shape is not None and len(shape) == len(use.shape)
                 else None
                 for shape in shapes
             ),
@@ -341,12 +341,12 @@ def _movers(moves: Moves, seen: Seen) -> list[str]:
 
 
 def _fit_all(
-    moves: Moves, tensors: Sequence[Place], joint: Sequence[int]
+    moves: Moves, tensors: Sequence[FirstUse], joint: Sequence[int]
 ) -> dict[Seen, str]:
     """Return the formula of each size that is seen to move; "" for none."""
     moved = list(
         dict.fromkeys(
-            seen for place in tensors for seen in _see(moves, place) if is_moving(seen)
+            seen for use in tensors for seen in _see(moves, use) if is_moving(seen)
         )
     )
     found = {seen: _fit_one(moves, seen, joint) for seen in moved}
@@ -487,21 +487,21 @@ def _fit_floor(name: str, points: Sequence[tuple[int, int]]) -> Iterator[str]:
 
 def _build(
     moves: Moves,
-    tensors: Sequence[Place],
+    tensors: Sequence[FirstUse],
     found: Mapping[Seen, str],
     caveats: Sequence[str],
 ) -> Dims:
     """Return the names with the shapes of all tensors."""
     shapes, moving, named, used = {}, 0, 0, set[str]()
-    for place in tensors:
+    for use in tensors:
         texts = []
-        for seen in _see(moves, place):
+        for seen in _see(moves, use):
             formula = found.get(seen, "") if is_moving(seen) else ""
             moving += is_moving(seen)
             named += bool(formula)
             used |= {*_movers(moves, seen)}
             texts.append(formula or str(seen[0]))
-        shapes[place.tensor] = tuple(texts)
+        shapes[use.tensor] = tuple(texts)
     idle = [
         f"no size depends on {label(name)}"
         for name in moves.values
