@@ -57,6 +57,8 @@ UP = {
     ("trace.trace", "cost.step_times"): "Trace.step_time(), as well",
     ("trace.trace", "cost.program_columns"): "Trace.columns, for both of these",
     ("trace.trace", "cost.initialization"): "Trace.contents, as well",
+    ("trace.trace", "trials.rank_blocks"): "Trace.record_ranks(), as well",
+    ("trace.trace", "ranks.recorded_ranks"): "the type of what it returns",
     ("trace.trace", "trials.proofs"): "Trace.advice, as well",
     ("trace.trace", "explain.across_cells"): "Trace.explanation and why(), as well",
     ("trace.trace", "explain.checked_sizes"): "Trace.check(), as well",

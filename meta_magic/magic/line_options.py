@@ -103,6 +103,15 @@ OPTIONS: Final = (
         example="%%meta --world 8 --rank 3",
     ),
     Option(
+        names=("--ranks",),
+        metavar="RANKS",
+        values=("differing", "all"),
+        help="Show the cell as several ranks, too: differing (the first two, the last, "
+        "and each that one of these waits for), all, or numbers. Each is recorded in a "
+        "process of its own, with the earlier cells that the cell rests on.",
+        example="%%meta --world 8 --ranks 0,7",
+    ),
+    Option(
         names=("--per-node",),
         metavar="N",
         read=int,

@@ -100,6 +100,17 @@ class Run:
             self._progress.finish(None if outputs is None else outputs.bundle)
         if outputs is not None and outputs.live is not None:
             display(outputs.live)
+        if self._options.ranks is not None:
+            self._show_ranks(trace)
+
+    def _show_ranks(self, trace: "Trace") -> None:
+        """Record the cell as other ranks, and show all."""
+        from meta_magic.magic.reports import show_ranks  # noqa: PLC0415  torch
+
+        try:
+            show_ranks(trace.record_ranks(self._options.ranks))
+        except (ValueError, RuntimeError) as error:
+            raise UsageError(f"%%meta --ranks: {error}") from None
 
     def _show_failure(self, trace: "Trace", key: str) -> None:
         """Show why the cell failed; its recording is shown below the traceback."""

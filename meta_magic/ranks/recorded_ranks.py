@@ -18,8 +18,9 @@ from meta_magic.errors import WorldError
 from meta_magic.ranks.nursery import run_side_by_side
 from meta_magic.ranks.rank_advice import advise_ranks
 from meta_magic.session.record import record
-from meta_magic.session.recording import Recording
+from meta_magic.session.recording import NO_SOURCE, Recording
 from meta_magic.trace.notes import CellSource
+from meta_magic.trace.options import Options
 from meta_magic.trace.sent import Sent
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes
@@ -273,18 +274,30 @@ def record_script(rank: int, peers: Peers, given: dict[str, Any]) -> Trace:
             arguments; and ``options``, those of :class:`record`.
     """
     script = given["script"]
-    namespace = vars(enter_main(Path(script), given["args"]))
-    code = compile(given["block"], script, "exec")
+    variables = vars(enter_main(Path(script), given["args"]))
     options = record(rank=rank, **given["options"]).options._replace(peers=peers)
-    recording = Recording(script, options=options, namespace=namespace)
+    text = Path(script).read_text("utf-8", errors="replace")
+    source = CellSource(text=text, file=script)
+    return record_rank(given["block"], script, options, variables, source)
+
+
+def record_rank(
+    block: ast.Module,
+    file: str,
+    options: Options,
+    variables: dict[str, Any],
+    source: CellSource = NO_SOURCE,
+) -> Trace:
+    """Return the trace of statements, whatever ends them; runs in a child."""
+    recording = Recording(file, options=options, namespace=variables)
     error = None
     try:
-        recording.guard.run(lambda: exec(code, namespace))  # noqa: S102  the user's code
+        code = compile(block, file, "exec")
+        recording.guard.run(lambda: exec(code, variables))  # noqa: S102  the user's code
     except BaseException as raised:  # noqa: BLE001  it is in the trace
         is_success = isinstance(raised, SystemExit) and not raised.code
         error = None if is_success else raised
-    text = Path(script).read_text("utf-8", errors="replace")
-    return recording.finish(error, namespace, CellSource(text=text, file=script))
+    return recording.finish(error, variables, source)
 
 
 def enter_main(path: Path, args: Sequence[str]) -> ModuleType:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from meta_magic.explain.checked_sizes import Condition
     from meta_magic.explain.explanations import Explanation
     from meta_magic.explain.lineage.lineage_records import Lineage
+    from meta_magic.ranks.recorded_ranks import Ranks
     from meta_magic.trace.calls import TensorMetadata
     from meta_magic.trials.dims import Dims
     from meta_magic.trials.fit import Candidates, Fit
@@ -459,6 +460,15 @@ class Trace:
         from meta_magic.explain.checked_sizes import check_sizes  # noqa: PLC0415
 
         return check_sizes(self, {**dict.fromkeys(names), **values})
+
+    def record_ranks(self, ranks: "str | Sequence[int]" = "differing") -> "Ranks":
+        """Record the cell as several ranks of its world; see :func:`record_ranks`.
+
+        Each is a new process, which first runs the earlier cells that the cell needs.
+        """
+        from meta_magic.trials.rank_blocks import record_block_ranks  # noqa: PLC0415
+
+        return record_block_ranks(self, ranks)
 
     @list_columns
     def to_pandas(self, *, dims: bool = False) -> "pd.DataFrame":
