@@ -135,11 +135,28 @@ def find_unread_gradients(evidence: "Evidence") -> Iterator[Advice]:
         if parameter in parameters and call < steps[-1]:
             gradients[parameter].update(list_made(evidence, call))
     is_read = find_read(evidence)
+    loose = find_loose(evidence)
     unread = [p for p in names if p in gradients and not is_read[[*gradients[p]]].any()]
+    unread = [p for p in unread if p not in loose]
     if unread:
         made = {storage for p in unread for storage in gradients[p]}
         storages = np.asarray(sorted(made), np.int64)
         yield describe(evidence, [names[p] for p in unread], storages)
+
+
+def find_loose(evidence: "Evidence") -> set[int]:
+    """Return the parameters of layers in a plain container of a module.
+
+    They are to be trained, and the note ``unregistered`` says why they are not.
+    """
+    names = {root.name for root in evidence.modules if root.name}
+    return {
+        storage
+        for root in evidence.modules
+        if root.name.endswith("]")
+        and any(root.name.startswith(f"{name}.") for name in names)
+        for storage in name_by_storage([root])
+    }
 
 
 def describe(

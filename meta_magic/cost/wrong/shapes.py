@@ -312,6 +312,8 @@ def find_bare_squeezes(flow: Flow) -> Iterator[Mistake]:
         shape, made = call.shapes[0], call.made_shapes[0]
         if "dim" in call.arguments or not call.is_own or call.module_call is None:
             continue
+        if len(shape) > len("ab") and shape[:2] == (1, 1):
+            continue  # one step of one sample, as decoders take: both may be meant
         if shape[:1] == (1,) and len(made) < len(shape) - 1 + (len(shape) == 1):
             yield Mistake(
                 call,
