@@ -38,6 +38,9 @@ VIEWS: Final = name_set(
 )
 """Operators whose results are elements of their operand."""
 
+FORWARD: Final = frozenset({"forward", "other"})
+"""Phases whose calls rules look at."""
+
 STOPPED: Final = -1
 """The number of the call that made a tensor from outside of the block."""
 
@@ -71,8 +74,8 @@ class Flow:
         modules: Its module trees.
         is_everything_own: Whether code of libraries counts as the user's own.
         calls: All calls.
-        axes: Which dimensions are one.
-        read_by: For each tensor the calls that read it.
+        axes: Which dimensions are one; empty before ``follow_axes``.
+        read_by: For each tensor the calls that read it; likewise.
     """
 
     program: "Program"
@@ -85,9 +88,13 @@ class Flow:
     def __post_init__(self) -> None:
         for call in self._read():
             self.calls.append(call)
+
+    def follow_axes(self) -> None:
+        """Find which dimensions are one, and which calls read a tensor."""
+        for call in self.calls:
             for tensor in call.inputs:
                 self.read_by[tensor].append(call.index)
-            if call.phase in {"forward", "other"}:
+            if call.phase in FORWARD:
                 self.axes.step(call)
 
     def _read(self) -> Iterator[Call]:
@@ -133,7 +140,7 @@ class Flow:
         """The calls of the forward, by the operator's name."""
         found: dict[str, list[Call]] = defaultdict(list)
         for call in self.calls:
-            if call.phase in {"forward", "other"}:
+            if call.phase in FORWARD:
                 found[call.name].append(call)
         return found
 
@@ -162,8 +169,7 @@ class Flow:
             if not made.inputs:
                 break
             made = self.maker(made, 0)
-        is_followed = made is None or made.axes or not made.inputs
-        return made if is_followed else None
+        return made if made is not None and made.phase in FORWARD else None
 
     @cached_property
     def module_calls(self) -> "list[ModuleCall]":

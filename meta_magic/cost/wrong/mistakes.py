@@ -61,18 +61,26 @@ def find_wrong(
     """
     if not trace.program.n_calls:
         return ()
-    flow = Flow(trace.program, trace.modules, is_everything_own)
-    notes: dict[tuple[str, int | None], Note] = {}
-    rules: list[tuple[Severity, Mapping[str, Rule]]] = [("certain", CERTAIN)]
-    if has_likely:
-        rules.append(("likely", LIKELY))
-    for severity, table in rules:
-        for kind, find in table.items():
-            for mistake in find(flow):
-                if not is_silenced(mistake):
-                    note = make_note(kind, severity, mistake)
-                    notes.setdefault((kind, note.line), note)
-    return tuple(notes.values())
+    try:
+        flow = Flow(trace.program, trace.modules, is_everything_own)
+        found = [*run_rules(flow, "certain", CERTAIN)]
+        if has_likely:
+            flow.follow_axes()
+            found += run_rules(flow, "likely", LIKELY)
+    except Exception as error:  # noqa: BLE001  the report of a cell must not fail
+        text = f"programs that run and are wrong were not looked for: {error!r}"
+        return (Note(kind="unchecked", text=text, line=None),)
+    return tuple({(note.kind, note.line): note for note in reversed(found)}.values())
+
+
+def run_rules(
+    flow: Flow, severity: Severity, rules: Mapping[str, Rule]
+) -> Iterator[Note]:
+    """Yield the notes of some rules, without those that a comment silences."""
+    for kind, find in rules.items():
+        for mistake in find(flow):
+            if not is_silenced(mistake):
+                yield make_note(kind, severity, mistake)
 
 
 def is_silenced(mistake: Mistake) -> bool:
@@ -92,7 +100,6 @@ def make_note(kind: str, severity: Severity, mistake: Mistake) -> Note:
     call = mistake.call
     line = call.line if mistake.line is None else mistake.line
     others = {other.line for other in mistake.others} | {*mistake.lines, call.line}
-    others |= {built for other in mistake.others for built in [other.line]}
     lines = tuple(sorted(n for n in others if n is not None and n != line))
     return Note(
         kind=kind,
