@@ -8,6 +8,7 @@ names below it.
 
 import copy
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -32,6 +33,10 @@ is_wrapper: Final[Callable[[object], bool]] = (
 # A materialized parameter is a new object, and an optimizer keeps the old one.
 swap_tensor_impl = torch._C._swap_tensor_impl
 
+# Below an inference tensor that gets the data of a plain one, on meta; a recording
+# replaces the method itself.
+make_keyed: Final[Callable[..., Tensor]] = partial(Tensor._make_subclass, Tensor)
+
 # A convolution's output does not have the strides of any device.
 suggest_memory_format = memory_format
 
@@ -49,6 +54,34 @@ TAKES_DATA: Final[Any] = torch._has_compatible_shallow_copy_type
 # How often a tensor was written in place. A tensor that was changed outside of any
 # recording is replayed with its old values.
 version_of: Final = attrgetter("_version")
+
+
+def has_version(tensor: Tensor) -> bool:
+    """Whether torch counts the writes of a tensor; of inference tensors it does not.
+
+    Nor of a parameter of inference mode that ``.to(dtype)`` made a plain tensor.
+    """
+    try:
+        version_of(tensor)
+    except RuntimeError:
+        return False
+    return True
+
+
+def take_plain_data(tensor: Tensor, source: Tensor) -> None:
+    """Run ``tensor.data = source``, of an inference tensor and a plain one, on meta.
+
+    On the CPU the tensor is a plain one afterwards, whose writes torch does not count.
+    On meta torch refuses data of another kind, so both tensors get the CPU's keys.
+    """
+    with DisableTorchDispatch():
+        with torch.inference_mode():
+            on_cpu = make_keyed(tensor, device_for_backend_keys=torch.device("cpu"))
+        on_cpu.data = make_keyed(source, device_for_backend_keys=torch.device("cpu"))
+        made = make_keyed(on_cpu, device_for_backend_keys=torch.device("meta"))
+    made.requires_grad_(tensor.requires_grad)
+    swap_tensor_impl(tensor, made)
+
 
 # Whether a tensor is on meta: a subclass's own ``is_meta`` runs, and may raise after a
 # module was made real.

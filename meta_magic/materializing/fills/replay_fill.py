@@ -45,6 +45,7 @@ from meta_magic.replaying.execution import Execution, Part
 from meta_magic.replaying.plan import find_skipped
 from meta_magic.replaying.steps import Plan, Request, StepKind
 from meta_magic.replaying.uses import USES, find_phases
+from meta_magic.torch_private.tensor_internals import has_version
 from meta_magic.trace.program import EarlierEnd, Program
 from meta_magic.trace.signature import Phase
 
@@ -134,7 +135,7 @@ class ReplayFill:
         self._uncounted = [
             UNCOUNTED.format(target.name)
             for target in self.targets
-            if any(tensor.is_inference() for tensor in target.tensors)
+            if not all(map(has_version, target.tensors))
         ]
         walked = task.modules if self._moves_generator else ()
         built = {id(module) for _, module in walked}

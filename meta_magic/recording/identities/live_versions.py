@@ -28,6 +28,7 @@ from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFun
 from meta_magic.torch_private.tensor_internals import (
     address_of_storage,
     count_owners,
+    has_version,
     is_counted_with,
     is_on_meta,
     number_counters,
@@ -97,7 +98,7 @@ def find_stored() -> Iterator[tuple[Tensor, int]]:
 
 def can_count(tensor: Tensor) -> bool:
     """Whether torch counts the writes of a tensor that is no mere counter."""
-    return not tensor.is_inference() and tensor.untyped_storage().nbytes() > 0
+    return has_version(tensor) and tensor.untyped_storage().nbytes() > 0
 
 
 def find_shared_counters() -> dict[int, list["weakref.ref[Tensor]"]]:
@@ -130,7 +131,7 @@ def make_counters(addresses: Collection[int]) -> dict[int, list[Tensor]]:
     found: dict[int, list[Tensor]] = {}
     with DisableTorchFunction(), DisableTorchDispatch(), torch.no_grad():
         for tensor, address in find_stored():
-            if address not in addresses or tensor.is_inference():
+            if address not in addresses or not has_version(tensor):
                 continue
             counter = tensor.detach()
             empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -155,8 +156,8 @@ def group(tensors: Iterable[Tensor]) -> list[dict[int, int]]:
         version = read_version(tensor)
         for first, versions in groups:
             if version == read_version(first) and (
-                tensor.is_inference()
-                or first.is_inference()
+                not has_version(tensor)
+                or not has_version(first)
                 or is_counted_with(tensor, first)
             ):
                 versions[id(tensor)] = version
@@ -168,7 +169,7 @@ def group(tensors: Iterable[Tensor]) -> list[dict[int, int]]:
 
 def read_version(tensor: Tensor) -> int:
     """Return how often a tensor was written in place, as torch counts it."""
-    version: int = 0 if tensor.is_inference() else version_of(tensor)
+    version: int = version_of(tensor) if has_version(tensor) else 0
     return version
 
 

@@ -23,7 +23,7 @@ from meta_magic.recording.identities.storages import (
     StorageRef,
     StorageRegistry,
 )
-from meta_magic.torch_private.tensor_internals import address_of_storage
+from meta_magic.torch_private.tensor_internals import address_of_storage, has_version
 
 Seen: TypeAlias = tuple[int, StorageRef | None, LiveGeometry]
 """A tensor as last seen: its number, its storage (None: it has none), its geometry."""
@@ -183,7 +183,7 @@ class TensorRegistry(StorageRegistry):
     def count_write(self, tensor: Tensor) -> None:
         """Count a write of a tensor for which there is no row."""
         storage = self.read_again(tensor)[1]
-        if storage is not None and not tensor.is_inference():
+        if storage is not None and has_version(tensor):
             increment_version(tensor)
             self.n_unrecorded[storage.number] += 1
 

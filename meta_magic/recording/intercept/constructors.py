@@ -28,7 +28,7 @@ from meta_magic.torch_private.dispatcher import copy_to, is_python_excluded, rea
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.replaced import MAKE_SUBCLASS, MAKE_TENSOR
 from meta_magic.torch_private.replacing import Replacements
-from meta_magic.torch_private.tensor_internals import set_lazy_bits
+from meta_magic.torch_private.tensor_internals import set_lazy_bits, take_plain_data
 
 aten = torch.ops.aten
 
@@ -241,9 +241,6 @@ def make_of_subclass(before: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 DATA: Final[Any] = Tensor.data
-OUTSIDE: Final = "made outside of inference mode"
-"""Attribute that marks a storage on meta which a tensor of inference mode got."""
-
 BEFORE: Final = "change it before the cell, "
 
 
@@ -265,7 +262,7 @@ class DataAttribute:
         """
         if not source or not isinstance(source[0], Tensor):
             self._registry.note_alias(tensor)
-            return as_outside(func(tensor, *source))
+            return func(tensor, *source)
         with DisableTorchFunction():
             given = self._find_source(tensor, source[0])
             is_plain = given.is_meta and given.layout is torch.strided
@@ -310,9 +307,9 @@ def adapt(tensor: Tensor, source: Tensor) -> Tensor:
     """
     if kind_of(tensor) == kind_of(source):
         return source
+    if tensor.is_inference() and not source.is_inference():
+        take_plain_data(tensor, source)
     made = make_alias(source, is_inference=tensor.is_inference())
-    if made.is_inference() and not source.is_inference():
-        vars(made.untyped_storage())[OUTSIDE] = True
     set_lazy_bits(tensor, made)
     return made
 
@@ -323,17 +320,3 @@ def make_alias(source: Tensor, *, is_inference: bool) -> Tensor:
         made = torch.empty(0, dtype=source.dtype, device=META)
         geometry = source.storage_offset(), source.shape, source.stride()
         return made.set_(source.untyped_storage(), *geometry).data
-
-
-def as_outside(made: Any) -> Any:
-    """Return a tensor's data, outside of inference mode if its memory is outside.
-
-    After ``p.data = y`` the CPU's ``p`` is an inference tensor only if ``y`` is; on
-    meta ``p`` stays one.
-    """
-    with DisableTorchFunction():
-        if not (isinstance(made, Tensor) and made.is_meta and made.is_inference()):
-            return made
-        if OUTSIDE not in vars(made.untyped_storage()):
-            return made
-        return make_alias(made, is_inference=False)

@@ -55,8 +55,6 @@ def compare_runs(plain: Run, logged: Run, recorded: Run) -> Iterator[Finding]:
             differing.pop(UNCOUNTED, None)
         if differing.get("grad_fn") == RESHAPED:
             differing.pop("grad_fn")
-        if count_writes(wanted[name]) is None:  # and yet is of inference mode or not
-            differing.pop("is_inference", None)
         for fact, (a, b) in differing.items():
             text = f"{name}: {fact} is {a}, not {b}"
             finding = Finding("silent", "metadata", text, fact)

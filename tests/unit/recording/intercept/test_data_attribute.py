@@ -38,6 +38,21 @@ def of_module_that_left_inference():
     return facts, data.add_(1).tolist()
 
 
+def of_parameter_that_left_inference():
+    with torch.inference_mode():
+        layer = nn.Linear(2, 3)
+    layer.half().float().requires_grad_(True)
+    weight, facts = layer.weight, []
+    asked = lambda: weight._version, weight.zero_, lambda: layer(torch.ones(2))
+    for ask in asked:
+        try:
+            facts.append(str(ask()))
+        except RuntimeError as error:
+            facts.append(str(error)[:50])
+    doubled = weight * 2
+    return facts, weight.is_inference(), doubled.requires_grad, doubled.tolist()
+
+
 def from_inference():
     with torch.inference_mode():
         source = torch.rand(3)
@@ -53,6 +68,7 @@ PROGRAMS = {
     "of a subclass": lambda: set_data(torch.zeros(1), torch.ones(2).as_subclass(Named)),
     "inference": from_inference,
     "of a module that left inference mode": of_module_that_left_inference,
+    "of a parameter that left inference mode": of_parameter_that_left_inference,
     "to parameters of inference mode": of_inference_module,
 }
 
