@@ -10,6 +10,8 @@ from types import FrameType, MethodWrapperType
 from typing import Any, Final
 
 import torch
+from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from meta_magic.recording.as_device.attention import DeviceAttention
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals, name_types
@@ -62,6 +64,7 @@ from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import (
     DeviceContext,
+    DisableTorchFunction,
     device_constructors,
     function_mode_stack,
     pop_function_mode,
@@ -205,6 +208,9 @@ class FunctionMode(DeviceContext):
         None to raise its error.
         """
         if isinstance(error, (RuntimeError, MustBorrow)):
+            if args and is_lazy(args[0]):  # its shape, which an operator needs, raises
+                with DisableTorchFunction():
+                    return (args[0].as_subclass(Tensor), *args[1:]), kwargs
             again = self._capture.prepare(error, func, args, kwargs)
             if again is not None:
                 return again
@@ -216,11 +222,11 @@ class FunctionMode(DeviceContext):
     def _call_again(
         self, func: Any, args: Args, kwargs: Kwargs, running: Running
     ) -> Any:
-        """Call a function with its real arguments captured."""
+        """Call a function again, with arguments that it takes."""
         sites, running.args = self.sites, args
         before, sites.running = sites.running, running
         try:
-            return func(*args, **kwargs)
+            return self._run(func, args, kwargs, running.frame)
         finally:
             sites.running = before
 

@@ -1,5 +1,7 @@
 """Modules whose first call decides sizes, made before the cell that calls them."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -104,3 +106,22 @@ def test_in_a_context_of_the_cpu_it_is_real():
     with record(), torch.device("cpu"):
         model(torch.ones(2, 3))
     assert not model.weight.is_meta
+
+
+CONVERSIONS = {
+    "double": nn.Module.double,
+    "there and back": lambda layer: layer.half().double(),
+    "device and dtype": lambda layer: layer.to("cpu", torch.float64),
+}
+
+
+@pytest.mark.parametrize("convert", CONVERSIONS.values(), ids=CONVERSIONS)
+def test_a_dtype_is_given_before_a_lazy_module_knows_its_shapes(convert):
+    given = torch.ones(2, 5, dtype=torch.float64)
+    called = []
+    for block in (contextlib.nullcontext(), record()):
+        torch.manual_seed(0)
+        with block:
+            model = convert(nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d()))
+            called.append(model(given).tolist())
+    assert called[0] == called[1]
