@@ -125,7 +125,10 @@ class Recording:
         )
         self._borrowed = BorrowedModules(self._capture, self._plan)
         self._composites = DeviceComposites(
-            self._plan, write.constants.note_values, write.registry.count_write
+            self._plan,
+            write.constants.note_values,
+            write.registry.count_write,
+            write.diagnostics.note_caveat,
         )
         self._autocast = DeviceAutocast(self._plan, self._composites)
         self._values = ValuesOnDemand(write, self._programs.snapshot, options, show)

@@ -47,25 +47,37 @@ aten = torch.ops.aten
 # the product by each. The formulas are those of ``prod_backward`` in
 # ``FunctionsManual.cpp`` of torch 2.13.
 
+NoteCaveat = Callable[[str], None]
 
-def multiply(_: object, a: Tensor, **given: Any) -> Any:
+UNCOUNTED: Final = (
+    "the zeros that `prod` multiplies cannot be counted within the limits of values, "
+    "so its gradient is computed without dividing: its last bits may differ"
+)
+
+
+def multiply(note: NoteCaveat, a: Tensor, **given: Any) -> Any:
     """Return the product of all elements."""
-    return _differentiate(_Product, aten.prod.default, a, (), given)
+    return _differentiate(
+        partial(_Product.apply, note), aten.prod.default, a, (), given
+    )
 
 
 def multiply_along(
-    _: object,
+    note: NoteCaveat,
     a: Tensor,
     dim: int,
     keepdim: bool = False,  # noqa: FBT001, FBT002  as in the schema
     **given: Any,
 ) -> Any:
     """Return products of the elements along a dimension."""
-    return _differentiate(_Products, aten.prod.dim_int, a, (dim, keepdim), given)
+    where = dim, keepdim
+    return _differentiate(
+        partial(_Products.apply, note), aten.prod.dim_int, a, where, given
+    )
 
 
 def _differentiate(
-    kind: Any, operator: Any, a: Tensor, where: Any, given: dict[str, Any]
+    apply: Any, operator: Any, a: Tensor, where: Any, given: dict[str, Any]
 ) -> Any:
     is_wanted = torch.is_grad_enabled() and a.requires_grad
     is_plain = functorch_interpreter() is None and type(a) in (
@@ -74,7 +86,7 @@ def _differentiate(
     )
     if not (is_wanted and is_plain and a.ndim) or is_dual(a):
         return NotImplemented
-    return kind.apply(operator, a, where, given)
+    return apply(operator, a, where, given)
 
 
 def is_dual(a: Tensor) -> bool:
@@ -84,10 +96,12 @@ def is_dual(a: Tensor) -> bool:
 
 class _AnyProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, operator: Any, a: Tensor, where: Any, given: Any) -> Tensor:
+    def forward(
+        ctx: Any, note: NoteCaveat, operator: Any, a: Tensor, where: Any, given: Any
+    ) -> Tensor:
         made: Tensor = run_kernel(operator, DispatchKey.Autograd, (a, *where), given)
         ctx.save_for_backward(a, made)
-        ctx.where = where
+        ctx.note_caveat, ctx.where = note, where
         return made
 
 
@@ -100,6 +114,7 @@ class _Product(_AnyProduct):
         try:
             n_zeros = (a == 0).nonzero().shape[0]
         except MissingValueError:
+            ctx.note_caveat(UNCOUNTED)
             n_zeros = 1
         if n_zeros == 0:
             found = grad * (made / a).conj()
@@ -107,7 +122,7 @@ class _Product(_AnyProduct):
             found = torch.zeros_like(a, memory_format=torch.contiguous_format)
         else:
             found = multiply_others(grad, a.contiguous().view(-1), 0).view_as(a)
-        return None, found, None, None
+        return None, None, found, None, None
 
 
 @name_nodes("ProdBackward1")
@@ -122,12 +137,13 @@ class _Products(_AnyProduct):
         try:
             n_zeros = (a == 0).sum(dim, keepdim=True).sum().item()
         except MissingValueError:
+            ctx.note_caveat(UNCOUNTED)
             n_zeros = 1
         if n_zeros == 0:
             found = grad * (made / a).conj()
         else:
             found = multiply_others(grad, a, dim)
-        return None, found, None, None
+        return None, None, found, None, None
 
 
 def multiply_others(grad: Tensor, a: Tensor, dim: int) -> Tensor:
@@ -424,14 +440,20 @@ class DeviceComposites:
     Args:
         keep: Keeps the values of a tensor that is made of numbers.
         count_write: Counts a write of a tensor that has no row.
+        note_caveat: Notes that values may differ from the CPU's.
     """
 
     def __init__(
-        self, plan: DevicePlan, keep: Keep, count_write: Callable[[Tensor], None]
+        self,
+        plan: DevicePlan,
+        keep: Keep,
+        count_write: Callable[[Tensor], None],
+        note_caveat: Callable[[str], None],
     ) -> None:
         self._plan = plan
         self._keep = keep
         self._count_write = count_write
+        self._note_caveat = note_caveat
         self._thread = threading.get_ident()
         self._library: torch.library.Library | None = None
 
@@ -467,7 +489,8 @@ class DeviceComposites:
         sizes = args[1] if name in PACKED_RECURRENT else None  # batch sizes are real
         returned: Any = NotImplemented
         if make is not None and all(t.is_meta or t is sizes for t in tensors_in(args)):
-            returned = make(self._keep, *args, **kwargs)
+            note = self._note_caveat if name in DIFFERENTIATED else self._keep
+            returned = make(note, *args, **kwargs)
             if name in COUNTED and returned is not NotImplemented and returned.numel():
                 self._count_write(returned)
         if returned is NotImplemented:  # if some arguments are real, torch refuses
