@@ -6,8 +6,6 @@ once on a device for the next time.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +14,10 @@ from torch.utils._pytree import tree_leaves
 
 import meta_magic as mm
 from tests.conformance import architectures
+from tests.conformance.apart import Crashed, run_apart
 
-FORK = get_context("fork")
 PATIENCE = 300
-"""Seconds for one run."""
+"""Seconds of a core's time for one run."""
 
 WRAPPERS = frozenset({"aten.lift_fresh.default", "aten.scalar_tensor.default"})
 """How torch makes a tensor of a Python number: not alike on the CPU and on meta."""
@@ -153,26 +151,12 @@ def in_child(function: Callable[..., Any], *args: Any) -> tuple[Any, str]:
     Returns:
         What it returned, and "" or why it returned nothing.
     """
-    here, there = FORK.Pipe(duplex=False)
-    process = FORK.Process(target=answer, args=(there, function, args))
-    process.start()
-    there.close()
-    try:
-        if here.poll(PATIENCE):
-            return here.recv()
-        process.kill()
-        return None, f"it took more than {PATIENCE} s"
-    except EOFError:
-        return None, "the process died"
-    finally:
-        process.join()
 
+    def call() -> Any:
+        torch.set_num_threads(1)  # those of the parent are not there
+        return function(*args)
 
-def answer(there: Connection, function: Callable[..., Any], args: Any) -> None:
-    """Send what a function returns, or why it raised."""
-    torch.set_num_threads(1)  # those of the parent are not there
     try:
-        there.send((function(*args), ""))
-    except Exception as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        there.send((None, text[:300]))
+        return run_apart(call, PATIENCE), ""
+    except Crashed as error:
+        return None, " ".join(str(error).split())[:300]
