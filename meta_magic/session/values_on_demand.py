@@ -18,6 +18,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
     lay_out_as,
     make_proxy,
     match_cpu_strides,
+    put_arguments_on_cpu,
     put_on_meta,
 )
 from meta_magic.recording.identities.call_sites import TORCH_FILES, describe_function
@@ -411,7 +412,7 @@ def _call_with(table: OpTable, given: Given, real_by_id: Mapping[int, Tensor]) -
         real_by_id = {**real_by_id, id(args[0]): other}
     outs = _find_outs(table, kwargs)
     real_by_id = {**real_by_id, **{id(out): make_proxy(out) for out in outs}}
-    real_args, real_kwargs = _replace((args, kwargs), real_by_id)
+    real_args, real_kwargs = put_arguments_on_cpu((args, kwargs), real_by_id)
     returned = table.func(*real_args, **real_kwargs)
     for out in outs:
         lay_out_as(real_by_id[id(out)], out)
@@ -444,19 +445,6 @@ def _find_outs(table: OpTable, kwargs: Kwargs) -> list[Tensor]:
     """Return the tensors of ``out=``."""
     given = [kwargs.get(name) for name in table.written] if table.has_out else []
     return tensors_in(given)
-
-
-def _replace(value: Any, real_by_id: Mapping[int, Tensor]) -> Any:
-    """Return arguments with real tensors instead of those on meta."""
-    if isinstance(value, Tensor):
-        return real_by_id.get(id(value), value)
-    if isinstance(value, torch.device):
-        return torch.device("cpu")
-    if isinstance(value, (list, tuple)):
-        return type(value)([_replace(item, real_by_id) for item in value])
-    if isinstance(value, Mapping):
-        return {name: _replace(item, real_by_id) for name, item in value.items()}
-    return value
 
 
 def _index_by_masks(args: Args, count_by_id: Mapping[int, int]) -> Tensor:

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from meta_magic.recording.identities.geometries import span_nbytes
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 from meta_magic.recording.signatures.entries import Args, Given, Kwargs
 from meta_magic.torch_private.modes import (
     DisableTorchDispatch,
@@ -94,7 +94,7 @@ def call_with_proxies(
     """Call an operator on proxies; restore torch's generator."""
     before = torch.default_generator.get_state()
     try:
-        real_args, real_kwargs = (replace(v, proxies) for v in (args, kwargs))
+        real_args, real_kwargs = put_arguments_on_cpu((args, kwargs), proxies)
         return func(*real_args, **real_kwargs)
     finally:
         torch.default_generator.set_state(before)
@@ -150,9 +150,7 @@ def count_nbytes(tensor: Tensor) -> int:
     """Return the bytes from the start of the storage to the last element."""
     if not tensor.numel() or tensor.layout is not torch.strided:
         return 0
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    last = tensor.storage_offset() + sum((n - 1) * step for n, step in pairs)
-    return int(last + 1) * tensor.itemsize
+    return span_nbytes(tensor)
 
 
 def make_proxy(tensor: Tensor, *, has_ones: bool = False) -> Tensor:
@@ -182,19 +180,17 @@ def make_sparse(like: Tensor, device: str) -> Tensor:
     return build_sparse(like, parts, is_coalesced=has_coalesced(like))
 
 
-def replace(value: Any, proxies: Mapping[int, Tensor]) -> Any:
-    """Return arguments with proxies, the CPU as device, and a new generator."""
-    if isinstance(value, Tensor):
-        return proxies[id(value)]
-    if isinstance(value, torch.device):
-        return torch.device("cpu")
-    if isinstance(value, torch.Generator):
-        return torch.Generator()
-    if isinstance(value, (list, tuple)):
-        return [replace(item, proxies) for item in value]
-    if isinstance(value, Mapping):
-        return {name: replace(item, proxies) for name, item in value.items()}
-    return value
+def put_arguments_on_cpu(value: Any, real_by_id: Mapping[int, Tensor]) -> Any:
+    """Return arguments with real tensors, the CPU as device, and a new generator."""
+
+    def replace(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return real_by_id.get(id(value), value)
+        if isinstance(value, torch.device):
+            return torch.device("cpu")
+        return torch.Generator() if isinstance(value, torch.Generator) else value
+
+    return rebuild(value, replace)
 
 
 def move_to_meta(returned: Any, meta_by_id: Mapping[int, Tensor]) -> Any:

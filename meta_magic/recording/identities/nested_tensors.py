@@ -1,8 +1,9 @@
-"""Find the tensors in nested values and in modules."""
+"""Find and replace the tensors in nested values, and find those in modules."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 
 from meta_magic.torch_private.module_internals import (
@@ -23,6 +24,20 @@ def tensors_in(*values: object) -> list[Tensor]:
         elif isinstance(value, dict):
             found.extend(tensors_in(*value.values()))
     return found
+
+
+def rebuild(value: Any, replace: Callable[[Any], Any]) -> Any:
+    """Return nested values in which ``replace`` is applied to all but containers."""
+    kind = type(value)
+    if kind in {list, tuple, torch.Size}:  # a named tuple may check what it holds
+        items = [rebuild(item, replace) for item in value]
+        return items if kind is list else tuple(items)
+    if isinstance(value, dict):
+        return {name: rebuild(item, replace) for name, item in value.items()}
+    if kind is slice:
+        parts = value.start, value.stop, value.step
+        return slice(*[rebuild(part, replace) for part in parts])
+    return replace(value)
 
 
 def tensors_of(root: nn.Module) -> Iterator[Tensor]:

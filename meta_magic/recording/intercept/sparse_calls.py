@@ -20,8 +20,8 @@ from meta_magic.recording.as_device.cpu_kernels import (
     ask_cpu,
     count_nbytes,
     make_proxy,
+    put_arguments_on_cpu,
     put_on_meta,
-    replace,
 )
 from meta_magic.recording.identities.live_versions import (
     find_positions,
@@ -146,8 +146,8 @@ class SparseCalls:
         state = torch.default_generator.get_state()
         try:
             with RealTorch(), torch.no_grad():
-                args = replace(given.args, real_by_id)
-                returned = table.func(*args, **replace(given.kwargs, real_by_id))
+                real = put_arguments_on_cpu((given.args, given.kwargs), real_by_id)
+                returned = table.func(*real[0], **real[1])
         finally:
             torch.default_generator.set_state(state)
         self._take_over_written(known)

@@ -14,9 +14,12 @@ from meta_magic.errors import MetaMagicError
 from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.geometries import QUANTIZED
-from meta_magic.recording.identities.nested_tensors import is_traced, tensors_in
+from meta_magic.recording.identities.nested_tensors import (
+    is_traced,
+    rebuild,
+    tensors_in,
+)
 from meta_magic.recording.identities.tensors import Seen
-from meta_magic.recording.intercept.real_tensors.capturable import replace
 from meta_magic.recording.intercept.reported_devices import as_fake
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.entries import Args, Kwargs, LiveCall, OpTable
@@ -91,11 +94,13 @@ class SpecialTensors:
         if not fakes:
             return given
 
-        def make(tensor: Tensor) -> Tensor:
-            placement = self._plan.placement_of(tensor) or self._plan.home
-            return make_fake(tensor, fakes[0], as_fake(placement))
+        def make(value: Any) -> Any:
+            if type(value) not in PLAIN or not value.is_meta:
+                return value
+            placement = self._plan.placement_of(value) or self._plan.home
+            return make_fake(value, fakes[0], as_fake(placement))
 
-        return replace(given, lambda t: type(t) in PLAIN and t.is_meta, make)
+        return rebuild(given, make)
 
     def has_unseen(self, made: Sequence[Tensor]) -> bool:
         """Whether an operator made tensors that cannot be recorded."""

@@ -32,7 +32,6 @@ from meta_magic.recording.as_device.oracle.proxy_tensors import (
     Unaskable,
     measure_spans,
     put_on_cpu,
-    rebuild,
 )
 from meta_magic.recording.as_device.oracle.shrinking import (
     MAX_NUMEL,
@@ -40,7 +39,7 @@ from meta_magic.recording.as_device.oracle.shrinking import (
     shrink,
     take_one,
 )
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.dispatcher import find_schema
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction

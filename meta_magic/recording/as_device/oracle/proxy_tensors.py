@@ -138,19 +138,6 @@ def measure_spans(tensors: Sequence[Tensor]) -> Mapping[int, int]:
     return spans
 
 
-def rebuild(value: Any, replace: Callable[[Any], Any]) -> Any:
-    """Return arguments in which ``replace`` is applied below all containers."""
-    if isinstance(value, (list, tuple)):
-        kind = list if isinstance(value, list) else tuple
-        return kind([rebuild(item, replace) for item in value])
-    if isinstance(value, dict):
-        return {name: rebuild(item, replace) for name, item in value.items()}
-    if type(value) is slice:
-        parts = value.start, value.stop, value.step
-        return slice(*[rebuild(part, replace) for part in parts])
-    return replace(value)
-
-
 def put_on_cpu(value: Any) -> Any:
     """Return an argument as a call on the CPU takes it.
 

@@ -15,9 +15,8 @@ from torch import Tensor
 from meta_magic.recording.as_device.oracle.proxy_tensors import (
     Filling,
     put_on_cpu,
-    rebuild,
 )
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 
 KEPT: Final = 8
 """Sizes up to this one do not shrink."""

@@ -3,7 +3,7 @@
 Also: whether a module holds real tensors. Read ``is_capturable`` first.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -45,23 +45,6 @@ class MustBorrow(MixedDeviceError):  # noqa: N818  a request; an error if the te
             "real operators made a tensor, through which no gradient would flow back "
             "from meta (see .detach(), torch.no_grad(), or make it in the cell)"
         )
-
-
-def replace(
-    value: Any,
-    must_capture: Callable[[Tensor], bool],
-    capture: Callable[[Tensor], Tensor],
-) -> Any:
-    """Return arguments with their real tensors captured."""
-    if isinstance(value, Tensor):
-        return capture(value) if must_capture(value) else value
-    if type(value) in (list, tuple):
-        return type(value)([replace(item, must_capture, capture) for item in value])
-    if isinstance(value, Mapping):
-        return {
-            key: replace(item, must_capture, capture) for key, item in value.items()
-        }
-    return value
 
 
 def is_capturable(tensor: Tensor, table: OpTable | None = None) -> bool:

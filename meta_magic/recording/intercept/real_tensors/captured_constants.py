@@ -23,7 +23,7 @@ from meta_magic.recording.identities.device_plan import (
     is_in_cpu_context,
 )
 from meta_magic.recording.identities.live_versions import plan_positions, read_version
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 from meta_magic.recording.identities.storages import NamedDevices, sum_small
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.real_tensors.capturable import (
@@ -33,7 +33,6 @@ from meta_magic.recording.intercept.real_tensors.capturable import (
     is_capturable,
     is_sizes,
     may_write,
-    replace,
     wants_gradient,
 )
 from meta_magic.recording.intercept.real_tensors.real_names import (
@@ -137,11 +136,15 @@ class ConstantCapture:
 
     def capture_arguments(self, value: Any, table: OpTable) -> Any:
         """Return arguments of an operator with meta tensors for the real ones."""
-        return replace(
-            value,
-            lambda t: is_capturable(t, table) or is_real_sparse(t),
-            self.capture,
-        )
+
+        def replace(value: Any) -> Any:
+            is_tensor = isinstance(value, Tensor)
+            is_due = is_tensor and (
+                is_capturable(value, table) or is_real_sparse(value)
+            )
+            return self.capture(value) if is_due else value
+
+        return rebuild(value, replace)
 
     def _refuse_writes(self, table: OpTable, given: Given, *, is_mixed: bool) -> None:
         """Refuse to write a real tensor that is a constant, or to write meta values."""
@@ -214,8 +217,10 @@ class ConstantCapture:
                 if (is_capturable(t) and not is_sizes(func, t)) or is_real_sparse(t)
                 if not wants_gradient(t)
             }
-            captured = replace((args, kwargs), lambda t: id(t) in wanted, self.capture)
-            return captured[0], captured[1]
+            replaced = rebuild(
+                (args, kwargs), lambda v: self.capture(v) if id(v) in wanted else v
+            )
+            return replaced[0], replaced[1]
 
     def _borrow_leaves(
         self, args: Args, kwargs: Kwargs, error: MustBorrow | None = None
