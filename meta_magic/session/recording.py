@@ -35,8 +35,8 @@ from meta_magic.recording.intercept.data_readers import ReadStorages, ShownTenso
 from meta_magic.recording.intercept.data_sources import DataSources, Loader
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import BackwardPasses, FunctionMode
-from meta_magic.recording.intercept.generator_states import GeneratorStates
 from meta_magic.recording.intercept.kernel_calls import KernelCalls, OperatorRunner
+from meta_magic.recording.intercept.planned.generators import GeneratorStates
 from meta_magic.recording.intercept.planned.planned_devices import make_device_contexts
 from meta_magic.recording.intercept.real_tensors.borrowed_modules import BorrowedModules
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
@@ -49,7 +49,6 @@ from meta_magic.recording.rows.diagnostics import RealMemory
 from meta_magic.recording.rows.module_trees import Tree, read_versions
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.replaying.value_budget import Show, show_line
-from meta_magic.session.checked_values import make_checks
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.failed_calls import describe_error, find_failed_call
 from meta_magic.session.guard import Guard
@@ -58,7 +57,7 @@ from meta_magic.session.program_builder import ProgramBuilder, Written, make_wri
 from meta_magic.session.raised_calls import find_raised
 from meta_magic.session.threads import ProcessWatch, TaskWatch, ThreadWatch
 from meta_magic.session.trees import TreeFinder, modules_in
-from meta_magic.session.values_on_demand import ValuesOnDemand
+from meta_magic.session.values_on_demand import ValuesOnDemand, make_checks
 from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.torch_private.modes import DisableTorchFunction, dispatch_mode_stack
 from meta_magic.torch_private.snapshot import RealTorch

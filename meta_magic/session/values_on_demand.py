@@ -24,6 +24,8 @@ from meta_magic.recording.as_device.cpu_kernels import (
 from meta_magic.recording.identities.call_sites import TORCH_FILES, describe_function
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.intercept.value_checks import ValueChecks
+from meta_magic.recording.rows.known_values import KnownValues
 from meta_magic.recording.signatures.entries import (
     ALIGNED,
     Args,
@@ -53,6 +55,7 @@ from meta_magic.torch_private.snapshot import RealTorch, WithoutModes
 from meta_magic.trace.options import LITTLE_NBYTES, Assumed, Options
 from meta_magic.trace.program import Program
 from meta_magic.trace.program_facts import Assumption, Evaluation
+from meta_magic.trace.signature import Geometry
 from meta_magic.trace.units import format_shape
 
 COPY: Final = "aten._to_copy.default"
@@ -486,3 +489,32 @@ def _select_by_mask(
     repeats = prod(shape) // max(1, mask.numel())
     count = count_by_id[id(mask)] * repeats
     return torch.empty(count, dtype=tensor.dtype, device="meta")
+
+
+SHARE = 8
+"""The share of the limits of a value that one check may take."""
+
+
+def make_checks(
+    write: Written, snapshot: Callable[[], Program], options: Options
+) -> ValueChecks:
+    """Return the checks that refuse calls whose operands have values out of range.
+
+    Args:
+        snapshot: Returns the program recorded so far.
+        options: The limits of one value, and whether all values are checked.
+    """
+    limits = options.limits
+    budget = ValueBudget(limits if options.check_values else limits.little(SHARE))
+    evaluator = Evaluator(is_private=True)  # the trace shows nothing of checks
+
+    def evaluate(storage: int, geometry: Geometry) -> Tensor:
+        wanted = [(storage, geometry)]
+        reals, _ = evaluator.evaluate(
+            snapshot(), wanted, budget, can_assume=False, stops_at_limit=True
+        )
+        return reals[0]
+
+    known = KnownValues(write.registry, write.constants, write.rows)
+    write.imports.follow(known.find_written)
+    return ValueChecks(write.registry, known, write.diagnostics, evaluate, options)

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map, tree_map_only
 
 import meta_magic as mm
-from meta_magic.recording.as_device.oracle import shrinking
+from meta_magic.recording.as_device.oracle import proxy_tensors
 from tests.conformance.apart import Crashed, run_apart
 from tests.conformance.copies import Copies
 from tests.conformance.kept_rows import KeptRows
@@ -204,7 +204,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warm_up()
     if options.shrink:
-        shrinking.MAX_NUMEL, shrinking.KEPT = 128, 2
+        proxy_tensors.MAX_NUMEL, proxy_tensors.KEPT = 128, 2
     day = dt.datetime.now(tz=dt.UTC).date()
     print(f"{day}, torch {torch.__version__}\n")
     print(f"| programs | | all | refused by the CPU | {' | '.join(COLUMNS)} |")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.recording.as_device.oracle import shrinking
+from meta_magic.recording.as_device.oracle import proxy_tensors
 from tests.conformance.broken_programs import Case, judge, mend, run
 
 with warnings.catch_warnings():
@@ -58,8 +58,8 @@ def test_modules_that_the_cpu_refuses_are_refused_in_its_words():
 @pytest.mark.parametrize("is_shrunken", [False, True])
 def test_what_the_cpu_takes_is_taken(is_shrunken, monkeypatch):
     if is_shrunken:
-        monkeypatch.setattr(shrinking, "MAX_NUMEL", 128)
-        monkeypatch.setattr(shrinking, "KEPT", 2)
+        monkeypatch.setattr(proxy_tensors, "MAX_NUMEL", 128)
+        monkeypatch.setattr(proxy_tensors, "KEPT", 2)
     assert judge_all("valid samples", OPERATORS) == []
     assert judge_all("valid modules", MODULES) == []
 

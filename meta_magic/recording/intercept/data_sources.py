@@ -29,10 +29,10 @@ from meta_magic.recording.intercept.copies import find_copied, is_copying
 from meta_magic.recording.intercept.higher_order import make_below
 from meta_magic.recording.intercept.libraries import FIND_WRITERS
 from meta_magic.recording.intercept.real_tensors.borrowed_modules import BorrowedModules
+from meta_magic.recording.intercept.real_tensors.capturable import find_address
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
-from meta_magic.recording.intercept.real_tensors.real_names import find_address
 from meta_magic.recording.intercept.saving import Saver, ScriptSaver, is_on_meta
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.torch_private.backend_flags import has_gpu

@@ -32,8 +32,10 @@ from meta_magic.recording.intercept.copies import DEEPCOPY, copy_deeply
 from meta_magic.recording.intercept.data_readers import (
     DATA_PTR,
     DATA_READERS,
+    PACKING,
     SHARE_MEMORY,
     TO_NUMPY,
+    Packer,
     check_readable,
     read_data,
 )
@@ -47,7 +49,6 @@ from meta_magic.recording.intercept.moves import (
     Mover,
     is_cast,
 )
-from meta_magic.recording.intercept.packed_sequences import PACKING, Packer
 from meta_magic.recording.intercept.real_tensors.capturable import MustBorrow
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,

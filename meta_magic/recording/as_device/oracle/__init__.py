@@ -1,7 +1,7 @@
 """Ask the CPU's own operators whether they refuse a call, once for each signature.
 
 Without this ``torch.softmax(torch.ones(3, dtype=torch.long), 0)`` would run on meta. A
-small call runs on ``proxy_tensors``; a large call is made smaller (``shrinking``). What
+small call runs on ``proxy_tensors``; a large call is made smaller. What
 is refused then is asked again at its true sizes, in a ``child`` process.
 ``cpu_refusals`` decides which calls of a recording are asked about.
 

@@ -26,8 +26,7 @@ from meta_magic.recording.as_device.oracle.oracle import (
     Verdict,
     is_view,
 )
-from meta_magic.recording.as_device.oracle.proxy_tensors import CPU
-from meta_magic.recording.as_device.oracle.shrinking import MAX_NUMEL
+from meta_magic.recording.as_device.oracle.proxy_tensors import CPU, MAX_NUMEL
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.entries import (

@@ -27,15 +27,13 @@ from meta_magic.recording.as_device.oracle.child import (
 )
 from meta_magic.recording.as_device.oracle.proxy_tensors import (
     FILLINGS,
+    MAX_NUMEL,
     UNRESERVED,
     ProxyTensors,
     Unaskable,
+    is_small,
     measure_spans,
     put_on_cpu,
-)
-from meta_magic.recording.as_device.oracle.shrinking import (
-    MAX_NUMEL,
-    is_small,
     shrink,
     take_one,
 )

@@ -2,8 +2,14 @@
 
 The oracle runs a call of the CPU with them. They hold made-up values (``FILLINGS``), or
 have memory that is reserved and never touched. Read ``ProxyTensors.make`` first.
+
+A large call is made small enough to run (:func:`shrink`): it gets smaller sizes that
+meta still accepts. A size and its multiples shrink together. Meta decides whether the
+sizes fit, so no rule of any operator is needed. If the small call is refused, the large
+one may be: the oracle then asks it at its true sizes.
 """
 
+import math
 import mmap
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +21,7 @@ from torch import Tensor
 
 from meta_magic.recording.as_device.oracle.child import NoAnswer
 from meta_magic.recording.identities.geometries import span_nbytes
+from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 from meta_magic.torch_private.tensor_internals import (
     address_of_storage,
     negate_lazily,
@@ -151,3 +158,192 @@ def put_on_cpu(value: Any) -> Any:
     if isinstance(value, (Tensor, *PLAIN, *METADATA)):
         return value
     raise Unaskable
+
+
+KEPT: Final = 8
+"""Sizes up to this one do not shrink."""
+
+CHECKING: Final = frozenset(
+    {"mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "linear"}
+    | {"convolution", "constant_pad_nd", "cat", "stack", "copy", "masked_fill"}
+    | {"native_layer_norm", "native_group_norm", "native_batch_norm", "embedding"}
+    | {"sum", "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin"}
+    | {"any", "all", "var", "std", "linalg_vector_norm", "norm", "logsumexp"}
+    | {"softmax", "log_softmax", "cumsum", "sort", "topk", "tril", "triu", "mse_loss"}
+    | {"gather", "scatter", "scatter_add", "index_select", "index", "index_put"}
+    | {"index_add", "nll_loss_forward", "nll_loss2d_forward", "binary_cross_entropy"}
+    | {"smooth_l1_loss", "max_pool2d_with_indices", "avg_pool2d"}
+    | {"embedding_bag", "embedding_bag_forward_only"}
+    | {"uniform", "normal", "bernoulli", "random", "exponential", "geometric"}
+    | {"cauchy", "log_normal", "rand_like", "randn_like", "randint_like", "full_like"}
+    | {"new_full"}
+)
+"""Operators that check all sizes before they touch memory. Others may end the process
+if the sizes do not fit."""
+
+SMALLER: Final = (2, 3, 4, 5, 6, 7)
+"""New sizes to try; multiples of the old size shrink in proportion."""
+
+MAX_NUMEL: Final = 2**17
+"""Limit on the elements of all tensors of a call that is asked at its true sizes."""
+
+MAX_WORK: Final = 2**25
+"""Limit on elements times the largest size, a bound on the work of such a call."""
+
+N_TRIALS: Final = 40
+"""How often meta is asked for smaller sizes."""
+
+Call = tuple[Any, Any]
+
+
+def is_small(shapes: Sequence[Sequence[int]], share: int = 1) -> bool:
+    """Whether a call with tensors of these shapes is within the limits, or a share."""
+    numel = sum(map(math.prod, shapes))
+    longest = max((n for shape in shapes for n in shape), default=1)
+    return numel <= MAX_NUMEL // share and numel * longest <= MAX_WORK // share
+
+
+def take_one(value: Any) -> Any:
+    """Return the arguments of a factory with all lists of sizes replaced by ones."""
+    if isinstance(value, dict):
+        return {name: take_one(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        is_of_sizes = all(type(item) is int for item in value)
+        return type(value)(1 if is_of_sizes else take_one(item) for item in value)
+    return value
+
+
+def base_name(operator: Any) -> str:
+    """Return the name of an operator without overload and outer underscores."""
+    name: str = operator.name().removeprefix("aten::")
+    return name.partition(".")[0].strip("_")
+
+
+def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> "Smaller | None":
+    """Return a smaller call that can run on the CPU.
+
+    Args:
+        call: Its positional and keyword arguments, on meta.
+
+    Returns:
+        None if meta accepts no call that is small enough, or if a smaller call might
+        end the process.
+    """
+    is_elementwise = torch.Tag.pointwise in func.tags
+    if not is_elementwise and base_name(func) not in CHECKING:
+        return None
+    smaller = Smaller(call, tensors)
+    smaller.propose()
+    if smaller.fits() and (is_elementwise or smaller.is_accepted(func)):
+        return smaller
+    smaller.forget()
+    n_trials, is_accepted = 0, False
+    for size in smaller.list_sizes() * 2:
+        if smaller.fits():
+            break
+        for target in SMALLER if smaller.read(size) > KEPT else ():
+            n_trials += 1
+            if n_trials > N_TRIALS:
+                return None
+            if smaller.try_size(func, size, target):
+                is_accepted = True
+                break
+    return smaller if smaller.fits() and is_accepted else None
+
+
+class Smaller:
+    """A call whose sizes, in shapes and numbers, are replaced by smaller ones."""
+
+    def __init__(self, call: Call, tensors: Sequence[Tensor]) -> None:
+        self._call = call
+        self._tensors = tensors
+        self._numbers: set[int] = set()
+        rebuild(call, self._note_number)
+        self._all = {n for t in tensors for n in t.shape} | self._numbers
+        self._now: dict[int, int] = {}
+
+    def _note_number(self, value: Any) -> None:
+        if type(value) is int and abs(value) > KEPT:
+            self._numbers.add(abs(value))
+
+    def list_sizes(self) -> list[int]:
+        """Return the sizes that may shrink, the largest first."""
+        found = {n for t in self._tensors for n in t.shape if n > KEPT}
+        return sorted(found, reverse=True)
+
+    def read(self, size: int) -> int:
+        """Return the new value of a size."""
+        return self._now.get(size, size)
+
+    def fits(self) -> bool:
+        """Whether the call is small enough."""
+        shapes = [[*map(self.read, t.shape)] for t in self._tensors]
+        return is_small(shapes, share=8)
+
+    def forget(self) -> None:
+        """Restore all sizes."""
+        self._now.clear()
+
+    def propose(self) -> None:
+        """Shrink all sizes at once, the smallest first, so that no two become equal."""
+        for size in reversed(self.list_sizes()):
+            if self.read(size) > KEPT:
+                any(self._scale(size, target) for target in SMALLER)
+
+    def try_size(self, func: Callable[..., Any], size: int, target: int) -> bool:
+        """Shrink a size and its multiples, if meta accepts that."""
+        before = dict(self._now)
+        if self._scale(size, target) and self.is_accepted(func):
+            return True
+        self._now = before
+        return False
+
+    def is_accepted(self, func: Callable[..., Any]) -> bool:
+        """Whether meta accepts the call, and its results are small."""
+        args, kwargs = self.build("meta")
+        try:
+            made = func(*args, **kwargs)
+        except Exception:  # noqa: BLE001  whatever it is: not these sizes
+            return False
+        return is_small([tensor.shape for tensor in tensors_in(made)])
+
+    def _scale(self, size: int, target: int) -> bool:
+        """Shrink a size and its multiples, unless two sizes would become equal."""
+        before = dict(self._now)
+        for value in self._all:
+            if value % size == 0 and self.read(value) * target % size == 0:
+                self._now[value] = self.read(value) * target // size
+        if len(set(map(self.read, self._all))) == len(self._all):
+            return True
+        self._now = before
+        return False
+
+    def build(self, device: str, fill: Filling | None = None) -> Call:
+        """Return the arguments with the new sizes on a device, filled with zeros."""
+        made: dict[int, Tensor] = {}
+        is_on_meta = device == "meta"
+
+        def replace(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                if id(value) not in made:
+                    made[id(value)] = self._make(value, device, fill)
+                return made[id(value)]
+            if type(value) is int and abs(value) > KEPT:
+                return self.read(value) if value > 0 else -self.read(-value)
+            return value if is_on_meta else put_on_cpu(value)
+
+        return rebuild(self._call[0], replace), rebuild(self._call[1], replace)
+
+    def _make(self, tensor: Tensor, device: str, fill: Filling | None) -> Tensor:
+        """Return a tensor with the order of dimensions of ``tensor``, without gaps."""
+        shape = [*map(self.read, tensor.shape)]
+        steps, step = [0] * tensor.ndim, 1
+        for i in sorted(range(tensor.ndim), key=lambda i: (tensor.stride(i), -i)):
+            if tensor.stride(i) or tensor.shape[i] <= 1:
+                steps[i] = step
+                step *= max(shape[i], 1)
+        flat = torch.zeros(step, dtype=tensor.dtype, device=device)
+        if fill is not None:
+            fill(flat)
+        made = flat.as_strided(shape, steps)
+        return made.conj() if tensor.is_conj() else made

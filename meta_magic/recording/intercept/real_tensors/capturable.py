@@ -1,18 +1,23 @@
-"""Decide which real tensors become constants, and replace them in arguments.
+"""Decide which real tensors become constants, and find their names in the cell.
 
-Also: whether a module holds real tensors. Read ``is_capturable`` first.
+Without the names, such as ``model.fc.weight``, an error would say "your real tensor"
+and not which one. Read ``is_capturable`` and ``name_of_real`` first.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MixedDeviceError
+from meta_magic.recording.identities.call_sites import OWN, is_library
 from meta_magic.recording.identities.geometries import QUANTIZED
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.intercept.mixed_devices import takes_numbers
+from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.entries import Kwargs, OpTable
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
@@ -21,6 +26,8 @@ from meta_magic.torch_private.module_internals import (
     parameters_of,
     walk_modules,
 )
+from meta_magic.torch_private.tensor_internals import address_of_storage, parts_of
+from meta_magic.trace.units import format_bytes
 
 RECURRENT: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 """Functions that read the batch sizes of packed sequences, which stay real."""
@@ -119,3 +126,148 @@ def is_real(root: nn.Module) -> bool | None:
         if is_holding:
             return False
     return None
+
+
+MAX_NAMES: Final = 6
+
+STAYS: Final = (
+    "a call in the cell gives the lazy parameters of '{}' their sizes, so the module "
+    "stays on meta after the cell: mm.materialize makes it real"
+)
+
+SNAPSHOT_OWNERS: Final = 3
+"""References to a function's variables if only this file holds them: of the frame, of
+``find_name``, and of the argument."""
+
+
+class RealNames:
+    """Names the real tensors of a recording in one note."""
+
+    def __init__(self, diagnostics: Diagnostics) -> None:
+        self._diagnostics = diagnostics
+        self._names: dict[str, None] = {}
+        self._nbytes = 0
+        self._n_captured = 0
+        self._line: int | None = None
+
+    def count(self, real: Tensor, *, is_named: bool) -> str | None:
+        """Count the storage of a real tensor, and return its name if it is named."""
+        nbytes = sum(part.untyped_storage().nbytes() for part in parts_of(real))
+        if nbytes == real.itemsize:  # a single number needs no note
+            return None
+        if not self._n_captured:
+            _, self._line = self._diagnostics.locate("")
+        self._nbytes += nbytes
+        self._n_captured += 1
+        return self.add(real) if is_named else None
+
+    def add(self, value: Tensor | nn.Module) -> str | None:
+        """Name a tensor or a module; None after ``MAX_NAMES`` names."""
+        name = name_of_real(value) if len(self._names) < MAX_NAMES else None
+        if name is not None:
+            self._names[name] = None
+        return name
+
+    def note_moved(self, module: nn.Module) -> None:
+        """Note that a module with lazy parameters stays on meta after the cell."""
+        name = name_of_real(module) or type(module).__name__
+        self._diagnostics.note("state", STAYS.format(name))
+
+    def finish(self) -> None:
+        """Write the note."""
+        if self._n_captured:
+            names = ", ".join(f"'{name}'" for name in self._names)
+            self._diagnostics.note_at(
+                "real",
+                f"{self._n_captured} real tensor{'s' * (self._n_captured > 1)} of "
+                f"{format_bytes(self._nbytes)} beside meta tensors count as "
+                f"constants{f': {names}' if names else ''}; they are unchanged",
+                self._line,
+            )
+
+
+def name_of_real(value: Tensor | nn.Module) -> str | None:
+    """Return the name of a real tensor or a module in the running code.
+
+    Returns:
+        The name of a variable, or a path in a module. If only another tensor on the
+        same storage has a name, that name; else None.
+    """
+    with DisableTorchFunction():
+        found = [find_name(frame, value) for frame in user_frames()]
+    names = list(filter(None, reversed(found)))  # the cell's own name first
+    exact = (name for name, is_exact in names if is_exact)
+    return next(exact, names[0][0] if names else None)
+
+
+def is_of_module(tensor: Tensor, name: str | None) -> bool:
+    """Whether a tensor belongs to a module, by its kind or its name."""
+    return isinstance(tensor, nn.Parameter) or "." in (name or "")
+
+
+def user_frames() -> Iterator[FrameType]:
+    """Yield the frames of the user's own code, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(OWN) and not is_library(file):
+            yield frame
+        frame = frame.f_back
+
+
+def find_name(frame: FrameType, value: Tensor | nn.Module) -> tuple[str, bool] | None:
+    """Return a value's name in one frame, and whether it names exactly that value."""
+    variables = frame.f_locals
+    found = find_among(variables, value)
+    is_snapshot = frame.f_locals is variables and variables is not frame.f_globals
+    if is_snapshot and sys.getrefcount(variables) <= SNAPSHOT_OWNERS:
+        variables.clear()  # before 3.13 it keeps variables that the function deletes
+    return found
+
+
+def find_among(
+    variables: Mapping[str, object], value: Tensor | nn.Module
+) -> tuple[str, bool] | None:
+    """Return a value's name among variables, and whether it names that very value."""
+    items = [(n, v) for n, v in list(variables.items()) if not n.startswith("_")]
+    tensors = (
+        items if isinstance(value, nn.Module) else [*items, *tensors_of_modules(items)]
+    )
+    exact = next((name for name, other in tensors if other is value), None)
+    if exact is not None or isinstance(value, nn.Module):
+        return None if exact is None else (exact, True)
+    address = find_address(value)
+    aliases = (n for n, v in tensors if find_address(v) == address)
+    return next(((name, False) for name in aliases), None)
+
+
+def tensors_of_modules(
+    items: Iterable[tuple[str, object]],
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of the modules among variables, each with its path."""
+    for name, module in items:
+        # isinstance alone would read ``__class__``, which runs code of lazy objects.
+        if issubclass(type(module), nn.Module) and isinstance(module, nn.Module):
+            for path, tensor in tensors_of(module):
+                yield f"{name}.{path}", tensor
+
+
+def find_address(value: object) -> int | None:
+    """Return the address of a tensor's storage; None if it has none."""
+    if not issubclass(type(value), Tensor) or not isinstance(value, Tensor):
+        return None
+    try:
+        address: int = address_of_storage(value.untyped_storage())
+    except (RuntimeError, NotImplementedError, ValueError):
+        return None
+    return address
+
+
+def tensors_of(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters and buffers below a module, each with its path."""
+    for fqn, module in walk_modules(root):
+        prefix = f"{fqn}." if fqn else ""
+        for held in (parameters_of(module), buffers_of(module)):
+            for name, tensor in held.items():
+                if tensor is not None:
+                    yield prefix + name, tensor

@@ -29,16 +29,14 @@ from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.real_tensors.capturable import (
     READS_REAL,
     MustBorrow,
+    RealNames,
     count_real,
     is_capturable,
+    is_of_module,
     is_sizes,
     may_write,
-    wants_gradient,
-)
-from meta_magic.recording.intercept.real_tensors.real_names import (
-    RealNames,
-    is_of_module,
     name_of_real,
+    wants_gradient,
 )
 from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.diagnostics import Diagnostics
