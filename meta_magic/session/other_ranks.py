@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from meta_magic.errors import MissingValueError
-from meta_magic.trace.program import HEADER, Program
+from meta_magic.trace.program import Program
 from meta_magic.trace.sent import find_kind
 from meta_magic.trace.signature import Signature
 from meta_magic.trace.world import World, find_group
@@ -37,7 +37,6 @@ class OtherRanks:
         self._rank = world.rank
         self._note = note
         self._sender_by_storage: dict[int, str] = {}
-        self._sender_by_signature: dict[int, str | None] = {}
         self._n_followed = 0
 
     def note(self, program: Program, storages: Iterable[int]) -> None:
@@ -65,33 +64,15 @@ class OtherRanks:
 
     def _follow(self, program: Program) -> None:
         """Follow the calls that were recorded since the last time."""
-        words = memoryview(program.words).cast("I")
-        storage_of = memoryview(program.storage_by_tensor).cast("I")
-        offsets, held = program.offsets, self._sender_by_storage
-        n_calls = len(offsets) - 1
-        for index in range(self._n_followed, n_calls):
-            number = words[offsets[index]]
-            signature = program.signatures[number]
-            if not held and not self._is_received(number, signature):
-                continue
-            start = offsets[index] + HEADER
-            split = start + len(signature.inputs)
-            read = [storage_of[word] for word in words[start:split]]
-            sender = self._is_received(number, signature) or next(
+        held = self._sender_by_storage
+        for _, signature, read, made in program.walk_calls(self._n_followed):
+            sender = find_received(signature) or next(
                 (held[storage] for storage in read if storage in held), None
             )
-            made = [storage_of[word] for word in words[split : offsets[index + 1]]]
-            changed = [*made, *(read[i] for i in signature.writes)]
             if sender is not None:
+                changed = [*made, *(read[i] for i in signature.writes)]
                 held.update(dict.fromkeys(changed, sender))
-        self._n_followed = n_calls
-
-    def _is_received(self, number: int, signature: Signature) -> str | None:
-        """Return the kind of a collective that receives data of other processes."""
-        known = self._sender_by_signature
-        if number not in known:
-            known[number] = find_received(signature)
-        return known[number]
+        self._n_followed = program.n_calls
 
 
 def find_received(signature: Signature) -> str | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from meta_magic.trace.program import GOES_ON, HEADER, Program
+from meta_magic.trace.program import GOES_ON, Program
 from meta_magic.trace.signature import NAN, NEGATIVE_NAN, Argument, Signature
 from meta_magic.trace.units import format_bytes, format_flops
 
@@ -71,19 +71,12 @@ class StoragesOnMeta:
         found.update(named)
         if not found or program.as_device == "meta":
             return set()
-        words = memoryview(program.words).cast("I")
-        storage_by_tensor = memoryview(program.storage_by_tensor).cast("I")
-        offsets = program.offsets
-        for index in range(self._n_followed, len(offsets) - 1):
-            signature = program.signatures[words[offsets[index]]]
-            start, end = offsets[index] + HEADER, offsets[index + 1]
-            storages = [storage_by_tensor[tensor] for tensor in words[start:end]]
-            inputs = storages[: len(signature.inputs)]
-            if not found.isdisjoint(inputs):
-                made = zip(storages[len(inputs) :], signature.outputs, strict=True)
-                unnamed = [storage for storage, g in made if g.placement is None]
-                found.update(set(unnamed).difference(inputs))
-        self._n_followed = len(offsets) - 1
+        for _, signature, read, made in program.walk_calls(self._n_followed):
+            if not found.isdisjoint(read):
+                pairs = zip(made, signature.outputs, strict=True)
+                unnamed = [storage for storage, g in pairs if g.placement is None]
+                found.update(set(unnamed).difference(read))
+        self._n_followed = program.n_calls
         return found
 
 
@@ -121,15 +114,8 @@ def find_assumed(program: Program) -> dict[int, str]:
     assumed = {a.call: a.text for a in program.assumptions}
     if not assumed:
         return {}
-    words = memoryview(program.words).cast("I")
-    storages = memoryview(program.storage_by_tensor).cast("I")
-    offsets, numbers = program.offsets, AssumedNumbers(program)
-    text_by_storage: dict[int, str] = {}
-    for index, number in enumerate(program.signature_numbers()):
-        signature = program.signatures[number]
-        start = offsets[index] + HEADER
-        split = start + len(signature.inputs)
-        read = [storages[word] for word in words[start:split]]
+    numbers, text_by_storage = AssumedNumbers(program), dict[int, str]()
+    for index, signature, read, made in program.walk_calls():
         found = assumed.get(index) or next(
             (text_by_storage[s] for s in read if s in text_by_storage), None
         )
@@ -138,7 +124,6 @@ def find_assumed(program: Program) -> dict[int, str]:
         if found is None:
             continue
         assumed[index] = found
-        made = [storages[word] for word in words[split : offsets[index + 1]]]
         for storage in (*made, *(read[i] for i in signature.writes)):
             text_by_storage.setdefault(storage, found)
     return assumed

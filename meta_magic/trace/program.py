@@ -307,6 +307,19 @@ class Program:
         counts: list[int] = np.bincount(words[starts], minlength=n_signatures).tolist()
         return counts
 
+    def walk_calls(
+        self, first: int = 0
+    ) -> Iterator[tuple[int, Signature, list[int], list[int]]]:
+        """Yield number, signature, read and returned storages of calls from one on."""
+        words = memoryview(self.words).cast("I")
+        storages = memoryview(self.storage_by_tensor).cast("I")
+        for index in range(first, self.n_calls):
+            offset, end = self.offsets[index], self.offsets[index + 1]
+            signature = self.signatures[words[offset]]
+            found = [storages[word] for word in words[offset + HEADER : end]]
+            n_read = len(signature.inputs)
+            yield index, signature, found[:n_read], found[n_read:]
+
     def signature_numbers(self) -> Iterator[int]:
         """Yield the signature of each call in turn."""
         words = memoryview(self.words).cast("I")
