@@ -25,7 +25,7 @@ from meta_magic.torch_private.module_internals import (
     pick_own,
 )
 from meta_magic.trace.notes import Note, sort_notes
-from meta_magic.trace.program import HEADER, Program
+from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import OpCalls
 from meta_magic.trace.units import format_bytes, format_flops
 
@@ -298,11 +298,5 @@ def _find_line(storage: int, program: Program) -> int | None:
 
 def find_maker(storage: int, program: Program) -> int | None:
     """Return the first operator call that returned a storage."""
-    words = memoryview(program.words).cast("I")
-    storages = memoryview(program.storage_by_tensor).cast("I")
-    for index, number in enumerate(program.signature_numbers()):
-        start = program.offsets[index] + HEADER + len(program.signatures[number].inputs)
-        end = program.offsets[index + 1]
-        if any(storages[number] == storage for number in words[start:end]):
-            return index
-    return None
+    calls = program.walk_calls()
+    return next((index for index, _, _, made in calls if storage in made), None)
