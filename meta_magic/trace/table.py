@@ -58,11 +58,14 @@ def build_table(trace: "Trace", *, dims: bool = False) -> "pd.DataFrame":
             else:
                 values[column.name] = as_array(map(column.reader, trace.ops), column)
         if dims:
-            for side in ("inputs", "outputs"):
+            for side, name in (
+                ("inputs", "input_shapes"),
+                ("outputs", "output_shapes"),
+            ):
                 shapes = [
                     [format_named(one.shape) for one in row] for row in values[side]
                 ]
-                values[f"{side[:-1]}_shapes"] = [", ".join(row) for row in shapes]
+                values[name] = [", ".join(row) for row in shapes]
         frame = pd.DataFrame(values).set_index("index", drop=False)
     frame.index.name = None
     return frame
