@@ -8,7 +8,7 @@ its values, and through ``to_empty`` to the one that did so in the constructor.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 
 import numpy as np
 
-from meta_magic.cost.program_columns import PHASES
+from meta_magic.cost.program_columns import PHASES, Columns
+from meta_magic.trace.program import Program
+from meta_magic.trace.sequences import OpCalls
 from meta_magic.trace.signature import Signature
 
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
-    from meta_magic.trace.trace import Trace
+
+    Roots = Sequence[ModuleNode]
 
 EMPTY: Final = {
     *("empty", "empty_like", "empty_strided", "empty_permuted"),
@@ -90,6 +93,7 @@ class TensorContents:
         constructed: What it held before ``to_empty`` allocated it anew; None where that
             was not done.
         read_line: The line of the first forward call that reads it; None if none does.
+        read: That call.
         root: Index of its root in ``Trace.modules``.
         has_company: Whether other tensors of the root that were made anew have values.
     """
@@ -99,6 +103,7 @@ class TensorContents:
     contents: Contents
     constructed: Contents | None
     read_line: int | None
+    read: int | None = None
     root: int = 0
     has_company: bool = False
 
@@ -141,10 +146,10 @@ class TensorContents:
 class History:
     """The calls that made, wrote and read each storage, in order."""
 
-    def __init__(self, trace: "Trace") -> None:
-        self._ops = trace.ops
-        self._signatures = trace.program.signatures
-        self._columns = columns = trace.columns
+    def __init__(self, program: Program, columns: Columns) -> None:
+        self._ops = OpCalls(program)
+        self._signatures = program.signatures
+        self._columns = columns
         self._tensors = np.argsort(columns.storage, kind="stable")
         self._starts = np.searchsorted(
             columns.storage[self._tensors], np.arange(columns.n_storages + 1)
@@ -275,10 +280,23 @@ def reads_values(signature: Signature) -> bool:
     return not signature.is_view and name_of(signature) not in EMPTY | SHAPED
 
 
-def follow_contents(trace: "Trace") -> Iterator[TensorContents]:
+def may_be_empty(program: Program, columns: Columns, roots: "Roots") -> bool:
+    """Whether a tensor of a module may hold nothing; this costs less than to know."""
+    held = {
+        storage for root in roots for node in root.walk() for storage in node.storages
+    }
+    makes = [name_of(signature) in EMPTY for signature in program.signatures]
+    is_empty = np.asarray([*makes, False], np.bool_)[columns.signature]
+    empty = {*columns.storage[columns.is_made & is_empty[columns.call]].tolist()}
+    return not held.isdisjoint(empty - {*columns.storage[columns.is_written].tolist()})
+
+
+def follow_contents(
+    program: Program, columns: Columns, roots: "Roots"
+) -> Iterator[TensorContents]:
     """Yield what the parameters and buffers hold that the block allocated."""
-    history = History(trace)
-    for number, root in enumerate(trace.modules):
+    history = History(program, columns)
+    for number, root in enumerate(roots):
         found = [*follow_root(history, root)]
         has_company = any(
             one.constructed and one.contents.kind != NOTHING for one in found
@@ -306,4 +324,5 @@ def follow_root(history: History, root: "ModuleNode") -> Iterator[TensorContents
                     contents=contents,
                     constructed=history.find_constructed(storage),
                     read_line=None if read is None else history.line_of(read),
+                    read=read,
                 )

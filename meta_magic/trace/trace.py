@@ -258,7 +258,7 @@ class Trace:
         """
         from meta_magic.cost.initialization import follow_contents  # noqa: PLC0415
 
-        return tuple(follow_contents(self))
+        return tuple(follow_contents(self.program, self.columns, self.modules))
 
     @cached_property
     def explanation(self) -> "Explanation | None":

@@ -22,6 +22,7 @@ CERTAIN: Final[Mapping[str, Rule]] = MappingProxyType(
         "detached": losses.find_cut_terms,
         "size one": shapes.find_softmax_of_one,
         "old gradients": training.find_old_gradients,
+        "uninitialized": training.find_empty_memory,
     }
 )
 """The rules whose mistakes are always notes, by the kind of note."""

@@ -4,11 +4,19 @@ Each yields mistakes on the calls of a ``Flow``; ``mistakes`` says how sure each
 """
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 from linecache import getlines
 from typing import TYPE_CHECKING, Final
 
+from meta_magic.cost.initialization import (
+    NOTHING,
+    TensorContents,
+    follow_contents,
+    may_be_empty,
+)
+from meta_magic.cost.program_columns import read_columns
 from meta_magic.cost.wrong.flow import Flow, Mistake
 from meta_magic.cost.wrong.read_calls import Call
 
@@ -258,3 +266,30 @@ def find_early(source: list[str], line: int) -> int | None:
                     is_inside = line <= (loop.end_lineno or 0)
                     return statement.lineno if is_inside else None
     return None
+
+
+def find_empty_memory(flow: Flow) -> Iterator[Mistake]:
+    """Yield tensors of modules that nothing wrote, and that are read or left out.
+
+    One mistake for each line that allocates such memory.
+    """
+    columns = read_columns(flow.program)
+    if not may_be_empty(flow.program, columns, flow.modules):
+        return
+    by_line: dict[int | None, list[TensorContents]] = defaultdict(list)
+    for one in follow_contents(flow.program, columns, flow.modules):
+        if one.is_certain and flow.calls[one.contents.call].is_own:
+            by_line[one.contents.line].append(one)
+    for found in by_line.values():
+        first, n_more = found[0], len(found) - 1
+        names = first.name + (f" and {n_more:,} more" if n_more else "")
+        reads = [one.read_line for one in found if one.read_line is not None]
+        built = first.constructed
+        yield Mistake(
+            flow.calls[first.contents.call],
+            f"nothing initializes {names}: what is allocated here is never written",
+            ""
+            if built is None or built.kind == NOTHING
+            else f"the constructor of {first.name} gave {built}",
+            lines=tuple(sorted({*reads})),
+        )

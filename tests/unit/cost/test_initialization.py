@@ -131,6 +131,10 @@ def test_what_nothing_wrote_is_named(name, is_called):
     assert list_empty(trace) == expected
     if is_called:
         assert {one.is_certain for one in trace.contents if one.is_empty} == {True}
+        first = next(one for one in trace.contents if one.is_empty)
+        notes = [note for note in trace.notes if note.kind == "uninitialized"]
+        assert notes[0].line == first.contents.line
+        assert f"nothing initializes {first.name}" in notes[0].text
 
 
 def load(model):
@@ -237,6 +241,13 @@ def test_reset_parameters_of_torchs_modules_give_what_their_constructors_give(na
         model = after_to_empty(MODULES[name], reset)
     assert trace.contents
     assert [str(one) for one in trace.contents if one.is_empty or one.is_other] == []
+    del model
+
+
+def test_a_model_that_a_later_cell_may_load_is_not_noted():
+    with record(check=True) as trace:
+        model = after_to_empty(Token)
+    assert "uninitialized" not in {note.kind for note in trace.notes}
     del model
 
 
