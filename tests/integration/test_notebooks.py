@@ -90,6 +90,22 @@ SHOWN = {
         "c10d.scatter_.default",
         "_c10d_functional.all_reduce.default",
     ),
+    "11-check": (
+        "line 4: loss size: mse_loss broadcast (8, 1) with (8,) to (8, 8)",
+        "line 2: probabilities: softmax before cross_entropy",
+        "line 4: detached: a term of the loss is detached",
+        "line 4: softmax dimension: softmax is over a dimension of 16",
+        "line 3: mixed: view of (4, 32, 48, 3) to (4, 3, 32, 48) mixes dimensions",
+        "line 5: last sample: takes the last of 50 samples, not of 16 steps",
+        "line 9: squeeze: squeeze() of (1, 4, 1, 1) drops dimension 0",
+        "line 5: unregistered: Tower.layers is a plain list of Linear",
+        "line 7: old gradients: this step uses the gradients of earlier steps",
+        "line 14: uninitialized: nothing initializes model.frequencies",
+        "side must be a multiple of 32",
+        "N must be a multiple of 8",
+        "B = 8, T = 128, D = 512",
+        "[3*D, D] [B, T, 3, 8, D//8] [B, 8, T, D//8]",
+    ),
     "10-many-gpus": (
         # Two steps; all gradients are 7.0 GiB.
         "all_reduce: 45 of 14.0 GiB",
