@@ -35,6 +35,18 @@ def test_an_option_that_is_none_is_refused_with_the_reason(check, arguments, rea
     assert reason in text
 
 
+def test_likely_mistakes_are_reported_where_that_is_chosen(check, tmp_path):
+    script = "import torch\nx = torch.ones(4, 8, 8, 3).view(4, 3, 8, 8)\n"
+    sarif = tmp_path / "out.sarif"
+    assert check("a.py", "--sarif", str(sarif), a=script)[0] == 0
+    assert '"mixed"' not in sarif.read_text()
+    code, text = check("a.py", "--wrong", "--sarif", str(sarif))
+    assert code == 0
+    assert "note: line 2: view of (4, 8, 8, 3) to (4, 3, 8, 8) mixes" in text
+    results = json.loads(sarif.read_text())["runs"][0]["results"]
+    assert "mixed" in [result["ruleId"] for result in results]
+
+
 FORGOTTEN = """
 import torch
 from torch import nn

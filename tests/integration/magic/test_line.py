@@ -113,6 +113,17 @@ def test_values_that_take_long_are_checked_where_that_is_chosen(shell):
     assert str(result.error_in_exec) == "index out of range in self"
 
 
+def test_likely_mistakes_are_noted_where_that_is_chosen(shell):
+    cell = "x = torch.ones(4, 8, 8, 3)\ny = x.view(4, 3, 8, 8)"
+    shell.run_cell(f"%%meta -q\n{cell}")
+    assert shell.user_ns["_meta"].notes == ()
+    shell.run_cell(f"%%meta -q --check\n{cell}")
+    (note,) = shell.user_ns["_meta"].notes
+    assert (note.kind, note.line, note.lines) == ("mixed", 3, (2,))
+    shell.run_cell(f"%%meta -q --check\n{cell}  # meta: ok")
+    assert shell.user_ns["_meta"].notes == ()
+
+
 # %meta
 
 

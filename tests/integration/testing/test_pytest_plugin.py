@@ -135,6 +135,10 @@ FAILING = """
         model = Model()
         model(torch.zeros(4, 8, 60))
 
+    def test_mistake(meta_trace):
+        torch.ones(5, 1) - torch.ones(5)
+        meta_trace.assert_right()
+
     @pytest.mark.meta
     def test_plain_failure():
         assert torch.ones(3).sum() == 4
@@ -143,13 +147,14 @@ FAILING = """
 
 def test_what_fails_says_what_was_found_and_where(run):
     failing = run(FAILING)
-    failing.assert_outcomes(failed=8, errors=1)
+    failing.assert_outcomes(failed=9, errors=1)
     failing.stdout.fnmatch_lines_random(
         [
             "E *layers.0.up (Linear) returned (4, 8, 128) in line *, not (any, 8, 64)",
             "E *no module that was called is named 'lairs'; called were *'layers.0'*",
             "E       AssertionError: params is 49.7 K (49,728), and the budget is *",
             "E       AssertionError: 372.5 GiB at the peak does not fit h100-sxm *",
+            "E *note: line *: sub broadcast (5, 1) with (5,) to (5, 5): *",
             "*'parameters' is no quantity of a budget; these are: params,*",
             "*the test neither built nor called this Linear",
             "@pytest.mark.meta: meta_magic.record() got an unexpected *'as_devise'",
