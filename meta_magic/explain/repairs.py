@@ -263,10 +263,13 @@ MAX_ERROR: Final = 100
 
 MAX_REPAIRS: Final = 3
 
+MAX_OF_CHILD: Final = 2
+"""After so many different outcomes a child tries no other edit."""
+
 MAX_ALONE: Final = 6
 """How many edits that seem to help are run once more."""
 
-MAX_WORSE: Final = 1.8
+MAX_WORSE: Final = 1.2
 """How much more than one that ran an edit may cost to be tried."""
 
 MAX_OF_CHILDREN: Final = 1.5
@@ -327,10 +330,17 @@ class Repair:
 
 
 class Ran(NamedTuple):
-    """An edit with which a block ran, and the outcome."""
+    """An edit with which a block ran, and the outcome.
+
+    Attributes:
+        edit: The edit.
+        outcome: The outcome.
+        is_alone: Whether nothing else had run in its child before.
+    """
 
     edit: Edit
     outcome: Outcome
+    is_alone: bool = True
 
 
 class Tried(NamedTuple):
@@ -356,10 +366,10 @@ def try_edits(trace: Trace, block: Block, edits: Sequence[Edit]) -> Tried:
     before = read_outcome(trace).n_parameters
     allowed = [edit for edit in edits if block.lines.issuperset(edit.lines)]
     tried = [*_screen_all(block, allowed)]
-    passed = [Ran(edit, one) for edit, one in tried if isinstance(one, Outcome)]
+    passed = [Ran(*one) for one in tried if isinstance(one[1], Outcome)]
     ran = [one for one in passed if not one.outcome.then]
     ran = ran or [one for one in passed if not one.edit.is_lossy]
-    reasons = (one.reason for _, one in tried if isinstance(one, Failure))
+    reasons = (one.reason for _, one, _ in tried if isinstance(one, Failure))
     ran.sort(key=lambda one: one.edit.cost + _weigh(one.outcome, before))
     firsts = {one.outcome: one for one in reversed(ran)}
     ran.sort(key=lambda one: firsts[one.outcome] is not one)
@@ -379,18 +389,18 @@ def _weigh(outcome: Outcome, before: int) -> float:
 
 def _screen_all(
     block: Block, edits: Sequence[Edit]
-) -> Iterator[tuple[Edit, Outcome | Failure]]:
-    """Yield the edits that were tried, and what seems to become of the block.
+) -> Iterator[tuple[Edit, Any, bool]]:
+    """Yield edits that were tried, their outcome or failure, and whether it is sure.
 
     Stops when the time is over, or when enough different outcomes are found.
     """
     find_rest = start_clock(MAX_OF_CHILDREN, MAX_SECONDS)
     found, rest = set[Outcome | Failure](), [*edits]
     while rest and len(found) < MAX_REPAIRS and find_rest() > 0:
-        some = screen(block, rest, MAX_REPAIRS)
+        some = screen(block, rest, MAX_OF_CHILD)
         ran = {edit: one for edit, one in some.items() if is_whole(one)}
         found |= {*ran.values()}
-        yield from some.items()
+        yield from ((edit, one, edit in rest[:AT_ONCE]) for edit, one in some.items())
         most = min((edit.cost for edit in ran), default=inf) + MAX_WORSE
         rest = [edit for edit in rest if edit not in some and edit.cost <= most]
 
@@ -404,11 +414,14 @@ def _confirm(block: Block, ran: Sequence[Ran], *, is_later: bool) -> Iterator[Ra
         is_later: Whether a later line may fail; else the block must run to its end.
     """
     for first in range(0, len(ran), MAX_REPAIRS):
-        edits = [one.edit for one in ran[first : first + MAX_REPAIRS]]
+        some = ran[first : first + MAX_REPAIRS]
+        edits = [one.edit for one in some if is_later or not one.is_alone]
         outcomes = run_edited(block, edits, is_probe=not is_later)
-        for edit, outcome in zip(edits, outcomes, strict=True):
+        again = dict(zip(edits, outcomes, strict=True))
+        for one in some:
+            outcome = again.get(one.edit, one.outcome)
             if isinstance(outcome, Outcome) and (is_later or not outcome.then):
-                yield Ran(edit, outcome)
+                yield Ran(one.edit, outcome)
 
 
 def _write_repair(block: Block, ran: Ran, before: int) -> Repair:

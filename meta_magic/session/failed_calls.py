@@ -48,7 +48,11 @@ from meta_magic.trace.failed_call import (
     Loading,
     Operand,
 )
-from meta_magic.trace.signature import OpaqueArgument, TensorArgument
+from meta_magic.trace.signature import (
+    OpaqueArgument,
+    SourcePosition,
+    TensorArgument,
+)
 
 MAX_SITES: Final = 16
 LOADING: Final = nn.Module.load_state_dict.__code__
@@ -68,6 +72,8 @@ def find_failed_call(
     modes: Sequence[object],
     registry: TensorRegistry,
     borrowed: AbstractContextManager[object],
+    *,
+    is_probe: bool = False,
 ) -> FailedCall | None:
     """Return the call that an error came from; None if no call was refused.
 
@@ -78,12 +84,15 @@ def find_failed_call(
         error: What ended the block.
         modes: The modes of the recording.
         borrowed: Puts borrowed modules on meta again, as the call saw them.
+        is_probe: Whether only the lines on the way to the call matter.
     """
     if not isinstance(error, Exception) or isinstance(error, MissingValueError):
         return None
     entries = [*walk_traceback(error.__traceback__)]
     frames = [entry.tb_frame for entry in entries]
     try:
+        if is_probe:
+            return CallDescriber(registry, _find_sites(entries), ()).describe_lines()
         with RealTorch(), borrowed, DisableTorchFunction():
             calling = [f for f in reversed(frames) if f.f_code is CALLING]
             modules = [frame.f_locals["self"] for frame in calling]
@@ -153,10 +162,25 @@ class CallDescriber:
             kwargs=named,
             operands=tuple(self._operands),
             is_whole=self._is_whole,
-            frames=tuple(s.position for s in self._sites if _is_users(s.frame)),
+            frames=self._list_frames(),
             receiver=self._name_module(called.module),
             notes=notes,
         )
+
+    def describe_lines(self) -> FailedCall:
+        """Return the record of a call of which only the lines are known."""
+        frames = self._list_frames()
+        return FailedCall(
+            function=None,
+            args=(),
+            kwargs={},
+            operands=(),
+            is_whole=False,
+            frames=frames,
+        )
+
+    def _list_frames(self) -> tuple[SourcePosition, ...]:
+        return tuple(s.position for s in self._sites if _is_users(s.frame))
 
     def describe_loading(
         self, module: nn.Module, state: Mapping[str, Any]

@@ -138,6 +138,7 @@ class Recording:
             write.diagnostics,
             self._values,
         )
+        self._is_probe = is_probe
         refusals = Refusals(is_probe=is_probe, is_patient=options.is_patient)
         contexts = self._make_contexts(options, cache, refusals)
         self.guard = Guard(contexts, entry_points)
@@ -257,7 +258,10 @@ class Recording:
         write.calls.close_open_calls()
         self._note_foreign_casts()
         trees = self._describe(namespace)
-        self._programs.raised = find_raised(error, self._modes, write, self._borrowed)
+        if not self._is_probe:
+            self._programs.raised = find_raised(
+                error, self._modes, write, self._borrowed
+            )
         program = self._programs.build(trees, has_failed=has_failed)
         write.draws.keep_ends(program)
         module_by_number = dict(write.numbers.live())
@@ -274,7 +278,13 @@ class Recording:
             cell=source,
             error_line=write.sites.find_error_line(error),
             roots=tuple(None if root is None else weakref.ref(root) for root in roots),
-            failed=find_failed_call(error, self._modes, write.registry, self._borrowed),
+            failed=find_failed_call(
+                error,
+                self._modes,
+                write.registry,
+                self._borrowed,
+                is_probe=self._is_probe,
+            ),
             world=self._world,
             is_checked=self._is_checked,
         )

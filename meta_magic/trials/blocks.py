@@ -22,6 +22,9 @@ from meta_magic.trace.rerun import Modes, Rerun, read_modes
 
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
+SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+"""Statements with variables of their own."""
+
 Entered: TypeAlias = ast.With | ast.FunctionDef | ast.AsyncFunctionDef
 """A statement with a body; the last one of a path has the block."""
 
@@ -237,19 +240,16 @@ def find_unbound(rerun: Rerun, name: str) -> Any:
 
 def find_bound(block: ast.Module) -> set[str]:
     """Return the names that a block may bind."""
-    names = {
-        node.id
-        for node in ast.walk(block)
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
-    }
-    defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    names |= {node.name for node in ast.walk(block) if isinstance(node, defined)}
-    aliases = (node for node in ast.walk(block) if isinstance(node, ast.alias))
-    return names | {(a.asname or a.name).partition(".")[0] for a in aliases}
-
-
-SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-"""Statements with variables of their own."""
+    names: set[str] = set()
+    for node in ast.walk(block):
+        if isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Load):
+                names.add(node.id)
+        elif isinstance(node, SCOPES):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+    return names
 
 
 def is_variable(rerun: Rerun, block: ast.Module, name: str) -> bool:

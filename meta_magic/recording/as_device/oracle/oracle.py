@@ -128,9 +128,10 @@ class Oracle:
 
     def _is_over(self, share: float) -> bool:
         """Whether asking took more than a share of the recording."""
+        if self._is_patient:
+            return False
         seconds = processor_seconds() - self._started
-        is_much = self._seconds > max(MIN_SECONDS, seconds * share)
-        return is_much and not self._is_patient
+        return self._seconds > max(MIN_SECONDS, seconds * share)
 
 
 def processor_seconds() -> float:
