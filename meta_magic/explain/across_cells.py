@@ -265,15 +265,16 @@ def _split_lineage(lineage: Lineage, joined: Slice) -> Lineage:
 
 
 def _is_of_cells(repair: Repair, joined: Slice) -> bool:
-    """Whether a repair changes only cells, or only one file."""
+    """Whether a repair changes only cells, or one file and perhaps cells."""
     parts = {joined.find(line)[0] for line, _, _ in repair.changes}
-    return len(parts) == 1 or not any(part.path for part in parts)
+    return sum(bool(part.path) for part in parts) <= 1
 
 
 def _split_repair(repair: Repair, joined: Slice, say: Callable[[str], str]) -> Repair:
     """Return a repair of the cell or file that it changes.
 
-    Its source has the changed cell, and after it the cells that are to be run again.
+    Its source has the changed cell, and after it the cells that are to be run again. If
+    it changes a file and cells, the source is the file, and the cells run again.
     """
     whole = repair.source.split("\n")
     n_lines = [part.typed.count("\n") + 1 for part in joined.parts]

@@ -12,6 +12,7 @@ from typing import Final
 
 from torch import Tensor
 
+from meta_magic.session.operand_names import NUMBER
 from meta_magic.trace.calls import OpCall
 from meta_magic.trace.failed_call import UNNAMED, FailedCall
 from meta_magic.trace.signature import SourcePosition
@@ -32,6 +33,17 @@ def describe_module(trace: Trace) -> str:
     return f"{within.class_name} `{name}`" if name else within.class_name
 
 
+def write_module(trace: Trace, call: OpCall) -> str:
+    """Return how code writes the module that made a call: ``model.layers[0]``.
+
+    A model without a name is written as its class; "" outside of modules.
+    """
+    if not call.module or call.root is None:
+        return call.module or ""
+    root = trace.modules[call.root]
+    return NUMBER.sub(r"[\1]", f"{root.name or root.class_name}.{call.module}")
+
+
 def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
     """Return a call whose operands all have names.
 
@@ -42,7 +54,8 @@ def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
     operands = []
     for operand in failed.operands:
         made = find_maker(trace, operand.tensor)
-        name = _find_name(at, made, is_alone=is_alone)
+        module = "" if made is None else write_module(trace, made)
+        name = _find_name(at, made, module, is_alone=is_alone)
         aliases = operand.aliases
         if "(" in operand.name and name not in {UNNAMED, operand.name}:
             aliases = (*aliases, name)
@@ -52,19 +65,20 @@ def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
 
 
 def _find_name(
-    at: SourcePosition | None, made: OpCall | None, *, is_alone: bool
+    at: SourcePosition | None, made: OpCall | None, module: str, *, is_alone: bool
 ) -> str:
     """Return the name of a tensor, by the call that made it.
 
     Args:
         at: Call site of the failed call.
         made: The call that returned the tensor, if it is known.
+        module: How code writes the module that made the call; "" for none.
         is_alone: Whether the tensor is the whole expression there.
     """
     if made is None or made.position is None:
         return UNNAMED
     if made.position == at:  # within the same expression, by a module in it
-        module, whole = made.module, read_text(at) if is_alone else UNNAMED
+        whole = read_text(at) if is_alone else UNNAMED
         return f"what {module} returned" if module else whole
     name = read_text(made.position) or UNNAMED
     is_near = at is not None and at.line == made.position.line

@@ -269,7 +269,7 @@ MAX_OF_CHILD: Final = 2
 MAX_ALONE: Final = 6
 """How many edits that seem to help are run once more."""
 
-MAX_WORSE: Final = 1.2
+MAX_WORSE: Final = 1.8
 """How much more than one that ran an edit may cost to be tried."""
 
 MAX_OF_CHILDREN: Final = 1.5
@@ -321,11 +321,24 @@ class Repair:
         return "\n".join(after for _, _, after in self.changes)
 
     @property
+    def own_changes(self) -> tuple[tuple[int, str, str], ...]:
+        """The changes of the cell or the file, without those of other cells."""
+        cells = self.cells or (self.cell,) * len(self.changes)
+        pairs = zip(self.changes, cells, strict=True)
+        return tuple(change for change, cell in pairs if cell == self.cell)
+
+    @property
     def diff(self) -> str:
-        """The lines before and after, as in a unified diff."""
+        """The lines before and after, as in a unified diff; other cells are named."""
+        cells = self.cells or (self.cell,) * len(self.changes)
+        others = [one or "the failed cell" for one in cells]
+        heads = (
+            "" if cell == self.cell else f"{other}\n"
+            for cell, other in zip(cells, others, strict=True)
+        )
         return "\n".join(
-            f"@@ -{line} +{line} @@\n-{before}\n+{after}"
-            for line, before, after in self.changes
+            f"{head}@@ -{line} +{line} @@\n-{before}\n+{after}"
+            for head, (line, before, after) in zip(heads, self.changes, strict=True)
         )
 
 

@@ -303,7 +303,7 @@ def write_file(repair: Any) -> None:
         UsageError: It is another, or cannot be written.
     """
     was = repair.source.split("\n")
-    for line, before, _ in repair.changes:
+    for line, before, _ in repair.own_changes:
         was[line - 1] = before
     try:
         with tokenize.open(repair.path) as file:
@@ -312,7 +312,7 @@ def write_file(repair: Any) -> None:
             lines = file.read().split("\n")  # ends of lines stay as they are
         if "\n".join(lines).replace("\r\n", "\n").rstrip("\n") != "\n".join(was):
             raise UsageError(f"%meta {REPAIR}: {repair.cell} was changed meanwhile")
-        for line, before, after in repair.changes:
+        for line, before, after in repair.own_changes:
             lines[line - 1] = lines[line - 1].replace(before, after)
         with Path(repair.path).open("w", encoding=encoding, newline="") as file:
             file.write("\n".join(lines))

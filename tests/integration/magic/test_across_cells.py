@@ -282,3 +282,34 @@ def test_a_file_that_was_changed_since_is_not_written(
     shell.run_cell(f"%meta repair {number} --write")
     assert "was changed meanwhile" in capsys.readouterr().err
     assert path.read_text() == "# mine\n" + DEFINED
+
+
+WIDENS = "from torch import nn\n\n\ndef widen():\n    return nn.Conv2d(16, 32, 3)\n"
+NORMALIZES = (
+    "%%meta -q\nconv = widen()\nnorm = nn.BatchNorm2d(32)\n"
+    "x, skip = torch.ones(2, 16, 8, 8), torch.ones(2, 16, 6, 6)"
+)
+
+
+def test_a_file_and_a_cell_are_repaired_together(
+    shell, module, notebook, tmp_path, capsys
+):
+    path = tmp_path / "nets" / f"{module}.py"
+    path.write_text(WIDENS)
+    imports = f"import torch\nfrom torch import nn\nfrom nets.{module} import widen"
+    found = notebook(imports, NORMALIZES, "%%meta -q\ny = skip + norm(conv(x))")
+    number, repair = next(
+        (n, one) for n, one in enumerate(found.repairs, 1) if len({*one.cells}) > 1
+    )
+    assert repair.cells == (f"nets/{module}.py", name_before(shell, 1))
+    shell.run_cell(f"%meta repair {number}")
+    shown = capsys.readouterr().out
+    assert f"{name_before(shell, 1)}\n@@ -3 +3 @@\n-norm = nn.BatchNorm2d(32)" in shown
+    assert path.read_text() == WIDENS
+    shell.run_cell(f"%meta repair {number} --write")
+    assert path.read_text() == WIDENS.replace("16, 32", "16, 16")
+    again = shell.rl_next_input
+    assert "norm = nn.BatchNorm2d(16)" in again
+    shell.run_cell(again, store_history=True)
+    assert shell.user_ns["_meta"].error is None
+    assert shell.user_ns["y"].shape == (2, 16, 6, 6)

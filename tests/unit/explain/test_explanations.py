@@ -57,7 +57,9 @@ def test_a_line_of_another_file_has_its_name(tmp_path, monkeypatch):
 
 def test_what_a_module_returned_to_the_next_is_named_by_the_module():
     found = explain(lambda model: model.layers(torch.ones(2, 8)))
-    assert found.given[0].name == "what layers.0 returned"
+    assert (
+        found.given[0].name == "what Classifier.layers[0] returned"
+    )  # no name in a cell
     assert found.given[1].name == "model.layers[1].weight"
 
 
