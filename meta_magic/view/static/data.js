@@ -9,7 +9,7 @@ const TOTALS = ["n_params", "nbytes", "flops", "activations", "n_ops"];
 const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column: -1 };
 
 /**
- * @typedef {{shape: number[], stride: number[] | null, offset: number, dtype: string,
+ * @typedef {{shape: import("./dom.js").Shape, stride: number[] | null, offset: number, dtype: string,
  *   device: string, layout: string, nbytes: number, place?: string}} Geometry
  *   `place`: its planned device, if any
  * @typedef {{id: number, storage: number, geometry: Geometry}} TensorSeen
@@ -132,6 +132,11 @@ export class TraceView {
     Object.assign(this, read_notes(remarks));
     Object.assign(this, own);
     this.work = { ...work, devices: undo_columns(work.devices) };
+    [...geometries, ...plain.modules.flatMap(({ tensors }) => tensors)].forEach(({ shape, names }) => {
+      if (names) Object.assign(shape, { names });
+    });
+    /** Whether sizes have names. */
+    this.has_names = geometries.some(({ names }) => names);
     const find = (i) => geometries[i];
     /** @type {Signature[]} */
     this.signatures = undo_columns(signatures).map(({ inputs, outputs, ...rest }) => (

@@ -115,12 +115,30 @@ export const FORMATS = {
   share: (value) => (Number.isFinite(value) ? format_share(value) : value),
 };
 
-/** A shape as Python writes it. @param {number[]} shape */
-export const format_shape = (shape) => `(${shape.join(", ")}${shape.length === 1 ? "," : ""})`;
+/** Whether sizes are shown by name, in all reports of the page. */
+export const naming = { is_on: true };
 
-/** The same, with an element for each size. @param {number[]} shape @param {(size: number, dim: number) => Node} make_size */
-export const list_sizes = (shape, make_size) => ["(",
-  ...shape.flatMap((size, dim) => [dim ? ", " : "", make_size(size, dim)]), shape.length === 1 ? ",)" : ")"];
+/** @typedef {number[] & {names?: string[]}} Shape `names`: each size by name, if one has a name */
+
+/** Sizes as they are shown: by name or as numbers. @param {Shape} shape @returns {(number | string)[]} */
+export const show_sizes = (shape) => (naming.is_on && shape.names) || shape;
+
+const in_brackets = (/** @type {(number | string)[]} */ sizes) =>
+  `(${sizes.join(", ")}${sizes.length === 1 ? "," : ""})`;
+
+/** A shape as Python writes it. @param {Shape} shape */
+export const format_shape = (shape) => in_brackets(show_sizes(shape));
+
+/** A shape for a tooltip: by name, and then in numbers. @param {Shape} shape */
+export const explain_shape = (shape) =>
+  (show_sizes(shape) === shape ? in_brackets(shape) : `${format_shape(shape)} = ${in_brackets(shape)}`);
+
+/** The same, with an element for each size. @param {Shape} shape @param {(size: number | string, dim: number) => HTMLElement} make_size */
+export const list_sizes = (shape, make_size) => ["(", ...show_sizes(shape).flatMap((size, dim) => {
+  const element = make_size(size, dim);
+  if (size !== shape[dim]) element.title = [shape[dim], element.title].filter(Boolean).join(", ");
+  return [dim ? ", " : "", element];
+}), shape.length === 1 ? ",)" : ")"];
 
 /** A dtype, as in `bf16`. @param {string} dtype */
 export const shorten_dtype = (dtype) => SHORT.get(dtype) ?? dtype;

@@ -1,7 +1,7 @@
 // The report: header, tabs, views. `live.js` and `saved.js` are its entry points.
 
 import { mount_charts } from "./charts/charts.js";
-import { fill, format_bytes, make, make_id, shorten_op } from "./dom.js";
+import { fill, format_bytes, make, make_id, naming, shorten_op } from "./dom.js";
 import { Lineage } from "./details/lineage.js";
 import { mount_details } from "./details/panel.js";
 import { mount_flow } from "./flow/flow.js";
@@ -18,7 +18,7 @@ import { explain_text, split_line } from "./meanings.js";
 
 /**
  * @typedef {import("./data.js").TraceView} TraceView
- * @typedef {{depth?: number, hide?: string[], height?: number, line?: string, why?: string}} Settings
+ * @typedef {{depth?: number, hide?: string[], height?: number, line?: string, why?: string, tab?: number}} Settings
  *   of a failed cell: `line`, the text of the one line that opens the report; `why`, the id of
  *   the element above the traceback in which the explanation is shown, or ""
  * @typedef {{make_values: import("./details/parts.js").MakeValues,
@@ -123,12 +123,22 @@ function make_line(text, make_views) {
   return { line, open };
 }
 
+/** A button that shows sizes by name, or as numbers. @param {() => void} redraw */
+const make_switch = (redraw) => make("button", {
+  type: "button", class: "mm-details-toggle mm-naming", "aria-pressed": `${naming.is_on}`,
+  title: "show sizes by name, or as numbers",
+  onclick: () => {
+    naming.is_on = !naming.is_on;
+    redraw();
+  },
+}, "Names");
+
 /**
  * Make the tabs and the views; a view is drawn when it is first shown.
  * @param {TraceView} trace @param {Selection} selection @param {Settings} settings
- * @param {Live} live
+ * @param {Live} live @param {(tab: number) => void} [redraw] draws the whole report again
  */
-function make_parts(trace, selection, settings, live) {
+function make_parts(trace, selection, settings, live, redraw) {
   const id = make_id();
   const names = Object.keys(VIEWS).filter((name) => name !== "World" || trace.world);
   const times = new Times(trace);
@@ -152,7 +162,7 @@ function make_parts(trace, selection, settings, live) {
     if (selection.current) selection.select(selection.current);
   }
 
-  show(trace.modules.length ? 0 : names.indexOf("Operators"));
+  show(settings.tab ?? (trace.modules.length ? 0 : names.indexOf("Operators")));
   const show_line = (line) => {
     selection.select({ kind: "line", index: line });
     show(names.indexOf(trace.source ? "Source" : "Operators"));
@@ -164,7 +174,9 @@ function make_parts(trace, selection, settings, live) {
   const whys = new Whys(trace, lineage, live.make_why, show_line);
   const details = mount_details({ trace, lineage, whys, make_values: live.make_values }, selection);
   return { show_line, whys, views: [
-    make("div", { class: "mm-top" }, make_tab_bar(tabs, show), details.toggle),
+    make("div", { class: "mm-top" }, make_tab_bar(tabs, show),
+      redraw && trace.has_names && make_switch(() => redraw(tabs.findIndex((tab) => tab.tabIndex === 0))),
+      details.toggle),
     make("div", { class: "mm-parts" }, views, details.element),
   ] };
 }
@@ -213,8 +225,8 @@ function mount_failed(element, trace, selection, settings, live) {
 export function mount_report(element, trace, settings, live = SAVED) {
   const selection = new Selection();
   selection.select(trace.stop);
-  selection.subscribe(live.follow);
   element.classList.add("mm-live");
+  if (is_little(trace) || settings.line) selection.subscribe(live.follow);
   if (is_little(trace)) {
     const make_views = () => make_parts(trace, selection, settings, live).views;
     const { line } = make_line(describe_little(trace), make_views);
@@ -222,8 +234,18 @@ export function mount_report(element, trace, settings, live = SAVED) {
     return line;
   }
   if (settings.line) return mount_failed(element, trace, selection, settings, live);
-  const { show_line, whys, views } = make_parts(trace, selection, settings, live);
-  const why = trace.explanation ? make_explanation(trace.explanation, whys, live.make_cell) : "";
-  element.replaceChildren(make_header(trace, why, show_line), ...views);
+  /** @param {Settings} own @param {Selection} selection */
+  const draw = (own, selection) => {
+    selection.subscribe(live.follow);
+    const { show_line, whys, views } = make_parts(trace, selection, own, live, (tab) => {
+      const anew = new Selection();
+      anew.select(selection.current);
+      draw({ ...settings, tab }, anew);
+      /** @type {HTMLElement} */ (element.querySelector(".mm-naming")).focus();
+    });
+    const why = trace.explanation ? make_explanation(trace.explanation, whys, live.make_cell) : "";
+    element.replaceChildren(make_header(trace, why, show_line), ...views);
+  };
+  draw(settings, selection);
   return element;
 }

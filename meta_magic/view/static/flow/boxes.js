@@ -1,7 +1,7 @@
 // Items in boxes, and the nets between the items of one box. Touches no document, so that
 // node can test it.
 
-import { format_count, format_shape, shorten_dtype, shorten_function, shorten_op } from "../dom.js";
+import { format_count, format_shape, show_sizes, shorten_dtype, shorten_function, shorten_op } from "../dom.js";
 import { finish, has_inside, is_leaf, make_item, walk } from "./items.js";
 import { FEW_SOURCES, merge_nets } from "./nets.js";
 import { find_repeated } from "./patterns.js";
@@ -278,6 +278,8 @@ export class Boxes {
     const n = new Set(values.map(({ maker }) => maker)).size;
     if (n < Math.max(2, values.length) || new Set(likenesses).size > 1) return null;
     const sizes = shapes[0].map((_, i) => {
+      const texts = new Set(shapes.map((one) => show_sizes(one)[i]));
+      if (texts.size === 1) return [...texts][0];
       const [least, most] = [Math.min, Math.max].map((pick) => pick(...shapes.map((one) => one[i])));
       return least === most ? least : `${least}–${most}`;
     });

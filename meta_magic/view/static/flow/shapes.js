@@ -1,6 +1,6 @@
 // Draws one laid-out item: a node, a pill or a wire.
 
-import { draw, format_bytes, format_shape } from "../dom.js";
+import { draw, explain_shape, format_bytes, format_shape } from "../dom.js";
 import { is_leaf, walk } from "./items.js";
 import { BOX_HEADER, ellipsize } from "./layout.js";
 import { SMALL_LETTER } from "./routes.js";
@@ -86,7 +86,7 @@ function explain(boxes, { item, values }) {
     const origin = maker < 0 ? ""
       : ` by ${trace.signature(maker).op}, operator ${maker}, line ${trace.site(maker).line}`;
     return [
-      `${format_shape(shape)} ${dtype} on ${device}, ${format_bytes(nbytes)}`
+      `${explain_shape(shape)} ${dtype} on ${device}, ${format_bytes(nbytes)}`
         + (place ? `, for ${place}` : ""),
       `  stride ${stride ? format_shape(stride) : "unknown"}, storage ${storage}`,
       `  ${FLOW_LEGEND[kind] ?? "from outside"}${origin}`,

@@ -2,7 +2,7 @@
 // on each. Touches no document.
 
 import { PHASES } from "../data.js";
-import { format_bytes, format_shape, shorten_dtype, shorten_op } from "../dom.js";
+import { explain_shape, format_bytes, format_shape, shorten_dtype, shorten_op } from "../dom.js";
 
 /**
  * @typedef {import("../data.js").TraceView} TraceView
@@ -187,7 +187,7 @@ export function source_describe(trace, items) {
     class_name && `${fqn || "the root"}: ${class_name.split(".").pop()}`,
     items.slice(-6).map(({ name }) => name).join(" → "),
     ...items.at(-1).outputs.slice(0, 3).map(({ geometry: { shape, stride, dtype, nbytes } }) =>
-      `${format_shape(shape)} · stride ${stride && format_shape(stride)} · ${dtype}`
+      `${explain_shape(shape)} · stride ${stride && format_shape(stride)} · ${dtype}`
       + ` · ${format_bytes(nbytes)}`),
   ].filter(Boolean);
 }
