@@ -2,8 +2,8 @@
 
 ``python -m tests.conformance.wrong FOLDER`` reads a folder of programs as
 ``explanations`` does (those that warn or are silent), each broken and mended; then the
-programs of ``wrong_programs``, the scripts, cells of the notebooks, and some
-architectures in training and evaluation, whose code counts as the user's.
+programs of ``wrong_programs``, the scripts, and some architectures in training and
+evaluation, whose code counts as the user's.
 """
 
 import argparse
@@ -127,16 +127,6 @@ def list_lines(one: Noted) -> Iterator[int | None]:
         yield from (line, *others)
 
 
-def read_notebooks() -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each notebook that is a plain program."""
-    from tests.conformance.script_cells import read_cells
-
-    for path in sorted((HERE.parents[1] / "notebooks").glob("*.ipynb")):
-        magic = re.compile(r"^\s*[%!]", re.MULTILINE)
-        kept = [cell for cell in read_cells(path) if not magic.search(cell, 5)]
-        yield path.stem, "\n".join(re.sub(r"^%%meta.*", "", c) for c in kept)
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -163,7 +153,6 @@ def main() -> None:
     print_right("that look odd", [note(name, text) for name, text in odd.items()])
     scripts = sorted((HERE / "scripts").glob("*.py"))
     print_right("scripts", [note(p.stem, p.read_text("utf-8")) for p in scripts])
-    print_right("notebooks", [note(*one) for one in read_notebooks()])
     mended = [*texts.items()][:: options.mended]
     print_right("mended", [note(name, mend(text)) for name, text in mended])
     if options.models:
