@@ -230,10 +230,14 @@ def _find_attributes(trees: Sequence[Tree], program: Program) -> Iterator[Note]:
 
 def _find_unregistered(written: Written, program: Program) -> Iterator[Note]:
     """Yield a note for each plain container with layers that a module does not hold."""
-    live = [module for _, module in written.numbers.live() if is_made(module)]
-    suspects = [(m, *pair) for m in live for pair in _list_containers(m)]
+    modules = [module for _, module in written.numbers.live()]
+    # Each class is asked once: a model of torch's layers has thousands of modules.
+    users = {kind for kind in set(map(type, modules)) if _is_of_user(kind)}
+    own = (m for m in modules if type(m) in users and is_made(m))
+    suspects = [(m, *pair) for m in own for pair in _list_containers(m)]
     if not suspects:
         return
+    live = [*filter(is_made, modules)]
     held = {id(child) for module in live for child in children_of(module).values()}
     held |= {id(p) for module in live for p in parameters_of(module).values()}
     for module, name, items in suspects:
@@ -254,6 +258,12 @@ def _find_unregistered(written: Written, program: Program) -> Iterator[Note]:
         )
 
 
+def _is_of_user(kind: type) -> bool:
+    """Whether a class is defined in the user's own code."""
+    own = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return own is None or home_of(own) == USERS
+
+
 def _list_containers(
     module: nn.Module,
 ) -> Iterator[tuple[str, list[nn.Module | nn.Parameter]]]:
@@ -261,9 +271,6 @@ def _list_containers(
 
     A list or tuple of one module is left out: so is a module hidden on purpose.
     """
-    own = getattr(sys.modules.get(type(module).__module__), "__file__", None)
-    if own is not None and home_of(own) != USERS:
-        return
     held = vars(module)
     for name in pick_own(tuple(held)):
         value = held[name]
