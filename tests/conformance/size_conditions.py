@@ -10,7 +10,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-from meta_magic.trials.conditions import judge, read_outcome
+from meta_magic.trials.conditions import read_outcome
+from meta_magic.trials.size_search import judge
 from meta_magic.trials.trial import ask_trials, read_size
 from tests.conformance.recorded_cells import run_cell
 
