@@ -98,7 +98,11 @@ def find_stored() -> Iterator[tuple[Tensor, int]]:
 
 def can_count(tensor: Tensor) -> bool:
     """Whether torch counts the writes of a tensor that is no mere counter."""
-    return has_version(tensor) and tensor.untyped_storage().nbytes() > 0
+    try:  # as has_version, without its call: each live tensor is asked
+        version_of(tensor)
+    except RuntimeError:
+        return False
+    return tensor.untyped_storage().nbytes() > 0
 
 
 def find_shared_counters() -> dict[int, list["weakref.ref[Tensor]"]]:

@@ -27,7 +27,7 @@ from meta_magic.recording.identities.storages import (
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
-from meta_magic.torch_private.tensor_internals import has_version, parts_of, version_of
+from meta_magic.torch_private.tensor_internals import parts_of, version_of
 from meta_magic.trace.program import Import
 from meta_magic.trace.program_facts import Constant
 from meta_magic.trace.signature import Geometry, span_nbytes
@@ -255,11 +255,10 @@ class Imports:
         if found is None:
             return None
         origin, there = found
-        version = 0
-        if has_version(tensor):
+        try:
             version = version_of(tensor)
-        else:
-            self.caveats = (UNCOUNTED,)
+        except RuntimeError:  # torch counts no writes of it
+            version, self.caveats = 0, (UNCOUNTED,)
         if there in origin.aliased:
             self.aliased.add(number)
         is_stale = origin.is_stale(tensor, version, there, self._live, self._running)

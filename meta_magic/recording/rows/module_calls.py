@@ -343,7 +343,9 @@ class ModuleCallRecorder:
             if self._registry.freed:
                 self._registry.note_deaths()
             with DisableTorchFunction():
-                storage = self._registry.storage_of(local_of(value))
+                is_plain = type(value) is nn.Parameter  # spares most a call
+                local = value if is_plain else local_of(value)
+                storage = self._registry.storage_of(local)
             if storage is not None:
                 number = self._numbers.of(module)
                 self._built.add(number)
