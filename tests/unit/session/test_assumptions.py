@@ -174,6 +174,7 @@ def test_a_training_script_with_a_logged_loss_runs_to_its_end():
         total = 0.0
         for _ in range(3):
             loss = model(torch.ones(2, 100)).mean()
+            optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             total += loss.item()
