@@ -13,6 +13,8 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from traitlets.config import Config
 
+MAIN = sys.modules["__main__"]
+
 
 def pytest_configure():
     """A shell has jobs in the background ignore interrupts; tests send some."""
@@ -44,9 +46,11 @@ def torch_is_left_alone():
 
 
 @pytest.fixture(autouse=True)
-def main_module_is_left_alone(monkeypatch):
+def main_module_is_left_alone():
     """No test finds the variables of another test's shell, which are ``__main__``."""
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    sys.modules["__main__"] = MAIN
+    yield
+    sys.modules["__main__"] = MAIN
 
 
 @pytest.fixture(autouse=True)

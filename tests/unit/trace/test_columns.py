@@ -85,7 +85,8 @@ def test_a_number_has_three_digits_that_tell():
 def test_the_docstring_lists_the_columns_with_their_units():
     lines = Trace.to_pandas.__doc__.splitlines()
     assert lines[0].startswith("Return one row per operator call")
-    listed = [line.split()[0] for line in lines if line.startswith("    ")]
+    columns = lines[lines.index("Columns:") :]
+    listed = [line.split()[0] for line in columns if line.startswith("    ")]
     assert sorted(listed) == sorted(c.name for c in OP_COLUMNS if c.is_in_table)
     told = (
         "    nbytes_read (int, bytes): Bytes read, each element once; none for a view."

@@ -129,7 +129,8 @@ def test_an_unknown_name_is_shown(trace, ask):
     sent = ask(trace, name="nobody")
     assert last(sent, "fit_state") == {
         "is_running": False,
-        "message": "the block has no name 'nobody' for a positive integer",
+        "message": "the block has no name 'nobody' for a positive integer; "
+        "it has batch",
     }
     assert not any("growths" in traits for traits in sent)
 
