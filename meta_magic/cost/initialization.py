@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 import numpy as np
 
 from meta_magic.cost.program_columns import PHASES, Columns
+from meta_magic.trace.formulas.operands import SHAPE_ONLY, short_name
 from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import OpCalls
 from meta_magic.trace.signature import Signature
@@ -50,12 +51,6 @@ RANDOM: Final = {
 
 COPIES: Final = {"copy_", "clone", "to_copy", "lift_fresh"}
 """Operators whose result has the values of their last tensor argument."""
-
-SHAPED: Final = {
-    *("zeros_like", "ones_like", "full_like", "rand_like", "randn_like"),
-    *("randint_like", "new_zeros", "new_ones", "new_full"),
-}
-"""Operators that take only the metadata of a tensor."""
 
 NOTHING: Final = "nothing"
 DRAWN: Final = "random numbers"
@@ -198,7 +193,7 @@ class History:
     ) -> Contents | None:
         """Return what a call gives to the elements that it makes or writes."""
         signature = self.signature(call)
-        name = name_of(signature)
+        name = short_name(signature.op)
         kind = COMPUTED
         if name in EMPTY:
             kind = NOTHING
@@ -237,7 +232,7 @@ class History:
         signature = self.signature(writes[0]) if writes else None
         if signature is None or not signature.inputs:
             return None
-        name, source = name_of(signature), self._source_of(writes[0])
+        name, source = short_name(signature.op), self._source_of(writes[0])
         if name in {"to_copy", "clone"}:
             return self.find_constructed(source)
         if name != "empty_like":
@@ -265,11 +260,6 @@ class History:
         return Contents(kind=kind, call=call, line=self.line_of(call))
 
 
-def name_of(signature: Signature) -> str:
-    """Return the name of an operator: ``to_copy`` of ``aten._to_copy.default``."""
-    return signature.op.split(".")[1].removeprefix("_")
-
-
 def is_number(value: object) -> TypeGuard[float]:
     """Whether an argument is a number, such as the value of ``fill_``."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -277,7 +267,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 def reads_values(signature: Signature) -> bool:
     """Whether a call takes more than metadata from its tensors."""
-    return not signature.is_view and name_of(signature) not in EMPTY | SHAPED
+    return not signature.is_view and short_name(signature.op) not in SHAPE_ONLY
 
 
 def may_be_empty(program: Program, columns: Columns, roots: "Roots") -> bool:
@@ -285,7 +275,7 @@ def may_be_empty(program: Program, columns: Columns, roots: "Roots") -> bool:
     held = {
         storage for root in roots for node in root.walk() for storage in node.storages
     }
-    makes = [name_of(signature) in EMPTY for signature in program.signatures]
+    makes = [short_name(signature.op) in EMPTY for signature in program.signatures]
     is_empty = np.asarray([*makes, False], np.bool_)[columns.signature]
     empty = {*columns.storage[columns.is_made & is_empty[columns.call]].tolist()}
     return not held.isdisjoint(empty - {*columns.storage[columns.is_written].tolist()})

@@ -20,14 +20,18 @@ from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.sequences import OpCalls
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block
-from meta_magic.trials.conditions import check_unlooped, find_conditions
+from meta_magic.trials.conditions import (
+    AT_ONCE,
+    SECONDS,
+    check_unlooped,
+    find_conditions,
+)
 from meta_magic.trials.fields import label
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.trial import ask_trials, check_rerun
 
-AT_ONCE: Final = 2
-SECONDS: Final = 5.0
-"""How many recordings are made at once, and their processor time together."""
+STEPS: Final = (((1, 1), (2, 0)), ((3, 0), (1, 2)), ((1, -1),))
+"""Other values of a name n, as (k, c) of k * n + c; the next ones where none runs."""
 
 MAX_LETTERS: Final = 24
 """A size with a longer formula is shown as its number."""
@@ -213,12 +217,10 @@ def check_same(trace: Trace, again: Slots) -> None:
 def _move_each(trace: Trace, moves: Moves) -> Iterator[str]:
     """Record each name moved alone; yield sentences on names that do not move."""
     values = moves.values
-    for factors in ((_plus_one, _double), (_triple, _plus_two), (_minus_one,)):
+    for steps in STEPS:
         still = [name for name in values if not moves.list_moves(name)]
-        pairs = [
-            {name: n} for name in still for move in factors if (n := move(values[name]))
-        ]
-        moves.record(pairs)
+        tried = [(name, k * values[name] + c) for name in still for k, c in steps]
+        moves.record([{name: n} for name, n in tried if n])
     for name in values:
         if moves.list_moves(name):
             continue
@@ -233,26 +235,6 @@ def _move_each(trace: Trace, moves: Moves) -> Iterator[str]:
         else:
             only = f"{label(name)} has no formulas, as only {values[name]} runs"
             yield f"{only}: {reason}"
-
-
-def _plus_one(n: int) -> int:
-    return n + 1
-
-
-def _plus_two(n: int) -> int:
-    return n + 2
-
-
-def _minus_one(n: int) -> int:
-    return n - 1
-
-
-def _double(n: int) -> int:
-    return 2 * n
-
-
-def _triple(n: int) -> int:
-    return 3 * n
 
 
 def _move_together(moves: Moves) -> list[int]:

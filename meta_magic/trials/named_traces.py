@@ -92,12 +92,12 @@ class Naming:
         """Return the program with named sizes."""
         program = self._program
         words = np.frombuffer(program.words, np.uint32).copy()
-        numbers: dict[tuple[int, tuple[int, ...]], int] = {}
+        numbers: dict[tuple[int, tuple[tuple[str, ...], ...]], int] = {}
         signatures: list[Signature] = []
         for offset, end in zip(program.offsets[:-1], program.offsets[1:], strict=True):
             old = int(words[offset])
             tensors = words[offset + HEADER : end].tolist()
-            key = old, tuple(self._kind(tensor) for tensor in tensors)
+            key = old, tuple(self._shapes.get(tensor, ()) for tensor in tensors)
             if key not in numbers:
                 numbers[key] = len(signatures)
                 signatures.append(self._name(program.signatures[old], tensors))
@@ -115,9 +115,6 @@ class Naming:
             structures=structures,
             raised=raised,
         )
-
-    def _kind(self, tensor: int) -> int:
-        return hash(self._shapes.get(tensor, ()))
 
     def _name(
         self, signature: Signature, tensors: "list[int] | tuple[int, ...]"

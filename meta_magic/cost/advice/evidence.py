@@ -32,6 +32,11 @@ LIBRARIES: Final = frozenset({"site-packages", "dist-packages"})
 """Folders of code that the user does not change."""
 
 
+def is_own_file(file: str) -> bool:
+    """Whether a file is the user's own, and not that of an installed library."""
+    return not LIBRARIES & {*PurePath(file).parts}
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
     """A program with the call that raised, its module trees, its memory over time.
@@ -156,11 +161,8 @@ class Evidence:
     @cached_property
     def is_own(self) -> Flags:
         """For each call whether code outside of libraries made it."""
-        files = [
-            None if site.position is None else PurePath(site.position.file)
-            for site in self.program.call_sites
-        ]
-        flags = [file is not None and not LIBRARIES & {*file.parts} for file in files]
+        positions = [site.position for site in self.program.call_sites]
+        flags = [p is not None and is_own_file(p.file) for p in positions]
         return np.asarray([*flags, False], np.bool_)[self.columns.call_site]
 
     @cached_property

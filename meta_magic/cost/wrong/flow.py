@@ -7,16 +7,16 @@ import ast
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from linecache import getlines
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from meta_magic.cost.advice.evidence import LIBRARIES
+from meta_magic.cost.advice.evidence import is_own_file
 from meta_magic.cost.wrong.axes import Axes
 from meta_magic.cost.wrong.read_calls import Call
+from meta_magic.trace.formulas.operands import short_name
 from meta_magic.trace.program import HEADER
 from meta_magic.trace.sequences import ModuleCalls, call_of
 
@@ -103,7 +103,7 @@ class Flow:
         sites = [None, *program.call_sites]
         functions = [(s.function or "").rpartition(".")[2] if s else "" for s in sites]
         own = [s is not None and self._is_own(s) for s in sites]
-        facts = [(read_name(s.op), dict(s.arguments)) for s in program.signatures]
+        facts = [(short_name(s.op), dict(s.arguments)) for s in program.signatures]
         offsets = program.offsets
         for index in range(program.n_calls):
             offset = offsets[index]
@@ -215,7 +215,7 @@ class Flow:
         attribute = (within.module or "").rpartition(".")[2]
         found = [
             (node.lineno, names)
-            for node, names in list_built(position.file)
+            for node, names in list_built("".join(getlines(position.file)))
             if name_of(node.func) == name
         ]
         if len(found) > 1:
@@ -225,11 +225,11 @@ class Flow:
         return found[0][0] + (call.line or position.line) - position.line
 
 
-@cache
-def list_built(file: str) -> list[tuple[ast.Call, set[str]]]:
-    """Return the calls in a file, each with the names that its result gets."""
+@lru_cache(maxsize=8)
+def list_built(text: str) -> list[tuple[ast.Call, set[str]]]:
+    """Return the calls in a source, each with the names that its result gets."""
     try:
-        tree = ast.parse("".join(getlines(file)))
+        tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return []
     names: dict[int, set[str]] = {}
@@ -244,16 +244,6 @@ def list_built(file: str) -> list[tuple[ast.Call, set[str]]]:
 def name_of(node: ast.expr) -> str:
     """Return the last part of a name such as ``nn.Softmax``; "" for other code."""
     return getattr(node, "attr", getattr(node, "id", ""))
-
-
-def read_name(op: str) -> str:
-    """Return an operator's name without namespace, overload and first underscore."""
-    return op.partition(".")[2].partition(".")[0].removeprefix("_")
-
-
-def is_own_file(file: str) -> bool:
-    """Whether a file is the user's own."""
-    return not LIBRARIES & {*PurePath(file).parts}
 
 
 def is_view(call: Call) -> bool:

@@ -43,7 +43,7 @@ def find_loss_sizes(flow: Flow) -> Iterator[Mistake]:
         if not is_loss or call.shapes[0] == call.made_shapes[0] or call.index == last:
             continue
         operands = find_operands(flow, call)
-        if len(operands) < len("ab") or 1 in [prod(shape) for shape, _ in operands]:
+        if len(operands) < 2 or 1 in [prod(shape) for shape, _ in operands]:
             continue  # a loss to one number is meant
         last = call.index + 1  # the other operand may be expanded, too
         first, second = (format_shape(shape) for shape, _ in operands)
@@ -94,7 +94,7 @@ def find_broadcasts(flow: Flow) -> Iterator[Mistake]:
     """Yield broadcasts of a column with a row, ``(n, 1)`` and ``(n,)``, unasked."""
     for call in flow.named(PAIRWISE):
         shapes = call.shapes
-        if not call.is_own or len(shapes) != len("ab") or call.function in SQUARING:
+        if not call.is_own or len(shapes) != 2 or call.function in SQUARING:
             continue
         one, other = shapes
         if len(one) == len(other) or not is_column_and_row(one, other):

@@ -93,7 +93,7 @@ def find_one_key(flow: Flow) -> Iterator[Mistake]:
 def find_softmax_axes(flow: Flow) -> Iterator[Mistake]:
     """Yield softmaxes over another dimension than their weights are summed over."""
     for call in flow.named(PRODUCTS):
-        if len(call.inputs) < len("ab"):
+        if len(call.inputs) < 2:
             continue
         for operand in (len(call.inputs) - 2, len(call.inputs) - 1):
             soft = flow.origin(call, operand, is_weights)
@@ -112,7 +112,7 @@ def judge_product(
     summed_at, kept_at = (-1, -2) if is_left else (-2, -1)
     summed, normalized = weights[summed_at], {*soft_axis(soft)}
     position = find_position(flow, call, operand, soft)
-    if not normalized or size_of(summed) < len("ab") or position == summed_at:
+    if not normalized or size_of(summed) < 2 or position == summed_at:
         return
     if position == kept_at and is_attention(flow, soft):
         text = "the one of the queries"
@@ -199,7 +199,7 @@ def judge_weighted_sum(flow: Flow, call: Call) -> Iterator[Mistake]:
     """Yield a mistake if ``(weights * values).sum(dim)`` sums another dimension."""
     made = flow.maker(call, 0)
     dims = call.arguments.get("dim")
-    if made is None or made.name != "mul" or len(made.inputs) < len("ab") or not dims:
+    if made is None or made.name != "mul" or len(made.inputs) < 2 or not dims:
         return
     softs = [flow.origin(made, operand, is_weights) for operand in (0, 1)]
     if [s is not None and s.name == "softmax" for s in softs].count(True) != 1:
@@ -249,7 +249,7 @@ def is_regrouped(flow: Flow, mixed: Mixed) -> bool:
     whole = {flow.axes.whole.get(atom[0], atom) for atom in mixed.before}
     if len(whole) == 1:
         return True
-    return len([size for _, size in mixed.before if size != 1]) < len("ab")
+    return len([size for _, size in mixed.before if size != 1]) < 2
 
 
 def is_skew(flow: Flow, call: Call) -> bool:
@@ -312,7 +312,7 @@ def find_bare_squeezes(flow: Flow) -> Iterator[Mistake]:
         shape, made = call.shapes[0], call.made_shapes[0]
         if "dim" in call.arguments or not call.is_own or call.module_call is None:
             continue
-        if len(shape) > len("ab") and shape[:2] == (1, 1):
+        if len(shape) > 2 and shape[:2] == (1, 1):
             continue  # one step of one sample, as decoders take: both may be meant
         if shape[:1] == (1,) and len(made) < len(shape) - 1 + (len(shape) == 1):
             yield Mistake(
@@ -337,7 +337,7 @@ def find_last_samples(flow: Flow) -> Iterator[Mistake]:
         node = flow.nodes.get((layer.root, layer.module or ""))
         first = node is not None and "batch_first=True" in node.settings
         tensor = layer.outputs[0][1]
-        if len(tensor.shape) == len("btf"):
+        if len(tensor.shape) == 3:
             made[tensor.tensor_id] = (0 if first else 1, name, first)
     for call in flow.named(("select",)) if made else ():
         known = made.get(find_passed(flow, call))
@@ -368,7 +368,7 @@ def find_passed(flow: Flow, call: Call) -> int:
 def find_crossed(flow: Flow) -> Iterator[Mistake]:
     """Yield reductions whose result is aligned with another dimension than its own."""
     for call in flow.named(PAIRWISE):
-        if not call.is_own or len(call.inputs) != len("ab"):
+        if not call.is_own or len(call.inputs) != 2:
             continue
         long, short = sorted((0, 1), key=lambda k: -len(call.shapes[k]))
         if len(call.shapes[long]) == len(call.shapes[short]):

@@ -63,7 +63,7 @@ class Loop:
 def find_missing_steps(flow: Flow) -> Iterator[Mistake]:
     """Yield a loop that computes and clears gradients, and never steps."""
     loop = Loop(flow)
-    if loop.steps or len(loop.clears) < len("ab") or len(loop.backwards) < len("ab"):
+    if loop.steps or len(loop.clears) < 2 or len(loop.backwards) < 2:
         return
     trained = loop.trained
     for call in flow.calls:

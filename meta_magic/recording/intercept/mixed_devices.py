@@ -24,13 +24,8 @@ from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.signatures.entries import LiveCall, OpTable
 from meta_magic.torch_private.module_internals import parameters_of
 from meta_magic.torch_private.tensor_internals import address_of_storage
+from meta_magic.trace.formulas.operands import SHAPE_ONLY
 from meta_magic.trace.units import format_shape
-
-SHAPE_ONLY: Final = frozenset(
-    {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"}
-    | {"randint_like", "new_empty", "new_empty_strided", "new_zeros", "new_ones"}
-    | {"new_full"}
-)
 
 PACKING: Final = "aten._pack_padded_sequence."
 

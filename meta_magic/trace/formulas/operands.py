@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from meta_magic.trace.signature import Argument, Geometry, Signature, TensorArgument
 
@@ -64,6 +64,19 @@ def name_of(signature: Signature) -> str:
     """Return the name of an operator without its overload, such as ``aten.mm``."""
     namespace, _, rest = signature.op.partition(".")
     return f"{namespace}.{rest.partition('.')[0]}"
+
+
+def short_name(op: str) -> str:
+    """Return an operator's plain name: ``to_copy`` of ``aten._to_copy.default``."""
+    return op.split(".")[1].removeprefix("_")
+
+
+SHAPE_ONLY: Final = frozenset(
+    {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"}
+    | {"randint_like", "new_empty", "new_empty_strided", "new_zeros", "new_ones"}
+    | {"new_full"}
+)
+"""Operators that take only the metadata of a tensor, by their short names."""
 
 
 def name_all(names: str) -> tuple[str, ...]:
