@@ -6,7 +6,7 @@ Each child is a new process: it runs the earlier cells that the cell rests on, a
 
 import ast
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,10 @@ def record_block_ranks(
     whole = rerun if joined is None else joined.rerun
     before, own = split_own(whole, 0 if joined is None else joined.n_above)
     plain = {n: former.kept for n, former in whole.before.items() if former.is_plain}
-    unknown = sorted({*rerun.before} - {*plain} - find_bound(own))
-    limits = f"it is not known which cell makes {', '.join(unknown)}" if unknown else ""
-    limits = limits if joined is None else joined.describe_limits(*plain)
+    if joined is None:
+        limits = describe_unknown(rerun, own, plain)
+    else:
+        limits = joined.describe_limits(*plain)
     if limits:
         raise WorldError(f"the cell cannot be recorded as other ranks: {limits}")
     given = {
@@ -60,6 +61,12 @@ def record_block_ranks(
     }
     recorded = run_side_by_side(record_cell, given, chosen, timeout)
     return Ranks(recorded)
+
+
+def describe_unknown(rerun: Rerun, own: ast.Module, plain: Collection[str]) -> str:
+    """Return which names of a cell without earlier cells a new process lacks, or ""."""
+    unknown = sorted({*rerun.before} - {*plain} - find_bound(own))
+    return f"it is not known which cell makes {', '.join(unknown)}" if unknown else ""
 
 
 def split_own(rerun: Rerun, n_above: int) -> tuple[ast.Module, ast.Module]:
