@@ -42,6 +42,7 @@ from meta_magic.view.details_payload import (
     notes_payload,
 )
 from meta_magic.view.explanation_payload import explanation_payload
+from meta_magic.view.pictures import find_picture
 from meta_magic.view.source_payload import find_texts, name_file, write_tokens
 from meta_magic.view.wire import (
     Table,
@@ -59,7 +60,7 @@ from meta_magic.view.world_payload import world_payload
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
-VERSION: Final = 5
+VERSION: Final = 6
 PHASES: Final = ("init", "forward", "backward", "optimizer", "other")
 
 
@@ -153,6 +154,7 @@ class Payload:
             "writes": list(signature.writes),
             "views": [-1 if view is None else view for view in signature.views],
             "flops": work.flops if work.kind == "product" else -1,
+            "picture": find_picture(signature),
         }
 
     def _write_call_site(self, site: CallSite) -> dict[str, Any]:

@@ -29,6 +29,7 @@ VIEWS: Final = (
     "flow",
     "source",
     "details",
+    "pictures",
     "charts",
     "memory",
 )

@@ -19,7 +19,7 @@ const COLUMNS = {
 
 /** Whose name is a column of numbers, and whose a table of records. */
 const NOTHING = {
-  version: 5, failure: "", headline: "", error: null, error_line: 0, source: "",
+  version: 6, failure: "", headline: "", error: null, error_line: 0, source: "",
   cell: { file: "", first: 2 }, texts: [], notes: [], nbytes_by_dtype: {}, modules: [],
   signatures: [], places: [], positions: [], geometries: [], storages: [], owners: [],
   details: {

@@ -1,7 +1,7 @@
 // Reads the payload that `view/payload.py` writes, as columns and as records. No DOM, so that
 // node can read it, too.
 
-const VERSION = 5;
+const VERSION = 6;
 
 /** What the program was doing, by its number in the payload. */
 export const PHASES = ["init", "forward", "backward", "optimizer", "other"];
@@ -14,7 +14,8 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  *   `place`: its planned device, if any
  * @typedef {{id: number, storage: number, geometry: Geometry}} TensorSeen
  * @typedef {{op: string, args: string, names: string[], inputs: Geometry[],
- *   outputs: Geometry[], writes: number[], views: number[], flops: number}} Signature
+ *   outputs: Geometry[], writes: number[], views: number[], flops: number,
+ *   picture: [string, import("./pictures/reach.js").Reach[][], string] | null}} Signature
  *   `names`: the argument that each input is; `views`: for each output the input whose storage it shares, or -1; `flops`: or -1
  * @typedef {{name: string, help: string, width: number, format?: string, align?: string,
  *   is_pinned?: boolean, is_hidden?: boolean, is_extra?: boolean, values?: any[], wire?: string, add_up?: string}} Column

@@ -2,6 +2,8 @@
 
 import { PHASES } from "../data.js";
 import { FORMATS, format_bytes, format_flops, make, shorten_op } from "../dom.js";
+import { make_call } from "../pictures/call.js";
+import { draw_picture } from "../pictures/picture.js";
 import { source_index } from "../source/lines.js";
 import { read_op } from "../tables/operators.js";
 import { describe_layout, link_line, link_module, link_op, link_tensor, list_links, make_link, make_section, name_file, whisper } from "./parts.js";
@@ -98,6 +100,7 @@ export function describe_operator(context, index) {
   const gradients = [...trace.op_forward.keys()].filter((i) => trace.op_forward[i] === index);
   const words = [`operator ${index}`, site.function.split(".").at(-1), PHASES[site.phase]];
   const rows = (some) => /** @type {any} */ (some);
+  const drawn = make_call(op);
   return {
     kind: "operator", title: shorten_op(op.signature.op),
     under: [make("span", { title: `${site.function}: ${op.signature.op}` }, words.filter(Boolean).join(" · "))],
@@ -115,6 +118,7 @@ export function describe_operator(context, index) {
       make_section("Outputs", rows(outputs.map(({ geometry, ...tensor }, i) => [`${i}`,
         link_tensor(context, tensor.id, geometry),
         whisper([describe_layout(geometry), describe_alias(op, tensor, i)].filter(Boolean).join(", "))]))),
+      drawn && make("div", {}, make("div", { class: "mm-caption" }, "What it does"), draw_picture(drawn)),
       make_section("Cost", rows(list_cost(read_op(trace, index)))),
     ],
   };

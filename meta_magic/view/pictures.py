@@ -1,0 +1,374 @@
+"""Which elements of its inputs an operator reads for an element of its output.
+
+The report draws that as a picture, in the details of a call: ``x.permute(1, 0)`` shows
+its walk through memory, ``a[:, None] + b`` which elements meet. A picture has, for each
+input, a *reach* for each of its dimensions. ``static/pictures/reach.js`` reads them:
+
+- ``d``, a number: the index of the output in dimension ``d``; 0 if the size is 1
+- ``-1``: all indices
+- ``["upto", d]``: all to that index; ``["flip", d]``: the same, counted from the end
+- ``["shift", d, n]``: that index less ``n``, if it is there; ``["turn", d, n]``: modulo
+  the size
+- ``["is", d, n]``: nothing, unless that index is ``n``; it belongs to no dimension
+- ``["window", d, step, padding, dilation, size]``: where a window lies
+- ``["share", d, n]``: the ``n``-th part of all indices, ``n`` being the output's size
+- ``["group", d, n, m]``: of groups of ``n`` outputs and ``m`` inputs, the same group
+
+Read :func:`find_picture` first, and ``FAMILIES``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from string import ascii_lowercase
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import torch
+
+from meta_magic.trace.signature import Signature, TensorArgument
+
+Reach: TypeAlias = int | list[Any]
+Shape: TypeAlias = Sequence[int]
+ALL: Final = -1
+
+
+class Picture(NamedTuple):
+    """What a call reads.
+
+    Attributes:
+        kind: What is drawn.
+        reaches: For each input, the reach of each of its dimensions. A kind without
+            reaches: ``memory``, where the browser follows the strides, and ``order``,
+            where the n-th element stays the n-th.
+        terms: Of a product, the letters of each input and of the output, as in
+            ``ik,kj->ij``; else "".
+    """
+
+    kind: str
+    reaches: Sequence[list[Reach]] = ()
+    terms: str = ""
+
+
+class Call(NamedTuple):
+    """What a family needs to know of a call."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    shapes: Sequence[Shape]
+    out: Shape
+
+    def dims(self, name: str = "dim") -> list[int]:
+        """Return the dimensions that an argument names; all of them by default."""
+        n, given = len(self.shapes[0]), self.arguments.get(name)
+        if given is None or given == ():
+            return [*range(n)]
+        return [d % max(n, 1) for d in ((given,) if isinstance(given, int) else given)]
+
+
+def find_picture(signature: Signature) -> Picture | None:
+    """Return what a call reads; None for operators without a picture."""
+    *_, name, overload = ("", "", *signature.op.split("."))[-3:]
+    geometries = (*signature.inputs, *signature.outputs)
+    is_plain = all(g.stride is not None and not g.is_conj for g in geometries)
+    if not is_plain or not signature.inputs or not signature.outputs:
+        return None
+    if signature.is_view or name == "_unsafe_view":
+        dtypes = {g.dtype for g in geometries}
+        return Picture("memory") if len(dtypes) == 1 else None
+    shapes = [[*map(int, g.shape)] for g in signature.inputs]
+    out = [*map(int, signature.outputs[0].shape)]
+    call = Call(name, dict(signature.arguments), shapes, out)
+    family = FAMILIES.get(name)
+    if family is not None:
+        return family(call)
+    return broadcast(call) if is_pointwise(name, overload) else None
+
+
+def is_pointwise(name: str, overload: str) -> bool:
+    """Whether torch says that an operator works element by element."""
+    packet = getattr(torch.ops.aten, name, None)
+    found = getattr(packet, overload, None)
+    return found is not None and torch.Tag.pointwise in found.tags
+
+
+def align(shape: Shape, out: Shape) -> list[Reach]:
+    """Return the reaches of an operand that is broadcast: aligned from the right."""
+    return [len(out) - len(shape) + dim for dim in range(len(shape))]
+
+
+def broadcast(call: Call) -> Picture | None:
+    """Align all operands; a function of one tensor needs no picture."""
+    if len(call.shapes) < 2:  # noqa: PLR2004
+        return None
+    return Picture("broadcast", [align(shape, call.out) for shape in call.shapes])
+
+
+def read_terms(terms: str, call: Call) -> Picture | None:
+    """Return a product from its letters, ``*`` being an operand that is added."""
+    given, out = terms.split("->")
+    reaches: list[list[Reach]] = []
+    for term, shape in zip(given.split(","), call.shapes, strict=False):
+        if term == "*":
+            reaches.append(align(shape, call.out))
+            continue
+        summed = [letter for letter in term if letter not in out]
+        if len(term) != len(shape) or len({*summed}) < len(summed):
+            return None
+        reaches.append([out.find(letter) for letter in term])
+    shown = ",".join(term for term in given.split(",") if term != "*")
+    kind = "product" if len(out) == len(call.out) else ""
+    return Picture(kind, reaches, f"{shown}->{out}") if kind else None
+
+
+PRODUCTS: Final = {
+    "mm": "ik,kj->ij",
+    "bmm": "bik,bkj->bij",
+    "mv": "ik,k->i",
+    "dot": "k,k->",
+    "vdot": "k,k->",
+    "addmm": "*,ik,kj->ij",
+    "addmv": "*,ik,k->i",
+    "addr": "*,i,j->ij",
+    "baddbmm": "*,bik,bkj->bij",
+    "addbmm": "*,bik,bkj->ij",
+}
+
+
+def product(call: Call) -> Picture | None:
+    """Return the picture of an operator that multiplies and sums."""
+    return read_terms(PRODUCTS[call.name], call)
+
+
+def matmul(call: Call) -> Picture | None:
+    """Return the picture of ``a @ b``: batch dimensions are broadcast."""
+    left, right = (len(shape) for shape in call.shapes[:2])
+    batch = "".join(c for c in ascii_lowercase if c not in "ijk")
+    n_batch = max(left, right, 2) - 2
+    first = batch[:n_batch][n_batch - max(left - 2, 0) :] + "ik"[-min(left, 2) :]
+    second = batch[:n_batch][n_batch - max(right - 2, 0) :] + "kj"[: min(right, 2)]
+    out = batch[:n_batch] + "i" * (left > 1) + "j" * (right > 1)
+    return read_terms(f"{first},{second}->{out}", call)
+
+
+def linear(call: Call) -> Picture | None:
+    """Return the picture of ``F.linear``, whose weight is (out, in)."""
+    batch = "".join(c for c in ascii_lowercase if c not in "ijk")[: len(call.out) - 1]
+    return read_terms(f"{batch}k,jk,*->{batch}j", call)
+
+
+def reduction(call: Call) -> Picture | None:
+    """Return the picture of a sum and the like, over some dimensions."""
+    rank, dims = len(call.shapes[0]), call.dims()
+    keepdim = len(call.out) == rank
+    if len(call.out) not in {rank, rank - len({*dims})}:
+        return None
+    kept = [d for d in range(rank) if keepdim or d not in dims]
+    reach: list[Reach] = [ALL if d in dims else kept.index(d) for d in range(rank)]
+    return Picture("reduction", [reach, *[[] for _ in call.shapes[1:]]])
+
+
+def line(call: Call) -> Picture | None:
+    """Return the picture of a softmax or a sort: each element needs its whole line."""
+    dim = call.arguments.get("dim", -1)
+    if not isinstance(dim, int) or not call.out:
+        return None
+    reach: list[Reach] = [*range(len(call.out))]
+    dim %= len(call.out)
+    reach[dim] = ["upto", dim] if call.name.startswith(("cum", "logcum")) else ALL
+    return Picture("line", [reach])
+
+
+def layer_norm(call: Call) -> Picture | None:
+    """Return the picture of a norm over the last dimensions."""
+    rank = len(call.out)
+    kept = rank - len(call.arguments["normalized_shape"])
+    reach: list[Reach] = [d if d < kept else ALL for d in range(rank)]
+    scales = [align(shape, call.out) for shape in call.shapes[1:]]
+    return Picture("line", [reach, *scales])
+
+
+def spread(call: Call, name: str, n: int, default: int = 1) -> list[int]:
+    """Return an argument for each of ``n`` dimensions; one number stands for all."""
+    given = call.arguments.get(name, ())
+    given = (given,) if isinstance(given, int) else [*given] or [default]
+    return [int(given[d % len(given)]) for d in range(n)]
+
+
+def convolution(call: Call) -> Picture | None:
+    """Return the picture of a convolution, unless it is transposed."""
+    if call.arguments.get("transposed"):
+        return None
+    given, weight = call.shapes[:2]
+    steps, paddings, dilations = (
+        spread(call, name, len(given) - 2, default)
+        for name, default in (("stride", 1), ("padding", 0), ("dilation", 1))
+    )
+    n_groups = call.arguments.get("groups", 1)
+    channels: Reach = ALL
+    if n_groups > 1:
+        channels = ["group", 1, call.out[1] // n_groups, given[1] // n_groups]
+    windows: list[Reach] = [
+        ["window", d + 2, steps[d], paddings[d], dilations[d], weight[d + 2]]
+        for d in range(len(given) - 2)
+    ]
+    filters: list[Reach] = [1, *[ALL] * (len(weight) - 1)]
+    reaches: list[list[Reach]] = [[0, channels, *windows], filters, [1]]
+    return Picture("window", reaches[: len(call.shapes)])
+
+
+def pooling(call: Call) -> Picture | None:
+    """Return the picture of a pooling; batch and channels stay."""
+    n = int(call.name[call.name.index("pool") + 4])
+    before = len(call.shapes[0]) - n
+    if "adaptive" in call.name:
+        windows: list[Reach] = [
+            ["share", before + d, call.out[before + d]] for d in range(n)
+        ]
+        return Picture("window", [[*range(before), *windows]])
+    sizes = spread(call, "kernel_size", n)
+    steps = spread(call, "stride", n) if call.arguments.get("stride") else sizes
+    paddings, dilations = spread(call, "padding", n, 0), spread(call, "dilation", n)
+    windows = [
+        ["window", before + d, steps[d], paddings[d], dilations[d], sizes[d]]
+        for d in range(n)
+    ]
+    return Picture("window", [[*range(before), *windows]])
+
+
+def join(call: Call) -> Picture | None:
+    """Return the picture of ``cat`` and ``stack``."""
+    dim = call.arguments.get("dim", 0) % len(call.out)
+    reaches: list[list[Reach]] = []
+    start = 0
+    for number, shape in enumerate(call.shapes):
+        reach: list[Reach] = [*range(len(call.out))]
+        if call.name == "stack":
+            del reach[dim]
+            reaches.append([*reach, ["is", dim, number]])
+        elif len(shape) != len(call.out):  # an empty one, which cat leaves out
+            reaches.append([])
+        else:
+            reach[dim] = ["shift", dim, start]
+            reaches.append(reach)
+            start += shape[dim]
+    return Picture("join", reaches)
+
+
+def gather(call: Call) -> Picture | None:
+    """Return the picture of ``gather``: the index says which of a line."""
+    if not call.out or len(call.shapes[0]) != len(call.out):
+        return None
+    here: list[Reach] = [*range(len(call.out))]
+    line: list[Reach] = [*here]
+    line[call.arguments["dim"] % len(here)] = ALL
+    return Picture("pick", [line, here])
+
+
+def index_select(call: Call) -> Picture | None:
+    """Return the picture of ``index_select``."""
+    if len(call.shapes[1]) != 1 or not call.out:
+        return None
+    dim = call.arguments["dim"] % len(call.out)
+    reach: list[Reach] = [*range(len(call.out))]
+    reach[dim] = ALL
+    return Picture("pick", [reach, [dim]])
+
+
+def embedding(call: Call) -> Picture | None:
+    """Return the picture of an embedding: a row for each index."""
+    return Picture("pick", [[ALL, len(call.out) - 1], [*range(len(call.out) - 1)]])
+
+
+def index(call: Call) -> Picture | None:
+    """Return the picture of ``x[i, j]`` with tensors as indices."""
+    places = call.arguments["indices"]
+    dims = [d for d, i in enumerate(places) if isinstance(i, TensorArgument)]
+    if not dims:
+        return None
+    rank = max(len(shape) for shape in call.shapes[1:])
+    is_run = dims == [*range(dims[0], dims[-1] + 1)]
+    first = dims[0] if is_run else 0
+    others = [d for d in range(len(call.out)) if not first <= d < first + rank]
+    rest = iter(others)
+    reach: list[Reach] = [
+        ALL if d in dims else next(rest) for d in range(len(call.shapes[0]))
+    ]
+    picked: list[list[Reach]] = [
+        [first + rank - len(shape) + d for d in range(len(shape))]
+        for shape in call.shapes[1:]
+    ]
+    return Picture("pick", [reach, *picked])
+
+
+def moved(call: Call) -> Picture | None:
+    """Return the picture of what moves or repeats elements: a copy, no view."""
+    rank, before = len(call.out), len(call.shapes[0])
+    reach: list[Reach] = [*range(rank)]
+    if call.name == "flip":
+        reach = [["flip", d] if d in call.dims("dims") else d for d in range(rank)]
+    elif call.name == "repeat":
+        reach = [["turn", d, 0] for d in range(rank - before, rank)]
+    elif call.name == "roll":
+        shifts, dims = call.arguments["shifts"], call.arguments.get("dims", ())
+        if len(shifts) != len(dims) or len({*dims}) < len(dims):
+            return None
+        for dim, shift in zip(call.dims("dims"), shifts, strict=True):
+            reach[dim] = ["turn", dim, shift]
+    elif call.name == "constant_pad_nd":
+        for at, start in enumerate(call.arguments["pad"][::2]):
+            reach[rank - 1 - at] = ["shift", rank - 1 - at, start]
+    return Picture("copy", [reach])
+
+
+def attention(call: Call) -> Picture | None:
+    """Return the picture of attention: a row of the query meets all keys and values."""
+    query, key, _, *masks = call.shapes
+    n = len(query) - 2
+    if len(call.out) != len(query) or [*key[:n]] != [*query[:n]]:
+        return None
+    batch: list[Reach] = [*range(n)]
+    is_causal = bool(call.arguments.get("is_causal"))
+    keys: Reach = ["upto", n] if is_causal else ALL
+    reaches: list[list[Reach]] = [
+        [*batch, n, ALL],
+        [*batch, keys, ALL],
+        [*batch, keys, n + 1],
+    ]
+    masked = [[*align(mask, call.out)[:-1], keys] for mask in masks[:1]]
+    return Picture("attention", [*reaches, *masked])
+
+
+def recurrent(call: Call) -> Picture | None:
+    """Return the picture of a recurrent layer: a step knows the steps before it."""
+    if call.arguments.get("reverse") or call.arguments.get("bidirectional"):
+        return None
+    reach: list[Reach] = [["upto", 0], 1, ALL]
+    return Picture("recurrent", [reach, *[[] for _ in call.shapes[1:]]])
+
+
+Family: TypeAlias = Callable[[Call], Picture | None]
+
+BY_FAMILY: Final[Mapping[Family, str]] = {
+    product: " ".join(PRODUCTS),
+    matmul: "matmul",
+    linear: "linear",
+    reduction: "sum mean amax amin max min argmax argmin prod any all logsumexp var "
+    "std var_mean std_mean linalg_vector_norm nansum median nanmedian mode kthvalue",
+    line: "_softmax _log_softmax _safe_softmax sort argsort topk cumsum cumprod "
+    "logcumsumexp cummax cummin",
+    layer_norm: "native_layer_norm",
+    convolution: "convolution",
+    pooling: "max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d "
+    "avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d "
+    "adaptive_max_pool3d",
+    join: "cat stack",
+    gather: "gather",
+    index_select: "index_select",
+    embedding: "embedding",
+    index: "index",
+    moved: "flip repeat roll constant_pad_nd clone tril triu",
+    attention: "scaled_dot_product_attention _scaled_dot_product_flash_attention "
+    "_scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention",
+    recurrent: "mkldnn_rnn_layer",
+}
+FAMILIES: Final = {n: f for f, names in BY_FAMILY.items() for n in names.split()}
+"""The function that finds a picture, by the name of an operator or function."""

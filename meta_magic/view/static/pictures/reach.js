@@ -1,0 +1,94 @@
+// Which elements of its inputs a call reads for an element of its output. No DOM.
+
+/**
+ * @typedef {number | [string, ...number[]]} Reach as `view/pictures.py` describes it
+ * @typedef {{kind: string, reaches: Reach[][], terms: string}} Picture
+ * @typedef {import("../data.js").Geometry} Geometry
+ * @typedef {{name: string, geometry: Geometry}} Drawn
+ * @typedef {{op: string, picture: Picture, inputs: Drawn[], outputs: Drawn[]}} DrawnCall
+ */
+
+export const count = (/** @type {number[]} */ shape) => shape.reduce((a, b) => a * b, 1);
+const range = (start, stop, step = 1) =>
+  Array.from({ length: Math.max(0, Math.ceil((stop - start) / step)) }, (_, i) => start + i * step);
+
+/** Indices from a number, the last dimension fastest. @param {number} n @param {number[]} shape */
+export function to_index(n, shape) {
+  const index = [];
+  let rest = n;
+  for (const size of shape.toReversed()) {
+    index.unshift(rest % size);
+    rest = Math.floor(rest / size);
+  }
+  return index;
+}
+
+/** The number of an index, the last dimension fastest. @param {number[]} index @param {number[]} shape */
+export const to_number = (index, shape) => index.reduce((n, i, d) => n * shape[d] + i, 0);
+
+/** Where an element lies in memory. @param {number[]} index @param {Geometry} geometry */
+export const to_address = (index, { stride, offset }) =>
+  index.reduce((at, i, d) => at + i * stride[d], offset);
+
+/** An index at an address, or null. @param {number} address @param {Geometry} geometry */
+export function find_index(address, { shape, stride, offset }) {
+  const index = shape.map(() => 0);
+  let rest = address - offset;
+  const order = range(0, shape.length).sort((a, b) => stride[b] - stride[a] || shape[b] - shape[a]);
+  for (const d of order) {
+    if (stride[d]) index[d] = Math.min(shape[d] - 1, Math.floor(rest / stride[d]));
+    rest -= index[d] * stride[d];
+  }
+  return rest === 0 && count(shape) ? index : null;
+}
+
+/** The indices that a reach has in a dimension of some size. @param {Reach} reach @param {number} size @param {number[]} index of the output */
+function read_dimension(reach, size, index) {
+  if (typeof reach === "number") return reach < 0 ? range(0, size) : [size === 1 ? 0 : index[reach]];
+  const [kind, d, n, padding, dilation, width] = reach;
+  const at = index[d];
+  switch (kind) {
+    case "upto": return range(0, Math.min(size, at + 1));
+    case "flip": return [size - 1 - at];
+    case "turn": return [(at - n + size * (1 + Math.abs(n))) % size];
+    case "shift": return range(0, size).includes(at - n) ? [at - n] : [];
+    case "group": return range(Math.floor(at / n) * padding, (Math.floor(at / n) + 1) * padding);
+    case "share": return range(Math.floor(at * size / n), Math.ceil((at + 1) * size / n));
+    default: return list_window(at * n - padding, dilation, width).filter((i) => i >= 0 && i < size);
+  }
+}
+
+/** The places of a window, also those in the padding. @param {number} start @param {number} dilation @param {number} width */
+export const list_window = (start, dilation, width) => range(start, start + dilation * width, dilation);
+
+/**
+ * For each input, the indices in each of its dimensions; null where nothing is read.
+ * @param {DrawnCall} call @param {number[]} index of an element of the output @param {number} [output]
+ * @returns {(number[][] | null)[]}
+ */
+export function read_inputs({ picture, inputs, outputs }, index, output = 0) {
+  const made = outputs[output].geometry;
+  const single = (found) => inputs.map((_, i) => (i || !found ? null : found.map((n) => [n])));
+  if (picture.kind === "memory") return single(find_index(to_address(index, made), inputs[0].geometry));
+  if (picture.kind === "order") return single(to_index(to_number(index, made.shape), inputs[0].geometry.shape));
+  return inputs.map(({ geometry: { shape } }, i) => {
+    const reaches = picture.reaches[i] ?? [];
+    const more = /** @type {[string, number, number][]} */ (reaches.slice(shape.length));
+    const is_read = more.every(([, d, n]) => index[d] === n);
+    const found = shape.map((size, d) => (d < reaches.length ? read_dimension(reaches[d], size, index) : []));
+    return is_read && reaches.length >= shape.length && found.every(({ length }) => length) ? found : null;
+  });
+}
+
+/** Indices of a dimension as Python slices them. @param {number[]} found @param {number} size */
+function format_slice(found, size) {
+  const [first, second] = found;
+  if (found.length === 1) return `${first}`;
+  if (found.length === size) return ":";
+  const step = second - first;
+  return `${first || ""}:${found.at(-1) + 1}${step > 1 ? `:${step}` : ""}`;
+}
+
+/** What is read of an input, as in `x[0, :, 2:5]`. @param {Drawn} input @param {number[][]} found */
+export const format_read = ({ name, geometry: { shape } }, found) =>
+  (shape.length ? `${name}[${found.map((some, d) => format_slice(some, shape[d])).join(", ")}]` : name);

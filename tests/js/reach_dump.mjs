@@ -1,0 +1,31 @@
+// For each recorded call with a picture, which numbers of its inputs each output element reads.
+// Standard input: payloads of traces, one JSON a line. Output: one JSON a line.
+
+import { createInterface } from "node:readline";
+import { TraceView } from "../../meta_magic/view/static/data.js";
+import { make_call } from "../../meta_magic/view/static/pictures/call.js";
+import { count, read_inputs, to_index, to_number } from "../../meta_magic/view/static/pictures/reach.js";
+
+const MOST_ELEMENTS = 2000; // of an output that is compared
+
+/** All combinations of the indices in each dimension, as numbers. */
+function to_numbers(found, shape) {
+  let indices = [[]];
+  for (const some of found) indices = indices.flatMap((index) => some.map((i) => [...index, i]));
+  return indices.map((index) => to_number(index, shape));
+}
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const trace = new TraceView(JSON.parse(line));
+  const calls = [];
+  for (let op = 0; op < trace.n_ops; op += 1) {
+    const call = make_call(trace.op(op));
+    if (!call) continue;
+    const is_large = call.outputs.some(({ geometry: { shape } }) => count(shape) > MOST_ELEMENTS);
+    const read = is_large ? [] : call.outputs.map(({ geometry: { shape } }, output) =>
+      Array.from({ length: count(shape) }, (_, n) => read_inputs(call, to_index(n, shape), output)
+        .map((found, i) => found && to_numbers(found, call.inputs[i].geometry.shape))));
+    calls.push({ op, kind: call.picture.kind, read });
+  }
+  process.stdout.write(`${JSON.stringify(calls)}\n`);
+}
