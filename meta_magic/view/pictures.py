@@ -1,7 +1,7 @@
 """Which elements of its inputs an operator reads for an element of its output.
 
 The report draws that as a picture, in the details of a call: ``x.permute(1, 0)`` shows
-its walk through memory, ``a[:, None] + b`` which elements meet. A picture has, for each
+its walk through memory, ``a[:, None] + b`` which elements are added. A picture has, for each
 input, a *reach* for each of its dimensions. ``static/pictures/reach.js`` reads them:
 
 - ``d``, a number: the index of the output in dimension ``d``; 0 if the size is 1
@@ -10,7 +10,7 @@ input, a *reach* for each of its dimensions. ``static/pictures/reach.js`` reads 
 - ``["shift", d, n]``: that index less ``n``, if it is there; ``["turn", d, n]``: modulo
   the size
 - ``["is", d, n]``: nothing, unless that index is ``n``; it belongs to no dimension
-- ``["window", d, step, padding, dilation, size]``: where a window lies
+- ``["window", d, step, padding, dilation, size]``: the window of that index
 - ``["share", d, n]``: the ``n``-th part of all indices, ``n`` being the output's size
 - ``["group", d, n, m]``: of groups of ``n`` outputs and ``m`` inputs, the same group
 
@@ -243,7 +243,7 @@ def join(call: Call) -> Picture | None:
         if call.name == "stack":
             del reach[dim]
             reaches.append([*reach, ["is", dim, number]])
-        elif len(shape) != len(call.out):  # an empty one, which cat leaves out
+        elif len(shape) != len(call.out):  # an empty one, which cat ignores
             reaches.append([])
         else:
             reach[dim] = ["shift", dim, start]
@@ -279,8 +279,8 @@ def embedding(call: Call) -> Picture | None:
 
 def index(call: Call) -> Picture | None:
     """Return the picture of ``x[i, j]`` with tensors as indices."""
-    places = call.arguments["indices"]
-    dims = [d for d, i in enumerate(places) if isinstance(i, TensorArgument)]
+    given = call.arguments["indices"]
+    dims = [d for d, i in enumerate(given) if isinstance(i, TensorArgument)]
     if not dims:
         return None
     rank = max(len(shape) for shape in call.shapes[1:])
@@ -319,7 +319,7 @@ def moved(call: Call) -> Picture | None:
 
 
 def attention(call: Call) -> Picture | None:
-    """Return the picture of attention: a row of the query meets all keys and values."""
+    """Return the picture of attention: a query reads all keys and values."""
     query, key, _, *masks = call.shapes
     n = len(query) - 2
     if len(call.out) != len(query) or [*key[:n]] != [*query[:n]]:

@@ -19,7 +19,7 @@ const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowR
 const PICTURE_RULES = {
   broadcast: "Write the shapes below one another, aligned from the right. In each column the sizes are equal, or one is 1 or missing: that one is repeated.",
   product: "A dimension that is struck out is summed: each element of the result is a sum of products along it.",
-  memory: "A view is the same memory read with other strides. The numbers are places in memory.",
+  memory: "A view is the same memory read with other strides. The numbers are addresses in memory, counted in elements.",
   order: "The elements keep their order, row by row. The numbers count them.",
   copy: "Each element is copied to new memory.",
   reduction: "All elements along the reduced dimensions become one.",
@@ -27,11 +27,11 @@ const PICTURE_RULES = {
   window: "A window moves over the input; each place of it gives one element. Dashed cells are padding.",
   join: "Each element comes from one of the inputs.",
   pick: "The index says which of the marked elements is taken.",
-  attention: "A query meets all keys: that is its row of scores. Their softmax weighs the values.",
+  attention: "A query is multiplied with all keys: that is its row of scores. Their softmax weighs the values.",
   recurrent: "A step of time is computed from all steps up to it, of its own sample alone.",
 };
 
-/** The indices of a dimension that are drawn; -1 stands for those left out. @param {number} size */
+/** The indices of a dimension that are drawn; -1 for those that are omitted. @param {number} size */
 const list_drawn = (size) => (size <= MOST_CELLS ? [...Array(size).keys()]
   : [...Array(FIRST_CELLS).keys(), -1, size - 1]);
 
@@ -64,11 +64,11 @@ class CellGrid {
   }
 
   make_cell(row, column) {
-    const is_left_out = row < 0 || column < 0;
-    const cell = make("div", { class: is_left_out ? "mm-left-out" : "mm-element", role: this.pick ? "gridcell" : false });
-    if (is_left_out) cell.textContent = "…";
+    const is_omitted = row < 0 || column < 0;
+    const cell = make("div", { class: is_omitted ? "mm-omitted" : "mm-element", role: this.pick ? "gridcell" : false });
+    if (is_omitted) cell.textContent = "…";
     else this.cells.push({ cell, row, column });
-    if (!this.pick || is_left_out) return cell;
+    if (!this.pick || is_omitted) return cell;
     const choose = () => this.pick(this.place(row, column));
     cell.tabIndex = -1;
     cell.addEventListener("pointerenter", choose);
