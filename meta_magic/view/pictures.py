@@ -1,8 +1,9 @@
 """Which elements of its inputs an operator reads for an element of its output.
 
 The report draws that as a picture, in the details of a call: ``x.permute(1, 0)`` shows
-its walk through memory, ``a[:, None] + b`` which elements are added. A picture has, for each
-input, a *reach* for each of its dimensions. ``static/pictures/reach.js`` reads them:
+its walk through memory, ``a[:, None] + b`` which elements are added. A picture has, for
+each input, a *reach* for each of its dimensions, which ``static/pictures/reach.js``
+reads:
 
 - ``d``, a number: the index of the output in dimension ``d``; 0 if the size is 1
 - ``-1``: all indices
