@@ -72,7 +72,7 @@ class Target:
 
 def find_groups(
     probe: Probe, target: Target, units: Sequence[Group], known: Collection[Variable]
-) -> list[Group]:
+) -> list[Group] | None:
     """Return the numbers that change a size, in groups that move together.
 
     Args:
@@ -80,6 +80,10 @@ def find_groups(
         target: The size.
         units: All numbers; those with the same origin together.
         known: The numbers with an origin; others are constants.
+
+    Returns:
+        None if an argument without an origin must equal a size: C++ code computed it,
+        and the size may have the same value by chance.
     """
     groups: list[Group] = []
     stuck = []
@@ -95,8 +99,9 @@ def find_groups(
             stuck.append(unit)
     groups += _move_together(probe, target, stuck)
     groups = groups or _find_kept_products(probe, target, stuck)
-    own = (tuple(v for v in group if v in known) for group in groups)
-    return [group for group in own if group]
+    own = [tuple(v for v in group if v in known) for group in groups]
+    is_chance = any(0 < len(a) < len(b) for a, b in zip(own, groups, strict=True))
+    return None if is_chance else [group for group in own if group]
 
 
 def _move_together(probe: Probe, target: Target, stuck: Sequence[Group]) -> list[Group]:
@@ -229,8 +234,12 @@ class Formula(NamedTuple):
 UNKNOWN: Final = ""
 
 
-def find_formula(probe: Probe, target: Target, groups: Sequence[Group]) -> Formula:
+def find_formula(
+    probe: Probe, target: Target, groups: Sequence[Group] | None
+) -> Formula:
     """Return how a size follows from groups of numbers, by one number of each."""
+    if groups is None:
+        return Formula(UNKNOWN, ())
     chosen = [next((v for v in group if v.is_size), group[0]) for group in groups]
     moves = [
         (move, size)

@@ -55,7 +55,10 @@ class Call:
     """A call of a function of torch.
 
     Attributes:
-        index: The index among all calls.
+        index: The index among all calls; -1 - n where the outputs are what
+            operators made, from operator n on.
+        rows: The indexes of the operators that it ran.
+        is_inside: Whether ``outputs`` are what these operators made, one after another.
         function: The function.
         args: Positional arguments: numbers are traced, tensors are nodes.
         kwargs: Keyword arguments, likewise.
@@ -64,7 +67,10 @@ class Call:
         has_failed: Whether it raised.
     """
 
-    __slots__ = ("args", "function", "has_failed", "index", "kwargs", "line", "outputs")
+    __slots__ = (
+        *("args", "function", "has_failed", "index", "is_inside", "kwargs", "line"),
+        *("outputs", "rows"),
+    )
 
     def __init__(
         self,
@@ -81,6 +87,8 @@ class Call:
         self.line = line
         self.outputs: list[Node] = []
         self.has_failed = False
+        self.is_inside = False
+        self.rows = range(0)
 
 
 class CallObserver(TorchFunctionMode):
@@ -130,8 +138,9 @@ class CallObserver(TorchFunctionMode):
         line = self._find_line(sys._getframe(1))
         given = self._freeze(args), self._freeze(dict(kwargs or {}))
         call = Call(len(self.calls), func, *given, line)
+        first = self._registry.clock.now
         try:
-            returned = func(*plain[0], **plain[1])
+            returned = returned if is_attribute else func(*plain[0], **plain[1])
         except Exception:
             call.has_failed = True
             self.calls.append(call)
@@ -139,6 +148,7 @@ class CallObserver(TorchFunctionMode):
         tensors = tensors_in(returned)
         if tensors:
             self.calls.append(call)
+            call.rows = range(first, self._registry.clock.now)
             self._number(tensors_in(*plain))  # a parameter has none before it is read
             call.outputs = [self._add(t, call, i) for i, t in enumerate(tensors)]
         return returned

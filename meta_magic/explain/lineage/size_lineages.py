@@ -10,10 +10,12 @@ import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from meta_magic.explain.given_names import read_text
 from meta_magic.explain.lineage.formulas import (
@@ -42,6 +44,7 @@ from meta_magic.explain.lineage.traced_numbers import (
 from meta_magic.explain.lineage.traced_runs import Literal, Run, Span, find_made
 from meta_magic.explain.probing import Probe, Variable
 from meta_magic.recording.identities.call_sites import describe_function
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.session.operand_names import NUMBER, find_paths, is_shells
 from meta_magic.torch_private.module_internals import is_made, walk_modules
 from meta_magic.trace.failed_call import FailedCall, Operand, walk_arguments
@@ -117,8 +120,16 @@ class CallProbe:
         nodes: list[Node] = []
         args, kwargs = (_freeze(part, nodes) for part in (call.args, call.kwargs))
         operands = tuple(named) or tuple(map(_describe_operand, nodes))
+        function = call.function
+        if call.is_inside:  # operators inside of a function depend on gradients, too
+            function = partial(_list_made, call.function)
+            tensors = (node.tensor for node in nodes)
+            operands = tuple(
+                replace(one, requires_grad=t.requires_grad, is_leaf=t.is_leaf)
+                for one, t in zip(operands, tensors, strict=True)
+            )
         failed = _make_call(call.function, args, kwargs, operands)
-        self.probe = Probe(call.function, failed)
+        self.probe = Probe(function, failed)
         self.given: dict[Variable, Any] = {
             Variable(number, dim): trace_number(size, SizeOf(node, dim))
             for number, node in enumerate(nodes)
@@ -133,6 +144,7 @@ class CallProbe:
             given = repr(given)
         self._call = (
             call.function,
+            call.is_inside,
             geometries,
             given if type(given) is str else id(call),
         )
@@ -162,6 +174,29 @@ class CallProbe:
             return Formula(UNKNOWN, ())
         groups = find_groups(self.probe, target, self._units, self.given.keys())
         return find_formula(self.probe, target, groups)
+
+
+def _list_made(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Tensor]:
+    """Return what the operators made that a function runs, one after another."""
+    with MadeTensors() as mode:
+        function(*args, **kwargs)
+    return mode.made
+
+
+class MadeTensors(TorchDispatchMode):
+    """Keeps the tensors that operators return, as ``made``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[Tensor] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call an operator."""
+        returned = func(*args, **(kwargs or {}))
+        self.made += tensors_in(returned)
+        return returned
 
 
 def _freeze(value: Any, nodes: list[Node]) -> Any:
@@ -230,7 +265,7 @@ class Unresolved(NamedTuple):
 
     Attributes:
         step: The index of the step in the chain.
-        call: The index of the call among the observed ones.
+        call: The index of the call.
         output: The index of the returned tensor.
         dim: The dimension.
     """
@@ -476,7 +511,7 @@ def _is_unknown(step: Step, number: Any) -> bool:
 
 
 def _name_function(function: Any) -> str:
-    name = describe_function(function) or ""
+    name = describe_function(getattr(function, "overloadpacket", function)) or ""
     parts = [part for part in name.split(".") if part != "__get__"]
     return parts[-1] if parts else ""
 

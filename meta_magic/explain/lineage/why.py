@@ -170,10 +170,14 @@ def _find_node(
     Raises:
         TrialError: The recording has no such tensor.
     """
-    if n_before and slot is not None:
-        call = run.trace.ops[n_before + slot[0]]
-        number = (*call.inputs, *call.outputs)[slot[1]].tensor_id
     known = dict(run.observer.by_number)
+    if slot is not None:
+        at = n_before + slot[0]
+        call = run.trace.ops[at]
+        number = (*call.inputs, *call.outputs)[slot[1]].tensor_id
+        output = slot[1] - len(call.inputs)
+        if number not in known and output >= 0 and call.phase != "backward":
+            _add_inside(run, known, at, output)
     if number not in known:
         _add_operators(run, known)
     node = known.get(number)
@@ -182,15 +186,35 @@ def _find_node(
     return node
 
 
+def _add_inside(run: Run, known: dict[int, Node], at: int, output: int) -> None:
+    """Add a node for what an operator inside of a function made.
+
+    Args:
+        run: The run.
+        known: By number of a tensor its node.
+        at: The index of the operator.
+        output: Which of its tensors.
+    """
+    metadata = run.trace.ops[at].outputs[output]
+    for call in run.observer.calls:
+        if at in call.rows:
+            first, function = call.rows.start, call.function
+            before = run.trace.ops[first:at]
+            inner = Call(-1 - first, function, call.args, call.kwargs, call.line)
+            inner.is_inside = True
+            output += sum(len(op.outputs) for op in before)
+            known[metadata.tensor_id] = Node(_make_like(metadata), inner, output)
+
+
 def _add_operators(run: Run, known: dict[int, Node]) -> None:
     """Add nodes for tensors that only operators have, with the operators as calls."""
-    for op in run.trace.ops:
+    for at, op in enumerate(run.trace.ops):
         made = [m for m in op.outputs if m.tensor_id not in known]
         if op.raised or not made:
             continue
         nodes = [_find(known, metadata) for metadata in op.inputs]
         kwargs = {name: _freeze(value, op, nodes) for name, value in op.arguments}
-        call = Call(-1, attrgetter(op.op)(torch.ops), (), kwargs, op.line)
+        call = Call(-1 - at, attrgetter(op.op)(torch.ops), (), kwargs, op.line)
         for output, metadata in enumerate(op.outputs):
             if metadata.tensor_id not in known:
                 node = Node(_make_like(metadata), call, output)
@@ -234,12 +258,11 @@ def _resolve(
     trace: Trace, lineage: Lineage, unresolved: Sequence[Unresolved]
 ) -> Lineage:
     """Return a chain whose unresolved steps follow from the block's numbers."""
-    reached = [one for one in unresolved if one.call >= 0]
-    if not reached:
+    if not unresolved:
         return lineage
     literals = list_literals(trace)
-    moved = _move_literals(trace, reached, literals)
-    for at, one in enumerate(reached):
+    moved = _move_literals(trace, unresolved, literals)
+    for at, one in enumerate(unresolved):
         sizes = {number: [seen[at] for seen in runs] for number, runs in moved.items()}
         lineage = _extend(lineage, one.step, literals, sizes)
     return lineage
@@ -270,10 +293,16 @@ def _move_literals(
 
 def _read_sizes(run: Run, reached: Sequence[Unresolved]) -> list[int | None]:
     """Return sizes of what calls returned; None for calls that were not made."""
-    calls = run.observer.calls
+    calls, ops = run.observer.calls, run.trace.ops
     sizes: list[int | None] = []
     for at in reached:
-        made = calls[at.call].outputs if at.call < len(calls) else []
+        made: Sequence[Node | TensorMetadata]
+        if at.call < 0:  # what operators made, from one on
+            first = -1 - at.call
+            some = ops[first : first + at.output + 1]
+            made = [made for op in some for made in op.outputs]
+        else:
+            made = calls[at.call].outputs if at.call < len(calls) else []
         shape = made[at.output].shape if at.output < len(made) else ()
         sizes.append(shape[at.dim] if at.dim < len(shape) else None)
     return sizes

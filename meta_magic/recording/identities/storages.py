@@ -195,7 +195,7 @@ class StorageRegistry:
         self.on_meta: set[int] = set()
         self._first_on_meta: int | None = None
         self.aliased: set[int] = set()
-        self._clock = clock
+        self.clock = clock
         self._on_new_storage = on_new_storage
         self._find_placement = find_placement
         self._storage_by_address: dict[int, StorageRef] = {}
@@ -210,7 +210,7 @@ class StorageRegistry:
         Their addresses may belong to other storages by now. For each operator it is
         called only if there are ``freed`` ones.
         """
-        freed, known, now = self.freed, self._storage_by_address, self._clock.now
+        freed, known, now = self.freed, self._storage_by_address, self.clock.now
         while freed:
             ref = freed.pop(0)
             address = ref.address
@@ -239,7 +239,7 @@ class StorageRegistry:
 
     def note_size(self, ref: StorageRef, nbytes: int) -> None:
         """Note the bytes that a storage has from now on, which no operator gave it."""
-        self.sizes.append((self._clock.now, ref.number, nbytes))
+        self.sizes.append((self.clock.now, ref.number, nbytes))
 
     def note_resized(self, storage: UntypedStorage) -> None:
         """Note the bytes that a storage has from now on, if it has a number."""

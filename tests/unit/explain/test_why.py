@@ -204,3 +204,40 @@ def test_numbers_of_a_loop_come_from_its_range():
     trace, variables = run(LOOP)
     roots = trace.why(variables["part"], 0).roots
     assert sum("in range(2, 60, 9)" in root.text for root in roots) == 2
+
+
+PRODUCTS = """
+B, H, T, D = 4, 4, 16, 8
+q, k = torch.randn(B, H, T, D), torch.randn(B, H, T, D)
+scores = q @ k.transpose(-2, -1)
+out = nn.Linear(T, 5)(scores)
+"""
+
+
+def test_equal_sizes_inside_of_a_product_are_kept_apart():
+    trace, _ = run(PRODUCTS)
+    inside = next(op for op in trace.ops if op.op == "aten.bmm.default").outputs[0]
+    names = [
+        {root.text.split(",")[0] for root in trace.why(inside, dim).roots}
+        for dim in range(3)
+    ]
+    assert inside.shape == (16, 16, 16)
+    assert names == [{"B", "H"}, {"T"}, {"T"}]
+    rows = next(op for op in trace.ops if op.op == "aten.addmm.default").outputs[0]
+    assert trace.why(rows, 0).lines[0] == "256 = 4 * 4 * 16 by linear (line 8)"
+
+
+def test_a_size_of_a_backward_pass_comes_from_the_numbers_that_move_it():
+    text = PRODUCTS.replace("(scores)", "(scores)\nout.sum().backward()")
+    trace, _ = run(text)
+    product = next(op for op in trace.ops if op.op == "aten.mm.default")
+    lineage = trace.why(product.outputs[0], 1)
+    assert product.phase == "backward"
+    assert {root.value for root in lineage.roots} == {16}
+
+
+def test_a_copied_module_runs_again():
+    text = "import copy\nn = copy.deepcopy(nn.Linear(3, 4))\nout = n(torch.randn(2, 3))"
+    trace, variables = run(text)
+    (root,) = trace.why(variables["out"], 1).roots
+    assert (root.value, root.line, root.column) == (4, 5, 31)
