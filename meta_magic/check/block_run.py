@@ -39,6 +39,7 @@ from meta_magic.trace.options import (
     ValueLimits,
     read_assumptions,
     read_device,
+    read_dims,
     read_meaning,
 )
 from meta_magic.trace.rerun import Rerun, list_names, make_call_rerun, make_rerun
@@ -65,6 +66,7 @@ def read_options(request: Request) -> Options:
             named=read_meaning(settings["named"]),
             check_values=settings["check_values"],
             is_checked=settings.get("wrong", False),
+            dims=read_dims(settings.get("dims", "")),
             is_patient=True,
             world=read_world(settings.get("world"), None, settings.get("per_node")),
         )

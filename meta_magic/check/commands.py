@@ -221,6 +221,12 @@ def add_output_options(group: Any) -> None:
         help="report likely mistakes of programs that run, too, such as a softmax over "
         "the batch; `# meta: ok` at the end of a line silences it",
     )
+    add(
+        "--dims",
+        default="",
+        metavar="NAMES",
+        help="show shapes by these names of sizes: B,T,D, B=8 for a number, or auto",
+    )
     add("--baseline", metavar="FILE", help="report what changed since FILE was written")
     add("--update", action="store_true", help="write the results to the baseline")
     add("--depth", type=int, default=1, metavar="N", help="levels of modules to show")
@@ -266,6 +272,7 @@ def make_request(
             "assume": options.assume,
             "check_values": options.check_values,
             "wrong": options.wrong,
+            "dims": options.dims,
             "world": options.world,
             "ranks": options.ranks,
             "per_node": options.per_node,

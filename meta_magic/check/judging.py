@@ -25,7 +25,6 @@ from meta_magic.trace.calls import describe_tensor
 from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.expectations import find_overruns, measure
 from meta_magic.trace.notes import FAILS
-from meta_magic.trace.summary import format_summary
 from meta_magic.trace.units import format_shape
 
 if TYPE_CHECKING:
@@ -188,7 +187,7 @@ def judge_unread(
 
 def summarize(trace: "Trace", depth: int | None) -> str:
     """Return the summary of a recording; "" where nothing was recorded."""
-    return "" if trace.is_empty else format_summary(trace, depth)
+    return "" if trace.is_empty else trace.summary(depth)
 
 
 def explain(trace: "Trace") -> str:

@@ -93,6 +93,8 @@ def write_line(request: Request) -> str:
         arguments += ["--per-node", str(settings.get("per_node"))]
     for text in settings["assume"]:
         arguments += ["--assume", text]
+    if settings.get("dims"):
+        arguments += ["--dims", settings["dims"]]
     arguments += ["--check"] * settings.get("wrong", False)
     return " ".join([*arguments, *["--check-values"] * settings["check_values"]])
 

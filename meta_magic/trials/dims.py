@@ -1,23 +1,22 @@
 """Shapes by name: ``[B, T, 3*D]`` for a block that names ``B``, ``T`` and ``D``.
 
-The block is recorded again with each name moved alone. A size that moves with ``D`` and
-is three times as large is ``3*D``; a formula counts only if it also holds where all
-names have other values at once. Two names of one value are distinguished, as each moves
-alone. Read :func:`find_dims`, then :func:`fit`.
+The block is recorded again with each name moved alone, and with several at once. A
+formula of a size must hold in all these recordings, so two names of one value are
+distinguished. Read :func:`find_dims`, then :func:`propose`.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import product
+from functools import lru_cache
+from itertools import combinations, islice, permutations, product, takewhile
+from types import CodeType
 from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.errors import TrialError
 from meta_magic.recording.as_device.oracle.child import start_clock
 from meta_magic.trace.program import HEADER, Program
-from meta_magic.trace.sequences import OpCalls
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block
 from meta_magic.trials.conditions import (
@@ -30,25 +29,29 @@ from meta_magic.trials.fields import label
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.trial import ask_trials, check_rerun
 
-STEPS: Final = (((1, 1), (2, 0)), ((3, 0), (1, 2)), ((1, -1),))
+STEPS: Final = (((2, 0),), ((1, 1), (3, 0)), ((1, 2), (1, -1)))
 """Other values of a name n, as (k, c) of k * n + c; the next ones where none runs."""
+
+MORE: Final = (1, 7, 19)
+"""What is added to a name whose sizes have no formula yet."""
 
 MAX_LETTERS: Final = 24
 """A size with a longer formula is shown as its number."""
 
-N_JOINT: Final = 2
-"""A formula must hold in so many recordings with several names moved."""
-
 MAX_AUTO: Final = 8
 """How many names ``auto`` takes."""
 
-Key: TypeAlias = tuple[object, ...]
-"""What calls that are compared between recordings share, and which one of them."""
-
-Shape: TypeAlias = tuple[int, ...]
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 Sizes: TypeAlias = Mapping[str, int]
 Seen: TypeAlias = tuple[int | None, ...]
 """A size in each recording; None where its call is not there."""
+
+Points: TypeAlias = Sequence[tuple[Sizes, int]]
+"""A size, and the values of all names that it has there; first that of the block."""
+
+
+Pairs: TypeAlias = Sequence[tuple[int, int]]
+"""Values of one name, and a size there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,48 +78,63 @@ class Dims:
         return "\n".join([listed, *self.caveats])
 
 
-class Slots(NamedTuple):
-    """The shapes of the tensors of a recording's calls.
+class Calls(NamedTuple):
+    """The operators of a recording, and the shapes that they read and return.
 
     Attributes:
-        keys: What identifies each call among those of its line.
-        signatures: Which of ``shapes`` each call has.
-        shapes: The shapes of the tensors that calls read and return.
+        signatures: Which of ``kinds`` each call has.
+        kinds: The operator and the shapes of each signature.
     """
 
-    keys: Sequence[Key]
     signatures: Sequence[int]
-    shapes: Sequence[tuple[Shape, ...]]
+    kinds: Sequence[tuple[str, Shapes]]
 
-    def find(self) -> dict[Key, tuple[Shape, ...]]:
-        """Return the shapes of each call, by the call's key and its turn."""
-        turns, found = Counter[Key](), {}
-        for key, number in zip(self.keys, self.signatures, strict=True):
-            found[*key, turns[key]] = self.shapes[number]
-            turns[key] += 1
-        return found
+    def list_ops(self) -> list[str]:
+        """Return the operator of each call."""
+        return [self.kinds[number][0] for number in self.signatures]
+
+    def align(self, usual: Sequence[str]) -> list[Shapes | None]:
+        """Return the shapes of each call of the block; None for one that is not there.
+
+        Where the number of calls depends on a size, calls are compared from the front,
+        and then from the back.
+        """
+        own, shapes = self.list_ops(), [self.kinds[n][1] for n in self.signatures]
+        n_front = _count_equal(usual, own)
+        n_back = _count_equal(usual[n_front:][::-1], own[n_front:][::-1])
+        between = [None] * (len(usual) - n_front - n_back)
+        return [*shapes[:n_front], *between, *shapes[len(own) - n_back :]]
 
 
-def read_slots(again: Trace, _variables: object = None) -> Slots:
-    """Return the shapes of a recording's calls; runs in a child."""
-    program, ops = again.program, OpCalls(again.program)
+def _count_equal(some: Sequence[str], others: Sequence[str]) -> int:
+    """Return how many items two sequences share at their beginning."""
+    pairs = zip(some, others, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def read_calls(again: Trace, _variables: object = None) -> Calls:
+    """Return the calls of a recording; runs in a child."""
+    program = again.program
     words = memoryview(program.words).cast("I")
-    keys: list[Key] = []
-    known: dict[tuple[int, int, int], Key] = {}
-    numbers = [words[offset] for offset in program.offsets[:-1]]
-    for index, number in enumerate(numbers):
-        offset = program.offsets[index]
-        three = number, words[offset + 1], words[offset + 2]
-        if three not in known:
-            call = ops[index]
-            where = call.position and (call.position.file, call.position.line)
-            known[three] = (call.op, call.phase, call.root, call.module, where)
-        keys.append(known[three])
-    shapes = [
-        tuple(tuple(one.shape) for one in (*s.inputs, *s.outputs))
-        for s in program.signatures
+    kinds = [
+        (one.op, tuple(tuple(given.shape) for given in (*one.inputs, *one.outputs)))
+        for one in program.signatures
     ]
-    return Slots(keys, numbers, shapes)
+    return Calls([words[offset] for offset in program.offsets[:-1]], kinds)
+
+
+class Run(NamedTuple):
+    """A recording with other values.
+
+    Attributes:
+        moved: The names that have another value.
+        sizes: The values of all names.
+        shapes: The shapes of each call of the block; None for one that is not there.
+    """
+
+    moved: tuple[str, ...]
+    sizes: Sizes
+    shapes: Sequence[Shapes | None]
 
 
 class Moves:
@@ -125,39 +143,119 @@ class Moves:
     Args:
         trace: The block, with all that it rests on.
         values: By name the value in the block.
+
+    Attributes:
+        usual: The calls of the block.
+        runs: The recordings; the first one is the block's own.
+        reasons: By name, why it has not another value.
+        is_over: Whether the time is over.
     """
 
     def __init__(self, trace: Trace, values: Sizes) -> None:
         self._trace, self.values = trace, values
         self._find_rest = start_clock(SECONDS, 2 * SECONDS)
         self.is_over = False
-        self.runs: list[tuple[Sizes, dict[Key, tuple[Shape, ...]]]] = []
         self.reasons: dict[str, str] = {}
-        (usual,) = self._ask([{}])
+        (usual,) = ask_trials(trace, read_calls, [{}], (), SECONDS)
         if isinstance(usual, TrialError):
             raise usual
-        self.usual = usual
-
-    def _ask(self, moved: Sequence[Sizes]) -> list[Slots | TrialError]:
-        rest = self._find_rest()
-        if rest <= 0:
-            self.is_over = True
-            return [TrialError("no time is left")] * len(moved)
-        return ask_trials(self._trace, read_slots, moved, (), rest, at_once=AT_ONCE)
+        self.usual, self._ops = usual, usual.list_ops()
+        self.runs = [Run((), values, usual.align(self._ops))]
 
     def record(self, moved: Sequence[Sizes]) -> list[bool]:
         """Record the block at other values; return at which of them it runs."""
-        answers = self._ask(moved)
-        for sizes, answer in zip(moved, answers, strict=True):
-            if isinstance(answer, TrialError):
-                self.reasons.setdefault(next(iter(sizes)), str(answer))
-            else:
-                self.runs.append((sizes, answer.find()))
-        return [not isinstance(answer, TrialError) for answer in answers]
+        known = [run.sizes for run in self.runs]
+        todo = [one for one in moved if one and {**self.values, **one} not in known]
+        while todo:
+            some, todo = todo[: 2 * AT_ONCE], todo[2 * AT_ONCE :]
+            rest = self._find_rest()
+            if rest <= 0:
+                self.is_over = True
+                break
+            answers = ask_trials(
+                self._trace, read_calls, some, (), rest, at_once=AT_ONCE
+            )
+            for one, answer in zip(some, answers, strict=True):
+                if isinstance(answer, TrialError):
+                    self.reasons.setdefault(next(iter(one)), str(answer))
+                else:
+                    sizes = {**self.values, **one}
+                    shapes = answer.align(self._ops)
+                    self.runs.append(Run(tuple(one), sizes, shapes))
+        ran = [run.sizes for run in self.runs]
+        return [{**self.values, **one} in ran for one in moved]
 
     def list_moves(self, name: str) -> list[int]:
         """Return the values of one name alone at which the block ran."""
-        return [one[name] for one, _ in self.runs if [*one] == [name]]
+        return [run.sizes[name] for run in self.runs if run.moved == (name,)]
+
+    def see(self, use: "FirstUse") -> Iterator[Seen]:
+        """Yield each size of a tensor, in each recording."""
+        calls = [run.shapes[use.call] for run in self.runs]
+        shapes = [None if call is None else call[use.slot] for call in calls]
+        n = len(use.shape)
+        for dim in range(n):
+            yield tuple(
+                s[dim] if s is not None and len(s) == n else None for s in shapes
+            )
+
+    def list_points(self, seen: Seen) -> Points:
+        """Return a size with the values of all names by their labels."""
+        named = [{label(n): v for n, v in run.sizes.items()} for run in self.runs]
+        return [(one, n) for one, n in zip(named, seen, strict=True) if n is not None]
+
+    def find_movers(self, seen: Seen) -> set[str]:
+        """Return the names with which a size moves."""
+        return {
+            run.moved[0]
+            for run, size in zip(self.runs, seen, strict=True)
+            if len(run.moved) == 1 and size not in (None, seen[0])
+        }
+
+    def is_tested(self, seen: Seen) -> bool:
+        """Whether a size is known where several names have other values."""
+        n_most = min(2, sum(1 for name in self.values if self.list_moves(name)))
+        return any(
+            size is not None and len(run.moved) >= n_most
+            for run, size in zip(self.runs[1:], seen[1:], strict=True)
+        )
+
+    def move_each(self, trace: Trace) -> Iterator[str]:
+        """Record each name moved alone; yield sentences on names that do not move."""
+        values = self.values
+        for steps in STEPS:
+            still = [name for name in values if not self.list_moves(name)]
+            tried = [(name, k * values[name] + c) for name in still for k, c in steps]
+            self.record([{name: n} for name, n in tried if n])
+        for name in values:
+            if self.list_moves(name):
+                continue
+            if self.is_over:
+                yield f"{label(name)} has no formulas: {SECONDS:g} s were over"
+                continue
+            (found,) = find_conditions(trace, {name: None}, SECONDS / 2)
+            others = [n for n in found.search.running if n != values[name]]
+            if not any(self.record([{name: n} for n in others[:2]])):
+                only = f"{label(name)} has no formulas, as only {values[name]} runs"
+                reason = self.reasons.get(name, "").partition("\n")[0]
+                yield f"{only}: {reason}"
+
+    def move_together(self) -> None:
+        """Record several names moved at once."""
+        moving = {n: moves for n in self.values if (moves := self.list_moves(n))}
+        rare = {run.moved[0] for run in self.runs[1:] if None in run.shapes}
+        for names in dict.fromkeys(
+            ((*moving,), (*(n for n in moving if n not in rare),))
+        ):
+            n_before = len(self.runs)
+            one_more = {name: self.values[name] + 1 for name in names}
+            mixed = {name: moving[name][i % 2 - 1] for i, name in enumerate(names)}
+            self.record([{n: 3 * self.values[n] for n in names}, one_more, mixed])
+            if one_more not in [run.sizes for run in self.runs]:
+                self.record([{name: value} for name, value in one_more.items()])
+            if len(self.runs) == n_before:  # names that depend on each other
+                pairs = islice(combinations(names, 2), MAX_AUTO)
+                self.record([{a: moving[a][0], b: moving[b][-1]} for a, b in pairs])
 
 
 def find_dims(trace: Trace, specs: Sequence[str]) -> Dims:
@@ -179,90 +277,44 @@ def find_dims(trace: Trace, specs: Sequence[str]) -> Dims:
         check_unlooped(block, spec)
     values = {spec: recordings.read_size(spec) for spec in specs}
     moves = Moves(runs, values)
-    check_same(trace, moves.usual)
-    caveats = [*_move_each(trace, moves)]
-    usual = moves.usual.find()
-    tensors = list_tensors(trace.program, [*usual])
-    joint = _move_together(moves)
-    found = _fit_all(moves, tensors, joint)
+    own, usual = read_calls(trace), moves.usual
+    if [own.kinds[n] for n in own.signatures] != [
+        usual.kinds[n] for n in usual.signatures
+    ]:
+        raise TrialError("the block does not do the same when it runs again")
+    caveats = [*moves.move_each(trace)]
+    moves.move_together()
+    tensors = [*list_tensors(trace.program)]
+    fitted = fit_all(moves, tensors)
     poor = {
-        name
-        for seen, text in found.items()
-        if not text
-        for name in _movers(moves, seen)
+        n for seen, text in fitted.items() if not text for n in moves.find_movers(seen)
     }
     if poor and not moves.is_over:
-        more = [{name: values[name] + step} for name in poor for step in (7, 19)]
-        moves.record(more)
-        found = _fit_all(moves, tensors, joint)
-    return _build(moves, tensors, found, caveats)
-
-
-def check_same(trace: Trace, again: Slots) -> None:
-    """Refuse a block that does something else when it runs again.
-
-    Raises:
-        TrialError: Its calls have other shapes.
-    """
-    own = read_slots(trace)
-    for mine, other in zip(own.signatures, again.signatures, strict=False):
-        if own.shapes[mine] != again.shapes[other]:
-            break
-    else:
-        if len(own.signatures) == len(again.signatures):
-            return
-    raise TrialError("the block does not do the same when it runs again")
-
-
-def _move_each(trace: Trace, moves: Moves) -> Iterator[str]:
-    """Record each name moved alone; yield sentences on names that do not move."""
-    values = moves.values
-    for steps in STEPS:
-        still = [name for name in values if not moves.list_moves(name)]
-        tried = [(name, k * values[name] + c) for name in still for k, c in steps]
-        moves.record([{name: n} for name, n in tried if n])
-    for name in values:
-        if moves.list_moves(name):
-            continue
-        reason = moves.reasons.get(name, "").partition("\n")[0]
-        if moves.is_over:
-            yield f"{label(name)} has no formulas: {SECONDS:g} s were over"
-            continue
-        (found,) = find_conditions(trace, {name: None}, SECONDS / 2)
-        others = [n for n in found.search.running if n != values[name]]
-        if others:
-            moves.record([{name: n} for n in others[:2]])
-        else:
-            only = f"{label(name)} has no formulas, as only {values[name]} runs"
-            yield f"{only}: {reason}"
-
-
-def _move_together(moves: Moves) -> list[int]:
-    """Record all names moved at once; return which recordings these are."""
-    choices = {name: moves.list_moves(name) for name in moves.values}
-    choices = {name: found for name, found in choices.items() if found}
-    if not choices:
-        return []
-    first = len(moves.runs)
-    tried = [
-        {name: found[at % len(found)] for name, found in choices.items()}
-        for at in (0, 1)
+        moves.record(
+            [{n: values[n] + step} for n in values if n in poor for step in MORE]
+        )
+        fitted = fit_all(moves, tensors)
+    shapes, texts, used = {}, list[str](), set[str]()
+    for use in tensors:
+        seen_by_dim = [*moves.see(use)]
+        formulas = [fitted.get(seen) for seen in seen_by_dim]
+        shapes[use.tensor] = tuple(
+            text or str(size) for text, size in zip(formulas, use.shape, strict=True)
+        )
+        texts += [text for text in formulas if text is not None]
+        used |= {name for seen in seen_by_dim for name in moves.find_movers(seen)}
+    caveats += [
+        f"no size depends on {label(name)}"
+        for name in values
+        if name not in used and moves.list_moves(name)
     ]
-    tried.append({name: 3 * moves.values[name] for name in choices})
-    tried.append(
-        {name: found[n % len(found)] for n, (name, found) in enumerate(choices.items())}
+    return Dims(
+        values={label(name): value for name, value in values.items()},
+        shapes=shapes,
+        moving=len(texts),
+        named=sum(map(bool, texts)),
+        caveats=(*caveats,),
     )
-    moves.record(
-        [dict(one) for one in {tuple(one.items()): one for one in tried}.values()]
-    )
-    if len(moves.runs) < first + N_JOINT:  # names that depend on each other
-        pairs = [
-            {one: choices[one][0], other: choices[other][-1]}
-            for one, other in product(choices, choices)
-            if one < other
-        ]
-        moves.record(pairs[:MAX_AUTO])
-    return [*range(first, len(moves.runs))]
 
 
 class FirstUse(NamedTuple):
@@ -270,80 +322,45 @@ class FirstUse(NamedTuple):
 
     Attributes:
         tensor: Its number.
-        key: The key of the call.
+        call: The index of the call.
         slot: Its index among the tensors that the call reads and returns.
         shape: Its shape.
     """
 
     tensor: int
-    key: Key
+    call: int
     slot: int
-    shape: Shape
+    shape: tuple[int, ...]
 
 
-def list_tensors(program: Program, keys: Sequence[Key]) -> list[FirstUse]:
-    """Return where each tensor of a program is first seen."""
-    words, found = memoryview(program.words).cast("I"), dict[int, FirstUse]()
-    for key, offset in zip(keys, program.offsets, strict=False):
+def list_tensors(program: Program) -> Iterator[FirstUse]:
+    """Yield where each tensor of a program is first seen."""
+    words, known = memoryview(program.words).cast("I"), set[int]()
+    for call, offset in enumerate(program.offsets[:-1]):
         signature = program.signatures[words[offset]]
         for slot, one in enumerate((*signature.inputs, *signature.outputs)):
             tensor = words[offset + HEADER + slot]
-            found.setdefault(tensor, FirstUse(tensor, key, slot, tuple(one.shape)))
-    return [*found.values()]
+            if tensor not in known:
+                known.add(tensor)
+                yield FirstUse(tensor, call, slot, tuple(one.shape))
 
 
-def _see(moves: Moves, use: FirstUse) -> Iterator[Seen]:
-    """Yield each size of a tensor: in the block, then in each recording."""
-    others = [calls.get(use.key) for _, calls in moves.runs]
-    shapes = [
-        one[use.slot] if one is not None and use.slot < len(one) else None
-        for one in others
-    ]
-    for dim, size in enumerate(use.shape):
-        yield (
-            size,
-            *(
-                shape[dim]
-                if shape is not None and len(shape) == len(use.shape)
-                else None
-                for shape in shapes
-            ),
-        )
-
-
-def _movers(moves: Moves, seen: Seen) -> list[str]:
-    """Return the names with which a size moves."""
-    return [
-        *dict.fromkeys(
-            next(iter(sizes))
-            for (sizes, _), size in zip(moves.runs, seen[1:], strict=True)
-            if len(sizes) == 1 and size not in (None, seen[0])
-        )
-    ]
-
-
-def _fit_all(
-    moves: Moves, tensors: Sequence[FirstUse], joint: Sequence[int]
-) -> dict[Seen, str]:
+def fit_all(moves: Moves, tensors: Sequence[FirstUse]) -> dict[Seen, str]:
     """Return the formula of each size that is seen to move; "" for none."""
-    moved = list(
-        dict.fromkeys(
-            seen for use in tensors for seen in _see(moves, use) if is_moving(seen)
-        )
-    )
-    found = {seen: _fit_one(moves, seen, joint) for seen in moved}
-    known = {seen: text for seen, text in found.items() if text and None not in seen}
-    for seen, text in found.items():
-        if text or None in seen:
-            continue
-        for other, formula in known.items():
-            if any(not b or a % b for a, b in zip(seen, other, strict=True)):  # type: ignore[operator]  # no None
-                continue
-            rest = tuple(a // b for a, b in zip(seen, other, strict=True))  # type: ignore[operator]
-            if rest in known:
-                product_ = f"{_in_brackets(formula)}*{_in_brackets(known[rest])}"
-                found[seen] = product_ if len(product_) <= MAX_LETTERS else ""
-                break
+    every = dict.fromkeys(seen for use in tensors for seen in moves.see(use))
+    points = {seen: moves.list_points(seen) for seen in every if is_moving(seen)}
+    found = dict.fromkeys(points, "")
+    for seen, known in points.items():
+        if moves.is_tested(seen):
+            found[seen] = choose(known, propose(known))
+    for _ in range(2):  # a product may have a product as its factor
+        by_size: dict[int, list[str]] = {}
+        for seen, text in found.items():
+            if text and seen[0]:
+                by_size.setdefault(seen[0], []).append(_in_brackets(text))
+        for seen, text in found.items():
+            if not text and moves.is_tested(seen):
+                found[seen] = choose(points[seen], _multiply(points[seen], by_size))
     return found
 
 
@@ -352,147 +369,138 @@ def is_moving(seen: Seen) -> bool:
     return any(size not in (None, seen[0]) for size in seen[1:])
 
 
-def _in_brackets(formula: str) -> str:
-    is_sum = any(sign in formula for sign in " +-/")
-    return f"({formula})" if is_sum and not formula.startswith("ceil(") else formula
+def choose(points: Points, formulas: Iterable[str]) -> str:
+    """Return the shortest formula that is right at all points; "" for none."""
+    fitting = (
+        text
+        for text in dict.fromkeys(formulas)
+        if len(text) <= MAX_LETTERS
+        and all(evaluate(text, sizes) == size for sizes, size in points)
+    )
+    return min(fitting, key=len, default="")
 
 
-def _fit_one(moves: Moves, seen: Seen, joint: Sequence[int]) -> str:
-    """Return the formula of a size that holds in all recordings, or ""."""
-    points = [
-        (sizes, size)
-        for (sizes, _), size in zip(moves.runs, seen[1:], strict=True)
-        if size is not None
-    ]
-    if not any(seen[1 + at] is not None for at in joint):
-        return ""
-    alone = [
-        (name, value, size)
-        for one, size in points
-        if len(one) == 1
-        for name, value in one.items()
-    ]
-    short = {label(name): value for name, value in moves.values.items()}
-    for formula in fit(moves.values, seen[0] or 0, alone):
-        if len(formula) > MAX_LETTERS:
-            continue
-        holds = all(
-            evaluate(formula, short | {label(n): v for n, v in one.items()}) == size
-            for one, size in points
-        )
-        if holds:
-            return formula
-    return ""
+@lru_cache(maxsize=4096)
+def _compile(formula: str) -> CodeType:
+    return compile(formula, "<formula>", "eval")
 
 
 def evaluate(formula: str, values: Sizes) -> int | None:
     """Return the value of a formula."""
+    names = {"__builtins__": {}, "ceil": math.ceil, **values}
     try:
-        found = eval(formula, {"__builtins__": {}, "ceil": math.ceil}, dict(values))  # noqa: S307  ours
+        found = eval(_compile(formula), names)  # noqa: S307  ours
     except (ArithmeticError, NameError):
         return None
     return int(found)
 
 
-POWERS: Final = (1, 2, -1, -2)
+def _in_brackets(formula: str) -> str:
+    is_sum = any(sign in formula for sign in " +-/")
+    return f"({formula})" if is_sum and not formula.startswith("ceil(") else formula
 
 
-def fit(
-    values: Sizes, size: int, moved: Sequence[tuple[str, int, int]]
-) -> Iterator[str]:
-    """Yield formulas that may be those of a size, the simplest first.
+def _multiply(points: Points, by_size: Mapping[int, Sequence[str]]) -> Iterator[str]:
+    """Yield products of two known sizes, and a constant."""
+    size = points[0][1]
+    for c in (0, 1, -1, 2, -2):
+        for one, texts in by_size.items():
+            rest, left = divmod(size - c, one)
+            others = by_size.get(rest, ()) if not left and rest >= one else ()
+            for pair in product(texts, others):
+                yield _add("*".join(pair), c)
+
+
+def _add(text: str, constant: int) -> str:
+    sign = "+" if constant > 0 else "-"
+    return f"{text} {sign} {abs(constant)}" if constant else text
+
+
+def propose(points: Points) -> Iterator[str]:
+    """Yield formulas that may be those of a size.
 
     Args:
-        values: By name the value in the block.
-        size: The size there.
-        moved: (name, value, size) of recordings with one name moved.
+        points: The values of all names, and the size there; first those of the block.
     """
-    for c in (0, 1, -1, 2, -2, 3, -3):
-        if size - c > 0:
-            text = _fit_product(values, size - c, [(n, v, s - c) for n, v, s in moved])
-            if text:
-                yield text if not c else f"{text} {'+' if c > 0 else '-'} {abs(c)}"
-    names = {name for name, _, one in moved if one != size}
-    if len(names) == 1:
-        (name,) = names
-        points = [(values[name], size)]
-        points += [(value, one) for other, value, one in moved if other == name]
-        yield from _fit_floor(label(name), points)
-
-
-def _fit_product(
-    values: Sizes, size: int, moved: Sequence[tuple[str, int, int]]
-) -> str | None:
-    """Return a rational number times powers of names, or None."""
-    factor, powers = Fraction(size), dict[str, int]()
-    for name in dict.fromkeys(name for name, _, _ in moved):
-        ratios = [
-            (Fraction(value, values[name]), Fraction(one, size))
-            for other, value, one in moved
-            if other == name
+    values, size = points[0]
+    moved = {
+        name: [
+            (sizes[name], one)
+            for sizes, one in points
+            if list_moved(values, sizes) == [name]
         ]
-        if all(ratio == 1 for _, ratio in ratios):
-            continue
-        fitting = [p for p in POWERS if all(a**p == b for a, b in ratios)]
+        for name in values
+    }
+    movers = {
+        n: pairs for n, pairs in moved.items() if any(one != size for _, one in pairs)
+    }
+    for c in (0, 1, -1, 2, -2, 3, -3):
+        yield from _propose_product(values, size - c, movers, c)
+    yield from _propose_sum(values, size, movers)
+    if len(movers) == 1:
+        (name,) = movers
+        yield from _propose_rounded(name, [(sizes[name], one) for sizes, one in points])
+    for a, b in permutations(movers, 2):
+        quotient, rest = divmod(values[a], values[b])
+        yield _add(f"{a}//{b}", size - quotient)
+        yield _add(f"ceil({a}/{b})", size - quotient - bool(rest))
+
+
+def list_moved(values: Sizes, others: Sizes) -> list[str]:
+    """Return the names that have other values."""
+    return [name for name in values if values[name] != others[name]]
+
+
+def _propose_product(
+    values: Sizes, size: int, movers: Mapping[str, Pairs], c: int
+) -> Iterator[str]:
+    """Yield a rational number times powers of names, plus a constant."""
+    if size <= 0:
+        return
+    factor, powers = Fraction(size), dict[str, int]()
+    for name, pairs in movers.items():
+        ratios = [(Fraction(v, values[name]), Fraction(s - c, size)) for v, s in pairs]
+        fitting = [p for p in (1, 2, -1, -2) if all(a**p == b for a, b in ratios)]
         if not fitting:
-            return None
+            return
         powers[name] = fitting[0]
         factor /= Fraction(values[name]) ** fitting[0]
     above = [str(factor.numerator)] if factor.numerator != 1 else []
-    above += [label(n) for n, p in powers.items() for _ in range(p)]
-    below = [label(n) for n, p in powers.items() for _ in range(-p)]
-    below = ([str(factor.denominator)] if factor.denominator != 1 else []) + below
-    return "*".join(above or ["1"]) + "".join(f"//{one}" for one in below)
+    above += [name for name, p in powers.items() for _ in range(p)]
+    below = [str(factor.denominator)] if factor.denominator != 1 else []
+    below += [name for name, p in powers.items() for _ in range(-p)]
+    yield _add("*".join(above or ["1"]) + "".join(f"//{one}" for one in below), c)
 
 
-def _fit_floor(name: str, points: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yield formulas with one division that is rounded."""
-    low, high = min(points), max(points)
-    slope = Fraction(high[0] - low[0], max(high[1] - low[1], 1))
-    steps = {1, *range(max(1, int(slope) - 2), int(slope) + 4)}
-    steps |= {2**k for k in range(1, 7)}
-    for step in sorted(steps, key=lambda one: abs(one - slope)):
-        for b in sorted(
-            range(-4 * step, 4 * step), key=lambda b: (b not in (0, step - 1), abs(b))
-        ):
-            if all((value + b) // step == one for value, one in points):
-                if step == 1:
-                    yield f"{name} {'+' if b > 0 else '-'} {abs(b)}"
-                elif b == step - 1:
-                    yield f"ceil({name}/{step})"
-                elif b == 0:
-                    yield f"{name}//{step}"
-                else:
-                    yield f"({name} {'+' if b > 0 else '-'} {abs(b)})//{step}"
-                break
+def _propose_sum(
+    values: Sizes, size: int, movers: Mapping[str, Pairs]
+) -> Iterator[str]:
+    """Yield a sum of multiples of names, and a constant."""
+    parts, rest = list[str](), size
+    for name, pairs in movers.items():
+        value, one = pairs[0]
+        slope, left = divmod(one - size, value - values[name])
+        if left or slope < 1:
+            return
+        parts.append(name if slope == 1 else f"{slope}*{name}")
+        rest -= slope * values[name]
+    yield _add(" + ".join(parts), rest)
 
 
-def _build(
-    moves: Moves,
-    tensors: Sequence[FirstUse],
-    found: Mapping[Seen, str],
-    caveats: Sequence[str],
-) -> Dims:
-    """Return the names with the shapes of all tensors."""
-    shapes, moving, named, used = {}, 0, 0, set[str]()
-    for use in tensors:
-        texts = []
-        for seen in _see(moves, use):
-            formula = found.get(seen, "") if is_moving(seen) else ""
-            moving += is_moving(seen)
-            named += bool(formula)
-            used |= {*_movers(moves, seen)}
-            texts.append(formula or str(seen[0]))
-        shapes[use.tensor] = tuple(texts)
-    idle = [
-        f"no size depends on {label(name)}"
-        for name in moves.values
-        if name not in used and moves.list_moves(name)
-    ]
-    return Dims(
-        values={label(name): value for name, value in moves.values.items()},
-        shapes=shapes,
-        moving=moving,
-        named=named,
-        caveats=(*caveats, *idle),
-    )
+def _propose_rounded(name: str, pairs: Pairs) -> Iterator[str]:
+    """Yield formulas of one name with a division that is rounded."""
+    (low, first), (high, last) = min(pairs), max(pairs)
+    widest = (high - low) // max(last - first - 1, 1) + 1
+    for step in range(2, min(widest, MAX_STEP) + 1):
+        least = max(one * step - value for value, one in pairs)
+        most = min(one * step + step - 1 - value for value, one in pairs)
+        if least <= 0 <= most:
+            yield f"{name}//{step}"
+        elif least <= step - 1 <= most:
+            yield f"ceil({name}/{step})"
+        elif least <= most:
+            nearest = least if least > 0 else most
+            yield f"({_add(name, nearest)})//{step}"
+
+
+MAX_STEP: Final = 4096

@@ -4,8 +4,7 @@ Calls that share a signature may differ in names: (4, 4) is (B, H) in one and (H
 another. So a named program has a signature for each. Read :func:`name_trace` first.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -19,31 +18,52 @@ from meta_magic.trace.trace import Trace
 from meta_magic.trials.dims import Dims, evaluate
 
 
+@dataclass(frozen=True, kw_only=True)
+class NamedTrace(Trace):
+    """A trace with shapes by name.
+
+    Attributes:
+        plain: The trace with numbers, whose notes it has.
+        texts: Which names have no formulas, and why.
+    """
+
+    plain: Trace
+    texts: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> Trace:
+        """Return itself."""
+        return self
+
+    @property
+    def dims(self) -> Dims | None:
+        """The names of sizes."""
+        return self.plain.dims
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """The notes of the trace, and which names have no formulas."""
+        own = (Note(kind="dims", text=text, line=None) for text in self.texts)
+        return (*self.plain.notes, *own)
+
+    @property
+    def wrong(self) -> tuple[Note, ...]:
+        """What runs and is wrong."""
+        return self.plain.wrong
+
+
 def name_trace(trace: Trace) -> Trace:
     """Return a trace with shapes by name; notes say which names have no formulas."""
+    own = {one.name: getattr(trace, one.name) for one in fields(trace)}
     try:
         dims = trace.dims
     except TrialError as error:
-        named = replace(trace)
-        return _add_notes(named, trace, [f"no sizes have names: {error}"])
+        return NamedTrace(**own, plain=trace, texts=(f"no sizes have names: {error}",))
     if dims is None:
         return trace
-    named = replace(
-        trace,
-        program=Naming(trace.program, dims).name_program(),
-        modules=tuple(name_module(node, trace, dims) for node in trace.modules),
-    )
-    vars(named)["dims"] = dims
-    return _add_notes(named, trace, dims.caveats)
-
-
-def _add_notes(named: Trace, trace: Trace, texts: Sequence[str]) -> Trace:
-    """Give a named trace the notes of the trace, and more; return it."""
-    notes = [Note(kind="dims", text=text, line=None) for text in texts]
-    vars(named)["named"] = named
-    vars(named)["notes"] = (*trace.notes, *notes)
-    vars(named)["wrong"] = trace.wrong
-    return named
+    own["program"] = Naming(trace.program, dims).name_program()
+    own["modules"] = tuple(name_module(node, trace, dims) for node in trace.modules)
+    return NamedTrace(**own, plain=trace, texts=dims.caveats)
 
 
 def find_shape(trace: Trace, tensor: int | None) -> str:

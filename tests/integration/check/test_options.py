@@ -47,6 +47,17 @@ def test_likely_mistakes_are_reported_where_that_is_chosen(check, tmp_path):
     assert "mixed" in [result["ruleId"] for result in results]
 
 
+def test_shapes_are_shown_by_the_names_that_are_chosen(check):
+    script = "import torch\nB, D = 4, 3\nmodel = torch.nn.Linear(D, 2 * D)\n"
+    script += "model(torch.zeros(B, D))\n"
+    code, text = check("a.py", "--dims", "B,D", a=script)
+    assert code == 0
+    assert "(B, D) -> (B, 2*D)" in text
+    assert check("a.py", "--dims", "B D")[0] == 2
+    code, text = check("a.py", "--dims", "Q")
+    assert "no sizes have names: the block has no name 'Q'" in text
+
+
 FORGOTTEN = """
 import torch
 from torch import nn

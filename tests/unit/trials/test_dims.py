@@ -8,7 +8,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.errors import TrialError
-from meta_magic.trials.dims import fit
+from meta_magic.trials.dims import Calls, choose, propose
 
 
 def test_names_of_one_value_are_told_apart_as_each_moves_alone():
@@ -105,13 +105,40 @@ def test_without_names_a_shape_by_name_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("size", "moved", "formula"),
+    ("others", "formula"),
     [
-        (12, [("D", 8, 24)], "3*D"),
-        (8, [("D", 8, 16), ("H", 4, 4)], "4*D//H"),
-        (5, [("D", 5, 6)], "D + 1"),
-        (17, [("D", 8, 65)], "D*D + 1"),
+        ([12, 24, 12, 24], "3*D"),
+        ([8, 16, 4, 8], "4*D//H"),
+        ([5, 9, 5, 9], "D + 1"),
+        ([17, 65, 17, 65], "D*D + 1"),
+        ([6, 10, 8, 12], "D + H"),
+        ([2, 4, 1, 2], "D//H"),
     ],
 )
-def test_a_small_form_is_fitted(size, moved, formula):
-    assert formula in [*fit({"D": 4, "H": 2}, size, moved)]
+def test_a_small_form_is_proposed(others, formula):
+    sizes = [{"D": 4, "H": 2}, {"D": 8, "H": 2}, {"D": 4, "H": 4}, {"D": 8, "H": 4}]
+    points = [*zip(sizes, others, strict=True)]
+    assert choose(points, propose(points)) == formula
+
+
+def test_calls_are_compared_from_the_front_and_from_the_back():
+    def make(text):
+        return Calls([*range(len(text))], [(op, ((i,),)) for i, op in enumerate(text)])
+
+    assert make("absscd").align([*"abscd"]) == [
+        ((0,),),
+        ((1,),),
+        ((2,),),
+        ((4,),),
+        ((5,),),
+    ]
+    assert make("ascd").align([*"axcd"]) == [((0,),), None, ((2,),), ((3,),)]
+
+
+def test_a_product_of_rounded_sizes_has_a_formula():
+    with record(dims="S,P") as trace:
+        S, P = 32, 8
+        x = nn.Conv2d(1, 2, P, stride=P)(torch.ones(1, 1, S, S)).flatten(2)
+        y = torch.cat([x, x[..., :1]], -1)
+    assert trace.shape(x) == "[1, 2, (S//P)*(S//P)]"
+    assert trace.shape(y) == "[1, 2, (S//P)*(S//P) + 1]"
