@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-Severity: TypeAlias = Literal["certain", "likely"]
+Severity: TypeAlias = Literal["certain", "likely", "asked for"]
 """How sure a note is; likely ones are there where they are asked for."""
 
 FAILS: Final = "fails"

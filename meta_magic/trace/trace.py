@@ -120,6 +120,10 @@ class Trace:
         from meta_magic.cost.wrong.mistakes import find_wrong  # noqa: PLC0415
 
         found = find_wrong(self, has_likely=self.is_checked)
+        if self.is_checked and self.rerun is not None:
+            from meta_magic.trials.conditions import try_near_sizes  # noqa: PLC0415
+
+            found += try_near_sizes(self)
         return sort_notes((*self.recorded_notes, *found))
 
     @cached_property

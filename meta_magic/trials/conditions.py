@@ -6,14 +6,16 @@ between recordings is an :class:`Outcome`; ``size_search`` chooses the sizes. Re
 """
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import torch
 
 from meta_magic.errors import TrialError
 from meta_magic.recording.as_device.oracle.child import start_clock
+from meta_magic.trace.notes import Note
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import as_size, parse_block
 from meta_magic.trials.fields import label
@@ -26,6 +28,7 @@ from meta_magic.trials.size_search import (
     Verdict,
     check_form,
     find_form,
+    judge,
 )
 from meta_magic.trials.slices import Slice
 from meta_magic.trials.trial import ask_trials, check_rerun
@@ -42,6 +45,7 @@ MAX_LISTED: Final = 8
 
 def read_outcome(again: Trace, variables: Mapping[str, Any]) -> Outcome:
     """Return the outcome of a recording; runs in a child."""
+    notes = replace(again, is_checked=False).notes
     return Outcome(
         again.error,
         again.error_line,
@@ -50,7 +54,7 @@ def read_outcome(again: Trace, variables: Mapping[str, Any]) -> Outcome:
             for name, value in variables.items()
             if isinstance(value, torch.Tensor) and not name.startswith("_")
         },
-        [(note.line, note.text) for note in again.notes if note.kind == "broadcast"],
+        [(note.line, note.text) for note in notes if note.kind == "broadcast"],
         again.seconds,
     )
 
@@ -175,6 +179,92 @@ def _find_one(
     form = check_form(search, form)
     joined = None if runs is trace else recordings.joined
     return Found(name, search, form, joined)
+
+
+TRIED_SECONDS: Final = 0.5
+"""How long the sizes are tried that nobody asked for."""
+
+
+def try_near_sizes(trace: Trace) -> tuple[Note, ...]:
+    """Note where a block fails with one of its sizes 1, or larger by one.
+
+    So an odd side, the last batch of a loader, and one step more than a table of
+    positions are seen. A size that parameters have, too, belongs to the architecture:
+    it is not noted.
+    """
+    if trace.error is not None:
+        return ()
+    find_rest = start_clock(TRIED_SECONDS, 2 * TRIED_SECONDS)
+
+    def ask(varied: Sequence[Mapping[str, int]]) -> list[Compared | TrialError]:
+        seconds = max(find_rest(), 0.0)
+        question = _read_compared
+        few = ask_trials(
+            trace, question, varied, (), seconds, at_once=AT_ONCE, asks_failed=True
+        )
+        return [*few]
+
+    try:
+        block = parse_block(check_rerun(trace))
+        sizes = Recordings(trace).list_sizes()
+        for name in [*sizes]:
+            with suppress(TrialError):
+                check_unlooped(block, name)
+                continue
+            del sizes[name]
+        found: dict[tuple[str, int], Compared | TrialError] = {}
+        (usual,) = ask([{}])
+        todo = [(name, size + 1) for name, size in sizes.items()]
+        todo += [(name, 1) for name in sizes]
+        while todo and find_rest() > 0 and not isinstance(usual, TrialError):
+            some, todo = todo[:AT_ONCE], todo[AT_ONCE:]
+            found |= zip(some, ask([{name: n} for name, n in some]), strict=True)
+    except TrialError:
+        return ()
+    return tuple(_note_failing(usual, found))
+
+
+class Compared(NamedTuple):
+    """What is compared with the block where a size is tried that nobody asked for.
+
+    Attributes:
+        outcome: How the block ended.
+        parameters: The shapes of the parameters and buffers that it made.
+    """
+
+    outcome: Outcome
+    parameters: Sequence[tuple[int, ...]]
+
+
+def _read_compared(again: Trace, variables: Mapping[str, Any]) -> Compared:
+    """Return what is compared; runs in a child."""
+    nodes = (node for root in again.modules for node in root.walk())
+    shapes = [tensor.shape for node in nodes for tensor in node.tensors]
+    return Compared(read_outcome(again, variables), shapes)
+
+
+def _note_failing(
+    usual: Compared | TrialError,
+    found: Mapping[tuple[str, int], Compared | TrialError],
+) -> Iterator[Note]:
+    """Yield a note for the first size of each name that fails."""
+    noted = set[str]()
+    for (name, size), one in found.items():
+        if isinstance(usual, TrialError) or isinstance(one, TrialError):
+            continue
+        if name in noted:
+            continue
+        verdict = judge(one.outcome, usual.outcome)
+        shapes = zip(usual.parameters, one.parameters, strict=False)
+        if verdict.reason and all(a == b for a, b in shapes):
+            noted.add(name)
+            yield Note(
+                kind="size",
+                text=f"fails with {name}={size}: {verdict.reason}",
+                line=verdict.line,
+                severity="asked for",
+                why=f'recorded again; trace.check("{name}") gives the condition',
+            )
 
 
 def check_unlooped(block: ast.Module, name: str) -> None:

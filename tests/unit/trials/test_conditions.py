@@ -137,3 +137,39 @@ def test_a_side_of_an_earlier_statement_is_varied_with_what_rests_on_it():
     with record() as trace:
         x.view(-1, 3)
     assert trace.check("side").condition == "side % 3 == 0"
+
+
+def list_sizes(trace):
+    return [
+        (note.line, note.text.partition(":")[0])
+        for note in trace.notes
+        if note.kind == "size"
+    ]
+
+
+def test_near_sizes_are_tried_where_a_check_is_asked_for():
+    with record(check=True) as trace:
+        side, B, T = 64, 8, 16
+        x = torch.randn(B, 4, side, side)
+        nn.functional.interpolate(F.max_pool2d(x, 2), scale_factor=2) + x
+        table = nn.Embedding(16, 12)
+        y = table(torch.zeros(B, T).long()) + table.weight[:T]
+        nn.BatchNorm1d(12)(y.mean(1))
+    first = trace.ops[0].line
+    assert [(line - first, text) for line, text in list_sizes(trace)] == [
+        (1, "fails with side=65"),
+        (3, "fails with T=17"),
+        (4, "fails with B=1"),
+    ]
+    with record() as trace:
+        side = 64
+        x = torch.randn(2, 4, side, side)
+        nn.functional.interpolate(F.max_pool2d(x, 2), scale_factor=2) + x
+    assert not list_sizes(trace)
+
+
+def test_a_size_that_parameters_have_is_not_tried_unasked():
+    with record(check=True) as trace:
+        D, H = 12, 3
+        nn.Linear(D, D)(torch.ones(2, D)).view(2, H, D // H, 1).expand(2, H, 4, 5)
+    assert not [text for _, text in list_sizes(trace) if "D=" in text]
