@@ -108,7 +108,7 @@ class Trace:
         """Notes for the user, in order of line, those without one last.
 
         What the recording noticed, and programs that run and are wrong: certain ones,
-        and with ``record(check=True)`` likely ones.
+        and with ``record(check=True)`` likely ones, and sizes at which they fail.
 
         Example:
             >>> import meta_magic, torch
@@ -323,18 +323,16 @@ class Trace:
             >>> trace.shape(x)
             '[4*B*D]'
         """
-        asked = () if self.rerun is None else self.rerun.options.dims
-        if not asked:
+        if self.rerun is None or not self.rerun.options.dims:
             return None
         from meta_magic.trials.dims import find_dims  # noqa: PLC0415
 
-        return find_dims(self, asked)
+        return find_dims(self, self.rerun.options.dims)
 
     @cached_property
     def named(self) -> "Trace":
         """The trace with shapes that are shown by name, if it was asked for names."""
-        asked = () if self.rerun is None else self.rerun.options.dims
-        if not asked:
+        if self.rerun is None or not self.rerun.options.dims:
             return self
         from meta_magic.trials.named_traces import name_trace  # noqa: PLC0415
 
@@ -561,14 +559,9 @@ class Trace:
             ValueError: The name ends otherwise.
             OSError: The file cannot be written.
         """
-        file = Path(path)
-        if file.suffix != ".json":
-            raise ValueError(
-                f"model-explorer reads graphs of files named *.json, not {file.name!r}"
-            )
-        from meta_magic.view.model_explorer import render_graphs  # noqa: PLC0415
+        from meta_magic.view.model_explorer import write_graphs  # noqa: PLC0415
 
-        file.write_text(render_graphs(self), encoding="utf-8")
+        write_graphs(self, Path(path))
 
     def _repr_html_(self) -> str:
         # For front ends without IPython, such as marimo, which shows it in a frame.

@@ -8,6 +8,7 @@ Source:
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from meta_magic.trace.calls import OpCall, TensorMetadata
@@ -29,9 +30,18 @@ RAISED: Final = {"backgroundColor": "#fdecea", "borderColor": "#c62828"}
 """The style of the operator that failed."""
 
 
-def render_graphs(trace: "Trace") -> str:
-    """Return the text of the file: a list of one graph."""
-    return json.dumps([build_graph(trace)], separators=(",", ":"))
+def write_graphs(trace: "Trace", file: Path) -> None:
+    """Write the file: a list of one graph.
+
+    Raises:
+        ValueError: Its name ends otherwise than ``.json``.
+    """
+    if file.suffix != ".json":
+        raise ValueError(
+            f"model-explorer reads graphs of files named *.json, not {file.name!r}"
+        )
+    text = json.dumps([build_graph(trace)], separators=(",", ":"))
+    file.write_text(text, encoding="utf-8")
 
 
 def build_graph(trace: "Trace") -> Json:

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from meta_magic.explain.given_names import read_text
 from meta_magic.explain.lineage.formulas import (
@@ -46,6 +45,7 @@ from meta_magic.explain.probing import Probe, Variable
 from meta_magic.recording.identities.call_sites import describe_function
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.session.operand_names import NUMBER, find_paths, is_shells
+from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.module_internals import is_made, walk_modules
 from meta_magic.trace.failed_call import FailedCall, Operand, walk_arguments
 from meta_magic.trace.signature import Geometry, SourcePosition, TensorArgument
@@ -178,25 +178,30 @@ class CallProbe:
 
 def _list_made(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Tensor]:
     """Return what the operators made that a function runs, one after another."""
-    with MadeTensors() as mode:
+    made: list[Tensor] = []
+    with MadeMode(made):
         function(*args, **kwargs)
-    return mode.made
+    return made
 
 
-class MadeTensors(TorchDispatchMode):
-    """Keeps the tensors that operators return, as ``made``."""
+class Made:
+    """Keeps the tensors that operators return; not a mode itself, to be typed."""
 
-    def __init__(self) -> None:
+    def __init__(self, made: list[Tensor]) -> None:
         super().__init__()
-        self.made: list[Tensor] = []
+        self._made = made
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Call an operator."""
         returned = func(*args, **(kwargs or {}))
-        self.made += tensors_in(returned)
+        self._made += tensors_in(returned)
         return returned
+
+
+class MadeMode(Made, TorchDispatchMode):
+    """The mode that is entered."""
 
 
 def _freeze(value: Any, nodes: list[Node]) -> Any:
