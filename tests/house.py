@@ -49,7 +49,7 @@ UP = {
     ("trace.trace", "cost.costs"): "Trace.cost, as well",
     ("trace.trace", "cost.wrong.mistakes"): "Trace.notes and Trace.wrong, as well",
     ("trace.trace", "trials.dims"): "Trace.dims, as well",
-    ("trace.trace", "trials.conditions"): "Trace.notes of a check, as well",
+    ("trace.trace", "explain.note_repairs"): "Trace.notes, as well",
     ("trace.trace", "trials.named_traces"): "Trace.named and shape(), as well",
     ("trace.trace", "explain.lineage.why"): "Trace.shape(), as well",
     ("trace.trace", "trials.fit"): "Trace.fit(), as well",

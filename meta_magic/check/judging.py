@@ -132,8 +132,11 @@ class Judge:
         for note in trace.notes:
             file, line = self._locate(trace.cell.file, note.line)
             level: Level = "error" if note.kind == FAILS else "note"
+            text = "; the note is gone with ".join(
+                filter(None, (note.text, note.repair))
+            )
             yield Diagnostic(
-                rule=note.kind, level=level, text=note.text, file=file, line=line
+                rule=note.kind, level=level, text=text, file=file, line=line
             )
 
     def _find_empty(self, trace: "Trace") -> Iterator[Diagnostic]:

@@ -44,6 +44,7 @@ class Note:
         lines: Other lines of the cell that belong to it, in order: where a module was
             built, or an operand made.
         why: The evidence, one line; "" where the text says it all.
+        repair: A line after an edit with which the note was gone; "" for none.
 
     Example:
         >>> with record() as trace:
@@ -58,6 +59,13 @@ class Note:
     severity: Severity = "certain"
     lines: tuple[int, ...] = ()
     why: str = ""
+    repair: str = ""
+
+    @property
+    def evidence(self) -> str:
+        """Why it is noted, and what was tried."""
+        tried = self.repair and f"the note is gone with {self.repair}"
+        return "; ".join(filter(None, (self.why, tried)))
 
 
 def sort_notes(notes: Iterable[Note]) -> tuple[Note, ...]:

@@ -117,9 +117,10 @@ def format_raised(call: "OpCall") -> str:
 
 
 def format_note(note: "Note") -> str:
-    """Return one note on one line."""
+    """Return one note on one line, and its repair on another one."""
     where = f"line {note.line}: " if note.line else ""
-    return f"note: {where}{note.text}{describe_others(note)}"
+    repair = f"\n  the note is gone with {note.repair}" if note.repair else ""
+    return f"note: {where}{note.text}{describe_others(note)}{repair}"
 
 
 def describe_others(note: "Note") -> str:

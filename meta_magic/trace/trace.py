@@ -120,10 +120,10 @@ class Trace:
         from meta_magic.cost.wrong.mistakes import find_wrong  # noqa: PLC0415
 
         found = find_wrong(self, has_likely=self.is_checked)
-        if self.is_checked and self.rerun is not None:
-            from meta_magic.trials.conditions import try_near_sizes  # noqa: PLC0415
+        if self.rerun is not None and (found or self.is_checked):
+            from meta_magic.explain.note_repairs import check_notes  # noqa: PLC0415
 
-            found += try_near_sizes(self)
+            found = check_notes(self, found)
         return sort_notes((*self.recorded_notes, *found))
 
     @cached_property

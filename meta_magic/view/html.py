@@ -99,9 +99,10 @@ def render_note(note: "Note") -> str:
     """Return one note as a list item."""
     where = f"line {note.line}: " if note.line else ""
     text = escape(where + note.text + describe_others(note))
-    if not note.why:
+    if not note.evidence:
         return f"<li>{text}</li>"
-    return f"<li><details><summary>{text}</summary>{escape(note.why)}</details></li>"
+    why = escape(note.evidence)
+    return f"<li><details><summary>{text}</summary>{why}</details></li>"
 
 
 def render_list(

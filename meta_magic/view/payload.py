@@ -111,7 +111,7 @@ class Payload:
                 {
                     "text": note.text + describe_others(note),
                     "line": note.line or 0,
-                    "why": note.why,
+                    "why": note.evidence,
                 }
                 for note in trace.notes
             ],

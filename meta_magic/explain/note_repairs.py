@@ -1,0 +1,322 @@
+"""Edits with which a note on a program that runs and is wrong is gone.
+
+``(pred - y).abs()`` of a column and a row becomes ``(pred.squeeze(-1) - y).abs()``.
+Each kind of note has a function that yields edits of its lines. One is shown only if
+the block was recorded with it, the note is gone, and no other one came. Read
+:func:`repair_notes` first.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from math import prod
+from time import process_time
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from meta_magic.errors import TrialError
+from meta_magic.explain.edits.program_text import (
+    Called,
+    Edit,
+    Program,
+    apply_edit,
+    join_edits,
+    read_number,
+)
+from meta_magic.explain.repairs import Block, find_block
+from meta_magic.recording.as_device.oracle.child import ask_children
+from meta_magic.trace.notes import Note
+from meta_magic.trace.trace import Trace
+from meta_magic.trials.blocks import parse_block, restore_variables
+from meta_magic.trials.conditions import try_near_sizes
+from meta_magic.trials.sandbox import enter_sandbox
+from meta_magic.trials.trial import record_block
+
+SECONDS: Final = 1.0
+"""Processor time for the edits of one note."""
+
+MAX_SECONDS: Final = 4.0
+"""A block that took longer is not repaired."""
+
+MAX_REPAIRED: Final = 4
+"""So many notes are repaired."""
+
+RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN", "MultiheadAttention"})
+SOFT: Final = frozenset({"softmax", "sigmoid", "Softmax", "Sigmoid"})
+LOGARITHMS: Final = MappingProxyType(
+    {"nll_loss": "cross_entropy", "NLLLoss": "CrossEntropyLoss"}
+)
+
+
+class Place:
+    """The lines of a note in a program.
+
+    Args:
+        program: The program.
+        note: The note.
+    """
+
+    def __init__(self, program: Program, note: Note) -> None:
+        self.program, self.note = program, note
+        first = () if note.line is None else program.list_lines(note.line)
+        others = chain.from_iterable(map(program.list_lines, note.lines))
+        self._lines = {*first, *others}
+
+    def find_calls(self, *names: str) -> list[Called]:
+        """Return the calls of its lines, of functions with these names; () for all."""
+        return [
+            called
+            for called in self.program.calls
+            if called.node.lineno in self._lines and (not names or called.name in names)
+        ]
+
+    def find(self, *kinds: type[ast.AST]) -> list[ast.AST]:
+        """Return the nodes of its lines, outer ones first."""
+        found = (node for node in self.program.nodes if isinstance(node, kinds))
+        return [node for node in found if getattr(node, "lineno", 0) in self._lines]
+
+
+Edits: TypeAlias = Callable[[Place], Iterator[Edit]]
+
+
+def squeeze_operands(place: Place) -> Iterator[Edit]:
+    """Drop a dimension of size one of an operand."""
+    for node in place.find(ast.BinOp, ast.Compare, ast.Call):
+        given = (
+            node.args[:2] if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
+        )
+        for operand in given:
+            if isinstance(operand, ast.expr) and not isinstance(operand, ast.Constant):
+                yield from place.program.extend(operand, "{}.squeeze(-1)", 0)
+                yield from place.program.extend(operand, "{}.squeeze(1)", 1)
+
+
+def change_softmax_dim(place: Place) -> Iterator[Edit]:
+    """Normalize over another dimension."""
+    for called in place.find_calls("softmax", "log_softmax", "Softmax", "LogSoftmax"):
+        given = [one.value for one in called.node.keywords if one.arg == "dim"]
+        is_method = called.name.islower() and len(called.node.args) == 1
+        at = called.node.args[0 if called.name[0].isupper() or is_method else 1 :]
+        for node in (*given, *at[:1]):
+            for dim in (-1, 1, -2):
+                if read_number(node) != dim:
+                    yield from place.program.replace(node, str(dim), 0)
+
+
+def move_dimensions(place: Place) -> Iterator[Edit]:
+    """Move dimensions before or after a view, which then mixes none."""
+    program = place.program
+    pairs = ((1, 2), (0, 1), (0, 2), (2, 3))
+    moves = [f"transpose({i}, {j})" for i, j in pairs]
+    for called in place.find_calls("view", "reshape"):
+        node, owner = called.node, called.owner
+        for move in (*moves, "movedim(-1, 1)", "movedim(1, -1)"):
+            for edit in (
+                () if owner is None else program.extend(owner, f"{{}}.{move}", 0)
+            ):
+                yield join_edits([edit, *program.rename(called, "reshape", 0)], 0)
+        for (i, j), move in zip(pairs, moves, strict=True):
+            if j < len(node.args):
+                one, other = node.args[i], node.args[j]
+                parts = [
+                    *program.replace(one, program.read(other), 0),
+                    *program.replace(other, program.read(one), 0),
+                    *program.extend(node, f"{{}}.{move}", 0),
+                ]
+                yield join_edits(parts, 0)
+
+
+def name_squeezed(place: Place) -> Iterator[Edit]:
+    """Name the dimension that is dropped."""
+    for called in place.find_calls("squeeze"):
+        yield from place.program.add_argument(called.node, "-1", 0)
+
+
+def put_batch_first(place: Place) -> Iterator[Edit]:
+    """Make a layer with ``batch_first``, or take the last step of its result."""
+    for called in place.program.calls:
+        if called.name in RECURRENT and "batch_first" not in place.program.read(
+            called.node
+        ):
+            yield from place.program.add_argument(called.node, "batch_first=True", 0)
+    for node in place.find(ast.Subscript):
+        if isinstance(node, ast.Subscript) and read_number(node.slice) == -1:
+            yield from place.program.replace(node.slice, ":, -1", 0)
+
+
+def leave_out_soft(place: Place) -> Iterator[Edit]:
+    """Leave a softmax or sigmoid out, or take the logarithm that the loss wants."""
+    program = place.program
+    for called in place.find_calls(*SOFT):
+        node, owner = called.node, called.owner
+        name = program.read(node.func)
+        if "logarithms" in place.note.text:
+            logarithm = "log_softmax" if called.name.islower() else "LogSoftmax"
+            yield from program.rename(called, logarithm, 0)
+        elif called.name[0].isupper():
+            yield from program.replace(node, name.replace(called.name, "Identity()"), 0)
+        else:
+            is_function = owner is None or program.read(owner) in program.imported
+            kept = node.args[0] if is_function and node.args else owner
+            if kept is not None:
+                yield from program.replace(node, program.read(kept), 0)
+
+
+def take_logits(place: Place) -> Iterator[Edit]:
+    """Call the loss that takes logits."""
+    for called in place.find_calls(*LOGARITHMS):
+        yield from place.program.rename(called, LOGARITHMS[called.name], 0)
+
+
+def keep_attached(place: Place) -> Iterator[Edit]:
+    """Leave ``detach`` out."""
+    for called in place.find_calls("detach"):
+        if called.owner is not None:
+            yield from place.program.replace(
+                called.node, place.program.read(called.owner), 0
+            )
+
+
+def keep_dimension(place: Place) -> Iterator[Edit]:
+    """Keep the dimension that is reduced."""
+    for called in place.find_calls():
+        if "keepdim" not in place.program.read(called.node):
+            yield from place.program.add_argument(called.node, "keepdim=True", 0)
+
+
+def call_optimizer(place: Place, method: str) -> Iterator[Edit]:
+    """Call a method of an optimizer at the end of the line."""
+    for node in place.program.find(ast.Assign):
+        text = place.program.read(node.value)
+        if ".optim." not in f".{text}" and "optim" not in text.lower():
+            continue
+        name = ast.unparse(node.targets[0])
+        for called in place.find_calls("backward", "step"):
+            yield from place.program.extend(called.node, f"{{}}; {name}.{method}()", 0)
+
+
+EDITS: Final[Mapping[str, Sequence[Edits]]] = MappingProxyType(
+    {
+        "loss size": (squeeze_operands,),
+        "broadcast": (squeeze_operands,),
+        "size one": (change_softmax_dim,),
+        "softmax dimension": (change_softmax_dim,),
+        "mixed": (move_dimensions,),
+        "squeeze": (name_squeezed,),
+        "last sample": (put_batch_first,),
+        "one key": (put_batch_first,),
+        "probabilities": (leave_out_soft,),
+        "raw scores": (take_logits,),
+        "detached": (keep_attached,),
+        "crossed": (keep_dimension,),
+        "old gradients": (partial(call_optimizer, method="zero_grad"),),
+        "no step": (partial(call_optimizer, method="step"),),
+    }
+)
+"""The edits that may be meant, by the kind of note."""
+
+
+def check_notes(trace: Trace, notes: Sequence[Note]) -> tuple[Note, ...]:
+    """Return notes with repairs, and sizes at which a block fails that is checked."""
+    near = try_near_sizes(trace) if trace.is_checked else ()
+    return (*repair_notes(trace, notes), *near)
+
+
+def repair_notes(trace: Trace, notes: Sequence[Note]) -> tuple[Note, ...]:
+    """Return notes, those with a repair for which an edit was found.
+
+    Args:
+        trace: The recording.
+        notes: Its notes.
+    """
+    todo = [note for note in notes if note.kind in EDITS][:MAX_REPAIRED]
+    block = find_block(trace) if todo and trace.seconds < MAX_SECONDS else None
+    if block is None or trace.error is not None:
+        return (*notes,)
+    try:
+        program = Program(block.text, block.lines)
+    except SyntaxError:
+        return (*notes,)
+    before = Counter(note.kind for note in trace.wrong)
+    asked = []
+    for note in todo:
+        place = Place(program, note)
+        found = chain.from_iterable(edits(place) for edits in EDITS[note.kind])
+        asked.append(
+            partial(
+                find_edit, block, sort_edits_of(note, block, found), note.kind, before
+            )
+        )
+    answers = ask_children(asked, 2 * SECONDS, 2 * SECONDS, 2)
+    repaired = {
+        note: write_edit(block, edit)
+        for note, edit in zip(todo, answers, strict=True)
+        if isinstance(edit, Edit)
+    }
+    return tuple(replace(note, repair=repaired.get(note, "")) for note in notes)
+
+
+def sort_edits_of(note: Note, block: Block, edits: Iterable[Edit]) -> list[Edit]:
+    """Return the edits that the block may have, those of the note's own line first."""
+    own = (edit for edit in edits if block.lines.issuperset(edit.lines))
+    return sorted(own, key=lambda edit: (note.line not in edit.lines, edit.cost))
+
+
+def find_edit(
+    block: Block, edits: Sequence[Edit], kind: str, before: Mapping[str, int]
+) -> Edit | None:
+    """Return the first edit with which a note is gone, or None; runs in a child."""
+    end, refused = process_time() + SECONDS, enter_sandbox()
+    for edit in edits:
+        try:
+            body = parse_block(block.rerun, apply_edit(block.text, edit))
+            variables = restore_variables(block.rerun, body, {})
+        except (TrialError, SyntaxError):
+            continue
+        trace = record_block(block.rerun, body, variables, nullcontext)
+        now = Counter(note.kind for note in trace.wrong)
+        is_right = not (trace.error or refused or Counter(now) - Counter(before))
+        if (
+            is_right
+            and now[kind] < before[kind]
+            and (kind != "mixed" or is_plain(trace, edit))
+        ):
+            return edit
+        if refused or process_time() > end:
+            break
+    return None
+
+
+def is_plain(trace: Trace, edit: Edit) -> bool:
+    """Whether views on the lines of an edit merge or cut whole dimensions."""
+    pairs = [
+        (call.inputs[0].shape, call.outputs[0].shape)
+        for call in trace.ops
+        if call.line in edit.lines and "view" in call.op
+    ]
+    return all(is_merged(a, b) or is_merged(b, a) for a, b in pairs)
+
+
+def is_merged(before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether each dimension after a view is a product of whole ones before it."""
+    rest = [*before]
+    for size in after:
+        product = 1
+        while rest and product < size:
+            product *= rest.pop(0)
+        if product != size:
+            return False
+    return prod(rest) == 1
+
+
+def write_edit(block: Block, edit: Edit) -> str:
+    """Return the lines that an edit changes, as they are after it."""
+    lines = apply_edit(block.typed, edit, block.first_line).split("\n")
+    changed = (
+        f"line {at}: {lines[at - block.first_line].strip()}" for at in edit.lines
+    )
+    return "; ".join(changed)
