@@ -114,7 +114,7 @@ def move_dimensions(place: Place) -> Iterator[Edit]:
     moves = [f"transpose({i}, {j})" for i, j in pairs]
     for called in place.find_calls("view", "reshape"):
         node, owner = called.node, called.owner
-        for move in (*moves, "movedim(-1, 1)", "movedim(1, -1)"):
+        for move in (*moves, "movedim(-1, 1)"):
             for edit in (
                 () if owner is None else program.extend(owner, f"{{}}.{move}", 0)
             ):
