@@ -52,7 +52,7 @@ LOGARITHMS: Final = MappingProxyType(
 )
 
 
-class Place:
+class NotedLines:
     """The lines of a note in a program.
 
     Args:
@@ -80,39 +80,39 @@ class Place:
         return [node for node in found if getattr(node, "lineno", 0) in self._lines]
 
 
-Edits: TypeAlias = Callable[[Place], Iterator[Edit]]
+Edits: TypeAlias = Callable[[NotedLines], Iterator[Edit]]
 
 
-def squeeze_operands(place: Place) -> Iterator[Edit]:
+def squeeze_operands(lines: NotedLines) -> Iterator[Edit]:
     """Drop a dimension of size one of an operand."""
-    for node in place.find(ast.BinOp, ast.Compare, ast.Call):
+    for node in lines.find(ast.BinOp, ast.Compare, ast.Call):
         given = (
             node.args[:2] if isinstance(node, ast.Call) else ast.iter_child_nodes(node)
         )
         for operand in given:
             if isinstance(operand, ast.expr) and not isinstance(operand, ast.Constant):
-                yield from place.program.extend(operand, "{}.squeeze(-1)", 0)
-                yield from place.program.extend(operand, "{}.squeeze(1)", 1)
+                yield from lines.program.extend(operand, "{}.squeeze(-1)", 0)
+                yield from lines.program.extend(operand, "{}.squeeze(1)", 1)
 
 
-def change_softmax_dim(place: Place) -> Iterator[Edit]:
+def change_softmax_dim(lines: NotedLines) -> Iterator[Edit]:
     """Normalize over another dimension."""
-    for called in place.find_calls("softmax", "log_softmax", "Softmax", "LogSoftmax"):
+    for called in lines.find_calls("softmax", "log_softmax", "Softmax", "LogSoftmax"):
         given = [one.value for one in called.node.keywords if one.arg == "dim"]
         is_method = called.name.islower() and len(called.node.args) == 1
         at = called.node.args[0 if called.name[0].isupper() or is_method else 1 :]
         for node in (*given, *at[:1]):
             for dim in (-1, 1, -2):
                 if read_number(node) != dim:
-                    yield from place.program.replace(node, str(dim), 0)
+                    yield from lines.program.replace(node, str(dim), 0)
 
 
-def move_dimensions(place: Place) -> Iterator[Edit]:
+def move_dimensions(lines: NotedLines) -> Iterator[Edit]:
     """Move dimensions before or after a view, which then mixes none."""
-    program = place.program
+    program = lines.program
     pairs = ((1, 2), (0, 1), (0, 2), (2, 3))
     moves = [f"transpose({i}, {j})" for i, j in pairs]
-    for called in place.find_calls("view", "reshape"):
+    for called in lines.find_calls("view", "reshape"):
         node, owner = called.node, called.owner
         for move in (*moves, "movedim(-1, 1)"):
             for edit in (
@@ -130,31 +130,31 @@ def move_dimensions(place: Place) -> Iterator[Edit]:
                 yield join_edits(parts, 0)
 
 
-def name_squeezed(place: Place) -> Iterator[Edit]:
+def name_squeezed(lines: NotedLines) -> Iterator[Edit]:
     """Name the dimension that is dropped."""
-    for called in place.find_calls("squeeze"):
-        yield from place.program.add_argument(called.node, "-1", 0)
+    for called in lines.find_calls("squeeze"):
+        yield from lines.program.add_argument(called.node, "-1", 0)
 
 
-def put_batch_first(place: Place) -> Iterator[Edit]:
+def put_batch_first(lines: NotedLines) -> Iterator[Edit]:
     """Make a layer with ``batch_first``, or take the last step of its result."""
-    for called in place.program.calls:
-        if called.name in RECURRENT and "batch_first" not in place.program.read(
+    for called in lines.program.calls:
+        if called.name in RECURRENT and "batch_first" not in lines.program.read(
             called.node
         ):
-            yield from place.program.add_argument(called.node, "batch_first=True", 0)
-    for node in place.find(ast.Subscript):
+            yield from lines.program.add_argument(called.node, "batch_first=True", 0)
+    for node in lines.find(ast.Subscript):
         if isinstance(node, ast.Subscript) and read_number(node.slice) == -1:
-            yield from place.program.replace(node.slice, ":, -1", 0)
+            yield from lines.program.replace(node.slice, ":, -1", 0)
 
 
-def leave_out_soft(place: Place) -> Iterator[Edit]:
+def leave_out_soft(lines: NotedLines) -> Iterator[Edit]:
     """Leave a softmax or sigmoid out, or take the logarithm that the loss wants."""
-    program = place.program
-    for called in place.find_calls(*SOFT):
+    program = lines.program
+    for called in lines.find_calls(*SOFT):
         node, owner = called.node, called.owner
         name = program.read(node.func)
-        if "logarithms" in place.note.text:
+        if "logarithms" in lines.note.text:
             logarithm = "log_softmax" if called.name.islower() else "LogSoftmax"
             yield from program.rename(called, logarithm, 0)
         elif called.name[0].isupper():
@@ -166,37 +166,37 @@ def leave_out_soft(place: Place) -> Iterator[Edit]:
                 yield from program.replace(node, program.read(kept), 0)
 
 
-def take_logits(place: Place) -> Iterator[Edit]:
+def take_logits(lines: NotedLines) -> Iterator[Edit]:
     """Call the loss that takes logits."""
-    for called in place.find_calls(*LOGARITHMS):
-        yield from place.program.rename(called, LOGARITHMS[called.name], 0)
+    for called in lines.find_calls(*LOGARITHMS):
+        yield from lines.program.rename(called, LOGARITHMS[called.name], 0)
 
 
-def keep_attached(place: Place) -> Iterator[Edit]:
+def keep_attached(lines: NotedLines) -> Iterator[Edit]:
     """Leave ``detach`` out."""
-    for called in place.find_calls("detach"):
+    for called in lines.find_calls("detach"):
         if called.owner is not None:
-            yield from place.program.replace(
-                called.node, place.program.read(called.owner), 0
+            yield from lines.program.replace(
+                called.node, lines.program.read(called.owner), 0
             )
 
 
-def keep_dimension(place: Place) -> Iterator[Edit]:
+def keep_dimension(lines: NotedLines) -> Iterator[Edit]:
     """Keep the dimension that is reduced."""
-    for called in place.find_calls():
-        if "keepdim" not in place.program.read(called.node):
-            yield from place.program.add_argument(called.node, "keepdim=True", 0)
+    for called in lines.find_calls():
+        if "keepdim" not in lines.program.read(called.node):
+            yield from lines.program.add_argument(called.node, "keepdim=True", 0)
 
 
-def call_optimizer(place: Place, method: str) -> Iterator[Edit]:
+def call_optimizer(lines: NotedLines, method: str) -> Iterator[Edit]:
     """Call a method of an optimizer at the end of the line."""
-    for node in place.program.find(ast.Assign):
-        text = place.program.read(node.value)
+    for node in lines.program.find(ast.Assign):
+        text = lines.program.read(node.value)
         if ".optim." not in f".{text}" and "optim" not in text.lower():
             continue
         name = ast.unparse(node.targets[0])
-        for called in place.find_calls("backward", "step"):
-            yield from place.program.extend(called.node, f"{{}}; {name}.{method}()", 0)
+        for called in lines.find_calls("backward", "step"):
+            yield from lines.program.extend(called.node, f"{{}}; {name}.{method}()", 0)
 
 
 EDITS: Final[Mapping[str, Sequence[Edits]]] = MappingProxyType(
@@ -244,8 +244,8 @@ def repair_notes(trace: Trace, notes: Sequence[Note]) -> tuple[Note, ...]:
     before = Counter(note.kind for note in trace.wrong)
     asked = []
     for note in todo:
-        place = Place(program, note)
-        found = chain.from_iterable(edits(place) for edits in EDITS[note.kind])
+        lines = NotedLines(program, note)
+        found = chain.from_iterable(edits(lines) for edits in EDITS[note.kind])
         asked.append(
             partial(
                 find_edit, block, sort_edits_of(note, block, found), note.kind, before
