@@ -158,6 +158,12 @@ OPTIONS: Final = (
         example="%%meta --check",
     ),
     Option(
+        names=("--teach",),
+        help="Show a lesson instead of the report: for each line a question to answer, "
+        "and then a picture of what the line did.",
+        example="%%meta --teach",
+    ),
+    Option(
         names=("--parameters",),
         help="Show parameters and constants in the flow, too.",
         example="%%meta --parameters",

@@ -93,13 +93,17 @@ class Run:
             key = find_cell_id(self._shell) or self._raw or ""
             if self._error is not None:
                 self._show_failure(trace, key)
-            elif not self._options.quiet:
+            elif not (self._options.quiet or self._options.teach):
                 outputs = build_outputs(self._shell, trace, key, self._settings)
         finally:
             self._error = None
             self._progress.finish(None if outputs is None else outputs.bundle)
         if outputs is not None and outputs.live is not None:
             display(outputs.live)
+        if self._options.teach and not self._options.quiet:
+            lesson = trace.teach()
+            bundle = {"text/plain": str(lesson), "text/html": lesson._repr_html_()}
+            display(bundle, raw=True)
         if self._options.ranks is not None:
             self._show_ranks(trace)
 

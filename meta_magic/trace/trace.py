@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from meta_magic.explain.explanations import Explanation
     from meta_magic.explain.lineage.lineage_records import Lineage
     from meta_magic.ranks.recorded_ranks import Ranks
+    from meta_magic.teach.lessons import Lesson
     from meta_magic.trace.calls import TensorMetadata
     from meta_magic.trials.dims import Dims
     from meta_magic.trials.fit import Candidates, Fit
@@ -463,6 +464,12 @@ class Trace:
 
         return check_sizes(self, {**dict.fromkeys(names), **values})
 
+    def teach(self) -> "Lesson":
+        """Return a lesson: a question for each line, and a picture as its answer."""
+        from meta_magic.teach.lessons import build_lesson  # noqa: PLC0415
+
+        return build_lesson(self)
+
     def record_ranks(self, ranks: "str | Sequence[int]" = "differing") -> "Ranks":
         """Record the cell as several ranks of its world; see :func:`record_ranks`.
 
@@ -512,19 +519,13 @@ class Trace:
         show_charts(self, of, device)
 
     def to_html(self, path: "str | os.PathLike[str]") -> None:
-        """Write the report as one HTML file that needs no kernel and no network.
-
-        Args:
-            path: The file; overwritten if it exists.
-        """
+        """Write the report as one HTML file, which needs no kernel and no network."""
         from meta_magic.view.page import render_page  # noqa: PLC0415
 
         Path(path).write_text(render_page(self), encoding="utf-8")
 
     def to_networkx(self) -> "MultiDiGraph":
         """Return a graph: operators are its nodes, tensors that they read its edges.
-
-        All values are plain; absent ones are left out.
 
         Returns:
             A directed graph without cycles. If an operator reads several tensors of
@@ -557,7 +558,6 @@ class Trace:
 
         Raises:
             ValueError: The name ends otherwise.
-            OSError: The file cannot be written.
         """
         from meta_magic.view.model_explorer import write_graphs  # noqa: PLC0415
 

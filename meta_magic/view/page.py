@@ -4,12 +4,14 @@ It has the same payload and the same JavaScript as the live report. Where script
 forbidden, the module tree as plain HTML stays. Read :func:`render_snapshot` first.
 """
 
+import gzip
 import json
 from collections.abc import Mapping
 from functools import cache
 from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from meta_magic.view.html import render_html
 from meta_magic.view.payload import pack
@@ -63,19 +65,42 @@ def render_snapshot(
             the ``id`` of the element above the traceback that shows the explanation, or
             "".
     """
-    report = write_report("saved" if trace.world is None else "world")
-    data = f"{report}, {write_packed(packed)}"
-    start = f'report.start("{uid}", {json.dumps(dict(settings))}, {data})'
     # A name may hold half a surrogate pair, which UTF-8 cannot write.
     tree = render_html(trace, settings.get("depth")).encode("utf-8", "replace").decode()
     if "line" in settings:
         line = f"<summary>{escape(settings['line'])}</summary>"
         tree = f"<details class='mm-line'>{line}{tree}</details>"
+    kind: Saved = "saved" if trace.world is None else "world"
+    return render_saved(kind, uid, tree, packed, settings)
+
+
+def render_saved(
+    kind: Saved,
+    uid: str,
+    plain: str,
+    packed: bytes,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """Return HTML with a script that draws a payload in place of the plain HTML."""
+    data = f"{write_report(kind)}, {write_packed(packed)}"
+    start = f'report.start("{uid}", {json.dumps(dict(settings))}, {data})'
     return (
-        f'<div id="{escape(uid)}" class="mm-root">{tree}</div>'
+        f'<div id="{escape(uid)}" class="mm-root">{plain}</div>'
         f"<style>{HIDE_ORPHAN}{WAIT}</style>"
         f'<script type="module">{read_script("starter")};{start}</script>'
     )
+
+
+def render_lesson(lesson: Mapping[str, Any], text: str) -> str:
+    """Return a lesson as HTML; without scripts it is its text.
+
+    Args:
+        lesson: As ``meta_magic/teach/lessons.py`` writes it.
+        text: The lines and their questions.
+    """
+    packed = gzip.compress(json.dumps(lesson).encode(), mtime=0)
+    plain = f"<pre>{escape(text)}</pre>"
+    return render_saved("lesson", f"mm-{uuid4().hex[:8]}", plain, packed)
 
 
 @cache

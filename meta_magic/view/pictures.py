@@ -24,7 +24,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 
-from meta_magic.trace.signature import Signature, TensorArgument
+from meta_magic.trace.calls import OpCall
+from meta_magic.trace.signature import Signature
 
 Reach: TypeAlias = int | list[Any]
 Shape: TypeAlias = Sequence[int]
@@ -64,7 +65,7 @@ class Call(NamedTuple):
         return [d % max(n, 1) for d in ((given,) if isinstance(given, int) else given)]
 
 
-def find_picture(signature: Signature) -> Picture | None:
+def find_picture(signature: Signature | OpCall) -> Picture | None:
     """Return what a call reads; None for operators without a picture."""
     *_, name, overload = ("", "", *signature.op.split("."))[-3:]
     geometries = (*signature.inputs, *signature.outputs)
@@ -281,7 +282,7 @@ def embedding(call: Call) -> Picture | None:
 def index(call: Call) -> Picture | None:
     """Return the picture of ``x[i, j]`` with tensors as indices."""
     given = call.arguments["indices"]
-    dims = [d for d, i in enumerate(given) if isinstance(i, TensorArgument)]
+    dims = [d for d, i in enumerate(given) if i is not None]
     if not dims:
         return None
     rank = max(len(shape) for shape in call.shapes[1:])

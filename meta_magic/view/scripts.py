@@ -14,10 +14,10 @@ from typing import Final, Literal, TypeAlias, get_args
 
 STATIC: Final = Path(__file__).resolve().parent / "static"
 
-Saved: TypeAlias = Literal["saved", "world"]
-"""The scripts of a saved report, without the World view and with it."""
+Saved: TypeAlias = Literal["saved", "world", "lesson"]
+"""The scripts of a saved report, without World view and with it, and of a lesson."""
 
-Kind: TypeAlias = Literal["live", "saved", "world", "starter"]
+Kind: TypeAlias = Literal["live", "saved", "world", "lesson", "starter"]
 """The entry script: of the live report, of the saved ones, and of their unpacker."""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -38,6 +38,7 @@ STYLES: Final = {
     "tree": ("report",),  # without scripts
     "saved": VIEWS,
     "world": (*VIEWS, "sent"),
+    "lesson": ("shell", "pictures", "lesson"),
     "ranks": ("sent",),  # strips, without scripts
     "live": ("report", *VIEWS, "sent", "panel", "fit"),
 }

@@ -52,6 +52,15 @@ let n_ids = 0;
 /** An id that nothing else in the page has. */
 export const make_id = () => `mm-${REPORT}-${(n_ids += 1)}`;
 
+/**
+ * Keep keys from the notebook, where "dd" deletes the cell; leave it its own shortcuts.
+ * @param {KeyboardEvent} event
+ */
+export function keep_from_notebook(event) {
+  const is_run = event.shiftKey && event.key === "Enter";
+  if (!event.ctrlKey && !event.metaKey && !is_run) event.stopPropagation();
+}
+
 /** Copy a text; return whether the browser allowed it. @param {string} text */
 export async function copy_text(text) {
   try {

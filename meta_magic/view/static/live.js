@@ -3,10 +3,10 @@
 import { make_ask, show_answer } from "./asking.js";
 import { decode, list_path } from "./data.js";
 import { make_values } from "./details/values.js";
-import { make } from "./dom.js";
+import { keep_from_notebook, make } from "./dom.js";
 import { add_work_out } from "./memory/work_out.js";
 import { mount_panel } from "./panel.js";
-import { keep_from_notebook, mount_report, VIEWS } from "./report.js";
+import { mount_report, VIEWS } from "./report.js";
 import { follow_scheme } from "./scheme.js";
 import { find_make_cell } from "./why/new_cell.js";
 import { mount_world } from "./world/world.js";

@@ -44,15 +44,6 @@ const SAVED = {
   make_why: (_, call) => make("p", {}, "no kernel is here: where the trace is, ask ", make("code", {}, call)),
 };
 
-/**
- * Keep keys from the notebook, where "dd" deletes the cell; leave it its own shortcuts.
- * @param {KeyboardEvent} event
- */
-export function keep_from_notebook(event) {
-  const is_run = event.shiftKey && event.key === "Enter";
-  if (!event.ctrlKey && !event.metaKey && !is_run) event.stopPropagation();
-}
-
 /** A line whose parts have their meanings as tooltips. @param {string} line */
 const explain_line = (line) => split_line(line).flatMap((part, i) => [
   i ? " · " : "", make("span", { title: explain_text(part) }, part),

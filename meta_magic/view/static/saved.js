@@ -1,8 +1,8 @@
 // The entry point of the saved report, which has no kernel.
 
 import { decode } from "./data.js";
-import { make } from "./dom.js";
-import { keep_from_notebook, mount_report } from "./report.js";
+import { keep_from_notebook, make } from "./dom.js";
+import { mount_report } from "./report.js";
 import { follow_scheme } from "./scheme.js";
 
 /** @typedef {import("./report.js").Settings} Settings */

@@ -19,6 +19,7 @@ const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowR
 const PICTURE_RULES = {
   broadcast: "Write the shapes below one another, aligned from the right. In each column the sizes are equal, or one is 1 or missing: that one is repeated.",
   product: "A dimension that is struck out is summed: each element of the result is a sum of products along it.",
+  loss: "The shapes are aligned from the right before the loss is computed: one term for each element of the result.",
   memory: "A view is the same memory read with other strides. The numbers are addresses in memory, counted in elements.",
   order: "The elements keep their order, row by row. The numbers count them.",
   copy: "Each element is copied to new memory.",
@@ -231,7 +232,7 @@ export function draw_picture(call) {
   const is_memory = { memory: true, order: null }[kind] ?? false;
   const said = make("p", { class: "mm-said", role: "status" });
   const box = make("div");
-  const header = { broadcast: make_alignment, product: make_letters }[kind]?.(call) ?? "";
+  const header = { broadcast: make_alignment, loss: make_alignment, product: make_letters }[kind]?.(call) ?? "";
   /** @param {number} output */
   const show = (output) => {
     const one = { ...call, outputs: [outputs[output]] };

@@ -1,0 +1,533 @@
+"""A lesson: a question for each line of a recorded cell, and the picture that answers.
+
+``%%meta --teach`` shows the lesson of a cell, ``trace.teach()`` that of any trace. The
+reader predicts a shape, or which number a view has at an index, and has one try; then
+the page says what kind of mistake it was, and draws the call. Read :func:`build_lesson`
+first, and ``QUESTIONS``.
+"""
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import torch
+
+from meta_magic.teach.lines import Group, Line, Shape, read_lines
+from meta_magic.trace.calls import TensorMetadata
+from meta_magic.trace.summary import describe_failure
+from meta_magic.trace.units import format_shape
+from meta_magic.view.pictures import (
+    FAMILIES,
+    Call,
+    Picture,
+    broadcast,
+    find_picture,
+    read_terms,
+)
+
+if TYPE_CHECKING:
+    from meta_magic.trace.trace import Trace
+
+MOST_STEPS: Final = 40
+MOST_NUMBERS: Final = 4_096
+"""Elements of a tensor of which a question asks for one number."""
+
+
+class Question(NamedTuple):
+    """What a reader predicts.
+
+    Attributes:
+        kind: ``shape``, ``number`` or ``choice``.
+        answer: Sizes, a number, or the option that is right.
+        options: Of a choice.
+        whys: What to say after a try, by the kind of the mistake: for a shape ``rank``,
+            ``order`` and ``size``; else the wrong answer itself, or ``other``.
+        right: What to say after a right answer, or when it is shown.
+    """
+
+    kind: str
+    text: str
+    answer: Shape | int | str
+    whys: Mapping[str, str]
+    options: tuple[str, ...] = ()
+    right: str = ""
+
+
+class Step(NamedTuple):
+    """One line of a lesson.
+
+    Attributes:
+        given: The variables that the line reads, with their shapes.
+        inputs: What is drawn, with the names that the code gives it; ``output`` too.
+    """
+
+    line: int
+    code: str
+    given: tuple[tuple[str, Shape], ...]
+    question: Question
+    picture: Picture
+    inputs: tuple[tuple[str, TensorMetadata], ...]
+    output: tuple[str, TensorMetadata]
+
+
+class Lesson(NamedTuple):
+    """The steps of a cell, and why it failed, if it did.
+
+    Example:
+        >>> with record() as trace:
+        ...     x = torch.ones(3, 4)
+        ...     y = x.sum(0)
+        >>> print(trace.teach())
+        line 3: y = x.sum(0)
+          x (3, 4)
+          What is the shape of y?
+    """
+
+    steps: tuple[Step, ...]
+    failure: str = ""
+
+    def __str__(self) -> str:
+        lines = [text for step in self.steps for text in describe_step(step)]
+        failure = self.failure.splitlines()
+        return "\n".join([*lines, *failure]) or "no line of this cell has a question"
+
+    def __repr__(self) -> str:
+        return str(self)  # what a terminal shows of the last expression of a cell
+
+    def _repr_html_(self) -> str:
+        from meta_magic.view.page import render_lesson  # noqa: PLC0415  when it is shown
+
+        return render_lesson(write_lesson(self), str(self))
+
+
+def describe_step(step: Step) -> Iterator[str]:
+    """Yield the lines of a step as text, without its answer."""
+    yield f"line {step.line}: {step.code}"
+    if step.given:
+        yield "  " + ", ".join(f"{n} {format_shape(s)}" for n, s in step.given)
+    yield f"  {step.question.text}"
+
+
+def build_lesson(trace: "Trace") -> Lesson:
+    """Return the lesson of a trace: its first lines that are worth a question."""
+    made = (make_step(line) for line in read_lines(trace) if line.groups)
+    steps = tuple(step for step in made if step is not None)[:MOST_STEPS]
+    failure = describe_failure(trace) or trace.error or ""
+    if failure and trace.explanation is not None and not trace.explanation.is_silent:
+        failure = trace.explanation.text
+    return Lesson(steps, failure)
+
+
+class Drawing(NamedTuple):
+    """A call that can be asked about: its picture, inputs and output."""
+
+    picture: Picture
+    inputs: Sequence[TensorMetadata]
+    output: TensorMetadata
+    group: Group
+
+
+def make_step(line: Line) -> Step | None:
+    """Return the step of a line; None if nothing in it is worth a question."""
+    drawing = choose_drawing(line)
+    if drawing is None:
+        return None
+    question = QUESTIONS.get(drawing.picture.kind, ask_shape)(line, drawing)
+    if question is None:
+        return None
+    names = line.names
+    title = names.get(drawing.output.tensor_id, "result")
+    is_last = drawing.output.tensor_id == line.groups[-1].output.tensor_id
+    title = line.target if line.target and is_last else title
+    named = [
+        (names.get(t.tensor_id, name_parameter(drawing, n)), t)
+        for n, t in enumerate(drawing.inputs)
+    ]
+    given = tuple(line.shapes.items())
+    code = line.code.split("\n")[0] + (" …" if "\n" in line.code else "")
+    return Step(
+        line.number,
+        code,
+        given,
+        question,
+        drawing.picture,
+        tuple(named),
+        (title, drawing.output),
+    )
+
+
+def name_parameter(drawing: Drawing, number: int) -> str:
+    """Return what an operand without a name is called."""
+    kinds = {
+        "window": ("input", "weight", "bias"),
+        "product": ("input", "weight", "bias"),
+    }
+    known = kinds.get(drawing.picture.kind, ())
+    return known[number] if number < len(known) else f"input {number}"
+
+
+VIEWS: Final = frozenset({"memory", "order"})
+PRIORITY: Final = (
+    *("loss", "attention", "recurrent", "product", "window", "line", "reduction"),
+    *("join", "pick", "broadcast"),
+)
+
+
+def choose_drawing(line: Line) -> Drawing | None:
+    """Return the call of a line that its question is about.
+
+    The views at its end, taken together; else the one that teaches most.
+    """
+    drawings = [d for d in map(draw_group, line.groups) if d is not None]
+    last = drawings[-1:] if drawings and drawings[-1].group is line.groups[-1] else []
+    if last and last[0].picture.kind in VIEWS:
+        chain = last[0]
+        for before in reversed(drawings[:-1]):
+            is_joined = before.output.tensor_id == chain.inputs[0].tensor_id
+            if before.picture.kind not in VIEWS or not is_joined:
+                break
+            kinds = {before.picture.kind, chain.picture.kind}
+            if "order" in kinds and len(kinds) > 1:
+                break
+            chain = Drawing(chain.picture, before.inputs, chain.output, chain.group)
+        return chain
+    found = [d for d in drawings if d.picture.kind in PRIORITY]
+    return min(found, key=lambda d: PRIORITY.index(d.picture.kind), default=None)
+
+
+LOSSES: Final = frozenset(
+    {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"}
+)
+BY_FUNCTION: Final = {
+    "matmul": ("matmul", 2),
+    "rmatmul": ("matmul", 2),
+    "linear": ("linear", 2),
+    "scaled_dot_product_attention": ("scaled_dot_product_attention", 3),
+}
+"""The family of pictures of a function of several operators, and its operands."""
+
+COPIES: Final = frozenset({"reshape", "flatten", "contiguous", "ravel"})
+RECURRENT: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+
+
+def draw_group(group: Group) -> Drawing | None:
+    """Return what a call of a function did, as one picture."""
+    output, name = group.output, group.function
+    if name in RECURRENT:
+        return draw_recurrent(group)
+    family, n_operands = BY_FUNCTION.get(name, ("", 0))
+    inputs = [*group.inputs]
+    inputs += inputs[-1:] * (n_operands - len(inputs))  # as in x @ x
+    shapes = [t.shape for t in inputs]
+    call = Call(name, {}, shapes, output.shape)
+    picture: Picture | None = None
+    if family:
+        picture = FAMILIES[family](call)
+    elif name == "einsum":
+        picture = draw_einsum(group, call)
+    elif name in LOSSES and len(shapes) > 1:
+        inputs = inputs[:2]
+        sizes = torch.broadcast_shapes(*shapes[:2])
+        found = broadcast(Call(name, {}, shapes[:2], sizes))
+        picture = found._replace(kind="loss") if found else None
+        output = replace(output, shape=sizes, stride=(0,) * len(sizes))
+    elif inputs and inputs[0].stride is not None:
+        is_alias = output.storage_id == inputs[0].storage_id
+        is_view = all(op.is_view or "_unsafe_view" in op.op for op in group.ops)
+        if is_alias and is_view:
+            picture, inputs = Picture("memory"), inputs[:1]
+        elif name in COPIES:
+            picture, inputs = Picture("order"), inputs[:1]
+    if picture is not None:
+        return Drawing(picture, inputs, output, group)
+    return draw_operator(group)
+
+
+def draw_operator(group: Group) -> Drawing | None:
+    """Return the operator of a call that teaches most."""
+    found: list[Drawing] = []
+    for op in group.ops:
+        picture = find_picture(op)
+        if picture is not None and picture.kind in PRIORITY:
+            found.append(Drawing(picture, op.inputs, op.outputs[0], group))
+    return min(found, key=lambda d: PRIORITY.index(d.picture.kind), default=None)
+
+
+def draw_einsum(group: Group, call: Call) -> Picture | None:
+    """Return the picture of an einsum, whose equation only its code has."""
+    arguments = getattr(group.node, "args", [])
+    equation = (
+        arguments[0].value
+        if arguments and isinstance(arguments[0], ast.Constant)
+        else ""
+    )
+    terms = "".join(str(equation).split())
+    return read_terms(terms, call) if "->" in terms and "." not in terms else None
+
+
+def draw_recurrent(group: Group) -> Drawing | None:
+    """Return the picture of a recurrent layer, by its own inputs and outputs."""
+    module = group.module
+    if module is None or not module.outputs:
+        return None
+    given, made = module.inputs[0][1], module.outputs[0][1]
+    if len(given.shape) != 3:  # noqa: PLR2004  a batch, steps of time, features
+        return None
+    time = find_time(group)
+    reach: list[Any] = [0, 1, -1]
+    reach[time] = ["upto", time]
+    return Drawing(Picture("recurrent", [reach]), [given], made, group)
+
+
+def find_time(group: Group) -> int:
+    """Return the dimension of time: 1 if the layer took the batch first."""
+    given = group.module.inputs[0][1].tensor_id if group.module else -1
+    read = [op.op for op in group.ops if op.inputs and op.inputs[0].tensor_id == given]
+    return int(read[:1] == ["aten.transpose.int"])
+
+
+def ask_shape(line: Line, drawing: Drawing) -> Question | None:
+    """Ask for the shape of what the line makes."""
+    kind, shapes = drawing.picture.kind, [t.shape for t in drawing.inputs]
+    if kind == "broadcast" and len({s for s in shapes if s}) < 2:  # noqa: PLR2004
+        return None
+    if kind == "reduction" and len(drawing.output.shape) == 0:
+        return None
+    answer = line.groups[-1].output.shape
+    title = line.target or "the result"
+    return Question(
+        "shape",
+        f"What is the shape of {title}?",
+        answer,
+        SHAPE_WHYS.get(kind, SHAPE_WHYS["broadcast"]),
+        right=describe_sizes(kind, drawing),
+    )
+
+
+def describe_sizes(kind: str, drawing: Drawing) -> str:
+    """Return the reason of a shape with the sizes of this call."""
+    shapes, out = [t.shape for t in drawing.inputs], drawing.output.shape
+    if kind == "product" and drawing.picture.terms:
+        given, made = drawing.picture.terms.split("->")
+        sizes = dict(
+            pair
+            for term, shape in zip(given.split(","), shapes, strict=False)
+            for pair in zip(term, shape, strict=False)
+        )
+        summed = [f"{c} = {n}" for c, n in sizes.items() if c not in made]
+        return f"Summed: {', '.join(summed) or 'nothing'}; the others stay."
+    if kind == "window":
+        reach = drawing.picture.reaches[0][-1]
+        if isinstance(reach, list) and reach[0] == "window":
+            _, _, step, padding, dilation, width = reach
+            span = dilation * (width - 1) + 1
+            n = f"({shapes[0][-1]} + 2·{padding} - {span}) // {step} + 1"
+            return f"The last dimension: {n} = {out[-1]}."
+    joined = " and ".join(format_shape(shape) for shape in shapes[:3])
+    return f"{joined} give {format_shape(out)}."
+
+
+SHAPE_WHYS: Final[Mapping[str, Mapping[str, str]]] = {
+    "broadcast": {
+        "rank": "The result has as many dimensions as the operand with the most.",
+        "order": "Sizes keep their column when shapes are aligned from the right.",
+        "size": "In each column the larger size stays; the other one is 1 or missing.",
+    },
+    "product": {
+        "rank": "Only the summed dimension goes, once from each side.",
+        "order": "Rows come from the left operand, columns from the right one.",
+        "size": "The summed size is not in the result; all others are.",
+    },
+    "window": {
+        "rank": "A window keeps the number of dimensions.",
+        "order": "Batch, then channels, then the window's dimensions.",
+        "size": "A window of k fits (n + 2·padding - k) // stride + 1 times.",
+    },
+    "reduction": {
+        "rank": "Each reduced dimension goes; with keepdim=True it stays as 1.",
+        "order": "The other dimensions keep their order.",
+        "size": "What is reduced is gone; the other sizes stay.",
+    },
+    "join": {
+        "rank": "cat keeps the number of dimensions; stack adds one.",
+        "order": "The inputs are joined in the dimension that dim names.",
+        "size": "cat adds up the sizes in dim; stack counts the inputs there.",
+    },
+    "pick": {
+        "rank": "The index's dimensions stand where the indexed ones were.",
+        "order": "What is not indexed keeps its order.",
+        "size": "The index's shape says how many are taken.",
+    },
+    "memory": {
+        "rank": "Each None adds a dimension, each number takes one away.",
+        "order": "The other dimensions keep their order.",
+        "size": "A view has as many elements as its sizes multiply to.",
+    },
+}
+"""What is said after a wrong shape, by the kind of picture and of mistake."""
+
+
+def ask_view(line: Line, drawing: Drawing) -> Question | None:
+    """Ask which number a view has at an index, or whether it is a view at all."""
+    given, made = drawing.inputs[0], drawing.output
+    name = line.names.get(given.tensor_id, "its input")
+    target, function = line.target or "the result", drawing.group.function
+    is_copy = given.storage_id != made.storage_id
+    if function in COPIES and is_copy:
+        why = (
+            "Its elements, row by row, have no strides in that memory: they are copied."
+        )
+        return Question(
+            "choice",
+            f"Is {target} a view of {name}, or a copy?",
+            "a copy",
+            {"other": why},
+            ("a view", "a copy"),
+            why,
+        )
+    if not 1 < given.numel <= MOST_NUMBERS or 0 in made.shape:
+        return ask_shape(line, drawing)
+    index, number = choose_element(given, made)
+    as_rows = to_number(index, made.shape)
+    ones = [[n for n in t.shape if n > 1] for t in (given, made)]
+    if number == as_rows and ones[0] == ones[1]:
+        return ask_shape(line, drawing)
+    crossed = to_number(index[::-1], made.shape[::-1])
+    at = ", ".join(map(str, index))
+    whys = {"other": f"{target}[{at}] is number {number} of {name}."}
+    if number != as_rows:
+        whys[str(as_rows)] = "That is the order row by row; the strides are others."
+    elif crossed != number:
+        whys[str(crossed)] = "That is a transpose; a view keeps the order row by row."
+    text = f"Let {name} count 0, 1, 2, … row by row. Which number is {target}[{at}]?"
+    return Question("number", text, number, whys, right=whys["other"])
+
+
+def to_number(index: Sequence[int], shape: Shape) -> int:
+    """Return the number of an element, row by row."""
+    number = 0
+    for i, size in zip(index, shape, strict=True):
+        number = number * size + i
+    return number
+
+
+def choose_element(given: TensorMetadata, made: TensorMetadata) -> tuple[Shape, int]:
+    """Return an index of a view, and the number there, which counts the input.
+
+    An index at which reading row by row gives another number, if there is one.
+    """
+    numbers: dict[int, int] = {}
+    for n, index in enumerate(product(*map(range, given.shape))):
+        numbers.setdefault(to_address(index, given), n)
+    small = product(*(range(min(size, 2)) for size in made.shape))
+    found: tuple[Shape, int] | None = None
+    for index in sorted(small, key=lambda i: (sum(i), *(-n for n in i))):
+        is_order = made.storage_id != given.storage_id
+        rows = to_number(index, made.shape)
+        number = rows if is_order else numbers.get(to_address(index, made), rows)
+        if sum(index) and (found is None or number != rows):
+            found = (index, number)
+            if number != rows:
+                return found
+    return found or ((0,) * len(made.shape), 0)
+
+
+def to_address(index: Sequence[int], tensor: TensorMetadata) -> int:
+    """Return where an element lies in memory, counted in elements."""
+    steps = zip(index, tensor.stride or (), strict=True)
+    return (tensor.storage_offset or 0) + sum(i * step for i, step in steps)
+
+
+def ask_line(line: Line, drawing: Drawing) -> Question | None:
+    """Ask along which dimension a softmax adds up to one."""
+    reach = drawing.picture.reaches[0]
+    if "softmax" not in drawing.group.function.lower() or -1 not in reach:
+        return None
+    dim, target = reach.index(-1), line.target or "the result"
+    size = drawing.output.shape[dim]
+    right = f"Dimension {dim}, of size {size}: each line along it is one distribution."
+    return Question(
+        "number",
+        f"Along which dimension of {target} do the elements add up to 1? Count from 0.",
+        dim,
+        {"other": right},
+        right=right,
+    )
+
+
+def ask_time(line: Line, drawing: Drawing) -> Question | None:
+    """Ask which dimension of a recurrent layer's input is time."""
+    time = find_time(drawing.group)
+    name = line.names.get(drawing.inputs[0].tensor_id, "its input")
+    order = "(batch, time, features)" if time else "(time, batch, features)"
+    why = f"Its batch_first is {bool(time)}: the input is {order}."
+    text = f"Which dimension of {name} is time? Count from 0."
+    return Question("number", text, time, {"other": why}, right=why)
+
+
+def ask_terms(line: Line, drawing: Drawing) -> Question | None:
+    """Ask how many terms a loss has; a broadcast makes more than there are targets."""
+    n = prod(drawing.output.shape)
+    shapes = " and ".join(format_shape(t.shape) for t in drawing.inputs)
+    right = (
+        f"{shapes} are broadcast to {format_shape(drawing.output.shape)}: {n} terms."
+    )
+    targets = {str(t.numel): f"So many were meant. {right}" for t in drawing.inputs}
+    targets.pop(str(n), None)
+    text = f"Of how many terms is {line.target or 'this loss'} the mean?"
+    return Question("number", text, n, {"other": right} | targets, right=right)
+
+
+def ask_scores(_: Line, drawing: Drawing) -> Question | None:
+    """Ask how many scores a query has."""
+    key = drawing.inputs[1]
+    n = key.shape[-2]
+    right = f"One for each key: the key's dimension -2 is {n}."
+    text = "How many scores does the softmax of one query have?"
+    return Question("number", text, n, {"other": right}, right=right)
+
+
+Ask: TypeAlias = Callable[[Line, Drawing], Question | None]
+QUESTIONS: Final[Mapping[str, Ask]] = {
+    "memory": ask_view,
+    "order": ask_view,
+    "line": ask_line,
+    "recurrent": ask_time,
+    "loss": ask_terms,
+    "attention": ask_scores,
+}
+"""The question of each kind of picture; all others ask for the shape."""
+
+
+def write_lesson(lesson: Lesson) -> dict[str, Any]:
+    """Return a lesson as JSON, which ``static/lesson.js`` reads."""
+
+    def write_tensor(drawn: tuple[str, TensorMetadata]) -> dict[str, Any]:
+        name, tensor = drawn
+        geometry = {
+            "shape": tensor.shape,
+            "stride": tensor.stride,
+            "offset": tensor.storage_offset or 0,
+        }
+        return {"name": name, "geometry": geometry}
+
+    return {
+        "failure": lesson.failure,
+        "steps": [
+            {
+                "line": step.line,
+                "code": step.code,
+                "given": step.given,
+                "question": step.question._asdict(),
+                "call": {
+                    "picture": step.picture._asdict(),
+                    "inputs": [*map(write_tensor, step.inputs)],
+                    "outputs": [write_tensor(step.output)],
+                },
+            }
+            for step in lesson.steps
+        ],
+    }

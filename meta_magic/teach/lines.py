@@ -1,0 +1,271 @@
+"""Which calls each statement of the reader's own code made, and how it names operands.
+
+A trace knows the span of source that made each operator. Names follow from it: what
+``x = a + b`` makes is ``x``, and the inputs of ``a + b`` are ``a`` and ``b``, also
+where they are arguments of a function. Read :func:`read_lines` first.
+"""
+
+import ast
+import linecache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
+from meta_magic.trace.derived_facts import first_operators
+
+if TYPE_CHECKING:
+    from meta_magic.trace.trace import Trace
+
+Shape: TypeAlias = tuple[int, ...]
+Span: TypeAlias = tuple[int, int, int, int]
+LONGEST: Final = 28
+"""Characters of code that names an operand."""
+MODULES: Final = frozenset({"torch", "F", "nn", "functional", "self", "math"})
+
+
+class Group(NamedTuple):
+    """The operators of one call of a function of torch.
+
+    Attributes:
+        function: The function's last name, such as ``matmul``.
+        node: The expression that called it, if it is known.
+        module: The outermost call of a module that made it at this expression.
+        inputs: The tensors from outside of the group, in order of use.
+    """
+
+    function: str
+    ops: Sequence[OpCall]
+    node: ast.AST | None
+    module: ModuleCall | None
+    inputs: Sequence[TensorMetadata]
+
+    @property
+    def output(self) -> TensorMetadata:
+        """What the function returned, or the first part of it."""
+        return self.ops[-1].outputs[0]
+
+
+@dataclass
+class Line:
+    """A statement as it ran for the first time.
+
+    Attributes:
+        number: Its line of the cell.
+        target: The name that it gives its result; "" without one.
+        shapes: The variables in it that are tensors, with their shapes before it.
+        names: The name or the code of each tensor, by its number.
+    """
+
+    number: int
+    code: str
+    statement: ast.stmt
+    target: str = ""
+    groups: list[Group] = field(default_factory=list)
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+
+
+def read_lines(trace: "Trace") -> list[Line]:
+    """Return the statements of the reader's own code that made operators, in order."""
+    reader = Reader(trace)
+    for first, ops in split_functions(trace):
+        position = first.position
+        if first.phase != "backward" and position and position.file == reader.file:
+            reader.add(ops)
+    reader.end_line()
+    return reader.lines
+
+
+def split_functions(trace: "Trace") -> Iterator[tuple[OpCall, list[OpCall]]]:
+    """Yield the operators of each call of a function."""
+    firsts = first_operators(trace.program)
+    group: list[OpCall] = []
+    for op in trace.ops[: len(firsts)]:  # one that raised has made nothing
+        if group and firsts[op.index] != group[0].index:
+            yield group[0], group
+            group = []
+        group.append(op)
+    if group:
+        yield group[0], group
+
+
+class Scope(NamedTuple):
+    """What a function of the reader's, or the cell, calls its tensors.
+
+    Attributes:
+        names: The name or the code of a tensor, by its number.
+        shapes: The shape of the newest tensor of each name.
+    """
+
+    names: dict[int, str]
+    shapes: dict[str, Shape]
+
+
+class Reader:
+    """Reads the calls of a trace beside the syntax tree of its code."""
+
+    def __init__(self, trace: "Trace") -> None:
+        self.trace = trace
+        self.lines: list[Line] = []
+        self.file = trace.cell.file or next(
+            (op.position.file for op in trace.ops if op.line and op.position), ""
+        )
+        text = trace.source or "".join(linecache.getlines(self.file))
+        self.first = trace.cell.first_line if trace.source else 1
+        self.text = text
+        try:
+            tree: ast.AST = ast.parse(text)
+        except SyntaxError:  # a magic in it
+            tree = ast.Module([], [])
+        self.nodes: dict[Span, ast.AST] = {}
+        self.statements: dict[int, ast.stmt] = {}
+        self.modules = set(MODULES)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.alias):
+                self.modules.add((node.asname or node.name).split(".")[0])
+            if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+                for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                    self.statements[number] = node
+            if isinstance(node, ast.expr):
+                self.nodes.setdefault(span_of(node), node)
+        self.line: Line | None = None
+        self.seen: set[ast.stmt] = set()
+        self.scopes: dict[str, Scope] = {}
+        self.scope = Scope({}, {})
+
+    def add(self, ops: list[OpCall]) -> None:
+        """Add the operators of one call of a function to their line."""
+        position = ops[0].position
+        if position is None:
+            return
+        number = position.line - self.first + 1
+        statement = self.statements.get(number)
+        if statement is None or not ops[-1].outputs:
+            return
+        if self.line is None or self.line.statement is not statement:
+            self.end_line()
+            code = ast.get_source_segment(self.text, statement) or ""
+            self.line = Line(statement.lineno + self.first - 1, code, statement)
+            self.scope = self.scopes.setdefault(position.function, Scope({}, {}))
+            found = [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
+            names = [n.id for n in sorted(found, key=lambda n: n.col_offset)]
+            known = self.scope.shapes
+            self.line.shapes = {n: known[n] for n in names if n in known}
+        columns = (position.column or 0, position.end_column or 0)
+        end = position.end_line - self.first + 1
+        node = self.nodes.get((number, columns[0], end, columns[1]))
+        group = self.make_group(ops, node)
+        self.line.groups.append(group)
+        self.name_operands(group)
+        text = ast.get_source_segment(self.text, node) if node is not None else None
+        if text and ops[0].phase != "init":
+            short = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+            code = " ".join(short.split())
+            self.scope.names.setdefault(group.output.tensor_id, code)
+        self.line.names = self.scope.names.copy()
+
+    def make_group(self, ops: list[OpCall], node: ast.AST | None) -> Group:
+        """Return the group of operators, with the module that was called here."""
+        made = {tensor.tensor_id for op in ops for tensor in op.outputs}
+        inputs = {t.tensor_id: t for op in ops for t in op.inputs}
+        outside = [t for i, t in inputs.items() if i not in made or len(ops) == 1]
+        module, at = None, ops[0].module_call
+        while at is not None:
+            call = self.trace.module_calls[at]
+            if call.position == ops[0].position:
+                module = call
+            at = call.parent
+        function = (ops[0].function or ops[0].op.split(".")[1]).rpartition(".")[2]
+        return Group(function.strip("_"), ops, node, module, outside)
+
+    def name_operands(self, group: Group) -> None:
+        """Give the operands of a call the names by which the code calls them."""
+        given = group.inputs
+        if group.module is not None:
+            given = [tensor for _, tensor in group.module.inputs]
+        for node, tensor in zip(self.list_operands(group), given, strict=False):
+            is_new = tensor.tensor_id not in self.scope.names
+            if isinstance(node, ast.Name) and is_new and self.line is not None:
+                self.bind(node.id, tensor)
+                self.line.shapes.setdefault(node.id, tensor.shape)
+
+    def list_operands(self, group: Group) -> list[ast.expr]:
+        """Return the expressions that are the operands of a call, in order."""
+        node = group.node
+        if isinstance(node, ast.BinOp):
+            return [node.left, node.right]
+        if isinstance(node, ast.Subscript | ast.Attribute):
+            return [node.value]
+        if not isinstance(node, ast.Call):
+            return []
+        operands: list[ast.expr] = []
+        function = node.func
+        if isinstance(function, ast.Attribute) and group.module is None:
+            is_module = ast.unparse(function.value).split(".")[0] in self.modules
+            operands += [] if is_module else [function.value]
+        for argument in node.args:
+            if isinstance(argument, ast.List | ast.Tuple):
+                operands += argument.elts
+            else:
+                operands.append(argument)
+        return operands
+
+    def bind(self, name: str, tensor: TensorMetadata) -> None:
+        """Name a tensor."""
+        self.scope.names[tensor.tensor_id] = name
+        self.scope.shapes[name] = tensor.shape
+
+    def end_line(self) -> None:
+        """Name what the statement made, and keep it if it ran for the first time."""
+        line, self.line = self.line, None
+        if line is None:
+            return
+        statement = line.statement
+        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+        for target in targets:
+            for name, tensor in self.find_results(line, target):
+                self.bind(name, tensor)
+                line.target = line.target or name
+        if statement not in self.seen:
+            self.seen.add(statement)
+            self.lines.append(line)
+
+    def find_results(
+        self, line: Line, target: ast.expr | None
+    ) -> Iterator[tuple[str, TensorMetadata]]:
+        """Yield the names of an assignment with what they are given."""
+        last = line.groups[-1]
+        if last.ops[0].phase == "init":  # a module, whose parameters these are
+            return
+        if isinstance(target, ast.Name):
+            yield target.id, last.output
+        if not isinstance(target, ast.Tuple):
+            return
+        names = [n.id for n in ast.walk(target) if isinstance(n, ast.Name)]
+        value = getattr(line.statement, "value", None)
+        if isinstance(value, ast.Tuple):
+            for name, part in zip(names, value.elts, strict=False):
+                inside = [g for g in line.groups if is_inside(g.node, part)]
+                if inside:
+                    yield name, inside[-1].output
+        else:
+            outputs: Sequence[TensorMetadata] = last.ops[-1].outputs
+            if last.module is not None:
+                outputs = [tensor for _, tensor in last.module.outputs]
+            elif len(outputs) < len(names) and len(last.ops) > 1:
+                outputs = [op.outputs[0] for op in last.ops[-len(names) :]]
+            yield from zip(names, outputs, strict=False)
+
+
+def span_of(node: ast.AST) -> Span:
+    """Return where an expression begins and ends."""
+    return tuple(  # type: ignore[return-value]  # four numbers
+        getattr(node, name, 0)
+        for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")
+    )
+
+
+def is_inside(node: ast.AST | None, whole: ast.AST) -> bool:
+    """Whether an expression is a part of another one, or it."""
+    return node is not None and any(part is node for part in ast.walk(whole))

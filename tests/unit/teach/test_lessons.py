@@ -1,0 +1,156 @@
+"""Lessons: the question of a line, its answer by hand, the names in its picture."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from meta_magic import record
+from meta_magic.teach.lessons import write_lesson
+
+
+@pytest.fixture(scope="module")
+def steps():
+    """The steps of one program by the name that the line assigns."""
+    with warnings.catch_warnings(), record(as_device="cpu") as trace:
+        warnings.simplefilter("ignore")
+        a, b = torch.randn(3), torch.randn(4)
+        x = a[:, None] + b
+        q, k = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
+        scores = q @ k.transpose(-2, -1)
+        pairs = torch.einsum("bqd,bkd->bqk", q, k)
+        m = torch.arange(12).view(3, 4)
+        cut = m.view(4, 3)
+        turned = m.permute(1, 0)
+        flat = m.T.reshape(2, 6)
+        column = m[:, 1]
+        fc = nn.Linear(4, 5)
+        z = fc(q)
+        image = nn.Conv2d(3, 8, 3, stride=2)(torch.randn(1, 3, 9, 9))
+        out, _ = nn.LSTM(4, 6, batch_first=True)(q)
+        late, _ = nn.GRU(4, 6)(q)
+        weights = scores.softmax(-1)
+        gap = functional.smooth_l1_loss(b[:, None], b + 1)
+        mixed = functional.scaled_dot_product_attention(q, k, k)
+        center = x.mean(1, keepdim=True)
+        joined = torch.cat([a, b])
+        same = x + x
+        total = x.sum()
+        for _ in range(3):
+            again = q.flatten(1)
+
+        def multiply(u, w):
+            return u @ w
+
+        product = multiply(torch.randn(2, 7), torch.randn(7, 3))
+    made = (pairs, cut, turned, flat, column, z, image, out, late, weights, gap)
+    assert all(one is not None for one in (*made, mixed, center, joined, same, total))
+    assert (again.ndim, product.shape) == (2, (2, 3))
+    return {step.code.split(" = ")[0]: step for step in trace.teach().steps}
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("x", (3, 4)),
+        ("scores", (2, 3, 5)),
+        ("pairs", (2, 3, 5)),
+        ("m", 4),  # [1, 0] of 3 rows of 4
+        ("cut", 3),  # [1, 0] of 4 rows of 3
+        ("turned", 1),  # [1, 0] is [0, 1] of m
+        ("flat", "a copy"),
+        ("column", 5),  # [1] is [1, 1] of m
+        ("z", (2, 3, 5)),
+        ("image", (1, 8, 4, 4)),  # (9 - 3) // 2 + 1
+        ("out, _", 1),
+        ("late, _", 0),
+        ("weights", 2),
+        ("gap", 16),  # (4, 1) and (4,)
+        ("mixed", 5),
+        ("center", (3, 1)),
+        ("joined", (7,)),
+        ("return u @ w", (2, 3)),
+    ],
+)
+def test_a_line_has_the_question_of_its_kind(steps, line, answer):
+    assert steps[line].question.answer == answer
+
+
+def test_what_changes_no_shape_has_no_question(steps):
+    assert not {"same", "total", "a, b", "fc"} & set(steps)
+
+
+def test_a_line_names_the_variables_that_it_reads_and_no_part_of_the_answer(steps):
+    assert steps["x"].given == (("a", (3,)), ("b", (4,)))
+    assert steps["return u @ w"].given == (("u", (2, 7)), ("w", (7, 3)))
+
+
+def test_a_picture_names_operands_as_the_code_does(steps):
+    assert [name for name, _ in steps["scores"].inputs] == ["q", "k.transpose(-2, -1)"]
+    assert [name for name, _ in steps["z"].inputs] == ["q", "weight", "bias"]
+    assert steps["scores"].output[0] == "scores"
+
+
+def test_a_wrong_number_is_explained_by_the_reading_that_gives_it(steps):
+    # Row by row, [1, 0] of (4, 3) is 3; transposed it is 1.
+    assert "row by row" in steps["turned"].question.whys["3"]
+    assert "transpose" in steps["cut"].question.whys["1"]
+
+
+def test_a_loop_is_one_step(steps):
+    assert "again" in steps
+
+
+def test_a_cell_without_tensors_has_an_empty_lesson():
+    with record() as trace:
+        pass
+    lesson = trace.teach()
+    assert lesson.steps == ()
+    assert "no line" in str(lesson)
+    assert "no line" in lesson._repr_html_()
+
+
+def test_a_failed_cell_has_its_steps_and_the_explanation():
+    with pytest.raises(RuntimeError), record(as_device="cpu") as trace:
+        x = torch.ones(2, 3).sum(0)
+        x @ torch.ones(2)
+    lesson = trace.teach()
+    assert len(lesson.steps) == 1
+    assert "line" in lesson.failure
+
+
+def test_a_long_cell_has_forty_steps(tmp_path):
+    lines = [f"x{i} = torch.ones({i + 2}, 3).sum(0)" for i in range(50)]
+    code = compile("\n".join(lines), str(tmp_path / "cell.py"), "exec")
+    (tmp_path / "cell.py").write_text("\n".join(lines), "utf-8")
+    with record(as_device="cpu") as trace:
+        exec(code, {"torch": torch})
+    assert len(trace.teach().steps) <= 40
+
+
+def test_a_saved_lesson_of_ten_steps_is_small():
+    with record(as_device="cpu") as trace:
+        x = torch.ones(4, 8)
+        x1 = x.T
+        x2 = x1.reshape(2, 16)
+        x3 = x2.sum(0)
+        x4 = x3[:, None] * x3
+        x5 = x4.softmax(0)
+        x6 = x5 @ x4
+        x7 = torch.cat([x6, x5])
+        x8 = x7[:, ::2]
+        x9 = x8.mean(1, keepdim=True)
+        x10 = x9 + x8
+    assert x10.shape == (32, 8)
+    assert len(trace.teach().steps) == 10
+    assert len(trace.teach()._repr_html_().encode()) < 60_000
+
+
+def test_the_payload_has_plain_values(steps):
+    with record(as_device="cpu") as trace:
+        torch.ones(2, 3).T.contiguous()
+    (step,) = write_lesson(trace.teach())["steps"]
+    assert step["question"]["answer"] == "a copy"
+    assert step["call"]["picture"]["kind"] == "order"
