@@ -46,9 +46,9 @@ def details_payload(trace: "Trace") -> dict[str, Any]:
 
 
 def write_settings(settings: tuple[str, ModuleClass | None]) -> list[str]:
-    """Return settings in full, and in short for tables and boxes."""
+    """Return settings in full, and in short the sizes and the others."""
     text, definition = settings
-    return [text, shorten_settings(text, definition)]
+    return [text, *shorten_settings(text, definition)]
 
 
 def write_class(found: ModuleClass | None) -> dict[str, Any]:
@@ -84,26 +84,76 @@ def find_inputs(arguments: Iterable[tuple[str, Argument]]) -> Iterator[tuple[int
 NOTHING: Final = frozenset({"False", "None", "0", "0.0", "''"})
 FRACTION: Final = re.compile(r"-?\d*\.?\d*(e-?\d+)?")
 
+SIZES: Final = re.compile(r"\d+|\((\d+(, ?)?)+\)")
+TAKEN: Final = re.compile("in_features|in_channels|in_dim|input_size|nx")
+GIVEN: Final = re.compile("out_features|out_channels|out_dim|hidden_size|nf")
+"""Names of the size that a module takes, and of the one that it gives."""
 
-def shorten_settings(text: str, definition: ModuleClass | None) -> str:
-    """Return the settings of a module that are not its class's defaults.
+ARROW: Final = " \N{RIGHTWARDS ARROW} "
+TIMES: Final = "\N{MULTIPLICATION SIGN}"
 
-    Sizes, counts and flags come first, then fractions. A class without ``extra_repr``
+PAIRS: Final = (
+    (re.compile(r"torch\.nn\.modules\.(conv|rnn)\."), ARROW),
+    (re.compile(r"torch\.nn\.modules\.sparse\."), f" {TIMES} "),
+)
+"""Classes whose first two settings have no names, and what is written between them."""
+
+OF_WINDOWS: Final = ("stride", "padding", "dilation", "groups")
+
+
+def shorten_settings(text: str, definition: ModuleClass | None) -> tuple[str, str]:
+    """Return sizes, such as ``768 -> 2304``, and what is not the class's default.
+
+    Counts and flags come first, then fractions. A class without ``extra_repr``
     has its attributes as settings; those that are false, zero or None are left out.
     """
     if definition is None:
-        return " ".join(text.split())
+        return "", " ".join(text.split())
     defaults = dict(reversed(definition.defaults))
     omitted = frozenset[str]() if definition.has_extra_repr else NOTHING
-    early: list[str] = []
-    late: list[str] = []
+    early: list[tuple[str, str]] = []
+    late: list[tuple[str, str]] = []
     for part in split_settings(text):
         name, _, value = part.rpartition("=")
         if name and (value in omitted or is_default(value, defaults.get(name))):
             continue
         is_fraction = name and not value.isdecimal() and FRACTION.fullmatch(value)
-        (late if is_fraction else early).append(part.removesuffix("=True"))
-    return ", ".join([*early, *late])
+        (late if is_fraction else early).append((name, value) if name else ("", part))
+    sizes = take_sizes(early, definition)
+    others = [write_setting(*part, definition.name) for part in early + late]
+    return sizes, ", ".join(others)
+
+
+def take_sizes(parts: list[tuple[str, str]], definition: ModuleClass) -> str:
+    """Remove the sizes of a module from its settings, and return them as one text."""
+    ends = [
+        next((p for p in parts if named.fullmatch(p[0]) and p[1].isdecimal()), None)
+        for named in (TAKEN, GIVEN)
+    ]
+    if None not in ends:
+        parts[:] = [part for part in parts if part not in ends]
+        return ARROW.join(part[1] for part in ends if part)
+    sizes = [value for name, value in parts if not name and SIZES.fullmatch(value)]
+    parts[:] = [part for part in parts if part[0] or part[1] not in sizes]
+    between = (sign for path, sign in PAIRS if path.match(definition.path))
+    return next(between, ", ").join(map(write_size, sizes))
+
+
+def write_size(value: str) -> str:
+    """Return ``(7, 7)`` with a sign between its numbers."""
+    return TIMES.join(re.findall(r"\d+", value))
+
+
+def write_setting(name: str, value: str, class_name: str) -> str:
+    """Return a setting as tables and boxes have it; of a window as figures have it."""
+    if name == "kernel_size" and SIZES.fullmatch(value):
+        n_dims = int(class_name[-2]) if re.search(r"[23]d$", class_name) else 1
+        size = write_size(", ".join([value] * n_dims) if value.isdecimal() else value)
+        return size if TIMES in size else f"kernel {size}"
+    if name in OF_WINDOWS and SIZES.fullmatch(value):
+        sizes = re.findall(r"\d+", value)
+        return f"{name} {TIMES.join(sizes if len(set(sizes)) > 1 else sizes[:1])}"
+    return name if value == "True" else f"{name}={value}" if name else value
 
 
 def is_default(value: str, default: str | None) -> bool:

@@ -12,7 +12,8 @@ from meta_magic import record
 pytestmark = pytest.mark.browser
 
 VIEWS = ("Modules", "Flow", "Operators", "Source", "Charts")
-RNN = "8, 4, num_layers=2, bidirectional, dropout=0.5"
+ARROW = "\N{RIGHTWARDS ARROW}"
+RNN = f"LSTM 8 {ARROW} 4, num_layers=2, bidirectional, dropout=0.5"
 
 
 @dataclass
@@ -69,15 +70,31 @@ def show(page, view):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),
-    [("Net", "n_kv_heads=2, dim=8"), ("Attention", "n_groups=4"), ("LSTM", RNN)],
+    "settings", ["Net n_kv_heads=2, dim=8", "Attention n_groups=4", RNN]
 )
-def test_modules_show_what_they_are_set_to(serve, trace, expect, name, settings):
+def test_modules_show_what_they_are_set_to(serve, trace, expect, settings):
     page = serve(trace, settings={})
-    row = page.get_by_role("row").filter(has=page.get_by_text(name, exact=True))
-    cell = row.get_by_role("gridcell", name=settings, exact=True)
+    cell = page.get_by_role("gridcell", name=settings, exact=True)
     expect(cell).to_be_in_viewport()
     expect(cell).to_have_attribute("title", settings)
+
+
+@pytest.mark.parametrize("width", [480, 700, 1000])
+def test_what_people_look_for_is_in_sight(serve, page, trace, expect, width):
+    page.set_viewport_size({"width": width, "height": 700})
+    serve(trace, settings={})
+    row = page.get_by_role("row").filter(has_text="rnn")
+    for i, text in enumerate(["rnn", RNN, "(3, 8) f32, (4, 4) f32, (4, 4) f32", "896"]):
+        expect(row.get_by_role("gridcell").nth(i)).to_have_text(text)
+    time = page.get_by_role("columnheader", name="time")
+    expect(time).to_be_in_viewport(ratio=1)
+    row.click()
+    table, details = (
+        one.bounding_box()
+        for one in (page.get_by_role("treegrid"), page.locator(".mm-details"))
+    )
+    is_over = details["x"] < table["x"] + table["width"]
+    assert is_over == (width < 920)
 
 
 @pytest.mark.parametrize("width", [700, 1000, 1440])
@@ -101,9 +118,8 @@ def test_boxes_and_frames_of_the_flow_show_what_modules_are_set_to(
     frame = flow.get_by_role("treeitem", name="Net")
     expect(frame.get_by_text("n_kv_heads=2, dim=8", exact=True)).to_be_visible()
     box = flow.get_by_role("treeitem", name="out: Linear")
-    whole = "in_features=2, out_features=8, bias=False"
-    expect(box.locator("text", has_text=whole[:13])).to_be_visible()
-    assert whole in box.locator("title").text_content()
+    expect(box.locator("text", has_text=f"Linear 2 {ARROW} 8")).to_be_visible()
+    assert f"2 {ARROW} 8, bias=False" in box.locator("title").text_content()
 
 
 def test_a_list_that_was_not_called_says_what_it_holds(serve, trace, expect):

@@ -1,5 +1,7 @@
 """The gestures of the flow: colours, folds, directions, what is brought into view."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -61,8 +63,8 @@ def test_boxes_are_coloured_by_what_they_take(flow, expect):
     expect(scale).to_be_hidden()
     colours = flow.get_by_label("Colours by")
     assert colours.locator("option").all_inner_texts() == [
-        *("no colours", "FLOPs", "time", "bytes of new tensors", "memory kept"),
-        "bytes of parameters",
+        *("by kind", "FLOPs", "time", "bytes of new tensors", "memory kept"),
+        *("bytes of parameters", "no colours"),
     ]
     colours.select_option("FLOPs")
     # 12 layers of 2 x 3 x 8 x 8 in a run, one of 2 x 3 x 8 x 64.
@@ -77,6 +79,29 @@ def test_boxes_are_coloured_by_what_they_take(flow, expect):
     colours.select_option("no colours")
     expect(scale).to_be_hidden()
     expect(flow.locator(".mm-heated")).to_have_count(0)
+
+
+def test_boxes_have_the_hue_of_their_kind(flow, expect):
+    legend = flow.get_by_role("group", name="Legend")
+    expect(legend.get_by_role("button")).to_have_text(
+        ["input, output", "linear", "activation", "reshape"]
+    )
+    linear = find(flow, "24: Linear")
+    expect(linear).to_have_class(re.compile("mm-family-linear"))
+    flow.get_by_label("Colours by").select_option("no colours")
+    expect(linear).not_to_have_class(re.compile("mm-family"))
+    expect(legend).to_be_hidden()
+
+
+def test_the_legend_filters(flow, expect):
+    run, last = find(flow, f"12 {TIMES} (Linear, ReLU)"), find(flow, "24: Linear")
+    chip = flow.get_by_role("button", name="activation")
+    chip.click()
+    expect(chip).to_have_attribute("aria-pressed", "true")
+    expect(last).to_have_class(re.compile("mm-off"))
+    expect(run).not_to_have_class(re.compile("mm-off"))  # it holds some
+    chip.click()
+    expect(flow.locator(".mm-off")).to_have_count(0)
 
 
 def test_colours_are_chosen_by_keyboard(flow, expect):
@@ -95,6 +120,7 @@ def test_the_flow_goes_from_left_to_right_where_that_is_chosen(flow):
     (left, top), (right, bottom) = find_middles()
     assert abs(left - right) < 5
     assert bottom > top + 20
+    flow.get_by_label("More", exact=True).click()
     flow.get_by_label("Direction").select_option("left to right")
     (left, top), (right, bottom) = find_middles()
     assert right > left + 50
@@ -189,7 +215,7 @@ def open_nested(serve):
 
 
 def test_skips_that_nest_are_drawn_as_a_u(open_nested):
-    flow = open_nested(4)
+    flow = open_nested(4, height=560)
     downs, ups = (
         [find(flow, f"{name}.{name[0]}{i}: Block").bounding_box() for i in range(4)]
         for name in ("down", "up")

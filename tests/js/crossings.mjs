@@ -6,7 +6,7 @@ import { decode } from "../../meta_magic/view/static/data.js";
 import { Boxes } from "../../meta_magic/view/static/flow/boxes.js";
 import { arrange } from "../../meta_magic/view/static/flow/layout.js";
 import { count_levels, open_levels } from "../../meta_magic/view/static/flow/levels.js";
-import { SMALL_LETTER } from "../../meta_magic/view/static/flow/routes.js";
+import { measure_text } from "../../meta_magic/view/static/flow/letters.js";
 import { choose_phase, follow_values } from "../../meta_magic/view/static/flow/values.js";
 
 const STEP = 2; // pixels between the points of a wire that are looked at
@@ -51,7 +51,7 @@ const is_over = (a, b) => a.x < b.x + b.w - 1 && b.x < a.x + a.w - 1
 /** What is crossed and overlaps in a box, and in the open ones in it, each as a text. */
 export function find_crossings({ nodes, wires }) {
   const labels = wires.filter(({ label }) => label).map(({ label, label_x, label_y }) => {
-    const w = label.length * SMALL_LETTER;
+    const w = measure_text(label);
     return { text: `label ${label}`, x: label_x - w / 2, y: label_y - LETTERS / 2, w, h: LETTERS };
   });
   const boxes = [...labels, ...nodes];

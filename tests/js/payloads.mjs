@@ -12,8 +12,8 @@ const COLUMNS = {
     "time", "alive", "views", "writes", "position", "evaluation", "kernel", "assumed", "raised",
   ),
   modules: name_columns(
-    "name", "class", "settings", "parameters", "bytes", "FLOPs", "share", "time", "activations",
-    "place", "input", "output", "marks",
+    "name", "class", "output", "parameters", "time", "bytes", "FLOPs", "share", "activations",
+    "place", "input", "marks",
   ),
 };
 

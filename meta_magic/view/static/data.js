@@ -208,9 +208,9 @@ export class TraceView {
     }
   }
 
-  /** The settings of a module, in full and in short. @param {number} module */
+  /** The settings of a module: in full, and in short its sizes and the others. @param {number} module */
   settings(module) {
-    return this.details.settings[this.details.settings_of[module]] ?? ["", ""];
+    return this.details.settings[this.details.settings_of[module]] ?? ["", "", ""];
   }
 
   /** The signature of an operator. @param {number} op */

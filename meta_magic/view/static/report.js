@@ -166,7 +166,7 @@ function make_parts(trace, selection, settings, live, redraw) {
   const details = mount_details({ trace, lineage, whys, make_values: live.make_values }, selection);
   return { show_line, whys, views: [
     make("div", { class: "mm-top" }, make_tab_bar(tabs, show),
-      redraw && trace.has_names && make_switch(() => redraw(tabs.findIndex((tab) => tab.tabIndex === 0))),
+      ...redraw && trace.has_names ? [make_switch(() => redraw(tabs.findIndex((tab) => tab.tabIndex === 0)))] : [],
       details.toggle),
     make("div", { class: "mm-parts" }, views, details.element),
   ] };

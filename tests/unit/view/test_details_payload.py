@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
-from meta_magic.view.details_payload import shorten_settings
+from meta_magic.view.details_payload import ARROW, TIMES, shorten_settings
 from meta_magic.view.payload import build_payload
 
 
@@ -21,8 +21,8 @@ def build(make):
 def test_alike_modules_share_their_settings_and_class():
     _, payload = build(lambda: nn.Sequential(*(nn.Linear(4, 4) for _ in range(50))))
     details = payload["details"]
-    brief = "in_features=4, out_features=4"
-    assert details["settings"] == [["", ""], [nn.Linear(4, 4).extra_repr(), brief]]
+    short = [f"4{ARROW}4", ""]
+    assert details["settings"] == [["", "", ""], [nn.Linear(4, 4).extra_repr(), *short]]
     assert details["settings_of"] == [0] + [1] * 50
     docs = [row["docs"] for row in details["definitions"]]
     pages = "https://docs.pytorch.org/docs/stable/generated"
@@ -99,17 +99,21 @@ def shorten(make):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: nn.BatchNorm2d(8), "8"),
-        (lambda: nn.LayerNorm((4, 8)), "(4, 8)"),
-        (lambda: nn.Linear(2, 3), "in_features=2, out_features=3"),
+        (lambda: nn.BatchNorm2d(8), ("8", "")),
+        (lambda: nn.LayerNorm((4, 8)), (f"4{TIMES}8", "")),
+        (lambda: nn.GroupNorm(2, 8), ("2, 8", "")),
+        (lambda: nn.Linear(2, 3), (f"2{ARROW}3", "")),
+        (lambda: nn.Linear(2, 3, bias=False), (f"2{ARROW}3", "bias=False")),
+        (lambda: nn.Embedding(9, 4), (f"9 {TIMES} 4", "")),
+        (lambda: nn.Conv2d(3, 4, 3), (f"3{ARROW}4", f"3{TIMES}3")),
         (
-            lambda: nn.Linear(2, 3, bias=False),
-            "in_features=2, out_features=3, bias=False",
+            lambda: nn.Conv2d(3, 4, (3, 5), 2, (1, 2)),
+            (f"3{ARROW}4", f"3{TIMES}5, stride 2, padding 1{TIMES}2"),
         ),
-        (lambda: nn.Conv2d(3, 4, 3), "3, 4, kernel_size=(3, 3)"),
-        (lambda: nn.Conv2d(3, 4, 3, 2), "3, 4, kernel_size=(3, 3), stride=(2, 2)"),
-        (nn.Dropout, ""),
-        (lambda: nn.ReLU(inplace=True), "inplace"),
+        (lambda: nn.MaxPool2d(3, 2), ("", f"3{TIMES}3, stride 2")),
+        (lambda: nn.AvgPool1d(3, 2), ("", "kernel 3, stride 2")),
+        (nn.Dropout, ("", "")),
+        (lambda: nn.ReLU(inplace=True), ("", "inplace")),
     ],
 )
 def test_what_all_modules_of_a_class_have_by_default_is_left_out(make, text):
@@ -117,30 +121,31 @@ def test_what_all_modules_of_a_class_have_by_default_is_left_out(make, text):
 
 
 def test_the_defaults_of_a_base_are_known():
-    assert shorten(lambda: nn.LSTM(3, 4)) == "3, 4"
+    assert shorten(lambda: nn.LSTM(3, 4)) == (f"3{ARROW}4", "")
 
 
 def test_sizes_and_what_is_on_come_before_fractions():
     text = shorten(
         lambda: nn.LSTM(3, 4, 2, dropout=0.5, bidirectional=True, bias=False)
     )
-    assert text == "3, 4, num_layers=2, bias=False, bidirectional, dropout=0.5"
+    others = "num_layers=2, bias=False, bidirectional, dropout=0.5"
+    assert text == (f"3{ARROW}4", others)
 
 
 def test_of_plain_attributes_what_is_off_is_left_out():
-    assert shorten(lambda: Attention(64)) == "dim=64"
+    assert shorten(lambda: Attention(64)) == ("", "dim=64")
     text = shorten(lambda: Attention(64, n_heads=4, dropout=0.1, is_causal=True))
-    assert text == "n_heads=4, dim=64, is_causal, dropout=0.1"
+    assert text == ("", "n_heads=4, dim=64, is_causal, dropout=0.1")
 
 
 def test_what_a_class_says_is_kept_in_one_line():
-    assert shorten(Named) == "mode='a, b', window=(1, 2) is_odd=False"
+    assert shorten(Named) == ("", "mode='a, b', window=(1, 2) is_odd=False")
 
 
 @pytest.mark.parametrize("text", ["", "a, b", "f(a, b", "x=1)], y", "=", "é=[1, 2]"])
 def test_what_makes_no_sense_is_not_lost(text):
-    assert shorten_settings(text, nothing_known()) == text
+    assert shorten_settings(text, nothing_known()) == ("", text)
 
 
 def test_the_settings_of_a_module_that_was_not_looked_at_stay_as_they_are():
-    assert shorten_settings("a=1,\n  b=True", None) == "a=1, b=True"
+    assert shorten_settings("a=1,\n  b=True", None) == ("", "a=1, b=True")

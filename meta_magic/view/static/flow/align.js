@@ -19,6 +19,22 @@ export function align(layers) {
     for (const layer of layers.toReversed()) visit(layer, ({ down }) => down);
   }
   for (const layer of layers) settle(layer, ({ up, down }) => [...up, ...down]);
+  for (const layer of layers) for (const node of layer) if (!node.kind && node.up[0].kind) straighten(node, layers);
+}
+
+/** Lead a wire straight through layers, as far out as it is in one of them, if there is room. */
+function straighten(first, layers) {
+  const passing = [first];
+  while (!passing.at(-1).down[0].kind) passing.push(passing.at(-1).down[0]);
+  const has_room = (x) => passing.every((node) => {
+    const layer = layers[node.layer];
+    const at = layer.indexOf(node);
+    return [layer[at - 1], layer[at + 1]].every((other, side) => !other
+      || (other.x - x) * (side ? 1 : -1) >= (other.room + node.room) / 2 + (other.kind ? APART : 6));
+  });
+  const xs = passing.map(({ x }) => x);
+  const x = [Math.min(...xs), Math.max(...xs)].find(has_room);
+  if (x !== undefined) for (const node of passing) node.x = x;
 }
 
 /**

@@ -1,4 +1,4 @@
-// The bar above the flow: phase, search, zoom, export, legend.
+// The bar above the flow: phase, steps, levels, search, colours, and a menu of what is rare.
 
 import { PHASES } from "../data.js";
 import { make_device_select } from "../devices.js";
@@ -6,7 +6,6 @@ import { make } from "../dom.js";
 import { save_picture } from "./export.js";
 import { list_measures } from "./heat.js";
 import { search_flow } from "./search.js";
-import { FLOW_LEGEND } from "./shapes.js";
 import { list_phases } from "./values.js";
 
 const DIRECTIONS = { down: "top to bottom", across: "left to right" };
@@ -16,10 +15,10 @@ const OF_BOXES = "Of closed boxes and operators; a folded run has the sum of its
 const make_button = (text, title, onclick) =>
   make("button", { type: "button", title, "aria-label": title, onclick }, text);
 
-/** Show the view of a bar in full screen, or end that. @param {HTMLElement} bar */
-function toggle_full_screen(bar) {
+/** Show a view in full screen, or end that. @param {HTMLElement} view */
+function toggle_full_screen(view) {
   if (document.fullscreenElement) document.exitFullscreen();
-  else bar.parentElement.requestFullscreen();
+  else view.requestFullscreen();
 }
 
 /** The choice of the steps: calls of functions, or operators. @param {import("./flow.js").Flow} flow */
@@ -55,17 +54,23 @@ function make_scale() {
   };
 }
 
-/** The buttons for zoom, full screen and export. @param {import("./flow.js").Flow} flow */
-const make_views = (flow, save, get_bar) => [
-  make("span", { class: "mm-flow-steps" }, "zoom ",
-    make_button("−", "Zoom out", () => flow.viewport.zoom_by(0.8)),
-    make_button("+", "Zoom in", () => flow.viewport.zoom_by(1.25)),
-    make_button("fit", "Fit all into view (0)", () => flow.viewport.fit())),
+/** The buttons for zoom and full screen, in a corner of the flow. @param {import("./flow.js").Flow} flow */
+export const make_views = (flow) => make("div", { class: "mm-flow-zoom", role: "group", "aria-label": "Zoom" },
+  make_button("−", "Zoom out", () => flow.viewport.zoom_by(0.8)),
+  make_button("+", "Zoom in", () => flow.viewport.zoom_by(1.25)),
+  make_button("fit", "Fit all into view (0)", () => flow.viewport.fit()),
   ...document.fullscreenEnabled // not in the frames of some notebooks
-    ? [make_button("full", "Full screen", () => toggle_full_screen(get_bar()))] : [],
-  make_button("SVG", "Save as SVG", () => save(false)),
-  make_button("PNG", "Save as PNG", () => save(true)),
-];
+    ? [make_button("full", "Full screen", () => toggle_full_screen(flow.bar.element.parentElement))] : []);
+
+/** A menu; it closes where the focus goes elsewhere. @param {(Node | string)[]} parts */
+function make_menu(parts) {
+  const menu = make("details", {
+    class: "mm-flow-menu",
+    onfocusout: ({ relatedTarget }) => { if (!menu.contains(relatedTarget)) menu.open = false; },
+    onkeydown: ({ key }) => { if (key === "Escape") menu.open = false; },
+  }, make("summary", { "aria-label": "More", title: "direction, parameters, export" }, "⋯"), make("div", {}, ...parts));
+  return menu;
+}
 
 /**
  * Make the bar.
@@ -84,7 +89,7 @@ export function make_bar(flow, has_parameters) {
   });
   const [parameters, columns] = [make_choice(has_parameters), make_choice(true)];
   const direction = make_select("Direction", DIRECTIONS, () => direct(flow));
-  const measures = { "": "no colours", ...Object.fromEntries(list_measures(flow.values, flow.times)) };
+  const measures = { kind: "by kind", ...Object.fromEntries(list_measures(flow.values, flow.times)), "": "no colours" };
   const [heat, scale] = [make_select("Colours by", measures, () => flow.choose()), make_scale()];
   const device = make_device_select(flow.times);
   const level = make("output", { "aria-label": "Open levels" });
@@ -101,12 +106,11 @@ export function make_bar(flow, has_parameters) {
       type: "search", placeholder: "Search", "aria-label": "Search in the flow",
       onkeydown: (event) => search_flow(flow, event),
     }),
-    make("label", {}, parameters, " parameters and constants"),
-    direction,
-    make("label", { title: "Lay long boxes out in columns; from left to right, in rows" }, columns, " columns"),
-    heat, scale.element, device, ...make_views(flow, save, () => element),
-    ...Object.entries(FLOW_LEGEND).map(([kind, text]) =>
-      make("span", { class: `mm-flow-key mm-key-${kind}` }, text)),
-    status);
+    heat, scale.element, device,
+    make_menu([direction,
+      make("label", {}, parameters, " parameters and constants"),
+      make("label", { title: "Lay long boxes out in columns; from left to right, in rows" }, columns, " columns"),
+      make("span", {}, "save as ", make_button("SVG", "Save as SVG", () => save(false)), " ",
+        make_button("PNG", "Save as PNG", () => save(true)))]));
   return { element, phases, steps, parameters, columns, direction, heat, scale, device, status, show_level };
 }

@@ -8,7 +8,7 @@ import { find_repeated } from "./patterns.js";
 import { Folder } from "./steps.js";
 import { BACKWARD_PHASE, FORWARD_PHASE, OTHER_PHASE } from "./values.js";
 
-const SETTINGS_CELLS = 38; // letters for which a box is widened, from left to right
+const MORE_CELLS = 22; // letters of settings below a name
 
 /**
  * @typedef {import("./items.js").Item} Item
@@ -25,7 +25,8 @@ export class Boxes {
   is_wide = true;
   /** Layers go from left to right. */
   is_across = false;
-  /** The colours of boxes. @type {import("./heat.js").Heat | null} */ heat = null;
+  /** The colours of boxes by a quantity, else by family. @type {import("./heat.js").Heat | null} */ heat = null;
+  has_families = true;
   /** Of operators, by their number; those of other phases have none. @type {Item[]} */
   items = [];
   root = make_item("all");
@@ -237,24 +238,24 @@ export class Boxes {
     return [...found].map((index) => this.trace.modules[index]);
   }
 
-  /** The facts about a box; of one module also its settings. @param {Item} box */
+  /**
+   * The facts about a box; of one module also its sizes, and what else it was given.
+   * @param {Item} box
+   */
   read_facts(box) {
     const inside = this.#list_modules(box);
     const n_params = inside.reduce((sum, module) => sum + module.n_params, 0);
-    const params = n_params ? `${format_count(n_params)} params · ` : "";
+    const [, sizes, more] = inside.length === 1 ? this.trace.settings(inside[0].index) : ["", "", ""];
     return {
-      facts: `${params}${format_count(box.n_ops)} op${box.n_ops === 1 ? "" : "s"}`,
-      settings: inside.length === 1 ? this.trace.settings(inside[0].index)[1] : "",
+      sizes, more, params: n_params ? `${format_count(n_params)} params` : "",
+      ops: `${format_count(box.n_ops)} op${box.n_ops === 1 ? "" : "s"}`,
     };
   }
 
-  /**
-   * The text under the name of a closed box. From left to right, where a wide box is no wide
-   * column, it is as long as the settings below it. @param {Item} box
-   */
+  /** The text under the name of a closed box. @param {Item} box */
   describe(box) {
-    const { facts, settings } = this.read_facts(box);
-    return facts.padEnd(this.is_across ? Math.min(settings.length, SETTINGS_CELLS) : 0);
+    const { more, params, ops } = this.read_facts(box);
+    return [cut_parts(more), params || ops].filter(Boolean).join(" · ");
   }
 
   /** The label of a net, at its wire or pill. */
@@ -293,6 +294,12 @@ export class Boxes {
     return walk(this.root).find((item) => item.kind === "module" && is_inside(item.module));
   }
 }
+
+/** As many of the parts between commas as are short together. @param {string} text */
+const cut_parts = (text) => text.split(", ").reduce((kept, part) => {
+  const longer = kept ? `${kept}, ${part}` : part;
+  return longer.length > MORE_CELLS ? kept : longer;
+}, "");
 
 /** The boxes of modules that are next in an item, or the item itself. @param {Item} item */
 const list_boxed = (item) => (item.kind === "module" ? [item] : item.items.flatMap(list_boxed));

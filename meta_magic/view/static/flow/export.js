@@ -6,7 +6,7 @@ import { EDGE } from "./viewport.js";
 const PNG_SIDE = 8000; // pixels
 const EXPORT_STYLES = [
   "fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "paint-order",
-  "font-family", "font-size", "font-weight", "text-anchor",
+  "font-family", "font-size", "font-weight", "font-variant-numeric", "text-anchor",
 ];
 // As browsers compute `color-mix`, which other programs than browsers cannot read.
 const MIXED_COLOR = /color\(srgb ([\d.]+) ([\d.]+) ([\d.]+).*?\)/g;
@@ -24,8 +24,8 @@ function copy_picture(viewport, content) {
   const copy = draw("svg", {
     width, height, viewBox: `-10 -10 ${width} ${height}`, style: `background:${background}`,
   }, content.cloneNode(true));
-  const originals = content.querySelectorAll("rect, path, text");
-  copy.querySelectorAll("rect, path, text").forEach((element, i) => {
+  const originals = content.querySelectorAll("rect, path, text, tspan");
+  copy.querySelectorAll("rect, path, text, tspan").forEach((element, i) => {
     const style = getComputedStyle(originals[i]);
     const styles = EXPORT_STYLES.map((name) =>
       `${name}:${style.getPropertyValue(name).replace(MIXED_COLOR, to_rgb)}`);

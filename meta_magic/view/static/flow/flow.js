@@ -2,12 +2,14 @@
 // it, and handle mouse and keys.
 
 import { draw, fill, make, make_id } from "../dom.js";
-import { make_bar } from "./bar.js";
+import { make_bar, make_views } from "./bar.js";
 import { Boxes } from "./boxes.js";
 import { Crumbs, list_frames } from "./crumbs.js";
+import { find_family } from "./families.js";
 import { make_heat } from "./heat.js";
 import { walk } from "./items.js";
 import { press_in_flow } from "./keyboard.js";
+import { make_legend } from "./legend.js";
 import { BOX_HEADER, arrange, forget_layout } from "./layout.js";
 import { count_levels, find_bounds, open_levels } from "./levels.js";
 import { FlowMap } from "./map.js";
@@ -64,6 +66,7 @@ export class Flow {
     /** Whether the operators of a function's call are one step, until it is opened. */
     this.has_functions = true;
     this.values = follow_values(trace);
+    this.legend = make_legend(() => this.paint());
     this.bar = make_bar(this, !hide.length);
     this.svg.append(this.painter.content);
     follow_pointer(this.viewport, () => { this.bar.status.textContent = WHEEL; });
@@ -73,6 +76,7 @@ export class Flow {
   show_phase(phase) {
     this.boxes = new Boxes(this.values, phase, this.has_functions);
     this.bar.phases.value = String(phase);
+    this.legend.show(walk(this.boxes.root).map((item) => find_family(this.boxes, item)));
     this.active = null;
     open_at_first(this);
     this.begin();
@@ -123,8 +127,11 @@ export class Flow {
     this.boxes.has_parameters = this.bar.parameters.checked;
     this.boxes.is_wide = this.bar.columns.checked;
     this.boxes.is_across = this.bar.direction.value === "across";
-    this.boxes.heat = make_heat(this.values, this.bar.heat.value, this.times);
-    this.bar.device.hidden = this.bar.heat.value !== "time";
+    const { value: colours } = this.bar.heat;
+    this.boxes.heat = make_heat(this.values, colours, this.times);
+    this.boxes.has_families = colours === "kind";
+    this.legend.element.hidden = !this.boxes.has_families;
+    this.bar.device.hidden = colours !== "time";
     for (const item of walk(this.boxes.root)) item.arranged = null;
   }
 
@@ -161,6 +168,10 @@ export class Flow {
     this.map.follow();
     this.crumbs.show(list_frames(this.spots, this.viewport));
     this.painter.paint(this.spots, this.viewport);
+    const { chosen } = this.legend;
+    for (const [{ thing: { item } }, group] of this.painter.painted) {
+      group.classList.toggle("mm-off", Boolean(item && chosen.size) && !walk(item).some((one) => chosen.has(find_family(this.boxes, one))));
+    }
     this.mark();
   }
 
@@ -290,8 +301,8 @@ export function mount_flow(element, trace, selection, settings, times) {
   }
   const flow = new Flow(trace, selection, settings, times);
   const stage = make("div", { class: "mm-flow-stage" }, flow.svg, flow.map.element,
-    flow.crumbs.element);
-  element.append(flow.bar.element, stage);
+    flow.crumbs.element, make_views(flow), flow.bar.status);
+  element.append(flow.bar.element, stage, flow.legend.element);
   selection.subscribe(flow.follow);
   times.subscribe(() => flow.bar.heat.value === "time" && flow.choose());
   new ResizeObserver(flow.resize).observe(flow.svg);

@@ -107,5 +107,5 @@ export class Heat {
   }
 }
 
-/** The heat by a measure, or by none. @param {Values} values @param {string} key @param {Times} times */
-export const make_heat = (values, key, times) => (key ? new Heat(values, key, times) : null);
+/** The heat by a measure; null where none is chosen. @param {Values} values @param {string} key @param {Times} times */
+export const make_heat = (values, key, times) => (key in MEASURES ? new Heat(values, key, times) : null);

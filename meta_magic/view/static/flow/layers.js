@@ -3,7 +3,8 @@
 import { APART, align } from "./align.js";
 import { find_bend, find_column, stack_halves } from "./bends.js";
 import { cut_columns } from "./columns.js";
-import { LABEL_LINE, LANE, LAYER_GAP, SMALL_LETTER, draw_route, find_slots, flip_route, spread, turn_route } from "./routes.js";
+import { measure_text } from "./letters.js";
+import { LABEL_LINE, LANE, LAYER_GAP, draw_route, find_slots, flip_route, spread, turn_route } from "./routes.js";
 
 const WIDE_LAYER = 1400; // a wider layer is broken
 const HIGH_LAYER = 700; // from left to right, a higher one
@@ -119,7 +120,7 @@ function make_labels(node, is_across) {
   }
   node.labels = labelled.filter(({ label }) => label);
   for (const wire of node.leaving) {
-    const [length, line] = wire.label ? [wire.label.length * SMALL_LETTER + 12, LABEL_LINE] : [0, 0];
+    const [length, line] = wire.label ? [measure_text(wire.label) + 12, LABEL_LINE] : [0, 0];
     [wire.label_w, wire.label_h] = is_across ? [line, length] : [length, line];
   }
   node.room = node.w;

@@ -3,26 +3,30 @@
 
 import { is_leaf } from "./items.js";
 import { arrange_nodes, flip } from "./layers.js";
-import { SMALL_LETTER } from "./routes.js";
+import { LARGE_TEXT, measure_text } from "./letters.js";
 
 export const BOX_HEADER = 24; // of an open box
 export const BOX_INSET = 30; // from its top to what is in it
 const BOX_PADDING = 12;
-const LETTER = 6.7; // width of a letter of 11 px
 const MAX_CELLS = 42; // of a name; a wide letter takes two
-const NODE_HEIGHTS = { op: 22, function: 22, closed: 38 };
+const NODE_HEIGHTS = { op: 24, function: 24, closed: 40 };
+const CIRCLE = 24;
+/** By how much the boxes behind a run stick out of it. */
+export const STACKED = 6;
+/** Of operators that join two tensors, as figures have them. @type {Record<string, string>} */
+const SIGNS = { add: "+", iadd: "+", add_: "+", sub: "−", mul: "×", imul: "×", mul_: "×", div: "÷", truediv: "÷" };
 const PILL_HEIGHT = 18;
 
 /**
  * @typedef {import("./items.js").Item} Item
  * @typedef {import("./values.js").Value} Value
  * @typedef {{kind: "op" | "function" | "closed" | "open" | "in" | "out" | "source" | "", item: Item | null,
- *   values: Value[], text: string, detail: string, inner: Arranged | null, x: number, y: number,
+ *   values: Value[], text: string, sizes: string, detail: string, sign: string, inner: Arranged | null, x: number, y: number,
  *   w: number, h: number, room: number, layer: number, is_up: boolean, floor: number, gutter: number,
  *   up: ViewNode[], down: ViewNode[], leaving: Wire[], arriving: Port[],
  *   labels: Wire[]}} ViewNode
  *   a node of an item, a pill for what comes in or goes out, or, without a kind, a wire on its
- *   way through a layer. While it is placed, `x` is its middle; `room` is its width with labels,
+ *   way through a layer. `sizes`: beside its name; `sign`: instead of it. While it is placed, `x` is its middle; `room` is its width with labels,
  *   `floor` where its layer ends, `gutter` what is right of its column, `is_up` whether wires
  *   enter it from below
  * @typedef {{node: ViewNode, x: number | null, above?: ViewNode}} Port where a wire reaches a
@@ -101,21 +105,45 @@ function find_ports(node, kind, values, is_across) {
   }));
 }
 
+/** Whether an item is drawn as several, behind each other. @param {Item} item */
+export const is_stacked = ({ kind, is_open }) => !is_open && ["run", "part"].includes(kind);
+
 function make_item_node(boxes, item) {
   const name = (boxes.trace.is_raised(item.last_op) ? "✗ " : "") + boxes.name(item);
-  if (is_leaf(item)) return make_node(item.kind, name, { item });
-  if (!item.is_open) return make_node("closed", name, { item, detail: (boxes.heat ?? boxes).describe(item) });
+  if (is_leaf(item)) {
+    const sign = boxes.values.reads[item.last_op].length > 1 && SIGNS[name];
+    return make_node(item.kind, name, { item, ...sign && { sign, w: CIRCLE } });
+  }
+  const { sizes } = boxes.read_facts(item);
+  if (!item.is_open) {
+    const node = make_node("closed", name, { item, sizes, detail: (boxes.heat ?? boxes).describe(item) });
+    return is_stacked(item) ? { ...node, w: node.w + STACKED, h: node.h + STACKED } : node;
+  }
   const inner = arrange(boxes, item);
-  const node = make_node("open", name, { item, inner, h: inner.h + BOX_INSET + BOX_PADDING });
+  const node = make_node("open", name, { item, inner, sizes, h: inner.h + BOX_INSET + BOX_PADDING });
   return { ...node, w: Math.max(node.w, inner.w + 2 * BOX_PADDING) };
+}
+
+/** The title of a node in two parts: a name, and what has it. @returns {string[]} */
+export function split_title({ item, text, sizes }) {
+  const [name, rest = ""] = item.title ? ["", text] : text.split(/: (.*)/);
+  return [name, `${name && rest && " "}${rest} ${sizes}`.trimEnd()];
+}
+
+/** The width of a title. */
+export function measure_title(/** @type {any} */ node) {
+  const [name, rest] = split_title(node);
+  return measure_text(name, LARGE_TEXT, 600) + measure_text(rest, LARGE_TEXT);
 }
 
 /** @returns {ViewNode} */
 function make_node(kind, name, more) {
+  const { item = null, detail = "", sizes: all = "" } = more;
   const text = ellipsize(name);
-  const { item = null, detail = "" } = more;
-  const w = Math.max(count_cells(text) * (item ? LETTER : SMALL_LETTER),
-    detail.length * SMALL_LETTER) + (item && kind !== "op" ? 34 : 18);
+  const sizes = ellipsize(all, MAX_CELLS - text.length);
+  const node = { kind, item, values: [], text, detail, sign: "", inner: null, sizes };
+  const title = item ? measure_title(node) : measure_text(text);
+  const w = Math.ceil(Math.max(title, measure_text(detail)) + (item && kind !== "op" ? 36 : 20));
   const h = NODE_HEIGHTS[kind] ?? PILL_HEIGHT;
-  return { kind, item, values: [], text, detail, inner: null, w, h, ...more };
+  return { ...node, w, h, ...more, sizes };
 }

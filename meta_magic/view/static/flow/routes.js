@@ -1,14 +1,13 @@
 // The ways of wires between nodes that have their positions.
 
 const TURN = 8; // pixels below a column, in which a wire turns to the next
+const ROUND = 7; // radius of corners
 const SLOT = 12; // pixels for a wire without a label
 
 /** Pixels between layers. */
 export const LAYER_GAP = 26;
 /** Pixels for a wire beside a column. */
 export const LANE = 5;
-/** Width of a letter of 10 px. */
-export const SMALL_LETTER = 6.1;
 /** Pixels for a label. */
 export const LABEL_LINE = 15;
 
@@ -70,12 +69,23 @@ const find_head = ({ is_up, y, h }) => (is_up ? y + h : y);
 function lead_on(above, node, x, lane) {
   const [{ floor, gutter }, head] = [above, find_head(node)];
   const middle = (floor + head) / 2;
+  if (gutter === node.gutter && !(above.kind && node.kind)) return (start) => bend_off(start, floor, x, head, !node.kind);
   if (gutter === node.gutter) return (start) => `M${point(start, floor)}C${point(start, middle, x, middle, x, head)}`;
   const away = TURN + (lane % 3) * 4;
   const leave = floor + (above.is_up ? -away : away);
   const reach = head + (node.is_up ? away : -away);
   const round = Math.abs(leave - reach) < 1 ? "" : `H${point(gutter + lane * LANE)}V${point(reach)}`;
   return (start) => `M${point(start, floor)}V${point(leave)}${round}H${point(x)}V${point(head)}`;
+}
+
+/** From a node into a way through layers, or out of one: aside, with round corners, near to the node. */
+function bend_off(start, floor, x, head, is_leaving) {
+  const radius = Math.min(ROUND, Math.abs(x - start) / 2);
+  const down = Math.sign(head - floor) * radius;
+  const side = Math.sign(x - start) * radius;
+  const y = is_leaving ? floor + down : head - 9 * Math.sign(head - floor) - down;
+  return `M${point(start, floor)}V${point(y - down)}C${point(start, y, start, y, start + side, y)}H${point(x - side)}`
+    + `C${point(x, y, x, y, x, y + down)}V${point(head)}`;
 }
 
 const TURNED = { M: "M", C: "C", l: "l", z: "z", H: "V", V: "H", h: "v", v: "h" };

@@ -1,11 +1,13 @@
 // Draws one laid-out item: a node, a pill or a wire.
 
 import { draw, explain_shape, format_bytes, format_shape } from "../dom.js";
+import { classify_family, find_family } from "./families.js";
 import { is_leaf, walk } from "./items.js";
-import { BOX_HEADER, ellipsize } from "./layout.js";
-import { SMALL_LETTER } from "./routes.js";
+import { BOX_HEADER, STACKED, ellipsize, is_stacked, measure_title, split_title } from "./layout.js";
+import { measure_text } from "./letters.js";
 
 const LEAST_CELLS = 12; // of settings that are cut
+const STRIPE = 4; // pixels of a family's colour at the left of a box
 
 /** The effects of operators on tensors, as the legend has them. */
 export const FLOW_LEGEND = {
@@ -37,38 +39,48 @@ export function find_size({ target, clientX, clientY }) {
   return /\([\d, ]*\d$/.test(rest) ? before.split("(").at(-1).split(",").length - 1 : undefined;
 }
 
-function draw_node({ item, kind, w, h, text, detail }, boxes) {
+function draw_node(node, boxes) {
+  const { item, kind, text, detail, sign } = node;
+  const behind = item && is_stacked(item) ? STACKED : 0;
+  const [w, h] = [node.w - behind, node.h - behind];
   const is_failed = text.startsWith("✗") && kind !== "open";
   const effect = item && is_leaf(item) && boxes.find_deed(item);
-  const rect = (more = {}) => draw("rect", { width: w, height: h, rx: item ? 4 : 9, ...more });
+  const rect = (more = {}) => draw("rect", { width: w, height: h, rx: sign ? h / 2 : item ? 4 : 9, ...more });
   const middle = Math.min(BOX_HEADER, h) / 2 + 4;
-  const write = (x, name, written, y = middle) => draw("text", { x, y, class: name }, written);
+  const write = (x, name, y, ...written) => draw("text", { x, y, class: name }, ...written);
   const group = draw("g", {
-    class: `mm-node mm-${kind} mm-${effect} ${is_failed ? "mm-failed" : ""}`,
+    class: `mm-node mm-${kind} mm-${effect} ${sign && "mm-sign"} ${is_failed ? "mm-failed" : ""}`,
   });
   if (boxes.heat && item && !item.is_open && !is_failed) {
     group.classList.add("mm-heated");
     group.style.setProperty("--mm-hot", `${boxes.heat.mix(item)}%`);
   }
-  if (kind === "closed" && ["run", "part"].includes(item.kind)) group.append(rect({ x: 3, y: 3 }));
-  group.append(rect());
+  const family = boxes.has_families && item ? classify_family(find_family(boxes, item)) : "";
+  if (family) group.classList.add("mm-family", family);
+  for (let by = behind; by >= 0; by -= STACKED / 2) group.append(rect({ x: by, y: by }));
   if (kind === "open") group.append(rect({ height: BOX_HEADER, class: "mm-handle" }));
-  if (!item || kind === "op") group.append(write(w / 2, "mm-middle", text));
+  else if (family && !sign) group.append(draw("rect", { width: STRIPE, height: h, rx: 2, class: "mm-stripe" }));
+  if (sign) group.append(write(w / 2, "mm-middle", h / 2 + 5, sign));
+  else if (!item || kind === "op") group.append(write(w / 2, "mm-middle", middle, text));
   else {
-    // An open box has its settings beside its name, whose letters are larger.
-    const x = item.is_open ? 32 + 1.1 * SMALL_LETTER * text.length : 22;
-    const settings = fit_settings(boxes.read_facts(item).settings, w - x);
-    const [first, second, third] = settings && !item.is_open ? [13, 23.5, 34] : [middle, 31, middle];
-    group.append(write(7, "mm-arrow", item.is_open ? "▾" : "▸"), write(22, "", text, first),
-      write(22, "mm-detail", detail, second), write(x, "mm-detail", settings, third));
+    const [name, rest] = split_title(node);
+    group.append(write(9, "mm-arrow", middle, item.is_open ? "▾" : "▸"),
+      write(23, "", middle, draw("tspan", { class: "mm-name" }, name), rest),
+      write(23, "mm-detail", 32, detail));
+    if (kind === "open") {
+      // An open box has its other settings beside its name.
+      const x = 33 + measure_title(node);
+      group.append(write(x, "mm-detail", middle, fit_text(boxes.read_facts(item).more, w - x - 8)));
+    }
   }
   return group;
 }
 
-/** As many settings as there is room for; "" if that is only a few letters. */
-function fit_settings(/** @type {string} */ settings, /** @type {number} */ room) {
-  const n_cells = Math.floor(room / SMALL_LETTER) - 1;
-  return n_cells < Math.min(LEAST_CELLS, settings.length) ? "" : ellipsize(settings, n_cells);
+/** As much of a text as there is room for; "" if that is only a few letters. */
+function fit_text(/** @type {string} */ text, /** @type {number} */ room) {
+  let n_cells = text.length;
+  while (n_cells && measure_text(ellipsize(text, n_cells)) > room) n_cells -= 1;
+  return n_cells < Math.min(LEAST_CELLS, text.length) ? "" : ellipsize(text, n_cells);
 }
 
 /** The lines of the tooltip of a node or wire. */
@@ -77,8 +89,9 @@ function explain(boxes, { item, values }) {
   const hot = heat && item ? [`${heat.measure.name}: ${heat.format(item)}`] : [];
   if (item && !is_leaf(item)) {
     const path = trace.modules[item.module]?.fqn ?? "";
-    const { facts, settings } = boxes.read_facts(item);
-    return [`${path}  ${boxes.name(item)}`, ...settings ? [settings] : [], facts, ...hot];
+    const { sizes, more, params, ops } = boxes.read_facts(item);
+    const settings = [sizes, more].filter(Boolean).join(", ");
+    return [`${path}  ${boxes.name(item)}`, settings, [params, ops].filter(Boolean).join(" · "), ...hot].filter(Boolean);
   }
   const made = item ? boxes.values.makes[item.last_op] : values;
   const lines = made.slice(0, 8).flatMap(({ geometry, kind, storage, maker }) => {

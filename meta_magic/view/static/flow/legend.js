@@ -1,0 +1,31 @@
+// The legend below the flow: the families that are shown, of which some can be chosen.
+
+import { make } from "../dom.js";
+import { FAMILY_NAMES, classify_family } from "./families.js";
+import { FLOW_LEGEND } from "./shapes.js";
+
+/** Make the legend. @param {() => void} redraw after a choice */
+export function make_legend(redraw) {
+  /** @type {Set<string>} */
+  const chosen = new Set();
+  const chips = new Map(FAMILY_NAMES.map((family) => [family, make("button", {
+    type: "button", class: `mm-flow-key mm-family ${classify_family(family)}`, "aria-pressed": "false",
+    title: `show ${family} alone, beside the others that are chosen`,
+    onclick: () => {
+      if (!chosen.delete(family)) chosen.add(family);
+      chips.get(family).ariaPressed = `${chosen.has(family)}`;
+      redraw();
+    },
+  }, family)]));
+  const effects = Object.entries({ view: "view", write: "in place" }).map(([kind, text]) =>
+    make("span", { class: `mm-flow-key mm-key-${kind}`, title: FLOW_LEGEND[kind] }, text));
+  const element = make("div", { class: "mm-flow-legend", role: "group", "aria-label": "Legend" }, ...chips.values(), ...effects);
+  return {
+    element, chosen,
+    /** Have a chip for each of the families. @param {string[]} families */
+    show(families) {
+      const found = new Set(families);
+      for (const [family, chip] of chips) chip.hidden = !found.has(family) && !chosen.has(family);
+    },
+  };
+}
