@@ -36,12 +36,8 @@ WINDOW: Final = (
     "body{margin:0;padding:16px;background:Canvas;color:CanvasText}"
     ".mm-root.mm-live{display:flex;flex-direction:column;margin:0;"
     "height:calc(100vh - 32px)}"
-    ".mm-live>.mm-parts{flex:1;flex-wrap:nowrap;min-height:240px}"
+    ".mm-live>.mm-parts{flex:1;min-height:240px}"
     ".mm-live .mm-views>.mm-view{height:100%;max-height:none;resize:none}"
-    "@media(max-width:840px){.mm-live>.mm-parts{flex-direction:column}"
-    ".mm-live>.mm-parts:has(>.mm-details:not([hidden])){min-height:400px}"
-    ".mm-live .mm-views{flex:1;min-height:0}"
-    ".mm-live .mm-details{flex:0 0 45%;min-height:0}}"
     "h1{position:absolute;clip-path:inset(50%);width:1px;overflow:hidden}"
 )
 """Lets the views fill the window; the title is for screen readers only."""

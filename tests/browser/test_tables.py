@@ -144,7 +144,7 @@ def test_columns_are_chosen_and_kept(serve, trace, expect):
     page.reload()
     page.wait_for_function("() => window.ready")
     assert "marks" not in list_headings(page)
-    page.get_by_role("button", name="Columns: 11 of 12").click()
+    page.get_by_role("button", name="Columns: 10 of 11").click()
     page.get_by_role("button", name="Reset").click()
     expect(page.get_by_role("columnheader", name="marks")).to_be_visible()
     page.keyboard.press("Escape")

@@ -63,9 +63,9 @@ test("a column whose width was chosen has it, the others share the rest", () => 
 
 test("what does not fit whole lies behind, and the others fill the room", () => {
   const styles = style_columns(COLUMNS, () => undefined, 180);
-  // A name takes at most 0.3 of 180, as 54; with 50 that leaves 76, 26 after the third.
-  assert.deepEqual(styles, { "--mm-tracks": "67px 57px 56px", "--mm-width": "180px" });
-  // 36 + 50 leave 34, too few for the third: two thirds of it are for the first.
+  // A name leaves room for the two others, 100.
+  assert.deepEqual(styles, { "--mm-tracks": "80px 50px 50px", "--mm-width": "180px" });
+  // It has at least 60; with 50 that leaves 10, too few for the third: two thirds of it are for the first.
   assert.deepEqual(style_columns(COLUMNS, () => undefined, 120),
-    { "--mm-tracks": "59px 61px 50px", "--mm-width": "170px" });
+    { "--mm-tracks": "67px 53px 50px", "--mm-width": "170px" });
 });

@@ -2,6 +2,8 @@
 
 const LEAST_WIDTH = 40;
 const MOST_WIDTH = 1200;
+const LEAST_NAME = 60;
+const N_LEADING = 3; // columns beside the names, for which these leave room
 
 /**
  * @typedef {import("../data.js").Column} Column
@@ -70,15 +72,17 @@ export class ColumnChoice {
 /**
  * How the columns share the room, in pixels: as many as have room whole fill it, those
  * without a chosen width by their widths; the others are reached by scrolling. Names leave
- * room for more, however narrow the table is.
+ * room for the first of them, down to a least width.
  * @param {Column[]} columns @param {(column: Column) => number | undefined} width_of
  * @param {number} room
  */
 export function style_columns(columns, width_of, room) {
-  const least = columns.map((column) => {
-    const { width, is_pinned } = column;
-    return width_of(column) ?? (is_pinned ? Math.min(width, 0.3 * room) : width);
-  });
+  const add_up = (some) => some.reduce((sum, column) => sum + (width_of(column) ?? column.width), 0);
+  const names = columns.filter(({ is_pinned }) => is_pinned);
+  const leading = columns.filter(({ is_pinned }) => !is_pinned).slice(0, N_LEADING);
+  const part = Math.min(1, (room - add_up(leading)) / add_up(names));
+  const least = columns.map((column) => width_of(column)
+    ?? (column.is_pinned ? Math.max(LEAST_NAME, column.width * part) : column.width));
   let [n, left, growing] = [0, room, 0];
   for (; n < columns.length && least[n] <= left; n += 1) {
     left -= least[n];

@@ -103,16 +103,15 @@ export function read_module_row(trace, { modules }, flops, times) {
   const list = (passed = []) => list_tensors(passed.map(({ geometry }) => geometry));
   const call = trace.calls[first_call];
   const n = modules.length;
-  const settings = new Set(modules.map((i) => trace.settings(i)[1]));
+  const settings = new Set(modules.map((i) => trace.settings(i).slice(1).filter(Boolean).join(", ")));
+  const own_class = n > 1 ? `${n} x ${class_name}` : kind ?? class_name;
   const held = {
     name: n > 1 ? `${name}-${trace.modules[modules[n - 1]].name}` : name || "(root)",
-    class: n > 1 ? `${n} x ${class_name}` : kind ?? class_name,
-    settings: settings.size > 1 ? "" : [...settings][0],
-    parameters: add_up("n_params"), bytes: add_up("nbytes"),
+    class: settings.size > 1 ? own_class : `${own_class} ${[...settings][0]}`.trim(),
+    output: list(call?.outputs), parameters: add_up("n_params"),
+    time: sum((i) => times.by_module[i]) / times.in_modules || "", bytes: add_up("nbytes"),
     FLOPs: add_up("flops") || "", share: add_up("flops") / flops || "",
-    time: sum((i) => times.by_module[i]) / times.in_modules || "",
-    activations: add_up("activations") || "",
-    place: place ?? "", input: list(call?.inputs), output: list(call?.outputs),
+    activations: add_up("activations") || "", place: place ?? "", input: list(call?.inputs),
     marks: module_marks(trace, index),
   };
   return add_sent(trace.columns.modules, held, ({ values, add_up: how }) =>
