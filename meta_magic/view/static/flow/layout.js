@@ -11,7 +11,7 @@ const BOX_PADDING = 12;
 const MAX_CELLS = 42; // of a name; a wide letter takes two
 const NODE_HEIGHTS = { op: 24, function: 24, closed: 40 };
 const CIRCLE = 24;
-/** By how much the boxes behind a run stick out of it. */
+/** By how much the boxes that a run is drawn on stick out of it. */
 export const STACKED = 6;
 /** Of operators that join two tensors, as figures have them. @type {Record<string, string>} */
 const SIGNS = { add: "+", iadd: "+", add_: "+", sub: "−", mul: "×", imul: "×", mul_: "×", div: "÷", truediv: "÷" };
@@ -105,7 +105,7 @@ function find_ports(node, kind, values, is_across) {
   }));
 }
 
-/** Whether an item is drawn as several, behind each other. @param {Item} item */
+/** Whether an item is drawn as several boxes, on each other. @param {Item} item */
 export const is_stacked = ({ kind, is_open }) => !is_open && ["run", "part"].includes(kind);
 
 function make_item_node(boxes, item) {

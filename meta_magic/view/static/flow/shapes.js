@@ -41,8 +41,8 @@ export function find_size({ target, clientX, clientY }) {
 
 function draw_node(node, boxes) {
   const { item, kind, text, detail, sign } = node;
-  const behind = item && is_stacked(item) ? STACKED : 0;
-  const [w, h] = [node.w - behind, node.h - behind];
+  const stacked = item && is_stacked(item) ? STACKED : 0;
+  const [w, h] = [node.w - stacked, node.h - stacked];
   const is_failed = text.startsWith("✗") && kind !== "open";
   const effect = item && is_leaf(item) && boxes.find_deed(item);
   const rect = (more = {}) => draw("rect", { width: w, height: h, rx: sign ? h / 2 : item ? 4 : 9, ...more });
@@ -57,7 +57,7 @@ function draw_node(node, boxes) {
   }
   const family = boxes.has_families && item ? classify_family(find_family(boxes, item)) : "";
   if (family) group.classList.add("mm-family", family);
-  for (let by = behind; by >= 0; by -= STACKED / 2) group.append(rect({ x: by, y: by }));
+  for (let by = stacked; by >= 0; by -= STACKED / 2) group.append(rect({ x: by, y: by }));
   if (kind === "open") group.append(rect({ height: BOX_HEADER, class: "mm-handle" }));
   else if (family && !sign) group.append(draw("rect", { width: STRIPE, height: h, rx: 2, class: "mm-stripe" }));
   if (sign) group.append(write(w / 2, "mm-middle", h / 2 + 5, sign));
