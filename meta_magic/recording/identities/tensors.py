@@ -187,6 +187,14 @@ class TensorRegistry(StorageRegistry):
             increment_version(tensor)
             self.n_unrecorded[storage.number] += 1
 
+    def note_new_alias(self, tensor: Tensor) -> None:
+        """Note a tensor just made by no operator, on the storage of another one.
+
+        A tensor that is freed now may have had its address.
+        """
+        self.forget(id(tensor), None)
+        self.note_alias(tensor)
+
     def list_tensors(self, storages: Container[int]) -> frozenset[tuple[int, int]]:
         """Return storage and ``id()`` of the tensors last seen on some storages."""
         return frozenset(

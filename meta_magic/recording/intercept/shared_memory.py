@@ -338,7 +338,7 @@ class SharedMemory:
             found = (shared.find_planned(real) for shared in known)
             planned = next((made for made in found if made is not None), None)
             if planned is not None:
-                self._registry.note_alias(planned)
+                self._registry.note_new_alias(planned)
             return planned
 
     def share_again(self, tensor: Tensor) -> Tensor:
@@ -354,8 +354,7 @@ class SharedMemory:
                 if "meta" not in str(error):
                     raise
             made = tensor.data  # it counts its own writes
-            self._registry.forget(id(made), None)
-            self._registry.note_alias(made)
+            self._registry.note_new_alias(made)
             vars(made.untyped_storage())[HAS_TWO] = True
             return made
 
@@ -470,9 +469,7 @@ class SharedMemory:
                 real, tensor = array.as_real().clone(), array.as_planned()
                 sizes = real.shape, real.stride()
                 values = torch.empty_strided(*sizes, dtype=real.dtype, device=META)
-                registry.note_deaths()  # its address may have been reused
-                registry.forget(id(tensor), None)
-                registry.note_alias(tensor)
+                registry.note_new_alias(tensor)
                 ref = registry.storage_of(values)
                 if ref is not None:
                     self._constants.keep_captured(ref, real.untyped_storage())

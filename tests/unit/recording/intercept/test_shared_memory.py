@@ -255,3 +255,19 @@ def test_memory_that_dlpack_gave_to_a_second_tensor_is_not_shared_with_processes
         with pytest.raises(MetaMagicError, match=r"x\.clone\(\)\.share_memory_\(\)"):
             {"x": x, "y": y}[name].share_memory_()
         assert x.clone().share_memory_().is_shared()
+
+
+def test_a_tensor_of_a_capsule_is_not_taken_for_a_dead_one_at_its_address():
+    with record() as trace:
+        x = torch.rand(3)
+        views = [x.detach() for _ in range(30)]
+        addresses = {id(view) for view in views}
+        capsules = [torch.utils.dlpack.to_dlpack(view) for view in views]
+        del views
+        made = [*map(torch.utils.dlpack.from_dlpack, capsules)]
+        for alias in made:
+            alias.clone()
+    assert addresses & {*map(id, made)}, "no address was used again: nothing is shown"
+    dead = {op.outputs[0].tensor_id for op in trace.ops if "detach" in op.op}
+    read = {op.inputs[0].tensor_id for op in trace.ops if "clone" in op.op}
+    assert not dead & read
