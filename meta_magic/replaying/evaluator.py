@@ -99,7 +99,9 @@ class Evaluator:
                 recorded = self._read(program, budget)
                 outdated = set() if self._is_private else find_outdated(recorded)
                 done = None if outdated else find_kept_values(recorded, request, budget)
-                done = done or self._make(recorded, outdated, request, budget)
+                if done is None:
+                    outdated |= self.loops.find_missing(recorded)
+                    done = self._make(recorded, outdated, request, budget)
                 tensors = [build_tensor(g, done.made[storage]) for storage, g in wanted]
         except ReplayError as error:
             raise MissingValueError(str(error)) from error

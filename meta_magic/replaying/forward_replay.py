@@ -15,8 +15,8 @@ import numpy.typing as npt
 from torch import Tensor
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.replaying.memory import allocate
-from meta_magic.replaying.program_calls import Draw, read_draws
+from meta_magic.replaying.memory import allocate, load_bytes
+from meta_magic.replaying.program_calls import Draw, ProgramCalls, read_draws
 from meta_magic.replaying.small_calls import (
     CPU,
     CallKind,
@@ -25,7 +25,8 @@ from meta_magic.replaying.small_calls import (
     make_small_call,
 )
 from meta_magic.replaying.streams import Streams
-from meta_magic.trace.program import HEADER, Program, Randomness
+from meta_magic.trace.program import HEADER, Randomness
+from meta_magic.trace.program_facts import Constant
 from meta_magic.trace.signature import Geometry, Signature
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Columns(NamedTuple):
         signatures: All signatures.
         deaths: For each freed storage, the count of calls before and the storage.
         randomness: Returns the draws.
+        find_constant: Returns the constant of a storage, None if it has none.
     """
 
     words: memoryview
@@ -62,16 +64,19 @@ class Columns(NamedTuple):
     signatures: Sequence[Signature]
     deaths: Sequence[int]
     randomness: Callable[[], Randomness]
+    find_constant: Callable[[int], Constant | None]
 
 
-def columns_of(program: Program) -> Columns:
+def columns_of(recorded: ProgramCalls) -> Columns:
     """Return the columns of a program."""
+    program = recorded.program
     return Columns(
         words=memoryview(program.words).cast("I"),
         storage_by_tensor=memoryview(program.storage_by_tensor).cast("I"),
         signatures=program.signatures,
         deaths=memoryview(program.deaths).cast("I"),
         randomness=lambda: program.randomness,
+        find_constant=recorded.find_constant,
     )
 
 
@@ -112,6 +117,7 @@ class ForwardReplay:
         note_chunk: Called after each ``N_AT_ONCE`` calls.
         allows: Whether so many bytes, and so many operations for one value, are within
             the limits.
+        is_unwritten: Whether no call before the first that this runs wrote a storage.
     """
 
     def __init__(self) -> None:
@@ -120,14 +126,13 @@ class ForwardReplay:
         self.allows: Callable[[int, int], bool] = lambda nbytes, flops: True  # noqa: ARG005
         self.n_calls = self.n_run = self.work = self._work_before = 0
         self._new_nbytes = self._new_work = 0
-        self.held: dict[int, Held] = {}
-        self.streams: Streams | None = None
-        self._at = self._n_deaths = self._n_draws = 0
+        self._at = self._n_deaths = 0
         self._numbers: dict[Geometry, int] = {}
         self._calls: list[SmallCall] = []
         self._draws: dict[int, Draw] = {}
         self._columns: Columns
         self._is_strict = False
+        self.clear()
 
     def move_to(self, n_calls: int, at: int, n_deaths: int) -> None:
         """Continue before a call.
@@ -141,7 +146,11 @@ class ForwardReplay:
 
     def clear(self) -> None:
         """Drop all storages and generators."""
-        self.held, self.streams, self._n_draws = {}, None, 0
+        self.held: dict[int, Held] = {}
+        self.streams: Streams | None = None
+        self._n_draws = 0
+        self._changed: set[int] = set()
+        self.is_unwritten: Callable[[int], bool] = lambda storage: False  # noqa: ARG005
 
     def count_kinds(self, columns: Columns, starts: Sequence[int]) -> tuple[int, int]:
         """Return how many of some calls cannot be run, and the work of all."""
@@ -195,6 +204,19 @@ class ForwardReplay:
             del self._columns
             self._draws = {}
         return True
+
+    def find(self, storage: int, columns: Columns) -> Held | None:
+        """Return a storage; a constant that no call wrote is loaded when it is read."""
+        content = self.held.get(storage)
+        if content is not None or storage in self._changed:
+            return content
+        constant = columns.find_constant(storage)
+        if constant is None or not constant.data or constant.sparse is not None:
+            return None
+        if not self.is_unwritten(storage):
+            return None
+        content = self.held[storage] = Held(load_bytes(constant.data))
+        return content
 
     def _walk(self, words: memoryview) -> Rows:
         """Yield the calls from here on that are not skipped, and advance past them."""
@@ -309,6 +331,7 @@ class ForwardReplay:
                 raise UnknownCallError
             for position in call.changed:
                 self.held.pop(numbers[position], None)
+                self._changed.add(numbers[position])
             return
         for position in call.writes:
             self.held[numbers[position]].is_blank = False
@@ -328,7 +351,7 @@ class ForwardReplay:
         for position, (storage, shape) in enumerate(
             zip(inputs, call.inputs, strict=True)
         ):
-            content = self.held.get(storage)
+            content = self.find(storage, self._columns)
             if content is None:
                 return None
             if content.is_blank and not (

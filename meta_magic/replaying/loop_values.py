@@ -92,7 +92,7 @@ class LoopValues:
         """
         forward, program = self._forward, recorded.program
         forward.allows = budget.allows
-        columns, start = columns_of(program), forward.n_calls
+        columns, start = columns_of(recorded), forward.n_calls
         kept = recorded.kept
         # A skipped call must not change a kept content: a plan would rely on it.
         is_strict = self.is_live or (kept is not None and bool(kept.storages))
@@ -191,12 +191,21 @@ class LoopValues:
         n_kinds = np.count_nonzero(np.bincount(numbers))
         if n_calls < MIN_REPEATS * n_kinds:
             return False
-        births = np.asarray(recorded.births)
-        made = {*np.flatnonzero(births >= start).tolist()} - recorded.dead
+        made = find_live(recorded, start)
         if sum(map(recorded.nbytes_by_storage.__getitem__, made)) > MAX_HELD_NBYTES:
             return False
         n_unknown, work = self._forward.count_kinds(columns, starts)
         return n_unknown * MIN_KNOWN < n_calls and work <= budget.max_flops()
+
+    def find_missing(self, recorded: ProgramCalls) -> set[int]:
+        """Return live storages that are not kept, if the next value makes a loop live.
+
+        The calls that are then run forward may read each of them.
+        """
+        kept, n_values = recorded.kept, self._n_values + 1
+        if kept is None or n_values < MIN_VALUES or self._n_missed >= MAX_MISSED:
+            return set()
+        return find_live(recorded, 0).difference(kept.storages)
 
     def note_value(
         self, recorded: ProgramCalls, cost: Evaluation, planned: Execution | None
@@ -215,7 +224,7 @@ class LoopValues:
         self._n_missed = self._n_missed + 1 if planned is not None else 0
         self._n_values = self._n_values + 1 if end - start < MIN_CALLS else 0
         is_often = self._n_values >= MIN_VALUES and self._n_missed <= MAX_MISSED
-        program, columns = recorded.program, columns_of(recorded.program)
+        program, columns = recorded.program, columns_of(recorded)
         if (
             is_often
             and not (program.assumptions or needs_flags(program))
@@ -245,10 +254,11 @@ class LoopValues:
             is_done = forward.run(columns, is_strict=True)
         except FAILURES:
             return None
-        contents = [forward.held.get(storage) for storage in wanted]
+        contents = [forward.find(storage, columns) for storage in wanted]
         found = [c for c in contents if c is not None and not c.is_blank]
         if not is_done or len(found) < len(wanted):
             return None
+        self._n_missed = 0
         n_calls, flops = self._count_run()
         cost = Evaluation(
             forward.n_calls,
@@ -270,6 +280,10 @@ class LoopValues:
         self._forward.clear()
         kept, find_last = recorded.kept, recorded.writers.find_last
         self._forward.kept = kept
+        n_storages = len(recorded.births)
+        self._forward.is_unwritten = lambda storage: (
+            storage >= n_storages or find_last(storage, n_calls) < 0
+        )
         if kept is None:
             return
         known = kept.list_contents(can_assume=False)
@@ -299,6 +313,12 @@ class LoopValues:
                 continue
             last_call = recorded.writers.find_last(storage, end)
             kept.put(storage, Content(content.real, last_call, is_assumed=False))
+
+
+def find_live(recorded: ProgramCalls, start: int) -> set[int]:
+    """Return the live storages that calls from ``start`` on made."""
+    made = np.flatnonzero(np.asarray(recorded.births) >= start)
+    return {*made.tolist()} - recorded.dead
 
 
 def describe_bytes(nbytes: int) -> Geometry:

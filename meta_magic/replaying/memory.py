@@ -124,9 +124,7 @@ class Memory:
             sparse = constant.sparse.clone().to(self.device)
             self.add_tensor(constant.storage, sparse)
         elif constant.data is not None:
-            data = bytearray(constant.data) or bytearray(1)
-            real = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
-            self.add(constant.storage, real)
+            self.add(constant.storage, load_bytes(constant.data))
         else:
             self._load_shared(constant)
 
@@ -147,6 +145,12 @@ class Memory:
 def allocate(nbytes: int, device: torch.device) -> UntypedStorage:
     """Return a new, uninitialized storage."""
     return torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
+
+
+def load_bytes(data: bytes) -> UntypedStorage:
+    """Return a new storage with some bytes; torch has none for no bytes."""
+    copied = bytearray(data) or bytearray(1)
+    return torch.frombuffer(copied, dtype=torch.uint8).untyped_storage()
 
 
 def has_memory(storage: UntypedStorage) -> bool:

@@ -25,11 +25,12 @@ from meta_magic.replaying.storage_index import (
 )
 from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.trace.program import DRAW, HEADER, Program, Randomness
+from meta_magic.trace.program_facts import Constant
 from meta_magic.trace.signature import CallSite, Geometry, Signature
 
 if TYPE_CHECKING:
     from meta_magic.replaying.kept import Kept
-    from meta_magic.trace.program_facts import Assumption, Constant
+    from meta_magic.trace.program_facts import Assumption
 
 
 class Draw(NamedTuple):
@@ -198,6 +199,10 @@ class ProgramCalls:
                 break
             self.draws.append(draw)
             self.draws_by_call[draw.call] = draw
+
+    def find_constant(self, storage: int) -> Constant | None:
+        """Return the constant of a storage; None if it has none, or was torn."""
+        return None if storage in self.program.torn else self.constants.get(storage)
 
     def _make_room(self, storages: list[int]) -> None:
         """Grow the columns for some storages."""

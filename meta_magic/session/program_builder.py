@@ -232,6 +232,7 @@ class LiveColumns:
             signatures=known,
             deaths=write.registry.deaths,
             randomness=write.draws.build_randomness,
+            find_constant=write.constants.find,
         )
 
     def is_changed(self) -> bool:

@@ -255,6 +255,63 @@ def test_values_of_each_step_are_those_of_the_cpu(name):
     assert calls == sorted(calls)
 
 
+def load_in_steps(n_steps=60):
+    """Read a value for each item of a batch, as loaders of pictures do."""
+    batch, values = [], []
+    weight, table = torch.ones(3), torch.tensor([1.0, 2.0, 3.0])
+    for step in range(n_steps):
+        item = torch.from_numpy(np.full(3, step, np.float32)).div(2)
+        deviation = torch.as_tensor([1.0, step % 5, 2.0])
+        if (deviation == 0).any():
+            deviation += 1
+        if step == n_steps // 2:
+            table += 10
+        batch.append(item.sub_(table).div_(deviation))
+        if len(batch) == 8:
+            weight = weight * 0.5 + torch.stack(batch).sum(0)
+            values.append((weight[0].item(), torch.tensor(step).item()))
+            batch = []
+    return [*values, table.tolist()]
+
+
+def test_a_loop_that_loads_new_data_in_each_step_has_the_cpus_values():
+    wanted = load_in_steps()
+    with record() as trace:
+        assert load_in_steps() == wanted
+    with record():
+        assert load_in_steps() == wanted
+    assert len(trace.program.evaluations) > 60
+
+
+def test_no_plan_is_needed_once_a_loop_that_loads_new_data_is_run_forward(monkeypatch):
+    planned = []
+    make = evaluator.Evaluator._make
+    monkeypatch.setattr(
+        evaluator.Evaluator,
+        "_make",
+        lambda self, *args: planned.append(args) or make(self, *args),
+    )
+    with record() as trace:
+        load_in_steps()
+    assert len(planned) < 6 < len(trace.program.evaluations)
+
+
+def test_a_constant_that_is_written_in_a_loop_is_not_read_anew():
+    def run():
+        given, values = torch.tensor([1.0, 2.0]), []
+        for step in range(40):
+            given[step % 2] += step
+            other = torch.tensor([float(step), 3.0])
+            other.resize_(2 + step % 2).resize_(2)
+            other *= 2
+            values += [(given * other).sum().item(), other[0].item()]
+        return values
+
+    wanted = run()
+    with record():
+        assert run() == wanted
+
+
 def test_values_of_each_step_make_each_call_once():
     with record() as trace:
         total = torch.zeros(())
