@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.as_device.cpu_kernels import fills_with_numbers
+from meta_magic.recording.intercept.constructors import join_values
 from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.modes import (
     BelowTransforms,
@@ -133,14 +134,49 @@ def is_sequence(value: Any) -> bool:
 
 def keep_positions(item: Any, keep: Keep) -> Any:
     """Return a list of positions or booleans as a tensor; other values unchanged."""
-    if not is_sequence(item) or not is_of_numbers(item):
+    if not is_sequence(item):
         return item
+    if not is_of_numbers(item):
+        positions = list_positions(item)
+        return item if positions is None else join_positions(positions, keep)
     with DisableTorchDispatch(), BelowTransforms():  # no mode sees it in torch
         made = torch.tensor(item, device="meta")
         if made.dtype is not torch.bool:
             made = torch.tensor(item, dtype=torch.long, device="meta")
         keep(made, torch.tensor, (item,), {})
     return made
+
+
+def list_positions(item: Any) -> Any:
+    """Return nested sequences of numbers, and of tensors that are one, as lists.
+
+    None for other values. Each item is read once more, as torch does: a ``Subset`` of a
+    tensor makes each of them by an operator.
+    """
+    if is_sequence(item):
+        parts = [list_positions(part) for part in item]
+        return None if any(part is None for part in parts) else parts
+    is_one = is_scalar(item) and item.dtype in INTEGERS | TRUTHS
+    return item if is_one or isinstance(item, Number) else None
+
+
+def join_positions(positions: list[Any], keep: Keep) -> Tensor:
+    """Return a tensor of positions among which there are tensors."""
+
+    def make(values: Any) -> Tensor:
+        with DisableTorchDispatch(), BelowTransforms():
+            return torch.tensor(values, device="meta")
+
+    def make_one(value: Any) -> Tensor:
+        if isinstance(value, Tensor):
+            return value.detach().to(dtype)
+        number = make([value]).to(dtype)
+        keep(number, torch.tensor, ([value],), {})
+        return number
+
+    like = make(positions)
+    dtype = torch.bool if like.dtype is torch.bool else torch.long
+    return join_values(positions, like, make_one)
 
 
 def is_of_numbers(item: Any) -> bool:

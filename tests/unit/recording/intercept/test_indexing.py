@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Subset
 
 from meta_magic import record
 from tests.unit.eager import Names
@@ -156,6 +157,33 @@ def test_a_list_at_an_index_takes_what_it_takes_for_real(name):
     with record():
         met = take()
     assert met == take()
+
+
+OF_TENSORS = {
+    "a long list": lambda x, i: x[[i[1], i[3]] * 20],
+    "a short list in a tuple": lambda x, i: x[[i[1], i[3]],],
+    "a list in a list": lambda x, i: x[[[i[1], i[3]]]],
+    "numbers and tensors": lambda x, i: x[[0, i[3].item(), i[2]] * 20],
+    "a tensor as a list": lambda x, i: x[[*i] * 8],
+    "a subset": lambda x, i: x[Subset(i, [1, 3] * 20)],
+    "a subset of truths": lambda x, i: x[Subset(i > 3, [*range(50)])],
+    "beside a list": lambda x, i: x[:, None][[i[1], i[3]] * 20, [0] * 40],
+    "beside a slice": lambda x, i: x.view(10, 5)[:, [i[1], i[3]]],
+    "written": lambda x, i: x.__setitem__([i[1], i[3]] * 20, 7),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+@pytest.mark.parametrize("name", OF_TENSORS)
+def test_a_list_of_tensors_as_index_selects_what_it_does_on_the_cpu(name):
+    def run():
+        x, i = torch.arange(50.0), torch.arange(50)
+        got = OF_TENSORS[name](x, i)
+        return (x if got is None else got).tolist()
+
+    wanted = run()
+    with record(as_device="cpu"):
+        assert run() == wanted
 
 
 def test_a_list_as_index_makes_no_operator_in_inference_mode():
