@@ -23,7 +23,11 @@ from meta_magic.recording.identities.storages import (
     StorageRef,
     StorageRegistry,
 )
-from meta_magic.torch_private.tensor_internals import address_of_storage, has_version
+from meta_magic.torch_private.tensor_internals import (
+    address_of_storage,
+    has_version,
+    version_of,
+)
 
 Seen: TypeAlias = tuple[int, StorageRef | None, LiveGeometry]
 """A tensor as last seen: its number, its storage (None: it has none), its geometry."""
@@ -186,6 +190,14 @@ class TensorRegistry(StorageRegistry):
         if storage is not None and has_version(tensor):
             increment_version(tensor)
             self.n_unrecorded[storage.number] += 1
+
+    def note_writes_before(self, tensor: Tensor) -> None:
+        """Note how often a tensor that was real until now was written."""
+        storage = self.storage_of(tensor)
+        if storage is not None and has_version(tensor):
+            if storage.number in self.n_unrecorded:  # by another counter
+                self.aliased.add(storage.number)
+            self.n_unrecorded[storage.number] = version_of(tensor)
 
     def note_new_alias(self, tensor: Tensor) -> None:
         """Note a tensor just made by no operator, on the storage of another one.

@@ -218,6 +218,7 @@ class BorrowedModules(Replacements):
             if is_capturable(real) and real.is_leaf:
                 swap_tensor_impl(real, self._make_twin(real, None, is_noted=False))
                 self._plan.set_placements([real], placement)
+                self._capture.registry.note_writes_before(real)
 
     def _make_twin(
         self, real: Tensor, name: str | None, *, is_noted: bool = True

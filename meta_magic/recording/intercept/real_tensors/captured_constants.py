@@ -88,6 +88,7 @@ class ConstantCapture:
     Attributes:
         borrow: Puts a leaf on meta until the cell ends; set by ``BorrowedModules``.
         names: Names captured tensors in the note.
+        registry: Numbers tensors and storages.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class ConstantCapture:
         sites: CallSites,
     ) -> None:
         self.borrow: Callable[[Tensor], None] = lambda _: None
-        self._registry = registry
+        self.registry = registry
         self._constants = constants
         self._sites = sites
         self._captured_by_address: dict[int, CapturedStorage] = {}
@@ -171,8 +172,8 @@ class ConstantCapture:
         """Whether a tensor can be captured and was made before the cell."""
         if not is_capturable(tensor):
             return False
-        self._registry.note_deaths()
-        return self._registry.find_storage(tensor) not in self._constants.made
+        self.registry.note_deaths()
+        return self.registry.find_storage(tensor) not in self._constants.made
 
     def _is_constant(self, tensor: Tensor) -> bool:
         """Whether a real tensor from outside counts as a constant here."""
@@ -273,7 +274,7 @@ class ConstantCapture:
             torch.inference_mode(mode=False),
             torch.no_grad(),
         ):
-            self._registry.note_deaths()
+            self.registry.note_deaths()
             if is_real_sparse(real):
                 return self._sparse.capture(real, self.names.count)
             storage = real.untyped_storage()
@@ -316,9 +317,9 @@ class ConstantCapture:
         for address in [a for a, known in captured.items() if known.real() is None]:
             del captured[address]
         base = torch.empty(storage.nbytes(), dtype=torch.uint8, device=META)
-        self._registry.note_deaths()  # a dead storage may have had the same address
+        self.registry.note_deaths()  # a dead storage may have had the same address
         NamedDevices.exist = True  # the placement of a real tensor is known
-        ref = self._registry.storage_of(base, find_placement(real))
+        ref = self.registry.storage_of(base, find_placement(real))
         if ref is not None:
             self._constants.keep_captured(ref, storage, name, is_borrowed=is_borrowed)
         checksum = None if is_borrowed else sum_small(storage)
@@ -355,7 +356,7 @@ class SparseConstants:
     """
 
     def __init__(self, registry: TensorRegistry, constants: Constants) -> None:
-        self._registry = registry
+        self.registry = registry
         self._constants = constants
         self._captured_by_key: dict[tuple[object, ...], CapturedSparse] = {}
 
@@ -414,8 +415,8 @@ class SparseConstants:
             [*map(plan_positions, positions), plan_part(values)],
             is_coalesced=has_coalesced(real),
         )
-        self._registry.note_deaths()
-        ref = self._registry.storage_of(planned)
+        self.registry.note_deaths()
+        ref = self.registry.storage_of(planned)
         if ref is not None:
             self._constants.keep_sparse(ref, copy)
         storages = tuple(weakref.ref(part.untyped_storage()) for part in parts)

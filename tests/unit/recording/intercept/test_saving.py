@@ -203,3 +203,43 @@ def test_a_copy_by_python_is_where_its_original_is(duplicate):
         assert str(made.device) == "cuda:0"
         assert str(norm.running_mean.device) == "cuda:1"
         assert made.tolist() == [1, 1, 1]
+
+
+def list_loaded(loaded):
+    model = loaded["model"]
+    return [loaded["x"], loaded["part"], loaded["list"][0], *model.parameters()]
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """Return the path of a file with tensors that share memory, and a module."""
+    torch.manual_seed(1)
+    x = torch.randn(4)
+    content = {"x": x, "part": x[1:], "list": [torch.ones(2) * 3], "model": Tied()}
+    torch.save(content, tmp_path / "x.pt")
+    return tmp_path / "x.pt"
+
+
+def test_what_one_cell_loads_has_its_values_in_later_cells(checkpoint):
+    wanted = list_loaded(torch.load(checkpoint, weights_only=False))
+    with record():
+        met = list_loaded(torch.load(checkpoint, weights_only=False))
+    with record():
+        assert [t.tolist() for t in met] == [t.tolist() for t in wanted]
+        met[0].add_(1)
+    wanted[0].add_(1)
+    with record():
+        assert [(t * 2).tolist() for t in met] == [(t * 2).tolist() for t in wanted]
+    assert [t._version for t in met] == [t._version for t in wanted]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_what_is_written_between_cells_after_it_was_loaded_is_refused(
+    checkpoint, number
+):
+    with record():
+        met = list_loaded(torch.load(checkpoint, weights_only=False))
+    with torch.no_grad():
+        met[number].mul_(2)
+    with record(), pytest.raises(MissingValueError, match="outside of any recording"):
+        met[number].tolist()
