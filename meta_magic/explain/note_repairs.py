@@ -33,6 +33,7 @@ from meta_magic.trace.notes import Note
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block, restore_variables
 from meta_magic.trials.conditions import try_near_sizes
+from meta_magic.trials.mixed_samples import check_samples
 from meta_magic.trials.sandbox import enter_sandbox
 from meta_magic.trials.trial import record_block
 
@@ -222,8 +223,12 @@ EDITS: Final[Mapping[str, Sequence[Edits]]] = MappingProxyType(
 
 def check_notes(trace: Trace, notes: Sequence[Note]) -> tuple[Note, ...]:
     """Return notes with repairs, and sizes at which a block fails that is checked."""
-    near = try_near_sizes(trace) if trace.is_checked else ()
-    return (*repair_notes(trace, notes), *near)
+    found = [*repair_notes(trace, notes)]
+    if trace.is_checked:
+        found += try_near_sizes(trace)
+    if trace.rerun is not None and trace.rerun.options.batch:
+        found += check_samples(trace, trace.rerun.options.batch)
+    return (*found,)
 
 
 def repair_notes(trace: Trace, notes: Sequence[Note]) -> tuple[Note, ...]:

@@ -154,7 +154,9 @@ OPTIONS: Final = (
     Option(
         names=("--check",),
         help="Note likely mistakes of code that runs, too, such as a softmax over the "
-        "batch. A line that ends with `# meta: ok` has no notes.",
+        "batch, and sizes at which it fails. A line that ends with `# meta: ok` has no "
+        "notes. With `--check batch=B` also the first call that mixes the samples of a "
+        "batch of size B.",
         example="%%meta --check",
     ),
     Option(
@@ -206,7 +208,7 @@ VALUES_BY_NAME: Final = {n: option.values for option in OPTIONS for n in option.
 VALUED: Final = "|".join(
     n for option in OPTIONS if option.metavar for n in option.names
 )
-LEADING: Final = re.compile(rf"\s*(({VALUED})\s+\S+\s*|-\S+\s*)*")
+LEADING: Final = re.compile(rf"\s*((--check\s+batch=|({VALUED})\s+)\S+\s*|-\S+\s*)*")
 """The options at the start of the line of ``%meta``."""
 
 

@@ -258,6 +258,8 @@ def read_line(magic: Any, line: str) -> Any:
             raise
         hint = suggest(unknown[0], VALUES_BY_NAME, "%meta --help")
         raise UsageError(f"%%meta: {error}{hint}") from None
+    if options.check and options.statement[:1] and "=" in options.statement[0]:
+        options.check = options.statement.pop(0)
     if options.statement:
         hint = suggest(options.statement[0], VALUES_BY_NAME, "%meta --help")
         raise UsageError(f"%%meta: unrecognized arguments: {line.strip()}{hint}")

@@ -182,6 +182,7 @@ def read_options(options: Any) -> "Options":
     from meta_magic.trace.options import (  # noqa: PLC0415  needs torch
         Options,
         read_assumptions,
+        read_check,
         read_device,
         read_dims,
         read_meaning,
@@ -189,6 +190,7 @@ def read_options(options: Any) -> "Options":
     from meta_magic.trace.world import read_world  # noqa: PLC0415  as well
 
     try:
+        is_checked, batch = read_check(options.check)
         return Options(
             not options.no_cache,
             read_limits(options),
@@ -198,7 +200,8 @@ def read_options(options: Any) -> "Options":
             options.check_values,
             options.is_patient,
             read_world(options.world, options.rank, options.per_node),
-            is_checked=options.check,
+            is_checked=is_checked,
+            batch=batch,
             dims=read_dims(options.dims),
         )
     except ValueError as error:

@@ -26,7 +26,7 @@ from meta_magic.replaying.contents import (
     has_partial_writes,
 )
 from meta_magic.replaying.kept import Content, RawMemory
-from meta_magic.replaying.memory import allocate, make_view
+from meta_magic.replaying.memory import Memory, allocate, make_view
 from meta_magic.replaying.plan import plan_replay
 from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
@@ -46,6 +46,7 @@ class Part:
     Attributes:
         imports: The storages that earlier recordings make for it.
         tracker: Tracks uninitialized bytes while the plan runs, if values decide.
+        on_step: Is called before each step; it may read and write the memory.
     """
 
     def __init__(
@@ -64,6 +65,12 @@ class Part:
         streams.use_kept(recorded.kept, keeps=request.keeps)
         self._runner = CallRunner(self.plan.recorded, device, streams)
         self.tracker: RawTracker | None = None
+        self.on_step: Callable[[Step], None] = lambda _: None
+
+    @property
+    def memory(self) -> Memory:
+        """The live storages."""
+        return self._runner.memory
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -106,6 +113,7 @@ class Part:
         for storage in self.plan.wanted - used:
             finished(storage, memory.take(storage))
         for step in self.steps:
+            self.on_step(step)
             if self.tracker is not None:
                 self.tracker.check(step, self._runner.read_inputs)
             if not has_flags:

@@ -25,6 +25,7 @@ from meta_magic.trace.options import (
     Options,
     ValueLimits,
     read_assumptions,
+    read_check,
     read_device,
     read_dims,
     read_meaning,
@@ -57,7 +58,9 @@ class record:  # noqa: N801  a context manager is named as a function
             of the block, and numbers that it made within known bounds, are checked
             anyway.
         check: Whether ``trace.notes`` has likely mistakes of programs that run, too,
-            such as a softmax over the batch. A line with ``# meta: ok`` has none.
+            such as a softmax over the batch, and sizes at which the block fails. A line
+            with ``# meta: ok`` has none. ``"batch=B"`` also notes the first call that
+            mixes the samples of a batch of size ``B``.
         cache: Whether a call whose signature was seen before skips torch's meta kernel.
             ``False`` runs every kernel, for checking.
         world: Number of processes of the world of which the block is recorded as one;
@@ -88,7 +91,7 @@ class record:  # noqa: N801  a context manager is named as a function
         assume: str | Sequence[str] = (),
         named: str = "plan",
         check_values: bool = False,
-        check: bool = False,
+        check: bool | str = False,
         world: int | None = None,
         rank: int | None = None,
         per_node: int | None = None,
@@ -145,10 +148,11 @@ def read_options(
     assume: str | Sequence[str] = (),
     named: str = "plan",
     check_values: bool = False,
-    check: bool = False,
+    check: bool | str = False,
 ) -> Options:
     """Return the user's options, given the arguments of :class:`record`."""
     device, n_devices = read_device(as_device)
+    is_checked, batch = read_check(check)
     return Options(
         cache=cache,
         limits=limits,
@@ -157,7 +161,8 @@ def read_options(
         named=read_meaning(named),
         n_devices=n_devices,
         check_values=check_values,
-        is_checked=check,
+        is_checked=is_checked,
+        batch=batch,
     )
 
 

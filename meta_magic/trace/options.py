@@ -96,6 +96,8 @@ class Options(NamedTuple):
             is.
         is_checked: Whether likely mistakes are noted, too.
         dims: The names by which sizes are shown.
+        batch: The name of the size of a batch whose samples must not be mixed; "" for
+            none.
     """
 
     cache: bool = True
@@ -110,6 +112,21 @@ class Options(NamedTuple):
     peers: Peers | None = None
     is_checked: bool = False
     dims: tuple[str, ...] = ()
+    batch: str = ""
+
+
+def read_check(check: bool | str) -> tuple[bool, str]:  # noqa: FBT001  what users write
+    """Return whether a block is checked, and the name of its batch; "" for none.
+
+    Raises:
+        ValueError: A text is not ``batch=NAME``, or ``batch=NAME=NUMBER``.
+    """
+    if isinstance(check, bool):
+        return check, ""
+    kind, _, name = check.partition("=")
+    if kind != "batch" or len(read_dims(name)) != 1:
+        raise ValueError(f"check is True, or batch=NAME as in batch=B, not {check!r}")
+    return True, name
 
 
 def read_dims(dims: str | Iterable[str]) -> tuple[str, ...]:

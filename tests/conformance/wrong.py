@@ -105,6 +105,9 @@ def print_right(title: str, found: list[Noted]) -> None:
         f"{slow[0]:.2f} s ({slow[1]:,} calls) |",
         flush=True,
     )
+    for one in found:
+        if one.error:
+            print(f"    {one.name} did not run: {one.error[-200:]}", flush=True)
     for one in noted:
         for kind, line, _, text in one.notes:
             print(f"    {one.name}: {kind}, line {line}: {text}", flush=True)

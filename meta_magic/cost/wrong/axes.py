@@ -75,6 +75,12 @@ class Axes:
         for tensor, shape in zip(call.outputs, made, strict=True):
             self.set(tensor, shape, self._merge(given, shape) if given else ())
 
+    def repeat(self, call: Call, before: Call) -> None:
+        """Take a call that is like one before it, as the next turn of a loop."""
+        call.axes, call.mixed = before.axes, before.mixed
+        for tensor, other in zip(call.outputs, before.outputs, strict=True):
+            self.of[tensor] = self.of[other]
+
     def _merge(self, given: Sequence[tuple[Axis, ...]], shape: Shape) -> list[Axis]:
         """Return the dimensions of a result that is computed element by element.
 

@@ -41,6 +41,9 @@ VIEWS: Final = name_set(
 FORWARD: Final = frozenset({"forward", "other"})
 """Phases whose calls rules look at."""
 
+MAX_TURNS: Final = 16
+"""So many calls of a line that are alike are followed: a loop has many more."""
+
 STOPPED: Final = -1
 """The number of the call that made a tensor from outside of the block."""
 
@@ -91,27 +94,36 @@ class Flow:
 
     def follow_axes(self) -> None:
         """Find which dimensions are one, and which calls read a tensor."""
+        turns: dict[tuple[int, int], int] = defaultdict(int)
+        last: dict[tuple[int, int], Call] = {}
         for call in self.calls:
             for tensor in call.inputs:
                 self.read_by[tensor].append(call.index)
             if call.phase in FORWARD:
-                self.axes.step(call)
+                alike = id(call.site), id(call.signature)
+                turns[alike] += 1
+                if turns[alike] <= MAX_TURNS:
+                    self.axes.step(call)
+                    last[alike] = call
+                else:
+                    self.axes.repeat(call, last[alike])
 
     def _read(self) -> Iterator[Call]:
         program, last = self.program, dict[int, int]()
-        words = memoryview(program.words).cast("I")
+        words = memoryview(program.words).cast("I").tolist()
         sites = [None, *program.call_sites]
         functions = [(s.function or "").rpartition(".")[2] if s else "" for s in sites]
         own = [s is not None and self._is_own(s) for s in sites]
+        phases = ["other" if s is None else s.phase for s in sites]
         facts = [(short_name(s.op), dict(s.arguments)) for s in program.signatures]
         offsets = program.offsets
         for index in range(program.n_calls):
             offset = offsets[index]
-            number, at, module_word = words[offset : offset + 3].tolist()
+            number, at, module_word = words[offset : offset + 3]
             signature = program.signatures[number]
             middle = offset + HEADER + len(signature.inputs)
-            inputs = words[offset + HEADER : middle].tolist()
-            outputs = words[middle : offsets[index + 1]].tolist()
+            inputs = words[offset + HEADER : middle]
+            outputs = words[middle : offsets[index + 1]]
             makers = [last.get(tensor, STOPPED) for tensor in inputs]
             for written in signature.writes:
                 last[inputs[written]] = index
@@ -123,6 +135,7 @@ class Flow:
                 *facts[number],
                 sites[at],
                 functions[at],
+                phases[at],
                 inputs,
                 outputs,
                 makers,
@@ -137,17 +150,17 @@ class Flow:
 
     @cached_property
     def by_name(self) -> dict[str, list[Call]]:
-        """The calls of the forward, by the operator's name."""
+        """The calls by the operator's name."""
         found: dict[str, list[Call]] = defaultdict(list)
         for call in self.calls:
-            if call.phase in FORWARD:
-                found[call.name].append(call)
+            found[call.name].append(call)
         return found
 
     def named(self, names: Collection[str]) -> list[Call]:
         """Return the calls of some operators in the forward, in order."""
         found = [call for name in names for call in self.by_name.get(name, ())]
-        return sorted(found, key=lambda call: call.index)
+        forward = (call for call in found if call.phase in FORWARD)
+        return sorted(forward, key=lambda call: call.index)
 
     def maker(self, call: Call, operand: int) -> Call | None:
         """Return the call that made an operand; None for one from outside."""

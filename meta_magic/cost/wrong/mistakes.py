@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from meta_magic.cost.wrong import losses, shapes, training
 from meta_magic.cost.wrong.flow import Flow, Mistake
 from meta_magic.trace.notes import Note, Severity
+from meta_magic.trace.table import paused_collector
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
@@ -63,11 +64,12 @@ def find_wrong(
     if not trace.program.n_calls:
         return ()
     try:
-        flow = Flow(trace.program, trace.modules, is_everything_own)
-        found = [*run_rules(flow, "certain", CERTAIN)]
-        if has_likely:
-            flow.follow_axes()
-            found += run_rules(flow, "likely", LIKELY)
+        with paused_collector():
+            flow = Flow(trace.program, trace.modules, is_everything_own)
+            found = [*run_rules(flow, "certain", CERTAIN)]
+            if has_likely:
+                flow.follow_axes()
+                found += run_rules(flow, "likely", LIKELY)
     except Exception as error:  # noqa: BLE001  the report of a cell must not fail
         text = f"programs that run and are wrong were not looked for: {error!r}"
         return (Note(kind="unchecked", text=text, line=None),)

@@ -42,6 +42,7 @@ class Call:
         arguments: Its arguments by name; see ``Signature``.
         site: Its call site; None for none.
         function: The last part of the torch function that made it; "" for none.
+        phase: What the program was doing.
         inputs: The number of each tensor that it reads.
         outputs: The number of each tensor that it returns.
         makers: For each of ``inputs`` the call that made or last wrote it, or -1.
@@ -57,6 +58,7 @@ class Call:
     arguments: Mapping[str, Any]
     site: "CallSite | None"
     function: str
+    phase: str
     inputs: Sequence[int]
     outputs: Sequence[int]
     makers: Sequence[int]
@@ -84,8 +86,3 @@ class Call:
     def label(self) -> str:
         """The name of the function, or else of the operator."""
         return self.function or self.name
-
-    @property
-    def phase(self) -> str:
-        """What the program was doing."""
-        return "other" if self.site is None else self.site.phase

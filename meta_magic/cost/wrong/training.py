@@ -40,13 +40,15 @@ class Loop:
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
-        marks = [c for c in flow.calls if c.name == RECORDED]
+        marks = flow.by_name.get(RECORDED, [])
         texts = [str(call.arguments.get("name")) for call in marks]
         named = [*zip(texts, marks, strict=True)]
         self.steps = [c for text, c in named if text.startswith("Optimizer.step")]
         self.clears = [c for text, c in named if text.startswith("Optimizer.zero_grad")]
         self.backwards = [
-            c for c in flow.calls if c.name == "ones_like" and c.function == "backward"
+            call
+            for call in flow.by_name.get("ones_like", ())
+            if call.function == "backward"
         ]
 
     @cached_property

@@ -114,3 +114,15 @@ def test_a_note_has_no_line_break_and_ends_without_a_period():
     found = [note for text in WRONG.values() for note in run_case.find_notes(text)]
     for note in found:
         assert not re.search(r"\n|\.$", note.text + note.why)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_turns_of_a_long_loop_are_noted_as_its_first_ones():
+    with record() as trace:
+        for _ in range(20):
+            scores = torch.randn(2, 6, 8) @ torch.randn(2, 8, 6)
+            weights = (scores / 8**0.5).softmax(1)
+            weights @ torch.randn(2, 6, 8)
+        x = torch.ones(4, 8, 8, 3).view(4, 3, 8, 8)
+    assert [note.kind for note in trace.wrong] == ["softmax dimension", "mixed"]
+    assert x.shape == (4, 3, 8, 8)
