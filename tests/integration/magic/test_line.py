@@ -27,6 +27,8 @@ BAD_LINES = [
     "--as tpu",
     "--assume some",
     "--assume nonzero=2",
+    "--check rows=B",
+    "--check batch=",
 ]
 
 
@@ -334,3 +336,15 @@ def test_a_front_end_is_asked_to_make_a_cell(kernel):
     assert payload["source"] == "set_next_input"
     assert payload["text"].startswith("%%meta -o trace\nx = torch.ones(")
     assert payload["replace"] is False
+
+
+def test_a_check_may_name_the_batch(shell):
+    shell.run_cell("import torch\nmodel = torch.nn.Softmax(0)\nB = 4")
+    for cell in (
+        "%%meta -q --check batch=B\nx = torch.ones(B, 3)\ny = model(x)",
+        "%meta -q --check batch=B y = model(torch.ones(B, 3))",
+    ):
+        assert shell.run_cell(cell).success
+        notes = [n.text for n in shell.user_ns["_meta"].notes if n.kind == "samples"]
+        assert len(notes) == 1
+        assert notes[0].startswith("softmax mixes samples of the batch")
