@@ -272,6 +272,7 @@ class Execution:
         self._last = parts[0]
         self._keeps, self._read = request.keeps, request.read
         self._results: list[dict[int, Result]] = []
+        self._is_followed = False
         self.parts = parts[::-1]
         self.plan = self._last.plan
         self._importers: dict[tuple[int, int], list[tuple[Part, int]]] = {}
@@ -306,19 +307,8 @@ class Execution:
 
         :meth:`run` then refuses to read uninitialized elements.
         """
-        if not has_partial_writes(self.plan):
-            return False
-        given = {
-            number: self._raw[id(part)][storage]
-            for part in self.parts
-            for storage in self._raw[id(part)].keys() & part.plan.wanted
-            for importer, number in self._importers_of(part, storage)
-            if importer is self._last
-        }
-        tracker = RawTracker(self.plan, find_raw_before(self.plan, given))
-        self._last.tracker = tracker
-        self._raw[id(self._last)] = tracker.raw
-        return True
+        self._is_followed = any(has_partial_writes(part.plan) for part in self.parts)
+        return self._is_followed
 
     def describe_raw(self) -> str:
         """Describe the call that allocated the uninitialized memory of wanted storages.
@@ -354,10 +344,16 @@ class Execution:
         found: dict[int, dict[int, Fact]] = {}
         for part in self.parts:
             here = found[id(part)] = find(part.plan, given.get(id(part), {}))
-            for storage in here.keys() & part.plan.wanted:
-                for importer, number in self._importers_of(part, storage):
-                    given.setdefault(id(importer), {})[number] = here[storage]
+            self._give_facts(part, here, given)
         return found
+
+    def _give_facts(
+        self, part: Part, here: Mapping[int, Fact], given: dict[int, dict[int, Fact]]
+    ) -> None:
+        """Give facts on storages of a part to the later parts that use these."""
+        for storage in here.keys() & part.plan.wanted:
+            for importer, number in self._importers_of(part, storage):
+                given.setdefault(id(importer), {})[number] = here[storage]
 
     def peak_nbytes(self, kept: Mapping[int, int]) -> int:
         """Return the most bytes held at any moment; see :meth:`Plan.peak_nbytes`."""
@@ -386,14 +382,22 @@ class Execution:
             ReplayError: A step failed, or its result differs from the record.
         """
         done: dict[int, Part] = {}
+        given: dict[int, dict[int, RawMemory]] = {}
         if self._keeps:  # before the parts take kept contents out
             self._results = list(self._find_results())
         for part in self.parts:
             is_last = part is self._last
             part.use_earlier_states(done)
             done[id(part.program)] = part
+            if self._is_followed:
+                raw = find_raw_before(part.plan, given.get(id(part), {}))
+                part.tracker, self._raw[id(part)] = RawTracker(part.plan, raw), raw
             yield from part.run(finished if is_last else self._give_to_importers(part))
-        if self._last.tracker is not None and self.reads_raw(self._read):
+            if self._is_followed:
+                left = {s: memory for s, memory in raw.items() if not memory.is_written}
+                self._raw[id(part)] = left
+                self._give_facts(part, left, given)
+        if self._is_followed and self.reads_raw(self._read):
             raise ReplayError(
                 f"nothing was written to some of it, since {self.describe_raw()}"
             )

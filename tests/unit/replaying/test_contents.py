@@ -195,6 +195,35 @@ def test_a_tensor_that_is_written_piece_by_piece_has_its_values(make):
     assert values == make().tolist()
 
 
+@pytest.mark.parametrize("make", WHOLE)
+def test_what_an_earlier_cell_wrote_piece_by_piece_has_its_values(make):
+    torch.manual_seed(0)
+    with record():
+        made = make()
+    torch.manual_seed(0)
+    wanted = make()
+    with record():
+        made.mul_(2)
+    with record():
+        assert (made + 1).tolist() == (wanted * 2 + 1).tolist()
+        assert made.tolist() == (wanted * 2).tolist()
+
+
+def test_what_several_cells_write_piece_by_piece_is_whole_or_refused():
+    with record():
+        made = torch.empty(4)
+        made[torch.tensor([0, 3])] = 1.0
+    with record():
+        made[torch.tensor([1])] = 2.0
+    with record(), pytest.raises(MissingValueError, match=r"in line \d+ made that"):
+        made.tolist()
+    with record():
+        made[torch.tensor([2])] = 3.0
+        assert made.tolist() == [1, 2, 3, 1]
+    with record():
+        assert made.tolist() == [1, 2, 3, 1]
+
+
 def test_an_uninitialized_element_is_refused():
     with record():
         made = torch.empty(3)
