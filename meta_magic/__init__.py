@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from meta_magic.cost.costs import Cost, UnknownOperator
     from meta_magic.cost.device_table import Device, add_devices
     from meta_magic.cost.rooflines import Roofline
+    from meta_magic.designs.diff import diff
     from meta_magic.materializing.materialize import materialize
     from meta_magic.materializing.report import FilledTensor, MaterializeReport
     from meta_magic.ranks.recorded_ranks import record_ranks
@@ -83,6 +84,7 @@ __all__ = [
     "World",
     "WorldError",
     "add_devices",
+    "diff",
     "flop_formula",
     "load_ipython_extension",
     "materialize",
@@ -103,6 +105,7 @@ HOMES = {
     "UnknownOperator": "cost.costs",
     "Work": "cost.call_work",
     "add_devices": "cost.device_table",
+    "diff": "designs.diff",
     "flop_formula": "trace.formulas.torch_formulas",
     "FilledTensor": "materializing.report",
     "MaterializeReport": "materializing.report",

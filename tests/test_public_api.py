@@ -41,6 +41,7 @@ def test_the_public_names_are_these():
         "World",
         "WorldError",
         "add_devices",
+        "diff",
         "flop_formula",
         "load_ipython_extension",
         "materialize",

@@ -21,6 +21,7 @@ from meta_magic.check.baselines import (
     write_baseline,
 )
 from meta_magic.check.checked_process import check_subject
+from meta_magic.check.diff_command import add_arguments, diff
 from meta_magic.check.outputs import (
     format_total,
     format_verdict,
@@ -61,10 +62,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = [*(sys.argv[1:] if argv is None else argv)]
     at = arguments.index("--") if "--" in arguments else len(arguments)
     options = make_parser().parse_args(arguments[:at])
+    argv = tuple(arguments[at + 1 :])
     try:
-        return check(options, argv=tuple(arguments[at + 1 :]))
+        if options.command == "diff":
+            return diff(options, make_request(options, argv))
+        return check(options, argv)
     except (BudgetError, CheckError, OSError) as error:
-        print(f"meta-magic check: {error}", file=sys.stderr)  # noqa: T201  a command
+        print(f"meta-magic {options.command}: {error}", file=sys.stderr)  # noqa: T201  a command
         return UNCHECKED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -115,6 +119,16 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_run_options(check.add_argument_group("how to run it").add_argument)
     add_output_options(check.add_argument_group("what to do with the results"))
+    compared = commands.add_parser(
+        "diff",
+        allow_abbrev=False,
+        help="say what one design changes in another",
+        description="Record two programs, match their modules, and print what differs: "
+        "modules, numbers, parameters, FLOPs, memory.",
+        epilog="Exit codes: 0 nothing differs; 1 something does; 2 one cannot be read.",
+    )
+    add_arguments(compared)
+    add_run_options(compared.add_argument_group("how to run them").add_argument)
     return parser
 
 
@@ -261,6 +275,8 @@ def make_request(
         BudgetError: The budget cannot be read.
         CheckError: The arguments are no JSON.
     """
+    given = vars(options).get  # the options for results are those of check alone
+    budget = given("budget", "")
     return partial(
         Request,
         argv=argv,
@@ -271,19 +287,19 @@ def make_request(
             "named": options.named,
             "assume": options.assume,
             "check_values": options.check_values,
-            "wrong": options.wrong,
-            "dims": options.dims,
+            "wrong": bool(given("wrong")),
+            "dims": given("dims", ""),
             "world": options.world,
             "ranks": options.ranks,
             "per_node": options.per_node,
         },
-        limits=parse_budget(options.budget) if options.budget else (),
+        limits=parse_budget(budget) if budget else (),
         seconds=options.timeout,
         nbytes=options.memory,
         is_sandboxed=options.sandbox,
-        depth=options.depth,
-        has_page=options.html is not None,
-        checks_contents=options.init,
+        depth=given("depth", 1),
+        has_page=given("html") is not None,
+        checks_contents=bool(given("init")),
     )
 
 

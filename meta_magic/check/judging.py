@@ -24,6 +24,7 @@ from meta_magic.session.shown_frames import PYTHONS, USERS, choose_frames, home_
 from meta_magic.trace.calls import describe_tensor
 from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.expectations import find_overruns, measure
+from meta_magic.trace.modules import at_any_depth
 from meta_magic.trace.notes import FAILS
 from meta_magic.trace.units import format_shape
 
@@ -81,6 +82,11 @@ class Judge:
             from meta_magic.view.page import render_page  # noqa: PLC0415  few ask for it
 
             page = render_page(trace)
+        design = None
+        if self._request.has_design:
+            from meta_magic.designs.design import read_design  # noqa: PLC0415  as well
+
+            design = at_any_depth(read_design)(trace)
         return Part(
             name=name,
             outcome=worst_of(outcomes),
@@ -93,6 +99,7 @@ class Judge:
             modules=describe_modules(trace),
             seconds=trace.seconds,
             page=page,
+            design=design,
         )
 
     def _find_sites(

@@ -8,10 +8,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from meta_magic.errors import CheckError
 from meta_magic.trace.expectations import Limit
+
+if TYPE_CHECKING:
+    from meta_magic.designs.design import Design
 
 Kind: TypeAlias = Literal["script", "notebook", "function"]
 Outcome: TypeAlias = Literal["right", "error", "unchecked"]
@@ -98,6 +101,7 @@ class Request:
         depth: Levels of modules that the summary shows; None for all.
         has_page: Whether the HTML report is wanted, too.
         checks_contents: Whether uninitialized parameters and buffers are errors.
+        has_design: Whether the design is wanted, too.
     """
 
     subject: Subject
@@ -112,6 +116,7 @@ class Request:
     depth: int | None = 1
     has_page: bool = False
     checks_contents: bool = False
+    has_design: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +156,7 @@ class Part:
             first call.
         seconds: How long it took.
         page: The HTML report; "" if it was not asked for.
+        design: What the recording builds and costs; None if it was not asked for.
     """
 
     name: str = ""
@@ -164,6 +170,7 @@ class Part:
     modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seconds: float = 0.0
     page: str = field(default="", repr=False)
+    design: "Design | None" = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,6 +137,21 @@ OPTIONS: Final = (
         example="%%meta --dims B,T,D",
     ),
     Option(
+        names=("--param", "-p"),
+        metavar="NAME=VALUES",
+        settings=(("action", "append"), ("default", []), ("dest", "params")),
+        help="Give the report a slider for this number of the cell: its values are "
+        "FIRST..LAST, FIRST..LAST:STEP or [64,96,128]. A move records the cell again.",
+        example="%%meta -p d_model=256..4096:256 -p n_layers=2..80",
+    ),
+    Option(
+        names=("--diff",),
+        metavar="TRACE",
+        values=("last",),
+        help="Mark what differs from an earlier trace: last, or the name of one.",
+        example="%%meta --diff last",
+    ),
+    Option(
         names=("--named",),
         metavar="MEANING",
         values=("plan", "real"),

@@ -14,6 +14,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 if TYPE_CHECKING:
+    from meta_magic.designs.differences import Difference
     from meta_magic.ranks.recorded_ranks import Ranks
     from meta_magic.trace.trace import Trace
     from meta_magic.view.widgets import Report
@@ -38,7 +39,8 @@ def build_outputs(
 
     Args:
         settings: ``depth``, ``hide`` and ``height``; of a failed cell, also ``line``
-            and ``why`` (see ``view/page.py``).
+            and ``why`` (see ``view/page.py``); with ``--diff`` also ``difference``, as
+            ``Difference.describe`` gives it.
     """
     from meta_magic.view.html import build_bundle  # noqa: PLC0415  needs torch
 
@@ -47,7 +49,12 @@ def build_outputs(
     if not is_notebook(shell):
         if text:
             return Outputs({"text/plain": text})
-        return Outputs(build_bundle(trace, depth=settings["depth"]))
+        bundle = build_bundle(trace, depth=settings["depth"])
+        found = settings.get("difference")
+        if found:
+            lines = [found["text"], *found["changes"], bundle["text/plain"]]
+            bundle["text/plain"] = "\n".join(lines)
+        return Outputs(bundle)
     from meta_magic.view.page import render_snapshot  # noqa: PLC0415
     from meta_magic.view.payload import pack  # noqa: PLC0415
     from meta_magic.view.widgets import close_reports, show_report  # noqa: PLC0415  takes 0.2 s to import
@@ -73,6 +80,16 @@ def show(trace: "Trace", settings: Mapping[str, Any]) -> None:
     display(outputs.bundle, raw=True)
     if outputs.live is not None:
         display(outputs.live)
+
+
+def show_difference(difference: "Difference") -> None:
+    """Show the report of a design with its changes marked; as text elsewhere."""
+    trace = difference.after
+    if trace is None or not is_notebook(get_ipython()):
+        print(difference)  # noqa: T201  asked for
+        return
+    found = {"difference": difference.describe()}
+    show(trace, {"depth": None, "height": 420, "hide": ["parameters"], **found})
 
 
 def show_ranks(ranks: "Ranks") -> None:

@@ -66,6 +66,7 @@ class Run:
             if rerun is not None:
                 rerun = replace(rerun, earlier=tuple(magics.history.cells))
             self._rerun = rerun
+            self._before = find_before(options.diff, namespace)
         self._is_outermost = self._raw is not None and self._raw not in self._running
         if self._raw is not None and self._is_outermost:
             self._running[self._raw] = self._name
@@ -94,7 +95,8 @@ class Run:
             if self._error is not None:
                 self._show_failure(trace, key)
             elif not (self._options.quiet or self._options.teach):
-                outputs = build_outputs(self._shell, trace, key, self._settings)
+                settings = self._settings | self._compare(trace)
+                outputs = build_outputs(self._shell, trace, key, settings)
         finally:
             self._error = None
             self._progress.finish(None if outputs is None else outputs.bundle)
@@ -106,6 +108,14 @@ class Run:
             display(bundle, raw=True)
         if self._options.ranks is not None:
             self._show_ranks(trace)
+
+    def _compare(self, trace: "Trace") -> dict[str, Any]:
+        """Return as a setting what differs from the trace that ``--diff`` names."""
+        if self._before is None:
+            return {}
+        from meta_magic.designs.diff import diff  # noqa: PLC0415  needs torch
+
+        return {"difference": diff(self._before, trace).describe()}
 
     def _show_ranks(self, trace: "Trace") -> None:
         """Record the cell as other ranks, and show all."""
@@ -177,6 +187,19 @@ def start_recording(
     return recording, rerun
 
 
+def find_before(name: str | None, namespace: Mapping[str, object]) -> "Trace | None":
+    """Return the trace that ``--diff`` names; None without that option."""
+    if name is None:
+        return None
+    from meta_magic.trace.trace import Trace  # noqa: PLC0415  needs torch
+
+    found = namespace.get("_meta" if name == "last" else name)
+    if not isinstance(found, Trace):
+        what = "nothing was recorded yet" if name == "last" else f"{name} is no trace"
+        raise UsageError(f"%%meta --diff {name}: {what}")
+    return found
+
+
 def read_options(options: Any) -> "Options":
     """Return the options of a recording."""
     from meta_magic.trace.options import (  # noqa: PLC0415  needs torch
@@ -186,6 +209,7 @@ def read_options(options: Any) -> "Options":
         read_device,
         read_dims,
         read_meaning,
+        read_sliders,
     )
     from meta_magic.trace.world import read_world  # noqa: PLC0415  as well
 
@@ -203,6 +227,7 @@ def read_options(options: Any) -> "Options":
             is_checked=is_checked,
             batch=batch,
             dims=read_dims(options.dims),
+            sliders=read_sliders(options.params),
         )
     except ValueError as error:
         raise UsageError(f"%%meta: {error}") from None

@@ -6,7 +6,7 @@ until the block ends; it then answers as the ``Trace``.
 
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, Final, cast
@@ -29,6 +29,7 @@ from meta_magic.trace.options import (
     read_device,
     read_dims,
     read_meaning,
+    read_sliders,
 )
 from meta_magic.trace.rerun import Rerun, list_names, make_rerun
 from meta_magic.trace.trace import Trace
@@ -71,6 +72,8 @@ class record:  # noqa: N801  a context manager is named as a function
         dims: Names by which sizes are shown, as ``"B,T,D"``: variables, arguments such
             as ``n_embd=64``, fields of dataclasses, ``B=8`` for the one 8 in the code,
             or ``auto``. See ``trace.dims``.
+        params: By name of a number in the code, the values of its slider in the report:
+            ``{"d_model": range(256, 4097, 256)}``.
 
     Returns:
         The :class:`Trace`, complete when the block has ended, also by an exception.
@@ -96,6 +99,7 @@ class record:  # noqa: N801  a context manager is named as a function
         rank: int | None = None,
         per_node: int | None = None,
         dims: str | Sequence[str] = (),
+        params: Mapping[str, Iterable[int]] | Iterable[str] = (),
     ) -> None:
         self.options = read_options(
             cache=cache,
@@ -105,7 +109,11 @@ class record:  # noqa: N801  a context manager is named as a function
             named=named,
             check_values=check_values,
             check=check,
-        )._replace(world=read_world(world, rank, per_node), dims=read_dims(dims))
+        )._replace(
+            world=read_world(world, rank, per_node),
+            dims=read_dims(dims),
+            sliders=read_sliders(params),
+        )
         self._handle = TraceHandle()
 
     def __enter__(self) -> Trace:

@@ -3,7 +3,9 @@
 :class:`Options` has all of them; the ``read_*`` functions check what users write.
 """
 
-from collections.abc import Iterable
+import ast
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -76,6 +78,18 @@ class Assumed(NamedTuple):
     value: float | None = None
 
 
+class Slider(NamedTuple):
+    """A number of the code that the report can change.
+
+    Attributes:
+        name: How the code names it.
+        values: Its values, in order.
+    """
+
+    name: str
+    values: tuple[int, ...]
+
+
 class Options(NamedTuple):
     """How to record.
 
@@ -98,6 +112,7 @@ class Options(NamedTuple):
         dims: The names by which sizes are shown.
         batch: The name of the size of a batch whose samples must not be mixed; "" for
             none.
+        sliders: The numbers that the report can change.
     """
 
     cache: bool = True
@@ -113,6 +128,7 @@ class Options(NamedTuple):
     is_checked: bool = False
     dims: tuple[str, ...] = ()
     batch: str = ""
+    sliders: tuple[Slider, ...] = ()
 
 
 def read_check(check: bool | str) -> tuple[bool, str]:  # noqa: FBT001  what users write
@@ -127,6 +143,63 @@ def read_check(check: bool | str) -> tuple[bool, str]:  # noqa: FBT001  what use
     if kind != "batch" or len(read_dims(name)) != 1:
         raise ValueError(f"check is True, or batch=NAME as in batch=B, not {check!r}")
     return True, name
+
+
+MAX_POSITIONS: Final = 10_000
+"""Of one slider."""
+
+SLIDERS: Final = "write NAME=FIRST..LAST, NAME=FIRST..LAST:STEP or NAME=[64,96,128]"
+
+
+def read_sliders(
+    params: Mapping[str, Iterable[int]] | Iterable[str],
+) -> tuple[Slider, ...]:
+    """Return the sliders that texts such as ``d_model=256..4096:256`` describe.
+
+    Args:
+        params: Texts, or by name the values: a list or a range.
+
+    Raises:
+        ValueError: A text is written otherwise, or a value is no positive integer.
+    """
+    if isinstance(params, Mapping):
+        return tuple(make_slider(name, values) for name, values in params.items())
+    texts = [params] if isinstance(params, str) else params
+    return tuple(read_slider(text) for text in texts)
+
+
+def read_slider(text: str) -> Slider:
+    """Return the slider of a text; see :func:`read_sliders`."""
+    name, _, written = (part.strip() for part in text.partition("="))
+    first, dots, rest = written.partition("..")
+    last, _, step = rest.partition(":")
+    if dots and all(one.strip().isdecimal() for one in (first, last, step or "1")):
+        return make_slider(name, range(int(first), int(last) + 1, int(step or 1) or 1))
+    with suppress(ValueError, SyntaxError):
+        values = ast.literal_eval(written)
+        if isinstance(values, (list, tuple)):
+            return make_slider(name, values)
+    raise ValueError(f"-p {text}: {SLIDERS}")
+
+
+def make_slider(name: str, values: Iterable[int]) -> Slider:
+    """Return a slider with values in order, each once.
+
+    Raises:
+        ValueError: The name is none, or a value is no positive integer.
+    """
+    if not name.isidentifier():
+        raise ValueError(f"{name!r} is no name: {SLIDERS}")
+    if isinstance(values, range) and len(values) > MAX_POSITIONS:
+        step = values.step * -(-len(values) // MAX_POSITIONS)
+        raise ValueError(
+            f"{name} has {len(values):,} values, at most {MAX_POSITIONS:,}: write a "
+            f"step, as in {name}={values[0]}..{values[-1]}:{step}"
+        )
+    listed = [*values]
+    if not listed or not all(type(one) is int and one > 0 for one in listed):
+        raise ValueError(f"{name}={listed[:8]}: a slider has positive integers")
+    return Slider(name, tuple(sorted({*listed})))
 
 
 def read_dims(dims: str | Iterable[str]) -> tuple[str, ...]:

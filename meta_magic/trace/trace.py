@@ -15,6 +15,7 @@ from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.notes import MISTAKES, CellSource, Note, sort_notes
 from meta_magic.trace.program import Program
+from meta_magic.trace.questions import Questions
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.sent import SentCalls, list_sent
 from meta_magic.trace.sequences import ModuleCalls, OpCalls
@@ -24,31 +25,22 @@ from meta_magic.trace.world import World
 if TYPE_CHECKING:
     import os
     import weakref
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import pandas as pd
     from networkx import MultiDiGraph
-    from torch import Tensor, nn
+    from torch import nn
 
-    from meta_magic.cost.advice.advice_records import Advice
     from meta_magic.cost.costs import Cost
     from meta_magic.cost.initialization import TensorContents
     from meta_magic.cost.memory_timeline import Memory
     from meta_magic.cost.program_columns import Columns
     from meta_magic.cost.step_times import StepTime
-    from meta_magic.explain.checked_sizes import Condition
-    from meta_magic.explain.explanations import Explanation
-    from meta_magic.explain.lineage.lineage_records import Lineage
-    from meta_magic.ranks.recorded_ranks import Ranks
     from meta_magic.teach.lessons import Lesson
-    from meta_magic.trace.calls import TensorMetadata
-    from meta_magic.trials.dims import Dims
-    from meta_magic.trials.fit import Candidates, Fit
-    from meta_magic.trials.sweeps import Sweep
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class Trace(Questions):
     """The recording of one cell, or of one ``with record()`` block.
 
     A trace is plain data: it can be compared, pickled and kept, and holds no tensor.
@@ -235,17 +227,6 @@ class Trace:
         return measure_memory(self)
 
     @cached_property
-    def advice(self) -> "tuple[Advice, ...]":
-        """What the block wastes, with lines and bytes, the largest first.
-
-        Where a change of the block would help, the block is recorded again with it in a
-        child process, to prove the saving.
-        """
-        from meta_magic.trials.proofs import prove_advice  # noqa: PLC0415
-
-        return prove_advice(self)
-
-    @cached_property
     def contents(self) -> "tuple[TensorContents, ...]":
         """What the parameters and buffers hold that the block allocated.
 
@@ -265,219 +246,11 @@ class Trace:
 
         return tuple(follow_contents(self.program, self.columns, self.modules))
 
-    @cached_property
-    def explanation(self) -> "Explanation | None":
-        """Why the block failed: the call, its operands, the rule that it broke.
-
-        The rule is found by probes: the call with other sizes and dtypes, in a child
-        process. None if no call of torch failed.
-        """
-        if self.failed is None:
-            return None
-        from meta_magic.explain.across_cells import explain  # noqa: PLC0415
-
-        return explain(self)
-
-    def why(self, tensor: "Tensor | TensorMetadata", dim: int) -> "Lineage":
-        """Return where a size of a tensor comes from, back to the numbers in the code.
-
-        The block is run again in a child process, with the earlier cells that it rests
-        on and numbers that remember where they come from; each step is found by calls
-        with other numbers.
-
-        Args:
-            tensor: A tensor that the block made or read, or its metadata from the
-                trace.
-            dim: Its dimension; counted from the last one if negative.
-
-        Raises:
-            IndexError: It has no such dimension.
-            TrialError: The trace has no such tensor, or the block cannot be run again.
-
-        Example:
-            >>> import meta_magic, torch
-            >>> with meta_magic.record() as trace:
-            ...     x = torch.ones(2, 3, 4).flatten(1)
-            >>> print(trace.why(x, 1).lines[0])
-            12 = 3 * 4 by flatten (line 2)
-        """
-        from meta_magic.explain.across_cells import why  # noqa: PLC0415
-
-        return why(self, tensor, dim)
-
-    @cached_property
-    def dims(self) -> "Dims | None":
-        """The names of sizes that the recording was asked for; None if for none.
-
-        The block is recorded again with other values of each name, in a child process:
-        this takes up to 5 s of processor time, on first use. ``print`` shows the names,
-        and why one has no formulas.
-
-        Raises:
-            TrialError: The block cannot be run again, or has no such name.
-
-        Example:
-            >>> import meta_magic, torch
-            >>> with meta_magic.record(dims="B,D") as trace:
-            ...     B, D = 2, 3
-            ...     x = torch.ones(B, 4 * D).flatten()
-            >>> trace.shape(x)
-            '[4*B*D]'
-        """
-        if self.rerun is None or not self.rerun.options.dims:
-            return None
-        from meta_magic.trials.dims import find_dims  # noqa: PLC0415
-
-        return find_dims(self, self.rerun.options.dims)
-
-    @cached_property
-    def named(self) -> "Trace":
-        """The trace with shapes that are shown by name, if it was asked for names."""
-        if self.rerun is None or not self.rerun.options.dims:
-            return self
-        from meta_magic.trials.named_traces import name_trace  # noqa: PLC0415
-
-        return name_trace(self)
-
-    def shape(self, tensor: "Tensor | TensorMetadata") -> str:
-        """Return the shape of a tensor by name, such as ``[B, T, 3*D]``.
-
-        Args:
-            tensor: A tensor that the block made, or its metadata from the trace.
-
-        Raises:
-            TrialError: The recording was asked for no names, or has no such tensor; or
-                as of :attr:`dims`.
-        """
-        from meta_magic.explain.lineage.why import find_number  # noqa: PLC0415
-        from meta_magic.trials.named_traces import find_shape  # noqa: PLC0415
-
-        return find_shape(self, find_number(self, tensor))
-
-    def fit(
-        self,
-        device: str,
-        vary: "Mapping[str, Candidates] | None" = None,
-        choices: "Sequence[str]" = (),
-        *,
-        suggest: bool = False,
-    ) -> "Fit":
-        """Return whether the block fits a device, and up to which sizes it would.
-
-        The block is recorded again at a few sizes and at the answer, in a child process
-        that may change nothing outside of itself.
-
-        Args:
-            device: An accelerator, by its name in ``devices.toml``, such as
-                ``h100-sxm``. If the block puts tensors on accelerators, only those
-                count.
-            vary: Names of variables with sizes, in the block or outside of it, and the
-                values of each: integers, or ``...`` for all. One varies at a time.
-            choices: Changes of the block: ``bfloat16``, ``autocast``, ``fused``,
-                ``sgd``, ``8-bit``, ``paged 8-bit``, ``zeroed gradients``,
-                ``checkpointing`` of blocks, or ``checkpointing:h.*`` of modules by name
-                or class, ``accumulation:batch/4`` in four parts.
-            suggest: Whether to try further changes if nothing fits.
-
-        Raises:
-            UnknownDeviceError: There is no such device; the error lists all.
-            TrialError: The block cannot be run again: it writes files, uses the
-                network, needs an object that is gone, or was run by ``exec``.
-
-        Example:
-            >>> import meta_magic, torch
-            >>> rows = 8
-            >>> with meta_magic.record() as trace:
-            ...     x = torch.ones(rows, 10**6)
-            >>> trace.fit("t4", vary={"rows": ...}).largest  # of 16 GB, 4 MB each
-            {'rows': 4000}
-        """
-        from meta_magic.trials.fit import fit_trace  # noqa: PLC0415
-
-        return fit_trace(self, device, vary or {}, choices, suggest=suggest)
-
-    def sweep(
-        self,
-        vary: "Mapping[str, Sequence[int]]",
-        device: str,
-        choices: "Sequence[Sequence[str]]" = ((),),
-        links: str = "nvlink4-ib400",
-    ) -> "Sweep":
-        """Return what the block needs at each combination of sizes and choices.
-
-        Each is a recording of its own, in a child process that may change nothing
-        outside of itself: bytes at the peak, FLOPs, bytes sent, and estimated seconds.
-        A combination with which the block fails is a row with the reason.
-
-        Args:
-            vary: Names of variables with sizes, in the block or outside of it, and the
-                values of each: positive integers.
-            device: An accelerator, by its name in ``devices.toml``.
-            choices: Sets of changes of the block, each as in :meth:`fit`; ``()`` is the
-                block as it is.
-            links: How accelerators are connected, by the name in ``links.toml``.
-
-        Raises:
-            UnknownDeviceError: There is no such device, or no such links.
-            TrialError: The block cannot be run again at all, has no such name, or a
-                value is no positive integer.
-
-        Example:
-            >>> import meta_magic, torch
-            >>> rows = 8
-            >>> with meta_magic.record() as trace:
-            ...     x = torch.ones(rows, 10**6)
-            >>> sweep = trace.sweep({"rows": [1000, 8000]}, "t4")  # 16 GB, 4 MB each
-            >>> [(row.sizes["rows"], row.fits) for row in sweep]
-            [(1000, True), (8000, False)]
-        """
-        from meta_magic.trials.sweeps import sweep_trace  # noqa: PLC0415
-
-        return sweep_trace(self, vary, device, choices, links)
-
-    def check(self, *names: str, **values: "Sequence[int]") -> "Condition":
-        """Return for which sizes the block runs, as a condition and in words.
-
-        The block is recorded again at a few chosen sizes, in a child process that may
-        change nothing outside of itself. A size fails if the block raises, if a
-        variable has another number of dimensions, or if a note on a broadcast appears.
-
-        Args:
-            names: Names of sizes, in the block or outside of it: variables, arguments
-                such as ``n_embd=64``, fields of dataclasses; or ``"B=8"`` for the 8
-                that the block has once. Each varies alone.
-            values: The same, with the values that matter.
-
-        Raises:
-            TrialError: The block failed, cannot be run again, takes long, or has no
-                such size.
-
-        Example:
-            >>> import meta_magic, torch
-            >>> with meta_magic.record() as trace:
-            ...     side = 28
-            ...     x = torch.ones(2, side, side).view(2, side // 7, 7, side // 7, 7)
-            >>> trace.check("side").condition
-            'side % 7 == 0'
-        """
-        from meta_magic.explain.checked_sizes import check_sizes  # noqa: PLC0415
-
-        return check_sizes(self, {**dict.fromkeys(names), **values})
-
     def teach(self) -> "Lesson":
         """Return a lesson: a question for each line, and a picture as its answer."""
         from meta_magic.teach.lessons import build_lesson  # noqa: PLC0415
 
         return build_lesson(self)
-
-    def record_ranks(self, ranks: "str | Sequence[int]" = "differing") -> "Ranks":
-        """Record the cell as several ranks of its world; see :func:`record_ranks`.
-
-        Each is a new process, which first runs the earlier cells that the cell needs.
-        """
-        from meta_magic.trials.rank_blocks import record_block_ranks  # noqa: PLC0415
-
-        return record_block_ranks(self, ranks)
 
     @list_columns
     def to_pandas(self, *, dims: bool = False) -> "pd.DataFrame":

@@ -329,12 +329,17 @@ def list_sizes(rerun: Rerun) -> dict[str, int]:
     known = {n: former.kept for n, former in rerun.before.items() if former.is_plain}
     for name in find_bound(block):
         known.pop(name, None)
-    known |= {name: n for name, n in _list_assigned(block) if n_bound[name] == 1}
+    known |= {name: n.value for name, n in _list_assigned(block) if n_bound[name] == 1}
     read = {node.id for node in names if isinstance(node.ctx, ast.Load)}
     return {name: n for name, n in known.items() if name in read and as_size(n)}
 
 
-def _list_assigned(block: ast.AST) -> Iterator[tuple[str, object]]:
+def find_numbers(block: ast.Module, name: str) -> list[ast.Constant]:
+    """Return the numbers that a block assigns to a name outside of functions."""
+    return [one for own, one in _list_assigned(block) if own == name]
+
+
+def _list_assigned(block: ast.AST) -> Iterator[tuple[str, ast.Constant]]:
     """Yield the names that are assigned a constant outside of functions."""
     for node in ast.iter_child_nodes(block):
         if isinstance(node, ast.Assign):
@@ -344,12 +349,12 @@ def _list_assigned(block: ast.AST) -> Iterator[tuple[str, object]]:
             yield from _list_assigned(node)
 
 
-def _pair(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, object]]:
+def _pair(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.Constant]]:
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for one, other in zip(target.elts, value.elts, strict=False):
             yield from _pair(one, other)
     elif isinstance(target, ast.Name) and isinstance(value, ast.Constant):
-        yield target.id, value.value
+        yield target.id, value
 
 
 def as_size(value: object) -> int | None:

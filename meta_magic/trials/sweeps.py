@@ -1,19 +1,19 @@
 """A table of what a block needs, for each combination of its sizes and choices.
 
-``trace.sweep({"tp": [1, 2, 4, 8], "batch": [4, 8]}, "h100-sxm")`` shows which meshes
-fit, and which of them are fast. Each row is a recording of its own: no formula says
-what a rank of another mesh holds. Read :func:`sweep_trace` for the block of a trace,
+``trace.sweep(tp=[1, 2, 4, 8], batch=[4, 8])`` shows which meshes fit, and which of
+them are fast. Each row is a recording of its own: no formula says what a rank of
+another mesh holds. Read :func:`sweep_trace` for the block of a trace,
 :func:`sweep_ranks` for a script of a world.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, fields
 from functools import partial
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from meta_magic.cost.device_table import Device
 from meta_magic.cost.memory_samples import take_sample
@@ -26,9 +26,10 @@ from meta_magic.ranks.recorded_ranks import (
     read_script,
     record_script,
 )
+from meta_magic.replaying.value_budget import show_line
+from meta_magic.trace.expectations import Limit, parse_budget
 from meta_magic.trace.sent import SentCalls
 from meta_magic.trace.trace import Trace
-from meta_magic.trace.units import format_bytes
 from meta_magic.trace.world import Peers
 from meta_magic.trials.blocks import as_size, find_bound, set_sizes
 from meta_magic.trials.fit import find_sized_device
@@ -38,118 +39,86 @@ from meta_magic.trials.trial import ask_trials, read_size
 if TYPE_CHECKING:
     import pandas as pd
 
+Needs: TypeAlias = dict[str, float]
+"""What a block needs on one rank, by the names of :data:`METRICS`."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """What a block needs on one rank.
+Sizes: TypeAlias = Mapping[str, int]
 
-    Attributes:
-        n_parameters: Numbers in its modules' parameters, all shards together.
-        flops: FLOPs of all calls.
-        peak_nbytes: Most bytes alive at once, on the device that needs most.
-        sent_nbytes: Bytes of all collectives.
-        seconds: Estimated seconds; see :class:`~meta_magic.cost.step_times.StepTime`.
-        exposed: Seconds of these in which nothing is computed.
+METRICS: Final = (
+    "params",
+    "flops",
+    "peak_nbytes",
+    "sent_nbytes",
+    "seconds",
+    "exposed",
+    "ops",
+)
+"""Numbers in parameters (of all shards together), FLOPs, most bytes alive at once on
+the device that needs most, bytes of all collectives, estimated seconds, those of them
+in which nothing is computed, and operator calls."""
+
+
+def measure_needs(
+    trace: Trace, device: Device, links: str, metrics: Sequence[str] = METRICS
+) -> Needs:
+    """Return what the block of a trace needs on a device.
+
+    ``peak_nbytes`` is always there: it decides whether the block fits.
     """
-
-    n_parameters: int
-    flops: int
-    peak_nbytes: int
-    sent_nbytes: int
-    seconds: float
-    exposed: float
-
-
-def measure_needs(trace: Trace, device: Device, links: str) -> Needs:
-    """Return what the block of a trace needs on a device."""
-    time = estimate_step_time(trace, device, links)
-    return Needs(
-        n_parameters=sum(root.n_parameters for root in trace.modules),
-        flops=trace.flops,
-        peak_nbytes=take_sample(trace).peak_nbytes,
-        sent_nbytes=sum(sent.nbytes for sent in trace.sent),
-        seconds=time.seconds,
-        exposed=time.exposed,
-    )
+    time = None
+    if {"seconds", "exposed"} & {*metrics}:
+        time = estimate_step_time(trace, device, links)
+    count: dict[str, Callable[[], float]] = {
+        "params": lambda: sum(root.n_parameters for root in trace.modules),
+        "flops": lambda: trace.flops,
+        "peak_nbytes": lambda: take_sample(trace).peak_nbytes,
+        "sent_nbytes": lambda: sum(sent.nbytes for sent in trace.sent),
+        "seconds": lambda: time.seconds if time else 0.0,
+        "exposed": lambda: time.exposed if time else 0.0,
+        "ops": lambda: trace.program.n_calls,
+    }
+    return {name: count[name]() for name in {*metrics, "peak_nbytes"}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRow:
-    """One combination of sizes and choices.
+Row: TypeAlias = tuple[Sizes, tuple[str, ...], Needs | Exception]
+"""A combination of sizes, the choices, and what the block needs or why it fails."""
 
-    Attributes:
-        sizes: The value of each name.
-        choices: The choices.
-        needs: What the block needs; of several ranks, the most of each. None if it
-            does not run.
-        fits: Whether that fits the device.
-        error: Why the block does not run; None if it does.
+
+def make_table(
+    rows: Sequence[Row], device: Device, metrics: Sequence[str], **more: Sequence[Any]
+) -> "pd.DataFrame":
+    """Return the table of a sweep.
+
+    Args:
+        rows: Its rows.
+        device: Has the memory that decides ``fits``.
+        metrics: The columns of what the block needs.
+        more: Further columns.
     """
+    import pandas as pd  # noqa: PLC0415  takes a second
 
-    sizes: Mapping[str, int]
-    choices: tuple[str, ...] = ()
-    needs: Needs | None = None
-    fits: bool = False
-    error: str | None = None
-
-
-class Sweep(tuple[SweepRow, ...]):
-    """The rows of a sweep, in the order in which the values were given."""
-
-    __slots__ = ()
-
-    @property
-    def fitting(self) -> "Sweep":
-        """The rows that fit the device, the fastest first."""
-        fitting = [(row.needs.seconds, row) for row in self if row.needs and row.fits]
-        return Sweep(row for _, row in sorted(fitting, key=lambda pair: pair[0]))
-
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return one row for each combination.
-
-        Columns: one for each name; ``choices``, as text; the fields of :class:`Needs`;
-        ``fits``; and ``error``.
-        """
-        import pandas as pd  # noqa: PLC0415  takes a second
-
-        nothing = dict.fromkeys(field.name for field in fields(Needs))
-        return pd.DataFrame(
-            {
-                **row.sizes,
-                "choices": ", ".join(row.choices),
-                **(nothing if row.needs is None else asdict(row.needs)),
-                "fits": row.fits,
-                "error": row.error,
-            }
-            for row in self
-        )
-
-    def __str__(self) -> str:
-        names = [*self[0].sizes] if self else []
-        table = [(*names, *HEAD), *map(list_cells, self)]
-        # A column without entries is left out.
-        columns = [c for c in zip(*table, strict=True) if any(c[1:])]
-        widths = [max(map(len, column)) for column in columns]
-        return "\n".join(
-            "  ".join(map(str.ljust, cells, widths)).rstrip()
-            for cells in zip(*columns, strict=True)
-        )
+    has_choices = any(choices for _, choices, _ in rows)
+    table = pd.DataFrame(
+        {
+            **sizes,
+            **({"choices": ", ".join(choices)} if has_choices else {}),
+            **_list_needs(found, device, metrics),
+        }
+        for sizes, choices, found in rows
+    ).assign(**more)
+    table.attrs = {"names": [*rows[0][0]] if rows else [], "device": device.name}
+    return table
 
 
-HEAD: Final = ("choices", "peak", "fits", "time", "exposed", "sent", "error")
-
-
-def list_cells(row: SweepRow) -> tuple[str, ...]:
-    """Return a row as the texts of its cells."""
-    needs, cells = row.needs, [""] * 5
-    if needs is not None:
-        times = (f"{seconds:.3g} s" for seconds in (needs.seconds, needs.exposed))
-        fits = "yes" if row.fits else "no"
-        sent = format_bytes(needs.sent_nbytes)
-        cells = [format_bytes(needs.peak_nbytes), fits, *times, sent]
-    choices = ", ".join(row.choices)
-    error = (row.error or "").partition("\n")[0]
-    return (*map(str, row.sizes.values()), choices, *cells, error)
+def _list_needs(
+    found: Needs | Exception, device: Device, metrics: Sequence[str]
+) -> dict[str, object]:
+    """Return the columns of what a block needs; of one that fails the reason."""
+    if isinstance(found, Exception):
+        nothing = dict.fromkeys(metrics)
+        return {**nothing, "fits": False, "error": str(found).partition("\n")[0]}
+    needs = {name: found[name] for name in metrics}
+    return {**needs, "fits": found["peak_nbytes"] <= device.nbytes, "error": None}
 
 
 MAX_ROWS: Final = 10_000
@@ -161,6 +130,8 @@ def list_combinations(vary: Mapping[str, Sequence[int]]) -> list[dict[str, int]]
     Raises:
         TrialError: A value is no positive integer, or there are too many combinations.
     """
+    if not vary:
+        raise TrialError("a sweep needs a name and its values, as in batch=[1, 2, 4]")
     for name, values in vary.items():
         if not all(as_size(value) for value in values):
             raise TrialError(f"{name}={values!r}: a sweep needs positive integers")
@@ -170,45 +141,211 @@ def list_combinations(vary: Mapping[str, Sequence[int]]) -> list[dict[str, int]]
     return [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
 
 
+def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of metrics.
+
+    Raises:
+        TrialError: One is unknown.
+    """
+    unknown = [name for name in metrics if name not in METRICS]
+    if unknown:
+        known = ", ".join(METRICS)
+        raise TrialError(f"{unknown[0]!r} is no metric of a sweep; these are: {known}")
+    return tuple(metrics)
+
+
+class Runner:
+    """Records a trace's block at sizes, and says how far it is.
+
+    Args:
+        trace: The recording.
+        names: The names that vary.
+        device: The device of estimates.
+        links: How accelerators are connected.
+        metrics: What is measured.
+
+    Raises:
+        TrialError: The block has no such name, or cannot run again.
+        UnknownDeviceError: There are no such links.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        names: Sequence[str],
+        device: Device,
+        links: str,
+        metrics: Sequence[str],
+    ) -> None:
+        find_links(links)
+        self._runs = Recordings(trace).find_trace(*names)
+        for name in names:
+            read_size(self._runs, name)
+        self._question = partial(_measure_again, device, links, metrics)
+
+    def measure(self, sizes: Sequence[Sizes], choices: tuple[str, ...]) -> list[Row]:
+        """Return a row for each combination of sizes; after an interrupt fewer."""
+        rows: list[Row] = []
+        started = monotonic()
+        try:
+            for at in range(0, len(sizes), AT_A_TIME):
+                some = sizes[at : at + AT_A_TIME]
+                found = ask_trials(
+                    self._runs,
+                    self._question,
+                    some,
+                    choices,
+                    at_once=os.cpu_count(),
+                    per_child=PER_CHILD,
+                )
+                rows += [(s, choices, one) for s, one in zip(some, found, strict=True)]
+                if monotonic() - started > PATIENCE:
+                    left = (monotonic() - started) * (len(sizes) / len(rows) - 1)
+                    show_line(f"{len(rows):,} of {len(sizes):,}, {left:.0f} s left")
+        except KeyboardInterrupt:  # what was recorded is kept
+            stopped = TrialError("interrupted")
+            rows += [(one, choices, stopped) for one in sizes[len(rows) :]]
+        finally:
+            show_line("")
+        return rows
+
+
+AT_A_TIME: Final = 64
+"""Recordings between two lines of progress."""
+
+PER_CHILD: Final = 8
+"""Recordings that one process makes: the next ones profit from its operator cache."""
+
+PATIENCE: Final = 1.0
+"""Seconds after which progress is shown."""
+
+
+def _measure_again(
+    device: Device,
+    links: str,
+    metrics: Sequence[str],
+    again: Trace,
+    _variables: Mapping[str, object],
+) -> Needs:
+    return measure_needs(again, device, links, metrics)
+
+
 def sweep_trace(
     trace: Trace,
     vary: Mapping[str, Sequence[int]],
     device: str,
     choices: Sequence[Sequence[str]] = ((),),
     links: str = USUAL_LINKS,
-) -> Sweep:
+    metrics: Sequence[str] = METRICS,
+    until: str = "",
+) -> "pd.DataFrame":
     """Return what a trace's block needs at each combination of sizes and choices.
 
     See :meth:`Trace.sweep`.
     """
-    sized, rows = find_sized_device(device), list[SweepRow]()
-    find_links(links)
-    combinations = list_combinations(vary)
-    runs = Recordings(trace).find_trace(*vary)
-    for name in vary:
-        read_size(runs, name)
-    for chosen in choices:
-        answers = ask_trials(
-            runs,
-            lambda again, _: measure_needs(again, sized, links),
-            combinations,
-            tuple(chosen),
+    sized, names = find_sized_device(device), check_metrics(metrics)
+    if not until:
+        combinations = list_combinations(vary)
+        runner = Runner(trace, [*vary], sized, links, names)
+        rows = [
+            row for one in choices for row in runner.measure(combinations, tuple(one))
+        ]
+        return make_table(rows, sized, names)
+    (limit,) = parse_budget(until)
+    check_metrics([limit.quantity])
+    runner = Runner(trace, [*vary], sized, links, (*names, limit.quantity))
+    rows, marks = [], []
+    *others, last = vary
+    for one in choices:
+        for fixed in (
+            list_combinations({n: vary[n] for n in others}) if others else [{}]
+        ):
+            found = find_frontier(
+                partial(runner.measure, choices=tuple(one)),
+                [{**fixed, last: value} for value in sorted(vary[last])],
+                partial(is_within, limit),
+            )
+            inside = [at for at, row in enumerate(found) if is_within(limit, row)]
+            rows += found
+            marks += [at == max(inside, default=-1) for at in range(len(found))]
+    return make_table(rows, sized, names, frontier=marks)
+
+
+def is_within(limit: Limit, row: Row) -> bool:
+    """Whether what a row needs keeps to a limit."""
+    needs = row[2]
+    if isinstance(needs, Exception):
+        return False
+    value = needs[limit.quantity]
+    return value < limit.most if limit.is_below else value <= limit.most
+
+
+def find_frontier(
+    measure: Callable[[Sequence[Sizes]], list[Row]],
+    sizes: Sequence[Sizes],
+    is_inside: Callable[[Row], bool],
+) -> list[Row]:
+    """Return rows up to the last size that keeps to a limit, and the next one.
+
+    Sizes are in order, and need more and more; few of them are recorded. One with which
+    the block fails is left out, and its neighbour taken.
+    """
+    known: dict[int, Row] = {}
+    low, high = -1, len(sizes)  # the last one inside, and the first one outside
+    while high - low > 1:
+        middle = (low + high) // 2
+        order = sorted(range(low + 1, high), key=lambda at: abs(at - middle))
+        at = next((one for one in order if one not in known), None)
+        if at is None:
+            break
+        (known[at],) = measure([sizes[at]])
+        if isinstance(known[at][2], Exception):
+            continue
+        if is_inside(known[at]):
+            low = at
+        else:
+            high = at
+    return [known[at] for at in sorted(known)]
+
+
+def scale_trace(
+    trace: Trace,
+    name: str,
+    values: Sequence[int],
+    targets: Sequence[float],
+    metric: str,
+    given: Mapping[str, Sequence[int]],
+    device: str,
+    links: str = USUAL_LINKS,
+) -> "pd.DataFrame":
+    """Return, for each target, the value of a name that brings a metric nearest to it.
+
+    See :meth:`Trace.scale`.
+    """
+    sized, metrics = find_sized_device(device), check_metrics(METRICS)
+    check_metrics([metric])
+    for other, listed in given.items():
+        if len(listed) != len(targets):
+            raise TrialError(
+                f"{other} has {len(listed)} values for {len(targets)} targets"
+            )
+    list_combinations({name: values, **given})
+    runner = Runner(trace, [name, *given], sized, links, metrics)
+    nearest = []
+    for at, target in enumerate(targets):
+        fixed = {other: listed[at] for other, listed in given.items()}
+        limit = Limit(quantity=metric, most=target)
+        rows = find_frontier(
+            partial(runner.measure, choices=()),
+            [{**fixed, name: value} for value in sorted(values)],
+            partial(is_within, limit),
         )
-        rows += map(partial(make_row, sized, tuple(chosen)), combinations, answers)
-    return Sweep(rows)
-
-
-def make_row(
-    device: Device,
-    choices: tuple[str, ...],
-    sizes: Mapping[str, int],
-    answer: Needs | Exception,
-) -> SweepRow:
-    """Return a row by what was measured, or by the reason why nothing was."""
-    if isinstance(answer, Exception):
-        return SweepRow(sizes=sizes, choices=choices, error=str(answer))
-    fits = answer.peak_nbytes <= device.nbytes
-    return SweepRow(sizes=sizes, choices=choices, needs=answer, fits=fits)
+        ran = [row for row in rows if not isinstance(row[2], Exception)]
+        if not ran:
+            nearest.append(rows[-1])
+            continue
+        nearest.append(min(ran, key=lambda row: abs(row[2][metric] - target)))  # type: ignore[index]  # they ran
+    return make_table(nearest, sized, metrics, target=[*targets])
 
 
 # Scripts of a world
@@ -225,7 +362,7 @@ def sweep_ranks(
     links: str = USUAL_LINKS,
     timeout: float = 300.0,
     **options: Any,
-) -> Sweep:
+) -> "pd.DataFrame":
     r"""Record a script of a world at each combination of sizes; return what it needs.
 
     The numbers are those of the rank that needs most. A combination that hangs, or
@@ -255,8 +392,8 @@ def sweep_ranks(
         >>> text += "dist.init_process_group('gloo')\nn = 4\n"
         >>> text += "x = torch.ones(n, 10**9); dist.all_reduce(x[:1])"
         >>> _ = Path("train.py").write_text(text)
-        >>> sweep = sweep_ranks("train.py", 8, {"n": [4, 32]}, "h100-sxm", ranks=[0])
-        >>> [row.fits for row in sweep]  # 80 GB, and 4 GB for each of n
+        >>> table = sweep_ranks("train.py", 8, {"n": [4, 32]}, "h100-sxm", ranks=[0])
+        >>> table["fits"].tolist()  # 80 GB, and 4 GB for each of n
         [True, False]
     """
     sized = find_sized_device(device)
@@ -280,8 +417,9 @@ def sweep_ranks(
         for sizes in combinations
     ]
     measured = run_all(measure_rank, givens, chosen, timeout)
-    answers = map(join_needs, measured)
-    return Sweep(map(partial(make_row, sized, ()), combinations, answers))
+    found = map(join_needs, measured)
+    rows: list[Row] = [(s, (), one) for s, one in zip(combinations, found, strict=True)]
+    return make_table(rows, sized, METRICS)
 
 
 def list_arguments(sizes: Mapping[str, int]) -> Iterator[str]:
@@ -313,5 +451,5 @@ def join_needs(
     errors += map(str, find_mismatches({r: sent for r, (_, sent) in measured.items()}))
     if errors:
         return TrialError(errors[0])
-    rows = [asdict(needs) for needs in found if isinstance(needs, Needs)]
-    return Needs(**{name: max(row[name] for row in rows) for name in rows[0]})
+    rows = [needs for needs in found if not isinstance(needs, str)]
+    return {name: max(row[name] for row in rows) for name in rows[0]}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import MappingProxyType, ModuleType
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 
@@ -92,6 +92,7 @@ def ask_trials(
     *,
     at_once: int | None = None,
     asks_failed: bool = False,
+    per_child: int = 1,
 ) -> list[T | TrialError]:
     """Record a trace's block again at several sizes, all at once.
 
@@ -103,6 +104,9 @@ def ask_trials(
         seconds: How long each child may take.
         at_once: How many children there are at most at a time; None for all.
         asks_failed: Whether the question is asked of a block that raised, too.
+        per_child: How many sizes one child records, one after the other. A child that
+            answers its first size differently at its end, because the block changed
+            something for good, is replaced by one child for each size.
 
     Returns:
         For each child the answer, or the reason why there is none.
@@ -114,7 +118,51 @@ def ask_trials(
     rerun = check_rerun(trace)
     changed = [_change_block(trace, own, choices) for own in sizes]
     answer = partial(_answer_trial, rerun, question, choices, asks_failed=asks_failed)
-    return _answer_all([partial(answer, *own) for own in changed], seconds, at_once)
+    each = [partial(answer, *own) for own in changed]
+    if per_child == 1:
+        return _answer_all(
+            [partial(_answer_one, one) for one in each], seconds, at_once
+        )
+    parts = [each[at : at + per_child] for at in range(0, len(each), per_child)]
+    asked = [partial(_answer_in_turn, part) for part in parts]
+    found: list[list[T | TrialError] | TrialError]
+    found = _answer_all(asked, per_child * seconds, at_once)
+    return [
+        one
+        for part, answers in zip(parts, found, strict=True)
+        for one in (
+            _answer_all([partial(_answer_one, one) for one in part], seconds, at_once)
+            if isinstance(answers, TrialError)
+            else answers
+        )
+    ]
+
+
+Asked: TypeAlias = Callable[[list[str]], tuple[str | None, T | None]]
+"""Records a block once; given the sandbox's list of what was refused, returns the
+reason why there is no answer, or the answer."""
+
+
+def _answer_one(asked: Asked[T]) -> tuple[str | None, T | None]:
+    """Record a block; runs in the child."""
+    return asked(enter_sandbox())
+
+
+def _answer_in_turn(
+    asked: Sequence[Asked[T]],
+) -> tuple[str | None, list[T | TrialError] | None]:
+    """Record a block at several sizes; runs in the child.
+
+    A refusal, or another answer to the first size at the end, is a reason.
+    """
+    refused = enter_sandbox()
+    answers = [one(refused) for one in asked]
+    if refused or (len(asked) > 1 and asked[0](refused) != answers[0]):
+        return "it changes something for good", None
+    return None, [
+        TrialError(reason) if reason is not None else cast("T", value)
+        for reason, value in answers
+    ]
 
 
 def _answer_all(
@@ -171,12 +219,16 @@ def _answer_trial(
     block: ast.Module,
     sizes: Mapping[str, int],
     bound: Collection[str],
+    refused: list[str],
     *,
     asks_failed: bool,
 ) -> tuple[str | None, T | None]:
-    """Return why there is no answer, or the answer; runs in the child."""
+    """Return why there is no answer, or the answer; runs in the child's sandbox.
+
+    Args:
+        refused: What the sandbox refused.
+    """
     variables = restore_variables(rerun, block, sizes)
-    refused = enter_sandbox()
     faults: list[Fault] = [partial(find_remade, bound, variables)]
     choose = partial(make_choices, choices, rerun.options.device, faults)
     before, own = split_block(block, rerun.own_line)

@@ -6,7 +6,7 @@
 ``static/charts`` and ``static/memory``. Only ``widgets`` imports ipywidgets and
 anywidget.
 
-May import ``materializing``, ``explain``, ``trials``, ``ranks``, ``session``,
-``replaying``, ``cost``, ``trace``, ``errors``. Read ``payload`` first, then
+May import ``designs``, ``materializing``, ``explain``, ``trials``, ``ranks``,
+``session``, ``replaying``, ``cost``, ``trace``, ``errors``. Read ``payload``, then
 ``static/data.js``, which reads it.
 """

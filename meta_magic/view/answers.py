@@ -26,7 +26,8 @@ from meta_magic.view.explanation_payload import lineage_payload
 
 T = TypeVar("T")
 
-Send: TypeAlias = Callable[[dict[str, Any]], object]
+Send: TypeAlias = Callable[[dict[str, Any], list[bytes]], object]
+"""Sends an answer to the browser, with what is no JSON."""
 
 
 class Answers(Generic[T]):
@@ -77,7 +78,8 @@ class Answers(Generic[T]):
                     answer = self._answer(found, asked)
             except BaseException as error:  # noqa: BLE001  the user's own code may run
                 answer = {"error": f"{type(error).__name__}: {error}"}
-        send({"kind": self._kind, "id": asked["id"], **answer})
+        buffers = answer.pop("buffers", [])
+        send({"kind": self._kind, "id": asked["id"], **answer}, buffers)
 
 
 FORGOTTEN: Final = (
@@ -188,22 +190,43 @@ PAUSE: Final = 0.05
 
 
 def answers_of(trace: Trace) -> tuple[Answers[Any], ...]:
-    """Return the answers about a recording: of kind ``values``, and of kind ``why``.
+    """Return the answers about a recording, of kinds ``values``, ``why`` and ``vary``.
 
-    The latter asks about dimension ``dim`` of the tensor at ``slot`` of ``op``.
+    ``why`` asks about dimension ``dim`` of the tensor at ``slot`` of ``op``.
     """
-    whys = Answers("why", make_reference(trace.program, trace), answer_why)
-    return values_of(trace.program), whys
+    find = make_reference(trace.program, trace)
+    answers: list[Answers[Any]] = [
+        values_of(trace.program),
+        Answers("why", find, answer_why),
+    ]
+    if trace.rerun is not None and trace.rerun.options.sliders:
+        answers.append(answer_sliders(find))
+    return tuple(answers)
+
+
+def answer_sliders(find: Callable[[], Trace | None]) -> Answers[Trace]:
+    """Return the answers about a recording with other numbers, of kind ``vary``."""
+    from meta_magic.view.sliders import Designs  # noqa: PLC0415  few have sliders
+
+    known: list[Designs] = []
+
+    def answer(trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
+        wait_for_recordings()
+        known[:] = known or [Designs(trace)]
+        return known[0].answer(asked)
+
+    return Answers("vary", find, answer)
+
+
+def wait_for_recordings() -> None:
+    """Wait while a cell is recorded: a forked child would inherit torch's modes."""
+    while RARE_COLLECTION.n_entered:
+        time.sleep(PAUSE)
 
 
 def answer_why(trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lineage of a size; or ``error``, a message.
-
-    The block may be recorded again in a forked child. That waits while another cell is
-    recorded: the child would inherit torch with its modes on.
-    """
-    while RARE_COLLECTION.n_entered:
-        time.sleep(PAUSE)
+    """Return the lineage of a size; or ``error``, a message."""
+    wait_for_recordings()
     call = trace.ops[asked["op"]]
     tensor = (*call.inputs, *call.outputs)[asked["slot"]]
     try:

@@ -40,7 +40,7 @@ STYLES: Final = {
     "world": (*VIEWS, "sent"),
     "lesson": ("shell", "pictures", "lesson"),
     "ranks": ("sent",),  # strips, without scripts
-    "live": ("report", *VIEWS, "sent", "panel", "fit"),
+    "live": ("report", *VIEWS, "sent", "panel", "fit", "sliders"),
 }
 """CSS files by report."""
 

@@ -224,6 +224,7 @@ class Report(MaterializePanel):
     saved_id = traitlets.Unicode().tag(sync=True)  # of the saved report, to be hidden
     cell = traitlets.Unicode().tag(sync=True)  # its id in the front end
     settings = traitlets.Dict().tag(sync=True)
+    sliders = traitlets.List(traitlets.Dict()).tag(sync=True)
     fit_offer = traitlets.Dict().tag(sync=True)
     fit_state = traitlets.Dict().tag(sync=True)
     growths = traitlets.List(traitlets.Dict()).tag(sync=True)
@@ -232,7 +233,12 @@ class Report(MaterializePanel):
     def __init__(self, trace: "Trace", *parts: Any, **traits: Any) -> None:
         self._answers = answers_of(trace)
         self._fits = FitsOf(trace, self._update)
-        super().__init__(*parts, fit_offer=offer_fits(trace), **traits)
+        sliders = []
+        if trace.rerun is not None and trace.rerun.options.sliders:
+            from meta_magic.view.sliders import offer_sliders  # noqa: PLC0415  few have
+
+            sliders = offer_sliders(trace)
+        super().__init__(*parts, fit_offer=offer_fits(trace), sliders=sliders, **traits)
 
     def close(self) -> None:
         """Close the panel, and release the recording."""

@@ -38,6 +38,7 @@ TRAITS = {
     "fit_state": {},
     "growths": [],
     "stretches": {},
+    "sliders": [],
     "settings": {"depth": 2, "height": 420, "hide": ["parameters"]},
 }
 PAGE = """<!doctype html>
@@ -58,7 +59,7 @@ window.model = {
   set(name, value) { traits[name] = value; listeners.change?.(); },
   on(name, listener) {
     const before = listeners[name];
-    listeners[name] = (content) => { before?.(content); listener(content); };
+    listeners[name] = (...sent) => { before?.(...sent); listener(...sent); };
   },
   send(message) { sent.push(message); },
 };

@@ -6,15 +6,17 @@ export const SILENCE = 4000; // milliseconds
 export const NOT_YET = "no answer from the kernel yet: it is busy, or it was restarted or shut down";
 
 /**
- * Return what asks the kernel for one kind of answer. Each has the number of its question.
- * @param {{on: (event: string, callback: (content: any) => void) => void,
+ * Return what asks the kernel for one kind of answer. Each has the number of its question, and
+ * as `buffers` what is no JSON.
+ * @param {{on: (event: string, callback: (content: any, buffers?: DataView[]) => void) => void,
  *   send: (content: object) => void}} model
  * @param {string} kind
  * @returns {(asked: object) => Promise<any>}
  */
 export function make_ask(model, kind) {
   const waiting = [];
-  model.on("msg:custom", (content) => content?.kind === kind && waiting[content.id]?.(content));
+  model.on("msg:custom", (content, buffers) =>
+    content?.kind === kind && waiting[content.id]?.({ ...content, buffers }));
   return (asked) => new Promise((resolve) => {
     model.send({ kind, id: waiting.push(resolve) - 1, ...asked });
   });

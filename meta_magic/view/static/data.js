@@ -137,6 +137,8 @@ export class TraceView {
       if (names) Object.assign(shape, { names });
     });
     /** Whether sizes have names. */
+    /** The kind of change of each module that changed. @type {Map<number, string>} */
+    this.marks = new Map();
     this.has_names = geometries.some(({ names }) => names);
     const find = (i) => geometries[i];
     /** @type {Signature[]} */

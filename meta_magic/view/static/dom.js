@@ -14,7 +14,7 @@ const SHORT = new Map(Object.entries({
 /**
  * Make an HTML element. Functions are listeners, named as `onclick`; false is left out.
  * @template {keyof HTMLElementTagNameMap} K
- * @param {K} tag @param {Record<string, any>} attributes @param {...(Node | string)} children
+ * @param {K} tag @param {Record<string, any>} attributes @param {...(Node | string | false)} children
  * @returns {HTMLElementTagNameMap[K]}
  */
 export function make(tag, attributes = {}, ...children) {
@@ -24,7 +24,7 @@ export function make(tag, attributes = {}, ...children) {
 /**
  * Make an SVG element.
  * @template {keyof SVGElementTagNameMap} K
- * @param {K} tag @param {Record<string, any>} attributes @param {...(Node | string)} children
+ * @param {K} tag @param {Record<string, any>} attributes @param {...(Node | string | false)} children
  * @returns {SVGElementTagNameMap[K]}
  */
 export function draw(tag, attributes = {}, ...children) {
@@ -34,14 +34,15 @@ export function draw(tag, attributes = {}, ...children) {
 /**
  * Set attributes of an element, and append to it.
  * @template {Element} E
- * @param {E} element @param {Record<string, any>} attributes @param {(Node | string)[]} children
+ * @param {E} element @param {Record<string, any>} attributes
+ * @param {(Node | string | false)[]} children `false` is left out
  */
 export function fill(element, attributes, children = []) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(name.slice(2), value);
     else if (value !== false) element.setAttribute(name, String(value));
   }
-  element.append(...children);
+  element.append(...children.filter((child) => child !== false));
   return element;
 }
 

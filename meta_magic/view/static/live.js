@@ -8,12 +8,19 @@ import { add_work_out } from "./memory/work_out.js";
 import { mount_panel } from "./panel.js";
 import { mount_report, VIEWS } from "./report.js";
 import { follow_scheme } from "./scheme.js";
+import { make_sliders, redraw_report } from "./sliders.js";
 import { find_make_cell } from "./why/new_cell.js";
 import { mount_world } from "./world/world.js";
 
 const STAY = 2000; // milliseconds that its height is kept after its cell ran, for the next report
 
 VIEWS.World = mount_world;
+
+/** What a report has that shows other numbers than the cell's. @type {import("./report.js").Live} */
+const VARIED = {
+  make_values: () => false, make_fit: () => {}, make_cell: null, follow: () => {},
+  make_why: () => make("p", {}, "with the cell's own numbers it can be said: put these into the cell, and run it"),
+};
 
 /** Show an error message instead of the report. */
 function show_failure(/** @type {HTMLElement} */ element, /** @type {unknown} */ error) {
@@ -68,7 +75,8 @@ async function render({ model, el }) {
   try {
     const trace = await decode(model.get("payload"));
     const [ask, ask_why] = ["values", "why"].map((kind) => make_ask(model, kind));
-    const whole = mount_report(report, trace, model.get("settings"), {
+    /** @type {import("./report.js").Live} */
+    const live = {
       make_values: (...tensor) => make_values(ask, ...tensor),
       make_fit: (view) => add_work_out(view, model),
       make_cell: find_make_cell(model),
@@ -82,7 +90,16 @@ async function render({ model, el }) {
         show_answer(answer, "asking the kernel", ask_why(asked), (chain) => [draw_chain(chain)]);
         return answer;
       },
-    });
+    };
+    const whole = mount_report(report, trace, model.get("settings"), live);
+    let shown = trace;
+    const sliders = make_sliders(model, (varied, marks) => {
+      const next = varied ?? trace;
+      const settings = varied ? { ...model.get("settings"), difference: { text: "", changes: [], marks } } : model.get("settings");
+      if (next !== shown) redraw_report(report, next, settings, varied ? VARIED : live);
+      shown = next;
+    }, (is_waiting) => report.classList.toggle("mm-waiting", is_waiting));
+    if (sliders) report.before(sliders);
     if (whole !== report) whole.append(panel);
     saved.hidden = true;
   } catch (error) {

@@ -4,6 +4,7 @@ import { mount_charts } from "./charts/charts.js";
 import { fill, format_bytes, make, make_id, naming, shorten_op } from "./dom.js";
 import { Lineage } from "./details/lineage.js";
 import { mount_details } from "./details/panel.js";
+import { make_difference, mark_modules } from "./difference.js";
 import { mount_flow } from "./flow/flow.js";
 import { mount_memory } from "./memory/memory.js";
 import { mount_modules } from "./tables/modules.js";
@@ -18,7 +19,8 @@ import { explain_text, split_line } from "./meanings.js";
 
 /**
  * @typedef {import("./data.js").TraceView} TraceView
- * @typedef {{depth?: number, hide?: string[], height?: number, line?: string, why?: string, tab?: number}} Settings
+ * @typedef {{depth?: number, hide?: string[], height?: number, line?: string, why?: string, tab?: number,
+ *   difference?: import("./difference.js").Difference}} Settings
  *   of a failed cell: `line`, the text of the one line that opens the report; `why`, the id of
  *   the element above the traceback in which the explanation is shown, or ""
  * @typedef {{make_values: import("./details/parts.js").MakeValues,
@@ -235,8 +237,12 @@ export function mount_report(element, trace, settings, live = SAVED) {
       /** @type {HTMLElement} */ (element.querySelector(".mm-naming")).focus();
     });
     const why = trace.explanation ? make_explanation(trace.explanation, whys, live.make_cell) : "";
-    element.replaceChildren(make_header(trace, why, show_line), ...views);
+    const { difference } = settings;
+    const header = make_header(trace, why, show_line);
+    if (difference?.text) header.append(make_difference(difference));
+    element.replaceChildren(header, ...views);
   };
+  if (settings.difference) mark_modules(trace, settings.difference.marks);
   draw(settings, selection);
   return element;
 }

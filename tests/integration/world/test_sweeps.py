@@ -36,40 +36,34 @@ for _ in range(n if dist.get_rank() == 0 else 1):
 def test_each_mesh_of_a_script_is_a_recording(script):
     path = script(SHARDED)
     vary = {"--tp": [2, 4], "batch": [2, 16]}
-    sweep = sweep_ranks(path, 8, vary, "h100-sxm", ranks=[0])
-    values = [tuple(row.sizes.values()) for row in sweep]
-    assert values == [(2, 2), (2, 16), (4, 2), (4, 16)]
-    for row in sweep:
-        tp, batch = row.sizes["--tp"], row.sizes["batch"]
-        # A rank gets a shard of (128, 64), and sends its part of (batch, 128).
-        assert row.needs.sent_nbytes == 4 * 64 * 128 // tp + 4 * batch * 128 // tp
-        assert row.needs.flops == 2 * batch * 64 * 128 // tp
-        assert row.fits
+    table = sweep_ranks(path, 8, vary, "h100-sxm", ranks=[0])
+    tp, batch = table["--tp"], table["batch"]
+    assert [*zip(tp, batch, strict=True)] == [(2, 2), (2, 16), (4, 2), (4, 16)]
+    # A rank gets a shard of (128, 64), and sends its part of (batch, 128).
+    sent = 4 * 64 * 128 // tp + 4 * batch * 128 // tp
+    assert (table["sent_nbytes"] == sent).all()
+    assert (table["flops"] == 2 * batch * 64 * 128 // tp).all()
+    assert table["fits"].all()
     alone = record_ranks(path, 8, [0], args=["--tp", "4"])[0]
-    assert sweep[2].needs.peak_nbytes == alone.memory.peak_nbytes
+    assert table["peak_nbytes"][2] == alone.memory.peak_nbytes
 
 
 def test_a_mesh_that_cannot_be_and_one_that_hangs_are_rows_with_the_reason(script):
-    sweep = sweep_ranks(script(SHARDED), 8, {"--tp": [8, 16]}, "h100-sxm", ranks=[0])
-    assert sweep[0].error is None
-    assert "rank 0, line 10: " in sweep[1].error
-    assert [row.sizes for row in sweep.fitting] == [{"--tp": 8}]
-    head, fits, fails = str(sweep).splitlines()
-    assert head.split() == ["--tp", "peak", "fits", "time", "exposed", "sent", "error"]
-    assert fits.split()[0] == "8"
-    assert fails.split()[:3] == ["16", "rank", "0,"]
-    table = sweep.to_pandas()
+    path = script(SHARDED)
+    table = sweep_ranks(path, 8, {"--tp": [8, 16]}, "h100-sxm", ranks=[0])
     assert table["error"].isna().tolist() == [True, False]
-    sweep = sweep_ranks(script(HANG), 4, {"n": [1, 2]}, "h100-sxm")
-    assert sweep[0].error is None
-    assert "collective 2: rank 0 calls all_reduce" in sweep[1].error
+    assert "rank 0, line 10: " in table["error"][1]
+    assert table["fits"].tolist() == [True, False]
+    table = sweep_ranks(script(HANG), 4, {"n": [1, 2]}, "h100-sxm")
+    assert table["error"].isna().tolist() == [True, False]
+    assert "collective 2: rank 0 calls all_reduce" in table["error"][1]
 
 
 def test_a_rank_that_takes_too_long_is_a_row_with_the_reason(script):
     path = script("import time\nn = 1\ntime.sleep(n)")
-    sweep = sweep_ranks(path, 2, {"n": [100, 1]}, "h100-sxm", ranks=[0], timeout=8)
-    assert "it took more than 8 s" in sweep[0].error
-    assert sweep[1].error is None
+    table = sweep_ranks(path, 2, {"n": [100, 1]}, "h100-sxm", ranks=[0], timeout=8)
+    assert "it took more than 8 s" in table["error"][0]
+    assert table["error"].isna().tolist() == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -103,14 +97,10 @@ def test_a_cell_of_a_world_is_swept_with_choices(shell):
         "optimizer.step()"
     )
     trace = shell.user_ns["_meta"]
-    sweep = trace.sweep({"width": [8, 16]}, "h100-sxm", [(), ("sgd",)])
-    assert [(row.sizes["width"], row.choices) for row in sweep] == [
-        (8, ()),
-        (16, ()),
-        (8, ("sgd",)),
-        (16, ("sgd",)),
-    ]
-    assert [row.needs.sent_nbytes for row in sweep] == [4 * 64, 4 * 256] * 2
+    table = trace.sweep(width=[8, 16], choices=[(), ("sgd",)])
+    assert table["width"].tolist() == [8, 16, 8, 16]
+    assert table["choices"].tolist() == ["", "", "sgd", "sgd"]
+    assert table["sent_nbytes"].tolist() == [4 * 64, 4 * 256] * 2
     with record(world=4) as again:
         dist.init_process_group("gloo")
         model = nn.Linear(16, 16, bias=False)
@@ -118,8 +108,7 @@ def test_a_cell_of_a_world_is_swept_with_choices(shell):
         model(torch.ones(3, 16)).sum().backward()
         dist.all_reduce(model.weight.grad)
         optimizer.step()
-    assert sweep[1].needs.peak_nbytes == again.memory.peak_nbytes
-    assert sweep[1].needs.flops == again.flops
-    assert sweep[3].needs.peak_nbytes < sweep[1].needs.peak_nbytes
-    with pytest.raises(TrialError, match="no name 'height'"):
-        trace.sweep({"height": [8]}, "h100-sxm")
+    peaks = table["peak_nbytes"]
+    assert peaks[1] == again.memory.peak_nbytes
+    assert table["flops"][1] == again.flops
+    assert peaks[3] < peaks[1]

@@ -1,0 +1,192 @@
+// Sliders for numbers of the cell: each move shows the cell as recorded with that number.
+
+import { make_ask, NOT_YET, SILENCE } from "./asking.js";
+import { decode } from "./data.js";
+import { list_changes } from "./difference.js";
+import { copy_text, make, make_id } from "./dom.js";
+import { mount_report } from "./report.js";
+import { find_set_cell } from "./why/new_cell.js";
+
+/**
+ * @typedef {Record<string, number>} Sizes
+ * @typedef {{name: string, values: number[], value: number, reason: string}} Offer as `view/sliders.py` writes it
+ * @typedef {{trace?: import("./data.js").TraceView, text?: string, changes?: string[],
+ *   marks?: Record<string, string>, error?: string, is_rule?: boolean}} Answer
+ */
+
+const ASK_AGAIN = 20_000; // milliseconds after which a question that has no answer is asked again
+const MOST_ANSWERS = 40; // answers
+
+const key_of_sizes = (/** @type {Sizes} */ sizes) => JSON.stringify(sizes);
+const write_sizes = (/** @type {Sizes} */ sizes) =>
+  Object.entries(sizes).map(([name, size]) => `${name} = ${size.toLocaleString("en")}`).join(", ");
+
+/** Asks for recordings one at a time; a picture is shown only beside the numbers that it has. */
+class Sliders {
+  /** The answers by their numbers, and by those of the pinned design. @type {Map<string, Answer>} */ known = new Map();
+  asked = 0; // when the question was asked that has no answer yet; 0 for none
+  status = make("p", { role: "status" });
+  changes = make("div");
+
+  /**
+   * @param {any} model @param {Offer[]} offers
+   * @param {(trace: import("./data.js").TraceView | null, marks: Record<string, string>) => void} show
+   *   draws the report of a trace; of null, that of the cell
+   * @param {(is_waiting: boolean) => void} dim
+   */
+  constructor(model, offers, show, dim) {
+    this.ask = make_ask(model, "vary");
+    this.set_cell = find_set_cell(model);
+    this.show = show;
+    this.dim = dim;
+    this.own = Object.fromEntries(offers.filter(({ reason }) => !reason).map(({ name, value }) => [name, value]));
+    this.sizes = { ...this.own };
+    this.pinned = { ...this.own };
+    this.rows = offers.map((offer) => this.make_row(offer));
+    const button = (text, title, onclick) => make("button", { type: "button", class: "mm-button", title, onclick }, text);
+    this.pin = button("Pin", "compare with this design from now on", () => {
+      this.pinned = { ...this.sizes };
+      this.follow();
+    });
+    this.reset = button("Reset", "show the cell as it is written", () => this.go(this.own));
+    this.back = button("Show pinned", "show the design that is compared with", () => this.go(this.pinned));
+    this.put = button("Put into the cell", "write these numbers into the text of the cell", () => this.write());
+    this.near = button("Nearest that runs", "find the nearest number with which the cell runs", () => this.find_near());
+    this.element = make("section", { class: "mm-live mm-sliders", "aria-label": "Sliders" },
+      make("div", { class: "mm-slider-rows" }, ...this.rows.map(({ element }) => element)),
+      make("div", { class: "mm-slider-bar" }, this.pin, this.back, this.reset, this.put, this.near, this.status),
+      this.changes);
+    this.follow();
+  }
+
+  /** @param {Offer} offer */
+  make_row({ name, values, value, reason }) {
+    const id = make_id();
+    const number = make("output", { for: id });
+    const input = make("input", {
+      type: "range", id, min: 0, max: Math.max(0, values.length - 1), step: 1, disabled: Boolean(reason),
+      oninput: () => {
+        this.moved = name;
+        this.sizes = { ...this.sizes, [name]: values[input.valueAsNumber] };
+        this.follow();
+      },
+    });
+    const show = () => {
+      const size = this.sizes[name] ?? value;
+      input.value = String(values.indexOf(size));
+      input.setAttribute("aria-valuetext", `${name} = ${size}`);
+      number.textContent = reason ? "" : size.toLocaleString("en");
+    };
+    const what = make("div", { class: "mm-slider", title: reason }, make("label", { for: id }, name), input, number,
+      reason && make("span", { class: "mm-danger" }, reason));
+    return { name, values, show, element: what };
+  }
+
+  /** Move all sliders. @param {Sizes} sizes */
+  go(sizes) {
+    this.sizes = { ...sizes };
+    this.follow();
+  }
+
+  get key() {
+    return key_of_sizes(this.sizes) + key_of_sizes(this.pinned);
+  }
+
+  /** Show what belongs to the sliders as they are, or ask for it. */
+  follow() {
+    for (const { show } of this.rows) show();
+    const is = (/** @type {Sizes} */ sizes) => key_of_sizes(sizes) === key_of_sizes(this.sizes);
+    this.near.hidden = true;
+    this.pin.disabled = this.back.disabled = is(this.pinned);
+    this.reset.disabled = this.put.disabled = is(this.own);
+    if (is(this.own) && is(this.pinned)) return this.paint({ text: "" });
+    const answer = this.known.get(this.key);
+    return answer ? this.paint(answer) : this.request();
+  }
+
+  async request() {
+    this.dim(true);
+    this.status.className = "";
+    this.status.textContent = `recording ${write_sizes(this.sizes)}…`;
+    if (this.asked) return; // follow() comes again after its answer
+    const { key, sizes, pinned } = this;
+    const now = this.asked = Date.now();
+    const give_up = setTimeout(() => this.end(now, key, { error: NOT_YET }), ASK_AGAIN);
+    const late = setTimeout(() => { if (this.asked === now) this.status.textContent = NOT_YET; }, SILENCE);
+    try {
+      const answer = await this.ask({ sizes, pinned });
+      if (answer.buffers?.length) answer.trace = await decode(answer.buffers[0]);
+      this.end(now, key, answer);
+    } catch (error) {
+      this.end(now, key, { error: `no answer: ${error}` });
+    }
+    clearTimeout(late);
+    clearTimeout(give_up);
+  }
+
+  /** Take the answer to the question that was asked at a time. @param {number} at @param {string} key @param {Answer} answer */
+  end(at, key, answer) {
+    if (answer.trace || answer.is_rule) {
+      this.known.set(key, answer);
+      if (this.known.size > MOST_ANSWERS) this.known.delete(this.known.keys().next().value);
+    }
+    if (this.asked !== at) return;
+    this.asked = 0;
+    if (key === this.key) this.paint(answer);
+    else this.follow();
+  }
+
+  /** Show an answer to the numbers that the sliders have. @param {Answer} answer */
+  paint({ trace, text, changes = [], marks = {}, error, is_rule }) {
+    this.status.className = error ? "mm-danger" : "";
+    this.status.textContent = error ?? text;
+    this.near.hidden = !is_rule || !this.moved;
+    const listed = list_changes(changes, this.changes.querySelector("details")?.open ?? false);
+    this.changes.replaceChildren(...listed ? [listed] : []);
+    this.dim(Boolean(error));
+    if (!error) this.show(trace ?? null, marks);
+  }
+
+  async find_near() {
+    const { moved: near, sizes } = this;
+    const { values } = this.rows.find(({ name }) => name === near);
+    this.status.textContent = `looking for a number of ${near} that runs…`;
+    const answer = await this.ask({ sizes, near, values });
+    if (answer.error) this.status.textContent = answer.error;
+    else this.go(answer.sizes);
+  }
+
+  async write() {
+    const { sizes } = this;
+    const { error, source } = await this.ask({ sizes, is_written: true });
+    const is_written = !error && this.set_cell?.(source);
+    const is_copied = !error && !is_written && await copy_text(source);
+    this.status.textContent = error ?? (is_written
+      ? `the cell now has ${write_sizes(sizes)}: run it`
+      : is_copied ? "the cell's text with these numbers is copied: paste it over the cell" : source);
+  }
+}
+
+/**
+ * Draw the report of another trace of the same code in the place of one; the tab stays.
+ * @param {HTMLElement} element @param {import("./data.js").TraceView} trace
+ * @param {import("./report.js").Settings} settings @param {import("./report.js").Live} live
+ */
+export function redraw_report(element, trace, settings, live) {
+  const tabs = [...element.querySelectorAll("[role=tab]")];
+  const tab = Math.max(0, tabs.findIndex((one) => one.getAttribute("aria-selected") === "true"));
+  element.style.minHeight = `${element.offsetHeight}px`;
+  mount_report(element, trace, { ...settings, tab }, live);
+  requestAnimationFrame(() => requestAnimationFrame(() => element.style.removeProperty("min-height")));
+}
+
+/**
+ * Return the row of sliders of a report; null where it has none.
+ * @param {any} model
+ * @param {(trace: import("./data.js").TraceView | null, marks: Record<string, string>) => void} show
+ * @param {(is_waiting: boolean) => void} dim
+ */
+export function make_sliders(model, show, dim) {
+  const offers = model.get("sliders") ?? [];
+  return offers.length ? new Sliders(model, offers, show, dim).element : null;
+}

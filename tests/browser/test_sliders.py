@@ -1,0 +1,214 @@
+"""Sliders: each move shows the cell as recorded with that number, and no other."""
+
+import base64
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+from meta_magic.trace.units import format_bytes
+from meta_magic.view.sliders import Designs, offer_sliders
+from tests.browser.lab import RUN
+
+pytestmark = pytest.mark.browser
+
+WAIT = 60_000
+WIDTHS = range(8, 33, 4)
+
+CONNECT = """() => {
+  window.model.send = async (message) => {
+    sent.push(message);
+    if (message.kind !== "vary") return;
+    const { packed = [], ...answer } = await window.ask_kernel(message);
+    const buffers = packed.map((one) =>
+      new DataView(Uint8Array.from(atob(one), (c) => c.charCodeAt(0)).buffer));
+    listeners["msg:custom"]({ kind: "vary", id: message.id, ...answer }, buffers);
+  };
+}"""
+"""Lets the kernel's code in this process answer the page."""
+
+MOVE_AT_RANDOM = """async ([n, expected]) => {
+  const wrong = [];
+  const slider = document.querySelector(".mm-slider input");
+  const number = document.querySelector(".mm-slider output");
+  const report = document.querySelector(".mm-sliders").nextElementSibling;
+  let is_over = false;
+  const look = () => {
+    const { textContent } = report.querySelector(".mm-header > p");
+    const is_right = textContent.startsWith(expected[number.textContent]);
+    if (!report.classList.contains("mm-waiting") && !is_right)
+      wrong.push([number.textContent, textContent]);
+    if (!is_over) requestAnimationFrame(look);
+  };
+  look();
+  let shown = 0;
+  for (let i = 0; i < n; i += 1) {
+    slider.value = Math.floor(Math.random() * (Number(slider.max) + 1));
+    slider.dispatchEvent(new Event("input"));
+    await new Promise((resolve) => setTimeout(resolve, Math.random() * 120));
+    if (!report.classList.contains("mm-waiting")) shown += 1;
+  }
+  while (report.classList.contains("mm-waiting"))
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  is_over = true;
+  return { wrong, shown };
+}"""
+
+
+def build(width, depth=2):
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
+
+
+@pytest.fixture(scope="module")
+def trace():
+    width = 16
+    with record(params={"width": WIDTHS}) as trace:
+        model = build(width)
+        y = model(torch.ones(2, width))
+        y.view(2, 4, width // 4).view(2, -1)
+        y.view(-1, 12 if width == 24 else 4).sum().backward()
+    return trace
+
+
+@pytest.fixture
+def connect(serve):
+    """Show a report whose questions the kernel's code answers; its page."""
+
+    def show(trace, **traits):
+        page = serve(trace, sliders=offer_sliders(trace), **traits)
+        designs = Designs(trace)
+
+        def ask(message):
+            answer = designs.answer(message)
+            packed = answer.pop("buffers", [])
+            return {
+                **answer,
+                "packed": [base64.b64encode(one).decode() for one in packed],
+            }
+
+        page.expose_function("ask_kernel", ask)
+        page.evaluate(CONNECT)
+        return page
+
+    return show
+
+
+def move(page, name, position):
+    page.get_by_role("slider", name=name).fill(str(position))
+
+
+def test_a_move_shows_the_cell_with_that_number(connect, trace, expect):
+    page = connect(trace)
+    head = page.locator(".mm-header > p").first
+    assert head.text_content().startswith("544 parameters")  # 2 * 16 * 17
+    page.get_by_role("tab", name="Operators").click()
+    move(page, "width", len(WIDTHS) - 1)
+    expect(head).to_contain_text("2.1 K parameters")  # 2 * 32 * 33
+    expect(page.get_by_role("tab", name="Operators", selected=True)).to_be_visible()
+    status = page.locator(".mm-sliders [role=status]")
+    expect(status).to_contain_text("width 16 -> 32; +1.6 K parameters; ")
+    page.get_by_role("button", name="Reset").press("Enter")
+    expect(head).to_contain_text("544 parameters")
+    expect(status).to_be_empty()
+
+
+def test_numbers_are_those_of_a_new_recording(connect, trace, expect):
+    page = connect(trace)
+    move(page, "width", 0)
+    head = page.locator(".mm-header > p").first
+    expect(head).to_contain_text("144 parameters")
+    with record() as again:
+        width = 8
+        model = build(width)
+        y = model(torch.ones(2, width))
+        y.view(2, 4, width // 4).view(2, -1)
+        y.view(-1, 12 if width == 24 else 4).sum().backward()
+    peak = format_bytes(again.memory.peak_nbytes)
+    assert f"{len(again.ops)} operators" in head.text_content()
+    assert f"peak {peak} on cpu" in head.text_content()
+
+
+def test_two_hundred_moves_never_show_another_number(connect, trace):
+    page = connect(trace)
+    runs = [width for width in WIDTHS if width != 24]
+    expected = {str(width): f"{2 * width * (width + 1):,} parameters" for width in runs}
+    expected["24"] = ""
+    expected = {
+        width: text.replace("2,112", "2.1 K")
+        .replace("1,624", "1.6 K")
+        .replace("1,200", "1.2 K")
+        for width, text in expected.items()
+    }
+    found = page.evaluate(MOVE_AT_RANDOM, [200, expected])
+    assert found["wrong"] == []
+    assert found["shown"] > 20
+
+
+def test_a_number_that_fails_keeps_the_picture_and_names_the_rule(connect, expect):
+    side = 8
+    with record(params={"side": range(4, 17)}) as trace:
+        x = torch.ones(side, 3)
+        x.view(4, -1)
+        x.relu(), x.relu(), x.relu()
+    page = connect(trace)
+    head = page.locator(".mm-header > p").first.text_content()
+    move(page, "side", 6)  # 10
+    status = page.locator(".mm-sliders [role=status]")
+    expect(status).to_contain_text("10 * 3 = 30 elements cannot be 4 x -1")
+    expect(status).to_have_class("mm-danger")
+    assert page.locator(".mm-header > p").first.text_content() == head
+    page.get_by_role("button", name="Nearest that runs").click()
+    expect(page.locator(".mm-slider output")).to_have_text(re.compile("^(8|12)$"))
+    expect(status).not_to_have_class("mm-danger")
+
+
+def test_designs_are_compared_with_the_pinned_one(connect, trace, expect):
+    page = connect(trace)
+    status = page.locator(".mm-sliders [role=status]")
+    move(page, "width", 0)
+    expect(status).to_contain_text("width 16 -> 8")
+    page.get_by_role("button", name="Pin", exact=True).click()
+    expect(status).to_contain_text("no difference")
+    move(page, "width", 1)
+    expect(status).to_contain_text("width 8 -> 12")
+    expect(page.get_by_text("2 changes")).to_have_count(0)
+    page.get_by_text("1 change").click()
+    expect(page.locator(".mm-changes li")).to_contain_text("model.0-1: 2 x Linear")
+    page.get_by_role("button", name="Show pinned").click()
+    expect(page.locator(".mm-slider output")).to_have_text("8")
+
+
+def test_a_slider_without_its_number_says_why(serve):
+    with record(params={"height": [1, 2]}) as trace:
+        torch.ones(2), torch.ones(3), torch.ones(4), torch.ones(5)
+    page = serve(trace, sliders=offer_sliders(trace))
+    slider = page.get_by_role("slider", name="height")
+    assert slider.is_disabled()
+    assert "no name 'height'" in page.locator(".mm-slider").text_content()
+
+
+LOAD = "%load_ext meta_magic\nimport torch\nfrom torch import nn"
+CELL = """%%meta -p width=8..32:4
+width = 16
+model = nn.Linear(width, width)
+model(torch.ones(2, width)).relu().sum()"""
+TEXT = "() => jupyterapp.shell.currentWidget.content.model.sharedModel.cells[1].source"
+
+
+def test_a_slider_changes_the_text_of_its_cell(show_cells, expect):
+    page = show_cells(LOAD, CELL)
+    page.evaluate(RUN, 0)
+    page.evaluate(RUN, 1)
+    slider = page.get_by_role("slider", name="width")
+    expect(slider).to_be_visible(timeout=WAIT)
+    slider.focus()
+    slider.press("ArrowRight")
+    status = page.locator(".mm-sliders [role=status]")
+    expect(status).to_contain_text("width 16 -> 20", timeout=WAIT)
+    page.get_by_role("button", name="Put into the cell").click()
+    expect(status).to_contain_text("the cell now has width = 20", timeout=WAIT)
+    assert page.evaluate(TEXT) == CELL.replace("= 16", "= 20")
+    assert page.errors == []

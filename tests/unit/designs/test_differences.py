@@ -1,0 +1,291 @@
+"""Edits of small models: what was done is what ``mm.diff`` tells."""
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import diff, record
+
+
+def mlp(width=16, depth=2, activation=nn.ReLU, insert=None):
+    layers = [nn.Linear(8, width)]
+    for _ in range(depth - 1):
+        layers += [activation(), nn.Linear(width, width)]
+    if insert is not None:
+        layers[insert:insert] = [nn.Dropout(0.1)]
+    return nn.Sequential(*layers, nn.Linear(width, 4))
+
+
+class Attention(nn.Module):
+    def __init__(self, d, heads=2, names=("q", "k", "v")):
+        super().__init__()
+        self.heads = heads
+        for name in names:
+            setattr(self, name, nn.Linear(d, d))
+        self.out = nn.Linear(d, d)
+
+
+class Block(nn.Module):
+    def __init__(self, d, norm=nn.LayerNorm, hidden=4, is_gated=False, **more):
+        super().__init__()
+        self.norm = norm(d)
+        self.attention = Attention(d, **more)
+        self.mlp = nn.Sequential(
+            nn.Linear(d, hidden * d), nn.GELU(), nn.Linear(hidden * d, d)
+        )
+        if is_gated:
+            self.gate = nn.Linear(d, hidden * d)
+
+
+class Transformer(nn.Module):
+    def __init__(self, d=16, depth=3, is_tied=False, vocab=50, head="head", **more):
+        super().__init__()
+        self.embed = nn.Embedding(vocab, d)
+        self.blocks = nn.ModuleList(Block(d, **more) for _ in range(depth))
+        setattr(self, head, nn.Linear(d, vocab, bias=False))
+        if is_tied:
+            getattr(self, head).weight = self.embed.weight
+
+
+class Convolutions(nn.Module):
+    def __init__(self, width=8, norm=nn.BatchNorm2d, is_pooled=True, kernel=3):
+        super().__init__()
+        pool = [nn.MaxPool2d(2)] if is_pooled else []
+        self.stem = nn.Conv2d(3, width, kernel, padding=1)
+        self.body = nn.Sequential(
+            nn.Conv2d(width, 2 * width, 3), norm(2 * width), nn.ReLU(), *pool
+        )
+        self.head = nn.Linear(2 * width, 10)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, hidden=12, layers=1, kind=nn.LSTM, name="rnn"):
+        super().__init__()
+        setattr(self, name, kind(8, hidden, layers, batch_first=True))
+        self.head = nn.Linear(hidden, 2)
+
+
+class Halves(nn.Module):
+    """Two parts, between which a layer can move."""
+
+    def __init__(self, left, right):
+        super().__init__()
+        self.left = nn.ModuleDict(left)
+        self.right = nn.ModuleDict(right)
+
+
+def halves(*, is_moved=False, is_wrapped=False):
+    moved = nn.Linear(5, 7)
+    moved = nn.Sequential(moved) if is_wrapped else moved
+    left = {"a": nn.Linear(3, 3)}
+    (left if not is_moved else {})["m"] = moved
+    right = {"b": nn.Linear(4, 4), **({"m": moved} if is_moved else {})}
+    return Halves(left, right)
+
+
+def list_changes(before, after):
+    with record() as first:
+        model = before()
+    with record() as second:
+        model = after()
+    del model
+    return [(one.kind, one.name, one.text) for one in diff(first, second).changes]
+
+
+WIDE = "in_features 16 -> 24, out_features 16 -> 24"
+CASES = [
+    # Widths
+    (mlp, lambda: mlp(24), [
+        ("settings", "model.0", "out_features 16 -> 24"),
+        ("settings", "model.2", WIDE),
+        ("settings", "model.3", "in_features 16 -> 24"),
+    ]),
+    (Transformer, lambda: Transformer(hidden=2), [
+        ("settings", "model.blocks.0-2.mlp.0", "out_features 64 -> 32"),
+        ("settings", "model.blocks.0-2.mlp.2", "in_features 64 -> 32"),
+    ]),
+    (Transformer, lambda: Transformer(vocab=60), [
+        ("settings", "model.embed", "50 -> 60"),
+        ("settings", "model.head", "out_features 50 -> 60"),
+    ]),
+    (Convolutions, lambda: Convolutions(kernel=5), [
+        ("settings", "model.stem", "kernel_size (3, 3) -> (5, 5)"),
+    ]),
+    (Recurrent, lambda: Recurrent(20), [
+        ("settings", "model.rnn", "12 -> 20"),
+        ("settings", "model.head", "in_features 12 -> 20"),
+    ]),
+    # Depths
+    (mlp, lambda: mlp(depth=3), [
+        ("added", "model.3", ""),
+        ("added", "model.4", "in_features=16, out_features=16, bias=True"),
+    ]),
+    (Transformer, lambda: Transformer(depth=5), [("added", "model.blocks.3-4", "")]),
+    (lambda: Transformer(depth=5), Transformer, [("removed", "model.blocks.3-4", "")]),
+    (Recurrent, lambda: Recurrent(layers=2), [
+        ("settings", "model.rnn", "num_layers=2 is new"),
+    ]),
+    # Insertions
+    *((mlp, lambda at=at: mlp(insert=at), [
+        ("added", f"model.{at}", "p=0.1, inplace=False"),
+    ]) for at in range(4)),
+    (lambda: mlp(depth=4), lambda: mlp(depth=4, insert=3), [
+        ("added", "model.3", "p=0.1, inplace=False"),
+    ]),
+    (Transformer, lambda: Transformer(is_gated=True), [
+        ("added", "model.blocks.0-2.gate",
+         "in_features=16, out_features=64, bias=True"),
+    ]),
+    # Deletions
+    *((lambda at=at: mlp(insert=at), mlp, [
+        ("removed", f"model.{at}", "p=0.1, inplace=False"),
+    ]) for at in range(4)),
+    (Convolutions, lambda: Convolutions(is_pooled=False), [
+        ("removed", "model.body.3",
+         "kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False"),
+    ]),
+    (Transformer, lambda: Transformer(names=("q", "k")), [
+        ("removed", "model.blocks.0-2.attention.v",
+         "in_features=16, out_features=16, bias=True"),
+    ]),
+    (Transformer, lambda: Transformer(names=("q", "v")), [
+        ("removed", "model.blocks.0-2.attention.k",
+         "in_features=16, out_features=16, bias=True"),
+    ]),
+    # Renames
+    (Transformer, lambda: Transformer(head="lm_head"), [
+        ("renamed", "model.lm_head", "from head"),
+    ]),
+    (Transformer, lambda: Transformer(names=("q", "k", "value")), [
+        ("renamed", "model.blocks.0-2.attention.value", "from v"),
+    ]),
+    (Recurrent, lambda: Recurrent(name="lstm"), [
+        ("renamed", "model.lstm", "from rnn"),
+    ]),
+    (Transformer, lambda: Transformer(head="lm_head", vocab=60), [
+        ("settings", "model.embed", "50 -> 60"),
+        ("renamed", "model.lm_head", "from head"),
+        ("settings", "model.lm_head", "out_features 50 -> 60"),
+    ]),
+    # Other classes
+    (mlp, lambda: mlp(activation=nn.GELU), [("class", "model.1", "from ReLU")]),
+    (lambda: mlp(depth=4), lambda: mlp(depth=4, activation=nn.SiLU), [
+        ("class", "model.1,3,5", "from ReLU"),
+    ]),
+    (Transformer, lambda: Transformer(norm=nn.RMSNorm), [
+        ("class", "model.blocks.0-2.norm", "from LayerNorm"),
+    ]),
+    (Convolutions, lambda: Convolutions(norm=nn.InstanceNorm2d), [
+        ("class", "model.body.1", "from BatchNorm2d"),
+    ]),
+    (Recurrent, lambda: Recurrent(kind=nn.GRU), [("class", "model.rnn", "from LSTM")]),
+    (mlp, lambda: mlp(activation=nn.GELU, insert=2), [
+        ("class", "model.1", "from ReLU"),
+        ("added", "model.2", "p=0.1, inplace=False"),
+    ]),
+    # Ties
+    (Transformer, lambda: Transformer(is_tied=True), [
+        ("tied", "model.head", "weight is tied"),
+    ]),
+    (lambda: Transformer(is_tied=True), Transformer, [
+        ("tied", "model.head", "weight is no longer tied"),
+    ]),
+    # Moves
+    (halves, lambda: halves(is_moved=True), [
+        ("moved", "model.right.m", "from model.left.m"),
+    ]),
+    (lambda: halves(is_moved=True), halves, [
+        ("moved", "model.left.m", "from model.right.m"),
+    ]),
+    (halves, lambda: halves(is_moved=True, is_wrapped=True), [
+        ("added", "model.right.m", ""),
+        ("moved", "model.right.m.0", "from model.left.m"),
+    ]),
+    # Nothing
+    *((one, one, []) for one in (mlp, Transformer, Convolutions, Recurrent, halves)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "expected"), CASES)
+def test_what_was_done_is_what_is_told(before, after, expected):
+    assert list_changes(before, after) == expected
+
+
+def train(n_layers, width):
+    with record() as trace:
+        model = nn.Sequential(*(nn.Linear(width, width) for _ in range(n_layers)))
+        model(torch.ones(4, width)).sum().backward()
+    return trace
+
+
+def test_totals_are_those_of_the_recordings():
+    small, large = train(2, 8), train(3, 16)
+    found = diff(small, large)
+    assert found.totals["params"] == (2 * 8 * 9, 3 * 16 * 17)
+    assert found.totals["flops"] == (small.flops, large.flops)
+    peaks = small.memory.peak_nbytes, large.memory.peak_nbytes
+    assert found.totals["peak_nbytes"] == peaks
+    assert found.text.startswith("3 Linear instead of 2; +672 parameters; ")
+    assert not diff(small, small)
+
+
+def test_written_numbers_are_named():
+    with record() as first:
+        width, depth = 8, 2
+        nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
+    with record() as second:
+        width, depth = 16, 2
+        nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
+    assert diff(first, second).numbers == {"width": (8, 16)}
+
+
+def test_unrelated_designs_are_removed_and_added():
+    kinds = {name: kind for kind, name, _ in list_changes(Convolutions, Recurrent)}
+    assert kinds["model.rnn"] == "added"
+    assert kinds["model.stem"] == kinds["model.body"] == "removed"
+
+
+def test_twenty_thousand_modules_are_compared():
+    def build(n):
+        return nn.ModuleList(nn.Identity() for _ in range(n))
+
+    changes = list_changes(lambda: build(10_000), lambda: build(10_001))
+    assert changes == [("added", "model.10000", "")]
+
+
+def test_what_cannot_be_compared_is_refused():
+    with pytest.raises(TypeError, match="two traces, or a module and a checkpoint"):
+        diff(nn.Linear(2, 2), 3)
+
+
+@pytest.fixture
+def model():
+    with torch.device("meta"):
+        return nn.ModuleDict({"encoder": mlp(), "head": nn.Linear(4, 2, bias=False)})
+
+
+def test_a_prefix_of_a_checkpoint_is_found(model):
+    state = {f"module.{name}": x for name, x in model.state_dict().items()}
+    found = diff(model, state)
+    assert (found.prefix, found.missing, found.unexpected) == ("module.", (), ())
+    assert len(found.fitting) == len(state)
+    found = diff(model, model["encoder"].state_dict())
+    assert found.missing_prefix == "encoder."
+    assert found.missing == ("head.weight",)
+
+
+def test_other_shapes_of_a_checkpoint_are_told(model, tmp_path):
+    state = {name: torch.ones(x.shape) for name, x in model.state_dict().items()}
+    state["head.weight"] = torch.ones(4, 2)
+    state["encoder.0.bias"] = torch.ones(3)
+    del state["encoder.3.bias"]
+    state["more"] = torch.ones(1)
+    torch.save(state, tmp_path / "state.pt")
+    found = diff(model, tmp_path / "state.pt")
+    assert dict(found.transposed) == {"head.weight": ((2, 4), (4, 2))}
+    assert dict(found.reshaped) == {"encoder.0.bias": ((16,), (3,))}
+    assert found.missing == ("encoder.3.bias",)
+    assert found.unexpected == ("more",)
+    assert "~ head.weight: fits transposed: (2, 4), in the checkpoint (4, 2)" in str(
+        found
+    )
