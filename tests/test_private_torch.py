@@ -12,7 +12,8 @@ OURS = frozenset(
         "_exit",  # of os
         *("_asdict", "_replace"),  # of named tuples
         "_render_traceback_",  # IPython's protocol for exceptions
-        "_ipython_display_",  # its protocol for what shows itself
+        *("_ipython_display_", "_repr_html_"),  # its protocols for what shows itself
+        "_unsafe_view",  # an operator that is called as a view
         "_filename_map",  # of IPython's compiler
         "_ipython_cache",  # of it, too, in IPython 7
         "_meta",  # the newest trace, in the user's namespace
