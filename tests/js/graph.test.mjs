@@ -112,6 +112,14 @@ test("a module that is called twice has a box for each call", () => {
     ["twice: Linear · call 1", "twice: Linear · call 2"]);
 });
 
+test("a module that is in no tree has no box", () => {
+  const ops = [{ op: "aten.nll_loss.default", reads: ["x"], makes: ["y"], call: 1 }];
+  const calls = [{ module: 0, first: 0, end: 1 }, { module: -1, parent: 0, first: 0, end: 1 }];
+  const boxes = build(make_trace(ops, [{ name: "model" }], calls));
+  const [model] = boxes.root.items;
+  assert.deepEqual([model, ...model.items].map(({ kind }) => kind), ["module", "op"]);
+});
+
 test("alike siblings are folded; open, they show the first and the others", () => {
   const boxes = build(make_layers(5));
   const [, model] = boxes.root.items;

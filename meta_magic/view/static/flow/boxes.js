@@ -90,7 +90,8 @@ export class Boxes {
     for (; at >= 0; at = (is_called ? calls : modules)[at].parent) {
       const module = is_called ? calls[at].module : at;
       const [call, key] = is_called ? [at, at] : [-1, calls.length + at];
-      steps.unshift(...this.#runs.get(module) ?? [], { kind: "module", key, module, call });
+      // A module that the forward made and dropped is in no tree.
+      if (module >= 0) steps.unshift(...this.#runs.get(module) ?? [], { kind: "module", key, module, call });
     }
     return steps;
   }
