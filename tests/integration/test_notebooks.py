@@ -106,6 +106,16 @@ SHOWN = {
         "B = 8, T = 128, D = 512",
         "[3*D, D] [B, T, 3, 8, D//8] [B, 8, T, D//8]",
     ),
+    "09-gallery": (
+        # As torchvision, the papers or the models' own cards count them.
+        "25,557,032",  # ResNet-50
+        "124,439,808",  # GPT-2
+        "70,553,706,496",  # Llama 3 70B
+        "46,702,792,704",  # Mixtral 8x7B
+        "86,567,656",  # ViT-B/16
+        "675,129,632",  # DiT-XL/2
+        "2,768,345,600",  # Mamba 2.8B
+    ),
     "10-many-gpus": (
         # Two steps; all gradients are 7.0 GiB.
         "all_reduce: 45 of 14.0 GiB",
