@@ -31,6 +31,7 @@ from meta_magic.explain.repairs import Block, find_block
 from meta_magic.recording.as_device.oracle.child import ask_children
 from meta_magic.trace.notes import Note
 from meta_magic.trace.trace import Trace
+from meta_magic.trials.annotations import check_annotations
 from meta_magic.trials.blocks import parse_block, restore_variables
 from meta_magic.trials.conditions import try_near_sizes
 from meta_magic.trials.mixed_samples import check_samples
@@ -225,7 +226,7 @@ def check_notes(trace: Trace, notes: Sequence[Note]) -> tuple[Note, ...]:
     """Return notes with repairs, and sizes at which a block fails that is checked."""
     found = [*repair_notes(trace, notes)]
     if trace.is_checked:
-        found += try_near_sizes(trace)
+        found += (*try_near_sizes(trace), *check_annotations(trace))
     if trace.rerun is not None and trace.rerun.options.batch:
         found += check_samples(trace, trace.rerun.options.batch)
     return (*found,)

@@ -1,0 +1,321 @@
+"""Shapes that jaxtyping annotations promise, beside those that tensors have.
+
+``def f(x: Float[Tensor, "b t d"])`` says nothing while the code runs, unless a
+decorator checks it. Here the block is recorded again, and each annotated argument,
+result and variable is seen. Names are compared by number, and by formula where the
+recording has names of sizes. Read :func:`check_annotations` first.
+"""
+
+import ast
+import builtins
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_origin
+
+from torch import Tensor
+
+from meta_magic.errors import TrialError
+from meta_magic.recording.intercept.function_mode import FunctionMode
+from meta_magic.torch_private.modes import function_mode_stack
+from meta_magic.trace.notes import Note
+from meta_magic.trace.rerun import Rerun
+from meta_magic.trace.trace import Trace
+from meta_magic.trials.blocks import parse_block
+from meta_magic.trials.dims import Dims, evaluate
+from meta_magic.trials.slices import join_slice
+from meta_magic.trials.trial import Variant, ask_variants, check_rerun
+
+SEE: Final = "__meta_magic_see__"
+FRAME: Final = "__meta_magic_frame__"
+SECONDS: Final = 5.0
+
+
+class Seen(NamedTuple):
+    """A tensor with an annotation.
+
+    Attributes:
+        frame: The number of the call of the function; names hold within one.
+        line: The line of the annotation.
+        what: What is annotated: ``x``, or ``the result of forward``.
+        dims: The annotated dimensions, such as ``b t d``.
+        dtypes: The annotated dtypes; () for any.
+        shape: The shape of the tensor.
+        dtype: Its dtype.
+        number: Its number in the recording; None if it has none.
+    """
+
+    frame: int
+    line: int
+    what: str
+    dims: str
+    dtypes: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    number: int | None
+
+
+def check_annotations(trace: Trace) -> tuple[Note, ...]:
+    """Return a note for each line of the block whose annotation is wrong.
+
+    If the block has no annotations, those of earlier cells and of the user's modules
+    are checked: the note then names the cell or the file.
+    """
+    joined, rerun = None, trace.rerun
+    try:
+        block, seeing = rewrite(check_rerun(trace))
+        if not seeing.n_seen:
+            joined = join_slice(trace)
+        if joined is not None:
+            rerun = joined.rerun
+            block, seeing = rewrite(rerun)
+        if not seeing.n_seen:
+            return ()
+        seen: list[Seen] = []
+        see_tensor = partial(see, seen)
+        variant = Variant(
+            block,
+            nullcontext,
+            lambda _: vars(builtins).update({SEE: see_tensor, FRAME: None}),
+            lambda *_: seen,
+        )
+        (found,) = ask_variants(replace(trace, rerun=rerun), [variant], SECONDS)
+        dims = trace.dims if joined is None else None
+    except TrialError:
+        return ()
+    if isinstance(found, TrialError):
+        text = f"annotations of shapes were not checked: {found}"
+        return (Note(kind="annotation", text=text, line=None, severity="asked for"),)
+    notes: dict[tuple[int, str], Note] = {}
+    for line, text in judge(found, dims):
+        part, where = ("", line)
+        if joined is not None:
+            part, where = joined.find(line)[0].name, joined.find(line)[1]
+        shown = f"{part}, line {where}: {text}" if part else text
+        own = None if part else where
+        notes.setdefault((line, text), Note(kind="annotation", text=shown, line=own))
+    return (*notes.values(),)
+
+
+def rewrite(rerun: Rerun) -> "tuple[ast.Module, Seeing]":
+    """Return a block in which annotated values are seen."""
+    seeing = Seeing()
+    block = seeing.visit(parse_block(rerun))
+    return ast.fix_missing_locations(block), seeing
+
+
+class Seeing(ast.NodeTransformer):
+    """Passes each annotated argument, result and variable to :func:`see`.
+
+    Attributes:
+        n_seen: How many annotations may be those of shapes.
+    """
+
+    def __init__(self) -> None:
+        self.n_seen = 0
+        self._functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+
+    def _see(self, value: ast.expr, annotation: ast.expr, what: str) -> ast.expr:
+        """Return code that passes a value on, and lets it be seen."""
+        if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+            with suppress(SyntaxError):
+                annotation = ast.parse(annotation.value, mode="eval").body
+        parts = [
+            node for node in ast.walk(annotation) if isinstance(node, ast.Subscript)
+        ]
+        if not any(map(_has_text, parts)):
+            return value
+        self.n_seen += 1
+        return self._pass_on(value, annotation, what)
+
+    def _pass_on(self, value: ast.expr, annotation: ast.expr, what: str) -> ast.expr:
+        """Return a call of :func:`see`, which returns the value."""
+        nothing = ast.arguments([], [], None, [], [], None, [])
+        late, frame = ast.Lambda(nothing, annotation), ast.Name(FRAME, ast.Load())
+        given = [value, late, frame, ast.Constant(what), ast.Constant(value.lineno)]
+        made = ast.Call(ast.Name(SEE, ast.Load()), given, [])
+        return ast.copy_location(made, value)
+
+    def _visit_function(self, node: Any) -> Any:
+        self._functions.append(node)
+        self.generic_visit(node)
+        self._functions.pop()
+        named = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        first: list[ast.stmt] = []
+        for one in named:
+            if one.annotation is not None:
+                value = ast.copy_location(ast.Name(one.arg, ast.Load()), one)
+                is_size = ast.unparse(one.annotation) == "int"
+                if is_size and node.name == "__init__":
+                    seen = self._pass_on(value, one.annotation, one.arg)
+                else:
+                    seen = self._see(value, one.annotation, f"{one.arg} of {node.name}")
+                first.append(ast.copy_location(ast.Expr(seen), node))
+        frame = ast.Call(ast.Name("object", ast.Load()), [], [])
+        bound = ast.Assign([ast.Name(FRAME, ast.Store())], frame)
+        node.body = [ast.copy_location(bound, node), *first, *node.body]
+        return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = _visit_function  # noqa: N815  ast's
+
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        """See a result."""
+        self.generic_visit(node)
+        function = self._functions[-1]
+        if node.value is not None and function.returns is not None:
+            what = f"the result of {function.name}"
+            node.value = self._see(node.value, function.returns, what)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        """See an annotated variable or attribute."""
+        if node.value is not None:
+            node.value = self.visit(node.value)
+            what = ast.unparse(node.target)
+            node.value = self._see(node.value, node.annotation, what)
+        return node
+
+
+def _has_text(node: ast.Subscript) -> bool:
+    """Whether a text is among the arguments of a generic type, as in jaxtyping's."""
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return any(isinstance(p, ast.Constant) and type(p.value) is str for p in parts)
+
+
+def see(
+    seen: list[Seen],
+    value: Any,
+    read: Callable[[], Any],
+    frame: object,
+    what: str,
+    line: int,
+) -> Any:
+    """Keep the tensors of a value that are annotated; return the value."""
+    if type(value) is int:  # a size that a constructor is given has its own name
+        seen.append(Seen(id(frame), line, what, what, (), (value,), "", None))
+        FRAMES.append(frame)
+    with suppress(Exception):  # an annotation may name what is not there
+        for tensor, annotation in match(value, read()):
+            dtypes = annotation.dtypes
+            seen.append(
+                Seen(
+                    id(frame),
+                    line,
+                    what,
+                    annotation.dim_str,
+                    dtypes if isinstance(dtypes, tuple) else (),
+                    tuple(map(int, tensor.shape)),
+                    str(tensor.dtype).removeprefix("torch."),
+                    find_number(tensor),
+                )
+            )
+            FRAMES.append(frame)  # so that no other one has its id
+    return value
+
+
+FRAMES: Final[list[object]] = []
+
+
+def match(value: Any, annotation: Any) -> Iterator[tuple[Tensor, Any]]:
+    """Yield the tensors of a value with their annotations."""
+    if isinstance(value, Tensor) and hasattr(annotation, "dim_str"):
+        yield value, annotation
+    inner = get_args(annotation)
+    if get_origin(annotation) is tuple and isinstance(value, tuple):
+        inner = inner[:1] * len(value) if inner[1:] == (...,) else inner
+        for one, own in zip(value, inner, strict=False):
+            yield from match(one, own)
+    elif get_origin(annotation) is list and isinstance(value, list):
+        for one in value:
+            yield from match(one, inner[0])
+    elif isinstance(value, Tensor):  # of a union, the only one that is a shape
+        shaped = [own for own in inner if hasattr(own, "dim_str")]
+        if len(shaped) == 1:
+            yield value, shaped[0]
+
+
+def find_number(tensor: Tensor) -> int | None:
+    """Return the number of a tensor in the recording that is on."""
+    for mode in function_mode_stack():
+        if isinstance(mode, FunctionMode):
+            found = mode.registry.find(tensor)
+            return None if found is None else found[0]
+    return None
+
+
+def judge(seen: Sequence[Seen], dims: Dims | None) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each annotation that is wrong."""
+    bound: dict[tuple[int, str], tuple[tuple[int, ...], tuple[str, ...]]] = {}
+    for one in seen:
+        shapes = {} if dims is None else dims.shapes
+        texts = () if one.number is None else shapes.get(one.number, ())
+        names = texts if len(texts) == len(one.shape) else tuple(map(str, one.shape))
+        shown = f"[{', '.join(names)}]"
+        head = f'{one.what} is annotated "{one.dims}" and is '
+        if one.dtypes and one.dtype not in one.dtypes:
+            yield one.line, f"{head}{one.dtype}, not {' or '.join(one.dtypes[-2:])}"
+        words = one.dims.split()
+        pairs = align(words, one.shape, names)
+        if pairs is None:
+            n = len(words) - words.count("...")
+            yield one.line, f"{head}{shown}: {len(one.shape)} dimensions instead of {n}"
+            continue
+        reasons = [bind(bound, one.frame, *pair, dims) for pair in pairs]
+        for why in [*filter(None, reasons)][:1]:
+            yield one.line, f"{head}{shown}: {why}"
+
+
+Pair: TypeAlias = tuple[str, tuple[int, ...], tuple[str, ...]]
+
+
+def align(
+    words: Sequence[str], shape: Sequence[int], names: Sequence[str]
+) -> list[Pair] | None:
+    """Return each annotated dimension with the sizes that it stands for.
+
+    None if there are too many or too few.
+    """
+    many = [at for at, word in enumerate(words) if word.startswith(("*", "..."))]
+    n_extra = len(shape) - len(words)
+    if n_extra < -len(many) or (n_extra and not many):
+        return None
+    pairs, at = [], 0
+    for number, word in enumerate(words):
+        n = 1 + n_extra if number in many[:1] else 1
+        pairs.append((word, tuple(shape[at : at + n]), tuple(names[at : at + n])))
+        at += n
+    return pairs
+
+
+def bind(
+    bound: dict[tuple[int, str], tuple[tuple[int, ...], tuple[str, ...]]],
+    frame: int,
+    word: str,
+    sizes: tuple[int, ...],
+    names: tuple[str, ...],
+    dims: Dims | None,
+) -> str:
+    """Return why a dimension is not the annotated one; "" if it may be."""
+    name = word.lstrip("*?#").rpartition("=")[2]
+    if name in {"...", ""} or name[0] == "_" or ("#" in word and sizes == (1,)):
+        return ""
+    if not name.isidentifier():
+        known = {n: s[0] for (own, n), (s, _) in bound.items() if own == frame and s}
+        wanted = evaluate(name, known)
+        is_right = wanted is None or sizes == (wanted,)
+        return "" if is_right else f"{name} is {wanted}, and this is {names[0]}"
+    before, texts = bound.setdefault((frame, name), (sizes, names))
+    if before != sizes:
+        listed, own = (", ".join(part) for part in (texts, names))
+        return f"{name} is {listed}, and this is {own}"
+    for one, other in zip(texts, names, strict=True):
+        if dims is not None and differ(one, other, dims.values):
+            return f"{name} is {one}, and this is {other}, which is {sizes[0]} as well"
+    return ""
+
+
+def differ(one: str, other: str, values: Mapping[str, int]) -> bool:
+    """Whether two formulas have different values where a name is twice as large."""
+    moved = [{**values, name: 2 * n} for name, n in values.items()]
+    return any(evaluate(one, sizes) != evaluate(other, sizes) for sizes in moved)

@@ -1,0 +1,90 @@
+# ruff: noqa: E501, ISC004  programs and texts as people read them
+"""Shapes that annotations promise, in the form that jaxtyping has."""
+
+from dataclasses import replace
+
+from meta_magic.trials.annotations import align, check_annotations
+from tests.conformance.recorded_cells import run_cell
+
+HEAD = """import torch
+from torch import Tensor, nn
+class Float:  # as jaxtyping's: what is subscripted knows its text and dtypes
+    def __class_getitem__(cls, given):
+        return type("Float", (), {"dim_str": given[1], "dtypes": ("float16", "float32")})
+"""
+
+
+def find_notes(text, *dims):
+    trace = run_cell(HEAD + text, "annotated")
+    assert trace.error is None
+    rerun = replace(trace.rerun, options=trace.rerun.options._replace(dims=dims))
+    notes = check_annotations(replace(trace, rerun=rerun))
+    return [(note.line - HEAD.count("\n"), note.text) for note in notes]
+
+
+def test_a_result_with_another_size_is_noted_with_both():
+    text = """class Linear(nn.Module):
+    def __init__(self, d_in: int, d_out: int):
+        super().__init__()
+        self.w: Float[nn.Parameter, "d_out d_in"] = nn.Parameter(torch.ones(d_in, d_out))
+    def forward(self, x: Float[Tensor, "... d_in"]) -> Float[Tensor, "... d_in"]:
+        return x @ self.w
+Linear(8, 12)(torch.ones(2, 3, 8))"""
+    assert find_notes(text) == [
+        (
+            4,
+            'self.w is annotated "d_out d_in" and is [8, 12]: d_out is 12, and this is 8',
+        ),
+        (
+            6,
+            'the result of forward is annotated "... d_in" and is [2, 3, 12]: d_in is 8, '
+            "and this is 12",
+        ),
+    ]
+
+
+def test_another_number_of_dimensions_is_noted():
+    text = """def flat(x: "Float[Tensor, 'b t d']") -> Float[Tensor, "b t d"]:
+    return x.flatten(1)
+flat(torch.ones(2, 3, 4))"""
+    assert find_notes(text) == [
+        (
+            2,
+            'the result of flat is annotated "b t d" and is [2, 12]: 2 dimensions instead '
+            "of 3",
+        )
+    ]
+
+
+def test_sizes_that_are_equal_by_chance_are_noted_by_name():
+    text = """def turn(x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+    return x.transpose(0, 1)
+B, T = 4, 4
+turn(torch.ones(B, T, 3))"""
+    assert find_notes(text) == []
+    ((line, note),) = find_notes(text, "B", "T")
+    assert line == 2
+    assert note.endswith("is [T, B, 3]: b is B, and this is T, which is 4 as well")
+
+
+def test_right_annotations_and_those_of_other_dtypes():
+    text = """from typing import Optional
+def f(x: Float[Tensor, "b t d"], m: Optional[Float[Tensor, "b #t"]] = None) -> tuple[Float[Tensor, "b t 2*d"], int]:
+    y: Float[Tensor, "*any 2*d"] = torch.cat([x, x], -1)
+    return y, 3
+f(torch.ones(2, 3, 4), torch.ones(2, 1))
+f(torch.ones(5, 6, 7))
+def g(x: Float[Tensor, "_ 3"]): pass
+g(torch.ones(2, 3).double())"""
+    assert find_notes(text) == [
+        (7, 'x of g is annotated "_ 3" and is float64, not float16 or float32')
+    ]
+
+
+def test_many_dimensions_stand_for_any_number():
+    assert align(["*a", "b"], (2, 3, 4), ("2", "3", "4")) == [
+        ("*a", (2, 3), ("2", "3")),
+        ("b", (4,), ("4",)),
+    ]
+    assert align(["...", "b"], (4,), ("4",)) == [("...", (), ()), ("b", (4,), ("4",))]
+    assert align(["a", "b"], (4,), ("4",)) is None
