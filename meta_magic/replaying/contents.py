@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 from math import prod
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -102,6 +103,9 @@ def follow_call(
     """
     sizes, signature = plan.recorded.nbytes_by_storage, call.signature
     is_tainted = not is_made and reads_raw(call, raw)
+    if is_tainted and call.operator.name == COPY:
+        copy_raw(call, raw, sizes[call.inputs[0]])
+        return
     for index in signature.writes:
         storage = call.inputs[index]
         geometry = geometry_after(signature, index)
@@ -116,6 +120,20 @@ def follow_call(
         raw[call.outputs[0]].write(signature.outputs[0])
     if is_made or is_tainted:
         raw |= make_raw(call, plan, is_tainted=is_tainted)
+
+
+def copy_raw(call: Call, raw: dict[int, RawMemory], nbytes: int) -> None:
+    """Follow a copy of a tensor that has uninitialized elements.
+
+    ``F.pad(x, (1, 1, 1, 1), mode="circular")`` copies corners that it writes later.
+    """
+    (to, source), geometries = call.inputs, call.signature.inputs
+    memory = raw.setdefault(to, RawMemory(nbytes, is_written=True))
+    memory.is_tainted |= raw[source].is_tainted
+    which = raw[source].find_written(geometries[1])
+    memory.write_some(
+        geometries[0], np.broadcast_to(which, geometries[0].shape), is_only=True
+    )
 
 
 def make_raw(call: Call, plan: Plan, *, is_tainted: bool) -> dict[int, RawMemory]:
@@ -152,6 +170,7 @@ def reads_raw(
     return any(s in raw and not raw[s].holds(geometry) for s, geometry in read)
 
 
+COPY: Final = "aten.copy_.default"
 WHERE: Final = "aten.where.self"
 
 Given = Mapping[str, Any]
@@ -226,8 +245,10 @@ class RawTracker:
         if call.operator.name == WHERE and call.inputs[0] not in raw:
             self._choose(call, read_inputs(call)[0])
             return
-        if step.kind == StepKind.RUN and reads_raw(
-            call, raw, but_first=mark is not None
+        if (
+            step.kind == StepKind.RUN
+            and call.operator.name != COPY
+            and reads_raw(call, raw, but_first=mark is not None)
         ):
             raise ReplayError(
                 "nothing was written to some of what it comes from, which "

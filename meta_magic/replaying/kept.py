@@ -86,8 +86,16 @@ class RawMemory:
         elif not self._is_whole:
             self._mark(geometry, is_written=True)
 
-    def write_some(self, geometry: Geometry, which: Bytes) -> None:
-        """Write the elements of a tensor where ``which`` is true."""
+    def write_some(
+        self, geometry: Geometry, which: Bytes, *, is_only: bool = False
+    ) -> None:
+        """Write the elements of a tensor where ``which`` is true.
+
+        Args:
+            is_only: Whether the other elements are uninitialized after it.
+        """
+        if is_only:
+            self._mark(geometry, is_written=False)
         if self._written is None:
             self._written = np.full(self._nbytes, self._is_whole, np.bool_)
         elements = _view_bytes(self._written, geometry)

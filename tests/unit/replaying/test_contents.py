@@ -166,6 +166,24 @@ def drawn_until_accepted():
     return torch.distributions.VonMises(0.1, 2.0).sample((20,))
 
 
+def by_circular_padding():
+    return nn.functional.pad(torch.rand(1, 2, 4, 5), (1, 2, 0, 1), mode="circular")
+
+
+def by_a_circular_convolution():
+    layer = nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular")
+    layer(torch.rand(1, 1, 4, 4)).sum().backward()
+    return layer.weight.grad
+
+
+def by_copies_of_parts():
+    made, copied = torch.empty(4), torch.empty(3, 4, dtype=torch.double)
+    made[1:3] = 2.0
+    copied.copy_(made)
+    copied[:, ::3] = 1.0
+    return copied
+
+
 def a_part_of_it():
     made = torch.empty(3)
     made[torch.tensor([0, 1])] = 1.0
@@ -182,6 +200,9 @@ WHOLE = [
     along_the_last_dimension,
     by_choosing,
     drawn_until_accepted,
+    by_circular_padding,
+    by_a_circular_convolution,
+    by_copies_of_parts,
     a_part_of_it,
 ]
 
@@ -230,6 +251,16 @@ def test_an_uninitialized_element_is_refused():
         made[torch.tensor([0, 1])] = 1.0
         with pytest.raises(MissingValueError, match="to some of it, since aten"):
             made.tolist()
+
+
+def test_a_copy_of_an_uninitialized_element_is_refused_and_the_others_are_known():
+    with record():
+        made, copied = torch.empty(4), torch.ones(4)
+        made[torch.tensor([0, 2])] = 1.0
+        copied.copy_(made)
+        assert copied[::2].tolist() == [1, 1]
+        with pytest.raises(MissingValueError, match="nothing was written"):
+            copied[1].item()
 
 
 def test_a_value_computed_from_an_uninitialized_element_is_refused():
