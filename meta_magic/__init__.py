@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from meta_magic.errors import (
     DeviceTableError,
+    ExerciseError,
     MaterializeError,
     MetaMagicError,
     MissingValueError,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from meta_magic.replaying.replay import replay
     from meta_magic.replaying.verify import verify
     from meta_magic.session.record import meta_like, record
+    from meta_magic.teach.exercises import exercise, grade
     from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
     from meta_magic.trace.formulas.torch_formulas import flop_formula
     from meta_magic.trace.modules import ModuleNode, ModuleTensor
@@ -58,6 +60,7 @@ __all__ = [
     "Cost",
     "Device",
     "DeviceTableError",
+    "ExerciseError",
     "FilledTensor",
     "MaterializeError",
     "MaterializeReport",
@@ -85,7 +88,9 @@ __all__ = [
     "WorldError",
     "add_devices",
     "diff",
+    "exercise",
     "flop_formula",
+    "grade",
     "load_ipython_extension",
     "materialize",
     "meta_like",
@@ -116,6 +121,8 @@ HOMES = {
     "record_ranks": "ranks.recorded_ranks",
     "replay": "replaying.replay",
     "sweep_ranks": "trials.sweeps",
+    "exercise": "teach.exercises",
+    "grade": "teach.exercises",
     "verify": "replaying.verify",
     "ModuleCall": "trace.calls",
     "OpCall": "trace.calls",

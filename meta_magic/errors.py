@@ -4,6 +4,7 @@
   - BudgetError
   - CheckError
   - DeviceTableError
+  - ExerciseError
   - MaterializeError
   - MissingValueError
     - ValueLimitError
@@ -46,6 +47,16 @@ class DeviceTableError(MetaMagicError, ValueError):
         >>> add_devices("empty-devices.toml")  # [my-board], without entries
         Traceback (most recent call last):
         meta_magic.errors.DeviceTableError: ...
+    """
+
+
+class ExerciseError(MetaMagicError, ValueError):
+    """An exercise is not complete, its solution is refused, or it cannot be graded.
+
+    Example:
+        >>> exercise("empty", "a = torch.arange(3)", "", ["x"])
+        Traceback (most recent call last):
+        meta_magic.errors.ExerciseError: the exercise 'empty' has no solution
     """
 
 

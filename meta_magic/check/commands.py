@@ -36,7 +36,7 @@ from meta_magic.check.records import (
     pick_exit_code,
     read_subject,
 )
-from meta_magic.errors import BudgetError, CheckError
+from meta_magic.errors import BudgetError, CheckError, ExerciseError
 from meta_magic.trace.expectations import QUANTITIES, parse_amount, parse_budget
 from meta_magic.trace.units import format_bytes
 
@@ -64,10 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments[:at])
     argv = tuple(arguments[at + 1 :])
     try:
+        if options.command == "class":
+            from meta_magic.teach.assignments import run_class  # noqa: PLC0415  torch
+
+            return run_class(options)
         if options.command == "diff":
             return diff(options, make_request(options, argv))
         return check(options, argv)
-    except (BudgetError, CheckError, OSError) as error:
+    except (BudgetError, CheckError, ExerciseError, OSError) as error:
         print(f"meta-magic {options.command}: {error}", file=sys.stderr)  # noqa: T201  a command
         return UNCHECKED
     except KeyboardInterrupt:
@@ -110,6 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
         "GPU, and report what is wrong with them.",
         epilog=EXIT_CODES,
     )
+    add_class_parser(commands)
     check.add_argument(
         "paths",
         nargs="+",
@@ -130,6 +135,18 @@ def make_parser() -> argparse.ArgumentParser:
     add_arguments(compared)
     add_run_options(compared.add_argument_group("how to run them").add_argument)
     return parser
+
+
+def add_class_parser(commands: Any) -> None:
+    """Add the commands for classes; ``teach/assignments.py`` runs them."""
+    parser = commands.add_parser("class", help="build and grade exercises")
+    tasks = parser.add_subparsers(dest="task", required=True)
+    made = tasks.add_parser("build", help="check a notebook, and hide its solutions")
+    made.add_argument("notebook", help="the teacher's notebook")
+    made.add_argument("-o", "--out", required=True, help="folder of the learner's copy")
+    graded = tasks.add_parser("grade", help="write a table of grades, as CSV")
+    graded.add_argument("folder", help="learners' notebooks, at any depth")
+    graded.add_argument("--notebook", required=True, help="with the exercises")
 
 
 def add_run_options(add: Callable[..., Any]) -> None:

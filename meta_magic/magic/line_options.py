@@ -181,6 +181,12 @@ OPTIONS: Final = (
         example="%%meta --teach",
     ),
     Option(
+        names=("--exercise",),
+        metavar="NAME",
+        help="Grade the cell as the answer to an exercise, and show why it is wrong.",
+        example="%%meta --exercise outer",
+    ),
+    Option(
         names=("--parameters",),
         help="Show parameters and constants in the flow, too.",
         example="%%meta --parameters",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from IPython.core.error import UsageError
-from IPython.core.magic import Magics, magics_class, no_var_expand
+from IPython.core.magic import Magics, cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import parse_argstring
 from traitlets import Bool, Enum, Float, Int, List
 
@@ -154,12 +154,56 @@ class MetaMagics(Magics):
         if not cell.strip():
             self._show_newest()
             return None
+        if options.exercise and not self._grade(options, cell):
+            return None
         body = self._compile(cell, raw)
         if body.is_async:
             raise UsageError(
                 "%%meta: a cell that awaits needs %%meta as its first line"
             )
         return self._run(options, body, cell)
+
+    @no_var_expand
+    @cell_magic
+    def exercise(self, line: str, cell: str) -> None:
+        """Define an exercise, and run the code that it gives; see ``class build``.
+
+        Examples::
+
+            %%exercise outer
+            a, b = torch.arange(3), torch.arange(4)
+            # sizes: N=5
+            ### BEGIN SOLUTION
+            x = a[:, None] + b
+            ### END SOLUTION
+        """
+        from meta_magic.errors import ExerciseError  # noqa: PLC0415  needs torch
+        from meta_magic.teach.assignments import read_cell  # noqa: PLC0415  as well
+        from meta_magic.teach.exercises import exercise  # noqa: PLC0415  as well
+
+        name = line.strip()
+        if not name.isidentifier():
+            raise UsageError("%%exercise needs a name, as in %%exercise outer")
+        try:
+            made = read_cell(name, cell)
+            exercise(**made._asdict())
+        except ExerciseError as error:
+            raise UsageError(f"%%exercise: {error}") from None
+        exec(made.given, self.shell.user_ns)  # type: ignore[union-attr]  # noqa: S102  the user's
+
+    def _grade(self, options: Any, cell: str) -> bool:
+        """Grade a cell as an answer; return whether it can run in the notebook, too."""
+        from meta_magic.teach.exercises import add_grade, exercises, grade  # noqa: PLC0415  needs torch
+
+        name = options.exercise
+        if name not in exercises:
+            hint = suggest(name, exercises, "a cell %%exercise NAME", is_sure=False)
+            raise UsageError(f"%%meta: there is no exercise {name!r}{hint}")
+        found = add_grade(name, cell)
+        options.quiet = True
+        if grade(name) == 1.0:
+            print(f"✓ {name} is right")  # noqa: T201  asked for
+        return found.points > 0 and found.has_ended
 
     def _run(self, options: Any, body: Body, cell: str) -> object:
         """Run a compiled cell, and show its report."""

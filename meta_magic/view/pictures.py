@@ -305,7 +305,8 @@ def moved(call: Call) -> Picture | None:
     rank, before = len(call.out), len(call.shapes[0])
     reach: list[Reach] = [*range(rank)]
     if call.name == "flip":
-        reach = [["flip", d] if d in call.dims("dims") else d for d in range(rank)]
+        dims = call.dims("dims") if call.arguments["dims"] else []  # none flips none
+        reach = [["flip", d] if d in dims else d for d in range(rank)]
     elif call.name == "repeat":
         reach = [["turn", d, 0] for d in range(rank - before, rank)]
     elif call.name == "roll":

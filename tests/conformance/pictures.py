@@ -306,9 +306,9 @@ def compare(call: OpCall, kind: str, read: list[Read]) -> str:
     for result, found in pairs:
         if result.shape != found.shape:
             return "differs"
-        if not torch.allclose(
-            result.double(), found.double(), rtol=1e-9, equal_nan=True
-        ):
+        # Vectors and single elements have kernels of their own, as of pow and atan2.
+        near = 1e-9 if result.dtype == torch.float64 else 1e-5
+        if not torch.allclose(result.double(), found.double(), near, equal_nan=True):
             return "differs"
     return "equal"
 

@@ -39,7 +39,7 @@ export function find_index(address, { shape, stride, offset }) {
     if (stride[d]) index[d] = Math.min(shape[d] - 1, Math.floor(rest / stride[d]));
     rest -= index[d] * stride[d];
   }
-  return rest === 0 && count(shape) ? index : null;
+  return rest === 0 && index.every((i, d) => i >= 0 && i < shape[d]) ? index : null;
 }
 
 /** The indices that a reach has in a dimension of some size. @param {Reach} reach @param {number} size @param {number[]} index of the output */

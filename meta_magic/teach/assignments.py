@@ -1,0 +1,178 @@
+"""Notebooks with exercises: read their cells, build a learner's copy, grade answers.
+
+A cell that defines an exercise is plain code with a few comments::
+
+    %%exercise outer
+    N, M = 3, 4
+    a, b = torch.arange(N), torch.arange(M)
+    # sizes: N=5, M=2
+    # hint: a[:, None] has the shape (N, 1).
+    ### BEGIN SOLUTION
+    x = a[:, None] + b
+    ### END SOLUTION
+
+``meta-magic class build`` packs the solution into a comment: out of sight, and not
+secret. Secret solutions stand in a hidden test of nbgrader. Read :func:`read_cell` and
+:func:`run_class` first.
+"""
+
+import argparse
+import base64
+import csv
+import json
+import re
+import sys
+import zlib
+from ast import Name, Store, parse, walk
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from meta_magic.errors import ExerciseError
+from meta_magic.teach.exercises import Exercise, grade_answer
+
+SOLUTION: Final = re.compile(
+    r"^### BEGIN SOLUTION\n(.*?)^### END SOLUTION[^\n]*\n?", re.MULTILINE | re.DOTALL
+)
+COMMENT: Final = re.compile(
+    r"^# (sizes|wants|view|hint|solution): *(.*)\n?", re.MULTILINE
+)
+ANSWER: Final = re.compile(r"%%meta\b.*--exercise[ =](\S+).*\n")
+CODE: Final = ">>> import meta_magic as mm\n>>> mm.grade({name!r})\n1.0"
+
+
+def read_cell(name: str, cell: str) -> Exercise:
+    """Return the exercise that a cell ``%%exercise NAME`` defines.
+
+    Raises:
+        ExerciseError: It has no solution.
+    """
+    found = SOLUTION.search(cell)
+    solution = found[1] if found else ""
+    said: dict[str, list[str]] = {}
+    for comment in COMMENT.finditer(cell):
+        said.setdefault(comment[1], []).append(comment[2].strip())
+    if "solution" in said:
+        solution = zlib.decompress(base64.b64decode(said["solution"][0])).decode()
+    if not solution.strip():
+        raise ExerciseError(f"the exercise {name!r} has no solution between its marks")
+    written = [
+        node.id
+        for node in walk(parse(solution))
+        if isinstance(node, Name) and isinstance(node.ctx, Store)
+    ]
+    wants = [w for text in said.get("wants", ()) for w in re.split(r"[ ,]+", text)]
+    sizes = [
+        {key: int(value) for key, value in re.findall(r"(\w+) *= *(\d+)", text)}
+        for text in said.get("sizes", ())
+    ]
+    views = {"yes": True, "no": False}
+    return Exercise(
+        name,
+        COMMENT.sub("", SOLUTION.sub("", cell)),
+        solution,
+        tuple(wants or dict.fromkeys(written)),
+        tuple(sizes),
+        views.get(said.get("view", [""])[0]),
+        tuple(said.get("hint", ())),
+    )
+
+
+def hide_solution(cell: str) -> str:
+    """Return a cell with its solution packed into a comment."""
+
+    def pack(found: re.Match[str]) -> str:
+        packed = base64.b64encode(zlib.compress(found[1].encode())).decode()
+        return f"# solution: {packed}\n"
+
+    return SOLUTION.sub(pack, cell)
+
+
+def read_exercises(notebook: Mapping[str, Any], path: Path) -> dict[str, Exercise]:
+    """Return the exercises that a notebook defines.
+
+    Raises:
+        ExerciseError: Two have one name, or one has no solution.
+    """
+    made: dict[str, Exercise] = {}
+    for cell in list_code(notebook):
+        head, _, body = cell.partition("\n")
+        if head.startswith("%%exercise"):
+            name = head.split()[1] if len(head.split()) > 1 else ""
+            if name in made:
+                raise ExerciseError(f"{path}: two exercises are called {name!r}")
+            made[name] = read_cell(name, body)
+    return made
+
+
+def list_code(notebook: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the code cells of a notebook."""
+    for cell in notebook.get("cells", ()):
+        if cell.get("cell_type") == "code":
+            yield "".join(cell.get("source", ()))
+
+
+def run_class(options: argparse.Namespace) -> int:
+    """Run ``meta-magic class``; return its exit code.
+
+    Raises:
+        ExerciseError: An exercise cannot be used; the message names it.
+        OSError: A file cannot be read or written.
+    """
+    if options.task == "build":
+        return build(Path(options.notebook), Path(options.out))
+    return grade_folder(Path(options.folder), Path(options.notebook))
+
+
+def build(source: Path, out: Path) -> int:
+    """Check a teacher's notebook, and write the learner's copy and otter's tests."""
+    notebook = json.loads(source.read_text("utf-8"))
+    made = read_exercises(notebook, source)
+    for one in made.values():
+        solved, started = grade_answer(one, one.solution), grade_answer(one, "pass")
+        if solved.points < 1:
+            raise ExerciseError(f"the solution of {one.name!r} fails: {solved.text}")
+        if started.points == 1:
+            raise ExerciseError(f"{one.name!r} is solved before it begins")
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell["source"] = hide_solution("".join(cell["source"])).splitlines(True)  # noqa: FBT003  keepends
+            cell["outputs"], cell["execution_count"] = [], None
+    (out / "tests").mkdir(parents=True, exist_ok=True)
+    text = json.dumps(notebook, indent=1, ensure_ascii=False)
+    (out / source.name).write_text(f"{text}\n", "utf-8")
+    for name in made:
+        test = write_test(name)
+        (out / "tests" / f"{name}.py").write_text(test, "utf-8")
+    print(f"{out / source.name}: {len(made)} exercises")  # noqa: T201  a command
+    return 0
+
+
+def write_test(name: str) -> str:
+    """Return otter's test of an exercise, as the text of its file."""
+    case = {"code": CODE.format(name=name), "hidden": False, "locked": False}
+    suite = {"cases": [case], "scored": True, "setup": "", "teardown": ""}
+    test = {"name": name, "points": 1, "suites": [{**suite, "type": "doctest"}]}
+    return f"OK_FORMAT = True\n\ntest = {test!r}\n"
+
+
+def grade_folder(folder: Path, source: Path) -> int:
+    """Write a table of the grades of all notebooks in a folder.
+
+    Only answers run, each in the sandbox of a child process.
+    """
+    made = read_exercises(json.loads(source.read_text("utf-8")), source)
+    table = csv.writer(sys.stdout)
+    table.writerow(["notebook", "exercise", "points", "text"])
+    for path in sorted(folder.rglob("*.ipynb")):
+        answers: dict[str, str] = {}
+        for cell in list_code(json.loads(path.read_text("utf-8"))):
+            found = ANSWER.match(cell)
+            if found:
+                answers[found[1]] = cell[found.end() :]
+        for name, one in made.items():
+            grade = grade_answer(one, answers.get(name, ""))
+            text = grade.text if name in answers else "no answer"
+            points = grade.points if name in answers else 0.0
+            table.writerow([path.relative_to(folder), name, points, text])
+    return 0
