@@ -12,8 +12,8 @@ A cell that defines an exercise is plain code with a few comments::
     ### END SOLUTION
 
 ``meta-magic class build`` packs the solution into a comment: out of sight, and not
-secret. Secret solutions stand in a hidden test of nbgrader. Read :func:`read_cell` and
-:func:`run_class` first.
+secret. For a secret one, call ``mm.exercise`` in a hidden test of nbgrader. Read
+:func:`read_cell` and :func:`run_class` first.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import json
 import re
 import sys
 import zlib
-from ast import Name, Store, parse, walk
+from ast import Name, parse, walk
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -56,11 +56,15 @@ def read_cell(name: str, cell: str) -> Exercise:
         solution = zlib.decompress(base64.b64decode(said["solution"][0])).decode()
     if not solution.strip():
         raise ExerciseError(f"the exercise {name!r} has no solution between its marks")
-    written = [
-        node.id
-        for node in walk(parse(solution))
-        if isinstance(node, Name) and isinstance(node.ctx, Store)
-    ]
+    targets = (
+        target
+        for statement in parse(solution).body
+        for target in getattr(
+            statement, "targets", [getattr(statement, "target", None)]
+        )
+        if target is not None
+    )
+    written = [n.id for t in targets for n in walk(t) if isinstance(n, Name)]
     wants = [w for text in said.get("wants", ()) for w in re.split(r"[ ,]+", text)]
     sizes = [
         {key: int(value) for key, value in re.findall(r"(\w+) *= *(\d+)", text)}

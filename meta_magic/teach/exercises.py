@@ -195,13 +195,16 @@ def judge(made: Exercise, answer: str) -> tuple[float, str, bool]:
     refused = enter_sandbox()
     for sizes in ({}, *made.sizes):
         at = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        at = at and f" (with {at})"
+        at = at and f" with {at}, and is right at the given sizes"
         wanted = run(made, made.solution, sizes)
+        for name in made.wants:
+            if name not in wanted:
+                return 0.0, f"the solution makes no {name}", True
         try:
             found = run(made, answer, sizes)
         except Exception as error:  # noqa: BLE001  the learner's
             cause = explain_error(made, answer, sizes, error)
-            return 0.5 * bool(sizes), f"it fails{at}: {cause}", True
+            return 0.5 * bool(sizes), f"it fails{at}. {cause}", True
         except BaseException as error:  # noqa: BLE001  a refusal, or an exit
             what = refused[0] if refused else f"raises {type(error).__name__}"
             return 0.0, f"it {what}, which an answer may not do", False
@@ -239,7 +242,7 @@ def find_faults(
         yield 0.0, f"there is no {name}: give your result this name"
     if not isinstance(right, Tensor):
         if type(mine) is not type(right) or mine != right:
-            yield 0.0, f"{name} is {mine!r}, which is not right"
+            yield 0.0, f"{name} is {mine!r}, and {right!r} is wanted"
         return
     if not isinstance(mine, Tensor):
         yield 0.0, f"{name} is {type(mine).__name__}, and no tensor"
@@ -254,6 +257,8 @@ def find_faults(
         yield 0.25, f"{name} has the right shape, and other numbers: {difference}"
     if mine.dtype != right.dtype:
         yield 0.75, f"{name} is {mine.dtype}, and {right.dtype} is wanted"
+    if mine.requires_grad and not right.requires_grad:
+        yield 0.75, f"{name} has a gradient, which keeps its whole graph in memory"
     is_view = any(shares(mine, tensor) for tensor in given.values())
     if made.view is not None and is_view != made.view:
         words = "a copy, and a view" if made.view else "a view, and a copy"
@@ -293,10 +298,13 @@ def describe_values(mine: Tensor, right: Tensor) -> str:
     if not a.is_complex() and is_near(a.flatten().sort()[0], b.flatten().sort()[0]):
         return "the same ones in another order, as view gives them for permute"
     step, ratio = (a - b).flatten(), (a / b).flatten()
-    if is_near(step, step[0].expand_as(step)):
+    is_scaled = bool(ratio.isfinite().all()) and is_near(
+        ratio, ratio[0].expand_as(ratio)
+    )
+    if is_scaled and (a.numel() > 1 or is_near(ratio, ratio.round())):
+        return f"{ratio[0].real:.4g} times what is wanted"
+    if a.numel() > 1 and is_near(step, step[0].expand_as(step)):
         return f"each is {step[0].real:+.4g} off"
-    if bool(ratio.isfinite().all()) and is_near(ratio, ratio[0].expand_as(ratio)):
-        return f"each is {ratio[0].real:.4g} times what is wanted"
     wrong = (~torch.isclose(a, b, 1e-4, 1e-5, equal_nan=True)).nonzero()
     first = tuple(wrong[0].tolist())
     at = ", ".join(map(str, first))

@@ -44,6 +44,16 @@ SHOWN = {
         "the same weights: True",
         "DRAWN OTHERWISE: 2 (weight, bias)",
     ),
+    "05-shapes": (
+        "What is the shape of scores?",
+        "Let m count 0, 1, 2, … row by row. Which number is turned[1, 0]?",
+        "Of how many terms is wrong the mean?",
+        # 28 and all other multiples of the 7 of its windows.
+        "side must be a multiple of 7",
+        "✗ there is no y: give your result this name",
+        # (512 * 2048 + 2048 + 2048 * 512 + 512) numbers of 4 bytes.
+        "8,398,848 bytes of parameters",
+    ),
     "06-errors": (
         "dimension 1 of x.flatten(1) (800) must equal dimension 1 of self.fc.weight",
         "why 800 = 32 * 5 * 5 by flatten (In[2], line 12)",

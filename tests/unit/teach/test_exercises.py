@@ -1,0 +1,112 @@
+"""Exercises: what a definition needs, and how answers are graded."""
+
+import pytest
+import torch
+
+from meta_magic.errors import ExerciseError
+from meta_magic.teach import exercises
+from meta_magic.teach.exercises import exercise, grade, grade_answer
+
+GIVEN = "N, M = 3, 4\na, b = torch.arange(N), torch.arange(M)"
+
+
+@pytest.fixture(autouse=True)
+def no_exercises(monkeypatch):
+    """Each test defines its own."""
+    monkeypatch.setattr(exercises, "exercises", {})
+    monkeypatch.setattr(exercises, "grades", {})
+
+
+@pytest.fixture
+def outer():
+    exercise(
+        "outer",
+        GIVEN,
+        "x = a[:, None] + b",
+        ["x"],
+        [{"N": 5, "M": 2}],
+        hints=["one", "two"],
+    )
+    return exercises.exercises["outer"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "points", "text"),
+    [
+        ("x = a.unsqueeze(1) + b", 1, "right"),
+        ("x = torch.arange(3)[:, None] + torch.arange(4)", 0.5, "with N=5, M=2"),
+        ("x = (a[:, None] + b).float()", 0.75, "torch.float32"),
+        ("x = a[:, None] * b", 0.25, "other numbers"),
+        ("x = [1, 2]", 0, "list, and no tensor"),
+        ("y = 1", 0, "there is no x"),
+        ("x = (", 0, "no Python"),
+        ("exit()", 0, "SystemExit"),
+        ("del torch; x = a + c", 0, "name 'c' is not defined"),
+        ("import sys; print('!', file=sys.stderr); x = a[:, None] + b", 1, "right"),
+        ("open('left.txt', 'w')", 0, "writes the file"),
+        ("import os; os._exit(0)", 0, "did not end"),
+    ],
+)
+def test_an_answer_gets_its_points_and_a_reason(outer, answer, points, text):
+    found = grade_answer(outer, answer)
+    assert found.points == points
+    assert text in found.text
+
+
+def test_an_answer_that_never_ends_is_refused(outer, monkeypatch):
+    monkeypatch.setattr(exercises, "SECONDS", 1.0)
+    found = grade_answer(outer, "while True: pass")
+    assert (found.points, found.has_ended) == (0, False)
+
+
+def test_a_view_may_be_asked_for():
+    given = "x = torch.arange(6)"
+    exercise("evens", given, "y = x[::2]", ["y"], view=True)
+    exercise("copied", given, "y = x[::2].clone()", ["y"], view=False)
+    assert grade("evens", "y = x[torch.tensor([0, 2, 4])]") == 0.75
+    assert grade("copied", "y = x[::2]") == 0.75
+
+
+def test_hints_come_one_after_each_wrong_answer(outer, capsys):
+    for said in ("hint: one", "hint: two"):
+        grade("outer", "x = a + b[:, None]")
+        assert said in capsys.readouterr().out
+    grade("outer", "x = a + b[:, None]")
+    assert "hint" not in capsys.readouterr().out
+
+
+def test_a_grade_is_a_number_and_nothing_goes_to_stderr(outer, capsys):
+    assert grade("outer") == 0
+    assert "no answer yet" in capsys.readouterr().out
+    assert grade("nowhere") == 0
+    assert "there are: outer" in capsys.readouterr().out
+    assert (
+        grade("outer", "import warnings; warnings.warn('w'); x = a[:, None] + b") == 1
+    )
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("solution", "wants", "text"),
+    [
+        ("", ["x"], "no solution"),
+        ("x = a[:, None] + b", [], "which names it wants"),
+        ("x = a + b", ["x"], "is refused"),
+        ("y = a", ["x"], "makes no x"),
+    ],
+)
+def test_a_definition_is_checked(solution, wants, text):
+    with pytest.raises(ExerciseError, match=text):
+        exercise("outer", GIVEN, solution, wants)
+
+
+def test_an_answer_may_not_be_what_was_given():
+    exercise("same", "x = torch.arange(3)", "x = x * 2", ["x"])
+    assert grade("same", "pass") == 0
+
+
+def test_the_solution_is_run_for_real_and_the_values_count():
+    exercise("sorted", "x = torch.tensor([3.0, 1.0, 2.0])", "y = x.sort()[0]", ["y"])
+    assert grade("sorted", "y = x") < 1
+    assert grade("sorted", "y = x[torch.tensor([1, 2, 0])]") == 1
+    assert torch.is_grad_enabled()
