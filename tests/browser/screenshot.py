@@ -40,6 +40,11 @@ fully_shard(model, mesh=mesh)
 ids = torch.zeros(1, 2048, dtype=torch.long, device="cuda")
 model(ids, labels=ids).loss.backward()"""
 
+LESSON = """%%meta --teach
+a, b = torch.randn(3), torch.randn(4)
+x = a[:, None] + b
+turned = x.permute(1, 0)"""
+
 LIVE = ".mm-live:not(.mm-root)"
 WARM_UP = "%%meta\nmodel = torch.nn.Linear(2, 2).reset_parameters()"
 
@@ -86,6 +91,20 @@ def take_world(page: Any, url: str, root: Path) -> None:
     world.screenshot(path=PICTURES / "world.png")
 
 
+def take_lesson(page: Any, url: str, root: Path) -> None:
+    """Answer the first question of a lesson wrongly, and write a picture."""
+    write_notebook(root / "lesson.ipynb", LOAD, LESSON)
+    open_in_lab(page, url, "lesson.ipynb")
+    page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area')")
+    for cell in range(2):
+        page.evaluate(RUN, cell)
+    step = page.locator(".mm-step").first
+    step.get_by_role("textbox").fill("4, 3")
+    step.get_by_role("textbox").press("Enter")
+    step.get_by_role("gridcell", name="[1, 2]").hover()
+    page.locator(".jp-CodeCell").nth(1).screenshot(path=PICTURES / "lesson.png")
+
+
 def find_row(live: Any, name: str) -> Any:
     """Return the row of a module, by its name and the beginning of its class."""
     begins = re.compile(rf"^\W*{name}\W*(80 x )?Llama")
@@ -102,6 +121,8 @@ def main() -> None:
         page = browser.new_page(viewport={"width": 1100, "height": 1400})
         take_pictures(page, url, Path(folder))
         take_world(page, url, Path(folder))
+        page.set_viewport_size({"width": 900, "height": 1400})
+        take_lesson(page, url, Path(folder))
 
 
 if __name__ == "__main__":

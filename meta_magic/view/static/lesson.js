@@ -12,7 +12,7 @@ import { follow_scheme } from "./scheme.js";
  * @typedef {{steps: Step[], failure: string}} Lesson
  */
 
-const HOW = { shape: "sizes, as 3, 4; () for a single number", number: "a number" };
+const HOW = { shape: "sizes, such as 3, 4 or ()", number: "a number" };
 
 /**
  * The numbers of an answer: `8*16`, `(2, 3,)`, `2x3` and `torch.Size([2, 3])`; null for others.
