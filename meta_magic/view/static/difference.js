@@ -15,6 +15,23 @@ export function mark_modules(trace, marks) {
     const kind = marks[path.reverse().join(".")];
     return kind ? [[index, kind]] : [];
   }));
+  for (const index of [...trace.marks.keys()]) {
+    for (const above of list_path(trace, index).slice(1)) {
+      if (!trace.marks.has(above)) trace.marks.set(above, "below");
+    }
+  }
+}
+
+/**
+ * The kind of change of some modules, as "added" or "changed"; of closed ones also "below", for a
+ * change in them; false for none.
+ * @param {import("./data.js").TraceView} trace @param {number[]} modules @param {boolean} is_closed
+ */
+export function find_mark(trace, modules, is_closed) {
+  const kinds = modules.map((i) => trace.marks.get(i));
+  const kind = kinds.every((one) => one === kinds[0]) ? kinds[0] : "below";
+  if (!kind || (kind === "below" && !is_closed)) return false;
+  return ["added", "below"].includes(kind) ? kind : "changed";
 }
 
 /** The changes as a list that opens. @param {string[]} changes @param {boolean} is_open */

@@ -1,6 +1,7 @@
 // Draws one laid-out item: a node, a pill or a wire.
 
 import { draw, explain_shape, format_bytes, format_shape } from "../dom.js";
+import { find_mark } from "../difference.js";
 import { classify_family, find_family } from "./families.js";
 import { is_leaf, walk } from "./items.js";
 import { BOX_HEADER, STACKED, ellipsize, is_stacked, measure_title, split_title } from "./layout.js";
@@ -58,6 +59,11 @@ function draw_node(node, boxes) {
   const family = boxes.has_families && item ? classify_family(find_family(boxes, item)) : "";
   if (family) group.classList.add("mm-family", family);
   for (let by = stacked; by >= 0; by -= STACKED / 2) group.append(rect({ x: by, y: by }));
+  const mark = item && !is_leaf(item) && find_mark(boxes.trace, list_marked(item), !item.is_open);
+  if (mark) {
+    group.classList.add(`mm-mark-${mark}`);
+    group.append(write(w - 12, "mm-mark", middle, { added: "+", changed: "~", below: "…" }[mark]));
+  }
   if (kind === "open") group.append(rect({ height: BOX_HEADER, class: "mm-handle" }));
   else if (family && !sign) group.append(draw("rect", { width: STRIPE, height: h, rx: 2, class: "mm-stripe" }));
   if (sign) group.append(write(w / 2, "mm-middle", h / 2 + 5, sign));
@@ -75,6 +81,9 @@ function draw_node(node, boxes) {
   }
   return group;
 }
+
+/** The modules that a box stands for: one, or those of a run. @param {import("./items.js").Item} item */
+const list_marked = (item) => (item.module >= 0 ? [item.module] : item.items.map(({ module }) => module));
 
 /** As much of a text as there is room for; "" if that is only a few letters. */
 function fit_text(/** @type {string} */ text, /** @type {number} */ room) {

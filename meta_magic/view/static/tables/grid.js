@@ -21,11 +21,11 @@ const GRID_SPARE = 12;
  *   list: (filter: string, sort: (rows: any[]) => any[], wanted: Selected | null) => any[],
  *   read: (row: any) => GridValues, follows: (selected: Selected | null) => boolean,
  *   is_selected: (selected: Selected | null, row: any) => boolean,
- *   is_bad?: (row: any) => boolean, is_main?: (row: any) => boolean,
+ *   is_bad?: (row: any) => boolean, find_mark?: (row: any) => string | false, is_main?: (row: any) => boolean,
  *   pick: (row: any) => Selected, toggle?: (row: any) => unknown,
  *   titles?: Record<string, (value: any) => string>, makes?: Record<string, (values: GridValues) => (Node | string)[]>, beside?: Record<string, HTMLElement>}} GridView
  *   `list`: the rows to show; what hides the wanted one is opened. `follows`: whether a
- *   selection is about any row, `is_selected`: about this one. `is_bad`: whether it is shown in red. `is_main`: whether it is the one to
+ *   selection is about any row, `is_selected`: about this one. `is_bad`: whether it is shown in red. `find_mark`: how it changed. `is_main`: whether it is the one to
  *   show of several that are selected. `pick`: what a row selects. `toggle`: opens or closes a row. By
  *   column, `titles`: what the hover over a value says, `makes`: what is drawn instead of its text, `beside`: what is in the bar with it
  */
@@ -187,7 +187,7 @@ export class Grid {
     const is_marked = this.is_marked(row);
     return make("div", {
       role: "row", id: `${this.id}-${at}`, class: is_marked && "mm-selected",
-      "data-bad": this.view.is_bad?.(row) ?? false,
+      "data-bad": this.view.is_bad?.(row) ?? false, "data-mark": this.view.find_mark?.(row) ?? false,
       "data-active": at === this.active, "aria-selected": `${is_marked}`, "aria-rowindex": at + 2,
       "aria-level": row.level ?? false, "aria-expanded": row.is_open?.toString() ?? false,
       onclick: ({ target }) => {

@@ -1,6 +1,7 @@
 // The module trees as a table: equal siblings are folded, rows open on demand.
 
 import { list_path } from "../data.js";
+import { find_mark } from "../difference.js";
 import { make_device_select } from "../devices.js";
 import { format_shape } from "../dom.js";
 import { find_module } from "../selection.js";
@@ -166,6 +167,7 @@ export function mount_modules(element, trace, selection, settings, times) {
     // The module that failed, or the closed one that it is in.
     is_bad: ({ modules, tensors, is_open }) => !tensors.length
       && modules.some((i) => (is_open ? failed[0] === i && modules.length === 1 : failed.includes(i))),
+    find_mark: ({ modules, tensors, is_open }) => !tensors.length && find_mark(trace, modules, !is_open),
     pick: ({ modules: [index], tensors: [tensor, next] }) => (tensor >= 0 && !(next >= 0)
       ? { kind: "parameter", index: tensor } : { kind: "module", index }),
     toggle: ({ key, is_open }) => open.set(key, !is_open),
