@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
     from meta_magic.trace.world import World
     from meta_magic.trials.sweeps import sweep_ranks
+    from meta_magic.view.charts import sweep_figure
 
 __all__ = [
     "Cost",
@@ -98,6 +99,7 @@ __all__ = [
     "record",
     "record_ranks",
     "replay",
+    "sweep_figure",
     "sweep_ranks",
     "unload_ipython_extension",
     "verify",
@@ -120,6 +122,7 @@ HOMES = {
     "record": "session.record",
     "record_ranks": "ranks.recorded_ranks",
     "replay": "replaying.replay",
+    "sweep_figure": "view.charts",
     "sweep_ranks": "trials.sweeps",
     "exercise": "teach.exercises",
     "grade": "teach.exercises",

@@ -50,6 +50,7 @@ def test_the_public_names_are_these():
         "record",
         "record_ranks",
         "replay",
+        "sweep_figure",
         "sweep_ranks",
         "unload_ipython_extension",
         "verify",

@@ -16,6 +16,8 @@ from meta_magic.cost.rooflines import classify_products, find_peak, find_vector_
 from meta_magic.trace.units import format_bytes, format_flops
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from meta_magic.cost.program_columns import Integers
     from meta_magic.cost.rooflines import Roofline
     from meta_magic.trace.trace import Trace
@@ -107,6 +109,50 @@ def choose_calls(live: "Integers") -> "Integers":
     least = starts + [column.argmin() for column in columns]
     most = starts + [column.argmax() for column in columns]
     return np.unique(np.concatenate((least, most)))
+
+
+def sweep_figure(table: "pd.DataFrame", metric: str = "flops") -> Any:
+    """Return a plotly figure of a sweep.
+
+    Lines for one name that varies, a heat map for two, and parallel coordinates for
+    more. Rows that failed are left out.
+
+    Args:
+        table: What ``trace.sweep`` returned.
+        metric: A column of it.
+
+    Raises:
+        ValueError: The table is none of a sweep, or has no such column.
+
+    Example:
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"width": [8, 16], "flops": [10, 40], "error": None})
+        >>> table.attrs["names"] = ["width"]
+        >>> sweep_figure(table).data[0].y
+        array([10, 40])
+    """
+    from plotly import graph_objects as go  # noqa: PLC0415
+
+    names = table.attrs.get("names")
+    if not names:
+        raise ValueError("this is no table that trace.sweep() returned")
+    if metric not in table.columns:
+        known = ", ".join(map(str, table.columns))
+        raise ValueError(f"the table has no column {metric!r}: {known}")
+    rows = table[table["error"].isna()]
+    title = {"title": {"text": metric}}
+    if len(names) == 1:
+        data = go.Scatter(x=rows[names[0]], y=rows[metric], mode="lines+markers")
+        axes = {"xaxis_title": names[0], "yaxis_title": metric}
+    elif len(names) == 2:  # noqa: PLR2004  the axes of a heat map
+        x, y = names
+        data = go.Heatmap(x=rows[x], y=rows[y], z=rows[metric], colorbar=title)
+        axes = {"xaxis_title": x, "yaxis_title": y}
+    else:
+        shown = [{"label": name, "values": rows[name]} for name in (*names, metric)]
+        line = {"color": rows[metric], "colorbar": title, "showscale": True}
+        data, axes = go.Parcoords(dimensions=shown, line=line), {}
+    return go.Figure([data], LAYOUT).update_layout(axes)
 
 
 MOST_SIZE: Final = 60
