@@ -26,8 +26,8 @@ from meta_magic.view.explanation_payload import lineage_payload
 
 T = TypeVar("T")
 
-Send: TypeAlias = Callable[[dict[str, Any], list[bytes]], object]
-"""Sends an answer to the browser, with what is no JSON."""
+Send: TypeAlias = Callable[..., object]
+"""Sends an answer to the browser, and after it a list of what is no JSON, if any."""
 
 
 class Answers(Generic[T]):
@@ -78,8 +78,8 @@ class Answers(Generic[T]):
                     answer = self._answer(found, asked)
             except BaseException as error:  # noqa: BLE001  the user's own code may run
                 answer = {"error": f"{type(error).__name__}: {error}"}
-        buffers = answer.pop("buffers", [])
-        send({"kind": self._kind, "id": asked["id"], **answer}, buffers)
+        sent = [answer.pop("buffers")] if "buffers" in answer else []
+        send({"kind": self._kind, "id": asked["id"], **answer}, *sent)
 
 
 FORGOTTEN: Final = (
