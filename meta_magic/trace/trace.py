@@ -291,6 +291,35 @@ class Trace(Questions):
 
         show_charts(self, of, device)
 
+    def figure(
+        self,
+        path: "str | os.PathLike[str]" = "flow",
+        *,
+        depth: int | None = None,
+        style: str = "paper",
+    ) -> tuple[Path, Path]:
+        """Write the flow as an SVG and a PDF, to be printed.
+
+        The report's script draws it in a browser without a window, so Chromium or
+        Chrome must be installed; ``META_MAGIC_BROWSER`` names another one.
+
+        Args:
+            path: Of the files, without ``.svg`` and ``.pdf``.
+            depth: Levels of modules that are open; None for what can be read at once.
+            style: ``"paper"``, or ``"report"`` with what is written in place, what is a
+                view, and marks of what opens.
+
+        Returns:
+            The paths of both files.
+
+        Raises:
+            ValueError: There is no such style.
+            FileNotFoundError: No browser was found.
+        """
+        from meta_magic.view.figures import write_figure  # noqa: PLC0415
+
+        return write_figure(self, Path(path), depth=depth, style=style)
+
     def to_html(self, path: "str | os.PathLike[str]") -> None:
         """Write the report as one HTML file, which needs no kernel and no network."""
         from meta_magic.view.page import render_page  # noqa: PLC0415

@@ -17,8 +17,8 @@ STATIC: Final = Path(__file__).resolve().parent / "static"
 Saved: TypeAlias = Literal["saved", "world", "lesson"]
 """The scripts of a saved report, without World view and with it, and of a lesson."""
 
-Kind: TypeAlias = Literal["live", "saved", "world", "lesson", "starter"]
-"""The entry script: of the live report, of the saved ones, and of their unpacker."""
+Kind: TypeAlias = Literal["live", "saved", "world", "lesson", "starter", "figure"]
+"""The entry script: of the live report, the saved ones, their unpacker, a figure."""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
@@ -40,6 +40,7 @@ STYLES: Final = {
     "world": (*VIEWS, "sent"),
     "lesson": ("shell", "pictures", "lesson"),
     "ranks": ("sent",),  # strips, without scripts
+    "figure": ("shell", "flow", "figure"),
     "live": ("report", *VIEWS, "sent", "panel", "fit", "sliders"),
 }
 """CSS files by report."""

@@ -6,7 +6,7 @@ import { EDGE } from "./viewport.js";
 const PNG_SIDE = 8000; // pixels
 const EXPORT_STYLES = [
   "fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "paint-order",
-  "font-family", "font-size", "font-weight", "font-variant-numeric", "text-anchor",
+  "font-family", "font-size", "font-weight", "font-variant-numeric", "text-anchor", "display", "opacity",
 ];
 // As browsers compute `color-mix`, which other programs than browsers cannot read.
 const MIXED_COLOR = /color\(srgb ([\d.]+) ([\d.]+) ([\d.]+).*?\)/g;
@@ -16,7 +16,7 @@ const to_rgb = (_, ...parts) => `rgb(${parts.slice(0, 3).map((n) => Math.round(2
  * Return a copy of all that is open. What is out of sight is not drawn: for a moment all is in.
  * @param {import("./viewport.js").Viewport} viewport @param {SVGGElement} content
  */
-function copy_picture(viewport, content) {
+export function copy_picture(viewport, content) {
   const { svg, x, y, zoom, extent } = viewport;
   const [width, height] = [extent.w + 2 * EDGE, extent.h + 2 * EDGE];
   viewport.move(-EDGE, -EDGE, Math.min(svg.clientWidth / width, svg.clientHeight / height));

@@ -307,4 +307,5 @@ export function mount_flow(element, trace, selection, settings, times) {
   times.subscribe(() => flow.bar.heat.value === "time" && flow.choose());
   new ResizeObserver(flow.resize).observe(flow.svg);
   flow.show_phase(choose_phase(trace));
+  return flow;
 }
