@@ -55,6 +55,7 @@ UP = {
     ("trace.trace", "cost.costs"): "Trace.cost, as well",
     ("trace.trace", "cost.wrong.mistakes"): "Trace.notes and Trace.wrong, as well",
     ("trace.questions", "trials.dims"): "Trace.dims, as well",
+    ("trace.questions", "trials.signatures"): "Trace.annotate(), as well",
     ("trace.trace", "explain.note_repairs"): "Trace.notes, as well",
     ("trace.questions", "trials.named_traces"): "Trace.named and shape(), as well",
     ("trace.questions", "explain.lineage.why"): "Trace.shape(), as well",

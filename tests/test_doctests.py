@@ -29,7 +29,7 @@ OTHERS = [
 ]
 SKIPPED = {
     f"meta_magic.trace.questions.Questions.{name}"
-    for name in ("check", "dims", "fit", "scale", "sweep", "why")
+    for name in ("annotate", "check", "dims", "fit", "scale", "sweep", "why")
 }
 """They run their block again, which needs the variables of a module."""
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pandas as pd
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from meta_magic.cost.advice.advice_records import Advice
     from meta_magic.explain.checked_sizes import Condition
@@ -125,7 +125,7 @@ class Questions:
         from meta_magic.explain.lineage.why import find_number  # noqa: PLC0415
         from meta_magic.trials.named_traces import find_shape  # noqa: PLC0415
 
-        return find_shape(self, find_number(self, tensor))
+        return find_shape(self, find_number(self, tensor), tuple(tensor.shape))
 
     def fit(
         self: Any,
@@ -287,6 +287,31 @@ class Questions:
         from meta_magic.explain.checked_sizes import check_sizes  # noqa: PLC0415
 
         return check_sizes(self, {**dict.fromkeys(names), **values})
+
+    def annotate(self: Any, of: "type[nn.Module] | nn.Module") -> str:
+        """Return the signature of a class's ``forward`` with shapes, for jaxtyping.
+
+        A size that is not the same in all calls is ``_``. With ``record(dims=...)``
+        sizes are names, else numbers.
+
+        Args:
+            of: The class of modules that the block called, or one of them.
+
+        Raises:
+            TrialError: The recording has no call of such a module; or as of
+                :attr:`dims`.
+
+        Example:
+            >>> import meta_magic, torch
+            >>> with meta_magic.record(dims="B") as trace:
+            ...     B = 4
+            ...     y = torch.nn.Flatten()(torch.ones(B, 3, 5))
+            >>> trace.annotate(torch.nn.Flatten).splitlines()[-1][:49]
+            'def forward(self, input: Float[Tensor, "B 3 5"]) '
+        """
+        from meta_magic.trials.signatures import write_signature  # noqa: PLC0415
+
+        return write_signature(self, of)
 
     def record_ranks(self: Any, ranks: "str | Sequence[int]" = "differing") -> "Ranks":
         """Record the cell as several ranks of its world; see :func:`record_ranks`.

@@ -248,9 +248,8 @@ def judge(seen: Sequence[Seen], dims: Dims | None) -> Iterator[tuple[int, str]]:
     """Yield line and text of each annotation that is wrong."""
     bound: dict[tuple[int, str], tuple[tuple[int, ...], tuple[str, ...]]] = {}
     for one in seen:
-        shapes = {} if dims is None else dims.shapes
-        texts = () if one.number is None else shapes.get(one.number, ())
-        names = texts if len(texts) == len(one.shape) else tuple(map(str, one.shape))
+        plain = tuple(map(str, one.shape))
+        names = plain if dims is None else dims.name(one.number, one.shape)
         shown = f"[{', '.join(names)}]"
         head = f'{one.what} is annotated "{one.dims}" and is '
         if one.dtypes and one.dtype not in one.dtypes:

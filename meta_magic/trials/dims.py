@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 from meta_magic.errors import TrialError
 from meta_magic.recording.as_device.oracle.child import start_clock
 from meta_magic.trace.program import HEADER, Program
+from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block
 from meta_magic.trials.conditions import (
@@ -41,7 +42,10 @@ MAX_LETTERS: Final = 24
 MAX_AUTO: Final = 8
 """How many names ``auto`` takes."""
 
-Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+Shape: TypeAlias = tuple[int, ...]
+Shapes: TypeAlias = tuple[tuple[Shape, ...], tuple[Shape, ...]]
+"""What a call reads, and what it returns."""
+
 Sizes: TypeAlias = Mapping[str, int]
 Seen: TypeAlias = tuple[int | None, ...]
 """A size in each recording; None where its call is not there."""
@@ -60,18 +64,23 @@ class Dims:
 
     Attributes:
         values: By name the value in the block.
-        shapes: By number of a tensor, its sizes as formulas; a size that depends on no
-            name is its number.
+        shapes: By number of a tensor and its shape, its sizes as formulas; a size that
+            depends on no name is its number. A write in place may change its shape.
         moving: How many sizes of tensors depend on a name.
         named: How many of these have a formula.
         caveats: Sentences on names that have no formulas, and why.
     """
 
     values: Mapping[str, int]
-    shapes: Mapping[int, tuple[str, ...]] = field(repr=False)
+    shapes: Mapping[tuple[int, Shape], tuple[str, ...]] = field(repr=False)
     moving: int = 0
     named: int = 0
     caveats: tuple[str, ...] = ()
+
+    def name(self, tensor: int | None, shape: Sequence[int]) -> tuple[str, ...]:
+        """Return the sizes of a tensor as formulas, numbers where it is not known."""
+        known = None if tensor is None else self.shapes.get((tensor, tuple(shape)))
+        return tuple(map(str, shape)) if known is None else known
 
     def __str__(self) -> str:
         listed = ", ".join(f"{name} = {value}" for name, value in self.values.items())
@@ -117,10 +126,15 @@ def read_calls(again: Trace, _variables: object = None) -> Calls:
     program = again.program
     words = memoryview(program.words).cast("I")
     kinds = [
-        (one.op, tuple(tuple(given.shape) for given in (*one.inputs, *one.outputs)))
+        (one.op, (list_shapes(one.inputs), list_shapes(one.outputs)))
         for one in program.signatures
     ]
     return Calls([words[offset] for offset in program.offsets[:-1]], kinds)
+
+
+def list_shapes(geometries: Iterable[Geometry]) -> tuple[Shape, ...]:
+    """Return the shapes of tensors."""
+    return tuple(tuple(geometry.shape) for geometry in geometries)
 
 
 class Run(NamedTuple):
@@ -191,13 +205,9 @@ class Moves:
 
     def see(self, use: "FirstUse") -> Iterator[Seen]:
         """Yield each size of a tensor, in each recording."""
-        calls = [run.shapes[use.call] for run in self.runs]
-        shapes = [None if call is None else call[use.slot] for call in calls]
-        n = len(use.shape)
-        for dim in range(n):
-            yield tuple(
-                s[dim] if s is not None and len(s) == n else None for s in shapes
-            )
+        shapes = [use.find(run.shapes[use.call]) for run in self.runs]
+        for dim in range(len(use.shape)):
+            yield tuple(None if shape is None else shape[dim] for shape in shapes)
 
     def list_points(self, seen: Seen) -> Points:
         """Return a size with the values of all names by their labels."""
@@ -298,7 +308,7 @@ def find_dims(trace: Trace, specs: Sequence[str]) -> Dims:
     for use in tensors:
         seen_by_dim = [*moves.see(use)]
         formulas = [fitted.get(seen) for seen in seen_by_dim]
-        shapes[use.tensor] = tuple(
+        shapes[use.tensor, use.shape] = tuple(
             text or str(size) for text, size in zip(formulas, use.shape, strict=True)
         )
         texts += [text for text in formulas if text is not None]
@@ -323,26 +333,37 @@ class FirstUse(NamedTuple):
     Attributes:
         tensor: Its number.
         call: The index of the call.
-        slot: Its index among the tensors that the call reads and returns.
+        side: 0 if the call reads it, 1 if it returns it.
+        slot: Its index among these.
         shape: Its shape.
     """
 
     tensor: int
     call: int
+    side: int
     slot: int
-    shape: tuple[int, ...]
+    shape: Shape
+
+    def find(self, shapes: Shapes | None) -> Shape | None:
+        """Return its shape in another recording; None if it is not there."""
+        found = () if shapes is None else shapes[self.side][self.slot :]
+        is_there = bool(found) and len(found[0]) == len(self.shape)
+        return found[0] if is_there else None
 
 
 def list_tensors(program: Program) -> Iterator[FirstUse]:
-    """Yield where each tensor of a program is first seen."""
-    words, known = memoryview(program.words).cast("I"), set[int]()
+    """Yield where each tensor of a program is first seen, with each of its shapes."""
+    words, known = memoryview(program.words).cast("I"), set[tuple[int, Shape]]()
     for call, offset in enumerate(program.offsets[:-1]):
         signature = program.signatures[words[offset]]
-        for slot, one in enumerate((*signature.inputs, *signature.outputs)):
-            tensor = words[offset + HEADER + slot]
-            if tensor not in known:
-                known.add(tensor)
-                yield FirstUse(tensor, call, slot, tuple(one.shape))
+        at = offset + HEADER
+        for side, geometries in enumerate((signature.inputs, signature.outputs)):
+            for slot, shape in enumerate(list_shapes(geometries)):
+                key = words[at], shape
+                at += 1
+                if key not in known:
+                    known.add(key)
+                    yield FirstUse(key[0], call, side, slot, shape)
 
 
 def fit_all(moves: Moves, tensors: Sequence[FirstUse]) -> dict[Seen, str]:

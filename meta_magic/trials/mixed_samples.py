@@ -84,7 +84,7 @@ def find_entry(trace: Trace, batch: str) -> Entry:
     name = batch.partition("=")[0]
     for call in trace.module_calls:
         for _, tensor in call.inputs if call.parent is None else ():
-            texts = dims.shapes.get(tensor.tensor_id, ())
+            texts = dims.name(tensor.tensor_id, tensor.shape)
             if name in texts and tensor.shape[texts.index(name)] > 1:
                 return Entry(call, tensor, texts.index(name))
     raise TrialError(f"no model is called with a tensor that has {name} > 1 samples")

@@ -4,13 +4,14 @@ Calls that share a signature may differ in names: (4, 4) is (B, H) in one and (H
 another. So a named program has a signature for each. Read :func:`name_trace` first.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from meta_magic.errors import TrialError
 from meta_magic.trace.modules import ModuleNode
-from meta_magic.trace.named_sizes import NamedSize, format_named
+from meta_magic.trace.named_sizes import NamedSize
 from meta_magic.trace.notes import Note
 from meta_magic.trace.program import HEADER, MODULE_HEADER, Program, Structure
 from meta_magic.trace.signature import Geometry, Signature
@@ -66,12 +67,13 @@ def name_trace(trace: Trace) -> Trace:
     return NamedTrace(**own, plain=trace, texts=dims.caveats)
 
 
-def find_shape(trace: Trace, tensor: int | None) -> str:
+def find_shape(trace: Trace, tensor: int | None, shape: Sequence[int]) -> str:
     """Return the shape of a tensor by name.
 
     Args:
         trace: The recording.
         tensor: The number of the tensor.
+        shape: Its shape.
 
     Raises:
         TrialError: The recording was asked for no names, or has no such tensor.
@@ -79,9 +81,9 @@ def find_shape(trace: Trace, tensor: int | None) -> str:
     dims = trace.dims
     if dims is None:
         raise TrialError('the recording has no names: use record(dims="B,T")')
-    if tensor not in dims.shapes:
+    if tensor is None:
         raise TrialError("the recording has no such tensor")
-    return format_named(dims.shapes[tensor])  # type: ignore[arg-type, index]  # texts
+    return f"[{', '.join(dims.name(tensor, shape))}]"
 
 
 class Naming:
@@ -93,14 +95,12 @@ class Naming:
     """
 
     def __init__(self, program: Program, dims: Dims) -> None:
-        self._program, self._shapes = program, dims.shapes
+        self._program, self._dims = program, dims
         self._known: dict[tuple[Geometry, tuple[str, ...]], Geometry] = {}
 
     def name_geometry(self, geometry: Geometry, tensor: int) -> Geometry:
         """Return the metadata of a tensor with named sizes."""
-        texts = self._shapes.get(tensor, ())
-        if len(texts) != len(geometry.shape):  # its metadata was changed in place
-            texts = tuple(map(str, geometry.shape))
+        texts = self._dims.name(tensor, geometry.shape)
         key = geometry, texts
         if key not in self._known:
             pairs = zip(geometry.shape, texts, strict=True)
@@ -117,7 +117,9 @@ class Naming:
         for offset, end in zip(program.offsets[:-1], program.offsets[1:], strict=True):
             old = int(words[offset])
             tensors = words[offset + HEADER : end].tolist()
-            key = old, tuple(self._shapes.get(tensor, ()) for tensor in tensors)
+            one = program.signatures[old]
+            pairs = zip(tensors, (*one.inputs, *one.outputs), strict=True)
+            key = old, tuple(self._dims.name(n, g.shape) for n, g in pairs)
             if key not in numbers:
                 numbers[key] = len(signatures)
                 signatures.append(self._name(program.signatures[old], tensors))
@@ -170,7 +172,7 @@ def name_module(node: ModuleNode, trace: Trace, dims: Dims) -> ModuleNode:
     """Return a module whose tensors have named sizes."""
     storages = np.frombuffer(trace.program.storage_by_tensor, np.uint32).tolist()
     by_storage: dict[int, list[tuple[str, ...]]] = {}
-    for tensor, texts in dims.shapes.items():
+    for (tensor, _), texts in dims.shapes.items():
         by_storage.setdefault(storages[tensor], []).append(texts)
 
     def name_shape(shape: tuple[int, ...], storage: int) -> tuple[int, ...]:

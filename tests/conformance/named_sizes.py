@@ -283,11 +283,10 @@ def count_failures(trace, dims, values: dict[str, int]) -> tuple[int, list[str]]
     others = again.align(read_calls(trace).list_ops())
     n_tried, failing = 0, []
     for use in list_tensors(trace.program):
-        call = others[use.call]
-        shape = () if call is None else call[use.slot]
-        if len(shape) != len(use.shape):
+        shape = use.find(others[use.call])
+        if shape is None:
             continue
-        for text, size in zip(dims.shapes[use.tensor], shape, strict=True):
+        for text, size in zip(dims.name(use.tensor, use.shape), shape, strict=True):
             if not text.isdigit():
                 n_tried += 1
                 if evaluate(text, dims.values | values) != size:
@@ -330,13 +329,13 @@ def main() -> None:
             print("    ", one)
         if "-v" in sys.argv:
             rows = {
-                f"{op.op} {op.line}: {dims.shapes.get(o.tensor_id)} {o.shape}"
+                f"{op.op} {op.line}: {dims.name(o.tensor_id, o.shape)} {o.shape}"
                 for op in trace.ops
                 for o in op.outputs
                 if any(
                     n > 4 and t.isdigit()
                     for n, t in zip(
-                        o.shape, dims.shapes.get(o.tensor_id, ()), strict=False
+                        o.shape, dims.name(o.tensor_id, o.shape), strict=True
                     )
                 )
             }

@@ -123,16 +123,21 @@ def test_a_small_form_is_proposed(others, formula):
 
 def test_calls_are_compared_from_the_front_and_from_the_back():
     def make(text):
-        return Calls([*range(len(text))], [(op, ((i,),)) for i, op in enumerate(text)])
+        kinds = [(op, (((i,),), ())) for i, op in enumerate(text)]
+        return Calls([*range(len(text))], kinds)
 
-    assert make("absscd").align([*"abscd"]) == [
-        ((0,),),
-        ((1,),),
-        ((2,),),
-        ((4,),),
-        ((5,),),
-    ]
-    assert make("ascd").align([*"axcd"]) == [((0,),), None, ((2,),), ((3,),)]
+    def list_sizes(calls, usual):
+        return [one and one[0][0][0] for one in calls.align([*usual])]
+
+    assert list_sizes(make("absscd"), "abscd") == [0, 1, 2, 4, 5]
+    assert list_sizes(make("ascd"), "axcd") == [0, None, 2, 3]
+
+
+def test_a_tensor_that_is_transposed_in_place_has_its_new_shape():
+    with record(dims="B,T") as trace:
+        B, T = 2, 5
+        y, _ = nn.GRU(6, 4, batch_first=True)(torch.randn(B, T, 6))
+    assert trace.shape(y) == "[B, T, 4]"
 
 
 def test_a_product_of_rounded_sizes_has_a_formula():
