@@ -208,12 +208,11 @@ def answer_sliders(find: Callable[[], Trace | None]) -> Answers[Trace]:
     """Return the answers about a recording with other numbers, of kind ``vary``."""
     from meta_magic.view.sliders import Designs  # noqa: PLC0415  few have sliders
 
-    known: list[Designs] = []
+    designs = Designs()
 
     def answer(trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
         wait_for_recordings()
-        known[:] = known or [Designs(trace)]
-        return known[0].answer(asked)
+        return designs.answer(trace, asked)
 
     return Answers("vary", find, answer)
 

@@ -8,9 +8,10 @@ first.
 
 import ast
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
@@ -25,7 +26,6 @@ from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import find_numbers
 from meta_magic.trials.fields import find_constants
 from meta_magic.trials.recordings import Recordings
-from meta_magic.trials.slices import Slice
 from meta_magic.trials.trial import ask_trials
 from meta_magic.view.payload import pack
 
@@ -38,7 +38,7 @@ SEARCH: Final = 8.0
 """Seconds of the search for a number that runs."""
 
 AT_ONCE: Final = 2
-"""Recordings that are made at the same time in that search."""
+"""Recordings that are made at the same time."""
 
 N_KEPT: Final = 200
 """Designs that are kept, to be compared with."""
@@ -64,25 +64,26 @@ def offer_sliders(trace: Trace) -> list[dict[str, Any]]:
     return offered
 
 
-class Designs:
-    """Answers the questions of sliders about one trace.
+Found: TypeAlias = tuple[bytes, Design] | Explanation | str
+"""Payload and design of a block, or why it failed."""
 
-    Args:
-        trace: The recording.
+
+class Designs:
+    """Answers the questions of sliders about one trace, which it does not keep.
+
+    While the browser draws an answer, the next number in its direction is recorded.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self._known: dict[frozenset[tuple[str, int]], Design] = {}
+    def __init__(self) -> None:
+        self._known: dict[frozenset[tuple[str, int]], Future[Found]] = {}
+        self._workers = ThreadPoolExecutor(AT_ONCE, "meta_magic sliders")
+        self._last: Sizes = {}
 
-    @cached_property
-    def _recordings(self) -> Recordings:
-        return Recordings(self._trace)
-
-    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a question of the browser.
 
         Args:
+            trace: The recording of the cell.
             asked: ``sizes``, the number of each name; and ``pinned``, those of the
                 design to compare with; or ``near``, a name of which the nearest number
                 that runs is wanted, and its ``values``; or ``is_written``, if the
@@ -96,50 +97,60 @@ class Designs:
         sizes: Sizes = asked["sizes"]
         try:
             if "near" in asked:
-                return self._find_near(sizes, asked["near"], asked["values"])
+                return self._find_near(trace, sizes, asked["near"], asked["values"])
             if "is_written" in asked:
-                return {"source": write_numbers(self._trace, sizes)}
-            return self._record(sizes, asked["pinned"])
+                return {"source": write_numbers(trace, sizes)}
+            found = self._ask(trace, sizes).result()
+            if isinstance(found, tuple):
+                design = self._find_design(trace, asked["pinned"])
+                self._ask_next(trace, sizes)
+                difference = compare(design, found[1])
+                return {**difference.describe(), "buffers": [found[0]]}
+            return {"error": say_rule(trace, sizes, found), "is_rule": True}
         except MetaMagicError as error:
             return {"error": str(error)}
 
-    def _record(self, sizes: Sizes, pinned: Sizes) -> dict[str, Any]:
-        """Record the block with other numbers, and compare it with the pinned one."""
-        runs = self._recordings.find_trace(*sizes)
-        question = partial(read_again, sizes)
-        (found,) = ask_trials(runs, question, [sizes], (), SECONDS, asks_failed=True)
-        if isinstance(found, TrialError):
-            raise found
-        if isinstance(found, (Explanation, str)):
-            joined = None if runs is self._trace else self._recordings.joined
-            return {"error": say_rule(self._trace, found, joined), "is_rule": True}
-        packed, design = found
-        self._keep(sizes, design)
-        difference = compare(self._find(pinned), design)
-        return {**difference.describe(), "buffers": [packed]}
-
-    def _find(self, sizes: Sizes) -> Design:
-        """Return the design with some numbers, which was shown; else the cell's own."""
-        own = {name: self._recordings.read_size(name) for name in sizes}
+    def _ask(self, trace: Trace, sizes: Sizes) -> "Future[Found]":
+        """Begin to record the block with other numbers, unless that was done."""
         key = frozenset(sizes.items())
         if key not in self._known:
-            self._keep(own, at_any_depth(read_design)(self._trace, own))
-        return self._known.get(key) or self._known[frozenset(own.items())]
+            self._known[key] = self._workers.submit(record_again, trace, sizes)
+            if len(self._known) > N_KEPT:
+                del self._known[next(iter(self._known))]
+        return self._known[key]
 
-    def _keep(self, sizes: Sizes, design: Design) -> None:
-        self._known[frozenset(sizes.items())] = design
-        if len(self._known) > N_KEPT:
-            del self._known[next(iter(self._known))]
+    def _ask_next(self, trace: Trace, sizes: Sizes) -> None:
+        """Begin to record the number that comes next if the slider moves on."""
+        moved = [n for n, size in sizes.items() if size != self._last.get(n, size)]
+        if len(moved) == 1 and trace.rerun is not None:
+            name, last = moved[0], self._last[moved[0]]
+            sliders = {one.name: one.values for one in trace.rerun.options.sliders}
+            is_up = sizes[name] > last
+            ahead = [v for v in sliders[name] if (v > sizes[name]) == is_up]
+            ahead = [v for v in ahead if v != sizes[name]]
+            if ahead:
+                self._ask(trace, {**sizes, name: min(ahead) if is_up else max(ahead)})
+        self._last = sizes
+
+    def _find_design(self, trace: Trace, sizes: Sizes) -> Design:
+        """Return the design with some numbers; the cell's own needs no recording."""
+        runs = Recordings(trace)
+        if all(runs.read_size(name) == size for name, size in sizes.items()):
+            return at_any_depth(read_design)(trace, sizes)
+        found = self._ask(trace, sizes).result()
+        if not isinstance(found, tuple):
+            raise TrialError("the pinned design fails now")
+        return found[1]
 
     def _find_near(
-        self, sizes: Sizes, name: str, values: Sequence[int]
+        self, trace: Trace, sizes: Sizes, name: str, values: Sequence[int]
     ) -> dict[str, Any]:
         """Return the numbers that run, with that of a name as near as can be.
 
         Raises:
             TrialError: None was found.
         """
-        runs, end = self._recordings.find_trace(*sizes), monotonic() + SEARCH
+        runs, end = Recordings(trace).find_trace(*sizes), monotonic() + SEARCH
         wanted = sizes[name]
         near = sorted({*values} - {wanted}, key=lambda one: (abs(one - wanted), one))
         tried = 0
@@ -155,9 +166,21 @@ class Designs:
         raise TrialError(f"of the {tried} nearest numbers of {name} none runs")
 
 
-def read_again(
-    sizes: Sizes, again: Trace, _variables: Mapping[str, object]
-) -> tuple[bytes, Design] | Explanation | str:
+def record_again(trace: Trace, sizes: Sizes) -> Found:
+    """Record a block with other numbers in a child.
+
+    Raises:
+        TrialError: It cannot be recorded again.
+    """
+    runs = Recordings(trace).find_trace(*sizes)
+    question = partial(read_again, sizes)
+    (found,) = ask_trials(runs, question, [sizes], (), SECONDS, asks_failed=True)
+    if isinstance(found, TrialError):
+        raise found
+    return found
+
+
+def read_again(sizes: Sizes, again: Trace, _variables: Mapping[str, object]) -> Found:
     """Return payload and design of a block recorded again; or why it failed.
 
     Runs in a child.
@@ -170,11 +193,13 @@ def read_again(
     return explain_alone(again, again.failed)
 
 
-def say_rule(trace: Trace, found: Explanation | str, joined: Slice | None) -> str:
+def say_rule(trace: Trace, sizes: Sizes, found: Explanation | str) -> str:
     """Return in one line why a block failed: its line, and the rule that it broke."""
     if isinstance(found, str):
         return found.partition("\n")[0]
-    if joined is not None:
+    recordings = Recordings(trace)
+    joined = recordings.joined
+    if joined is not None and recordings.find_trace(*sizes) is not trace:
         line = None if found.line is None else joined.find(found.line)[1]
         found = translate(
             found, joined, replace(trace, error=found.error, error_line=line)

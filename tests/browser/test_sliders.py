@@ -79,10 +79,10 @@ def connect(serve):
 
     def show(trace, **traits):
         page = serve(trace, sliders=offer_sliders(trace), **traits)
-        designs = Designs(trace)
+        designs = Designs()
 
         def ask(message):
-            answer = designs.answer(message)
+            answer = designs.answer(trace, message)
             packed = answer.pop("buffers", [])
             return {
                 **answer,
