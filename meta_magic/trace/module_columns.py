@@ -173,14 +173,14 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
     ModuleColumn(
         name="output",
         help="Tensors that its first call returned.",
-        width=156,
+        width=140,
         is_in_tree=False,
     ),
     ModuleColumn(
         name="parameters",
         help="Elements of all its parameters, tied ones counted once.",
         format="count",
-        width=98,
+        width=104,
         align="right",
         read_run=count_parameters,
         track="84px",

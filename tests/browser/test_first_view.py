@@ -94,7 +94,7 @@ def test_what_people_look_for_is_in_sight(serve, page, trace, expect, width):
         for one in (page.get_by_role("treegrid"), page.locator(".mm-details"))
     )
     is_over = details["x"] < table["x"] + table["width"]
-    assert is_over == (width < 920)
+    assert is_over == (width < 800)
 
 
 @pytest.mark.parametrize("width", [700, 1000, 1440])

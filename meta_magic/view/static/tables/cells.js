@@ -73,7 +73,7 @@ export function make_cells(columns, values, level, { titles = {}, makes = {} }) 
     return make("div", { role: "gridcell", class: classify(column), title, style }, ...makes[column.name]?.(values) ?? [text]);
   });
   if (level) {
-    const style = `margin-left: ${Math.min(14 * level - 14, 98)}px`;
+    const style = `margin-left: ${Math.min(11 * level - 11, 99)}px`;
     cells[0].prepend(make("i", { style }));
   }
   return cells;

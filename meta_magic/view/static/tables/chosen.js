@@ -78,11 +78,15 @@ export class ColumnChoice {
  */
 export function style_columns(columns, width_of, room) {
   const add_up = (some) => some.reduce((sum, column) => sum + (width_of(column) ?? column.width), 0);
-  const names = columns.filter(({ is_pinned }) => is_pinned);
-  const leading = columns.filter(({ is_pinned }) => !is_pinned).slice(0, N_LEADING);
-  const part = Math.min(1, (room - add_up(leading)) / add_up(names));
-  const least = columns.map((column) => width_of(column)
-    ?? (column.is_pinned ? Math.max(LEAST_NAME, column.width * part) : column.width));
+  let n_names = columns.filter(({ is_pinned }) => is_pinned).length;
+  let free = room - add_up(columns.filter(({ is_pinned }) => !is_pinned).slice(0, N_LEADING));
+  const least = columns.map((column) => {
+    if (width_of(column) || !column.is_pinned) return width_of(column) ?? column.width;
+    n_names -= 1; // what is left is for the others
+    const width = Math.max(LEAST_NAME, Math.min(column.width, free - LEAST_NAME * n_names));
+    free -= width;
+    return width;
+  });
   let [n, left, growing] = [0, room, 0];
   for (; n < columns.length && least[n] <= left; n += 1) {
     left -= least[n];
