@@ -193,16 +193,18 @@ class MetaMagics(Magics):
 
     def _grade(self, options: Any, cell: str) -> bool:
         """Grade a cell as an answer; return whether it can run in the notebook, too."""
-        from meta_magic.teach.exercises import add_grade, exercises, grade  # noqa: PLC0415  needs torch
+        from meta_magic.teach import exercises  # noqa: PLC0415  needs torch
 
         name = options.exercise
-        if name not in exercises:
-            hint = suggest(name, exercises, "a cell %%exercise NAME", is_sure=False)
-            raise UsageError(f"%%meta: there is no exercise {name!r}{hint}")
-        found = add_grade(name, cell)
+        exercises.answers[name] = cell
+        if name not in exercises.exercises:
+            hint = suggest(name, exercises.exercises, "", is_sure=False)
+            print(f"{name} is not defined here: a hidden test may grade it{hint}")  # noqa: T201  asked for
+            return True
+        found = exercises.add_grade(name, cell)
         options.quiet = True
-        if grade(name) == 1.0:
-            print(f"✓ {name} is right")  # noqa: T201  asked for
+        if exercises.grade(name) == 1.0:
+            print(f"✓ {name} is right")  # noqa: T201  as above
         return found.points > 0 and found.has_ended
 
     def _run(self, options: Any, body: Body, cell: str) -> object:

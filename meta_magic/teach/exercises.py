@@ -73,6 +73,9 @@ class Grade(NamedTuple):
 
 
 exercises: dict[str, Exercise] = {}
+answers: dict[str, str] = {}
+"""The newest answer to each exercise, also to one that a hidden test defines later."""
+
 grades: dict[str, list[Grade]] = {}
 """The grades of each exercise's answers, in the order in which they were given."""
 
@@ -152,6 +155,8 @@ def grade(name: str, answer: str | None = None) -> float:
         known = ", ".join(exercises) or "none"
         print(f"there is no exercise {name!r}; there are: {known}")  # noqa: T201  asked for
         return 0.0
+    if answer is None and not grades[name]:
+        answer = answers.get(name)
     if answer is not None:
         add_grade(name, answer)
     if not grades[name]:

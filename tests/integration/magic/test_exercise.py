@@ -32,9 +32,17 @@ def test_an_answer_that_calls_exit_does_not_end_the_shell(shell, capsys):
     assert "SystemExit" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "cell", ["%%meta --exercise inner\nx = 1", "%%exercise\nx = 1", "%%exercise a\nx=1"]
-)
+def test_an_answer_is_kept_for_a_hidden_test(shell, capsys):
+    shell.run_cell("%%meta -q --exercise later\ny = torch.ones(3).sum()")
+    assert "a hidden test may grade it" in capsys.readouterr().out
+    hidden = (
+        'mm.exercise("later", "", "y = torch.tensor(3.0)", ["y"])\nmm.grade("later")'
+    )
+    result = shell.run_cell(f"import meta_magic as mm\n{hidden}").result
+    assert result == 1
+
+
+@pytest.mark.parametrize("cell", ["%%exercise\nx = 1", "%%exercise a\nx=1"])
 def test_misuse_is_an_error_of_usage(shell, capsys, cell):
     error = shell.run_cell(cell).error_in_exec
     assert isinstance(error, UsageError)

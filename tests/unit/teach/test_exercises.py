@@ -15,6 +15,7 @@ def no_exercises(monkeypatch):
     """Each test defines its own."""
     monkeypatch.setattr(exercises, "exercises", {})
     monkeypatch.setattr(exercises, "grades", {})
+    monkeypatch.setattr(exercises, "answers", {})
 
 
 @pytest.fixture
