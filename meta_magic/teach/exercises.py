@@ -10,6 +10,7 @@ first.
 import ast
 import inspect
 import linecache
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -346,4 +347,6 @@ def list_notes(made: Exercise, answer: str, sizes: Sizes) -> list[str]:
     notes: Sequence[Note] = ()
     with suppress(Exception):  # a note is an extra
         notes = record_answer(made, answer, sizes).wrong
-    return [f"{note.text[:1].upper()}{note.text[1:]}." for note in notes[:1]]
+    # Lines of such a note are those of this file, which runs the answer.
+    texts = [re.sub(r" \(line \d+\)", "", note.text) for note in notes[:1]]
+    return [f"{text[:1].upper()}{text[1:]}." for text in texts]

@@ -195,7 +195,12 @@ def choose_drawing(line: Line) -> Drawing | None:
             chain = Drawing(chain.picture, before.inputs, chain.output, chain.group)
         return chain
     found = [d for d in drawings if d.picture.kind in PRIORITY]
-    return min(found, key=lambda d: PRIORITY.index(d.picture.kind), default=None)
+    best = min(found, key=lambda d: PRIORITY.index(d.picture.kind), default=None)
+    if best is not None and best.picture.kind in {"reduction", "line"} and last:
+        is_wide = len({t.shape for t in last[0].inputs if t.shape}) > 1
+        if last[0].picture.kind == "broadcast" and is_wide:  # x - x.mean(1)
+            return last[0]
+    return best
 
 
 LOSSES: Final = frozenset(
@@ -298,6 +303,8 @@ def ask_shape(line: Line, drawing: Drawing) -> Question | None:
         return None
     answer = line.groups[-1].output.shape
     title = line.target or "the result"
+    if drawing.group.function in MASKED and kind == "broadcast":
+        return ask_mask(line, drawing)
     return Question(
         "shape",
         f"What is the shape of {title}?",
@@ -305,6 +312,20 @@ def ask_shape(line: Line, drawing: Drawing) -> Question | None:
         SHAPE_WHYS.get(kind, SHAPE_WHYS["broadcast"]),
         right=describe_sizes(kind, drawing),
     )
+
+
+MASKED: Final = frozenset({"masked_fill", "masked_fill_"})
+
+
+def ask_mask(line: Line, drawing: Drawing) -> Question:
+    """Ask for how many scores one element of a mask is used."""
+    scores, mask = drawing.inputs[:2]
+    name = line.names.get(mask.tensor_id, "the mask")
+    n = prod(drawing.output.shape) // max(1, mask.numel)
+    shapes = f"{format_shape(mask.shape)} is aligned with {format_shape(scores.shape)}"
+    right = f"{shapes} from the right, and repeated {n} times."
+    text = f"For how many elements of the result is one element of {name} used?"
+    return Question("number", text, n, {"other": right}, right=right)
 
 
 def describe_sizes(kind: str, drawing: Drawing) -> str:
@@ -327,7 +348,7 @@ def describe_sizes(kind: str, drawing: Drawing) -> str:
             n = f"({shapes[0][-1]} + 2·{padding} - {span}) // {step} + 1"
             return f"The last dimension: {n} = {out[-1]}."
     joined = " and ".join(format_shape(shape) for shape in shapes[:3])
-    return f"{joined} give {format_shape(out)}."
+    return f"{joined} give{'' if len(shapes) > 1 else 's'} {format_shape(out)}."
 
 
 SHAPE_WHYS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -337,7 +358,7 @@ SHAPE_WHYS: Final[Mapping[str, Mapping[str, str]]] = {
         "size": "In each column the larger size stays; the other one is 1 or missing.",
     },
     "product": {
-        "rank": "Only the summed dimension goes, once from each side.",
+        "rank": "What is summed goes; each other dimension stays, a shared one once.",
         "order": "Rows come from the left operand, columns from the right one.",
         "size": "The summed size is not in the result; all others are.",
     },
@@ -377,9 +398,7 @@ def ask_view(line: Line, drawing: Drawing) -> Question | None:
     target, function = line.target or "the result", drawing.group.function
     is_copy = given.storage_id != made.storage_id
     if function in COPIES and is_copy:
-        why = (
-            "Its elements, row by row, have no strides in that memory: they are copied."
-        )
+        why = f"No strides read {name} row by row in its memory, so {function} copies."
         return Question(
             "choice",
             f"Is {target} a view of {name}, or a copy?",
@@ -397,13 +416,24 @@ def ask_view(line: Line, drawing: Drawing) -> Question | None:
         return ask_shape(line, drawing)
     crossed = to_number(index[::-1], made.shape[::-1])
     at = ", ".join(map(str, index))
-    whys = {"other": f"{target}[{at}] is number {number} of {name}."}
+    right = f"{target}[{at}] is number {number} of {name}."
+    if not is_copy:
+        right = f"{describe_address(index, made)} in memory, where {right}"
+    whys = {"other": right}
     if number != as_rows:
         whys[str(as_rows)] = "That is the order row by row; the strides are others."
     elif crossed != number:
         whys[str(crossed)] = "That is a transpose; a view keeps the order row by row."
     text = f"Let {name} count 0, 1, 2, … row by row. Which number is {target}[{at}]?"
-    return Question("number", text, number, whys, right=whys["other"])
+    return Question("number", text, number, whys, right=right)
+
+
+def describe_address(index: Sequence[int], tensor: TensorMetadata) -> str:
+    """Return the way from an index to an address, as a sentence without its end."""
+    steps = zip(index, tensor.stride or (), strict=True)
+    terms = [f"{i}·{step}" for i, step in steps]
+    terms += [str(tensor.storage_offset)] * bool(tensor.storage_offset)
+    return f"The strides lead to {' + '.join(terms)} = {to_address(index, tensor)}"
 
 
 def to_number(index: Sequence[int], shape: Shape) -> int:
@@ -448,7 +478,7 @@ def ask_line(line: Line, drawing: Drawing) -> Question | None:
         return None
     dim, target = reach.index(-1), line.target or "the result"
     size = drawing.output.shape[dim]
-    right = f"Dimension {dim}, of size {size}: each line along it is one distribution."
+    right = f"Dimension {dim}, of size {size}: each line along it adds up to 1."
     return Question(
         "number",
         f"Along which dimension of {target} do the elements add up to 1? Count from 0.",
@@ -463,7 +493,7 @@ def ask_time(line: Line, drawing: Drawing) -> Question | None:
     time = find_time(drawing.group)
     name = line.names.get(drawing.inputs[0].tensor_id, "its input")
     order = "(batch, time, features)" if time else "(time, batch, features)"
-    why = f"Its batch_first is {bool(time)}: the input is {order}."
+    why = f"batch_first is {bool(time)} here: the input is {order}."
     text = f"Which dimension of {name} is time? Count from 0."
     return Question("number", text, time, {"other": why}, right=why)
 
@@ -472,12 +502,13 @@ def ask_terms(line: Line, drawing: Drawing) -> Question | None:
     """Ask how many terms a loss has; a broadcast makes more than there are targets."""
     n = prod(drawing.output.shape)
     shapes = " and ".join(format_shape(t.shape) for t in drawing.inputs)
-    right = (
-        f"{shapes} are broadcast to {format_shape(drawing.output.shape)}: {n} terms."
-    )
+    wide = format_shape(drawing.output.shape)
+    right = f"{shapes} are broadcast to {wide}: {n} terms."
+    if len({t.shape for t in drawing.inputs}) == 1:
+        right = f"Both have the shape {wide}: {n} terms."
     targets = {str(t.numel): f"So many were meant. {right}" for t in drawing.inputs}
     targets.pop(str(n), None)
-    text = f"Of how many terms is {line.target or 'this loss'} the mean?"
+    text = f"How many terms does {line.target or 'this loss'} add up or average?"
     return Question("number", text, n, {"other": right} | targets, right=right)
 
 

@@ -12,6 +12,7 @@ import subprocess
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from math import prod
@@ -313,40 +314,39 @@ def compare(call: OpCall, kind: str, read: list[Read]) -> str:
     return "equal"
 
 
+def compare_operator(
+    operator: Any, n_samples: int
+) -> Iterator[tuple[OpCall, str, str]]:
+    """Yield each call of an operator's samples that has a picture, and the verdict."""
+    traces = []
+    for call in islice(calls_of(operator, n_samples), n_samples):
+        with warnings.catch_warnings(), record(as_device="cpu", named="real") as trace:
+            warnings.simplefilter("ignore")
+            with suppress(Exception):  # a sample that is refused
+                call()
+        if len(trace.ops):
+            traces.append(trace)
+    for trace, calls in zip(traces, read_pictures(traces), strict=True):
+        for drawn in calls:
+            op = trace.ops[drawn["op"]]
+            yield op, drawn["kind"], compare(op, drawn["kind"], drawn["read"])
+
+
 def sweep(limit: int, per_operator: int) -> tuple[Counter[tuple[str, str]], list[str]]:
     """Return how many calls of each kind were equal, and those that were not."""
     counts: Counter[tuple[str, str]] = Counter()
     wrong: list[str] = []
     seen: set[Any] = set()
     for operator in OPERATORS:
-        traces = []
-        for call in islice(calls_of(operator, per_operator), per_operator):
-            with (
-                warnings.catch_warnings(),
-                record(as_device="cpu", named="real") as trace,
-            ):
-                warnings.simplefilter("ignore")
-                try:
-                    call()
-                except Exception:  # a sample that is refused
-                    continue
-            traces.append(trace)
-        traces = [trace for trace in traces if len(trace.ops)]
-        for trace, calls in zip(traces, read_pictures(traces), strict=True):
-            for drawn in calls:
-                op = trace.ops[drawn["op"]]
-                key = (
-                    op.op,
-                    str(op.arguments),
-                    str([(x.shape, x.stride) for x in op.inputs]),
-                )
-                if key in seen:
-                    continue
-                seen.add(key)
-                verdict = compare(op, drawn["kind"], drawn["read"])
-                counts[drawn["kind"], verdict.split(":")[0]] += 1
-                if verdict != "equal":
-                    wrong.append(f"{drawn['kind']} {op} {verdict}")
+        for op, kind, verdict in compare_operator(operator, per_operator):
+            inputs = [(x.shape, x.stride) for x in op.inputs]
+            key = (op.op, str(op.arguments), str(inputs))
+            if key in seen:
+                continue
+            seen.add(key)
+            counts[kind, verdict.split(":")[0]] += 1
+            if verdict != "equal":
+                wrong.append(f"{kind} {op} {verdict}")
         if limit and sum(n for (_, v), n in counts.items() if v == "equal") >= limit:
             break
     return counts, wrong

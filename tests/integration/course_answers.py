@@ -51,7 +51,7 @@ ANSWERS = {
     "center": (
         "c = (x.T - x.mean(1)).T",
         [
-            ("c = x - x.mean(1)", "keepdim=True"),
+            ("c = x - x.mean(1)", "of that size: keepdim=True"),
             ("c = x - x.mean()", "are wrong"),
             ("c = x - x.mean(0)", "are wrong"),
         ],

@@ -47,7 +47,7 @@ SHOWN = {
     "05-shapes": (
         "What is the shape of scores?",
         "Let m count 0, 1, 2, … row by row. Which number is turned[1, 0]?",
-        "Of how many terms is wrong the mean?",
+        "How many terms does wrong add up or average?",
         # 28 and all other multiples of the 7 of its windows.
         "side must be a multiple of 7",
         "✗ there is no y: give your result this name",

@@ -37,6 +37,8 @@ def steps():
         center = x.mean(1, keepdim=True)
         joined = torch.cat([a, b])
         same = x + x
+        kept = scores.masked_fill(torch.ones(3, 5).bool(), 0.0)
+        spread = x - x.mean(1, keepdim=True)
         total = x.sum()
         for _ in range(3):
             again = q.flatten(1)
@@ -46,7 +48,8 @@ def steps():
 
         product = multiply(torch.randn(2, 7), torch.randn(7, 3))
     made = (pairs, cut, turned, flat, column, z, image, out, late, weights, gap)
-    assert all(one is not None for one in (*made, mixed, center, joined, same, total))
+    more = (mixed, center, joined, same, total, kept, spread)
+    assert all(one is not None for one in (*made, *more))
     assert (again.ndim, product.shape) == (2, (2, 3))
     return {step.code.split(" = ")[0]: step for step in trace.teach().steps}
 
@@ -70,6 +73,8 @@ def steps():
         ("gap", 16),  # (4, 1) and (4,)
         ("mixed", 5),
         ("center", (3, 1)),
+        ("kept", 2),  # of (2, 3, 5)
+        ("spread", (3, 4)),
         ("joined", (7,)),
         ("return u @ w", (2, 3)),
     ],
@@ -97,6 +102,17 @@ def test_a_wrong_number_is_explained_by_the_reading_that_gives_it(steps):
     # Row by row, [1, 0] of (4, 3) is 3; transposed it is 1.
     assert "row by row" in steps["turned"].question.whys["3"]
     assert "transpose" in steps["cut"].question.whys["1"]
+
+
+def test_a_line_draws_what_gives_its_result(steps):
+    assert steps["spread"].picture.kind == "broadcast"
+    names = [name for name, _ in steps["spread"].inputs]
+    assert names == ["x", "x.mean(1, keepdim=True)"]
+
+
+def test_the_reason_of_a_number_is_its_way_through_memory(steps):
+    # Strides (1, 4): one step along dimension 0.
+    assert "1·1 + 0·4 = 1" in steps["turned"].question.right
 
 
 def test_a_loop_is_one_step(steps):
