@@ -57,6 +57,9 @@ MIN_VALUES: Final = 4
 MAX_MISSED: Final = 16
 """Consecutive values that needed a plan, after which running forward is given up."""
 
+MAX_LOOKED_AHEAD: Final = 2**7
+"""Calls that a check of values may run forward before a value is read."""
+
 FAILURES: Final = (ReplayError, RuntimeError, LookupError, TypeError, ValueError)
 """Errors of a call; the plan that follows names the call."""
 
@@ -247,6 +250,40 @@ class LoopValues:
             wanted: The storages. The caller must not write or keep the results.
             n_torn: Count of real storages that were written outside of torch.
         """
+        found = self._run_on(columns, wanted, n_torn)
+        if found is None:
+            return None
+        self._n_missed = 0
+        n_calls, flops = self._count_run()
+        nbytes = sum(real.nbytes() for real in found)
+        at = self._forward.n_calls
+        return found, Evaluation(at, n_calls=n_calls, nbytes=nbytes, flops=flops)
+
+    def look(
+        self, columns: Columns, storage: int, n_torn: int, budget: ValueBudget
+    ) -> UntypedStorage | None:
+        """Return a storage for a check of values; as :meth:`find_values`.
+
+        The cost counts with that of the next value.
+
+        Args:
+            budget: The limits of the check.
+        """
+        before, self._forward.allows = self._forward.allows, budget.allows
+        try:
+            found = self._run_on(columns, [storage], n_torn)
+        finally:
+            self._forward.allows = before
+        return found[0] if found else None
+
+    def is_near(self, n_calls: int) -> bool:
+        """Whether few calls were recorded since those that were run forward."""
+        return self.is_live and n_calls - self._forward.n_calls <= MAX_LOOKED_AHEAD
+
+    def _run_on(
+        self, columns: Columns, wanted: Sequence[int], n_torn: int
+    ) -> list[UntypedStorage] | None:
+        """Run the new calls forward; return storages, None if one is unknown."""
         forward = self._forward
         if n_torn != self._n_torn:
             return None
@@ -255,18 +292,8 @@ class LoopValues:
         except FAILURES:
             return None
         contents = [forward.find(storage, columns) for storage in wanted]
-        found = [c for c in contents if c is not None and not c.is_blank]
-        if not is_done or len(found) < len(wanted):
-            return None
-        self._n_missed = 0
-        n_calls, flops = self._count_run()
-        cost = Evaluation(
-            forward.n_calls,
-            n_calls=n_calls,
-            nbytes=sum(content.nbytes for content in found),
-            flops=flops,
-        )
-        return [content.real for content in found], cost
+        found = [c.real for c in contents if c is not None and not c.is_blank]
+        return found if is_done and len(found) == len(wanted) else None
 
     def _count_run(self) -> tuple[int, int]:
         """Return the calls run forward since the last value, and their FLOPs."""

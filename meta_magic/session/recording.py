@@ -172,7 +172,7 @@ class Recording:
             plan=plan,
             capture=self._capture,
             refusals=refusals,
-            checks=make_checks(write, self._programs.snapshot, options),
+            checks=make_checks(write, self._programs.snapshot, options, self._values),
         )
         runner = OperatorRunner(write.sites, special, attention, kernels)
         dispatch = DispatchMode(registry, rows, cache, special, runner)

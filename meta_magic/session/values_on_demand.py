@@ -236,6 +236,19 @@ class ValuesOnDemand:
         with self._budget:
             return loops.find_values(self._live.read(), storages, n_torn)
 
+    def look(
+        self, storage: int, geometry: Geometry, budget: ValueBudget
+    ) -> Tensor | None:
+        """Return a tensor for a check, if a running loop has it; nothing is noted."""
+        loops = self._evaluator.loops
+        if not loops.is_near(self._clock.now) or self._live.is_changed():
+            return None
+        if self._options.assumed != NOTHING_ASSUMED:
+            return None
+        with RealTorch():
+            found = loops.look(self._live.read(), storage, len(self._torn), budget)
+            return None if found is None else make_view(found, geometry)
+
     def read(self, chosen: Inputs, *, can_wait: bool = True) -> list[Tensor]:
         """Return the values of tensors; tensors that shared a storage share one again.
 
@@ -496,19 +509,26 @@ SHARE = 8
 
 
 def make_checks(
-    write: Written, snapshot: Callable[[], Program], options: Options
+    write: Written,
+    snapshot: Callable[[], Program],
+    options: Options,
+    values: ValuesOnDemand,
 ) -> ValueChecks:
     """Return the checks that refuse calls whose operands have values out of range.
 
     Args:
         snapshot: Returns the program recorded so far.
         options: The limits of one value, and whether all values are checked.
+        values: Has the values of a loop that reads some in each step.
     """
     limits = options.limits
     budget = ValueBudget(limits if options.check_values else limits.little(SHARE))
     evaluator = Evaluator(is_private=True)  # the trace shows nothing of checks
 
     def evaluate(storage: int, geometry: Geometry) -> Tensor:
+        known = values.look(storage, geometry, budget)
+        if known is not None:
+            return known
         wanted = [(storage, geometry)]
         reals, _ = evaluator.evaluate(
             snapshot(), wanted, budget, can_assume=False, stops_at_limit=True

@@ -312,6 +312,50 @@ def test_a_constant_that_is_written_in_a_loop_is_not_read_anew():
         assert run() == wanted
 
 
+def look_up(n_steps, n_rows=5):
+    """Look rows up at drawn positions, the last of which is not there."""
+    table, values = torch.ones(n_rows, 2), []
+    generator = torch.Generator().manual_seed(0)
+    for step in range(n_steps):
+        drawn = torch.randint(0, n_rows, (3,), generator=generator)
+        rows = table[drawn + (n_rows if step == n_steps - 1 else 0)]
+        table.index_add_(0, drawn, rows * 0.1)
+        values.append(table.sum().item())
+    return values
+
+
+def test_positions_in_a_loop_are_checked_without_a_plan(monkeypatch):
+    planned = []
+    make = evaluator.Evaluator._make
+    monkeypatch.setattr(
+        evaluator.Evaluator,
+        "_make",
+        lambda self, *args: planned.append(args) or make(self, *args),
+    )
+    with pytest.raises(IndexError) as real:
+        look_up(60)
+    with record(), pytest.raises(IndexError) as met:
+        look_up(60)
+    assert str(met.value) == str(real.value)
+    assert len(planned) < 20
+
+
+def test_calls_that_a_check_ran_count_for_the_next_value():
+    def run():
+        table, total = torch.ones(5, 2), torch.zeros(())
+        for i in range(40):
+            drawn = torch.tensor([i % 5]) + torch.zeros(1, dtype=torch.long)
+            total = total + table[drawn].sum()
+            total.item()
+        return total.tolist()
+
+    wanted = run()
+    with record() as trace:
+        assert run() == wanted
+    taken = {evaluation.n_calls for evaluation in trace.program.evaluations[10:-1]}
+    assert len(taken) == 1, taken
+
+
 def test_values_of_each_step_make_each_call_once():
     with record() as trace:
         total = torch.zeros(())
