@@ -201,6 +201,10 @@ LAYOUTS = {
         *(torch.ones(6, 4).t(), torch.ones(6, 4).t(), [6]),
         *(torch.ones(4, 1), torch.ones(4, 1), None, None, [True, False, False]),
     )[:1],
+    "norm of a vector": lambda: aten._weight_norm_interface(*torch.ones(2, 4), 0),
+    "norm of half floats": lambda: aten._weight_norm_interface(
+        torch.ones(4, 3).half(), torch.ones(1, 3).half(), 1
+    ),
     "leaky": lambda: aten.rrelu_with_noise(
         torch.ones(4, 3).t(), torch.ones(3, 4), 0.1, 0.3, training=True
     ),

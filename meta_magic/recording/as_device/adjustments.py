@@ -336,6 +336,23 @@ def lay_out_image(returned: Tensor, a: Tensor, weight: Tensor, *_: object) -> Te
     )
 
 
+def lay_out_norm(
+    returned: tuple[Tensor, Tensor], _: Tensor, g: Tensor, *__: Any, **___: Any
+) -> tuple[Tensor, Tensor]:
+    """Return the norm of a weight with the sizes of ``g``, of half floats in float32.
+
+    Source:
+        ``weight_norm_cpu`` in ``WeightNorm.cpp`` of torch 2.13. Meta has one norm for
+        a weight of one dimension, and keeps float16.
+    """
+    weight, norm = returned
+    if not norm.is_meta:
+        return returned
+    dtype = torch.promote_types(g.dtype, torch.float32)
+    where = g.shape, g.stride()
+    return weight, torch.empty_strided(*where, dtype=dtype, device="meta")
+
+
 def mask_gradients(
     returned: tuple[Tensor | None, ...], *arguments: Any
 ) -> tuple[Tensor | None, ...]:
@@ -410,6 +427,7 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "aten.native_batch_norm_backward.default": lay_out_batch_gradient,
         "aten.batch_norm_backward.default": lay_out_batch_gradient,
         "aten.roll.default": lay_out_channels,
+        "aten._weight_norm_interface.default": lay_out_norm,
         **dict.fromkeys(KAISER, keep_last_of_window),
         "aten._native_multi_head_attention.default": attend,
         "aten._transformer_encoder_layer_fwd.default": encode,
