@@ -186,8 +186,9 @@ def describe_softmax(
     where = f" (line {call.line})" if call.line != soft.line else ""
     return Mistake(
         soft,
-        f"{soft.label} is over a dimension of {size}, {what}; the weights are summed "
-        f"over another one of {n_summed}{where}: is dim={soft.arguments['dim']} meant?",
+        f"{soft.label} is over a dimension of {size}, {what}, and the weights are then "
+        f"summed over another one, of {n_summed}{where}: softmax over that one, not "
+        f"over dim={soft.arguments['dim']}",
         f"weights {format_shape(soft.made_shapes[0])} do not add up to one where "
         f"{call.label} sums them",
         (call,),
