@@ -15,8 +15,10 @@ from meta_magic.trace.derived_facts import find_firsts
 from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.module_columns import Run
 from meta_magic.trace.modules import ModuleClass
+from meta_magic.trace.named_sizes import NamedSize
 from meta_magic.trace.op_columns import Column, OpColumn, Wire
 from meta_magic.trace.signature import Argument, Signature, TensorArgument
+from meta_magic.trace.units import format_shape
 from meta_magic.view.wire import Table, as_differences
 
 if TYPE_CHECKING:
@@ -187,7 +189,7 @@ def columns_payload(trace: "Trace") -> dict[str, list[dict[str, Any]]]:
     }
     runs = [Run(nodes=[root], calls=trace.module_calls) for root in trace.modules]
     nodes = [node for root in trace.modules for node in root.walk()]
-    return {
+    written = {
         "ops": [
             write_op_column(c, calls) | hide(c, map(c.reader, filter(None, samples)))
             for c in op_columns.OP_COLUMNS
@@ -197,6 +199,30 @@ def columns_payload(trace: "Trace") -> dict[str, list[dict[str, Any]]]:
             for c in module_columns.MODULE_COLUMNS
         ],
     }
+    widest = max(map(len, list_named(trace)), default=0)
+    for column in (*written["ops"], *written["modules"]):
+        if column["name"] in SHAPES:
+            needed = min(widest * LETTER, MAX_WIDTH)
+            column["width"] = max(column["width"], needed)
+    return written
+
+
+SHAPES: Final = frozenset({"output", "outputs"})
+"""Columns that show one shape, by name where the trace has names."""
+
+LETTER: Final = 7
+"""Pixels of a letter."""
+
+MAX_WIDTH: Final = 280
+"""Of a column of shapes by name, in pixels."""
+
+
+def list_named(trace: "Trace") -> Iterator[str]:
+    """Yield the shapes that operators return, as far as their sizes have names."""
+    for signature in trace.program.signatures:
+        for one in signature.outputs:
+            if any(isinstance(size, NamedSize) for size in one.shape):
+                yield format_shape(one.shape)
 
 
 def notes_payload(trace: "Trace") -> dict[str, Any]:

@@ -9,6 +9,7 @@ from torch import nn
 from meta_magic import record
 from meta_magic.errors import TrialError
 from meta_magic.trials.dims import Calls, choose, propose
+from meta_magic.view.details_payload import columns_payload
 
 
 def test_names_of_one_value_are_told_apart_as_each_moves_alone():
@@ -147,3 +148,14 @@ def test_a_product_of_rounded_sizes_has_a_formula():
         y = torch.cat([x, x[..., :1]], -1)
     assert trace.shape(x) == "[1, 2, (S//P)*(S//P)]"
     assert trace.shape(y) == "[1, 2, (S//P)*(S//P) + 1]"
+
+
+def test_the_report_has_room_for_long_names():
+    def find_width(**options):
+        with record(**options) as trace:
+            batch_of_rows, model_width = 4, 8
+            nn.Linear(model_width, 5)(torch.ones(batch_of_rows, 3, model_width))
+        columns = columns_payload(trace.named)["modules"]
+        return next(c["width"] for c in columns if c["name"] == "output")
+
+    assert find_width() < find_width(dims="batch_of_rows,model_width") <= 280
