@@ -61,10 +61,11 @@ def test_the_text_shows_headline_notes_and_tree():
         model = nn.Linear(3, 4)
         model(torch.ones(5, 3))
         torch.ones(5, 1) + torch.ones(5)
-    headline, note, tree = str(trace).splitlines()
+    headline, note, repair, tree = str(trace).splitlines()
     assert headline.startswith("16 parameters, 64 bytes · ")
     assert "0 bytes allocated" in headline
     assert note.startswith("note: line ")
+    assert repair.endswith("torch.ones(5, 1).squeeze(-1) + torch.ones(5)")
     assert tree.split() == [
         *("model:", "Linear", "16", "64", "bytes"),
         *("(5,", "3)", "->", "(5,", "4)"),
