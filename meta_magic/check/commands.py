@@ -22,6 +22,7 @@ from meta_magic.check.baselines import (
 )
 from meta_magic.check.checked_process import check_subject
 from meta_magic.check.diff_command import add_arguments, diff
+from meta_magic.check.fit_command import add_fit_arguments, fit
 from meta_magic.check.outputs import (
     format_total,
     format_verdict,
@@ -68,8 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             from meta_magic.teach.assignments import run_class  # noqa: PLC0415  torch
 
             return run_class(options)
-        if options.command == "diff":
-            return diff(options, make_request(options, argv))
+        command = {"diff": diff, "fit": fit}.get(options.command)
+        if command is not None:
+            return command(options, make_request(options, argv))
         return check(options, argv)
     except (BudgetError, CheckError, ExerciseError, OSError) as error:
         print(f"meta-magic {options.command}: {error}", file=sys.stderr)  # noqa: T201  a command
@@ -134,6 +136,15 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_arguments(compared)
     add_run_options(compared.add_argument_group("how to run them").add_argument)
+    fitted = commands.add_parser(
+        "fit",
+        allow_abbrev=False,
+        help="say how much memory a program needs, and which accelerators have it",
+        description="Record a program, or training and serving of a model's config; "
+        "print the memory at the peak, and the smallest accelerators that have room.",
+    )
+    add_fit_arguments(fitted)
+    add_run_options(fitted.add_argument_group("how to run it").add_argument)
     return parser
 
 

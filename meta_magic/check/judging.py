@@ -37,6 +37,24 @@ Locate: TypeAlias = Callable[[str | None, int | None], tuple[str | None, int | N
 """Returns the file and line to report, given those of the recording."""
 
 
+def measure_peaks(
+    trace: "Trace", choices: Sequence[tuple[str, ...]]
+) -> dict[tuple[str, ...], int | str]:
+    """Return the bytes at the peak with each set of choices, or why it does not run."""
+    if not choices:
+        return {}
+    from meta_magic.errors import TrialError  # noqa: PLC0415  few ask for it
+    from meta_magic.trials.recordings import Recordings  # noqa: PLC0415
+
+    recordings, peaks = Recordings(trace), dict[tuple[str, ...], int | str]()
+    for one in choices:
+        try:
+            peaks[one] = recordings.take(one).peak_nbytes
+        except TrialError as error:
+            peaks[one] = str(error)
+    return peaks
+
+
 class Judge:
     """Makes the results of recordings.
 
@@ -100,6 +118,7 @@ class Judge:
             seconds=trace.seconds,
             page=page,
             design=design,
+            peaks={} if error else measure_peaks(trace, self._request.choices),
         )
 
     def _find_sites(

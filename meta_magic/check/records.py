@@ -102,6 +102,7 @@ class Request:
         has_page: Whether the HTML report is wanted, too.
         checks_contents: Whether uninitialized parameters and buffers are errors.
         has_design: Whether the design is wanted, too.
+        choices: Sets of changes, as of ``trace.fit``; of each the peak is wanted, too.
     """
 
     subject: Subject
@@ -117,6 +118,7 @@ class Request:
     has_page: bool = False
     checks_contents: bool = False
     has_design: bool = False
+    choices: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,8 @@ class Part:
             first call.
         seconds: How long it took.
         page: The HTML report; "" if it was not asked for.
+        peaks: By the choices that were asked for, the bytes at the peak of the device
+            that needs most, or why the block does not run with them.
         design: What the recording builds and costs; None if it was not asked for.
     """
 
@@ -170,6 +174,7 @@ class Part:
     modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seconds: float = 0.0
     page: str = field(default="", repr=False)
+    peaks: Mapping[tuple[str, ...], int | str] = field(default_factory=dict)
     design: "Design | None" = field(default=None, repr=False)
 
 

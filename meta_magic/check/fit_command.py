@@ -1,0 +1,173 @@
+"""The command ``meta-magic fit WHAT``: what it needs, and which accelerators have room.
+
+WHAT is a script, a function, a ``config.json`` or the name of a model whose config is
+in the hub's cache. A config becomes three scripts: a training step, one with adapters
+of low rank, and serving. Each row of the table is a recording. Read :func:`fit` first.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from string import Template
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from meta_magic.check.checked_process import check_subject
+from meta_magic.check.records import Request, read_subject
+from meta_magic.errors import CheckError
+from meta_magic.trace.units import format_bytes
+
+CHANGES: Final = ((), ("checkpointing",), ("autocast",), ("8-bit",))
+"""Choices that are tried of a script, as of ``trace.fit(choices=...)``."""
+
+MODEL: Final = """
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+batch, length = $batch, $length
+config = AutoConfig.from_pretrained($source, local_files_only=True)
+model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to("cuda")
+tokens = torch.zeros(batch, length, dtype=torch.long, device="cuda")
+"""
+
+STEP: Final = """
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+model(tokens, labels=tokens, use_cache=False).loss.backward()
+optimizer.step()
+"""
+
+ADAPTERS: Final = """
+from torch import nn
+
+class Adapter(nn.Module):
+    def __init__(self, layer, rank=16):
+        super().__init__()
+        self.layer = layer
+        like = {"dtype": layer.weight.dtype, "device": "cuda"}
+        self.down = nn.Linear(layer.in_features, rank, bias=False, **like)
+        self.up = nn.Linear(rank, layer.out_features, bias=False, **like)
+    def forward(self, x):
+        return self.layer(x) + self.up(self.down(x))
+
+model.requires_grad_(False)
+head = model.get_output_embeddings()
+for parent in [*model.modules()]:
+    for name, layer in [*parent.named_children()]:
+        if isinstance(layer, nn.Linear) and layer is not head:
+            setattr(parent, name, Adapter(layer))
+model.enable_input_require_grads()
+"""
+
+SERVING: Final = """
+model.eval()
+with torch.no_grad():
+    cache = model(tokens[:, :-1], use_cache=True).past_key_values
+    model(tokens[:, -1:], past_key_values=cache, use_cache=True)
+"""
+
+CHECKPOINTED: Final = "\nmodel.gradient_checkpointing_enable()\nmodel.train()\n"
+
+SCRIPTS: Final[Mapping[str, str]] = {
+    "training, AdamW": MODEL + STEP,
+    "training, checkpointing": MODEL + CHECKPOINTED + STEP,
+    "adapters of rank 16": MODEL + ADAPTERS + STEP,
+    "adapters, checkpointing": MODEL + ADAPTERS + CHECKPOINTED + STEP,
+    "serving": MODEL + SERVING,
+}
+"""What is done with a model, in bfloat16, as a script."""
+
+
+def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``meta-magic fit`` takes besides the options of a recording."""
+    parser.add_argument(
+        "what",
+        metavar="WHAT",
+        help="script.py, pkg.module:function, file.py:function, config.json, or the "
+        "name of a model whose config is in the hub's cache",
+    )
+    parser.add_argument("--batch", type=int, default=1, help="of a config (default: 1)")
+    parser.add_argument(
+        "--length",
+        type=int,
+        default=2048,
+        help="of a config, in tokens (default: 2048)",
+    )
+
+
+def fit(options: argparse.Namespace, request: Callable[..., Request]) -> int:
+    """Print the table; return 0.
+
+    Raises:
+        CheckError: The subject cannot be read, or fails.
+    """
+    rows = [*list_rows(options, request)]
+    errors = {peak for _, peak in rows if isinstance(peak, str)}
+    if len(errors) == 1 and all(isinstance(peak, str) for _, peak in rows):
+        raise CheckError(f"{options.what}: {errors.pop()}")
+    width = max(len(name) for name, _ in rows)
+    for name, peak in rows:
+        if isinstance(peak, str):
+            print(f"{name:<{width}}  {peak}")  # noqa: T201  a command
+        else:
+            print(f"{name:<{width}}  {format_bytes(peak):>9}  {list_devices(peak)}")  # noqa: T201  as well
+    return 0
+
+
+def list_rows(
+    options: argparse.Namespace, request: Callable[..., Request]
+) -> Iterator[tuple[str, int | str]]:
+    """Yield what is done, with the bytes at the peak or the reason why it fails."""
+    name = options.what
+    if (Path(name).exists() and Path(name).suffix != ".json") or ":" in name:
+        asked = request(subject=read_subject(name), choices=CHANGES)
+        for choices, peak in read_peaks(asked).items():
+            yield ", ".join(choices) or "as it is", peak
+        return
+    source = str(Path(name).resolve()) if Path(name).exists() else name
+    with TemporaryDirectory() as folder:
+        for what, text in SCRIPTS.items():
+            path = Path(folder, "model.py")
+            given = {"batch": options.batch, "length": options.length}
+            path.write_text(Template(text).substitute(given, source=repr(source)))
+            asked = request(subject=read_subject(str(path)), choices=((),))
+            settings = {**asked.settings, "as_device": "cuda"}
+            try:
+                (peak,) = read_peaks(replace(asked, settings=settings)).values()
+            except CheckError as error:
+                peak = str(error)
+            yield what, peak
+
+
+def read_peaks(asked: Request) -> Mapping[tuple[str, ...], int | str]:
+    """Return the bytes at the peak of a subject with each set of choices.
+
+    Raises:
+        CheckError: It fails as it is.
+    """
+    verdict = check_subject(asked, lambda _: None)
+    for part in verdict.parts:
+        for found in part.diagnostics:
+            if found.level != "note":
+                where = f"line {found.line}: " if found.line else ""
+                raise CheckError(where + found.text.partition("\n")[0])
+        if part.peaks:
+            return part.peaks
+    raise CheckError("nothing was recorded")
+
+
+MAX_DEVICES: Final = 4
+
+
+def list_devices(peak: int) -> str:
+    """Return the smallest accelerators that have room for so many bytes."""
+    from meta_magic.cost.device_table import list_devices as read_devices  # noqa: PLC0415  torch
+
+    sized = [one for one in read_devices() if one.nbytes]
+    fitting = sorted((one.nbytes, one.title) for one in sized if one.nbytes >= peak)
+    if not fitting:
+        return "no accelerator of the table has room"
+    names = [
+        f"{title} ({nbytes / 1e9:.0f} GB)" for nbytes, title in fitting[:MAX_DEVICES]
+    ]
+    n_more = len(fitting) - MAX_DEVICES
+    return ", ".join([*names, f"{n_more} more"] if n_more > 0 else names)

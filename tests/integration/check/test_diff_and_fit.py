@@ -1,0 +1,122 @@
+"""``meta-magic diff`` and ``meta-magic fit``: of scripts, functions and configs."""
+
+import json
+import subprocess
+
+import pytest
+import torch
+
+from meta_magic import record
+from meta_magic.check.commands import main
+from meta_magic.trace.units import format_bytes
+
+NET = """
+from torch import nn
+def build(width, depth):
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
+"""
+TRAIN = """
+import torch
+from net import build
+width = 8
+model = build(width, depth=2)
+model(torch.ones(4, width)).sum().backward()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "train.py").write_text(TRAIN)
+    return tmp_path
+
+
+def run(capsys, *line):
+    code = main([*line])
+    return code, *capsys.readouterr()
+
+
+def test_two_scripts_are_compared(folder, capsys):
+    other = folder / "other.py"
+    other.write_text(TRAIN.replace("= 8", "= 16").replace("depth=2", "depth=3"))
+    code, out, _ = run(capsys, "diff", "train.py", "other.py")
+    assert code == 1
+    head, first, second, *_ = out.splitlines()
+    assert head.startswith("3 Linear instead of 2; width 8 -> 16; depth 2 -> 3; +672 ")
+    assert first.startswith("~ model.0-1: 2 x Linear  in_features 8 -> 16")
+    assert second.startswith("+ model.2: Linear")
+    code, out, _ = run(capsys, "diff", "train.py", "train.py", "--json")
+    assert (code, json.loads(out)["changes"]) == (0, [])
+
+
+def git(*line):
+    me = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+    subprocess.run(["git", *me, *line], check=True, capture_output=True)
+
+
+def test_a_script_is_compared_with_that_of_a_revision(folder, capsys):
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    changed = NET.replace(
+        "nn.Linear(width, width)", "nn.Linear(width, width, bias=False)"
+    )
+    (folder / "net.py").write_text(changed)  # a module of the script, not the script
+    code, out, _ = run(capsys, "diff", "train.py@HEAD", "train.py")
+    assert code == 1
+    assert "~ model.0-1: 2 x Linear  bias True -> False" in out
+    code, _, error = run(capsys, "diff", "train.py@nowhere", "train.py")
+    assert code == 2
+    assert "nowhere" in error
+
+
+def test_a_script_that_fails_cannot_be_compared(folder, capsys):
+    (folder / "bad.py").write_text("import torch\ntorch.ones(2) @ torch.ones(3)\n")
+    code, _, error = run(capsys, "diff", "train.py", "bad.py")
+    assert code == 2
+    assert "meta-magic diff: bad.py: line 2: RuntimeError" in error
+
+
+def test_a_script_has_its_peak_and_accelerators(folder, capsys):
+    code, out, _ = run(capsys, "fit", "train.py")
+    assert code == 0
+    width = 8
+    with record() as trace:
+        model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(2)))
+        model(torch.ones(4, width)).sum().backward()
+    row = out.splitlines()[0]
+    assert row.split("  ")[0] == "as it is"
+    assert format_bytes(trace.memory.peak_nbytes) in row
+    assert "NVIDIA T4 (16 GB)" in row
+
+
+def test_a_config_is_trained_and_served(folder, capsys):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=100,
+    )
+    config.save_pretrained(folder)
+    code, out, _ = run(capsys, "fit", "config.json", "--length", "32")
+    assert code == 0
+    names = [line.split("  ")[0] for line in out.splitlines()]
+    assert names == [
+        "training, AdamW",
+        "training, checkpointing",
+        "adapters of rank 16",
+        "adapters, checkpointing",
+        "serving",
+    ]
+    assert all("NVIDIA T4 (16 GB)" in line for line in out.splitlines())
+
+
+def test_a_config_that_is_not_there_is_said(folder, capsys):
+    pytest.importorskip("transformers")
+    code, _, error = run(capsys, "fit", "nobody/has-this")
+    assert code == 2
+    assert "meta-magic fit: nobody/has-this: " in error
