@@ -140,7 +140,7 @@ def make_parser() -> argparse.ArgumentParser:
         "fit",
         allow_abbrev=False,
         help="say how much memory a program needs, and which accelerators have it",
-        description="Record a program, or training and serving of a model's config; "
+        description="Record a program, or training and inference of a model's config; "
         "print the memory at the peak, and the smallest accelerators that have room.",
     )
     add_fit_arguments(fitted)

@@ -2,7 +2,7 @@
 
 WHAT is a script, a function, a ``config.json`` or the name of a model whose config is
 in the hub's cache. A config becomes three scripts: a training step, one with adapters
-of low rank, and serving. Each row of the table is a recording. Read :func:`fit` first.
+of low rank, and inference. Each row of the table is a recording. Read :func:`fit` first.
 """
 
 import argparse
@@ -58,7 +58,7 @@ for parent in [*model.modules()]:
 model.enable_input_require_grads()
 """
 
-SERVING: Final = """
+INFERENCE: Final = """
 model.eval()
 with torch.no_grad():
     cache = model(tokens[:, :-1], use_cache=True).past_key_values
@@ -72,7 +72,7 @@ SCRIPTS: Final[Mapping[str, str]] = {
     "training, checkpointing": MODEL + CHECKPOINTED + STEP,
     "adapters of rank 16": MODEL + ADAPTERS + STEP,
     "adapters, checkpointing": MODEL + ADAPTERS + CHECKPOINTED + STEP,
-    "serving": MODEL + SERVING,
+    "inference with a cache": MODEL + INFERENCE,
 }
 """What is done with a model, in bfloat16, as a script."""
 

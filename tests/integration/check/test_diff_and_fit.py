@@ -91,7 +91,7 @@ def test_a_script_has_its_peak_and_accelerators(folder, capsys):
     assert "NVIDIA T4 (16 GB)" in row
 
 
-def test_a_config_is_trained_and_served(folder, capsys):
+def test_a_config_is_trained_and_used(folder, capsys):
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
         hidden_size=64,
@@ -110,7 +110,7 @@ def test_a_config_is_trained_and_served(folder, capsys):
         "training, checkpointing",
         "adapters of rank 16",
         "adapters, checkpointing",
-        "serving",
+        "inference with a cache",
     ]
     assert all("NVIDIA T4 (16 GB)" in line for line in out.splitlines())
 

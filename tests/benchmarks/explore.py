@@ -1,0 +1,101 @@
+"""How long a slider's answer takes in the kernel, and a sweep.
+
+``python -m tests.benchmarks.explore`` prints a Markdown table. The browser's part is
+not in it: ``tests.benchmarks.report`` has what it takes to draw a report.
+"""
+
+import os
+import time
+from statistics import median, quantiles
+
+import torch
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+import meta_magic as mm
+from meta_magic.view.sliders import Designs
+
+WIDTHS = range(384, 1537, 96)
+
+
+def record_forward():
+    with mm.record(params={"width": WIDTHS}) as trace:
+        width = 768
+        model = GPT2LMHeadModel(GPT2Config(n_embd=width))
+        model(torch.zeros(1, 128, dtype=torch.long))
+    return trace
+
+
+def record_step():
+    with mm.record(params={"width": WIDTHS}) as trace:
+        width = 768
+        model = GPT2LMHeadModel(GPT2Config(n_embd=width))
+        optimizer = torch.optim.AdamW(model.parameters())
+        tokens = torch.zeros(1, 128, dtype=torch.long)
+        model(tokens, labels=tokens).loss.backward()
+        optimizer.step()
+    return trace
+
+
+def record_llama():
+    with mm.record(params={"width": range(4096, 10241, 512)}) as trace:
+        width = 8192
+        config = LlamaConfig(
+            hidden_size=width,
+            intermediate_size=28672,
+            num_hidden_layers=80,
+            num_attention_heads=64,
+            num_key_value_heads=8,
+            vocab_size=128256,
+            dtype=torch.bfloat16,
+        )
+        LlamaForCausalLM(config)(torch.zeros(1, 2048, dtype=torch.long))
+    return trace
+
+
+def time_moves(trace):
+    """Return the seconds of each move of the slider, one after the other."""
+    (slider,) = trace.rerun.options.sliders
+    designs, pinned = (
+        Designs(),
+        {slider.name: 8192 if slider.values[-1] > 8000 else 768},
+    )
+    times = []
+    for value in slider.values:
+        started = time.perf_counter()
+        answer = designs.answer(
+            trace, {"sizes": {slider.name: value}, "pinned": pinned}
+        )
+        times.append(time.perf_counter() - started)
+        assert "error" not in answer, answer
+    return times
+
+
+def main():
+    """Print the table."""
+    print("| moves of a slider | median, ms | 95 %, ms |\n|---|--:|--:|")
+    cells = {
+        "GPT-2 forward": record_forward,
+        "GPT-2 training step": record_step,
+        "Llama-3-70B forward": record_llama,
+    }
+    for name, build in cells.items():
+        build()
+        times = time_moves(build())
+        most = quantiles(times, n=20)[-1]
+        print(f"| {name} | {1000 * median(times):.0f} | {1000 * most:.0f} |")
+    trace = record_forward()
+    started = time.perf_counter()
+    table = trace.sweep(width=range(192, 192 + 12 * 200, 12))
+    seconds = time.perf_counter() - started
+    assert table["error"].isna().all()
+    cores = os.cpu_count()
+    print(f"\n{len(table)} designs of GPT-2 in {seconds:.1f} s on {cores} cores")
+
+
+if __name__ == "__main__":
+    main()
