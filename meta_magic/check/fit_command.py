@@ -2,7 +2,7 @@
 
 WHAT is a script, a function, a ``config.json`` or the name of a model whose config is
 in the hub's cache. A config becomes three scripts: a training step, one with adapters
-of low rank, and inference. Each row of the table is a recording. Read :func:`fit` first.
+of low rank, and inference. Each row of the table is a recording. Read :func:`fit`.
 """
 
 import argparse
