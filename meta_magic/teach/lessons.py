@@ -221,6 +221,8 @@ RECURRENT: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 def draw_group(group: Group) -> Drawing | None:
     """Return what a call of a function did, as one picture."""
     output, name = group.output, group.function
+    if group.is_part:
+        return None
     if name in RECURRENT:
         return draw_recurrent(group)
     family, n_operands = BY_FUNCTION.get(name, ("", 0))

@@ -32,6 +32,7 @@ class Group(NamedTuple):
         node: The expression that called it, if it is known.
         module: The outermost call of a module that made it at this expression.
         inputs: The tensors from outside of the group, in order of use.
+        is_part: Whether it is one of many steps of a module that calls others.
     """
 
     function: str
@@ -39,6 +40,7 @@ class Group(NamedTuple):
     node: ast.AST | None
     module: ModuleCall | None
     inputs: Sequence[TensorMetadata]
+    is_part: bool = False
 
     @property
     def output(self) -> TensorMetadata:
@@ -129,6 +131,7 @@ class Reader:
                     self.statements[number] = node
             if isinstance(node, ast.expr):
                 self.nodes.setdefault(span_of(node), node)
+        self.parents = {call.parent for call in trace.module_calls}
         self.line: Line | None = None
         self.seen: set[ast.stmt] = set()
         self.scopes: dict[str, Scope] = {}
@@ -177,7 +180,8 @@ class Reader:
                 module = call
             at = call.parent
         function = (ops[0].function or ops[0].op.split(".")[1]).rpartition(".")[2]
-        return Group(function.strip("_"), ops, node, module, outside)
+        is_part = module is not None and module.index in self.parents
+        return Group(function.strip("_"), ops, node, module, outside, is_part)
 
     def name_operands(self, group: Group) -> None:
         """Give the operands of a call the names by which the code calls them."""

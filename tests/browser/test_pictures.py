@@ -12,7 +12,8 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def trace():
     with record(as_device="cpu") as trace:
-        sums = torch.ones(3)[:, None] + torch.ones(4)
+        column, vector = torch.ones(3, 1), torch.ones(4)
+        sums = column + vector
         turned = torch.ones(3, 4).permute(1, 0)
         scores = torch.ones(2, 3, 4).bmm(torch.ones(2, 4, 5))
         big = torch.ones(100, 200) + torch.ones(200)
@@ -46,13 +47,13 @@ def read_marked(picture, name):
 def test_a_broadcast_shows_its_alignment_and_the_elements_that_meet(picture, expect):
     shown = picture("aten.add.Tensor")
     rows = shown.get_by_role("row")
-    expect(rows.filter(has_text="self")).to_contain_text("1 → 4")
-    expect(rows.filter(has_text="other").first).to_contain_text("none → 3")
+    expect(rows.filter(has_text="column")).to_contain_text("1 → 4")
+    expect(rows.filter(has_text="vector").first).to_contain_text("none → 3")
     shown.get_by_role("gridcell", name="[2, 1]").hover()
     expect(shown.get_by_role("status")).to_have_text(
-        "result[2, 1] ← self[2, 0], other[1]"
+        "result[2, 1] ← column[2, 0], vector[1]"
     )
-    assert read_marked(shown, "other") == ["1"]
+    assert read_marked(shown, "vector") == ["1"]
 
 
 def test_arrow_keys_lead_from_element_to_element(picture, expect):

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Lineage, name_values } from "../../meta_magic/view/static/details/lineage.js";
 import { split_settings } from "../../meta_magic/view/static/details/module.js";
-import { read_expression, split_arguments } from "../../meta_magic/view/static/details/operator.js";
+import { name_operands, read_expression, split_arguments } from "../../meta_magic/view/static/details/operator.js";
 import { describe_layout } from "../../meta_magic/view/static/details/parts.js";
 import { make_trace } from "./flow_payloads.mjs";
 import { to_steps } from "./payloads.mjs";
@@ -107,4 +107,16 @@ test("a layout is shown by its strides unless it is packed", () => {
   assert.equal(describe_layout(geometry), "contiguous");
   assert.equal(describe_layout({ ...geometry, stride: [1, 2], offset: 4 }), "stride (1, 2), offset 4");
   assert.equal(describe_layout({ ...geometry, stride: null, layout: "sparse_coo" }), "sparse_coo");
+});
+
+test("the operands of a call are named as its code names them", () => {
+  const name = (text, n_inputs, op_function = [0]) => name_operands(
+    { op_function }, { index: 0, inputs: Array(n_inputs).fill({}) }, text);
+  assert.deepEqual(name("a[:, None] + b", 2), ["a[:, None]", "b"]);
+  assert.deepEqual(name("(x - y) * f(x + 1)", 2), ["(x - y)", "f(x + 1)"]);
+  assert.deepEqual(name("x.view(2, -1).permute(1, 0)", 1), ["x.view(2, -1)"]);
+  assert.deepEqual(name("x.sum(0)", 1, [0, 1]), ["x"]);
+  for (const [text, n, made] of [["torch.cat([a, b])", 2], ["2 - x", 1], ["layer(x)", 3], ["x @ y", 2, [0, 0]]]) {
+    assert.deepEqual(name(text, n, made), [], text);
+  }
 });

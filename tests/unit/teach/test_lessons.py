@@ -137,6 +137,15 @@ def test_a_failed_cell_has_its_steps_and_the_explanation():
     assert "line" in lesson.failure
 
 
+def test_a_module_of_modules_is_no_single_call():
+    with record(as_device="cpu") as trace:
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5))
+        y = model(torch.ones(2, 3))
+        z = model[0](torch.ones(2, 3))
+    assert (y.shape, z.shape) == ((2, 5), (2, 4))
+    assert [step.code.split(" = ")[0] for step in trace.teach().steps] == ["z"]
+
+
 def test_a_long_cell_has_forty_steps(tmp_path):
     lines = [f"x{i} = torch.ones({i + 2}, 3).sum(0)" for i in range(50)]
     code = compile("\n".join(lines), str(tmp_path / "cell.py"), "exec")
