@@ -74,7 +74,22 @@ def _align_lists(
         middle = _find_cheapest(old, new, are_roots=are_roots)
     ends = [*zip(before[:head], after[:head], strict=True)]
     rest = zip(before[len(before) - tail :], after[len(after) - tail :], strict=True)
-    return [*ends, *middle, *rest]
+    return [*ends, *_join_named(middle), *rest]
+
+
+def _join_named(pairs: Sequence[Pair]) -> Iterator[Pair]:
+    """Yield pairs in which siblings of one name and class are one, in any order."""
+    removed = {
+        (old.name, old.class_name): old
+        for old, new in pairs
+        if old is not None and new is None and not old.name.isdecimal()
+    }
+    added = {(new.name, new.class_name) for old, new in pairs if old is None and new}
+    for old, new in pairs:
+        if old is None and new is not None:
+            yield removed.get((new.name, new.class_name)), new
+        elif new is not None or old is None or (old.name, old.class_name) not in added:
+            yield old, new
 
 
 def _count_equal(before: Sequence[Part], after: Sequence[Part]) -> int:

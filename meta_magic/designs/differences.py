@@ -370,8 +370,12 @@ def _describe_counts(pairs: Sequence[Pair]) -> Iterator[str]:
 
 
 def _describe_changes(changes: Sequence[Change]) -> Iterator[str]:
-    """Yield the first changes in words, and how many more there are."""
-    for one in changes[:MAX_CHANGES]:
+    """Yield the largest changes in words, and how many more there are.
+
+    A root of another class comes first, then what changes most parameters.
+    """
+    ranked = sorted(changes, key=lambda one: ("." in one.name, -abs(one.n_parameters)))
+    for one in ranked[:MAX_CHANGES]:
         times = f"{one.n_modules} x " if one.n_modules > 1 else ""
         words = {
             "added": f"{times}{one.class_name} {one.name} added",
