@@ -175,10 +175,11 @@ def read_slider(text: str) -> Slider:
     last, _, step = rest.partition(":")
     if dots and all(one.strip().isdecimal() for one in (first, last, step or "1")):
         return make_slider(name, range(int(first), int(last) + 1, int(step or 1) or 1))
+    values = None
     with suppress(ValueError, SyntaxError):
         values = ast.literal_eval(written)
-        if isinstance(values, (list, tuple)):
-            return make_slider(name, values)
+    if isinstance(values, (list, tuple)):
+        return make_slider(name, values)
     raise ValueError(f"-p {text}: {SLIDERS}")
 
 

@@ -7,13 +7,13 @@ first.
 """
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from meta_magic.designs.design import Design, read_design
 from meta_magic.designs.differences import compare
@@ -28,6 +28,8 @@ from meta_magic.trials.fields import find_constants
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.trial import ask_trials
 from meta_magic.view.payload import pack
+
+T = TypeVar("T")
 
 Sizes: TypeAlias = Mapping[str, int]
 
@@ -102,7 +104,7 @@ class Designs:
                 return {"source": write_numbers(trace, sizes)}
             found = self._ask(trace, sizes).result()
             if isinstance(found, tuple):
-                design = self._find_design(trace, asked["pinned"])
+                design = parse_again(self._find_design, trace, asked["pinned"])
                 self._ask_next(trace, sizes)
                 difference = compare(design, found[1])
                 return {**difference.describe(), "buffers": [found[0]]}
@@ -114,7 +116,9 @@ class Designs:
         """Begin to record the block with other numbers, unless that was done."""
         key = frozenset(sizes.items())
         if key not in self._known:
-            self._known[key] = self._workers.submit(record_again, trace, sizes)
+            self._known[key] = self._workers.submit(
+                parse_again, record_again, trace, sizes
+            )
             if len(self._known) > N_KEPT:
                 del self._known[next(iter(self._known))]
         return self._known[key]
@@ -164,6 +168,22 @@ class Designs:
                 if answer is True:
                     return {"sizes": one}
         raise TrialError(f"of the {tried} nearest numbers of {name} none runs")
+
+
+def parse_again(function: Callable[[Trace, Sizes], T], trace: Trace, sizes: Sizes) -> T:
+    """Call a function that parses code; again if another thread has confused Python.
+
+    Source:
+        https://github.com/python/cpython/issues/106905: two threads that parse at the
+        same time may raise a ``SystemError``.
+    """
+    for _ in range(N_PARSED):
+        with suppress(SystemError):
+            return function(trace, sizes)
+    return function(trace, sizes)
+
+
+N_PARSED: Final = 4
 
 
 def record_again(trace: Trace, sizes: Sizes) -> Found:

@@ -1,0 +1,142 @@
+"""What a slider shows is what a fresh recording with that number has."""
+
+import gzip
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from meta_magic import record
+from meta_magic.trace.options import read_sliders
+from meta_magic.view.payload import build_payload
+from meta_magic.view.sliders import Designs, offer_sliders, write_numbers
+
+PARTS = ("geometries", "storages", "memory", "modules", "work", "calls", "owners")
+"""Of the payload: what does not depend on lines of the code and on seconds."""
+
+
+def attend(width):
+    layer = nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True)
+    return nn.TransformerEncoder(layer, 2)(torch.ones(2, 5, width))
+
+
+def step(width):
+    model = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 3))
+    optimizer = torch.optim.AdamW(model.parameters())
+    nn.functional.cross_entropy(model(torch.ones(4, 8)), torch.arange(4) % 3).backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def convolve(width):
+    return nn.Sequential(
+        nn.Conv2d(3, width, 3), nn.BatchNorm2d(width), nn.MaxPool2d(2), nn.Flatten()
+    )(torch.ones(2, 3, 16, 16))
+
+
+def recur(width):
+    return nn.LSTM(8, width, 2, bidirectional=True)(torch.ones(5, 2, 8))
+
+
+def embed(width):
+    x = nn.Embedding(50, width)(torch.arange(12).view(3, 4))
+    return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+def mask(width):
+    x = torch.ones(width, 3)
+    return x[torch.arange(width) % 2 == 0].sum()
+
+
+def branch(width):
+    layers = [nn.Linear(width, width) for _ in range(2 if width > 20 else 1)]
+    return nn.Sequential(*layers)(torch.ones(1, width))
+
+
+def upsample(width):
+    x = nn.ConvTranspose2d(width, width // 2, 2, 2)(torch.ones(1, width, 4, 4))
+    return torch.cat([x, x], 1).permute(0, 2, 3, 1).reshape(-1, width)
+
+
+MODELS = (attend, step, convolve, recur, embed, mask, branch, upsample)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_slider_shows_what_a_fresh_recording_has(model):
+    with record(params={"width": [8, 16, 24, 40]}) as trace:
+        width = 16
+        kept = model(width)
+    designs = Designs()
+    for width in (8, 24, 40):
+        asked = {"sizes": {"width": width}, "pinned": {"width": 16}}
+        answer = designs.answer(trace, asked)
+        shown = json.loads(gzip.decompress(answer["buffers"][0]))
+        with record() as fresh:
+            kept = model(width)
+        expected = json.loads(json.dumps(build_payload(fresh)))
+        for part in PARTS:
+            assert shown[part] == expected[part], part
+        assert shown["ops"]["signature"] == expected["ops"]["signature"]
+    del kept
+
+
+def test_the_next_number_is_recorded_ahead():
+    with record(params={"width": range(4, 9)}) as trace:
+        width = 4
+        torch.ones(width)
+    designs = Designs()
+    for width in (5, 6):
+        designs.answer(trace, {"sizes": {"width": width}, "pinned": {"width": 4}})
+    assert frozenset({("width", 7)}) in designs._known
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("d=2..4", (2, 3, 4)),
+        ("d=256..1024:256", (256, 512, 768, 1024)),
+        ("d=[64,32,64]", (32, 64)),
+    ],
+)
+def test_values_are_written_as_a_range_or_a_list(text, values):
+    assert read_sliders([text]) == (("d", values),)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("d", "-p d: write NAME=FIRST..LAST"),
+        ("d=3..x", "-p d=3..x: write"),
+        ("d=0..4", "a slider has positive integers"),
+        ("d=[1.5]", "d=.1.5.: a slider has positive integers"),
+        ("d=9..3", "a slider has positive integers"),
+        ("2d=1..3", "'2d' is no name"),
+        ("d=1..1000000", "write a step, as in d=1..1000000:100"),
+    ],
+)
+def test_other_values_are_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        read_sliders([text])
+
+
+def test_a_cell_that_writes_a_file_is_declined(tmp_path):
+    with record(params={"n": [1, 2]}) as trace:
+        n = 1
+        (tmp_path / "out").write_text("x" * n)
+    answer = Designs().answer(trace, {"sizes": {"n": 2}, "pinned": {"n": 1}})
+    assert "writes the file" in answer["error"]
+    assert "is_rule" not in answer
+
+
+def test_numbers_are_written_into_a_cell(shell):
+    shell.run_cell(
+        "%%meta -q -p width=1..9 -p depth=1..9\n"
+        "import torch\n"
+        "width, depth = 3, 2  # both\n"
+        "x = torch.ones(width, depth)"
+    )
+    trace = shell.user_ns["_meta"]
+    assert [one["value"] for one in offer_sliders(trace)] == [3, 2]
+    written = write_numbers(trace, {"width": 8, "depth": 7})
+    assert written.splitlines()[2] == "width, depth = 8, 7  # both"
