@@ -115,7 +115,8 @@ class Designs:
     def _ask(self, trace: Trace, sizes: Sizes) -> "Future[Found]":
         """Begin to record the block with other numbers, unless that was done."""
         key = frozenset(sizes.items())
-        if key not in self._known:
+        known = self._known.get(key)
+        if known is None or (known.done() and known.exception()):
             self._known[key] = self._workers.submit(
                 parse_again, record_again, trace, sizes
             )
@@ -129,11 +130,13 @@ class Designs:
         if len(moved) == 1 and trace.rerun is not None:
             name, last = moved[0], self._last[moved[0]]
             sliders = {one.name: one.values for one in trace.rerun.options.sliders}
-            is_up = sizes[name] > last
-            ahead = [v for v in sliders[name] if (v > sizes[name]) == is_up]
-            ahead = [v for v in ahead if v != sizes[name]]
-            if ahead:
-                self._ask(trace, {**sizes, name: min(ahead) if is_up else max(ahead)})
+            now, values = sizes[name], sliders[name]
+            if now > last:
+                ahead = [value for value in values if value > now][:1]
+            else:
+                ahead = [value for value in values if value < now][-1:]
+            for value in ahead:
+                self._ask(trace, {**sizes, name: value})
         self._last = sizes
 
     def _find_design(self, trace: Trace, sizes: Sizes) -> Design:
