@@ -86,10 +86,17 @@ def show_line(text: str) -> None:
 
 
 def write_to_terminal(text: str) -> None:
-    """Replace the last line of the terminal, if there is one."""
+    """Replace the last line of the terminal, or of the output of a notebook's cell."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()
+    elif type(sys.stdout).__module__.startswith("ipykernel"):
+        sys.stdout.write(f"\r{text:<{WIDTH}}\r")
+        sys.stdout.flush()
+
+
+WIDTH: Final = 100
+"""Letters of a line in a notebook: a longer one before it is written over."""
 
 
 OUTLETS: Final[list[Show]] = [write_to_terminal]

@@ -1,5 +1,7 @@
 """What a value may take where nobody says more."""
 
+import io
+
 import pytest
 import torch
 from torch import nn
@@ -156,3 +158,14 @@ def test_the_line_names_the_function_where_no_variable_holds_the_tensor(shown):
     with record():
         torch.ones(3).sum().item()
     assert shown[0].startswith("torch.Tensor.item, line ")
+
+
+def test_a_line_is_replaced_in_the_output_of_a_cell(monkeypatch):
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    monkeypatch.setattr(value_budget.sys, "stdout", stream)
+    monkeypatch.setattr(value_budget.sys, "stderr", io.StringIO())
+    value_budget.write_to_terminal("64 of 200, 9 s left")
+    value_budget.write_to_terminal("")
+    first, second = (line for line in stream.getvalue().split("\r") if line)
+    assert first.strip() == "64 of 200, 9 s left"
+    assert (second.strip(), len(second)) == ("", len(first))
