@@ -101,9 +101,6 @@ def fit(options: argparse.Namespace, request: Callable[..., Request]) -> int:
         CheckError: The subject cannot be read, or fails.
     """
     rows = [*list_rows(options, request)]
-    errors = {peak for _, peak in rows if isinstance(peak, str)}
-    if len(errors) == 1 and all(isinstance(peak, str) for _, peak in rows):
-        raise CheckError(f"{options.what}: {errors.pop()}")
     width = max(len(name) for name, _ in rows)
     for name, peak in rows:
         if isinstance(peak, str):
@@ -125,6 +122,7 @@ def list_rows(
         return
     source = str(Path(name).resolve()) if Path(name).exists() else name
     with TemporaryDirectory() as folder:
+        has_run = False
         for what, text in SCRIPTS.items():
             path = Path(folder, "model.py")
             given = {"batch": options.batch, "length": options.length}
@@ -134,7 +132,10 @@ def list_rows(
             try:
                 (peak,) = read_peaks(replace(asked, settings=settings)).values()
             except CheckError as error:
+                if not has_run:  # the others read the same config
+                    raise CheckError(f"{name}: {error}") from None
                 peak = str(error)
+            has_run = True
             yield what, peak
 
 
