@@ -8,6 +8,7 @@ building a model of 4,000 modules in a recording.
 
 import gc
 from threading import RLock
+from time import sleep
 from typing import Final
 
 N_OBJECTS: Final = 3
@@ -18,6 +19,10 @@ RARER: Final = 10
 
 LARGEST: Final = 2**31 - 1
 """The largest threshold that the collector takes."""
+
+
+PAUSE: Final = 0.05
+"""Seconds between two checks whether a recording has ended."""
 
 
 class RareCollection:
@@ -45,6 +50,11 @@ class RareCollection:
                 self._within = raised[0], middle, raised[1]
                 gc.set_threshold(*self._within)
             self._n_entered += 1
+
+    def wait(self) -> None:
+        """Wait while something is recorded: a forked child would have torch's modes."""
+        while self._n_entered:
+            sleep(PAUSE)
 
     def __exit__(self, *_: object) -> None:
         with self._lock:

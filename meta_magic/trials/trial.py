@@ -83,7 +83,7 @@ def ask_trial(
     return answered
 
 
-def ask_trials(
+def ask_trials(  # noqa: PLR0913  each is an option of its own
     trace: Trace,
     question: Question[T],
     sizes: Sequence[Mapping[str, int]],
@@ -93,6 +93,7 @@ def ask_trials(
     at_once: int | None = None,
     asks_failed: bool = False,
     per_child: int = 1,
+    patience: float | None = None,
 ) -> list[T | TrialError]:
     """Record a trace's block again at several sizes, all at once.
 
@@ -108,6 +109,9 @@ def ask_trials(
             answers its first size differently at its end, because the block changed
             something for good, is replaced by one child for each size.
 
+        patience: Seconds to wait for a child that does not compute; None for
+            ``seconds``.
+
     Returns:
         For each child the answer, or the reason why there is none.
 
@@ -120,9 +124,8 @@ def ask_trials(
     answer = partial(_answer_trial, rerun, question, choices, asks_failed=asks_failed)
     each = [partial(answer, *own) for own in changed]
     if per_child == 1:
-        return _answer_all(
-            [partial(_answer_one, one) for one in each], seconds, at_once
-        )
+        asked_once = [partial(_answer_one, one) for one in each]
+        return _answer_all(asked_once, seconds, at_once, patience)
     parts = [each[at : at + per_child] for at in range(0, len(each), per_child)]
     asked = [partial(_answer_in_turn, part) for part in parts]
     found: list[list[T | TrialError] | TrialError]
@@ -169,9 +172,11 @@ def _answer_all(
     asked: Sequence[Callable[[], tuple[str | None, T | None]]],
     seconds: float,
     at_once: int | None = None,
+    patience: float | None = None,
 ) -> list[T | TrialError]:
     """Run functions, each in a child; a function returns a reason or an answer."""
-    returned = ask_children(asked, seconds, seconds, at_once)
+    wait = seconds if patience is None else patience
+    returned = ask_children(asked, seconds, wait, at_once)
     late = f"it crashed, or took more than {seconds:g} s", None
     answers: list[tuple[str | None, Any]] = [
         late if one is NO_ANSWER else one for one in returned

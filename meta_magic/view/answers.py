@@ -5,7 +5,6 @@ answer is computed in a thread. Read :func:`answers_of` first.
 """
 
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from math import prod
@@ -185,10 +184,6 @@ def format_number(value: complex) -> str:
     return str(value) if isinstance(value, (bool, int)) else f"{value:.4g}"
 
 
-PAUSE: Final = 0.05
-"""Seconds between two checks whether another recording has ended."""
-
-
 def answers_of(trace: Trace) -> tuple[Answers[Any], ...]:
     """Return the answers about a recording, of kinds ``values``, ``why`` and ``vary``.
 
@@ -211,21 +206,15 @@ def answer_sliders(find: Callable[[], Trace | None]) -> Answers[Trace]:
     designs = Designs()
 
     def answer(trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
-        wait_for_recordings()
+        RARE_COLLECTION.wait()
         return designs.answer(trace, asked)
 
     return Answers("vary", find, answer)
 
 
-def wait_for_recordings() -> None:
-    """Wait while a cell is recorded: a forked child would inherit torch's modes."""
-    while RARE_COLLECTION.n_entered:
-        time.sleep(PAUSE)
-
-
 def answer_why(trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the lineage of a size; or ``error``, a message."""
-    wait_for_recordings()
+    RARE_COLLECTION.wait()
     call = trace.ops[asked["op"]]
     tensor = (*call.inputs, *call.outputs)[asked["slot"]]
     try:

@@ -21,6 +21,7 @@ from meta_magic.errors import MetaMagicError, TrialError
 from meta_magic.explain.across_cells import translate
 from meta_magic.explain.edits.program_text import Edit, Stretch, apply_edit
 from meta_magic.explain.explanations import Explanation, explain_alone
+from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.trace.modules import at_any_depth
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import find_numbers
@@ -35,6 +36,12 @@ Sizes: TypeAlias = Mapping[str, int]
 
 SECONDS: Final = 20.0
 """Processor time that one recording may take."""
+
+PATIENCE: Final = 4.0
+"""Seconds to wait for a child that does not compute."""
+
+N_TRIED: Final = 2
+"""Children for one number: one that was forked while a cell began may hang."""
 
 SEARCH: Final = 8.0
 """Seconds of the search for a number that runs."""
@@ -197,17 +204,28 @@ def record_again(trace: Trace, sizes: Sizes) -> Found:
     """
     runs = Recordings(trace).find_trace(*sizes)
     question = partial(read_again, sizes)
-    (found,) = ask_trials(runs, question, [sizes], (), SECONDS, asks_failed=True)
-    if isinstance(found, TrialError):
-        raise found
-    return found
+    error = TrialError("other cells are being recorded")
+    for _ in range(N_TRIED):
+        RARE_COLLECTION.wait()
+        (found,) = ask_trials(
+            runs, question, [sizes], (), SECONDS, asks_failed=True, patience=PATIENCE
+        )
+        if isinstance(found, TrialError):
+            error = found
+        elif found is not None:
+            return found
+    raise error
 
 
-def read_again(sizes: Sizes, again: Trace, _variables: Mapping[str, object]) -> Found:
+def read_again(
+    sizes: Sizes, again: Trace, _variables: Mapping[str, object]
+) -> Found | None:
     """Return payload and design of a block recorded again; or why it failed.
 
-    Runs in a child.
+    Runs in a child; None if that was forked while something was recorded.
     """
+    if RARE_COLLECTION.n_entered:
+        return None
     if again.error is None:
         return pack(again), at_any_depth(read_design)(again, sizes)
     if again.failed is None:

@@ -96,11 +96,11 @@ def test_a_click_mends_a_class_of_an_earlier_cell(show_cells, expect):
     assert mended == "\n".join(again)
     page.evaluate(RUN, 4)
     report = page.locator(".jp-CodeCell").nth(4).locator(".mm-live:not(.mm-root)")
-    expect(report).to_contain_text("in_features=576", timeout=60_000)
+    expect(report).to_contain_text("Linear 576 → 10", timeout=60_000)
     # The cell that failed runs on.
     page.evaluate(RUN, 3)
     report = failed.locator(".mm-live:not(.mm-root)")
-    expect(report).to_contain_text("in_features=576", timeout=60_000)
+    expect(report).to_contain_text("Linear 576 → 10", timeout=60_000)
     expect(failed.locator(".mm-why")).to_have_count(0)
     expect(failed.locator(".jp-OutputArea")).not_to_contain_text("Traceback")
 

@@ -71,6 +71,7 @@ def test_a_slider_shows_what_a_fresh_recording_has(model):
     for width in (8, 24, 40):
         asked = {"sizes": {"width": width}, "pinned": {"width": 16}}
         answer = designs.answer(trace, asked)
+        assert "error" not in answer, answer["error"]
         shown = json.loads(gzip.decompress(answer["buffers"][0]))
         with record() as fresh:
             kept = model(width)
