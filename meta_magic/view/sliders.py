@@ -7,13 +7,12 @@ first.
 """
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from meta_magic.designs.design import Design, read_design
 from meta_magic.designs.differences import compare
@@ -29,8 +28,6 @@ from meta_magic.trials.fields import find_constants
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.trial import ask_trials
 from meta_magic.view.payload import pack
-
-T = TypeVar("T")
 
 Sizes: TypeAlias = Mapping[str, int]
 
@@ -78,15 +75,10 @@ Found: TypeAlias = tuple[bytes, Design] | Explanation | str
 
 
 class Designs:
-    """Answers the questions of sliders about one trace, which it does not keep.
-
-    While the browser draws an answer, the next number in its direction is recorded.
-    """
+    """Answers the questions of sliders about one trace, which it does not keep."""
 
     def __init__(self) -> None:
-        self._known: dict[frozenset[tuple[str, int]], Future[Found]] = {}
-        self._workers = ThreadPoolExecutor(AT_ONCE, "meta_magic sliders")
-        self._last: Sizes = {}
+        self._known: dict[frozenset[tuple[str, int]], Found] = {}
 
     def answer(self, trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a question of the browser.
@@ -109,49 +101,30 @@ class Designs:
                 return self._find_near(trace, sizes, asked["near"], asked["values"])
             if "is_written" in asked:
                 return {"source": write_numbers(trace, sizes)}
-            found = self._ask(trace, sizes).result()
+            found = self._record(trace, sizes)
             if isinstance(found, tuple):
-                design = parse_again(self._find_design, trace, asked["pinned"])
-                self._ask_next(trace, sizes)
+                design = self._find_design(trace, asked["pinned"])
                 difference = compare(design, found[1])
                 return {**difference.describe(), "buffers": [found[0]]}
             return {"error": say_rule(trace, sizes, found), "is_rule": True}
         except MetaMagicError as error:
             return {"error": str(error)}
 
-    def _ask(self, trace: Trace, sizes: Sizes) -> "Future[Found]":
-        """Begin to record the block with other numbers, unless that was done."""
+    def _record(self, trace: Trace, sizes: Sizes) -> Found:
+        """Return what the block is with other numbers, each recorded once."""
         key = frozenset(sizes.items())
-        known = self._known.get(key)
-        if known is None or (known.done() and known.exception()):
-            self._known[key] = self._workers.submit(
-                parse_again, record_again, trace, sizes
-            )
+        if key not in self._known:
+            self._known[key] = record_again(trace, sizes)
             if len(self._known) > N_KEPT:
                 del self._known[next(iter(self._known))]
         return self._known[key]
-
-    def _ask_next(self, trace: Trace, sizes: Sizes) -> None:
-        """Begin to record the number that comes next if the slider moves on."""
-        moved = [n for n, size in sizes.items() if size != self._last.get(n, size)]
-        if len(moved) == 1 and trace.rerun is not None:
-            name, last = moved[0], self._last[moved[0]]
-            sliders = {one.name: one.values for one in trace.rerun.options.sliders}
-            now, values = sizes[name], sliders[name]
-            if now > last:
-                ahead = [value for value in values if value > now][:1]
-            else:
-                ahead = [value for value in values if value < now][-1:]
-            for value in ahead:
-                self._ask(trace, {**sizes, name: value})
-        self._last = sizes
 
     def _find_design(self, trace: Trace, sizes: Sizes) -> Design:
         """Return the design with some numbers; the cell's own needs no recording."""
         runs = Recordings(trace)
         if all(runs.read_size(name) == size for name, size in sizes.items()):
             return at_any_depth(read_design)(trace, sizes)
-        found = self._ask(trace, sizes).result()
+        found = self._record(trace, sizes)
         if not isinstance(found, tuple):
             raise TrialError("the pinned design fails now")
         return found[1]
@@ -178,22 +151,6 @@ class Designs:
                 if answer is True:
                     return {"sizes": one}
         raise TrialError(f"of the {tried} nearest numbers of {name} none runs")
-
-
-def parse_again(function: Callable[[Trace, Sizes], T], trace: Trace, sizes: Sizes) -> T:
-    """Call a function that parses code; again if another thread has confused Python.
-
-    Source:
-        https://github.com/python/cpython/issues/106905: two threads that parse at the
-        same time may raise a ``SystemError``.
-    """
-    for _ in range(N_PARSED):
-        with suppress(SystemError):
-            return function(trace, sizes)
-    return function(trace, sizes)
-
-
-N_PARSED: Final = 4
 
 
 def record_again(trace: Trace, sizes: Sizes) -> Found:

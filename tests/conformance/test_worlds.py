@@ -1,5 +1,7 @@
 """Recorded ranks hold and send what real processes do; all scripts by ``worlds``."""
 
+from subprocess import CalledProcessError
+
 import pytest
 
 from tests.conformance.worlds import compare
@@ -14,9 +16,13 @@ NAMES = ("ddp_features", "two_dimensions", "pipeline")
 @pytest.mark.parametrize("name", NAMES)
 def test_each_rank_holds_and_sends_what_its_real_process_does(name):
     for _ in range(N_RUNS):
-        found = compare(name, 4 if name == "two_dimensions" else 2)
+        try:
+            found = compare(name, 4 if name == "two_dimensions" else 2)
+        except CalledProcessError as error:  # torchrun did not get its processes
+            found = error
+            continue
         assert [one.error for one in found] == [None] * len(found)
         assert [one.sent for one in found] == [one.real_sent for one in found]
         if [one.peak for one in found] == [one.real_peak for one in found]:
             return
-    pytest.fail(f"peaks of {N_RUNS} real runs differ from {found}")
+    pytest.fail(f"{N_RUNS} real runs failed, or had other peaks: {found}")

@@ -82,16 +82,6 @@ def test_a_slider_shows_what_a_fresh_recording_has(model):
     del kept
 
 
-def test_the_next_number_is_recorded_ahead():
-    with record(params={"width": range(4, 9)}) as trace:
-        width = 4
-        torch.ones(width)
-    designs = Designs()
-    for width in (5, 6):
-        designs.answer(trace, {"sizes": {"width": width}, "pinned": {"width": 4}})
-    assert frozenset({("width", 7)}) in designs._known
-
-
 @pytest.mark.parametrize(
     ("text", "values"),
     [
