@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from meta_magic.check.checked_process import check_subject
-from meta_magic.check.records import Request, read_subject
+from meta_magic.check.records import Part, Request, read_subject
 from meta_magic.errors import CheckError
 
 if TYPE_CHECKING:
@@ -71,17 +71,30 @@ def read_one(name: str, request: Callable[..., Request]) -> "Design":
     """
     with open_revision(name) as path:
         asked = request(subject=read_subject(path), has_design=True)
-        verdict = check_subject(asked, lambda _: None)
-    for part in verdict.parts:
-        if part.outcome != "right" and part.diagnostics:
-            first = part.diagnostics[0]
-            where = f"line {first.line}: " if first.line else ""
-            raise CheckError(f"{name}: {where}{first.text}")
-    designs = [part.design for part in verdict.parts if part.design is not None]
+        try:
+            parts = check_right(asked)
+        except CheckError as error:
+            raise CheckError(f"{name}: {error}") from None
+    designs = [part.design for part in parts if part.design is not None]
     if not designs:
         raise CheckError(f"{name}: nothing was recorded")
     largest: Design = max(designs, key=lambda one: one.totals["params"])
     return largest
+
+
+def check_right(asked: Request) -> tuple[Part, ...]:
+    """Return the recordings of a subject that runs.
+
+    Raises:
+        CheckError: It fails, with the line and the message.
+    """
+    parts = check_subject(asked, lambda _: None).parts
+    for part in parts:
+        for found in part.diagnostics[:1]:  # the worst comes first
+            if part.outcome != "right":
+                where = f"line {found.line}: " if found.line else ""
+                raise CheckError(where + found.text.partition("\n")[0])
+    return parts
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from string import Template
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from meta_magic.check.checked_process import check_subject
+from meta_magic.check.diff_command import check_right
 from meta_magic.check.records import Request, read_subject
 from meta_magic.errors import CheckError
 from meta_magic.trace.units import format_bytes
@@ -115,7 +115,7 @@ def list_rows(
 ) -> Iterator[tuple[str, int | str]]:
     """Yield what is done, with the bytes at the peak or the reason why it fails."""
     name = options.what
-    if (Path(name).exists() and Path(name).suffix != ".json") or ":" in name:
+    if ":" in name or Path(name).suffix in {".py", ".ipynb"}:
         asked = request(subject=read_subject(name), choices=CHANGES)
         for choices, peak in read_peaks(asked).items():
             yield ", ".join(choices) or "as it is", peak
@@ -143,17 +143,14 @@ def read_peaks(asked: Request) -> Mapping[tuple[str, ...], int | str]:
     """Return the bytes at the peak of a subject with each set of choices.
 
     Raises:
-        CheckError: It fails as it is.
+        CheckError: It fails as it is, or nothing was recorded.
     """
-    verdict = check_subject(asked, lambda _: None)
-    for part in verdict.parts:
-        for found in part.diagnostics:
-            if found.level != "note":
-                where = f"line {found.line}: " if found.line else ""
-                raise CheckError(where + found.text.partition("\n")[0])
-        if part.peaks:
-            return part.peaks
-    raise CheckError("nothing was recorded")
+    peaks = [part.peaks for part in check_right(asked) if part.peaks]
+    if not peaks:
+        raise CheckError("nothing was recorded")
+    as_it_is = [one[()] for one in peaks]  # of a notebook, of each cell
+    sizes = [peak if isinstance(peak, int) else 0 for peak in as_it_is]
+    return peaks[sizes.index(max(sizes))]
 
 
 MAX_DEVICES: Final = 4

@@ -251,7 +251,9 @@ def sweep_trace(
             row for one in choices for row in runner.measure(combinations, tuple(one))
         ]
         return make_table(rows, sized, names)
-    (limit,) = parse_budget(until)
+    limit, *more = parse_budget(until)
+    if more:
+        raise TrialError(f"until={until!r}: a sweep has one limit")
     check_metrics([limit.quantity])
     runner = Runner(trace, [*vary], sized, links, (*names, limit.quantity))
     rows, marks = [], []

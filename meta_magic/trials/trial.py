@@ -83,7 +83,7 @@ def ask_trial(
     return answered
 
 
-def ask_trials(  # noqa: PLR0913  each is an option of its own
+def ask_trials(
     trace: Trace,
     question: Question[T],
     sizes: Sequence[Mapping[str, int]],
@@ -93,7 +93,6 @@ def ask_trials(  # noqa: PLR0913  each is an option of its own
     at_once: int | None = None,
     asks_failed: bool = False,
     per_child: int = 1,
-    patience: float | None = None,
 ) -> list[T | TrialError]:
     """Record a trace's block again at several sizes, all at once.
 
@@ -109,9 +108,6 @@ def ask_trials(  # noqa: PLR0913  each is an option of its own
             answers its first size differently at its end, because the block changed
             something for good, is replaced by one child for each size.
 
-        patience: Seconds to wait for a child that does not compute; None for
-            ``seconds``.
-
     Returns:
         For each child the answer, or the reason why there is none.
 
@@ -124,8 +120,8 @@ def ask_trials(  # noqa: PLR0913  each is an option of its own
     answer = partial(_answer_trial, rerun, question, choices, asks_failed=asks_failed)
     each = [partial(answer, *own) for own in changed]
     if per_child == 1:
-        asked_once = [partial(_answer_one, one) for one in each]
-        return _answer_all(asked_once, seconds, at_once, patience)
+        alone = [partial(_answer_one, one) for one in each]
+        return _answer_all(alone, seconds, at_once)
     parts = [each[at : at + per_child] for at in range(0, len(each), per_child)]
     asked = [partial(_answer_in_turn, part) for part in parts]
     found: list[list[T | TrialError] | TrialError]
@@ -172,11 +168,9 @@ def _answer_all(
     asked: Sequence[Callable[[], tuple[str | None, T | None]]],
     seconds: float,
     at_once: int | None = None,
-    patience: float | None = None,
 ) -> list[T | TrialError]:
     """Run functions, each in a child; a function returns a reason or an answer."""
-    wait = seconds if patience is None else patience
-    returned = ask_children(asked, seconds, wait, at_once)
+    returned = ask_children(asked, seconds, seconds, at_once)
     late = f"it crashed, or took more than {seconds:g} s", None
     answers: list[tuple[str | None, Any]] = [
         late if one is NO_ANSWER else one for one in returned

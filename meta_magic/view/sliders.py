@@ -31,14 +31,11 @@ from meta_magic.view.payload import pack
 
 Sizes: TypeAlias = Mapping[str, int]
 
-SECONDS: Final = 20.0
+SECONDS: Final = 10.0
 """Processor time that one recording may take."""
 
-PATIENCE: Final = 4.0
-"""Seconds to wait for a child that does not compute."""
-
 N_TRIED: Final = 2
-"""Children for one number: one that was forked while a cell began may hang."""
+"""Children for one number: one that was forked while a cell began is not asked."""
 
 SEARCH: Final = 8.0
 """Seconds of the search for a number that runs."""
@@ -161,17 +158,14 @@ def record_again(trace: Trace, sizes: Sizes) -> Found:
     """
     runs = Recordings(trace).find_trace(*sizes)
     question = partial(read_again, sizes)
-    error = TrialError("other cells are being recorded")
     for _ in range(N_TRIED):
         RARE_COLLECTION.wait()
-        (found,) = ask_trials(
-            runs, question, [sizes], (), SECONDS, asks_failed=True, patience=PATIENCE
-        )
+        (found,) = ask_trials(runs, question, [sizes], (), SECONDS, asks_failed=True)
         if isinstance(found, TrialError):
-            error = found
-        elif found is not None:
+            raise found
+        if found is not None:
             return found
-    raise error
+    raise TrialError("another cell is being recorded")
 
 
 def read_again(

@@ -157,7 +157,8 @@ class Sliders {
   }
 
   async write() {
-    const { sizes } = this;
+    const changed = Object.entries(this.sizes).filter(([name, size]) => size !== this.own[name]);
+    const sizes = Object.fromEntries(changed);
     const { error, source } = await this.ask({ sizes, is_written: true });
     const is_written = !error && this.set_cell?.(source);
     const is_copied = !error && !is_written && await copy_text(source);

@@ -97,6 +97,7 @@ def test_an_interrupt_keeps_what_was_recorded(trace, monkeypatch):
         ({"width": [0]}, "a sweep needs positive integers"),
         ({"width": [8], "metrics": ["joules"]}, "'joules' is no metric of a sweep"),
         ({"width": [8], "until": "joules<3"}, "'joules' is no quantity of a budget"),
+        ({"width": [8], "until": "params<9, flops<9"}, "a sweep has one limit"),
         ({"width": [8], "until": "param_nbytes<3"}, "is no metric of a sweep"),
         ({"width": [8], "device": "h1000"}, "h1000"),
     ],
