@@ -33,8 +33,8 @@ class CheckpointDifference:
     """How the names of a checkpoint fit a model; ``print`` shows it.
 
     Attributes:
-        prefix: What the checkpoint's names have more at their beginning; "" for none.
-        missing_prefix: What the model's names have more.
+        prefix: A prefix that only the checkpoint's names have; "" for none.
+        missing_prefix: A prefix that only the model's names have; "" for none.
         fitting: Names of the model whose tensor is there with the same shape.
         transposed: By name, shapes in the model and in the checkpoint, which are equal
             when the last two dimensions are swapped.
@@ -97,7 +97,7 @@ def diff_checkpoint(model: nn.Module, source: Checkpoint) -> CheckpointDifferenc
     Raises:
         MaterializeError: The checkpoint cannot be read.
     """
-    own = {name: tuple(one.shape) for name, one in model.state_dict().items()}
+    own = read_shapes(model.state_dict())
     others = read_shapes(source)
     prefix, missing_prefix = _find_prefix(own, others)
     others = {

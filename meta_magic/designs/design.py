@@ -5,7 +5,6 @@ that the code names, and a few totals. Read :func:`read_design` first.
 """
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -155,16 +154,20 @@ def _read_part(trace: Trace, node: ModuleNode, path: str) -> Part:
     )
 
 
-SPLIT: Final = re.compile(r",\s*(?![^()\[\]{}]*[)\]}])")
-"""A comma outside of brackets."""
-
-
 def read_settings(text: str) -> dict[str, str]:
     """Return the text of an ``extra_repr`` by name; without a name by position."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
     settings: dict[str, str] = {}
-    for at, part in enumerate(SPLIT.split(text) if text else ()):
+    for at, part in enumerate(parts if text else ()):
         name, equals, value = part.partition("=")
-        settings[name.strip() if equals else str(at)] = (value or name).strip()
+        key, written = (name.strip(), value) if equals else (str(at), name)
+        settings[key] = written.strip()
     return settings
 
 

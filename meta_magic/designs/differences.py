@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
+from math import prod
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from meta_magic.designs.alignment import Pair, align
@@ -163,11 +164,10 @@ def compare(before: Design, after: Design) -> Difference:
     pairs = align(before.roots, after.roots)
     each = [*_list_changes(pairs)]
     changes = tuple(_fold(each))
-    names = before.numbers.keys() & after.numbers.keys()
     numbers = {
         name: (old, new)
         for name, old in before.numbers.items()
-        if name in names and (new := after.numbers[name]) != old
+        if name in after.numbers and (new := after.numbers[name]) != old
     }
     totals = {name: (old, after.totals[name]) for name, old in before.totals.items()}
     return Difference(
@@ -203,16 +203,17 @@ def _list_changes(pairs: Sequence[Pair]) -> Iterator[Change]:
                 n_parameters=-old.n_parameters,
             )
         elif old is not None and new is not None:
+            own = _count_own(new) - _count_own(old)
             for kind, text in _compare_parts(old, new, paths):
-                own = _count_own(new) - _count_own(old)
                 yield Change(
                     kind=kind,
                     before=old.path,
                     after=new.path,
                     class_name=new.class_name,
                     text=text,
-                    n_parameters=own if kind in {"settings", "tensors", "class"} else 0,
+                    n_parameters=own,
                 )
+                own = 0  # counted once
 
 
 def _compare_parts(
@@ -278,7 +279,7 @@ NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 def _fold(changes: Sequence[Change]) -> Iterator[Change]:
-    """Yield changes; one for those that differ in one number of their names alone."""
+    """Yield changes; one for those that differ in numbers of their names alone."""
     keys = {one: (one.kind, one.class_name, one.text) for one in changes}
     for same in group_names((one.name, one, keys[one]) for one in changes):
         first = same[0]
@@ -295,16 +296,21 @@ def _fold(changes: Sequence[Change]) -> Iterator[Change]:
         )
 
 
-def group_names(items: Iterable[tuple[str, T, object]]) -> Iterable[list[T]]:
-    """Return items in groups whose names differ in numbers alone.
+def group_names(items: Iterable[tuple[str, T, object]]) -> Iterator[list[T]]:
+    """Yield items in groups whose names differ in numbers alone.
 
     Args:
         items: The name of each, the item, and what must be equal in a group.
     """
-    groups: dict[object, list[T]] = {}
+    groups: dict[object, dict[str, T]] = {}
     for name, item, key in items:
-        groups.setdefault((NUMBER.sub("#", name), key), []).append(item)
-    return groups.values()
+        groups.setdefault((NUMBER.sub("#", name), key), {})[name] = item
+    for group in groups.values():
+        numbers = zip(*map(NUMBER.findall, group), strict=True)
+        # ``0.0`` and ``1.1`` are not ``0-1.0-1``, which names four.
+        is_whole = prod(map(len, map(set, numbers))) == len(group)
+        alike = [*group.values()]
+        yield from [alike] if is_whole else ([one] for one in alike)
 
 
 def fold_texts(text_by_name: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -146,7 +146,7 @@ def read_check(check: bool | str) -> tuple[bool, str]:  # noqa: FBT001  what use
 
 
 MAX_POSITIONS: Final = 10_000
-"""Of one slider."""
+"""The most values that one slider may have."""
 
 SLIDERS: Final = "write NAME=FIRST..LAST, NAME=FIRST..LAST:STEP or NAME=[64,96,128]"
 
@@ -173,8 +173,9 @@ def read_slider(text: str) -> Slider:
     name, _, written = (part.strip() for part in text.partition("="))
     first, dots, rest = written.partition("..")
     last, _, step = rest.partition(":")
-    if dots and all(one.strip().isdecimal() for one in (first, last, step or "1")):
-        return make_slider(name, range(int(first), int(last) + 1, int(step or 1) or 1))
+    is_range = all(one.strip().isdecimal() for one in (first, last, step or "1"))
+    if dots and is_range and int(step or 1):
+        return make_slider(name, range(int(first), int(last) + 1, int(step or 1)))
     values = None
     with suppress(ValueError, SyntaxError):
         values = ast.literal_eval(written)

@@ -130,15 +130,24 @@ def list_combinations(vary: Mapping[str, Sequence[int]]) -> list[dict[str, int]]
     Raises:
         TrialError: A value is no positive integer, or there are too many combinations.
     """
-    if not vary:
-        raise TrialError("a sweep needs a name and its values, as in batch=[1, 2, 4]")
-    for name, values in vary.items():
-        if not all(as_size(value) for value in values):
-            raise TrialError(f"{name}={values!r}: a sweep needs positive integers")
+    check_values(vary)
     n = prod(map(len, vary.values()))
     if n > MAX_ROWS:
         raise TrialError(f"{n:,} combinations are too many: at most {MAX_ROWS:,}")
     return [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
+
+
+def check_values(vary: Mapping[str, Sequence[int]]) -> None:
+    """Check the values of names.
+
+    Raises:
+        TrialError: There are none, or a value is no positive integer.
+    """
+    if not vary:
+        raise TrialError("a sweep needs a name and its values, as in batch=[1, 2, 4]")
+    for name, values in vary.items():
+        if not len(values) or not all(as_size(value) for value in values):
+            raise TrialError(f"{name}={values!r}: a sweep needs positive integers")
 
 
 def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
@@ -182,10 +191,13 @@ class Runner:
         for name in names:
             read_size(self._runs, name)
         self._question = partial(_measure_again, device, links, metrics)
+        self._is_stopped = False
 
     def measure(self, sizes: Sequence[Sizes], choices: tuple[str, ...]) -> list[Row]:
-        """Return a row for each combination of sizes; after an interrupt fewer."""
+        """Return a row for each combination of sizes; none after an interrupt."""
         rows: list[Row] = []
+        if self._is_stopped:
+            return rows
         started = monotonic()
         try:
             for at in range(0, len(sizes), AT_A_TIME):
@@ -203,8 +215,7 @@ class Runner:
                     left = (monotonic() - started) * (len(sizes) / len(rows) - 1)
                     show_line(f"{len(rows):,} of {len(sizes):,}, {left:.0f} s left")
         except KeyboardInterrupt:  # what was recorded is kept
-            stopped = TrialError("interrupted")
-            rows += [(one, choices, stopped) for one in sizes[len(rows) :]]
+            self._is_stopped = True
         finally:
             show_line("")
         return rows
@@ -247,14 +258,18 @@ def sweep_trace(
     if not until:
         combinations = list_combinations(vary)
         runner = Runner(trace, [*vary], sized, links, names)
-        rows = [
-            row for one in choices for row in runner.measure(combinations, tuple(one))
-        ]
+        rows, stopped = list[Row](), TrialError("interrupted")
+        for chosen in choices:
+            measured = runner.measure(combinations, tuple(chosen))
+            rows += measured
+            left = combinations[len(measured) :]
+            rows += [(sizes, tuple(chosen), stopped) for sizes in left]
         return make_table(rows, sized, names)
     limit, *more = parse_budget(until)
     if more:
         raise TrialError(f"until={until!r}: a sweep has one limit")
     check_metrics([limit.quantity])
+    check_values(vary)
     runner = Runner(trace, [*vary], sized, links, (*names, limit.quantity))
     rows, marks = [], []
     *others, last = vary
@@ -287,10 +302,10 @@ def find_frontier(
     sizes: Sequence[Sizes],
     is_inside: Callable[[Row], bool],
 ) -> list[Row]:
-    """Return rows up to the last size that keeps to a limit, and the next one.
+    """Find the last size that keeps to a limit; return the recorded rows, by size.
 
-    Sizes are in order, and need more and more; few of them are recorded. One with which
-    the block fails is left out, and its neighbour taken.
+    The sizes are in order, and need more and more. The search halves what is left; it
+    takes a neighbour of a size with which the block fails.
     """
     known: dict[int, Row] = {}
     low, high = -1, len(sizes)  # the last one inside, and the first one outside
@@ -300,7 +315,10 @@ def find_frontier(
         at = next((one for one in order if one not in known), None)
         if at is None:
             break
-        (known[at],) = measure([sizes[at]])
+        found = measure([sizes[at]])
+        if not found:  # interrupted
+            break
+        known[at] = found[0]
         if isinstance(known[at][2], Exception):
             continue
         if is_inside(known[at]):
@@ -318,21 +336,20 @@ def scale_trace(
     metric: str,
     given: Mapping[str, Sequence[int]],
     device: str,
-    links: str = USUAL_LINKS,
 ) -> "pd.DataFrame":
     """Return, for each target, the value of a name that brings a metric nearest to it.
 
     See :meth:`Trace.scale`.
     """
-    sized, metrics = find_sized_device(device), check_metrics(METRICS)
+    sized = find_sized_device(device)
     check_metrics([metric])
     for other, listed in given.items():
         if len(listed) != len(targets):
             raise TrialError(
                 f"{other} has {len(listed)} values for {len(targets)} targets"
             )
-    list_combinations({name: values, **given})
-    runner = Runner(trace, [name, *given], sized, links, metrics)
+    check_values({name: values, **given})
+    runner = Runner(trace, [name, *given], sized, USUAL_LINKS, METRICS)
     nearest = []
     for at, target in enumerate(targets):
         fixed = {other: listed[at] for other, listed in given.items()}
@@ -344,10 +361,10 @@ def scale_trace(
         )
         ran = [row for row in rows if not isinstance(row[2], Exception)]
         if not ran:
-            nearest.append(rows[-1])
+            nearest += rows[-1:]
             continue
         nearest.append(min(ran, key=lambda row: abs(row[2][metric] - target)))  # type: ignore[index]  # they ran
-    return make_table(nearest, sized, metrics, target=[*targets])
+    return make_table(nearest, sized, METRICS, target=[*targets][: len(nearest)])
 
 
 # Scripts of a world

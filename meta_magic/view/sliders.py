@@ -137,6 +137,7 @@ class Designs:
         runs, end = Recordings(trace).find_trace(*sizes), monotonic() + SEARCH
         wanted = sizes[name]
         near = sorted({*values} - {wanted}, key=lambda one: (abs(one - wanted), one))
+        RARE_COLLECTION.wait()
         tried = 0
         for at in range(0, len(near), AT_ONCE):
             if monotonic() > end:

@@ -14,7 +14,7 @@ import { find_set_cell } from "./why/new_cell.js";
  *   marks?: Record<string, string>, error?: string, is_rule?: boolean}} Answer
  */
 
-const ASK_AGAIN = 20_000; // milliseconds after which a question that has no answer is asked again
+const GIVE_UP = 40_000; // milliseconds after which the report says that there is no answer
 const MOST_ANSWERS = 40; // answers
 
 const key_of_sizes = (/** @type {Sizes} */ sizes) => JSON.stringify(sizes);
@@ -111,7 +111,7 @@ class Sliders {
     if (this.asked) return; // follow() comes again after its answer
     const { key, sizes, pinned } = this;
     const now = this.asked = Date.now();
-    const give_up = setTimeout(() => this.end(now, key, { error: NOT_YET }), ASK_AGAIN);
+    const give_up = setTimeout(() => this.end(now, key, { error: NOT_YET }), GIVE_UP);
     const late = setTimeout(() => { if (this.asked === now) this.status.textContent = NOT_YET; }, SILENCE);
     try {
       const answer = await this.ask({ sizes, pinned });
@@ -130,7 +130,7 @@ class Sliders {
       this.known.set(key, answer);
       if (this.known.size > MOST_ANSWERS) this.known.delete(this.known.keys().next().value);
     }
-    if (this.asked !== at) return;
+    if (this.asked && this.asked !== at) return; // another question was asked meanwhile
     this.asked = 0;
     if (key === this.key) this.paint(answer);
     else this.follow();

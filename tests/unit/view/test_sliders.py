@@ -99,6 +99,7 @@ def test_values_are_written_as_a_range_or_a_list(text, values):
     [
         ("d", "-p d: write NAME=FIRST..LAST"),
         ("d=3..x", "-p d=3..x: write"),
+        ("d=1..5:0", "-p d=1..5:0: write"),
         ("d=0..4", "a slider has positive integers"),
         ("d=[1.5]", "d=.1.5.: a slider has positive integers"),
         ("d=9..3", "a slider has positive integers"),
