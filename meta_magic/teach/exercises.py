@@ -11,7 +11,7 @@ import ast
 import inspect
 import linecache
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import permutations
@@ -187,7 +187,7 @@ def grade_answer(made: Exercise, answer: str) -> Grade:
         line = getattr(error, "lineno", 1)
         return Grade(0.0, f"line {line} of the answer is no Python: {error}")
     if not can_fork():
-        raise ExerciseError("grading needs a system that can fork, as Linux or macOS")
+        return Grade(0.0, "grading needs a system that can fork, as Linux or macOS")
     ask = partial(judge, made, answer)
     (found,) = ask_children([ask], SECONDS, SECONDS)
     if found is NO_ANSWER:
@@ -196,30 +196,54 @@ def grade_answer(made: Exercise, answer: str) -> Grade:
     return Grade(*found)
 
 
-def judge(made: Exercise, answer: str) -> tuple[float, str, bool]:
-    """Return points, text and whether the answer ended; runs in the child."""
+Judged: TypeAlias = tuple[float, str, bool]
+"""The fields of a grade."""
+
+
+def judge(made: Exercise, answer: str) -> Judged:
+    """Return the grade of an answer at all sizes; runs in the child."""
     refused = enter_sandbox()
     for sizes in ({}, *made.sizes):
-        at = ", ".join(f"{name}={size}" for name, size in sizes.items())
-        at = at and f" with {at}, and is right at the given sizes"
-        wanted = run(made, made.solution, sizes)
-        for name in made.wants:
-            if name not in wanted:
-                return 0.0, f"the solution makes no {name}", True
-        try:
-            found = run(made, answer, sizes)
-        except Exception as error:  # noqa: BLE001  the learner's
-            cause = explain_error(made, answer, sizes, error)
-            return 0.5 * bool(sizes), f"it fails{at}. {cause}", True
-        except BaseException as error:  # noqa: BLE001  a refusal, or an exit
-            what = refused[0] if refused else f"raises {type(error).__name__}"
-            return 0.0, f"it {what}, which an answer may not do", False
-        for name in made.wants:
-            for points, text in find_faults(made, name, found, wanted):
-                notes = list_notes(made, answer, sizes) if points < MOSTLY else []
-                said = " ".join([f"{text}{at}.", *notes])
-                return max(points, 0.5 * bool(sizes)), said, True
+        found = judge_at(made, answer, sizes, refused)
+        if found is not None:
+            return found
     return 1.0, "right", True
+
+
+def judge_at(
+    made: Exercise, answer: str, sizes: Sizes, refused: Sequence[str]
+) -> Judged | None:
+    """Return the grade of an answer that is wrong at some sizes; None if it is right.
+
+    Args:
+        refused: What the sandbox refuses.
+    """
+    at = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    at = at and f" with {at}, and is right at the given sizes"
+    try:
+        wanted = run(made, made.solution, sizes)
+    except Exception as error:  # noqa: BLE001  the teacher's
+        return 0.0, f"the solution fails{at}: {type(error).__name__}: {error}", True
+    for name in made.wants:
+        if name not in wanted:
+            return 0.0, f"the solution makes no {name}", True
+    what = ""
+    try:
+        found = run(made, answer, sizes)
+    except Exception as error:  # noqa: BLE001  the learner's
+        cause = explain_error(made, answer, sizes, error)
+        return 0.5 * bool(sizes), f"it fails{at}. {cause}", True
+    except BaseException as error:  # noqa: BLE001  a refusal, or an exit
+        what = f"raises {type(error).__name__}"
+    if refused or what:  # also a refusal that the answer caught
+        what = refused[0] if refused else what
+        return 0.0, f"it {what}, which an answer may not do", False
+    for name in made.wants:
+        for points, text in find_faults(made, name, found, wanted):
+            notes = list_notes(made, answer, sizes) if points < MOSTLY else []
+            said = " ".join([f"{text}{at}.", *notes])
+            return max(points, 0.5 * bool(sizes)), said, True
+    return None
 
 
 MOSTLY: Final = 0.75
@@ -244,14 +268,39 @@ def find_faults(
     The first fault is the one that is said: later ones follow from it.
     """
     given, mine, right = found["__given__"], found.get(name), wanted[name]
-    if name not in found or mine is given.get(name, ...):
-        yield 0.0, f"there is no {name}: give your result this name"
-    if not isinstance(right, Tensor):
-        if type(mine) is not type(right) or mine != right:
-            yield 0.0, f"{name} is {mine!r}, and {right!r} is wanted"
-        return
-    if not isinstance(mine, Tensor):
+    if name not in found:
+        yield 0.0, f"there is no {name}: {GIVE}"
+    elif isinstance(right, Tensor) and isinstance(mine, Tensor):
+        is_given = mine is given.get(name, ...)
+        for points, text in compare_tensors(made, name, mine, right, given.values()):
+            # What was given is right only if the answer changed it in place.
+            yield (0.0, f"there is no {name}: {GIVE}") if is_given else (points, text)
+    elif isinstance(right, Tensor):
         yield 0.0, f"{name} is {type(mine).__name__}, and no tensor"
+    elif type(mine) is not type(right):
+        yield 0.0, f"{name} is {mine!r}, and {right!r} is wanted"
+    elif isinstance(right, tuple | list):
+        parts: Any = mine
+        if len(parts) != len(right):
+            yield 0.0, f"{name} has {len(parts)} parts, and {len(right)} are wanted"
+        for at, pair in enumerate(zip(parts, right, strict=False)):
+            part = f"{name}[{at}]"
+            own, other = ({part: one, "__given__": given} for one in pair)
+            yield from find_faults(made, part, own, other)
+    elif mine != right:
+        yield 0.0, f"{name} is {mine!r}, and {right!r} is wanted"
+
+
+GIVE: Final = "give your result this name"
+
+
+def compare_tensors(
+    made: Exercise, name: str, mine: Tensor, right: Tensor, given: Iterable[Tensor]
+) -> Iterator[tuple[float, str]]:
+    """Yield what is wrong with a tensor; see :func:`find_faults`."""
+    if (mine.device, mine.layout) != (right.device, right.layout):
+        kinds = [f"{x.layout} on {x.device}" for x in (mine, right)]
+        yield 0.0, f"{name} is {kinds[0]}, and {kinds[1]} is wanted"
         return
     if mine.shape != right.shape:
         kind = describe_shape(tuple(mine.shape), tuple(right.shape))
@@ -264,8 +313,8 @@ def find_faults(
     if mine.dtype != right.dtype:
         yield 0.75, f"{name} is {mine.dtype}, and {right.dtype} is wanted"
     if mine.requires_grad and not right.requires_grad:
-        yield 0.75, f"{name} has a gradient, which keeps its whole graph in memory"
-    is_view = any(shares(mine, tensor) for tensor in given.values())
+        yield 0.75, f"{name} requires a gradient, so its whole graph stays in memory"
+    is_view = any(shares(mine, tensor) for tensor in given)
     if made.view is not None and is_view != made.view:
         words = "a copy, and a view" if made.view else "a view, and a copy"
         yield 0.75, f"{name} has the right numbers, but it is {words} is wanted"
@@ -293,7 +342,8 @@ def describe_shape(mine: tuple[int, ...], right: tuple[int, ...]) -> str:
 
 def describe_values(mine: Tensor, right: Tensor) -> str:
     """Return how numbers of the right shape are wrong; "" if they are right."""
-    wide = torch.complex128 if mine.is_complex() else torch.float64
+    is_complex = mine.is_complex() or right.is_complex()
+    wide = torch.complex128 if is_complex else torch.float64
     a, b = mine.to(wide), right.to(wide)
     is_near = partial(torch.allclose, rtol=1e-4, atol=1e-5, equal_nan=True)
     if is_near(a, b):

@@ -173,13 +173,15 @@ class Reader:
         made = {tensor.tensor_id for op in ops for tensor in op.outputs}
         inputs = {t.tensor_id: t for op in ops for t in op.inputs}
         outside = [t for i, t in inputs.items() if i not in made or len(ops) == 1]
+        function = (ops[0].function or ops[0].op.split(".")[1]).rpartition(".")[2]
+        if function == "linear" and ops[0].op == "aten.t.default":
+            outside = [*outside[-1:], *outside[:-1]]  # the weight is read first
         module, at = None, ops[0].module_call
         while at is not None:
             call = self.trace.module_calls[at]
             if call.position == ops[0].position:
                 module = call
             at = call.parent
-        function = (ops[0].function or ops[0].op.split(".")[1]).rpartition(".")[2]
         is_part = module is not None and module.index in self.parents
         return Group(function.strip("_"), ops, node, module, outside, is_part)
 
@@ -188,7 +190,12 @@ class Reader:
         given = group.inputs
         if group.module is not None:
             given = [tensor for _, tensor in group.module.inputs]
-        for node, tensor in zip(self.list_operands(group), given, strict=False):
+        operands = self.list_operands(group)
+        if group.function == "embedding" and group.module is None:
+            operands.reverse()  # its operator takes the table first
+        if len(operands) != len(given):
+            return  # a number is among them, or one tensor is there twice
+        for node, tensor in zip(operands, given, strict=True):
             is_new = tensor.tensor_id not in self.scope.names
             if isinstance(node, ast.Name) and is_new and self.line is not None:
                 self.bind(node.id, tensor)

@@ -288,6 +288,8 @@ def index(call: Call) -> Picture | None:
     rank = max(len(shape) for shape in call.shapes[1:])
     is_run = dims == [*range(dims[0], dims[-1] + 1)]
     first = dims[0] if is_run else 0
+    if len(call.out) != len(call.shapes[0]) - len(dims) + rank:
+        return None  # a mask: which elements are taken depends on its values
     others = [d for d in range(len(call.out)) if not first <= d < first + rank]
     rest = iter(others)
     reach: list[Reach] = [

@@ -172,7 +172,7 @@ ANSWERS = {
     "running": (
         "with torch.no_grad():\n    total = torch.stack(losses).sum()",
         [
-            ("total = sum(losses)", "keeps its whole graph"),
+            ("total = sum(losses)", "its whole graph"),
             ("total = losses[-1].detach()", "other numbers"),
             ("total = torch.stack(losses).mean().detach()", "other numbers"),
         ],

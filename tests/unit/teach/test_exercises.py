@@ -5,7 +5,7 @@ import torch
 
 from meta_magic.errors import ExerciseError
 from meta_magic.teach import exercises
-from meta_magic.teach.exercises import exercise, grade, grade_answer
+from meta_magic.teach.exercises import Exercise, exercise, grade, grade_answer
 
 GIVEN = "N, M = 3, 4\na, b = torch.arange(N), torch.arange(M)"
 
@@ -111,3 +111,47 @@ def test_the_solution_is_run_for_real_and_the_values_count():
     assert grade("sorted", "y = x") < 1
     assert grade("sorted", "y = x[torch.tensor([1, 2, 0])]") == 1
     assert torch.is_grad_enabled()
+
+
+def define(solution, given="x = torch.arange(6.)", wants=("x",)):
+    return Exercise("one", given, solution, wants)
+
+
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [
+        ("x += 1", "x += 1"),
+        ("x += 1", "x = x + 1"),
+        ("x = x + 1", "x.add_(1)"),
+        ("x = x.split(2)", "x = x[:2], x[2:4], x[4:]"),
+    ],
+)
+def test_an_answer_in_place_and_one_of_several_tensors_are_right(solution, answer):
+    assert grade_answer(define(solution), answer).points == 1
+
+
+@pytest.mark.parametrize(
+    ("solution", "answer", "said"),
+    [
+        ("x = x + 1", "pass", "there is no x"),
+        ("x = x.split(2)", "x = x.split(3)", "x has 2 parts, and 3 are wanted"),
+        ("x = x.split(2)", "x = x[:2], x[2:4], x[:2]", "x[2] has the right shape"),
+        ("x = x * (1 + 1j)", "x = x.clone()", "other numbers"),
+        ("x = x + 1", "x = x.to('meta')", "torch.strided on meta"),
+        ("x = x.nope()", "x = x", "the solution fails: AttributeError"),
+    ],
+)
+def test_what_is_wrong_with_an_answer_is_said(solution, answer, said):
+    found = grade_answer(define(solution), answer)
+    assert found.points <= 0.25
+    assert said in found.text
+
+
+def test_a_refusal_that_an_answer_catches_is_said(tmp_path):
+    path = str(tmp_path / "out")
+    answer = (
+        f"try:\n    open({path!r}, 'w')\nexcept BaseException:\n    pass\nx = x + 1"
+    )
+    found = grade_answer(define("x = x + 1"), answer)
+    assert (found.points, found.has_ended) == (0, False)
+    assert "which an answer may not do" in found.text

@@ -179,3 +179,18 @@ def test_the_payload_has_plain_values(steps):
     (step,) = write_lesson(trace.teach())["steps"]
     assert step["question"]["answer"] == "a copy"
     assert step["call"]["picture"]["kind"] == "order"
+
+
+def test_operands_of_a_layer_and_of_a_call_are_in_the_order_of_the_code():
+    with record() as trace:
+        table, ids = torch.ones(7, 3), torch.zeros(5, dtype=torch.long)
+        layer = nn.Linear(4, 2)
+        x = torch.ones(5, 4)
+        y = layer(x)
+        z = nn.functional.linear(x, torch.ones(3, 4), torch.ones(3))
+        w = nn.functional.embedding(ids, table)
+    shown = str(trace.teach())
+    assert "y = layer(x)\n  x (5, 4)\n" in shown
+    assert "table (7, 3)" in shown
+    assert "ids (5,)" in shown
+    assert y.shape[0] == z.shape[0] == w.shape[0]
