@@ -23,13 +23,14 @@ import json
 import re
 import sys
 import zlib
-from ast import Name, parse, walk
+from ast import Name, Store, parse, walk
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from meta_magic.errors import ExerciseError
-from meta_magic.teach.exercises import Exercise, grade_answer
+from meta_magic.teach.exercises import Exercise, Grade, grade_answer
+from meta_magic.trials.blocks import ASSIGNMENTS
 
 SOLUTION: Final = re.compile(
     r"^### BEGIN SOLUTION\n(.*?)^### END SOLUTION[^\n]*\n?", re.MULTILINE | re.DOTALL
@@ -56,15 +57,9 @@ def read_cell(name: str, cell: str) -> Exercise:
         solution = zlib.decompress(base64.b64decode(said["solution"][0])).decode()
     if not solution.strip():
         raise ExerciseError(f"the exercise {name!r} has no solution between its marks")
-    targets = (
-        target
-        for statement in parse(solution).body
-        for target in getattr(
-            statement, "targets", [getattr(statement, "target", None)]
-        )
-        if target is not None
-    )
-    written = [n.id for t in targets for n in walk(t) if isinstance(n, Name)]
+    statements = [one for one in parse(solution).body if isinstance(one, ASSIGNMENTS)]
+    names = (n for one in statements for n in walk(one) if isinstance(n, Name))
+    written = [name.id for name in names if isinstance(name.ctx, Store)]
     wants = [w for text in said.get("wants", ()) for w in re.split(r"[ ,]+", text)]
     sizes = [
         {key: int(value) for key, value in re.findall(r"(\w+) *= *(\d+)", text)}
@@ -175,8 +170,9 @@ def grade_folder(folder: Path, source: Path) -> int:
             if found:
                 answers[found[1]] = cell[found.end() :]
         for name, one in made.items():
-            grade = grade_answer(one, answers.get(name, ""))
-            text = grade.text if name in answers else "no answer"
-            points = grade.points if name in answers else 0.0
-            table.writerow([path.relative_to(folder), name, points, text])
+            grade = Grade(0.0, "no answer")
+            if name in answers:
+                grade = grade_answer(one, answers[name])
+            row = [path.relative_to(folder), name, grade.points, grade.text]
+            table.writerow(row)
     return 0

@@ -260,8 +260,9 @@ class Moves:
             n_before = len(self.runs)
             one_more = {name: self.values[name] + 1 for name in names}
             mixed = {name: moving[name][i % 2 - 1] for i, name in enumerate(names)}
-            self.record([{n: 3 * self.values[n] for n in names}, one_more, mixed])
-            if one_more not in [run.sizes for run in self.runs]:
+            threefold = {name: 3 * self.values[name] for name in names}
+            _, has_run, _ = self.record([threefold, one_more, mixed])
+            if not has_run:
                 self.record([{name: value} for name, value in one_more.items()])
             if len(self.runs) == n_before:  # names that depend on each other
                 pairs = islice(combinations(names, 2), MAX_AUTO)
@@ -418,7 +419,8 @@ def evaluate(formula: str, values: Sizes) -> int | None:
 
 def _in_brackets(formula: str) -> str:
     is_sum = any(sign in formula for sign in " +-/")
-    return f"({formula})" if is_sum and not formula.startswith("ceil(") else formula
+    is_call = formula.startswith("ceil(") and formula.endswith(")")
+    return f"({formula})" if is_sum and not is_call else formula
 
 
 def _multiply(points: Points, by_size: Mapping[int, Sequence[str]]) -> Iterator[str]:
