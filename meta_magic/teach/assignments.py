@@ -23,7 +23,7 @@ import json
 import re
 import sys
 import zlib
-from ast import Name, Store, parse, walk
+from ast import Assign, Name, Store, parse, walk
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -57,8 +57,13 @@ def read_cell(name: str, cell: str) -> Exercise:
         solution = zlib.decompress(base64.b64decode(said["solution"][0])).decode()
     if not solution.strip():
         raise ExerciseError(f"the exercise {name!r} has no solution between its marks")
-    statements = [one for one in parse(solution).body if isinstance(one, ASSIGNMENTS)]
-    names = (n for one in statements for n in walk(one) if isinstance(n, Name))
+    assigned = [one for one in parse(solution).body if isinstance(one, ASSIGNMENTS)]
+    targets = [
+        t
+        for a in assigned
+        for t in (a.targets if isinstance(a, Assign) else [a.target])
+    ]
+    names = (n for target in targets for n in walk(target) if isinstance(n, Name))
     written = [name.id for name in names if isinstance(name.ctx, Store)]
     wants = [w for text in said.get("wants", ()) for w in re.split(r"[ ,]+", text)]
     sizes = [
