@@ -73,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command is not None:
             return command(options, make_request(options, argv))
         return check(options, argv)
+    except BrokenPipeError:  # who reads the output, as `head`, has enough
+        return UNCHECKED
     except (BudgetError, CheckError, ExerciseError, OSError) as error:
         print(f"meta-magic {options.command}: {error}", file=sys.stderr)  # noqa: T201  a command
         return UNCHECKED

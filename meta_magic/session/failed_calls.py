@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from linecache import getline
+from traceback import walk_tb
 from types import FrameType, TracebackType
 from typing import Any, Final
 
@@ -60,11 +62,18 @@ SIZES: Final = ("shape", "size")
 
 
 def describe_error(error: BaseException) -> str:
-    """Return type and text of an error, whose ``__str__`` may itself raise."""
+    """Return type and text of an error, whose ``__str__`` may itself raise.
+
+    An assertion without a text has its line of code: ``assert width % heads == 0``.
+    """
     try:
-        return f"{type(error).__name__}: {error}"
+        text = str(error)
     except Exception:  # noqa: BLE001  the user's own
-        return f"{type(error).__name__}: (its text raises)"
+        text = "(its text raises)"
+    if not text and isinstance(error, AssertionError):
+        for frame, line in walk_tb(error.__traceback__):  # the last one raised
+            text = getline(frame.f_code.co_filename, line).strip()
+    return f"{type(error).__name__}: {text}"
 
 
 def find_failed_call(

@@ -132,3 +132,12 @@ def test_numbers_are_written_into_a_cell(shell):
     assert [one["value"] for one in offer_sliders(trace)] == [3, 2]
     written = write_numbers(trace, {"width": 8, "depth": 7})
     assert written.splitlines()[2] == "width, depth = 8, 7  # both"
+
+
+def test_an_assertion_without_a_text_shows_its_line():
+    with record(params={"heads": [2, 3]}) as trace:
+        heads = 2
+        assert 8 % heads == 0  # the test's own
+        torch.ones(8)
+    answer = Designs().answer(trace, {"sizes": {"heads": 3}, "pinned": {"heads": 2}})
+    assert "AssertionError: assert 8 % heads == 0" in answer["error"]
