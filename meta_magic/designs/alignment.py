@@ -1,7 +1,7 @@
 """Which module of one design is which of another.
 
-Names alone do not say it: a layer that is put into a ``Sequential`` renumbers all after
-it, and a renamed block keeps its content. The children of two matched modules are
+Names alone do not identify a module: a layer that is put into a ``Sequential``
+renumbers all after it, and a renamed block keeps its content. The children of two matched modules are
 aligned in order, as texts are, at the least cost; what is then left on both sides with
 the same content has moved. Read :func:`align` first.
 """
@@ -164,7 +164,7 @@ def _join_moved(pairs: Sequence[Pair]) -> list[Pair]:
     """
     removed = [old for old, new in pairs if old is not None and new is None]
     added = [new for old, new in pairs if old is None and new is not None]
-    moved = [(old, new) for old, new in _find_equal(removed, added)]
+    moved = [*_find_equal(removed, added)]
     known = {id(one) for pair in moved for one in pair}
     rest = [one for one in added if id(one) not in known]
     wholes = [one for one in removed if id(one) not in known]

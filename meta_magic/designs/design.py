@@ -80,19 +80,12 @@ class Design:
             buffers), ``flops``, ``peak_nbytes`` (most bytes at once, of the device that
             needs most), ``seconds`` (a roofline's, on ``device``), and ``ops``.
         device: The device of ``seconds``, by its name in ``devices.toml``.
-        error: The error that ended it; None if it ran.
     """
 
     roots: tuple[Part, ...]
     numbers: Mapping[str, object]
     totals: Mapping[str, float]
     device: str
-    error: str | None
-
-    def walk(self) -> Iterator[Part]:
-        """Yield all parts, parents first."""
-        for root in self.roots:
-            yield from root.walk()
 
 
 DEVICE: Final = "h100-sxm"
@@ -125,7 +118,6 @@ def read_design(
             "ops": trace.program.n_calls,
         },
         device=device,
-        error=trace.error,
     )
 
 

@@ -1,4 +1,4 @@
-"""Edits with which a note on a program that runs and is wrong is gone.
+"""Repairs for notes: edits after which a block runs and the note is gone.
 
 ``(pred - y).abs()`` of a column and a row becomes ``(pred.squeeze(-1) - y).abs()``.
 Each kind of note has a function that yields edits of its lines. One is shown only if
@@ -223,7 +223,11 @@ EDITS: Final[Mapping[str, Sequence[Edits]]] = MappingProxyType(
 
 
 def check_notes(trace: Trace, notes: Sequence[Note]) -> tuple[Note, ...]:
-    """Return notes with repairs, and sizes at which a block fails that is checked."""
+    """Return the notes of a trace with their repairs.
+
+    A block that is checked also gets notes on sizes that fail and on annotations; one
+    with a named batch, notes on calls that mix samples.
+    """
     found = [*repair_notes(trace, notes)]
     if trace.is_checked:
         found += (*try_near_sizes(trace), *check_annotations(trace))

@@ -101,8 +101,8 @@ def exercise(
         wants: The names of the results.
         sizes: Other values of numbers that ``given`` assigns, at which an answer has
             to be right, too.
-        view: Whether the results have to be views of what is given, or may not be;
-            None for either.
+        view: True if each result must be a view of a given tensor, False if none may
+            be one; None if both are right.
         hints: Sentences that are shown one after each wrong answer.
 
     Raises:

@@ -360,7 +360,7 @@ SHAPE_WHYS: Final[Mapping[str, Mapping[str, str]]] = {
         "size": "In each column the larger size stays; the other one is 1 or missing.",
     },
     "product": {
-        "rank": "What is summed goes; each other dimension stays, a shared one once.",
+        "rank": "Summed dimensions disappear; all others stay, and a shared one stays once.",
         "order": "Rows come from the left operand, columns from the right one.",
         "size": "The summed size is not in the result; all others are.",
     },
@@ -387,7 +387,7 @@ SHAPE_WHYS: Final[Mapping[str, Mapping[str, str]]] = {
     "memory": {
         "rank": "Each None adds a dimension, each number takes one away.",
         "order": "The other dimensions keep their order.",
-        "size": "A view has as many elements as its sizes multiply to.",
+        "size": "The sizes of a view multiply to its number of elements.",
     },
 }
 """What is said after a wrong shape, by the kind of picture and of mistake."""
@@ -400,7 +400,7 @@ def ask_view(line: Line, drawing: Drawing) -> Question | None:
     target, function = line.target or "the result", drawing.group.function
     is_copy = given.storage_id != made.storage_id
     if function in COPIES and is_copy:
-        why = f"No strides read {name} row by row in its memory, so {function} copies."
+        why = f"No strides give this shape on the memory of {name}: {function} copies."
         return Question(
             "choice",
             f"Is {target} a view of {name}, or a copy?",
@@ -423,7 +423,9 @@ def ask_view(line: Line, drawing: Drawing) -> Question | None:
         right = f"{describe_address(index, made)} in memory, where {right}"
     whys = {"other": right}
     if number != as_rows:
-        whys[str(as_rows)] = "That is the order row by row; the strides are others."
+        whys[str(as_rows)] = (
+            "That counts row by row; the strides of this view give another order."
+        )
     elif crossed != number:
         whys[str(crossed)] = "That is a transpose; a view keeps the order row by row."
     text = f"Let {name} count 0, 1, 2, … row by row. Which number is {target}[{at}]?"

@@ -32,7 +32,7 @@ class Group(NamedTuple):
         node: The expression that called it, if it is known.
         module: The outermost call of a module that made it at this expression.
         inputs: The tensors from outside of the group, in order of use.
-        is_part: Whether it is one of many steps of a module that calls others.
+        is_part: Whether the module calls other modules; such a call is not drawn.
     """
 
     function: str

@@ -1,7 +1,7 @@
-"""Questions to a trace that record its block again: the first half of its methods.
+"""Methods of a trace that record its block again; ``Trace`` inherits them.
 
 Each is answered by a floor above, which is imported when it is asked: a recording that
-only looks at shapes pays for none of it. ``Trace`` inherits :class:`Questions`.
+only looks at shapes pays for none of it.
 """
 
 from functools import cached_property

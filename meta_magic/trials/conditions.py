@@ -182,15 +182,15 @@ def _find_one(
 
 
 TRIED_SECONDS: Final = 0.5
-"""How long the sizes are tried that nobody asked for."""
+"""Seconds for the sizes that ``--check`` tries by itself."""
 
 
 def try_near_sizes(trace: Trace) -> tuple[Note, ...]:
-    """Note where a block fails with one of its sizes 1, or larger by one.
+    """Note each size with which a block fails when it is 1, or one larger.
 
-    So an odd side, the last batch of a loader, and one step more than a table of
-    positions are seen. A size that parameters have, too, belongs to the architecture:
-    it is not noted.
+    This finds odd sides of images, the last batch of a loader, and a sequence one step
+    longer than its table of positions. A size that is also in the shape of a parameter
+    belongs to the architecture, and is not noted.
     """
     if trace.error is not None:
         return ()
@@ -225,7 +225,7 @@ def try_near_sizes(trace: Trace) -> tuple[Note, ...]:
 
 
 class Compared(NamedTuple):
-    """What is compared with the block where a size is tried that nobody asked for.
+    """What is compared between a block and its recording at another size.
 
     Attributes:
         outcome: How the block ended.

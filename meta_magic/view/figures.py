@@ -12,15 +12,13 @@ import shutil
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from meta_magic.view.payload import pack
 from meta_magic.view.scripts import read_script, read_styles
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
-
-Style: TypeAlias = Literal["paper", "report"]
 
 STYLES: Final = ("paper", "report")
 
@@ -31,7 +29,7 @@ BROWSERS: Final = (
 """Looked for in this order, after the one that ``META_MAGIC_BROWSER`` names."""
 
 SECONDS: Final = 120
-"""That a browser may take."""
+"""Seconds that a browser may take."""
 
 FIGURE: Final = re.compile(r"<pre hidden=\"\">([\w+/=]+)</pre>")
 
@@ -49,18 +47,18 @@ def write_figure(
     if style not in STYLES:
         raise ValueError(f"no style {style!r}; there are {', '.join(STYLES)}")
     browser = find_browser()
-    svg, pdf = path.with_suffix(".svg"), path.with_suffix(".pdf")
+    svg, pdf = (path.with_name(f"{path.name}.{kind}") for kind in ("svg", "pdf"))
     with TemporaryDirectory(prefix="meta_magic-") as folder:
         page = Path(folder) / "figure.html"
         page.write_text(render_figure(trace, depth, style), "utf-8")
         shown = run_browser(browser, page, "--dump-dom")
         found = FIGURE.search(shown)
-        if found is None:
+        printed = Path(folder) / "figure.pdf"
+        run_browser(browser, page, f"--print-to-pdf={printed}")
+        if found is None or not printed.is_file():
             raise RuntimeError(
                 f"{browser} drew no figure; save one from the menu of the report's Flow"
             )
-        printed = Path(folder) / "figure.pdf"
-        run_browser(browser, page, f"--print-to-pdf={printed}")
         svg.write_bytes(base64.b64decode(found[1]))
         shutil.copyfile(printed, pdf)
     return svg, pdf
@@ -94,7 +92,7 @@ def find_browser() -> str:
 
 
 def run_browser(browser: str, page: Path, action: str) -> str:
-    """Open a page without a window, and return what the browser prints."""
+    """Open a page without a window; return what is printed, "" if it takes too long."""
     # Chromium has no sandbox for root. The page is our own, and loads nothing.
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     options = [
@@ -103,7 +101,10 @@ def run_browser(browser: str, page: Path, action: str) -> str:
         *(["--no-sandbox"] if is_root else []),
     ]
     command = [browser, *options, action, page.as_uri()]
-    ran = subprocess.run(  # noqa: S603  the user's own browser
-        command, capture_output=True, timeout=SECONDS, check=False, text=True
-    )
+    try:
+        ran = subprocess.run(  # noqa: S603  the user's own browser
+            command, capture_output=True, timeout=SECONDS, check=False, text=True
+        )
+    except subprocess.TimeoutExpired:
+        return ""
     return ran.stdout

@@ -7,10 +7,11 @@ reads:
 
 - ``d``, a number: the index of the output in dimension ``d``; 0 if the size is 1
 - ``-1``: all indices
-- ``["upto", d]``: all to that index; ``["flip", d]``: the same, counted from the end
-- ``["shift", d, n]``: that index less ``n``, if it is there; ``["turn", d, n]``: modulo
-  the size
-- ``["is", d, n]``: nothing, unless that index is ``n``; it belongs to no dimension
+- ``["upto", d]``: all indices up to and with that one; ``["flip", d]``: the same, counted from the end
+- ``["shift", d, n]``: that index minus ``n``, if the input has it; ``["turn", d, n]``:
+  that index minus ``n``, modulo the input's size
+- ``["is", d, n]``: one entry more than the input has dimensions: the input is read only
+  where the output's index in dimension ``d`` is ``n``, as in ``stack``
 - ``["window", d, step, padding, dilation, size]``: the window of that index
 - ``["share", d, n]``: the ``n``-th part of all indices, ``n`` being the output's size
 - ``["group", d, n, m]``: of groups of ``n`` outputs and ``m`` inputs, the same group

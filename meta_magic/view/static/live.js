@@ -19,7 +19,7 @@ VIEWS.World = mount_world;
 /** What a report has that shows other numbers than the cell's. @type {import("./report.js").Live} */
 const VARIED = {
   make_values: () => false, make_fit: () => {}, make_cell: null, follow: () => {},
-  make_why: () => make("p", {}, "with the cell's own numbers it can be said: put these into the cell, and run it"),
+  make_why: () => make("p", {}, "This needs a run of the cell: put these numbers into the cell, and run it."),
 };
 
 /** Show an error message instead of the report. */
