@@ -1,9 +1,9 @@
 """Which module of one design is which of another.
 
 Names alone do not identify a module: a layer that is put into a ``Sequential``
-renumbers all after it, and a renamed block keeps its content. The children of two matched modules are
-aligned in order, as texts are, at the least cost; what is then left on both sides with
-the same content has moved. Read :func:`align` first.
+renumbers all after it, and a renamed block keeps its content. The children of two
+matched modules are aligned in order, as texts are, at the least cost; what is then left
+on both sides with the same content has moved. Read :func:`align` first.
 """
 
 from collections.abc import Iterator, Sequence

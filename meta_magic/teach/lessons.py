@@ -360,7 +360,7 @@ SHAPE_WHYS: Final[Mapping[str, Mapping[str, str]]] = {
         "size": "In each column the larger size stays; the other one is 1 or missing.",
     },
     "product": {
-        "rank": "Summed dimensions disappear; all others stay, and a shared one stays once.",
+        "rank": "Summed dimensions disappear; all others stay, a shared one once.",
         "order": "Rows come from the left operand, columns from the right one.",
         "size": "The summed size is not in the result; all others are.",
     },
@@ -423,9 +423,7 @@ def ask_view(line: Line, drawing: Drawing) -> Question | None:
         right = f"{describe_address(index, made)} in memory, where {right}"
     whys = {"other": right}
     if number != as_rows:
-        whys[str(as_rows)] = (
-            "That counts row by row; the strides of this view give another order."
-        )
+        whys[str(as_rows)] = "That counts row by row; its strides give another order."
     elif crossed != number:
         whys[str(crossed)] = "That is a transpose; a view keeps the order row by row."
     text = f"Let {name} count 0, 1, 2, … row by row. Which number is {target}[{at}]?"

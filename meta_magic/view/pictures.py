@@ -7,7 +7,8 @@ reads:
 
 - ``d``, a number: the index of the output in dimension ``d``; 0 if the size is 1
 - ``-1``: all indices
-- ``["upto", d]``: all indices up to and with that one; ``["flip", d]``: the same, counted from the end
+- ``["upto", d]``: all indices up to and with that one; ``["flip", d]``: that index,
+  counted from the end
 - ``["shift", d, n]``: that index minus ``n``, if the input has it; ``["turn", d, n]``:
   that index minus ``n``, modulo the input's size
 - ``["is", d, n]``: one entry more than the input has dimensions: the input is read only
