@@ -111,12 +111,6 @@ def test_an_index_whose_file_lacks_a_tensor_is_an_error_that_names_it(tmp_path):
     refused(path, r"lists 'weight', which model-0\.safetensors lacks", linear)
 
 
-def test_an_index_with_a_damaged_file_is_an_error_that_names_the_file(tmp_path):
-    path = save_sharded(Model().state_dict(), tmp_path)
-    (tmp_path / "model-1.safetensors").write_bytes(b"damaged")
-    refused(path, r"model-1\.safetensors cannot be read")
-
-
 class Bomb:
     """Leaves a file when it is unpickled."""
 
@@ -144,11 +138,6 @@ def test_a_pickle_with_code_is_an_error_that_says_why(tmp_path):
     refused(
         tmp_path / "bomb.pt", "no code of a file is run.*save it as safetensors", linear
     )
-
-
-def test_a_whole_module_in_a_file_is_an_error_that_says_why(tmp_path):
-    torch.save(nn.Linear(3, 4), tmp_path / "module.pt")
-    refused(tmp_path / "module.pt", "holds more than tensors", linear)
 
 
 def test_a_file_of_the_old_format_is_loaded_or_an_error_that_says_what_to_do(tmp_path):

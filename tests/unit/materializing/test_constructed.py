@@ -70,35 +70,6 @@ def test_what_a_later_cell_initializes_before_any_use_is_in_it():
     assert_bit_equal(made, real)
 
 
-def test_a_head_that_came_after_a_training_is_as_it_was_constructed():
-    def build():
-        torch.manual_seed(0)
-        model = convolutions()
-        torch.manual_seed(5)
-        model[4] = nn.Linear(64, 7)
-        return model
-
-    real = build()
-    with record():
-        torch.manual_seed(0)
-        made = convolutions()
-        train(made, (2, 1, 4, 4))
-        torch.manual_seed(5)
-        made[4] = nn.Linear(64, 7)
-        train(made, (2, 1, 4, 4))
-    materialize(made, state="constructed")
-    assert_bit_equal(made, real)
-
-
-def test_a_submodule_alone_is_as_it_was_within_the_whole():
-    real = build_for_real(convolutions)
-    with record():
-        made = convolutions()
-        train(made, (2, 1, 4, 4))
-    materialize(made[1], state="constructed")
-    assert_bit_equal(made[1], real[1])
-
-
 def test_a_lazy_module_is_as_its_first_call_initialized_it():
     def build():
         model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
@@ -211,19 +182,3 @@ def test_what_a_checkpoint_lacks_is_as_constructed():
     state = {k: v for k, v in real.state_dict().items() if not k.startswith("1.")}
     materialize(made, init=state, state="constructed")
     assert_bit_equal(made, real)
-
-
-def test_two_models_that_use_each_other_are_each_as_constructed():
-    def build():
-        return nn.ModuleList([nn.Linear(2, 4), nn.Linear(4, 1)])
-
-    real = build_for_real(build)
-    with record():
-        maker = nn.Linear(2, 4)
-        made_up = maker(torch.ones(3, 2))
-        judge = nn.Linear(4, 1)
-        judge(made_up).sum().backward()
-        torch.optim.SGD([*maker.parameters(), *judge.parameters()], 0.1).step()
-    both = nn.ModuleList([maker, judge])
-    materialize(both, state="constructed")
-    assert_bit_equal(both, real)

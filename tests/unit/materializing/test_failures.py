@@ -9,7 +9,7 @@ from torch import nn
 from meta_magic import MaterializeError, materialize, record
 from meta_magic.materializing.fills.inits import INITS
 from tests.unit.eager import assert_bit_equal, build_twice, is_untouched, tensors_of
-from tests.unit.materializing.modules import recorded, register
+from tests.unit.materializing.modules import recorded
 
 
 class Cancelled(Exception):
@@ -77,33 +77,6 @@ def test_a_reset_that_fails_is_an_error_that_names_it_and_changes_nothing():
     assert made.real.tolist() == [1, 1]
     materialize(made, init="empty")
     assert not made.weight.is_meta
-
-
-def test_a_reset_that_is_interrupted_leaves_the_module_as_it_was():
-    class Interrupted(nn.Linear):
-        def reset_parameters(self):
-            if not self.weight.is_meta:
-                raise KeyboardInterrupt
-            super().reset_parameters()
-
-    with record():
-        made = Interrupted(2, 3)
-    before = tensors_of(made)
-    with pytest.raises(KeyboardInterrupt):
-        materialize(made, init="reset")
-    assert is_untouched(made, before)
-
-
-def test_a_reset_that_wants_arguments_is_an_error_that_names_it():
-    class Demanding(nn.Linear):
-        def reset_parameters(self, gain=None):
-            if gain is None and not self.weight.is_meta:
-                raise TypeError("gain is missing")
-
-    with record():
-        made = Demanding(2, 3)
-    with pytest.raises(MaterializeError, match="of a Demanding raised TypeError"):
-        materialize(made, init="reset")
 
 
 def test_an_interrupt_while_tensors_are_exchanged_leaves_the_module(monkeypatch):
@@ -251,31 +224,6 @@ def test_a_tensor_whose_gradient_is_retained_is_made_real():
     assert made.out.requires_grad
 
 
-def test_a_view_without_history_of_such_a_tensor_wants_a_gradient_as_on_the_cpu():
-    def build():
-        module = double_and_retain(nn.Linear(2, 2))
-        with torch.no_grad():
-            module.view = module.out.view(4)
-        return module
-
-    real, made, _, _ = build_twice(build)
-    materialize(made)
-    assert made.view.requires_grad == real.view.requires_grad
-
-
-def test_integers_that_were_written_with_what_wants_a_gradient_are_made_real():
-    def build():
-        module = nn.Linear(2, 2)
-        module.out = torch.ones(2, 2, dtype=torch.long)
-        module.out[torch.arange(2) > 0] = module.weight[0, 0]
-        return module
-
-    real, made, _, _ = build_twice(build)
-    assert made.out.requires_grad
-    materialize(made)
-    assert torch.equal(made.out, real.out)
-
-
 def test_a_gradient_that_was_retained_is_dropped_with_a_word():
     with record():
         made = double_and_retain(nn.Linear(2, 2))
@@ -309,13 +257,3 @@ def test_a_parameter_to_which_torch_refers_weakly_is_refused_by_name():
     del kept
     materialize(made)
     assert not made.bias.is_meta
-
-
-def test_a_tensor_whose_graph_is_gone_is_made_real():
-    with record():
-        x = torch.ones(2, requires_grad=True)
-        y = x * 2
-        y.retain_grad()
-        made = register(y.detach())
-    materialize(made)
-    assert made.buffer.tolist() == [2, 2]

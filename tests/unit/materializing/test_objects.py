@@ -83,12 +83,6 @@ def test_tensors_are_named_as_one_writes_them():
     assert sorted(names) == ["batch.y", "data['x'][0]", "net.bias", "net.weight"]
 
 
-def test_a_tensor_alone_is_called_one():
-    with record():
-        made = torch.ones(2)
-    assert [tensor.name for tensor in materialize(made).tensors] == ["tensor"]
-
-
 def test_what_shares_memory_with_it_goes_on_to_do_so():
     def build():
         weight = torch.randn(4, 3)

@@ -230,29 +230,6 @@ def test_what_an_earlier_cell_wrote_piece_by_piece_has_its_values(make):
         assert made.tolist() == (wanted * 2).tolist()
 
 
-def test_what_several_cells_write_piece_by_piece_is_whole_or_refused():
-    with record():
-        made = torch.empty(4)
-        made[torch.tensor([0, 3])] = 1.0
-    with record():
-        made[torch.tensor([1])] = 2.0
-    with record(), pytest.raises(MissingValueError, match=r"in line \d+ made that"):
-        made.tolist()
-    with record():
-        made[torch.tensor([2])] = 3.0
-        assert made.tolist() == [1, 2, 3, 1]
-    with record():
-        assert made.tolist() == [1, 2, 3, 1]
-
-
-def test_an_uninitialized_element_is_refused():
-    with record():
-        made = torch.empty(3)
-        made[torch.tensor([0, 1])] = 1.0
-        with pytest.raises(MissingValueError, match="to some of it, since aten"):
-            made.tolist()
-
-
 def test_a_copy_of_an_uninitialized_element_is_refused_and_the_others_are_known():
     with record():
         made, copied = torch.empty(4), torch.ones(4)
@@ -270,23 +247,6 @@ def test_a_value_computed_from_an_uninitialized_element_is_refused():
         total = made.sum()
         with pytest.raises(MissingValueError, match=r"aten\.sum\.default in line \d"):
             total.item()
-
-
-def test_a_sum_into_uninitialized_memory_is_refused():
-    with record():
-        made = torch.empty(2)
-        made.index_put_((torch.tensor([0, 1]),), torch.ones(2), accumulate=True)
-        with pytest.raises(MissingValueError, match="nothing was written"):
-            made.tolist()
-
-
-def test_further_writes_after_a_read_are_followed():
-    with record():
-        made = torch.empty(4, dtype=torch.long)
-        made[torch.tensor([0, 1])] = 1
-        assert made[:2].tolist() == [1, 1]
-        made[torch.tensor([2, 3])] = 5
-        assert made.tolist() == [1, 1, 5, 5]
 
 
 def train_on_clusters(n_steps):

@@ -64,12 +64,6 @@ def test_a_replay_has_the_flags_of_the_cell(name, seed):
     assert_same_tensor(made, real)
 
 
-def test_a_value_has_the_flags_of_the_cell():
-    with record():
-        met = flush().tolist()
-    assert met == flush().tolist() == [0, 0, 0]
-
-
 def test_a_flag_that_was_set_before_the_cell_holds_in_its_replay():
     with torch.backends.mkldnn.flags(enabled=False):
         torch.manual_seed(0)
@@ -121,11 +115,3 @@ def test_a_changed_flag_is_recorded_with_its_first_call():
         *((1, 1), (1, "high")),
         *((2, 0), (2, HIGHEST)),
     ]
-
-
-def test_without_changed_flags_nothing_is_recorded():
-    setters = torch._C._set_mkldnn_enabled, torch.set_flush_denormal
-    with record() as trace:
-        torch.ones(1)
-    assert trace.program.flags == ()
-    assert setters == (torch._C._set_mkldnn_enabled, torch.set_flush_denormal)

@@ -145,15 +145,6 @@ DRAWS = {
 }
 
 
-def test_a_draw_is_made_even_if_only_its_metadata_is_used():
-    def draw():
-        noise = torch.rand_like(torch.tensor([1.0, 2.0]))
-        return torch.cat([torch.zeros_like(noise), torch.rand(2)])
-
-    real, made = both(draw)
-    assert_same_tensor(made, real)
-
-
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_draw_is_bit_equal_to_eager_and_so_is_the_one_after_it(name):
     def build():
@@ -300,12 +291,6 @@ def test_draws_of_uncertain_length_are_not_counted(name):
     assert count_words(call_of(UNCOUNTED[name]), CPU) is None
 
 
-def test_draws_of_another_device_are_not_counted():
-    call = call_of(draw_into, torch.Tensor.normal_)
-    assert count_words(call, CPU) == 80
-    assert count_words(call, torch.device("cuda", 0)) is None
-
-
 @pytest.mark.usefixtures("anew")
 def test_nothing_is_counted_if_generator_states_have_another_layout(monkeypatch):
     monkeypatch.setattr("meta_magic.torch_private.generator_state.NBYTES", 5048)
@@ -325,42 +310,6 @@ def test_a_kernel_that_draws_by_no_known_rule_is_not_counted(monkeypatch):
 
     monkeypatch.setattr(call.operator, "call", draw_more_at_once)
     assert count_words(call, CPU) is None
-
-
-@pytest.mark.usefixtures("anew")
-def test_a_kernel_that_caches_a_number_is_not_counted(monkeypatch):
-    call = call_of(draw_into, torch.Tensor.normal_)
-
-    def draw_one_by_one(arguments, tensors, device, generator):
-        for number in tensors[0][:16]:
-            number.normal_(generator=generator)
-
-    monkeypatch.setattr(call.operator, "call", draw_one_by_one)
-    assert count_words(call, CPU) is None
-
-
-@pytest.mark.usefixtures("anew")
-def test_the_count_of_measured_small_draws_is_limited(monkeypatch):
-    monkeypatch.setattr(streams, "MAX_COUNTS", 2)
-    for std, numel, wanted in (
-        (1.0, 80, 80),
-        (2.0, 80, 80),
-        (3.0, 80, None),
-        (1.0, 80, 80),
-        (4.0, 2**16, 2**16),
-        (4.0, 80, 80),
-    ):
-        call = call_of(nn.init.normal_, torch.empty(numel, device="meta"), 0.0, std)
-        assert count_words(call, CPU) == wanted
-    assert len(streams.counts) == 2
-
-
-def test_a_draw_of_numbers_that_are_overwritten_is_not_made_in_place():
-    with record() as trace:
-        wanted = torch.empty(80).uniform_()
-        wanted.normal_()
-    kinds = [step.kind for step in plan(trace, wanted).steps if step.draw is not None]
-    assert kinds == [StepKind.DRAW, StepKind.RUN]
 
 
 SORTS = (

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
 
 from meta_magic import record
 from meta_magic.replaying.program_calls import ProgramCalls
@@ -33,41 +32,6 @@ def test_calls_backward_passes_and_steps_are_uses():
     assert found["mm"] == "backward"
     assert found["ones"] is None
     assert "optimizer" in found.values()
-
-
-def test_a_call_within_a_construction_is_no_use():
-    class Probing(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body = nn.Sequential(nn.Linear(2, 3))
-            self.size = self.body(torch.ones(1, 2)).shape
-
-        def forward(self, x):
-            return self.body(x)
-
-    with record() as trace:
-        model = Probing()
-        model(torch.ones(1, 2))
-    products = [phase for op, phase in phases_of(trace) if op == "addmm"]
-    assert products == [None, "forward"]
-
-
-def test_reading_a_parametrized_weight_is_no_use():
-    with record() as trace:
-        model = parametrizations.weight_norm(nn.Linear(2, 3))
-        model.weight.sum()
-        model(torch.ones(1, 2))
-    norms = [phase for op, phase in phases_of(trace) if "weight_norm" in op]
-    assert norms[-1] == "forward"
-    assert set(norms[:-1]) == {None}
-
-
-def test_the_first_call_initializes_a_lazy_module_and_then_uses_it():
-    with record() as trace:
-        nn.LazyLinear(3)(torch.ones(1, 2))
-    found = phases_of(trace)
-    assert found[-1] == ("addmm", "forward")
-    assert {phase for op, phase in found if op == "uniform_"} == {None}
 
 
 @pytest.mark.parametrize("is_frozen", [True, False])
@@ -106,24 +70,3 @@ def test_a_call_of_a_module_uses_all_its_parameters():
     first = Uses(ProgramCalls(trace.program)).find_first(made)
     assert set(first.values()) == {trace.module_calls[0].first_op}
     assert first.keys() == {*made}
-
-
-def test_only_calls_with_a_wanted_storage_are_examined():
-    with record() as trace:
-        unused = nn.Linear(2, 3)
-        model = nn.Linear(2, 3)
-        for _ in range(5):
-            model(torch.ones(1, 2))
-    recorded, looked_at = ProgramCalls(trace.program), []
-
-    class Watched(Uses):
-        def phase(self, index):
-            looked_at.append(index)
-            return super().phase(index)
-
-    numbers = {n for tree in trace.modules for n in tree.storages}
-    first = Watched(recorded).find_first(numbers)
-    products = [call.index for call in trace.ops if call.op == "aten.addmm.default"]
-    assert len(first) == 2
-    assert max(looked_at) == products[0]
-    assert unused.weight.is_meta

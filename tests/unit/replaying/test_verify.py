@@ -103,14 +103,6 @@ def test_a_meta_tensor_from_outside_is_replaced_by_zeros():
     assert list(verify(trace).index) == []
 
 
-def test_verify_restores_torch():
-    with record() as trace:
-        torch.rand(3)
-    before = torch.get_rng_state()
-    verify(trace)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 @pytest.mark.parametrize("device", ["cuda:99", "nonsense", "meta", 3.5, None])
 def test_an_unknown_device_is_an_error_that_names_it(device):
     with record() as trace:
