@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meta_magic import load_ipython_extension, unload_ipython_extension
+from meta_magic import load_ipython_extension
 
 REPOSITORY = Path(__file__).parents[3]
 CELLS = ["%load_ext meta_magic\nimport torch", "%%meta\nx = torch.ones(2)\nx.is_meta"]
@@ -50,13 +50,6 @@ def test_loading_twice_is_as_loading_once(shell, loaded):
     assert count_installed(shell) == loaded
 
 
-def test_reloading_three_times_is_as_loading_once(shell, loaded):
-    for _ in range(3):
-        shell.run_cell("%reload_ext meta_magic")
-    assert count_installed(shell) == loaded
-    assert shell.run_cell("%%meta\n41 + 1").result == 42
-
-
 def test_unloading_gives_back_the_debugger_of_the_shell(shell):
     loaded = shell.InteractiveTB.debugger_cls
     shell.run_cell("%unload_ext meta_magic")
@@ -83,13 +76,6 @@ def test_unloading_takes_the_magic_away(shell, capsys):
     shell.run_cell("%%meta\n1")
     assert "Cell magic `%%meta` not found" in capsys.readouterr().err
     shell.run_cell("%load_ext meta_magic")
-
-
-def test_unloading_twice_is_as_unloading_once(shell, loaded):
-    shell.run_cell("%unload_ext meta_magic")
-    unload_ipython_extension(shell)
-    shell.run_cell("%load_ext meta_magic")
-    assert count_installed(shell) == loaded
 
 
 def test_the_newest_trace_survives_a_reload(shell):

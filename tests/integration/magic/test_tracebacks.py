@@ -78,32 +78,11 @@ def test_a_cell_that_fails_before_any_operator_shows_its_error_alone(shell, run)
     assert shell.display_pub.outputs == []
 
 
-def test_above_the_traceback_of_an_awaiting_cell_stands_its_explanation(shell, run):
-    _, shown = run(
-        "%%meta\nimport asyncio\nawait asyncio.sleep(0)\nnn.LSTM(3, 4)(torch.ones(5))"
-    )
-    assert "line 4: nn.LSTM(3, 4)(torch.ones(5))    in LSTM" in shown_before(shell)
-    assert shown.count("Traceback") == 1
-
-
-def test_the_error_is_the_last_that_is_shown_in_full(run):
-    run(MISMATCH)
-    _, shown = run("%meta full")
-    assert shown.rstrip().splitlines()[-1].startswith("RuntimeError: ")
-
-
 @pytest.mark.parametrize("mode", ["Plain", "Context"])
 def test_what_is_folded_is_said_in_each_mode_that_shows_frames(shell, run, mode):
     shell.run_cell(f"%xmode {mode}")
     _, shown = run(MISMATCH)
     assert "frames of torch folded: %meta full shows all]" in shown
-
-
-def test_the_verbose_mode_shows_the_frames_of_torch(shell, run):
-    shell.run_cell("%xmode Verbose")
-    _, shown = run(MISMATCH)
-    assert "/torch/" in shown
-    assert "folded" not in shown
 
 
 def test_full_shows_the_newest_error_with_all_frames(run):
@@ -113,12 +92,6 @@ def test_full_shows_the_newest_error_with_all_frames(run):
     assert "/torch/" in shown
     assert "meta_magic/" in shown
     assert "folded" not in shown
-
-
-def test_full_shows_the_error_of_a_plain_cell_as_that_did(run):
-    _, plain = run("1 / 0")
-    _, shown = run("%meta full")
-    assert shown.strip() == plain.strip()
 
 
 def test_full_shows_the_frames_that_record_hides_in_a_plain_cell(run):

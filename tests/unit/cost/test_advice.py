@@ -94,23 +94,6 @@ def test_a_list_that_keeps_graphs():
     assert advice.peak_nbytes == saved
 
 
-def collect_in_a_function_of_ones_own(keep):
-    weight = torch.randn(WIDTH, WIDTH, requires_grad=True)
-    losses = []
-    for _ in range(4):
-        loss = (torch.ones(BATCH, WIDTH) @ weight).sum()
-        losses.append(keep(loss))
-    return losses
-
-
-def test_a_list_that_keeps_graphs_of_no_module():
-    run = collect_in_a_function_of_ones_own
-    advice, saved = compare(run, lambda loss: loss, torch.Tensor.detach)
-    assert advice.kind == "leak"
-    assert advice.nbytes == 3 * NBYTES  # what was multiplied
-    assert advice.peak_nbytes == saved
-
-
 class Scaled(nn.Module):
     def __init__(self, dtype=torch.float32, *, is_copying=False):
         super().__init__()

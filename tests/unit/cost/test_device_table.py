@@ -117,13 +117,6 @@ def test_users_add_theirs(tmp_path):
 
 
 @pytest.mark.usefixtures("known")
-def test_a_name_of_ones_own_is_found_however_it_is_written(tmp_path):
-    (tmp_path / "mine.toml").write_text(MINE.replace("my-board", "My_Board"))
-    assert mm.add_devices(tmp_path / "mine.toml") == ("my-board",)
-    assert find_device("My_Board") == find_device("my board")
-
-
-@pytest.mark.usefixtures("known")
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -158,13 +158,6 @@ def test_an_assigned_state_dict_leaves_out_what_it_lacks():
     assert list_empty(trace) == {"inv_freq"}
 
 
-def test_a_copy_of_memory_that_nothing_wrote_holds_nothing():
-    with record() as trace:
-        model = after_to_empty(Token).bfloat16()
-    assert list_empty(trace) == {"token", "norm.weight", "norm.bias"}
-    del model
-
-
 def test_a_cache_that_its_constructor_leaves_empty_may_stay_so():
     class Cached(nn.Module):
         def __init__(self):
@@ -241,13 +234,6 @@ def test_reset_parameters_of_torchs_modules_give_what_their_constructors_give(na
         model = after_to_empty(MODULES[name], reset)
     assert trace.contents
     assert [str(one) for one in trace.contents if one.is_empty or one.is_other] == []
-    del model
-
-
-def test_a_model_that_a_later_cell_may_load_is_not_noted():
-    with record(check=True) as trace:
-        model = after_to_empty(Token)
-    assert "uninitialized" not in {note.kind for note in trace.notes}
     del model
 
 

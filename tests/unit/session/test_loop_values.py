@@ -296,76 +296,6 @@ def test_no_plan_is_needed_once_a_loop_that_loads_new_data_is_run_forward(monkey
     assert len(planned) < 6 < len(trace.program.evaluations)
 
 
-def test_a_constant_that_is_written_in_a_loop_is_not_read_anew():
-    def run():
-        given, values = torch.tensor([1.0, 2.0]), []
-        for step in range(40):
-            given[step % 2] += step
-            other = torch.tensor([float(step), 3.0])
-            other.resize_(2 + step % 2).resize_(2)
-            other *= 2
-            values += [(given * other).sum().item(), other[0].item()]
-        return values
-
-    wanted = run()
-    with record():
-        assert run() == wanted
-
-
-def look_up(n_steps, n_rows=5):
-    """Look rows up at drawn positions, the last of which is not there."""
-    table, values = torch.ones(n_rows, 2), []
-    generator = torch.Generator().manual_seed(0)
-    for step in range(n_steps):
-        drawn = torch.randint(0, n_rows, (3,), generator=generator)
-        rows = table[drawn + (n_rows if step == n_steps - 1 else 0)]
-        table.index_add_(0, drawn, rows * 0.1)
-        values.append(table.sum().item())
-    return values
-
-
-def test_positions_in_a_loop_are_checked_without_a_plan(monkeypatch):
-    planned = []
-    make = evaluator.Evaluator._make
-    monkeypatch.setattr(
-        evaluator.Evaluator,
-        "_make",
-        lambda self, *args: planned.append(args) or make(self, *args),
-    )
-    with pytest.raises(IndexError) as real:
-        look_up(60)
-    with record(), pytest.raises(IndexError) as met:
-        look_up(60)
-    assert str(met.value) == str(real.value)
-    assert len(planned) < 20
-
-
-def test_calls_that_a_check_ran_count_for_the_next_value():
-    def run():
-        table, total = torch.ones(5, 2), torch.zeros(())
-        for i in range(40):
-            drawn = torch.tensor([i % 5]) + torch.zeros(1, dtype=torch.long)
-            total = total + table[drawn].sum()
-            total.item()
-        return total.tolist()
-
-    wanted = run()
-    with record() as trace:
-        assert run() == wanted
-    taken = {evaluation.n_calls for evaluation in trace.program.evaluations[10:-1]}
-    assert len(taken) == 1, taken
-
-
-def test_values_of_each_step_make_each_call_once():
-    with record() as trace:
-        total = torch.zeros(())
-        for i in range(100):
-            total = total * 0.5 + i
-            total.item()
-    taken = [(e.n_calls, e.flops) for e in trace.program.evaluations[10:]]
-    assert taken == [(2, 2)] * 90  # a product and a sum
-
-
 def test_the_same_rows_are_recorded_with_values_read_forward_or_planned(monkeypatch):
     with record() as forward:
         read_in_steps(torch.Tensor.item)
@@ -414,31 +344,6 @@ def test_a_check_of_indices_runs_little_of_an_earlier_loop(monkeypatch):
     assert LIMITS in limits
 
 
-def test_no_plan_is_needed_after_a_loop_that_trains_an_lstm(monkeypatch):
-    def train():
-        torch.manual_seed(0)
-        layer = torch.nn.LSTM(3, 2, bidirectional=True)
-        optimizer, loss = torch.optim.SGD(layer.parameters(), 0.1), torch.zeros(())
-        for _ in range(20):
-            optimizer.zero_grad()
-            loss = layer(torch.ones(4, 2, 3))[0].square().sum()
-            loss.backward()
-            optimizer.step()
-        return loss.item()
-
-    planned, run = [], evaluator.run
-
-    def count_planned(replay, *args, **kwargs):
-        planned.append(replay)
-        return run(replay, *args, **kwargs)
-
-    wanted = train()
-    monkeypatch.setattr(evaluator, "run", count_planned)
-    with record():
-        assert train() == wanted
-    assert planned == []
-
-
 def test_a_loop_that_fails_leaves_the_values_of_the_cpu():
     table = count(torch.float32)
     with record():
@@ -482,14 +387,6 @@ def test_a_loop_reads_what_numpy_wrote_meanwhile_as_the_cpu_or_refuses():
     wanted = run()
     with record():
         assert run() == wanted
-
-
-def test_a_table_is_shown_as_an_array_of_integers():
-    wanted = count(torch.int32).numpy()
-    with record():
-        met = np.asarray(count(torch.int32))
-    assert met.dtype == np.int32
-    np.testing.assert_array_equal(met, wanted)
 
 
 @pytest.mark.parametrize("at_once", [1, sys.maxsize], ids=["all", "values"])

@@ -1,7 +1,6 @@
 """``record()`` hands out a proxy of its trace; ``meta_like`` copies to meta."""
 
 import copy
-import dataclasses
 import pickle
 
 import pytest
@@ -62,12 +61,6 @@ def test_two_equal_recordings_are_equal_and_others_are_not(handle):
     assert handle == handle  # noqa: PLR0124
     assert handle != other
     assert handle != 1
-
-
-def test_functions_of_dataclasses_take_it_for_one(handle):
-    assert dataclasses.is_dataclass(handle)
-    assert dataclasses.replace(handle, error="none").error == "none"
-    assert dataclasses.fields(handle)[0].name == "program"
 
 
 def test_a_trace_cannot_be_changed(handle):

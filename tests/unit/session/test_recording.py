@@ -38,20 +38,6 @@ def test_a_trace_with_draws_and_constants_can_be_pickled_without_its_live_module
     assert again.roots == ()
 
 
-def test_a_trace_that_goes_on_from_another_can_be_pickled():
-    _, made, _, _ = build_twice(build_model)
-    with record() as trace, torch.no_grad():
-        made[0].weight.mul_(2)
-    assert pickle.loads(pickle.dumps(trace)) == trace
-
-
-def test_a_trace_with_a_large_constant_can_be_pickled():
-    large = torch.arange(5_000_000.0)
-    with record() as trace:
-        torch.empty(5_000_000).copy_(large)
-    assert pickle.loads(pickle.dumps(trace)) == trace
-
-
 def test_roots_are_those_of_the_modules_in_their_order():
     with record() as trace:
         first, second = nn.Linear(2, 3), nn.Sequential(nn.ReLU())
@@ -129,18 +115,6 @@ def test_a_nested_recording_records_its_own_part():
     assert [call.op for call in outer.ops] == [
         "aten.ones.default", "aten.sin.default", "aten.cos.default",
     ]  # fmt: skip
-
-
-def test_nested_recordings_describe_the_same_module_calls():
-    with record() as outer:
-        model = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
-        with record() as inner:
-            model(torch.randn(3, 4))
-    expected = [(m.module, m.class_name.rpartition(".")[2]) for m in outer.module_calls]
-    assert expected == [("", "Sequential"), ("0", "Linear"), ("1", "ReLU")]
-    assert [
-        (m.module, m.class_name.rpartition(".")[2]) for m in inner.module_calls
-    ] == expected
 
 
 def storage_ref(tensor: torch.Tensor) -> weakref.ref:

@@ -84,9 +84,3 @@ def test_pytest_shows_every_frame_of_an_error_that_is_not_of_torch():
         json.loads("{")
     assert visible(caught)[0] == __file__
     assert visible(caught)[-1] == json.decoder.__file__
-
-
-def test_of_a_block_that_did_not_fail_nothing_is_hidden():
-    with record():
-        torch.ones(2)
-    assert "__tracebackhide__" not in locals()

@@ -101,12 +101,6 @@ def test_a_column_tells_how_it_is_shown(trace):
     assert column == expected
 
 
-def test_what_the_report_has_is_not_sent_again(trace):
-    sent = [c["name"] for c in build_payload(trace)["columns"]["ops"] if "values" in c]
-    assert sent == ["place"]
-    assert not any("values" in c for c in build_payload(trace)["columns"]["modules"])
-
-
 @needs_node
 def test_the_report_has_the_values_of_the_table(trace, tmp_path):
     table = trace.to_pandas().astype(object)
@@ -146,11 +140,6 @@ def test_a_new_column_is_in_the_report(trace, more_columns, tmp_path):
     assert [row["calls"] for row in read["module_rows"]] == [1, 1, 1, 1]
 
 
-def test_a_new_column_of_the_modules_is_in_the_text(trace, more_columns):
-    first, run = trace.summary().splitlines()[-2:]
-    assert (first.split()[-1], run.split()[-1]) == ("1", "2")
-
-
 @needs_node
 def test_the_report_alone_has_times_and_what_is_alive(trace, tmp_path):
     rows = read_in_node(trace, tmp_path)["rows"]
@@ -160,13 +149,3 @@ def test_the_report_alone_has_times_and_what_is_alive(trace, tmp_path):
     seconds = table["seconds"].where(table["phase"] != "init", 0)
     shares = seconds / seconds.sum()
     assert [row["time"] or 0 for row in rows] == pytest.approx([*shares])
-
-
-@needs_node
-def test_the_time_of_a_module_is_its_share_of_that_of_all(trace, tmp_path):
-    rows = read_in_node(trace, tmp_path)["module_rows"]
-    table = trace.cost.roofline().to_pandas()
-    ran = table[table["phase"] != "init"]
-    times = ran.groupby("module")["seconds"].sum()
-    expected = [times[f"model.{i}"] / times.sum() for i in range(3)]
-    assert [row["time"] for row in rows] == pytest.approx([1, *expected])

@@ -36,41 +36,6 @@ def test_what_was_written_in_place_comes_from_what_wrote_it():
     ]
 
 
-def test_a_view_of_what_was_written_comes_from_the_view():
-    with record() as trace:
-        x = torch.ones(4)
-        x.zero_()
-        x.view(2, 2).exp()
-    assert list_edges(trace.to_networkx())[1:] == [
-        ("aten.zero_.default", "aten.view.default"),
-        ("aten.view.default", "aten.exp.default"),
-    ]
-
-
-def test_what_is_written_without_being_returned_comes_after_what_is_returned():
-    with record() as trace:
-        x, y = torch.ones(2), torch.ones(3)
-        torch._foreach_zero_([x, y])
-        y.exp()
-    (_, _, tensor) = [*trace.to_networkx().edges(data=True)][-1]
-    assert tensor["output"] == 1
-
-
-def test_a_parameter_comes_from_what_initialized_it():
-    with record() as trace:
-        nn.Linear(2, 3, bias=False)(torch.ones(1, 2))
-    graph = trace.to_networkx()
-    assert ("aten.uniform_.default", "aten.t.default") in list_edges(graph)
-
-
-def test_an_operator_that_reads_a_tensor_twice_has_two_edges_from_it():
-    with record() as trace:
-        x = torch.ones(2, 3)
-        x * x
-    edges = trace.to_networkx().get_edge_data(0, 1)
-    assert [edge["input"] for edge in edges.values()] == [0, 1]
-
-
 def test_an_edge_tells_the_metadata_of_the_tensor():
     with record() as trace:
         torch.ones(2, 3, dtype=torch.float64).relu()

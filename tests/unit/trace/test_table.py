@@ -2,7 +2,6 @@
 
 import gc
 from contextlib import suppress
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -11,8 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from meta_magic import record
-from meta_magic.trace.op_columns import OP_COLUMNS
-from meta_magic.trace.table import NULLABLE, build_table, order_columns
+from meta_magic.trace.table import NULLABLE, order_columns
 
 
 def train():
@@ -90,14 +88,6 @@ def test_the_table_is_what_the_records_say(run, device):
 def test_every_column_is_empty_where_nothing_ran():
     table = record_run(lambda: None).to_pandas()
     assert table.shape == (0, len(order_columns()))
-
-
-def test_values_that_a_column_shares_are_those_of_each_call(monkeypatch):
-    trace = record_run(train)
-    alone = [replace(column, decided_by="call") for column in OP_COLUMNS]
-    shared = build_table(trace)
-    monkeypatch.setattr("meta_magic.trace.op_columns.OP_COLUMNS", alone)
-    pd.testing.assert_frame_equal(shared, build_table(trace))
 
 
 def test_what_is_equal_is_one_object():

@@ -59,11 +59,6 @@ def test_candidates_are_kept_to():
     assert fit.largest["batch"] == fitting[-1]
 
 
-def test_several_sizes_are_asked_one_at_a_time():
-    fit = fit_trace(record_training(), DEVICE, {"batch": [8, 16], "width": [8, 512]})
-    assert fit.largest == {"batch": 16, "width": 512}
-
-
 def test_where_none_fits_it_is_0():
     fit = fit_trace(record_training(), DEVICE, {"width": [2**16, 2**17]})
     assert fit.largest == {"width": 0}
@@ -125,24 +120,6 @@ def test_of_two_accelerators_the_one_counts_that_needs_most_at_each_size():
     assert fit.peak_nbytes == 2 * 4 * 10**6
     assert fit.largest == {"batch": 100}
     assert fit.sizes["batch"].peak_nbytes(100) == ROOM
-
-
-def test_a_block_without_parameters_fits_as_any_other():
-    batch = 8
-    with record() as trace:
-        nn.ReLU()(torch.ones(batch, 10**6))
-    fit = fit_trace(trace, DEVICE, {"batch": ...})
-    assert fit.largest == {"batch": 2000}  # the numbers, and what is computed of them
-    assert fit.sizes["batch"].nbytes_per_unit == 8 * 10**6
-
-
-def test_a_block_that_computes_nothing_takes_nothing():
-    batch = 8
-    with record() as trace:
-        rows = [0] * batch
-    del rows
-    fit = fit_trace(trace, DEVICE, {"batch": [1, 2]}, suggest=True)
-    assert (fit.peak_nbytes, fit.largest) == (0, {"batch": 2})
 
 
 @pytest.mark.parametrize("name", ["nobody", "model", "zero", "text"])
@@ -216,18 +193,6 @@ def test_if_none_are_enough_all_that_help():
     assert say(try_alternatives(need, -30, ())) == [(best, -25)]
 
 
-def test_what_is_chosen_anyway_has_no_alternatives():
-    found = try_alternatives(need, 66, ["8-bit"])
-    assert say(found) == [(("checkpointing",), 50), (("bfloat16",), 60)]
-
-
-def test_where_no_choice_can_be_made_there_is_none():
-    def refuse(_):
-        raise TrialError
-
-    assert try_alternatives(refuse, 1, ()) == ()
-
-
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
@@ -269,10 +234,6 @@ def test_where_nothing_helps_it_says_what_is_still_needed():
     del kept
     fit = fit_trace(trace, "t4", suggest=True)
     assert "\n  still 18.6 GiB with " in str(fit)
-
-
-def test_what_fits_is_not_tried_otherwise():
-    assert fit_trace(record_blocks(8), "t4", suggest=True).remedies == ()
 
 
 def test_nothing_is_tried_unless_asked():

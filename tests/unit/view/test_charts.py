@@ -61,13 +61,6 @@ def test_in_a_terminal_the_chart_is_a_line(shell):
     assert captured.stdout == f"Memory over 1 operators: {peak}\n"
 
 
-def test_without_memory_charts_says_so(shell):
-    shell.run_cell("%%meta\nx = torch.ones(0)")
-    with capture_output() as captured:
-        shell.user_ns["_meta"].charts("memory")
-    assert captured.stdout == "no tensor of this trace takes memory\n"
-
-
 def test_an_unknown_chart_is_refused_with_those_there_are(trace):
     with pytest.raises(ValueError, match="choose parameters or memory or roofline"):
         trace.charts("time")

@@ -125,25 +125,6 @@ def test_the_stretches_are_those_of_the_payload(of, request, ask):
     assert nbytes == [payload["sizes"][number] for number in payload["nbytes"]]
 
 
-def test_an_unknown_name_is_shown(trace, ask):
-    sent = ask(trace, name="nobody")
-    assert last(sent, "fit_state") == {
-        "is_running": False,
-        "message": "the block has no name 'nobody' for a positive integer; "
-        "it has batch",
-    }
-    assert not any("growths" in traits for traits in sent)
-
-
-def test_what_cannot_be_done_again_is_shown(tmp_path, ask):
-    batch = 2
-    with record() as trace:
-        torch.ones(batch)
-        (tmp_path / "out").write_text("once", "utf-8")
-    message = last(ask(trace), "fit_state")["message"]
-    assert "it writes the file" in message
-
-
 def test_it_can_be_stopped(trace, ask):
     sent = ask(trace, on_sent=lambda fits: fits.receive({}))
     assert last(sent, "fit_state") == {"is_running": False, "message": "stopped"}

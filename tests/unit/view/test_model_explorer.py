@@ -60,12 +60,6 @@ def test_an_output_has_its_shape_and_dtype(graph):
     assert read_attributes(output["attrs"])["tensor_shape"] == "float32[4, 3]"
 
 
-def test_a_parameter_of_a_model_from_outside_lies_in_its_module(graph):
-    (weight,) = find_nodes(graph, "weight")
-    (bias,) = find_nodes(graph, "bias")
-    assert weight["namespace"] == bias["namespace"] == "model/0"
-
-
 def test_a_layer_shows_what_module_it_is(graph):
     found = graph["groupNodeAttributes"]["model/0"]
     assert found["class"] == "Linear"
@@ -109,25 +103,3 @@ def test_a_name_that_model_explorer_does_not_read_is_refused(tmp_path):
         torch.ones(2)
     with pytest.raises(ValueError, match=r"files named \*\.json, not 'graph\.txt'"):
         trace.to_model_explorer(tmp_path / "graph.txt")
-
-
-def test_modules_of_one_name_are_layers_of_their_own(tmp_path):
-    class Pair(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.add_module("a/b", nn.ReLU())
-            self.add_module("a_b", nn.ReLU())
-
-        def forward(self, x):
-            return self.get_submodule("a_b")(self.get_submodule("a/b")(x))
-
-    def call():
-        first, second = Pair(), Pair()
-        second(first(torch.ones(2)))
-        return first, second
-
-    with record() as trace:
-        _ = call()
-    nodes = find_nodes(write(trace, tmp_path), "aten.relu.default")
-    layers = ["Pair/a_b", "Pair/a_b (2)", "Pair (2)/a_b", "Pair (2)/a_b (2)"]
-    assert [node["namespace"] for node in nodes] == layers

@@ -65,9 +65,3 @@ def test_an_error_stands_in_its_strip():
     assert failed.error
     html = render_ranks(Ranks({0: failed}))
     assert failed.error.split("<")[0][:20] in html
-
-
-def test_a_terminal_shows_the_text(capsys):
-    ranks = Ranks({0: record_rank(0)})
-    ranks.show()
-    assert capsys.readouterr().out == f"{ranks}\n"

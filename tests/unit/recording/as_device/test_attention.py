@@ -1,7 +1,5 @@
 """Attention as a device runs it: on the CPU compared with the CPU itself."""
 
-import threading
-
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -173,34 +171,6 @@ def test_as_cuda_cudnn_is_chosen_where_it_alone_is_allowed():
     assert names == {"aten._scaled_dot_product_cudnn_attention.default"}
 
 
-def run_layers():
-    """Run what is one operator in inference mode, and some others everywhere else."""
-    heads = torch.nn.Linear(8, 8)(torch.zeros(2, 4, 8)).view(2, 4, 2, 4).transpose(1, 2)
-    attended = scaled_dot_product_attention(heads, heads, heads)
-    torch.nn.Conv2d(3, 4, 3)(torch.zeros(1, 3, 5, 5))
-    attended.transpose(1, 2).reshape(8, 8).matmul(torch.zeros(8, 3))
-
-
-def test_in_inference_mode_what_torch_compile_takes_apart_is_one_operator():
-    with record(as_device="cpu") as trace, torch.inference_mode():
-        torch.nn.BatchNorm1d(3)(torch.ones(2, 3))
-        torch.nn.functional.interpolate(torch.ones(1, 1, 2, 2), scale_factor=2)
-    names = [op.op for op in trace.ops]
-    assert "aten.native_batch_norm.default" in names
-    assert names[-1] == "aten.upsample_nearest2d.default"
-
-
-def test_in_inference_mode_operators_and_their_cost_are_those_without_gradients():
-    with record(as_device="cpu") as wanted, torch.no_grad():
-        run_layers()
-    with record(as_device="cpu") as trace, torch.inference_mode():
-        run_layers()
-    names = [op.op for op in trace.ops if op.op != "aten.detach.default"]
-    assert names == [op.op for op in wanted.ops if op.op != "aten.detach.default"]
-    assert trace.flops == wanted.flops > 0
-    assert [k.text for k in trace.program.kernels] == ["flash attention, as on cpu"]
-
-
 @pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
 def test_without_gradients_attention_of_three_dimensions_is_that_of_the_cpu(guard):
     adds_batch_to_attention.cache_clear()  # asked where a recording stands now
@@ -221,19 +191,6 @@ def test_a_fused_kernel_costs_its_two_products(device):
         tensors = make(*shapes, dtype=torch.bfloat16)
         scaled_dot_product_attention(*tensors, enable_gqa=True)
     assert trace.flops == 2 * (2 * 3 * 8 * 5) * 4 * 2
-
-
-def test_attention_of_another_thread_is_none_of_the_recordings():
-    def attend_elsewhere():
-        x = torch.ones(1, 2, 4, 8, device="meta")
-        scaled_dot_product_attention(x, x, x, dropout_p=0.5)
-
-    with record() as trace:
-        torch.ones(1)
-        thread = threading.Thread(target=attend_elsewhere)
-        thread.start()
-        thread.join()
-    assert trace.program.kernels == ()
 
 
 @pytest.mark.parametrize(

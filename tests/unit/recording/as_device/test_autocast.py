@@ -10,7 +10,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from meta_magic import record
-from meta_magic.recording.as_device.autocast import read_nesting
 from tests.unit.eager import Names
 
 
@@ -129,19 +128,6 @@ def test_as_cuda_casts_are_those_of_torchs_table(call, dtype):
     assert not torch.is_autocast_enabled("cuda")
 
 
-def test_as_cuda_cross_entropy_of_a_layer_keeps_the_dtype_that_it_tells():
-    # CrossEntropyLoss in LossNLL.cpp tells log_softmax the dtype of the scores.
-    with record(as_device="cuda") as trace, torch.autocast("cuda"):
-        scores = nn.Linear(3, 4)(torch.zeros(2, 3))
-        F.cross_entropy(scores, torch.zeros(2, dtype=torch.long))
-    met = [(op.op, op.outputs[0].dtype) for op in trace.ops if "detach" not in op.op]
-    assert met[-3:] == [
-        ("aten._log_softmax.default", torch.float16),
-        ("aten._to_copy.default", torch.float32),
-        ("aten.nll_loss_forward.default", torch.float32),
-    ]
-
-
 def test_as_cuda_what_is_unsafe_is_refused():
     with record(as_device="cuda"), torch.autocast("cuda"):
         x = torch.zeros(2)
@@ -216,28 +202,6 @@ def test_that_a_library_would_cast_by_itself_is_said():
     assert "mm_cast.double.default casts by a kernel" in trace.program.caveats[0][0]
 
 
-def test_a_region_that_cannot_be_entered_is_left(monkeypatch):
-    def fail(*_):
-        raise LookupError
-
-    monkeypatch.setattr("meta_magic.recording.as_device.autocast.list_casts", fail)
-    with record(as_device="cpu"), pytest.raises(LookupError), torch.autocast("cpu"):
-        pass
-    assert not torch.is_autocast_enabled("cpu")
-    assert read_nesting() == 0
-
-
-def test_afterwards_torch_is_as_it_was():
-    names = ("__init__", "__enter__", "__exit__")
-    methods = [getattr(torch.autocast, name) for name in names]
-    with record(as_device="cuda"), torch.autocast("cuda"):
-        pass
-    assert methods == [getattr(torch.autocast, name) for name in names]
-    x = torch.zeros(2, 2, device="meta")
-    with torch.autocast("cpu"):
-        assert (x @ x).dtype == torch.float32
-
-
 @pytest.mark.parametrize(
     "name", ["linear", "conv2d", "matmul", "softmax", "layer norm", "cross entropy"]
 )
@@ -299,13 +263,3 @@ def test_what_is_cast_without_gradients_serves_calls_that_want_them(order):
         _, met = call_twice(torch.no_grad, order)
     assert met == wants_gradient
     assert [op.op for op in trace.ops] == wanted
-
-
-@pytest.mark.parametrize("order", ORDERS, ids=str)
-def test_inference_mode_keeps_no_casts_and_takes_none(order):
-    _, wants_gradient = call_twice(torch.inference_mode, order)
-    with record(as_device="cpu") as trace:
-        _, met = call_twice(torch.inference_mode, order)
-    assert met == wants_gradient
-    casts = [op for op in trace.ops if op.op == "aten._to_copy.default"]
-    assert len(casts) == 4  # of the weight and of what it takes, each time

@@ -84,15 +84,3 @@ def test_what_has_no_kernel_on_meta_is_asked_of_the_cpu(name):
 def test_what_is_too_large_to_ask_of_the_cpu_is_refused():
     with record(), pytest.raises(NotImplementedError, match="fake_quantize"):
         torch.fake_quantize_per_tensor_affine(torch.empty(2**30), 0.1, 0, 0, 9)
-
-
-def test_what_the_cpu_is_asked_for_in_inference_mode_is_made_there():
-    concentration = torch.ones(3)
-
-    def draw():
-        with torch.inference_mode():
-            return torch._sample_dirichlet(concentration.clone())
-
-    assert draw().is_inference()
-    with record(as_device="cpu"):
-        assert draw().is_inference()

@@ -77,11 +77,6 @@ def test_as_cpu_a_capturable_optimizer_is_refused_in_torchs_words():
     assert str(met.value) == str(real.value)
 
 
-def test_as_meta_fused_is_refused_in_torchs_words():
-    with pytest.raises(RuntimeError, match="fused=True"), record(as_device="meta"):
-        step(OPTIMIZERS["fused"])
-
-
 DETERMINISTIC = {
     "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
     "trilinear": lambda x: F.interpolate(x[None], scale_factor=2, mode="trilinear"),
@@ -105,14 +100,6 @@ def test_deterministic_functions_run_the_kernels_of_the_cpu(name):
     with record(as_device="cpu") as trace:
         DETERMINISTIC[name](torch.ones(1, 2, 4, 4))
     assert [call.op for call in trace.ops] == names.ops
-
-
-@pytest.mark.usefixtures("deterministic")
-def test_deterministic_interpolation_is_made_of_others_on_cuda():
-    # torch/nn/functional.py: of _upsample_linear_vec where the input is not on the CPU.
-    with record(as_device="cuda") as trace:
-        DETERMINISTIC["bilinear"](torch.ones(1, 2, 4, 4))
-    assert "aten.upsample_bilinear2d.default" not in {call.op for call in trace.ops}
 
 
 @pytest.fixture(scope="module")

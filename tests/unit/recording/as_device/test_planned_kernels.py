@@ -49,15 +49,6 @@ def test_autocast_casts_what_lies_on_its_device(device):
         assert list_dtypes("cuda") == [torch.float32, torch.float16]
 
 
-@pytest.mark.filterwarnings("ignore:CUDA is not available")
-def test_autocast_casts_what_lies_nowhere_as_on_the_device_of_the_cell():
-    wanted = list_dtypes(None)
-    with record(as_device="cpu"):
-        assert list_dtypes(None) == wanted
-    with record(as_device="cuda"):
-        assert list_dtypes(None) == [torch.float32, torch.float16]
-
-
 @pytest.mark.parametrize("kind", ["mps", "xpu"])
 def test_another_accelerator_casts_as_cuda_does(kind):
     with record():
@@ -65,14 +56,6 @@ def test_another_accelerator_casts_as_cuda_does(kind):
         with torch.autocast(kind, dtype=torch.float16):
             out = model(torch.ones(4, 3, device=kind))
     assert out.dtype == torch.float16
-
-
-def test_what_autocast_of_a_place_makes_of_others_is_cast():
-    with record(as_device="cpu"):
-        logits = torch.ones(2, 3, device="cuda", dtype=torch.float16)
-        target = torch.zeros(2, dtype=torch.long, device="cuda")
-        with torch.autocast("cuda"):
-            assert F.cross_entropy(logits, target).dtype == torch.float32
 
 
 def test_groups_of_channels_that_come_last_are_those_of_a_place():

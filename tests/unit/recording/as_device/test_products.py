@@ -88,10 +88,3 @@ def test_a_gradient_to_the_bit_has_no_caveat():
     with record() as trace:
         torch.ones(3, requires_grad=True).prod().backward()
     assert not trace.program.caveats
-
-
-def test_the_node_has_torchs_name():
-    with record():
-        a = torch.ones(2, requires_grad=True)
-        names = a.prod().grad_fn.name(), a.prod(0).grad_fn.name()
-    assert names == ("ProdBackward0", "ProdBackward1")

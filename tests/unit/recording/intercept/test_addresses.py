@@ -153,16 +153,3 @@ def test_ctypes_does_not_read_at_an_address_that_is_made_up(read):
         x = torch.ones(3)
         with pytest.raises(MissingValueError, match=r"x\.numpy"):
             read(x.data_ptr())
-
-
-def test_what_takes_no_address_of_64_bits_refuses_in_words_of_its_own():
-    with record():
-        address = torch.ones(3).data_ptr()
-        with pytest.raises(OverflowError):
-            ctypes.c_float.from_address(address)
-
-
-def test_ctypes_reads_real_memory_in_a_cell():
-    buffer = ctypes.create_string_buffer(b"abc")
-    with record():
-        assert ctypes.string_at(ctypes.addressof(buffer), 3) == b"abc"

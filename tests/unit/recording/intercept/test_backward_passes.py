@@ -111,16 +111,3 @@ def test_what_a_hook_calls_belongs_to_the_backward_pass_and_names_itself():
     assert (made.phase, made.function) == ("backward", "torch.eye")
     (after,) = [call for call in trace.ops if call.op == "aten.detach.default"][-1:]
     assert after.phase == "backward"
-
-
-def test_a_mode_is_on_in_a_hook_as_in_the_cell_and_off_after_it():
-    seen = []
-    with record():
-        x = torch.ones(3, requires_grad=True)
-        x.register_hook(lambda grad: seen.append(torch.get_default_device()))
-        x.sum().backward()
-        assert torch.ones(1).is_meta
-    x = torch.ones(3, requires_grad=True)
-    x.register_hook(lambda grad: seen.append(torch.ones(1).device))
-    x.sum().backward()
-    assert [str(device) for device in seen] == ["meta", "cpu"]

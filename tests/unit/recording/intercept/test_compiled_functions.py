@@ -7,52 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import meta_magic
 from meta_magic import materialize, record
-
-COND = torch.ops.higher_order.cond
-
-
-class Choosing(nn.Module):
-    def forward(self, x):
-        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
-
-
-def test_what_is_exported_in_a_cell_keeps_its_branches():
-    with record() as trace:
-        exported = torch.export.export(Choosing(), (torch.ones(3),))
-    assert COND in [node.target for node in exported.graph.nodes]
-    assert "operators on FakeTensor were not recorded" in trace.notes[-1].text
-
-
-def test_what_is_traced_in_a_cell_has_no_operators_of_the_recorder():
-    def program(x):
-        return (x.relu() * x.exp()).view(3, -1)
-
-    with torch.device("meta"):
-        plain = torch.jit.trace(program, torch.ones(6), check_trace=False)
-    with record() as trace:
-        traced = torch.jit.trace(program, torch.ones(6))
-        y = traced(torch.ones(6))
-    assert traced.code == plain.code
-    assert y.shape == (3, 2)
-    names = [call.op.split(".")[1] for call in trace.ops]
-    assert names == ["ones", "relu", "exp", "mul", "view"] * 2
-
-
-def attend(query):
-    if torch.overrides.has_torch_function((query,)):
-        return query
-    return query + 1
-
-
-def test_what_calls_a_builtin_that_is_replaced_is_scripted_in_a_cell():
-    with record():
-        code = torch.jit.script(attend).code
-    assert code == torch.jit.script(attend).code
-
 
 SCRIPTING = """
 import meta_magic
@@ -130,17 +87,6 @@ def test_the_first_cell_runs_eagerly_and_later_code_compiles(program):
     assert result.returncode == 0, result.stderr
 
 
-aten = torch.ops.aten
-
-
-def test_what_make_fx_traces_in_a_cell_are_the_operators_again_and_again():
-    for _ in range(2):
-        with record():
-            graph = make_fx(lambda x: x.sin() + 1)(torch.ones(3)).graph
-        targets = [node.target for node in graph.nodes if node.op == "call_function"]
-        assert targets == [aten.sin.default, aten.add.Tensor]
-
-
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_torch_jit_traces_convolutions_and_their_values_are_those_of_the_cpu():
     def trace_module():
@@ -161,27 +107,3 @@ def test_torch_jit_traces_convolutions_and_their_values_are_those_of_the_cpu():
         assert "aten::_convolution" in graph
         materialize(module)
         assert torch.equal(module(torch.ones(2, 3, 4, 4)), wanted)
-
-
-class Scaled(nn.Module):
-    """A layer beside a plain tensor, and one that its forward makes."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-        self.scales = torch.ones(2) * 3
-
-    def forward(self, x):
-        return self.layer(x) * self.scales + torch.tensor([1.0, 2.0])
-
-
-def test_a_model_that_holds_a_plain_tensor_is_exported():
-    def export():
-        torch.manual_seed(0)
-        exported = torch.export.export(Scaled(), (torch.ones(1, 3),))
-        made = exported.module()(torch.ones(1, 3))
-        return exported.graph_module.code, [*exported.constants], made.tolist()
-
-    wanted = export()
-    with record():
-        assert export() == wanted

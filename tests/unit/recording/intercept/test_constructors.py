@@ -32,16 +32,6 @@ def test_a_real_tensor_is_filled_by_a_factory_that_is_given_it():
     assert met == fill()
 
 
-def test_a_real_tensor_grows_in_a_cell_and_after_it():
-    with torch.device("cpu"):
-        real = torch.ones(1)
-    with record():
-        real.mul_(2)
-        torch.zeros(3, out=real.resize_(0))
-    assert real.tolist() == [0, 0, 0]
-    assert real.resize_(5).shape == (5,)
-
-
 @pytest.mark.parametrize("layer", [nn.Linear, nn.Embedding, nn.LSTM])
 def test_a_layer_that_is_told_the_cpu_by_name_stays_on_meta(layer):
     with record() as trace:

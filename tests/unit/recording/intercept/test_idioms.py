@@ -159,13 +159,6 @@ def test_an_idiom_does_what_it_does_on_the_cpu(program):
     assert returned[1:] == returned[:1] * 2
 
 
-def test_tensors_are_made_by_torch_alone_after_a_recording():
-    with record():
-        pass
-    assert torch.Tensor.__new__ == torch._C.TensorBase.__new__
-    assert describe(Named(torch.ones(2)))[0] is Named
-
-
 def test_a_capsule_of_a_real_tensor_is_a_real_one_outside():
     x = torch.ones(2)
     assert from_dlpack(to_dlpack(x)).data_ptr() == x.data_ptr()

@@ -184,24 +184,3 @@ def test_a_list_of_tensors_as_index_selects_what_it_does_on_the_cpu(name):
     wanted = run()
     with record(as_device="cpu"):
         assert run() == wanted
-
-
-def test_a_list_as_index_makes_no_operator_in_inference_mode():
-    def write():
-        with torch.inference_mode():
-            torch.zeros(2, 3)[[False, True], ::2].zero_()
-
-    with Names() as real:
-        write()
-    with record(as_device="cpu") as trace:
-        write()
-    assert [op.op for op in trace.ops] == [op for op in real.ops if "lift" not in op]
-
-
-def test_what_no_positions_select_has_the_strides_of_the_cpu():
-    def select():
-        return torch.ones(2, 3)[torch.zeros(0, dtype=torch.long), :, None].stride()
-
-    with record(as_device="cpu"):
-        met = select()
-    assert met == select()

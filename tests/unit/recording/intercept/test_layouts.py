@@ -138,18 +138,3 @@ def test_attention_of_nested_tensors_is_refused_by_name():
     with pytest.raises(MetaMagicError, match="of nested tensors cannot run"), record():
         q = nested(torch.ones(5, 8)).unflatten(-1, [2, 4]).transpose(1, 2)
         functional.scaled_dot_product_attention(q, q, q)
-
-
-def test_a_sparse_tensor_is_not_noted():
-    with record() as trace:
-        made = coordinates()
-    assert (made._nnz(), made.layout) == (3, torch.sparse_coo)
-    assert trace.notes == ()
-
-
-def test_a_nested_tensor_on_the_cpu_goes_through_a_module():
-    with record() as trace, torch.device("cpu"):
-        rows = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
-        made = nn.Linear(3, 4)(rows)
-    assert [row.shape for row in made.unbind()] == [(2, 4), (4, 4)]
-    assert any("nested" in note.text for note in trace.notes)

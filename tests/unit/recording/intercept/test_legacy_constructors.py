@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic import materialize, record
+from meta_magic import record
 from tests.unit.recording.intercept.data_of_cells import notes_of
 
 STORAGE = torch.FloatStorage([1.0, 2.0])
@@ -115,28 +115,6 @@ def test_a_legacy_constructor_lies_beside_what_the_cell_makes():
     assert made == wanted.tolist()
 
 
-def test_a_parameter_of_a_legacy_constructor_is_materialized():
-    with record():
-        module = nn.ParameterDict({"a": nn.Parameter(torch.FloatTensor([1.0, 2.0]))})
-    materialize(module)
-    assert module["a"].tolist() == [1.0, 2.0]
-
-
-def test_a_legacy_constructor_is_real_where_the_cell_asks_for_the_cpu():
-    with record(), torch.device("cpu"):
-        made = torch.FloatTensor([1.0]), torch.Tensor(np.ones(2))
-    assert not any(tensor.is_meta for tensor in made)
-
-
-def test_tensors_in_a_list_come_from_where_they_lie():
-    with record():
-        loss = torch.ones((), device="cuda")
-        joined = torch.tensor([loss, loss * 2])
-        assert joined.device.type == "meta"
-        assert torch.tensor([loss, 2.0], device="cuda").device.type == "cuda"
-        assert joined.tolist() == [1.0, 2.0]
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_tensor_is_of_the_type_that_it_has_on_the_cpu(device):
     def tell():
@@ -153,10 +131,3 @@ def test_a_tensor_is_of_the_type_that_it_has_on_the_cpu(device):
     wanted = tell()
     with record(as_device=device):
         assert tell() == wanted
-
-
-def test_a_real_tensor_is_cast_to_a_type():
-    real = torch.ones(2)
-    with record(as_device="cpu"):
-        assert real.type(torch.LongTensor).dtype == torch.long
-    assert isinstance(real, torch.FloatTensor)

@@ -80,16 +80,6 @@ def test_lengths_on_a_gpu_are_refused_as_torch_does_it():
         run(torch.tensor([5, 3, 2], device="cuda"), device="cuda")
 
 
-def test_sequences_of_a_list_are_packed():
-    def pack():
-        packed = rnn.pack_sequence([torch.ones(5, 4), torch.ones(3, 4)])
-        return packed.data.shape, packed.batch_sizes.tolist()
-
-    with record():
-        met = pack()
-    assert met == pack()
-
-
 MANY_LENGTHS = {"shrinking": [5, 3, 3], "equal": [4, 4], "one": [3], "any": [2, 5, 3]}
 
 

@@ -55,9 +55,3 @@ def test_a_storage_that_nobody_wrote_is_refused_with_what_made_it():
         with pytest.raises(MissingValueError, match="12 bytes on meta") as error:
             list(stored)
     assert "aten.empty.memory_format in line" in str(error.value)
-
-
-def test_a_real_storage_is_read_within_a_recording():
-    real = torch.arange(3.0)
-    with record():
-        assert list(real.storage()) == [0.0, 1.0, 2.0]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic import MetaMagicError, ValueLimits, materialize, real, record
+from meta_magic import MetaMagicError, ValueLimits, materialize, record
 from tests.unit.recording.intercept.data_of_cells import notes_of
 
 LARGE = 2**15
@@ -192,31 +192,6 @@ def test_an_array_that_cannot_follow_is_said():
         x += torch.ones(64, 3).sum(0)
     assert array.tolist() == [1, 1, 1]
     assert "is not updated from here on" in notes_of(trace)["array"].text
-
-
-def test_an_array_of_an_accelerators_tensor_is_one_of_a_copy():
-    with record():
-        x = torch.ones(3, device="cuda")
-        array = x.cpu().numpy()
-        x += 1
-        assert (array.tolist(), x.tolist()) == ([1, 1, 1], [2, 2, 2])
-
-
-def test_a_tensor_moved_while_it_is_made_of_an_array_is_a_copy():
-    array = np.ones(3)
-    with record():
-        x = torch.as_tensor(array, device="cuda")
-        array += 1
-        assert x.tolist() == [1, 1, 1]
-
-
-def test_within_real_what_is_made_of_an_array_is_real():
-    with record():
-        x = torch.ones(3)
-        array = x.numpy()
-        with real():
-            assert not torch.as_tensor(array).is_meta
-            assert not torch.from_numpy(array).is_meta
 
 
 def test_nothing_is_kept_of_arrays_and_tensors_that_are_gone():

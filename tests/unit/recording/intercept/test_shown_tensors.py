@@ -1,7 +1,6 @@
 """Texts of tensors on meta: the CPU's values, and the place that the code named."""
 
 import re
-import threading
 from collections import namedtuple
 
 import pandas as pd
@@ -10,7 +9,6 @@ import torch
 from torch import nn
 
 from meta_magic import ValueLimits, record
-from meta_magic.session.values_on_demand import ValuesOnDemand
 
 Pair = namedtuple("Pair", "a b")  # noqa: PYI024  as notebooks have it
 
@@ -130,9 +128,6 @@ def test_the_text_of_what_lies_on_an_accelerator_names_it():
     assert met == f"{first}, device='cuda:1') {second}, device='cuda:1')"
 
 
-SMALL = ValueLimits(nbytes=64, flops=64)
-
-
 def test_values_beyond_the_limits_are_not_computed_for_a_text():
     with record(limits=ValueLimits(nbytes=64, flops=64)) as trace:
         x = torch.zeros(99)
@@ -162,22 +157,6 @@ def test_a_text_of_which_the_values_cannot_be_found_is_written():
         assert str(torch.empty(3)) == "tensor(..., device='meta', size=(3,))"
 
 
-def test_other_threads_write_as_ever():
-    texts = []
-    with record():
-        x = torch.ones(2)
-        thread = threading.Thread(target=lambda: texts.append(str(x)))
-        thread.start()
-        thread.join()
-    assert texts == ["tensor(..., device='meta', size=(2,))"]
-
-
-def test_texts_are_torchs_own_afterwards():
-    with record():
-        x = torch.ones(2)
-    assert str(x) == "tensor(..., device='meta', size=(2,))"
-
-
 READERS = {"numpy": torch.Tensor.numpy, "array": torch.Tensor.__array__}
 
 
@@ -200,12 +179,3 @@ def test_values_of_an_accelerator_are_there_by_name():
             [1, 1],
         )
         assert x.numpy(force=True).tolist() == [1, 1]
-
-
-def test_what_a_kernel_writes_for_itself_takes_no_values(monkeypatch):
-    asked = []
-    monkeypatch.setattr(ValuesOnDemand, "peek", lambda *_: asked.append(1))
-    with record():  # its kernel on meta writes its arguments
-        torch.lerp(torch.ones(1), torch.ones(1), torch.ones(1))
-        torch.quantile(torch.randn(3), 0.3)
-    assert asked == []

@@ -89,15 +89,6 @@ def test_a_wrapper_subclass_is_recorded_as_what_it_runs(program):
         assert trace.notes == ()
 
 
-def test_fake_tensors_are_counted():
-    with record() as trace, torch._subclasses.FakeTensorMode():
-        torch.ones(3) + 1
-    (note,) = trace.notes
-    assert (note.kind, note.line) == ("foreign", None)
-    assert note.text == "2 operators on FakeTensor were not recorded"
-    assert len(trace.ops) == 0
-
-
 @pytest.fixture
 def _four_ranks():
     from torch import distributed

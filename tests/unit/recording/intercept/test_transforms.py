@@ -69,17 +69,6 @@ def test_a_list_of_what_a_transform_follows_is_of_its_numbers(transform):
     assert values == run()
 
 
-def test_a_list_of_what_vmap_goes_over_is_refused_as_on_the_cpu():
-    def run():
-        return vmap(lambda x: torch.tensor([x, 1.0]))(torch.arange(3.0))
-
-    with pytest.raises(RuntimeError) as real:
-        run()
-    with record(), pytest.raises(RuntimeError) as met:
-        run()
-    assert str(met.value) == str(real.value)
-
-
 def test_what_is_made_inside_of_a_transform_can_be_written_by_what_it_follows():
     def run():
         return grad(lambda x: torch.tensor([1.0, 2.0]).add_(x).pow(2).sum())(
@@ -100,12 +89,3 @@ def test_a_tensor_of_values_is_the_operators_inside_of_a_transform_that_it_is_ou
     with record() as outside:
         multiply(torch.ones(3, 2))
     assert [call.op for call in within.ops] == [call.op for call in outside.ops]
-
-
-def test_a_number_has_no_tangent_in_forward_mode():
-    def run():
-        return jvp(lambda x: 3 * x + 1, (torch.ones(2),), (torch.ones(2),))[1].tolist()
-
-    with record():
-        values = run()
-    assert values == run()

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from meta_magic import record
 
@@ -31,26 +29,3 @@ def test_in_inference_mode_a_part_is_what_it_is_on_the_cpu(name, is_inside):
     with record(as_device="cpu"):
         met = take(name, is_inside=is_inside)
     assert met == wanted
-
-
-class Log(TorchDispatchMode):
-    """Notes the operators that torch runs."""
-
-    def __init__(self):
-        super().__init__()
-        self.ops = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.ops.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-def test_parts_of_an_operator_on_a_tensor_of_inference_mode_are_divided_too():
-    x = torch.rand(2, 3, 4)
-    with Log() as log:  # autograd divides what is done to a plain tensor
-        F.scaled_dot_product_attention(x, x, x)
-    with record(as_device="cpu") as trace:
-        with torch.inference_mode():
-            x = torch.rand(2, 3, 4)
-        F.scaled_dot_product_attention(x, x, x)
-    assert [op.op for op in trace.ops][1:] == log.ops

@@ -228,37 +228,11 @@ def test_what_is_put_on_meta_by_name_draws_nothing():
     assert_bit_equal(made, real)
 
 
-def test_a_device_that_was_asked_for_is_none_by_name():
-    def cell():
-        torch.rand(2, device=str(torch.ones(1).device))
-        return nn.Linear(2, 2)
-
-    real, made, *_ = build_twice(cell)
-    materialize(made)
-    assert_bit_equal(made, real)
-
-
 def test_a_generator_that_is_made_in_the_cell_shows_no_token_afterwards():
     with record():
         generator = torch.Generator().manual_seed(3)
         torch.empty(3).normal_(generator=generator)
     assert generator.initial_seed() == 3
-
-
-def test_the_seed_is_the_users_after_the_cell():
-    torch.manual_seed(42)
-    with record():
-        torch.rand(3)
-    assert torch.initial_seed() == 42
-
-
-def test_a_state_that_was_read_in_the_cell_is_no_token_afterwards():
-    torch.manual_seed(42)
-    with record():
-        torch.rand(3)
-        state = torch.get_rng_state()
-    torch.set_rng_state(state)
-    assert torch.initial_seed() == 42
 
 
 def test_draws_of_a_cell_that_raised_can_be_made_up_for():
@@ -296,18 +270,6 @@ def test_the_next_recording_draws_on_where_the_last_one_would_have_ended(n_cells
     made = in_cells(record, n_cells)
     materialize(made)
     assert_bit_equal(made, real)
-
-
-def test_a_generator_of_ones_own_goes_on_in_the_next_recording():
-    def draw_twice(run):
-        generator = torch.Generator().manual_seed(1)
-        for _ in range(2):
-            with run():
-                drawn = torch.rand(2, generator=generator)
-        return drawn
-
-    wanted = draw_twice(contextlib.nullcontext)
-    assert torch.equal(read(draw_twice(record)), wanted)
 
 
 def read(made):
@@ -378,31 +340,6 @@ def test_a_cell_that_is_run_again_from_its_seed_is_no_doubt():
     assert materialize(made).notes == ()
 
 
-def test_a_recording_whose_numbers_are_real_leaves_no_doubt_to_the_next():
-    torch.manual_seed(0)
-    with record():
-        first = nn.Linear(2, 2)
-    torch.manual_seed(0)
-    with record(), torch.device("cpu"):
-        torch.rand(1)
-    with record():
-        second = nn.Linear(2, 2)
-    assert materialize(second).notes == ()
-    assert first.weight.is_meta
-
-
-def test_numbers_drawn_after_a_seed_between_two_recordings_are_none():
-    torch.manual_seed(0)
-    with record():
-        first = nn.Linear(2, 2)
-    torch.manual_seed(1)
-    torch.rand(1)
-    with record():
-        second = nn.Linear(2, 2)
-    assert materialize(second).notes == ()
-    assert first.weight.is_meta
-
-
 def test_a_state_that_an_earlier_recording_saved_is_gone_on_from():
     def compute_again(run):
         torch.manual_seed(0)
@@ -431,19 +368,3 @@ def test_a_generator_of_ones_own_goes_on_when_all_that_it_drew_is_made():
         made = draw(generator)
     read(made)
     assert torch.equal(draw(generator), wanted)
-
-
-def test_a_generator_is_not_moved_that_stands_where_the_cell_left_it():
-    def cell():
-        drawn = torch.randn(4)
-        list(torch.utils.data.RandomSampler(range(5)))
-        return drawn
-
-    torch.manual_seed(0)
-    cell()
-    wanted = torch.rand(3)
-    torch.manual_seed(0)
-    with record():
-        made = cell()
-    read(made)
-    assert torch.equal(torch.rand(3), wanted)

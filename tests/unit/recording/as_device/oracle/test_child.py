@@ -1,7 +1,6 @@
 """Functions in a child process, and what comes back of them."""
 
 import os
-import pickle
 import resource
 import runpy
 import signal
@@ -97,12 +96,6 @@ def test_a_long_text_comes_back():
     assert str(error) == "x" * 10**6
 
 
-def test_what_is_ended_while_it_answers_gives_no_answer(monkeypatch):
-    half = pickle.dumps("x" * 100)[:50]
-    monkeypatch.setattr(pickle, "dumps", lambda _: half)
-    assert run_in_child(lambda: None) is NO_ANSWER
-
-
 def test_a_crash_leaves_no_core():
     def check():
         if resource.getrlimit(resource.RLIMIT_CORE) != (1, 1):
@@ -129,16 +122,6 @@ def test_an_answer_comes_where_others_wait_for_children(handler):
 def test_where_processes_have_no_limits_it_is_imported_all_the_same(monkeypatch):
     monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
     assert "resource" not in runpy.run_path(child.__file__)
-
-
-def test_a_thread_can_ask():
-    errors = []
-    thread = threading.Thread(
-        target=lambda: errors.append(run_in_child(lambda: fail(IndexError("of 3"))))
-    )
-    thread.start()
-    thread.join()
-    assert [*map(str, errors)] == ["of 3"]
 
 
 def test_a_child_can_compute_while_threads_do():

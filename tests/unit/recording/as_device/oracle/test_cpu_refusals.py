@@ -174,13 +174,6 @@ def test_a_large_call_is_refused_with_its_own_sizes_and_takes_no_memory(name):
     assert peak_nbytes() - before < 2**27
 
 
-def test_a_large_call_that_is_right_takes_no_memory():
-    before = peak_nbytes()
-    with record(as_device="cpu"):
-        (nn.Linear(HUGE, HUGE)(weights(8, HUGE)).relu() + 1).sum().backward()
-    assert peak_nbytes() - before < 2**27
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -193,14 +186,6 @@ def test_little_that_becomes_much_takes_no_memory(make):
     with record(as_device="cpu", cache=False):
         assert make().numel() >= 2**28
     assert peak_nbytes() - before < 2**27
-
-
-def test_parts_of_one_memory_that_lie_far_apart_are_taken():
-    with record(as_device="cpu"):
-        base = torch.zeros(10**6)
-        met = base[:10] + base[-10:]
-        met = torch.add(base[:10], base[20:30], out=base[500_000:500_010])
-    assert met.shape == (10,)
 
 
 def test_what_is_refused_in_place_is_not_written():
@@ -330,11 +315,6 @@ def test_what_it_makes_is_taken_at_any_size(name, size):
         TAKEN_FACTORIES[name](*size)
 
 
-def test_a_number_that_memory_is_lacking_for_is_as_on_meta():
-    with record(as_device="cpu"):
-        torch.full((300_000, 300_000, 300), 300, dtype=torch.uint8)
-
-
 @pytest.mark.parametrize("make", [torch.rand, torch.zeros, torch.randperm])
 def test_pinned_memory_needs_no_accelerator(make):
     with record(as_device="cpu"):
@@ -433,23 +413,3 @@ def test_what_lived_where_a_call_was_refused_goes_with_it(call, cache):
             assert [catch()() for _ in range(2)] == [None, None]
     finally:
         gc.enable()
-
-
-def test_a_gradient_that_was_asked_about_is_taken_over_without_a_copy():
-    gc.collect()
-    gc.disable()
-    try:
-        with record(cache=False) as trace:
-            weight = torch.ones(7, requires_grad=True)
-            weight[torch.ones(7, dtype=torch.bool)].sum().backward()
-    finally:
-        gc.enable()
-    assert trace.ops[-2].op == "aten.index_put.default"
-    assert trace.ops[-1].op == "aten.detach.default"
-
-
-def test_what_a_mask_selects_is_not_refused_as_another_mask_would_be():
-    with record():
-        weight = torch.ones(7, 5, requires_grad=True)
-        weight[torch.arange(7) < 2].sum().backward()
-    assert weight.grad.shape == (7, 5)

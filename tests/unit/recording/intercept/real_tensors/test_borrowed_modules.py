@@ -121,16 +121,6 @@ def test_a_real_graph_that_was_pending_survives():
     assert torch.equal(model[0].weight.grad, other[0].weight.grad)
 
 
-def test_the_report_shows_a_borrowed_module_as_any_other():
-    model = build()
-    with record() as trace:
-        model(torch.ones(2, 4))
-    (root,) = trace.modules
-    assert root.name == "model"
-    assert {t.device.type for child in root.children for t in child.tensors} == {"meta"}
-    assert {call.op for call in trace.ops} >= {"aten.addmm.default"}
-
-
 def test_the_note_names_the_model():
     model = build()
     with record() as trace:
@@ -153,25 +143,6 @@ def test_a_large_parameter_is_not_copied_and_refused_by_name_once_changed():
         replay(trace, trace.ops[-1].outputs)
 
 
-def test_autocast_casts_borrowed_and_captured_tensors():
-    model = build()
-
-    def train_cast(optimizer):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            out = model(X)
-            loss = functional.cross_entropy(out, Y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.item(), out.dtype
-
-    torch.manual_seed(1)
-    with record():
-        met = train_cast(torch.optim.SGD(model.parameters(), 0.1))
-    torch.manual_seed(1)
-    assert met == train_cast(torch.optim.SGD(model.parameters(), 0.1))
-
-
 def test_a_bare_leaf_gets_its_gradient_on_meta():
     w = torch.ones(4, 3, requires_grad=True)
     with record():
@@ -179,31 +150,6 @@ def test_a_bare_leaf_gets_its_gradient_on_meta():
         assert w.grad.tolist() == torch.full((4, 3), 2.0).tolist()
     assert w.grad is None
     assert w.tolist() == torch.ones(4, 3).tolist()
-
-
-class Weighed(torch.autograd.Function):
-    """A product, whose operators autograd does not see."""
-
-    @staticmethod
-    def forward(ctx, a, weight):
-        ctx.save_for_backward(a, weight)
-        return a * weight
-
-    @staticmethod
-    def backward(ctx, grad):
-        a, weight = ctx.saved_tensors
-        return grad * weight, grad * a
-
-
-def test_a_bare_leaf_that_a_custom_function_takes_gets_its_gradient_on_meta():
-    weight, apply = torch.ones(3, requires_grad=True), vars(torch.autograd.Function)
-    before = apply["apply"]
-    with record():
-        Weighed.apply(torch.full((3,), 2.0), weight).sum().backward()
-        assert weight.is_meta
-        assert weight.grad.tolist() == [2, 2, 2]
-    assert (weight.is_meta, weight.grad) == (False, None)
-    assert apply["apply"] is before
 
 
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
@@ -230,18 +176,6 @@ def test_an_optimizer_with_a_closure_trains_a_real_model_as_for_real(search):
         assert losses == [step(), step()]
 
 
-def test_tied_parameters_stay_tied():
-    model = nn.ModuleDict({"a": nn.Linear(3, 3), "b": nn.Linear(3, 3)})
-    model.b.weight = nn.Parameter(model.a.weight.data)
-    with record():
-        model.a(torch.ones(1, 3))
-        model.b(torch.ones(1, 3))
-        with torch.no_grad():
-            model.a.weight.zero_()
-        assert model.b.weight.sum().item() == 0
-    assert model.b.weight.sum().item() != 0
-
-
 def test_a_module_that_a_cell_moves_or_casts_is_as_it_was():
     model = build()
     before = Snapshot(model)
@@ -261,16 +195,6 @@ def test_what_is_trained_for_real_is_trained():
     assert losses == train(other, torch.optim.SGD(other.parameters(), 0.1))
     assert Snapshot(model).parts[0].keys() == other.state_dict().keys()
     assert torch.equal(model[0].weight, other[0].weight)
-
-
-def test_hooks_of_a_parameter_run_in_the_cell():
-    model, seen = nn.Linear(4, 3), []
-    model.weight.register_hook(lambda grad: seen.append(grad.is_meta))
-    with record():
-        model(torch.ones(2, 4)).sum().backward()
-    assert seen == [True]
-    model(torch.ones(2, 4)).sum().backward()
-    assert seen == [True, False]
 
 
 def test_nothing_of_a_borrowed_module_is_held_afterwards():

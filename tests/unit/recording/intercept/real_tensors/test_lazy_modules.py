@@ -101,13 +101,6 @@ def test_a_note_says_that_it_stays_on_meta():
     assert all(tensor.is_meta for tensor in net.state_dict().values())
 
 
-def test_in_a_context_of_the_cpu_it_is_real():
-    model = nn.LazyLinear(2)
-    with record(), torch.device("cpu"):
-        model(torch.ones(2, 3))
-    assert not model.weight.is_meta
-
-
 CONVERSIONS = {
     "double": nn.Module.double,
     "there and back": lambda layer: layer.half().double(),

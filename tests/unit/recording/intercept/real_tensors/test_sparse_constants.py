@@ -94,14 +94,6 @@ def test_a_real_sparse_tensor_keeps_its_values_on_the_way_to_meta():
         assert moved.to_dense().tolist() == graph.to_dense().tolist()
 
 
-def test_a_training_loop_keeps_a_real_sparse_tensor_once():
-    graph = edges((5, 5)).coalesce()
-    with record() as trace:
-        train(graph)
-    assert sum(c.sparse is not None for c in trace.program.constants) == 1
-    assert any("count as constants: 'graph'" in note.text for note in trace.notes)
-
-
 def test_a_real_sparse_leaf_that_wants_a_gradient_is_refused():
     graph = rows().requires_grad_()
     with record(), pytest.raises(RuntimeError):
