@@ -15,7 +15,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import jupyterlab.commands
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
@@ -40,7 +39,6 @@ SCHEMES = {
 }
 """What the browser prefers, and JupyterLab's theme; no theme is a file of its own."""
 
-THEMES = Path(jupyterlab.commands.get_app_dir()) / "themes" / "@jupyterlab"
 GROUND = """body { background: var(--jp-layout-color0, Canvas) !important;
 color: var(--jp-content-font-color1, CanvasText) !important }"""
 
@@ -118,7 +116,10 @@ def set_scheme(page: Any, scheme: str) -> None:
     page.emulate_media(color_scheme=color_scheme)
     page.evaluate("document.querySelectorAll('style.theme').forEach((s) => s.remove())")
     if theme:
-        styles = (THEMES / theme / "index.css").read_text("utf-8") + GROUND
+        from jupyterlab.commands import get_app_dir  # takes two seconds
+
+        file = Path(get_app_dir(), "themes/@jupyterlab", theme, "index.css")
+        styles = file.read_text("utf-8") + GROUND
         # JupyterLab says no colour scheme: a page that asks gets the light one.
         styles += ":root{color-scheme:light}"
         page.evaluate(ADD_THEME, styles)
