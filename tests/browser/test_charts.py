@@ -109,19 +109,6 @@ def test_the_shapes_are_walked_by_keys_and_lead_to_the_module(charts, page, expe
     expect(show_modules(page).locator(".mm-selected")).to_contain_text("last")
 
 
-def test_a_click_on_the_shapes_selects_the_module(charts, page, expect):
-    charts.get_by_role("slider").click(position={"x": 10, "y": 60})
-    expect(show_modules(page).locator(".mm-selected")).to_contain_text("wide")
-
-
-def test_the_sizes_of_dimensions_are_written_where_they_have_room(charts, expect):
-    curve = charts.get_by_role("slider")
-    for size in ("3", "32", "4"):
-        expect(curve.locator("text", has_text=size).first).to_be_visible()
-    for name in ("wide", "narrow", "last"):
-        expect(curve.get_by_text(name, exact=True)).to_be_visible()
-
-
 def test_bytes_stand_by_dtype_and_lead_to_a_module(serve, expect):
     with record() as mixed:
         model = nn.ModuleDict(

@@ -113,13 +113,6 @@ def test_a_gradient_leads_to_the_operator_that_it_is_of(details, expect):
     expect(details.get_by_role("term").filter(has_text="gradient by")).to_be_visible()
 
 
-def test_a_module_selected_in_the_flow_is_shown(details, expect):
-    page = details.page
-    page.get_by_role("tab", name="Flow").click()
-    page.get_by_role("treeitem", name="layers.0: Linear").click()
-    expect(find_title(details, "layers.0")).to_be_visible()
-
-
 def test_a_wire_of_the_flow_is_its_tensor(details, expect):
     page = details.page
     page.get_by_role("tab", name="Flow").click()
@@ -127,15 +120,6 @@ def test_a_wire_of_the_flow_is_its_tensor(details, expect):
     wire.dispatch_event("click")
     expect(details).to_contain_text("(3, 8) float32")
     expect(wire).to_have_class(re.compile("mm-selected"))
-
-
-def test_the_focus_stays_where_it_was(details, expect):
-    grid = details.page.get_by_role("treegrid")
-    grid.focus()
-    grid.press("End")
-    grid.press("Enter")
-    expect(details).to_be_visible()
-    expect(grid).to_be_focused()
 
 
 def test_it_is_closed_and_opened_by_keyboard_and_that_is_remembered(details, expect):

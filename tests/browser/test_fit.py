@@ -100,14 +100,6 @@ def test_what_does_not_fit_is_said(tmp_path, page, expect):
     expect(find_row(memory, "t4")).to_contain_text("250.0%, does not fit")
 
 
-def test_the_chosen_device_is_marked(serve, trace, expect):
-    memory = show_memory(serve(trace))
-    memory.get_by_role("button", name="l4", exact=True).press("Enter")
-    expect(find_row(memory, "l4")).to_have_class("mm-selected")
-    chosen = memory.locator(".mm-room [aria-pressed=true]")
-    expect(chosen).to_have_text("l4")
-
-
 def test_a_kernel_is_asked_for_a_size_and_choices(serve, trace, expect):
     page = serve(trace)
     memory = show_memory(page)
@@ -138,13 +130,6 @@ def test_while_it_works_it_can_be_stopped(serve, trace, expect):
     send(page, fit_state={"is_running": False, "message": "stopped"})
     expect(memory.locator("p[role=status]")).to_have_text("not worked out: stopped")
     expect(memory.get_by_role("button", name="Stop")).to_be_hidden()
-
-
-def test_a_kernel_that_is_gone_is_said_to_be_silent(serve, trace, expect):
-    memory = show_memory(serve(trace))
-    memory.get_by_role("button", name="Work out").click()
-    status = memory.locator("p[role=status]")
-    expect(status).to_contain_text("no answer from the kernel yet", timeout=10_000)
 
 
 @pytest.fixture

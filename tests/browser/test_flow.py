@@ -104,11 +104,6 @@ def test_the_legend_filters(flow, expect):
     expect(flow.locator(".mm-off")).to_have_count(0)
 
 
-def test_colours_are_chosen_by_keyboard(flow, expect):
-    flow.get_by_label("Colours by").press("ArrowDown")
-    expect(flow.locator(".mm-heated").first).to_be_visible()
-
-
 def test_the_flow_goes_from_left_to_right_where_that_is_chosen(flow):
     def find_middles():
         boxes = [
@@ -158,21 +153,6 @@ def test_the_active_box_is_zoomed_to_by_keyboard(flow, expect):
     assert last.bounding_box()["width"] > before
     graph.press("0")
     assert is_inside(find(flow, "model: Sequential"), graph)
-
-
-def test_a_box_that_opens_is_seen_whole(flow, expect):
-    graph = flow.locator(".mm-flow-graph")
-    run = find(flow, f"12 {TIMES} (Linear, ReLU)")
-    for _ in range(3):
-        flow.get_by_label("Zoom in").click()
-    graph.press("Home")
-    while "(Linear, ReLU)" not in (
-        flow.locator(".mm-active").get_attribute("aria-label") or ""
-    ):
-        graph.press("ArrowDown")
-    graph.press("ArrowRight")
-    expect(run).to_have_attribute("aria-expanded", "true")
-    assert is_inside(run, graph)
 
 
 class Block(nn.Module):

@@ -126,13 +126,6 @@ def test_the_boxes_select_modules(memory, page, expect):
     expect(show_tab(page, "Modules").locator(".mm-selected")).to_contain_text("wide")
 
 
-def test_the_list_selects_modules_by_keys(memory, page, expect):
-    memory.get_by_role("button", name=re.compile(r"^narrow: Linear\s+4\.1 KiB")).press(
-        "Enter"
-    )
-    expect(show_tab(page, "Modules").locator(".mm-selected")).to_contain_text("narrow")
-
-
 def test_a_line_is_selected_in_the_source(serve, expect, shell_trace):
     page = serve(shell_trace)
     memory = show_tab(page, "Memory")
@@ -164,43 +157,6 @@ def test_each_device_has_its_peak(serve, placed, expect):
         expect(peak).to_have_text(f"peak {nbytes}")
     chooser.select_option("all devices")
     expect(peak).to_have_text("peak 32.0 KiB")  # while the weight is moved
-
-
-def test_the_peak_is_found_again(memory, page, trace, expect):
-    chart = memory.get_by_role("slider")
-    chart.press("Home")
-    memory.get_by_role("button", name="peak").press("Enter")
-    peak = str(trace.memory.peak_index)
-    expect(chart).to_have_attribute("aria-valuenow", peak)
-
-
-def test_a_trace_without_memory_says_so(serve, expect):
-    with record() as bare:
-        kept = [torch.empty(0) for _ in range(5)]
-    assert kept
-    memory = show_tab(serve(bare, roots=[]), "Memory")
-    expect(memory).to_have_text("No tensor of this trace takes memory.")
-
-
-def test_one_operator_fills_the_chart(serve, expect):
-    with record() as single:
-        kept = torch.ones(2, 3)
-    assert kept.is_meta
-    page = serve(single, roots=[])
-    page.locator(".mm-little > summary").click()
-    memory = show_tab(page, "Memory")
-    expect(memory.locator("output")).to_have_text(re.compile(r"^#0 ones.*24 bytes$"))
-    memory.get_by_role("slider").press("ArrowRight")
-    expect(memory.get_by_role("slider")).to_have_attribute("aria-valuenow", "0")
-
-
-def test_before_anything_is_alive_there_are_no_boxes_to_walk(serve, placed, expect):
-    page = serve(placed)
-    memory = show_tab(page, "Memory")
-    memory.get_by_role("slider").press("Home")
-    memory.get_by_role("slider").press("Enter")
-    expect(memory).to_contain_text("Alive after operator 0, by module: 0 bytes")
-    expect(memory.locator(".mm-alive svg")).to_have_count(0)
 
 
 def test_a_failed_cell_shows_what_was_alive(serve, expect):

@@ -116,12 +116,6 @@ def test_a_click_on_the_row_of_a_block_chooses_it(serve, expect, blocks):
     assert page.evaluate("sent.at(-1).choice") == {**CHOICE, "root": 2}
 
 
-def test_a_click_on_what_is_real_chooses_nothing(serve, expect, blocks):
-    page = serve(blocks, roots=["first: Linear", "all"], places=[0])
-    page.get_by_role("row", name="1 Linear").last.click()
-    expect(page.get_by_label("module", exact=True)).to_have_value("first: Linear")
-
-
 def test_a_block_that_another_view_of_the_panel_chose_is_shown(serve, expect, blocks):
     page = serve(blocks, **TWO)
     page.evaluate("() => listeners['msg:custom']({})")

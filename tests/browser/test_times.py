@@ -82,13 +82,6 @@ def test_a_device_that_is_chosen_in_a_view_is_chosen_in_all(serve, trace, expect
     expect(roofs.filter(has_text="bfloat16 197.0 TFLOPs/s")).to_be_visible()
 
 
-def test_a_click_on_time_sorts_modules(serve, trace, expect):
-    modules = show(serve(trace), "Modules")
-    modules.get_by_role("columnheader", name="time").click()
-    names = modules.get_by_role("row").locator("> :first-child")
-    expect(names).to_have_text(["name", "model", "wide", "gate", "narrow"])
-
-
 def choose_columns(operators, *names):
     operators.get_by_role("button", name="Columns").click()
     for name in names:
@@ -113,47 +106,10 @@ def test_operators_are_sorted_by_time(serve, trace, expect):
     assert title == f"{rank}NVIDIA H100 SXM, {SAID}"
 
 
-def test_another_device_sorts_operators_anew(serve, trace, expect):
-    operators = show(serve(trace), "Operators")
-    choose_columns(operators, "time")
-    operators.get_by_role("columnheader", name="time").click()
-    for name, title in (("xeon-8480", "Intel Xeon"), ("t4", "NVIDIA T4")):
-        option = device_of(operators).locator("option").filter(has_text=title)
-        device_of(operators).select_option(option.text_content())
-        table = trace.cost.roofline(name).to_pandas()
-        seconds = table["seconds"].where(table["phase"] != "init", 0)
-        ranked = seconds.sort_values(ascending=False, kind="stable").index[:4]
-        cells = operators.get_by_role("row").locator("> :first-child")
-        expected = ["index", *map(str, ranked)]
-        expect(cells.nth(4)).to_have_text(expected[4])
-        assert cells.all_inner_texts()[:5] == expected
-
-
-def test_operators_show_what_is_alive_after_them(serve, trace, expect):
-    operators = show(serve(trace), "Operators")
-    choose_columns(operators, "alive")
-    for index in (0, trace.memory.peak_index):
-        row = operators.locator(f"[aria-rowindex='{index + 2}']")
-        expect(row).to_contain_text(format_bytes(trace.memory.live_nbytes[index]))
-
-
 def color_by(page, measure):
     flow = show(page, "Flow")
     flow.get_by_label("Colours by").select_option(label=measure)
     return flow
-
-
-def test_boxes_are_coloured_by_time(serve, trace, expect):
-    flow = color_by(serve(trace), "time")
-    wide = flow.get_by_role("treeitem", name="wide: Linear")
-    most = flow.get_by_label("Most in a box")
-    expect(most).to_have_text("4.01 µs")
-    expect(wide).to_contain_text("4.01 µs")
-    expect(wide).to_have_css("--mm-hot", "60%")
-    device_of(flow).select_option("NVIDIA T4")
-    expect(wide).to_contain_text("33.1 µs")  # at 8.1
-    flow.get_by_label("Colours by").select_option(label="FLOPs")
-    expect(device_of(flow)).to_be_hidden()
 
 
 def test_boxes_are_coloured_by_the_memory_that_they_keep(serve, expect):
@@ -209,19 +165,6 @@ def test_dots_are_walked_and_chosen_by_keys(serve, trace, expect):
     expect(charts.locator("output")).to_contain_text("relu · elementwise · 1 call")
     page.keyboard.press("Enter")
     expect(show(page, "Operators").locator(".mm-selected")).to_contain_text("relu")
-
-
-def test_an_operator_below_the_chart_is_selected_and_marked(serve, trace, expect):
-    page = serve(trace)
-    charts = show(page, "Charts").locator(".mm-roofline")
-    key = charts.locator(".mm-groups").get_by_role("button", name="ones")
-    expect(key).to_contain_text("no arithmetic")
-    key.press("Enter")
-    expect(key).to_have_attribute("aria-pressed", "true")
-    show(page, "Operators").get_by_role("row").filter(has_text="aten.relu").click()
-    show(page, "Charts")
-    expect(charts.locator(".mm-selected")).to_have_count(2)  # its dot and its name
-    expect(key).to_have_attribute("aria-pressed", "false")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -145,18 +144,6 @@ def test_a_repair_is_shown_as_a_diff_and_copied(why, failed, expect):
     expect(why.get_by_role("button", name="New cell below")).to_have_count(0)
 
 
-def test_several_lines_that_are_changed_are_shown(serve, failed, expect):
-    first = "@@ -3 +3 @@\n-    a = 1\n+    a = 2"
-    diff = f"{first}\n@@ -5 +5 @@\n-        b = a\n+        b = 4"
-    repair = SimpleNamespace(diff=diff, source="", consequence="", cell="", path="")
-    page = serve(change(failed, repairs=(repair,)))
-    why = page.get_by_role("group", name="Explanation")
-    expect(why.locator(".mm-less")).to_have_text(["- a = 1", "-     b = a"])
-    expect(why.locator(".mm-more")).to_have_text(["+ a = 2", "+     b = 4"])
-    buttons = why.locator("li", has=page.locator("pre")).get_by_role("button")
-    expect(buttons).to_have_text(["line 3", "line 5", "Copy"])
-
-
 def test_that_no_edit_ran_is_said(serve, failed, expect):
     page = serve(change(failed, repairs=(), n_tried=7))
     why = page.get_by_role("group", name="Explanation")
@@ -204,30 +191,6 @@ def test_a_size_in_a_label_of_the_flow_can_be_asked_for(serve, failed, expect):
     details = page.get_by_role("group", name="Details")
     expect(details).to_contain_text(re.compile("why 12, dimension 2", re.IGNORECASE))
     assert page.evaluate("sent.at(-1).dim") == 2
-
-
-def test_a_size_of_a_parameter_can_be_asked_for(serve, failed, expect):
-    page = serve(failed)
-    page.get_by_role("row").filter(has_text="conv").first.click()
-    details = page.get_by_role("group", name="Details")
-    details.get_by_role("button", name="(8, 1, 3, 3) f32").click()
-    details.get_by_role("button", name="8", exact=True).click()
-    asked = page.evaluate("sent.at(-1)")
-    call = failed.ops[asked["op"]]
-    tensor = (*call.inputs, *call.outputs)[asked["slot"]]
-    assert (asked["kind"], asked["dim"], tensor.shape) == ("why", 0, (8, 1, 3, 3))
-    expect(details).to_contain_text("asking the kernel")
-
-
-def test_a_size_opens_the_details_that_were_closed(serve, failed, expect):
-    page = serve(failed)
-    page.get_by_role("button", name="Close details").click()
-    details = page.get_by_role("group", name="Details")
-    expect(details).to_be_hidden()
-    page.get_by_role("tab", name="Operators").click()
-    page.get_by_role("row").last.locator(".mm-dim", has_text="800").click()
-    expect(details).to_be_visible()
-    expect(details).to_contain_text(re.compile("why 800", re.IGNORECASE))
 
 
 def test_a_saved_report_has_the_chains_that_were_saved(page, failed, tmp_path, expect):

@@ -117,21 +117,6 @@ def test_what_is_selected_elsewhere_is_shown(world, page, trace, expect):
     expect(ticks).to_have_attribute("aria-valuenow", "3")
 
 
-def test_a_process_that_sends_nothing_says_so(serve, expect):
-    with record(world=4) as quiet:
-        nn.Linear(2, 2)(torch.ones(1, 2))
-    world = show_tab(serve(quiet), "World")
-    expect(world).to_contain_text("This process sends nothing.")
-    expect(world).to_contain_text("Rank 0 of 4: ")
-
-
-def test_a_world_without_operators_has_its_rank(serve, expect):
-    with pytest.raises(ValueError, match="nothing"), record(world=4, rank=2) as empty:
-        raise ValueError("nothing ran")
-    world = show_tab(serve(empty, roots=[]), "World")
-    expect(world).to_have_text("Rank 2 of 4 called no operator.")
-
-
 @pytest.mark.parametrize("width", [350, 700, 1280])
 def test_a_person_can_read_it(world, page, width):
     page.set_viewport_size({"width": width, "height": 900})

@@ -111,10 +111,3 @@ def test_a_config_is_trained_and_used(folder, capsys, monkeypatch):
     names = [line.split("  ")[0] for line in out.splitlines()]
     assert names == [*kept]
     assert all("NVIDIA T4 (16 GB)" in line for line in out.splitlines())
-
-
-def test_a_config_that_is_not_there_is_said(folder, capsys):
-    pytest.importorskip("transformers")
-    code, _, error = run(capsys, "fit", "nobody/has-this")
-    assert code == 2
-    assert "meta-magic fit: nobody/has-this: " in error

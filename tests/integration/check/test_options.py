@@ -98,12 +98,6 @@ def test_what_nothing_initialized_is_an_error_if_asked_for(check):
     assert (code, "--init has nothing to check" in text) == (2, True)
 
 
-def test_a_notebook_is_not_asked_what_it_initialized(check, tmp_path):
-    (tmp_path / "a.ipynb").write_text('{"cells": [], "nbformat": 4, "metadata": {}}')
-    code, text = check("a.ipynb", "--init")
-    assert (code, "a later cell may initialize" in text) == (2, True)
-
-
 def test_what_changed_since_a_baseline_is_reported_until_it_is_updated(check):
     baseline = "--baseline", "trace.json"
     code, text = check("a.py", *baseline, "--update", a=LINEAR.format(3, 3))

@@ -83,12 +83,6 @@ def test_a_repair_of_an_earlier_cell_is_put_into_a_cell_that_runs(shell, noteboo
     assert shell.user_ns["y"].shape == ()
 
 
-def test_the_newest_definition_counts(shell, notebook):
-    other = DEFINED.replace("(400, 10)", "(300, 10)")
-    found = notebook(DEFINED, BUILT, other, BUILT, FAILS)
-    assert f"why 300 = fc.in_features, written ({name_before(shell, 2)}" in found.text
-
-
 def test_a_deleted_name_and_cells_out_of_order_are_no_matter(shell, notebook):
     wide = "width = 16"
     found = notebook(wide, DEFINED, BUILT.replace("16", "width"), "del width", FAILS)
@@ -208,16 +202,6 @@ def test_fit_refuses_cells_that_make_something_else(shell):
         trace.fit("t4", vary={"batch": ...})
 
 
-def test_advice_is_proved_though_what_the_cell_starts_from_is_gone(shell):
-    made = "x = torch.randn(1024, 1024)"
-    copied = "%%meta -q\ny = x.clone().contiguous()\nz = y + 1\nx = None"
-    for cell in (made, copied):
-        shell.run_cell(cell, store_history=True)
-    proofs = [one.proof for one in shell.user_ns["_meta"].advice]
-    assert proofs, "a copy is advised against"
-    assert all(proof is not None for proof in proofs)
-
-
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     """The name of a module with the definitions, in the working directory."""
@@ -260,17 +244,6 @@ def test_a_file_is_repaired_only_when_asked(shell, module, found, tmp_path, caps
     assert changed != DEFINED + "\n"
     shell.run_cell(shell.rl_next_input, store_history=True)
     assert shell.user_ns["_meta"].error is None
-
-
-def test_a_file_keeps_its_encoding_and_ends_of_lines(shell, module, notebook, tmp_path):
-    path = tmp_path / "nets" / f"{module}.py"
-    text = f"# -*- coding: latin-1 -*-\n# \xe9\n{DEFINED}\n".replace("\n", "\r\n")
-    path.write_bytes(text.encode("latin-1"))
-    found = notebook(f"import torch\nfrom nets.{module} import Net", BUILT, FAILS)
-    number = find_linear(found)
-    shell.run_cell(f"%meta repair {number} --write")
-    old, new = "nn.Linear(400, 10)", found.repairs[number - 1].after.split(" = ")[1]
-    assert path.read_bytes() == text.replace(old, new).encode("latin-1")
 
 
 def test_a_file_that_was_changed_since_is_not_written(

@@ -25,10 +25,6 @@ def test_a_semicolon_silences_the_value(shell, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_cell_that_ends_in_a_statement_has_no_value(shell):
-    assert shell.run_cell("%%meta\nx = 41 + 1").result is None
-
-
 def test_names_of_the_cell_live_on(shell):
     shell.run_cell("%%meta\nx = 41 + 1")
     assert shell.user_ns["x"] == 42
@@ -102,10 +98,6 @@ def test_a_cell_magic_may_begin_the_body(shell):
     assert shell.run_cell("%%meta\n%%time\ntorch.ones(1).is_meta").result is True
 
 
-def test_time_above_passes_the_value_on(shell):
-    assert shell.run_cell("%%time\n%%meta\ntorch.ones(1).is_meta").result is True
-
-
 def test_capture_above_takes_text_and_report(shell):
     shell.run_cell("%%capture taken\n%%meta\nprint(torch.ones(1).device)")
     taken = shell.user_ns["taken"]
@@ -130,11 +122,6 @@ def test_meta_within_meta_has_the_lines_of_the_notebook(shell):
 
 def test_code_can_run_the_magic_and_take_its_value(shell):
     assert shell.run_cell_magic("meta", "-q", "3 * 4") == 12
-
-
-def test_code_that_runs_the_magic_gets_its_error(shell):
-    with pytest.raises(ZeroDivisionError):
-        shell.run_cell_magic("meta", "-q", "1 / 0")
 
 
 def test_an_awaiting_cell_has_a_value(shell):
@@ -240,13 +227,6 @@ def test_a_failing_cell_keeps_what_it_did_before(shell):
 def test_a_failed_cell_knows_its_line(shell, cell, line):
     shell.run_cell(cell)
     assert shell.user_ns["_meta"].error_line == line
-
-
-def test_without_the_cache_the_trace_is_the_same(shell):
-    cell = "torch.manual_seed(0); torch.randn(2, 3).relu() @ torch.ones(3, 2)"
-    shell.run_cell(f"%%meta -o cached\n{cell}")
-    shell.run_cell(f"%%meta --no-cache -o run\n{cell}")
-    assert shell.user_ns["cached"] == shell.user_ns["run"]
 
 
 def test_load_inside_of_the_cell_gives_meta_tensors(shell, tmp_path):

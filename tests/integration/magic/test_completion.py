@@ -8,7 +8,7 @@ from torch import nn
 
 from meta_magic.magic.completion import LineCompleter, complete_path
 from meta_magic.magic.line_options import VALUES_BY_NAME
-from meta_magic.magic.materialize_line import build_parser, list_values
+from meta_magic.magic.materialize_line import list_values
 from meta_magic.materializing.fills.inits import INITS
 from meta_magic.trace.options import DEVICES, MEANINGS
 from tests.unit.untouchable import Keeping, Listing, Pretending, forbid
@@ -42,19 +42,8 @@ def test_the_body_is_completed_as_without_the_magic(shell, text):
     shell.run_cell("%load_ext meta_magic")
 
 
-def test_a_name_is_completed_in_the_body(shell):
-    shell.user_ns["value_of_user"] = 1
-    assert "value_of_user" in complete(shell, "%%meta\nvalue_of")
-
-
 def test_another_magic_that_begins_alike_is_left_alone(shell):
     assert not OPTIONS & complete(shell, "%%metal --")
-
-
-def test_the_options_of_materialize_are_completed(shell):
-    found = complete(shell, "%meta materialize model --")
-    options = {n for action in build_parser()._actions for n in action.option_strings}
-    assert found == {name for name in options if name.startswith("--")}
 
 
 @pytest.mark.parametrize(
@@ -121,15 +110,6 @@ def test_modules_are_completed_after_materialize(models, typed, paths):
 def test_a_path_is_completed_on_any_line_and_after_an_assignment(models):
     cell = "x = 1\nreport = %meta materialize model.la"
     assert complete(models, cell) == {"model.layers", "model.last"}
-
-
-def test_completion_runs_no_code_of_the_user():
-    class Model(nn.Module):
-        @property
-        def part(self):
-            raise AssertionError
-
-    assert complete_path({"model": Model()}, "model.") == []
 
 
 class Naming(nn.Sequential):

@@ -44,8 +44,3 @@ def test_an_interrupt_ends_an_awaiting_cell_as_it_ends_a_plain_one(kernel):
     assert ours.content["status"] == plain.content["status"]
     assert ours.content.get("ename") == plain.content.get("ename")
     assert kernel.torch_state() == CLEAN
-
-
-def test_a_cell_runs_after_an_interrupted_one(kernel):
-    kernel.run_until_interrupted("%%meta\nprint('started')\nwhile True: pass")
-    assert kernel.run("%%meta\ntorch.ones(2).device.type").value == "'meta'"

@@ -148,12 +148,6 @@ def test_meta_takes_options_before_the_statement(shell, line):
     assert shell.display_pub.outputs == []
 
 
-@pytest.mark.parametrize("statement", ["text = 'a  b'", "text = 'a' +  '  b'"])
-def test_meta_leaves_the_spaces_of_the_statement(shell, statement):
-    shell.run_cell(f"%meta -q {statement}")
-    assert shell.user_ns["text"] == "a  b"
-
-
 def test_meta_without_a_statement_prints_the_newest_trace(shell, capsys):
     shell.run_cell("%%meta -q\nmodel = nn.Linear(2, 3)")
     shell.run_cell("%meta")
@@ -196,11 +190,6 @@ def test_quiet_can_be_set_in_a_configuration_file(shell):
     shell.run_cell("%load_ext meta_magic\n")
     shell.run_cell("%%meta\ntorch.ones(2)")
     assert shell.display_pub.outputs == []
-
-
-def test_config_shows_the_traits(shell, capsys):
-    shell.run_cell("%config MetaMagics")
-    assert "MetaMagics.quiet=<Bool>" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("depth", "is_shown"), [(1, False), (2, True)])
@@ -293,26 +282,12 @@ def test_what_was_put_there_runs(run, shell, failed):
     assert shell.user_ns["y"].shape[1] == 2
 
 
-def test_a_statement_stays_one(run, shell):
-    run("%meta torch.ones(4, 3) @ torch.ones(5, 2)")
-    run("%meta repair")
-    assert shell.rl_next_input.startswith("%meta torch.ones(")
-    error, _ = run(shell.rl_next_input)
-    assert error is None
-
-
 @pytest.mark.parametrize("number", [0, 99])
 def test_a_number_that_no_repair_has_is_refused(run, failed, number):
     error, _ = run(f"%meta repair {number}")
     assert isinstance(error, UsageError)
     expected = f"%meta repair {number}: the repairs that ran are 1 to {len(failed)}"
     assert str(error) == expected
-
-
-def test_without_repairs_it_is_said(run):
-    run("%%meta -q\nraise ValueError('mine')")
-    error, _ = run("%meta repair 1")
-    assert str(error) == "%meta repair 1: the repairs that ran are none"
 
 
 def test_a_cell_that_did_not_fail_needs_none(run):

@@ -98,16 +98,6 @@ def test_a_checkpoint_is_given_by_its_path(shell, run, model, tmp_path):
     assert is_equal(model, wanted)
 
 
-def test_quotes_and_spaces_are_understood(shell, run, model, tmp_path):
-    wanted = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
-    torch.save(wanted.state_dict(), tmp_path / "my model.pt")
-    shell.user_ns["parts"] = {"the -h one": model}
-    path = tmp_path / "my model.pt"
-    _, error, _ = run(f'%meta materialize parts["the -h one"] --init "{path}"')
-    assert error is None
-    assert is_equal(model, wanted)
-
-
 @pytest.mark.parametrize(
     ("line", "text"),
     [

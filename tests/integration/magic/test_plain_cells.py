@@ -67,10 +67,6 @@ def test_other_cells_show_no_hint(run, cell):
     assert run(cell) == []
 
 
-def test_what_was_made_real_is_used_without_a_word(run):
-    assert run("%meta materialize model", "v = model(x).tolist()") == []
-
-
 def test_without_the_extension_no_cell_shows_a_hint(run):
     assert run("%unload_ext meta_magic", "model(x)") == []
 

@@ -24,12 +24,6 @@ def test_an_interrupt_ends_the_cell_and_restores_torch(shell):
     assert torch_state() == before
 
 
-def test_the_interrupt_handler_is_restored(shell):
-    before = signal.getsignal(signal.SIGINT)
-    shell.run_cell("%%meta\n1 / 0")
-    assert signal.getsignal(signal.SIGINT) is before
-
-
 def test_an_interrupt_handler_that_the_cell_sets_stays(shell):
     before = signal.getsignal(signal.SIGINT)
     try:

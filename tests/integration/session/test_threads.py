@@ -65,14 +65,6 @@ def test_an_older_thread_that_is_given_work_is_named(shell, cell, value):
     assert "'older_0'" in note
 
 
-def test_a_pool_hands_out_work_as_ever_after_the_cell(shell):
-    from concurrent.futures import ThreadPoolExecutor
-
-    submit = ThreadPoolExecutor.submit
-    shell.run_cell("%%meta\ntorch.ones(1)")
-    assert ThreadPoolExecutor.submit is submit
-
-
 @pytest.mark.parametrize(
     "cell",
     [
@@ -116,8 +108,3 @@ def test_a_task_of_the_cell_sees_the_cpu_in_its_own_steps(shell):
     shell.run_cell("import asyncio\nasync def step(): return work()")
     cell = "%%meta\nawait asyncio.create_task(step())"
     assert shell.run_cell(cell).result == "cpu"
-
-
-def test_a_function_of_the_cell_called_later_sees_the_cpu(shell):
-    shell.run_cell("%%meta\ndef make(): return torch.ones(1).device.type")
-    assert shell.run_cell("make()").result == "cpu"

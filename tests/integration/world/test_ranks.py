@@ -116,8 +116,3 @@ def test_ranks_that_are_all_recorded_save_a_checkpoint(script, tmp_path):
             "rest on what other ranks send in reduce_scatter"
         )
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
-
-
-def test_a_rank_alone_saves_no_part_of_a_checkpoint(script, tmp_path):
-    (trace,) = record_ranks(script(SAVES), 4, [1], args=[str(tmp_path)]).values()
-    assert "ranks 0,2-3 are not recorded: record all" in trace.error

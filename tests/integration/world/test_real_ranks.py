@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from meta_magic import ReplayError, WorldError, record, record_ranks, verify
 
@@ -112,15 +111,3 @@ def test_a_trace_that_is_no_plan_is_refused(script, monkeypatch):
         verify(failed, world=2)
     with pytest.raises(ReplayError, match="leave out device="):
         verify(failed, "cuda", world=2)
-
-
-def test_a_process_in_a_group_is_refused(script, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.setenv("RANK", "0")
-    trace = record_ranks(script(SCRIPT), 1, [0])[0]
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        with pytest.raises(WorldError, match="in a process group already"):
-            verify(trace, world=1)
-    finally:
-        dist.destroy_process_group()

@@ -43,11 +43,6 @@ def test_an_optimizer_state_on_each_rank_is_proven_by_one_that_is_divided(shell)
     assert advice.proof.after_nbytes == divided.memory.peak_nbytes
 
 
-def test_an_optimizer_without_state_is_no_matter(shell):
-    shell.run_cell(TRAIN.format(optimizer="torch.optim.SGD(model.parameters())"))
-    assert "replicated" not in kinds_of(shell.user_ns["_meta"])
-
-
 @pytest.mark.parametrize("n_shards", [0, 1, 2])
 def test_a_large_parameter_that_is_not_sharded_where_others_are(n_shards):
     from torch.distributed.fsdp import fully_shard
