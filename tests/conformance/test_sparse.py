@@ -6,7 +6,7 @@ from torch import nn
 
 from meta_magic import MissingValueError, materialize, record, replay
 from meta_magic.torch_private.tensor_internals import parts_of
-from tests.conformance.sparse_calls import CALLS, DENSE, TRAINING, edges, rows, sparse
+from tests.conformance.sparse_calls import CALLS, DENSE, TRAINING, edges
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -101,21 +101,6 @@ def test_a_trained_sparse_embedding_is_materialized_to_the_bit():
     assert torch.equal(made.weight, wanted.weight)
 
 
-@pytest.mark.parametrize("make", [edges, rows])
-def test_a_later_cell_goes_on_with_a_sparse_tensor(make):
-    wanted = on_the_cpu(make)
-    with record():
-        made = make()
-    with record():
-        assert made.to_dense().tolist() == wanted.to_dense().tolist()
-        product = made @ torch.ones(5, 2)
-        assert product.tolist() == (wanted @ torch.ones(5, 2)).tolist()
-        made.mul_(2)
-    with record():
-        assert made._nnz() == wanted._nnz()
-        assert made.to_dense().tolist() == wanted.mul_(2).to_dense().tolist()
-
-
 def test_a_sparse_gradient_is_stepped_in_a_later_cell():
     def begin():
         model = nn.Embedding(9, 3, sparse=True)
@@ -157,9 +142,3 @@ def test_the_norm_of_sparse_gradients_is_that_of_the_cpu_or_refused_as_there():
     wanted = clip()
     with record():
         assert clip() == wanted
-
-
-def test_what_is_sparse_is_added_in_place():
-    with record() as trace:
-        torch.ones(3, 4).add_(sparse(torch.ones(3)))
-    assert trace.ops[-1].op == "aten.add_.Tensor"

@@ -72,25 +72,6 @@ def test_a_module_has_what_is_in_it_and_its_backward(trace):
     }
 
 
-def test_modules_are_those_of_the_calls(trace):
-    wanted = [call.module for call in trace.ops]
-    names = trace.cost.to_pandas()["module"].fillna("none")
-    inside = [None if n == "none" else n.removeprefix("model") for n in names]
-    assert [n and n.removeprefix(".") for n in inside] == wanted
-
-
-def test_bytes_are_those_of_the_calls(trace):
-    table = trace.cost.to_pandas()
-    assert list(table["nbytes_read"]) == [call.nbytes_read for call in trace.ops]
-    assert list(table["nbytes_written"]) == [call.nbytes_written for call in trace.ops]
-    assert list(table["op"]) == [call.op for call in trace.ops]
-    assert list(table["phase"]) == [call.phase for call in trace.ops]
-    total = trace.cost.total
-    assert table["nbytes_read"].sum() == total.nbytes_read
-    assert total.nbytes == total.nbytes_read + total.nbytes_written
-    assert total.intensity == total.flops / total.nbytes
-
-
 def test_operators_are_ranked_by_flops(trace):
     by_op = trace.cost.by_op
     assert next(iter(by_op)) == "aten.mm.default"

@@ -91,14 +91,6 @@ def test_phases_modules_and_operators_add_up():
     assert trace.cost.seconds(SLOW) == line.seconds
 
 
-def test_a_peak_that_is_taken_for_another_is_named():
-    with mm.record() as trace:
-        torch.mm(torch.ones(2, 2), torch.ones(2, 2))
-    assert trace.cost.roofline("h100-sxm").notes == ()
-    (note,) = trace.cost.roofline("tpu-v6e").notes
-    assert note == "Google TPU v6e has no peak for float32: that of bfloat16 is taken"
-
-
 def test_print_says_how_long_and_what_is_waited_for():
     line = roof(lambda: torch.mm(torch.empty(4, 3), torch.empty(3, 5)))
     assert str(line).splitlines() == [

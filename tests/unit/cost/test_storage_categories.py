@@ -5,7 +5,6 @@ from itertools import product
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from meta_magic import record
 from meta_magic.cost import saved_storages
@@ -71,31 +70,6 @@ def test_a_mask_of_a_function_of_ones_own_is_saved():
     with record() as trace:
         Sign.apply(nn.Linear(10, 10)(torch.ones(5, 10))).sum().backward()
     assert made_by(trace, "aten.gt.Scalar") == "saved"
-
-
-def test_what_checkpointing_begins_with_is_saved():
-    with record() as trace:
-        first, second = nn.Linear(10, 10), nn.Linear(10, 10)
-        x = first(torch.ones(5, 10)).relu()  # read in no backward but by the second
-        checkpoint(second, x + 1, use_reentrant=False).sum().backward()
-    assert made_by(trace, "aten.add.Tensor") == "saved"
-
-
-def test_a_gradient_that_was_assigned_is_one():
-    with record() as trace:
-        layer = nn.Linear(10, 10, bias=False)
-        layer.weight.grad = torch.ones(10, 10)
-        torch.optim.SGD(layer.parameters(), 0.1).step()
-    assert count(trace) == {"parameter": 400, "gradient": 400}
-
-
-def test_what_is_optimized_is_a_parameter():
-    with record() as trace:
-        x = torch.ones(10, requires_grad=True)
-        optimizer = torch.optim.SGD([x], 0.1)
-        (x * x).sum().backward()
-        optimizer.step()
-    assert count(trace) == {"parameter": 40, "gradient": 40}
 
 
 def test_buffers_are_known_of_a_module_that_is_gone():

@@ -217,13 +217,6 @@ def double_and_retain(module):
     return module
 
 
-def test_a_tensor_whose_gradient_is_retained_is_made_real():
-    real, made, _, _ = build_twice(lambda: double_and_retain(nn.Linear(2, 2)))
-    materialize(made)
-    assert torch.equal(made.out, real.out)
-    assert made.out.requires_grad
-
-
 def test_a_gradient_that_was_retained_is_dropped_with_a_word():
     with record():
         made = double_and_retain(nn.Linear(2, 2))

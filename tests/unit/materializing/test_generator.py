@@ -127,20 +127,6 @@ def test_what_the_cell_draws_after_the_module_and_for_no_other_counts(build):
     assert draws_on_like(state)
 
 
-def test_what_the_cell_draws_for_the_next_module_is_left_to_that():
-    torch.manual_seed(0)
-    nn.Linear(2, 3)
-    state = torch.get_rng_state()
-    torch.manual_seed(0)
-    with record():
-        made, other = nn.Linear(2, 3), nn.Linear(3, 4)
-    materialize(made)
-    drawn = torch.rand(9)
-    torch.set_rng_state(state)
-    assert torch.equal(drawn, torch.rand(9))
-    assert other.weight.is_meta
-
-
 def checkpointed():
     x = torch.randn(4, requires_grad=True)
     y = checkpoint(lambda a: functional.dropout(a, 0.3), x, use_reentrant=False)
@@ -158,21 +144,6 @@ def test_activations_that_are_computed_again_draw_what_they_drew(device):
         made = checkpointed()
     materialize(made)
     assert_bit_equal(made, real)
-
-
-def test_a_generator_from_before_the_cell_counts_from_its_state_then():
-    def fresh():
-        generator = torch.Generator().manual_seed(11)
-        torch.rand(5, generator=generator)
-        return generator
-
-    generator = fresh()
-    real = torch.rand(3, generator=generator)
-    generator = fresh()
-    with record():
-        made = register(torch.rand(3, generator=generator, device="meta"))
-    materialize(made)
-    assert torch.equal(made.buffer, real)
 
 
 def copied_state():

@@ -96,15 +96,6 @@ def test_a_tensor_hook_is_kept():
     assert seen == [(4, 3)]
 
 
-def test_a_hook_after_accumulation_is_kept():
-    _, made, _, _ = build_twice(lambda: nn.Linear(3, 4))
-    seen = []
-    made.bias.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.tolist()))
-    materialize(made)
-    made(torch.ones(2, 3)).sum().backward()
-    assert seen == [[2] * 4]
-
-
 WRAPPED = {
     "weight norm": lambda: parametrizations.weight_norm(nn.Linear(4, 4)),
     "old weight norm": lambda: nn.utils.weight_norm(nn.Linear(4, 4)),

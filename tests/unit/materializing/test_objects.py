@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from meta_magic import materialize, record
-from meta_magic.materializing.targets import Variables, find_on_meta
+from meta_magic.materializing.targets import find_on_meta
 from tests.unit.eager import assert_same_tensor, build_twice
 
 
@@ -142,14 +142,6 @@ def test_what_a_module_uses_is_made_real_with_it(build):
     assert_same_tensor(made.weight.grad, real.weight.grad)
 
 
-def test_a_module_that_an_attribute_leads_to_stays_on_meta():
-    with record():
-        student = nn.Linear(2, 2)
-        student.others = [nn.Linear(2, 2)]
-    materialize(student)
-    assert student.others[0].weight.is_meta
-
-
 def test_what_a_hook_holds_and_cannot_be_made_real_is_left_by_name():
     with record():
         made, odd = nn.Linear(3, 1), torch.eye(3).to_sparse()
@@ -202,19 +194,6 @@ def test_what_variables_hold_on_meta_is_named_once_where_it_is_nearest():
     ]
     materialize(net)
     assert "net" not in [*find_on_meta(held)]
-
-
-def test_all_variables_are_made_real_but_for_what_cannot_be():
-    with record():
-        net, odd = nn.Linear(2, 2), torch.eye(2).to_sparse()
-        scripted = torch.jit.script(nn.Linear(2, 2))
-    mine = torch.ones(2, device="meta")
-    names = {"net": net, "odd": odd, "mine": mine, "scripted": scripted}
-    report = materialize(Variables(names))
-    assert not net.weight.is_meta
-    assert mine.is_meta
-    assert report.left == ("odd",)
-    assert {"scripted"} <= set(report.on_meta)
 
 
 @pytest.mark.parametrize("maxsize", [None, 4])

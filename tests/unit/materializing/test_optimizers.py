@@ -1,7 +1,5 @@
 """Optimizers that stepped in a cell go on as on the CPU once the module is real."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -97,15 +95,6 @@ def test_the_state_keeps_its_tensors_and_the_optimizer_its_parameters():
     ) in [(tensor.name, tensor.kind) for tensor in report.tensors]
 
 
-def test_a_block_alone_leaves_the_state_of_the_others_until_they_are_real():
-    real, (model, optimizer) = train_twice(OPTIMIZERS["momentum"])
-    materialize(model[0])
-    buffers = [s["momentum_buffer"] for s in optimizer.state.values()]
-    assert [buffer.is_meta for buffer in buffers] == [False, False, True, True]
-    materialize(model[2])
-    assert_goes_on_alike(real, (model, optimizer))
-
-
 @pytest.mark.parametrize(
     "given", [{"init": "reset"}, {"init": "empty"}, {"state": "constructed"}]
 )
@@ -120,15 +109,6 @@ def test_a_model_as_constructed_trains_as_one_that_was_never_trained():
     real, made = build_model(OPTIMIZERS["Adam"]), train_twice(OPTIMIZERS["Adam"])[1]
     materialize(made[0], state="constructed")
     assert_goes_on_alike(real, made)
-
-
-def test_a_checkpoint_clears_the_state_and_needs_no_replay_for_it():
-    (real, _), made = train_twice(OPTIMIZERS["Adam"])
-    saved = copy.deepcopy(real.state_dict())
-    report = materialize(made[0], init=saved)
-    assert report.n_operators == 0
-    assert not made[1].state
-    assert torch.equal(made[0][0].weight, saved["0.weight"])
 
 
 def test_what_adagrad_has_from_the_beginning_is_as_in_the_beginning():

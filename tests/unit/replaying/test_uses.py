@@ -51,22 +51,3 @@ def test_the_first_use_is_the_call_of_the_module_that_owns_the_storage(is_frozen
     first = Uses(recorded).find_first({unused, used})
     assert first.keys() == {used}
     assert first[used] == trace.module_calls[0].first_op
-
-
-def test_a_call_of_a_module_uses_all_its_parameters():
-    class Half(nn.ModuleList):
-        def forward(self, x):
-            return self[0](x)
-
-    with record() as trace:
-        model = Half([nn.Linear(2, 3), nn.Linear(2, 3)])
-        model(torch.ones(1, 2))
-    made = [
-        n.storage_id
-        for op in trace.ops
-        for n in op.outputs
-        if op.op == "aten.empty.memory_format"
-    ]
-    first = Uses(ProgramCalls(trace.program)).find_first(made)
-    assert set(first.values()) == {trace.module_calls[0].first_op}
-    assert first.keys() == {*made}

@@ -83,17 +83,6 @@ def test_what_would_work_for_real_is_not_noted(name):
     assert notes_on(WORKS[name], "fails") == []
 
 
-def test_a_note_says_the_line():
-    with record() as trace:
-        weights = torch.ones(3)
-        for _ in range(3):
-            on_cuda(3) + weights
-            on_cuda(3) * weights
-    first = test_a_note_says_the_line.__code__.co_firstlineno
-    lines = [note.line for note in trace.notes if note.kind == "fails"]
-    assert lines == [first + 4, first + 5]
-
-
 def test_what_a_library_is_told_of_a_placed_tensor_is_named(tmp_path, monkeypatch):
     code = "def add(x): return x + x.new_tensor(0.0).new_zeros(3).to(x.device)\n"
     code += (

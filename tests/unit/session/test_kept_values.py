@@ -97,26 +97,6 @@ def test_a_later_cell_goes_on_from_what_an_earlier_one_kept(read):
     assert len(set(counts[1:])) == 1
 
 
-def test_what_was_written_over_is_made_while_it_can_be():
-    def run():
-        weight, total, old = torch.ones(3), torch.zeros(()), []
-        values = []
-        for step in range(5):
-            loss = (weight * step).sum()
-            total += loss
-            old.append(weight * 2)
-            weight.mul_(0.5)
-            values.append(loss.item())
-        return [*values, total.item(), *(x.tolist() for x in old)]
-
-    wanted = run()
-    with record() as trace:
-        met = run()
-    assert met == wanted
-    # None of them again: one call for each line of a step, and the two at its start.
-    assert sum(e.n_calls for e in trace.program.evaluations) <= len(trace.ops)
-
-
 def test_a_value_of_an_earlier_time_is_computed_anew():
     with record():
         x = torch.ones(2)

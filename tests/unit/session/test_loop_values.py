@@ -274,15 +274,6 @@ def load_in_steps(n_steps=60):
     return [*values, table.tolist()]
 
 
-def test_a_loop_that_loads_new_data_in_each_step_has_the_cpus_values():
-    wanted = load_in_steps()
-    with record() as trace:
-        assert load_in_steps() == wanted
-    with record():
-        assert load_in_steps() == wanted
-    assert len(trace.program.evaluations) > 60
-
-
 def test_no_plan_is_needed_once_a_loop_that_loads_new_data_is_run_forward(monkeypatch):
     planned = []
     make = evaluator.Evaluator._make

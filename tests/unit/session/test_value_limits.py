@@ -4,26 +4,10 @@ import io
 
 import pytest
 import torch
-from torch import nn
 
 from meta_magic import ValueLimits, record
 from meta_magic.errors import ValueLimitError
 from meta_magic.replaying import devices, value_budget
-
-
-def test_the_loss_of_a_convolutional_network_is_had_without_an_option():
-    """As of a first training script: 1.5 GFLOPs for 64 handwritten digits."""
-
-    def train():
-        torch.manual_seed(0)
-        convolutions = nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3)
-        model = nn.Sequential(*convolutions, nn.MaxPool2d(2), nn.Flatten())
-        return model(torch.randn(64, 1, 28, 28)).square().mean().item()
-
-    with record() as trace:
-        met = train()
-    assert met == train()
-    assert trace.program.evaluations[0].flops > 10**9
 
 
 def test_a_large_draw_of_no_use_takes_little_of_a_value():
@@ -35,17 +19,6 @@ def test_a_large_draw_of_no_use_takes_little_of_a_value():
     wanted = draw()[-1]
     with record(limits=ValueLimits(nbytes=2**24)):
         assert draw()[-1] == wanted
-
-
-def test_a_quarter_of_the_free_memory_may_be_taken(monkeypatch):
-    # 2**23 float32 and their sum: 4 bytes more than 32 MiB.
-    monkeypatch.setattr(value_budget, "free_nbytes", lambda _: 2**27 + 2**5)
-    with record():
-        assert torch.ones(2**23).sum().item() == 2**23
-    monkeypatch.setattr(value_budget, "free_nbytes", lambda _: 2**27)
-    said = r"it takes 33,554,436 bytes \(33,554,432 bytes are allowed, a quarter of"
-    with pytest.raises(ValueLimitError, match=said), record():
-        torch.ones(2**23).sum().item()
 
 
 def test_what_is_kept_for_later_values_counts(monkeypatch):

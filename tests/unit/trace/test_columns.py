@@ -94,13 +94,6 @@ def test_the_docstring_lists_the_columns_with_their_units():
     assert told in lines
 
 
-def test_a_column_tells_how_it_is_shown(trace):
-    column = find_column(trace, "ops", "flops")
-    assert column.pop("help").startswith("Operations of products, 2 for each")
-    expected = {"name": "flops", "format": "flops", "width": 112, "align": "right"}
-    assert column == expected
-
-
 @needs_node
 def test_the_report_has_the_values_of_the_table(trace, tmp_path):
     table = trace.to_pandas().astype(object)

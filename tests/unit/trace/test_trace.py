@@ -46,23 +46,6 @@ def test_an_unknown_attribute_is_named():
         _ = make_trace().opps
 
 
-def test_calls_and_what_they_name_have_short_reprs():
-    with record() as trace:
-        x = torch.ones(2, 3)
-        nn.Identity()(x.cuda()).zero_()
-    name = test_calls_and_what_they_name_have_short_reprs.__name__
-    line = test_calls_and_what_they_name_have_short_reprs.__code__.co_firstlineno + 3
-    meta, cuda = "float32 (2, 3)", "float32 (2, 3) cuda:0"
-    assert [repr(call) for call in (*trace.ops, *trace.module_calls)] == [
-        f"<OpCall 0: aten.ones.default -> {meta}, line {line - 1}>",
-        f"<OpCall 1: aten._to_copy.default {meta} -> {cuda}, line {line}>",
-        f"<OpCall 2: aten.zero_.default {cuda} -> {cuda}, line {line}>",
-        f"<ModuleCall 0: Identity {cuda} -> {cuda}>",
-    ]
-    assert repr(trace.ops[2].inputs) == f"(<{cuda}>,)"
-    assert repr(trace.ops[2].position) == f"test_trace.py:{line} in {name}"
-
-
 def test_a_storage_larger_than_its_tensor_keeps_its_bytes():
     base = torch.empty(100, device="meta")
     part = base[:10]

@@ -106,21 +106,6 @@ def test_each_peak_that_is_used_is_a_roof(products):
     assert [roof["name"] for roof in roofs] == ["bfloat16 918.0 TFLOPs/s"]
 
 
-def test_in_a_terminal_the_roofline_is_a_line(shell):
-    shell.run_cell("%%meta\nx = torch.ones(512, 512)\ny = x @ x")
-    with capture_output() as captured:
-        shell.user_ns["_meta"].charts("roofline", device="t4")
-    words = "aten.mm.default 91%, aten.ones.default 9% of about 3.64e-05 s"
-    assert captured.stdout == f"Roofline on NVIDIA T4: {words}\n"
-
-
-def test_without_arithmetic_charts_says_so(shell):
-    shell.run_cell("%%meta\nx = torch.ones(2)")
-    with capture_output() as captured:
-        shell.user_ns["_meta"].charts("roofline")
-    assert captured.stdout == "no operator of this trace computes anything\n"
-
-
 def test_an_unknown_device_has_no_roofline(products):
     with pytest.raises(mm.UnknownDeviceError, match="Known are"):
         products.charts("roofline", device="abacus")

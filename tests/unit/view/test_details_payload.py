@@ -1,7 +1,5 @@
 """The payload of the details panel, and settings of modules in short."""
 
-from itertools import accumulate
-
 import pytest
 import torch
 from torch import nn
@@ -42,31 +40,6 @@ def test_inputs_have_the_names_of_the_schema():
     names = dict(zip(signatures["op"], signatures["names"], strict=True))
     assert names["aten.addmm.default"] == ["self", "mat1", "mat2"]
     assert names["aten.cat.default"] == ["tensors[0]", "tensors[1]"]
-
-
-def test_deaths_show_after_which_operator_a_storage_was_freed():
-    def run():
-        x = torch.ones(3)  # 0
-        y = x + 1  # 1
-        del x
-        return y * 2  # 2
-
-    trace, payload = build(run)
-    deaths = payload["details"]["deaths"]
-    freed = dict(
-        zip(accumulate(deaths["storage"]), accumulate(deaths["n_ops"]), strict=True)
-    )
-    first, second = (trace.ops[i].outputs[0].storage_id for i in (0, 1))
-    assert (freed[first], freed[second]) == (2, 3)
-
-
-def test_parameters_are_listed_with_their_storages():
-    trace, payload = build(lambda: nn.Linear(3, 2))
-    storages = [*accumulate(payload["details"]["storages"])]
-    assert storages == [
-        trace.ops[0].outputs[0].storage_id,
-        trace.ops[1].outputs[0].storage_id,
-    ]
 
 
 class Attention(nn.Module):

@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 from meta_magic import record
 from meta_magic.explain.lineage.lineage_records import Lineage, Step
-from meta_magic.trace.notes import CellSource
 from meta_magic.view.explanation_payload import explanation_payload, lineage_payload
 from tests.conformance.explanations import record_cell
 
@@ -72,16 +70,6 @@ def test_without_repairs_it_is_said_why(trace):
         assert explanation_payload(trace)["unrepaired"] == words
 
 
-def test_of_many_callers_and_tensors_the_nearest_are_sent(trace):
-    found = trace.explanation
-    callers = tuple((f"line {i}", "f()") for i in range(9))
-    found = replace(found, callers=callers, given=found.given * 5)
-    trace.__dict__["explanation"] = found
-    sent = explanation_payload(trace)
-    assert sent["callers"] == callers[-4:]
-    assert (len(sent["given"]), sent["n_more"]) == (8, 2)
-
-
 def test_no_file_is_sent_for_a_repair_outside_of_a_cell():
     trace = record_cell(CELL, "<failed cell>")
     assert trace.explanation.repairs
@@ -105,11 +93,3 @@ def test_steps_of_a_lineage_stand_in_the_order_in_which_they_are_shown():
         (1, 3, "a - 1", 3),
         (2, 4, "a, written", 2),
     ]
-
-
-def test_a_block_outside_of_a_cell_is_explained_as_well():
-    with pytest.raises(RuntimeError), record() as trace:
-        nn.Linear(2, 3)(torch.ones(1, 4))
-    sent = explanation_payload(trace)
-    assert sent["given"][0]["marked"] == [1]
-    assert trace.cell == CellSource()

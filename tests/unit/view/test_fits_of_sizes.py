@@ -19,7 +19,6 @@ from meta_magic.trials.growth import Growth
 from meta_magic.trials.recordings import Recordings
 from meta_magic.view.fits_of_sizes import NOTHING, FitsOf, offer_fits
 from meta_magic.view.payload import memory_payload
-from meta_magic.view.widgets import close_reports, show_report
 from tests.unit.view.panels import TIMEOUT
 
 
@@ -69,13 +68,6 @@ def test_a_cell_without_a_size_shows_how_to_have_one():
     with record() as trace:
         torch.ones(3)
     assert offer_fits(trace)["reason"] == NOTHING
-
-
-def test_a_cell_that_failed_says_so():
-    batch = 2
-    with pytest.raises(RuntimeError), record() as trace:
-        torch.ones(batch, 3) @ torch.ones(2, 3)
-    assert offer_fits(trace)["reason"].startswith("it raised RuntimeError")
 
 
 def test_a_cell_that_cannot_be_run_again_says_why():
@@ -162,20 +154,6 @@ def test_while_it_works_the_others_go_on(trace):
     busy.join()
     assert time.monotonic() - started < TIMEOUT
     assert len(last(sent, "growths")) == 2
-
-
-def test_the_report_has_what_was_told(trace):
-    report = show_report(trace)
-    message = {"kind": "fit", "name": "batch", "choices": [], "device": "t4"}
-    report._handle_custom_msg(message, [])
-    report._fits.wait(TIMEOUT)
-    assert report.fit_offer["sizes"] == {"batch": 8}
-    assert [growth["name"] for growth in report.growths] == ["batch"]
-    assert report.fit_state == {"is_running": False, "message": ""}
-    close_reports()
-    report._fits.receive(message)
-    report._fits.wait(TIMEOUT)
-    assert "the recording is gone" in report.fit_state["message"]
 
 
 NODE = shutil.which("node")

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic import materialize, record
+from meta_magic import record
 from meta_magic.view import choices, widgets
-from meta_magic.view.choices import TimeLeft, describe_end
+from meta_magic.view.choices import TimeLeft
 from meta_magic.view.widgets import close_reports, show_report
 from tests.unit.view.panels import SCRIPT, TIMEOUT, record_model, run, send
 
@@ -168,18 +168,6 @@ def test_an_error_of_the_modules_own_code_is_shown(error, message):
     assert gate.weight.is_meta
 
 
-def test_every_root_that_is_on_meta_can_be_chosen():
-    with record() as trace:
-        first = nn.Linear(2, 3)
-        second = nn.Linear(3, 4)
-    materialize(first)
-    panel = show_report(trace)
-    assert panel.roots == ["second: Linear", "all that your variables hold"]
-    assert panel.places == [1]
-    run(panel)
-    assert not second.weight.is_meta
-
-
 def test_without_anything_on_meta_there_is_no_panel():
     with record() as trace:
         torch.ones(3)
@@ -233,16 +221,6 @@ def test_closing_cancels_what_runs():
     assert model[0].weight.is_meta
 
 
-def test_the_panels_of_one_cell_are_closed_together():
-    with record() as trace:
-        model = nn.Linear(2, 3)  # noqa: F841
-    first, again, other = (show_report(trace, key) for key in ("a", "a", "b"))
-    close_reports("a")
-    close_reports("no such cell")
-    assert (first.comm, again.comm) == (None, None)
-    assert other.comm is not None
-
-
 def test_without_a_kernel_a_line_of_text_is_left():
     _model, panel = record_model()
     assert repr(panel) == "Materialize: run the cell again"
@@ -268,16 +246,6 @@ def test_a_choice_says_what_it_needs():
     assert panel.needed == "116 bytes"
     assert panel.is_enough
     assert re.fullmatch(r"[\d.,]+ [KMGT]iB", panel.free)
-
-
-def test_more_bytes_than_there_are_do_not_fit():
-    model, panel = record_model(lambda: nn.Linear(2**20, 2**24, bias=False))
-    send(panel, "choose", init="empty")
-    assert (panel.needed, panel.is_enough) == ("64.0 TiB", False)
-    run(panel, init="empty")
-    assert panel.state == "failed"
-    assert "it takes 64.0 TiB at its peak" in panel.message
-    assert model.weight.is_meta
 
 
 def test_what_does_not_fit_is_said_with_what_would():
@@ -390,12 +358,6 @@ def test_a_choice_that_cannot_be_looked_into_is_answered():
     send(panel, "choose")
     assert panel.message == "ValueError: no luck"
     assert answers == [{"kind": "answer"}]
-
-
-def test_the_end_says_what_to_type():
-    assert describe_end("layers[0]", "Linear", "cpu") == (
-        "`layers[0]` is now real, on cpu: call `layers[0](…)` in the next cell"
-    )
 
 
 @pytest.fixture

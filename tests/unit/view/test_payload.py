@@ -164,14 +164,6 @@ def test_modules_have_their_totals(both):
         ]
 
 
-def test_the_head_is_that_of_the_text(both):
-    trace, read = both
-    heads = [head for head in (read["failure"], read["headline"]) if head]
-    assert heads == trace.summary().splitlines()[: len(heads)]
-    assert bool(read["failure"]) == bool(trace.error)
-    assert [n["text"] for n in read["notes"]] == [n.text for n in trace.notes]
-
-
 @needs_node
 def test_alike_siblings_are_one_run(both):
     trace, read = both
@@ -179,14 +171,6 @@ def test_alike_siblings_are_one_run(both):
         len(read["modules"]) > 10
     ):
         assert read["modules"][0]["runs"] == [3, 1]
-
-
-def test_nbytes_by_dtype_count_ties_once():
-    with record() as trace:
-        model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5, bias=False))
-        model[1].weight = model[0].weight
-        model.half().register_buffer("steps", torch.zeros(3, dtype=torch.int64))
-    assert build_payload(trace)["nbytes_by_dtype"] == {"int64": 24, "float16": 40}
 
 
 def test_any_text_survives():

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from meta_magic import record
@@ -133,40 +132,6 @@ def test_as_cuda_what_is_unsafe_is_refused():
         x = torch.zeros(2)
         with pytest.raises(RuntimeError, match="with_logits"):
             F.binary_cross_entropy(x, x)
-
-
-ORDERED = {
-    name: CALLS[name]
-    for name in ("linear", "conv2d", "matmul", "baddbmm", "prelu", "attention")
-} | {
-    "scaled dot product": lambda: F.scaled_dot_product_attention(
-        *(torch.zeros(1, 1, n, 8) for n in (5, 6, 6)), torch.zeros(5, 6)
-    ),
-    "two dtypes": lambda: F.mse_loss(torch.zeros(2).bfloat16(), torch.zeros(2).half()),
-}
-
-
-class Casts(TorchDispatchMode):
-    """Notes what is cast, in order."""
-
-    def __init__(self):
-        super().__init__()
-        self.shapes = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten._to_copy.default:
-            self.shapes.append((tuple(args[0].shape), args[0].dtype))
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("name", ORDERED)
-def test_arguments_are_cast_in_the_order_of_the_cpu(name):
-    with Casts() as real, torch.autocast("cpu"):
-        ORDERED[name]()
-    with record(as_device="cpu") as trace, torch.autocast("cpu"):
-        ORDERED[name]()
-    inputs = [op.inputs[0] for op in trace.ops if op.op == "aten._to_copy.default"]
-    assert [(t.shape, t.dtype) for t in inputs] == real.shapes
 
 
 @pytest.fixture

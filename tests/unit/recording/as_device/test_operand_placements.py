@@ -49,15 +49,6 @@ def test_results_lie_where_torch_puts_them(name, devices):
         assert device_of(CASES[name], *devices) == wanted
 
 
-def test_the_error_is_that_of_torch():
-    words = "Expected all tensors to be on the same device, but found at least two "
-    with (
-        pytest.raises(RuntimeError, match=f"{words}devices, cuda:0 and cpu!"),
-        record(),
-    ):
-        torch.rand(3, device="cuda") + torch.rand(3, device="cpu")
-
-
 def test_a_tensor_without_a_place_joins_any():
     with record():
         made = torch.rand(3, device="cuda") + torch.rand(3)

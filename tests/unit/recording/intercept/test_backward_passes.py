@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from meta_magic import record
 from tests.unit.recording.intercept.data_of_cells import notes_of
@@ -87,19 +86,6 @@ def test_the_backward_of_a_custom_function_reads_values():
     with record() as trace:
         assert run() == wanted
     assert notes_of(trace).keys() == {"evaluated"}
-
-
-def test_what_a_checkpoint_computes_again_is_on_meta():
-    made = []
-
-    def forward(x):
-        made.append(torch.ones(3))
-        return (x * made[-1]).sin()
-
-    with record():
-        x = torch.ones(3, requires_grad=True)
-        checkpoint(forward, x, use_reentrant=False).sum().backward()
-        assert [tensor.is_meta for tensor in made] == [True, True]
 
 
 def test_what_a_hook_calls_belongs_to_the_backward_pass_and_names_itself():

@@ -69,20 +69,6 @@ def test_a_slice_of_a_file_is_on_meta_and_has_values(tmp_path):
         assert met.tolist() == [2, 3]
 
 
-def test_a_file_is_on_meta_and_has_values(tmp_path):
-    state = nn.Linear(4, 3).state_dict()
-    save(state, tmp_path)
-    with record() as trace:
-        loaded = torch.load(tmp_path / "state.pt")
-        assert all(tensor.is_meta for tensor in loaded.values())
-        model = nn.Linear(4, 3)
-        model.load_state_dict(loaded)
-        assert model.weight.tolist() == state["weight"].tolist()
-    assert notes_of(trace).keys() == {"evaluated"}
-    materialize(model)
-    assert torch.equal(model.bias, state["bias"])
-
-
 @pytest.mark.parametrize("where", [None, "cpu", "cuda:1", {"cpu": "cuda:1"}])
 def test_a_module_of_a_file_is_trained_and_materialized(where, tmp_path):
     def train(model):
@@ -184,17 +170,6 @@ def test_an_array_is_on_meta_and_has_values(name):
             assert not ARRAYS[name]().is_meta
     assert describe(met) == describe(wanted)
     assert notes_of(trace).keys() == {"evaluated"}
-
-
-def test_a_function_that_a_cell_imported_does_after_it_what_torch_does(tmp_path):
-    with record():
-        from torch import from_numpy, load
-
-        with torch.device("cpu"):
-            torch.save(torch.ones(2, device="cpu"), tmp_path / "x.pt")
-    with torch.device("meta"):
-        assert load(tmp_path / "x.pt").device.type == "cpu"
-        assert from_numpy(np.ones(2)).device.type == "cpu"
 
 
 @pytest.mark.parametrize("make", ["from_numpy", "from_dlpack", "as_tensor"])

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic import MetaMagicError, ValueLimits, materialize, record
+from meta_magic import ValueLimits, materialize, record
 from tests.unit.recording.intercept.data_of_cells import notes_of
 
 LARGE = 2**15
@@ -203,33 +203,6 @@ def test_nothing_is_kept_of_arrays_and_tensors_that_are_gone():
         y = torch.from_numpy(np.ones(3))
         y += 1
     assert [op.op for op in trace.ops].count("aten.copy_.default") == 0
-
-
-def test_memory_shared_with_processes_is_no_longer_that_of_the_array():
-    def run():
-        array = np.zeros(3)
-        x = torch.from_numpy(array)
-        array[0] = 5
-        x.share_memory_()
-        array += 1
-        before = x.tolist()
-        x.share_memory_().add_(10)
-        x.numpy()[1] = 7
-        return before, x.tolist(), array.tolist()
-
-    wanted = run()
-    with record():
-        assert run() == wanted
-
-
-@pytest.mark.parametrize("name", ["x", "y"])
-def test_memory_that_dlpack_gave_to_a_second_tensor_is_not_shared_with_processes(name):
-    with record():
-        x = torch.rand(3)
-        y = torch.from_dlpack(x)
-        with pytest.raises(MetaMagicError, match=r"x\.clone\(\)\.share_memory_\(\)"):
-            {"x": x, "y": y}[name].share_memory_()
-        assert x.clone().share_memory_().is_shared()
 
 
 def test_a_tensor_of_a_capsule_is_not_taken_for_a_dead_one_at_its_address():

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from meta_magic import materialize, record
 from meta_magic.trace.options import ValueLimits
-from tests.unit.eager import assert_bit_equal, build_twice
+from tests.unit.eager import assert_bit_equal
 
 both = pytest.mark.parametrize("cache", [True, False])
 
@@ -216,25 +216,6 @@ def test_a_generator_of_ones_own_is_left_where_the_last_real_draw_left_it():
     assert used.initial_seed() == 3
 
 
-def test_what_is_put_on_meta_by_name_draws_nothing():
-    def cell():
-        with torch.device("meta"):
-            nn.Linear(4, 4)
-        nn.Linear(4, 4, device="meta")
-        return nn.Linear(2, 2)
-
-    real, made, *_ = build_twice(cell)
-    materialize(made)
-    assert_bit_equal(made, real)
-
-
-def test_a_generator_that_is_made_in_the_cell_shows_no_token_afterwards():
-    with record():
-        generator = torch.Generator().manual_seed(3)
-        torch.empty(3).normal_(generator=generator)
-    assert generator.initial_seed() == 3
-
-
 def test_draws_of_a_cell_that_raised_can_be_made_up_for():
     torch.manual_seed(0)
     real = nn.Linear(2, 3)
@@ -290,34 +271,6 @@ def test_a_real_draw_in_the_next_recording_is_that_of_a_real_cell():
     with record(named="real"):
         drawn = torch.rand(2, device="cpu")
     assert torch.equal(drawn, wanted)
-
-
-def test_a_seed_between_two_recordings_counts_though_it_is_the_same():
-    made = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        with record():
-            made.append(torch.rand(3))
-    torch.manual_seed(0)
-    wanted = torch.rand(3)
-    assert all(torch.equal(read(tensor), wanted) for tensor in made)
-
-
-def test_a_submodule_made_real_in_between_does_not_change_the_next_recording():
-    def build():
-        return nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4))
-
-    torch.manual_seed(0)
-    build()
-    real = nn.Linear(4, 5)
-    torch.manual_seed(0)
-    with record():
-        first = build()
-    materialize(first[0])
-    with record():
-        made = nn.Linear(4, 5)
-    materialize(made)
-    assert_bit_equal(made, real)
 
 
 def test_numbers_drawn_between_two_recordings_are_a_doubt():

@@ -46,13 +46,6 @@ def test_tensors_in_a_dict_have_paths_whatever_its_keys_are():
     assert [path for path, _ in call.outputs] == ["('b',).1", "7.0"]
 
 
-def test_a_call_inside_a_call_names_its_parent():
-    with record() as trace:
-        model = nn.Sequential(nn.Linear(2, 2))
-        model(torch.ones(1, 2))
-    assert [call.parent for call in trace.module_calls] == [None, 0]
-
-
 def test_a_call_that_raises_has_an_end_and_no_outputs():
     with pytest.raises(RuntimeError), record() as trace:
         nn.Linear(3, 4)(torch.ones(2, 5))

@@ -128,16 +128,6 @@ class Model(nn.Module):
         self.inner.config = config
 
 
-def test_counts_are_told_before_sizes_and_these_before_what_is_off():
-    def make():
-        odd = nn.Sequential()
-        odd.is_off, odd.name, odd.size, odd.n_heads, odd.once = False, "odd", 512, 4, 1
-        return odd
-
-    told = "n_heads=4, size=512, name='odd', once=1, is_off=False"
-    assert describe(make).settings == told
-
-
 @pytest.mark.parametrize("make", [Config, lambda: SimpleNamespace(**asdict(Config()))])
 def test_a_configuration_is_told_by_the_first_that_holds_it(make):
     model = describe(lambda: Model(make()))

@@ -1,7 +1,5 @@
 """What optimizers, modules and autograd say of storages, however odd they are."""
 
-import threading
-
 import torch
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks
@@ -29,21 +27,6 @@ def test_a_lazy_buffer_is_registered_as_ever():
         layer = nn.LazyBatchNorm1d(affine=False)
         layer(torch.ones(4, 3))
     assert trace.memory.at(-1).by_category["buffer"] == 12 + 12 + 8
-
-
-def test_a_step_on_another_thread_is_not_heard_of():
-    def step():
-        layer = nn.Linear(2, 2, device="cpu")
-        layer.weight.grad = torch.ones(2, 2)
-        torch.optim.SGD(layer.parameters(), momentum=0.9).step()
-
-    with record() as trace:
-        thread = threading.Thread(target=step)
-        thread.start()
-        thread.join()
-        torch.ones(1)
-    facts = trace.program.facts
-    assert facts.states == facts.optimized == facts.assigned == ()
 
 
 def test_no_hook_of_a_recording_stays():

@@ -1,9 +1,7 @@
 """The same program gives the same record, whatever was recorded before."""
 
-import copy
 import gc
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -30,32 +28,6 @@ def test_a_program_has_one_record_whether_its_calls_are_known_or_not(program):
     run(negate_lazily)
     traces.append(run(program))
     assert [trace == traces[0] for trace in traces] == [True] * 4
-
-
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_a_module_of_an_earlier_recording_is_numbered_alike_each_time(mode):
-    shared_cache_by_device.clear()
-    words = []
-    for cache in (False, True, True):
-        with record(cache=cache):
-            layer = nn.Linear(4, 4)
-        with record(cache=cache) as trace, mode():
-            layer(torch.ones(2, 4))
-        words.append(trace.program.words)
-    assert words == [words[0]] * 3
-
-
-def test_what_a_function_does_not_read_of_an_earlier_recording_has_no_number():
-    def expand():
-        with record():
-            x, like = torch.ones(3, 1), torch.ones(3, 4)
-        with record() as trace:
-            x.expand_as(like)
-        return trace.program
-
-    first, again = expand(), expand()
-    assert [i.storage for i in again.imports] == [i.storage for i in first.imports]
-    assert again.storage_by_tensor == first.storage_by_tensor
 
 
 @pytest.mark.filterwarnings("ignore:Warning only once")
@@ -110,33 +82,3 @@ def test_garbage_that_happens_to_be_collected_early_is_recorded_as_all_garbage()
     finally:
         gc.set_threshold(*thresholds)
     assert traces[0] == traces[1]
-
-
-def test_an_array_that_follows_a_tensor_takes_no_number_of_what_is_gone():
-    def write_and_copy():
-        x = torch.from_numpy(np.arange(4.0))
-        x.addcmul_(x, x)
-        copied = copy.deepcopy(x)
-        y = x.clone(memory_format=torch.contiguous_format)
-        made = torch.topk(y, 2, -1)
-        return copied, made, torch.tensor([1, 0], dtype=torch.complex128)
-
-    shared_cache_by_device.clear()
-    traces = [run(write_and_copy) for _ in range(3)]
-    traces.append(run(write_and_copy, cache=False))
-    assert traces == traces[:1] * 4
-
-
-def test_an_array_of_another_recording_gives_no_numbers_to_this_one():
-    def write():
-        array = np.zeros(3, "f4")
-        x = torch.from_numpy(array)
-        array += 1
-        x * 2
-        return array, x
-
-    trace = run(write)
-    with record():
-        kept = write()
-    assert run(write) == trace
-    del kept

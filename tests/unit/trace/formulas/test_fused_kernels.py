@@ -94,19 +94,6 @@ def test_the_efficient_kernel_counts_positions_before_heads():
     assert counted.flops_needed == 2 * PAIR * 2 * 4 * (16 * 17 // 2)
 
 
-def test_sequences_in_a_row_count_as_the_longest():
-    ends = torch.tensor([0, 9, 14, 30], dtype=torch.int32)
-    counted = count(
-        lambda: aten._flash_attention_forward(
-            *[R(30, 4, 16) for _ in range(3)],
-            *(ends, ends, 16, 16, 0.0, False, False),
-        ),
-        "_flash_attention_forward",
-    )
-    # Three sequences of at most 16; that they are 9, 5 and 16 long is data.
-    assert counted.flops == 2 * PAIR * 3 * 4 * 16 * 16
-
-
 def test_cudnns_recurrent_layers_count_all_weights_at_each_step():
     def run():
         first = [R(64, 8), R(64, 16), R(64), R(64)]
