@@ -55,16 +55,6 @@ def test_wider_layers_change_quantities_and_shapes(part):
     ) in changes
 
 
-def test_modules_that_come_and_go_are_named_without_what_is_in_them(part):
-    more = record_part(4, depth=3)
-    assert "model.2: is new: Linear" in compare(as_kept(part), more)
-    assert "model.2: is gone" in compare(as_kept(more), part)
-    inner = {"m.a": {"class": "A"}, "m.a.b": {"class": "B"}}
-    whole = Part(outcome="right", modules={"m": {"class": "M"}, **inner})
-    without = {"measured": {}, "modules": {"m": {"class": "M"}}}
-    assert compare(without, whole) == ["m.a: is new: A"]
-
-
 def test_a_verdict_gets_its_changes_as_notes(part):
     verdict = Verdict(name="a.py", parts=(record_part(8),))
     (changed,) = add_changes(verdict, {"a.py": as_kept(part)}).parts

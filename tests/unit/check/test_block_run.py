@@ -79,11 +79,6 @@ def test_a_script_has_its_own_arguments(run):
     assert run(script, argv=("--width", "7")).outcome == "right"
 
 
-def test_a_script_may_be_written_in_another_encoding(run, tmp_path):
-    (tmp_path / "b.py").write_bytes("# coding: latin-1\nx = 'é'".encode("latin-1"))
-    assert run("exec(open('b.py', 'rb').read())").outcome == "right"
-
-
 def test_the_cpu_is_asked_about_each_call_however_busy_the_machine_is(run, monkeypatch):
     for limit in ("MIN_SECONDS", "MAX_SHARE"):  # no time is left from the beginning
         monkeypatch.setattr(oracle, limit, -1.0)

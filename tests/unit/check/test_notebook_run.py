@@ -54,12 +54,6 @@ def test_a_cell_may_be_tagged_to_fail(write):
     assert cell.may_raise
 
 
-def test_a_notebook_of_format_3_has_sheets(write):
-    cell = {"cell_type": "code", "input": "x = 1\ny = 2"}
-    content = {"worksheets": [{"cells": [cell]}], "nbformat": 3}
-    assert [cell.text for cell in read_cells(write(content))] == ["x = 1\ny = 2"]
-
-
 @pytest.mark.parametrize(
     "metadata",
     [

@@ -177,14 +177,6 @@ def test_a_cache_that_its_constructor_leaves_empty_may_stay_so():
     del unused
 
 
-def test_a_row_of_zeros_is_part_of_a_table_of_random_numbers():
-    with record() as trace:
-        made = nn.Embedding(5, 4, padding_idx=0)
-        again = after_to_empty(lambda: nn.Embedding(5, 4, padding_idx=0), reset)
-    assert {one.contents.kind for one in trace.contents} == {"random numbers"}
-    del made, again
-
-
 def test_another_kind_of_values_than_the_constructors_is_told():
     def init(module):
         for p in module.parameters(recurse=False):

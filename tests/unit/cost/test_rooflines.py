@@ -55,25 +55,6 @@ def test_products_take_the_peak_of_their_dtype(settings, dtype, rate):
     assert line.seconds == pytest.approx(2 * n**3 / rate)
 
 
-def test_convolutions_use_tensor_cores_as_torch_lets_them():
-    line = roof(
-        lambda: torch.conv2d(torch.empty(1, 512, 99, 99), torch.empty(512, 512, 33, 33))
-    )
-    flops = 2 * 67 * 67 * 512 * 512 * 33 * 33
-    assert line.seconds == pytest.approx(flops / 4e9)
-
-
-def test_masked_products_are_not_waited_for():
-    def attend(*, is_causal):
-        heads = [torch.empty(1, 1, 100_000, 64) for _ in range(3)]
-        nn.functional.scaled_dot_product_attention(*heads, is_causal=is_causal)
-
-    causal, full = (
-        roof(lambda c=c: attend(is_causal=c)).seconds for c in (True, False)
-    )
-    assert causal / full == pytest.approx(0.5, rel=1e-4)
-
-
 def test_phases_modules_and_operators_add_up():
     with mm.record(as_device="cpu") as trace:
         model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5))

@@ -246,27 +246,6 @@ def test_unrelated_designs_are_removed_and_added():
     assert kinds["model.stem"] == kinds["model.body"] == "removed"
 
 
-def test_twenty_thousand_modules_are_compared():
-    def build(n):
-        return nn.ModuleList(nn.Identity() for _ in range(n))
-
-    changes = list_changes(lambda: build(10_000), lambda: build(10_001))
-    assert changes == [("added", "model.10000", "")]
-
-
-def test_names_that_are_no_product_of_ranges_are_not_folded():
-    def build(sizes):
-        return nn.Sequential(
-            *(nn.Sequential(*(nn.Linear(4, n) for n in part)) for part in sizes)
-        )
-
-    changes = list_changes(
-        lambda: build([(4, 4), (4, 4)]), lambda: build([(5, 4), (4, 5)])
-    )
-    text = "out_features 4 -> 5"
-    assert changes == [("settings", f"model.{at}", text) for at in ("0.0", "1.1")]
-
-
 def test_settings_with_nested_brackets_are_read():
     text = "8, padding=((1, 2), (3, 4)), k=3, s="
     expected = {"0": "8", "padding": "((1, 2), (3, 4))", "k": "3", "s": ""}

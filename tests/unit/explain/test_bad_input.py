@@ -8,7 +8,6 @@ import torch
 
 from meta_magic import record
 from meta_magic.errors import MissingValueError
-from meta_magic.explain import diagnosis
 from meta_magic.explain.probing import Probe, Variable
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import Geometry, TensorArgument
@@ -74,13 +73,6 @@ def test_a_block_that_prints_plots_or_starts_threads_is_repaired_in_silence(
     assert capfd.readouterr().out.count("printed") <= 1  # what it printed itself
 
 
-def test_without_children_the_reason_is_shown(monkeypatch):
-    monkeypatch.delattr(os, "fork")
-    found = explain(FAILING)
-    assert len(found.given) == 2
-    assert "no repairs were tried: no process can be forked here" in found.text
-
-
 @pytest.mark.parametrize(
     ("text", "expression"),
     [
@@ -133,16 +125,6 @@ def test_an_end_that_no_operand_is_to_blame_for_is_not_explained(ending):
         model(torch.ones(1, 2))
     assert trace.error is not None
     assert trace.explanation is None
-
-
-def test_an_interrupt_of_the_explanation_leaves_the_error(monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(diagnosis, "make_probe", interrupt)
-    found = explain(FAILING)
-    assert "mat1 and mat2" in found.error
-    assert found.rules == ("This was interrupted while it was explained.",)
 
 
 def test_a_call_that_ends_the_process_is_refused():

@@ -184,20 +184,6 @@ def test_data_decides_and_that_is_said():
     assert not lineage.roots or "seen by running" in lineage.caveat
 
 
-def test_heights_and_widths_of_square_images_are_kept_apart():
-    text = "x = torch.rand(4, 1, 28, 28)\nout = torch.stack([*x, *x])"
-    trace = record_cell(HEAD + text, "<cell>")
-    out = vars(sys.modules["__cell__"])["out"]
-    columns = [[root.column for root in trace.why(out, dim).roots] for dim in (2, 3)]
-    assert columns == [[21], [25]]  # x = torch.rand(4, 1, 28, 28)
-
-
-def test_numbers_of_a_loop_come_from_its_range():
-    trace, variables = run(LOOP)
-    roots = trace.why(variables["part"], 0).roots
-    assert sum("in range(2, 60, 9)" in root.text for root in roots) == 2
-
-
 PRODUCTS = """
 B, H, T, D = 4, 4, 16, 8
 q, k = torch.randn(B, H, T, D), torch.randn(B, H, T, D)

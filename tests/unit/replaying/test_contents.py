@@ -230,16 +230,6 @@ def test_what_an_earlier_cell_wrote_piece_by_piece_has_its_values(make):
         assert made.tolist() == (wanted * 2).tolist()
 
 
-def test_a_copy_of_an_uninitialized_element_is_refused_and_the_others_are_known():
-    with record():
-        made, copied = torch.empty(4), torch.ones(4)
-        made[torch.tensor([0, 2])] = 1.0
-        copied.copy_(made)
-        assert copied[::2].tolist() == [1, 1]
-        with pytest.raises(MissingValueError, match="nothing was written"):
-            copied[1].item()
-
-
 def test_a_value_computed_from_an_uninitialized_element_is_refused():
     with record():
         made = torch.empty(3)

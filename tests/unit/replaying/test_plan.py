@@ -150,13 +150,6 @@ def test_the_peak_counts_one_piece_of_a_split_draw(monkeypatch):
     assert made.peak_nbytes({}, can_split=False) == 4000
 
 
-def test_the_peak_counts_both_sides_of_a_cast():
-    with record() as trace:
-        x = torch.ones(100)
-    (number,) = storages_of(trace, x)
-    assert plan(trace, x).peak_nbytes({number: 200}, can_split=True) == 600
-
-
 def test_a_finished_storage_is_returned_before_the_end():
     with record() as trace:
         first = torch.ones(2) * 2

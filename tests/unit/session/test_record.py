@@ -38,13 +38,6 @@ def test_before_the_end_it_can_be_printed_by_a_debugger():
         assert not hasattr(handle, "_repr_html_")
 
 
-def test_it_is_a_trace_to_whoever_asks(handle):
-    assert isinstance(handle, Trace)
-    assert repr(handle) == "<Trace: 2 operators, 0 module trees>"
-    assert str(handle) == handle.summary()
-    assert set(dir(handle)) >= {"ops", "to_pandas", "show"}
-
-
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))]
 )

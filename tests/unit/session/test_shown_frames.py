@@ -1,6 +1,5 @@
 """Which frames of an error its reader sees; the others hide from pytest."""
 
-import json
 import sysconfig
 from pathlib import Path
 
@@ -77,10 +76,3 @@ def test_pytest_shows_the_users_line_alone_of_what_torch_refused():
     with pytest.raises(RuntimeError) as caught, record():
         model(torch.ones(5))
     assert visible(caught) == [__file__]
-
-
-def test_pytest_shows_every_frame_of_an_error_that_is_not_of_torch():
-    with pytest.raises(json.JSONDecodeError) as caught, record():
-        json.loads("{")
-    assert visible(caught)[0] == __file__
-    assert visible(caught)[-1] == json.decoder.__file__

@@ -50,12 +50,6 @@ def restored_thresholds():
     gc.set_threshold(*before)
 
 
-def test_what_the_block_sets_stays():
-    with record():
-        gc.set_threshold(5, 6, 7)
-    assert gc.get_threshold() == (5, 6, 7)
-
-
 @pytest.mark.parametrize("thresholds", [(0, 10, 10), (2**31 - 1, 10, 2**31 - 1)])
 def test_a_collector_that_is_off_or_at_its_limit_stays_so(thresholds):
     gc.set_threshold(*thresholds)

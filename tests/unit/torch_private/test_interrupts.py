@@ -95,16 +95,3 @@ def test_an_interrupt_waits_where_what_is_known_of_a_program_grows(name):
     waits = ask_in(ask, name)
     assert waits
     assert all(waits)
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_owners_give_interrupts_back_in_any_order(first):
-    before = signal.getsignal(signal.SIGINT)
-    owners = [Interrupts(), Interrupts()]
-    for owner in owners:
-        owner.own()
-    owners.pop(first).give_back()
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
-    owners.pop().give_back()
-    assert signal.getsignal(signal.SIGINT) is before

@@ -218,12 +218,3 @@ def test_what_somebody_else_put_there_meanwhile_stays(home, entered):
     for one in entered:
         one.restore()
     assert vars(home) == {"first": "mine", "second": "second"}
-
-
-def test_a_second_replacement_restores_the_value_before_it(home, entered):
-    for one in entered:
-        one.restore()
-    home.first = "later"
-    entered[0].replace_all(home, {"first": "other first"})
-    entered[0].restore()
-    assert home.first == "later"

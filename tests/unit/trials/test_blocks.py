@@ -104,29 +104,6 @@ def test_what_it_binds_to_a_number_is_that():
     assert unread
 
 
-def test_what_it_computes_is_not_known():
-    rows = columns = depth = height = 4
-    with record() as trace:
-        rows = rows * 2
-        columns += 1
-        depth = 2
-        depth = 3
-        for height in (1, 2):
-            torch.ones(rows, columns, depth, height)
-    assert names_of(trace) == {}
-
-
-def test_names_of_functions_in_it_are_others():
-    with record() as trace:
-
-        def make():
-            inner = 3
-            return torch.ones(inner)
-
-        make()
-    assert names_of(trace) == {}
-
-
 @pytest.mark.parametrize("name", ["rows", "columns", "depth"])
 def test_the_text_says_what_a_run_does(name):
     rows = 4

@@ -96,15 +96,6 @@ def test_a_name_with_two_values_asks_which():
         trace.check("out_features")
 
 
-def test_a_block_that_writes_a_file_is_refused(tmp_path):
-    with record() as trace:
-        rows = 4
-        torch.ones(rows)
-        (tmp_path / "out").write_text("")
-    with pytest.raises(TrialError, match="writes the file"):
-        trace.check("rows")
-
-
 @pytest.mark.parametrize(
     ("form", "written", "words"),
     [

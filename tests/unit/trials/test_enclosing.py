@@ -139,49 +139,6 @@ def test_names_that_a_loop_binds_or_changes_are_used_as_they_are(explain):
     assert "400 = fc.in_features, written (line 12)" in found.text
 
 
-NESTED = """
-    TRACES = []
-
-    def run(n):
-        wide = 2 * n
-        def inner(m):
-            more = 1
-            try:
-                with record() as trace:
-                    return torch.ones(m, wide) @ torch.ones(wide + more, n)
-            finally:
-                TRACES.append(trace)
-        inner(3)
-"""
-
-
-def test_of_a_closure_the_variables_of_the_outer_function_are_used(explain):
-    found = explain(NESTED, 4).explanation
-    line = N_LINES + 6
-    assert f"1 = more, written (line {line})" in found.text
-    assert "8 = wide, from outside of the block" in found.text
-    assert "used as it is, not made again: m, n, wide" in found.text
-
-
-def test_a_generator_is_not_run_again(explain):
-    code = """
-    TRACES = []
-
-    def steps():
-        try:
-            with record() as trace:
-                yield torch.ones(2, 3)
-                torch.ones(2, 3) @ torch.ones(2, 3)
-        finally:
-            TRACES.append(trace)
-
-    def run():
-        list(steps())
-    """
-    found = explain(code).explanation
-    assert found.declined == "it cannot run by itself: 'yield' outside function"
-
-
 def test_a_file_that_was_edited_since_is_taken_as_it_ran(explain, tmp_path):
     trace = explain(IN_A_FUNCTION, 2)
     path = tmp_path / f"{trace.rerun.module}.py"

@@ -48,17 +48,6 @@ def test_a_growth_has_them_at_the_recorded_sizes():
     assert by_size[growth.largest] == largest <= ROOM
 
 
-def test_each_recording_is_made_once():
-    made = []
-    recordings = Recordings(record_training(), lambda: made.append(1))
-    first = find_growth(recordings, "batch", ROOM)
-    n_made = len(made)
-    assert n_made == len(first.recorded) - 1  # 8 is the trace itself
-    assert find_growth(recordings, "batch", ROOM) == first
-    find_stretches(recordings, first)
-    assert len(made) == n_made
-
-
 def test_stretches_are_those_of_recordings():
     recordings = Recordings(record_training())
     growth = find_growth(recordings, "batch", ROOM)
@@ -109,15 +98,6 @@ def test_where_a_kernel_rounds_sizes_up_multiples_are_asked():
         attend(640)
     known = find_fitting(Recordings(trace), "length", ROOM, [range(32, 10**6, 32)])
     assert known.interpolation.peak_nbytes(640) == take_sample(other).peak_nbytes
-
-
-def test_what_cannot_be_run_with_a_choice_says_why():
-    batch = 4
-    with record() as trace:
-        torch.ones(batch, 2, dtype=torch.float32) @ torch.ones(2)
-    growth = find_growth(Recordings(trace), "batch", ROOM, ("bfloat16",))
-    assert "same dtype" in growth.reason
-    assert (growth.recorded, growth.current) == ((), 0)
 
 
 @pytest.mark.parametrize(

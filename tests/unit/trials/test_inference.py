@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from meta_magic import record
 from meta_magic.trials.fit import fit_trace
@@ -100,18 +100,3 @@ def test_a_prompt_and_a_token_of_transformers():
     assert found.interpolation is not None
     assert found.peak_nbytes(1024) == record_llama(length=1024).memory.peak_nbytes
     assert found.nbytes_per_unit > 2 * 2 * CACHE_NBYTES
-
-
-def test_a_cache_of_fixed_length_takes_a_token_more_for_each():
-    batch, length = 2, 64
-    with record(as_device="cuda") as trace, torch.no_grad():
-        model = LlamaForCausalLM(CONFIG).eval()
-        cache = StaticCache(config=CONFIG, max_cache_len=length)
-        token = torch.zeros(batch, 1, dtype=torch.long)
-        model(token, past_key_values=cache, use_cache=True)
-    found = fit_trace(trace, "t4", {"length": [64, 128, 4096]}).sizes["length"]
-    assert found.interpolation is not None
-    assert found.nbytes_per_unit is not None
-    # Of two sequences, in float32; beside it, what positions and masks take.
-    others = found.nbytes_per_unit - 2 * 2 * CACHE_NBYTES
-    assert 0 <= others <= 2 * 8

@@ -96,15 +96,6 @@ def test_advice_on_an_optimizer_of_ones_own_is_not_proven():
     assert (advice.kind, advice.proof) == ("foreach", None)
 
 
-def test_attention_that_no_flag_mends_is_not_proven():
-    with record(as_device="cuda") as trace:
-        q = torch.ones(2, 4, 256, 32, dtype=torch.float64)
-        F.scaled_dot_product_attention(q, q, q)
-    (advice,) = trace.advice
-    assert (advice.kind, advice.proof) == ("attention", None)
-    assert advice.unproven.endswith("only other code makes this change")
-
-
 def train_many(n_layers):
     layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(n_layers))
     model = nn.Module()
@@ -157,13 +148,6 @@ def test_of_much_advice_that_is_tried_which_spares_most(monkeypatch):
     assert second.unproven.endswith("only the advice that saves most was tried")
 
 
-def test_advice_is_asked_for_once_and_not_pickled():
-    with record() as trace:
-        torch.ones(64, 64).clone().exp()
-    assert trace.advice is trace.advice
-    assert "advice" not in trace.__getstate__()
-
-
 WIDTH, BATCH = 64, 512
 
 
@@ -211,14 +195,6 @@ def test_a_narrower_dtype():
     advice = prove_change(add_noise, {"dtype": wide}, {"dtype": narrow})
     assert (advice.kind, advice.proof.choice) == ("dtype", "dtype=bfloat16")
     assert advice.proof.saved_nbytes == advice.peak_nbytes
-
-
-def test_a_dtype_that_is_torchs_default():
-    def add(**options):
-        x = torch.ones(BATCH, WIDTH, dtype=torch.bfloat16)
-        return torch.ones(BATCH, 1, **options) * x.exp()
-
-    prove_change(add, {}, {"dtype": torch.bfloat16})
 
 
 def collect(keep):
@@ -278,16 +254,6 @@ def test_attention_without_dropout():
     assert (advice.kind, advice.choice) == ("attention", "dropout_p=0")
 
 
-def attend_in_layer(dropout):
-    layer = nn.MultiheadAttention(WIDTH, 4, dropout=dropout, batch_first=True)
-    return layer(*[torch.ones(2, 256, WIDTH)] * 3, need_weights=False)
-
-
-def test_a_layer_of_attention_without_dropout():
-    advice = prove_change(attend_in_layer, {"dropout": 0.1}, {"dropout": 0.0})
-    assert (advice.kind, advice.choice) == ("attention", "dropout_p=0")
-
-
 def attend_by(kernels):
     with sdpa_kernel(kernels):
         return attend()
@@ -297,19 +263,6 @@ def test_attention_with_its_kernels_switched_on():
     math, fused = SDPBackend.MATH, SDPBackend.FLASH_ATTENTION
     advice = prove_change(attend_by, {"kernels": [math]}, {"kernels": [fused]})
     assert (advice.kind, advice.choice) == ("attention", "all kernels")
-
-
-def attend_apart(is_copied):
-    tensors = [torch.ones(2, 4, 32, 256).transpose(-1, -2) for _ in range(3)]
-    if is_copied:
-        q, k, v = (tensor.contiguous() for tensor in tensors)
-        return F.scaled_dot_product_attention(q, k, v)
-    return F.scaled_dot_product_attention(*tensors)
-
-
-def test_attention_of_heads_that_are_contiguous():
-    advice = prove_change(attend_apart, {"is_copied": False}, {"is_copied": True})
-    assert (advice.kind, advice.choice) == ("attention", ".contiguous()")
 
 
 class Tied(nn.Module):

@@ -56,16 +56,6 @@ def test_zeros_and_what_is_no_number_are_counted():
     assert (facts["zeros"], facts["inf"], facts["nan"]) == ("83.3%", "1", "1")
 
 
-def test_complex_numbers_are_shown_by_their_absolute_values():
-    with record() as trace:
-        x = torch.complex(torch.tensor([3.0]), torch.tensor([4.0]))
-    found = describe_values(trace.program, *find_slot(trace, "aten.complex.default", 2))
-    assert x.is_meta
-    assert ("of", "absolute values") in found["facts"]
-    assert ("max", "5") in found["facts"]
-    assert found["first"] == "3+4j"
-
-
 def test_what_lies_in_memory_otherwise_is_refused():
     with record() as trace:
         torch.eye(3).to_sparse()
@@ -156,11 +146,3 @@ def test_no_answer_is_worked_out_while_something_is_recorded(trace):
         whys.answer({"id": 0, "op": 0, "slot": 0, "dim": 0}, lambda _: done.set())
         assert not done.wait(0.3)
     assert done.wait(TIMEOUT)
-
-
-def test_a_module_is_asked_for_as_any_tensor():
-    with record() as trace:
-        layer = nn.Linear(batch, 2)
-    assert layer.weight.is_meta
-    found = answer_why(trace, {"op": 0, "slot": 0, "dim": 1})
-    assert found["steps"][0]["value"] == batch

@@ -3,8 +3,6 @@
 import json
 import shutil
 import subprocess
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -132,28 +130,6 @@ def test_it_waits_while_something_else_is_recorded(trace):
         assert not any("growths" in traits for traits in sent)
     fits.wait(TIMEOUT)
     assert len(last(sent, "growths")) == 1
-
-
-def test_while_it_works_the_others_go_on(trace):
-    """A child is forked while another thread imports, computes and allocates."""
-    is_done = threading.Event()
-
-    def keep_busy():
-        while not is_done.is_set():
-            x = torch.ones(64, 64, requires_grad=True)
-            (x @ x).sum().backward()
-
-    busy = threading.Thread(target=keep_busy)
-    busy.start()
-    sent = []
-    fits = FitsOf(trace, lambda **traits: sent.append(traits))
-    started = time.monotonic()
-    fits.receive({"name": "batch", "choices": ["sgd"], "device": "t4"})
-    fits.wait(TIMEOUT)
-    is_done.set()
-    busy.join()
-    assert time.monotonic() - started < TIMEOUT
-    assert len(last(sent, "growths")) == 2
 
 
 NODE = shutil.which("node")

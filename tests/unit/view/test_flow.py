@@ -33,17 +33,6 @@ class Attention(nn.Module):
         return x + self.out(y.transpose(1, 2).flatten(2))
 
 
-class Classifier(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.lstm = nn.Embedding(10, 8), nn.LSTM(8, 8, batch_first=True)
-        self.head = nn.Linear(8, 2)
-
-    def forward(self, x):
-        y, _ = self.lstm(self.embed(x))
-        return F.log_softmax(self.head(y[:, -1]), -1)
-
-
 class Residual(nn.Module):
     def __init__(self):
         super().__init__()
@@ -112,17 +101,6 @@ def test_a_module_shows_the_calls_of_its_forward(name, has_grad, list_steps):
         model(torch.zeros(shape))
     (_, steps), *_ = [step for step in list_steps(trace) if not isinstance(step, str)]
     assert [*map(name_of, steps)] == expected
-
-
-def test_a_recurrent_network_is_one_call(list_steps):
-    with record() as trace:
-        model = Classifier()
-        model(torch.zeros(2, 5, dtype=torch.long))
-    (_, steps), *_ = [step for step in list_steps(trace) if not isinstance(step, str)]
-    assert [*map(name_of, steps)] == [
-        *("embed: Embedding", "lstm: LSTM", "getitem", "head: Linear", "log_softmax")
-    ]
-    assert [*map(name_of, steps[1][1])] == ["zeros", "zeros", "lstm"]
 
 
 def test_a_training_step_shows_what_autograd_calls_as_operators(list_steps):

@@ -12,7 +12,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.view.html import build_bundle, render_html
-from meta_magic.view.page import DIGITS, write_base91, write_packed
+from meta_magic.view.page import write_base91, write_packed
 from meta_magic.view.payload import build_payload
 from meta_magic.view.scripts import join_scripts
 from tests.base91 import read_base91
@@ -89,18 +89,6 @@ def test_cells_that_ran_are_sent_whole_and_in_order(shell):
     assert "<ipython-input" not in json.dumps(payload)
 
 
-def test_of_a_file_the_functions_that_ran_are_sent(shell, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "sent.py").write_text(
-        "import torch\n\n\ndef f():\n    return torch.ones(2)\n\n\ndef g(): ...\n"
-    )
-    shell.run_cell("%%meta\nfrom sent import f\nf()")
-    (text,) = build_payload(shell.user_ns["_meta"])["texts"]
-    assert (text["heading"], text["first"]) == ("sent.py, f", 4)
-    assert text["text"] == "def f():\n    return torch.ones(2)"
-
-
 NODE = shutil.which("node")
 ALL_BYTES = bytes(range(256)) * 3
 """Each value at each of the places that its bits can have in a pair."""
@@ -110,12 +98,6 @@ ALL_BYTES = bytes(range(256)) * 3
 def test_bytes_of_any_number_come_back(n_bytes):
     data = ALL_BYTES[-n_bytes:] if n_bytes else b""
     assert read_base91(write_base91(data), n_bytes) == data
-
-
-def test_neither_json_nor_a_script_in_html_ends_at_a_digit():
-    assert len(set(DIGITS)) == 91
-    assert json.dumps(DIGITS) == f'"{DIGITS}"'
-    assert not set("'<\\") & set(DIGITS)
 
 
 @pytest.mark.skipif(NODE is None, reason="no Node.js on this machine")

@@ -8,14 +8,13 @@ import threading
 import weakref
 from types import SimpleNamespace
 
-import ipywidgets
 import psutil
 import pytest
 import torch
 from torch import nn
 
 from meta_magic import record
-from meta_magic.view import choices, widgets
+from meta_magic.view import choices
 from meta_magic.view.choices import TimeLeft
 from meta_magic.view.widgets import close_reports, show_report
 from tests.unit.view.panels import SCRIPT, TIMEOUT, record_model, run, send
@@ -189,31 +188,6 @@ def test_what_crosses_the_wire_is_json():
     assert model is not None
 
 
-def test_progress_is_not_sent_more_than_ten_times_a_second(monkeypatch):
-    _model, panel = record_model()
-    now = 100.0
-    monkeypatch.setattr(widgets.time, "monotonic", lambda: now)
-    seen = []
-    panel.observe(lambda change: seen.append(change.new), "progress")
-    for step in range(1, 101):
-        now += 0.01
-        panel._advance(step / 100)
-    assert 9 <= len(seen) <= 11
-
-
-def test_a_closed_panel_leaves_no_widget_behind():
-    before = set(ipywidgets.widgets.widget._instances)
-    _model, panel = record_model()
-    assert set(ipywidgets.widgets.widget._instances) > before
-    alive = weakref.ref(panel)
-    panel.close()
-    close_reports()
-    del panel
-    gc.collect()
-    assert set(ipywidgets.widgets.widget._instances) == before
-    assert alive() is None
-
-
 def test_closing_cancels_what_runs():
     model, panel = record_model()
     on_start(panel, panel.close)
@@ -372,12 +346,3 @@ def test_the_time_that_is_left_is_that_of_the_rest(clock):
     left = TimeLeft()
     clock[0] += 10
     assert left.describe(0.25) == "about 30 s left"
-
-
-def test_the_time_that_is_left_does_not_jump(clock):
-    left = TimeLeft()
-    clock[0] += 10
-    left.describe(0.5)
-    clock[0] += 10
-    # Half done after 10 s and after 20 s: 20 s in all are now 3/4 * 20 + 1/4 * 40.
-    assert left.describe(0.5) == "about 5 s left"

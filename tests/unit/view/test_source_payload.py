@@ -35,14 +35,6 @@ def test_what_is_no_python_is_plain():
     assert write_tokens("%%meta -o x\n!ls 'a\n1") == [[], [PLAIN, 4, STRING, 2], [3, 1]]
 
 
-def test_half_a_character_is_one_unit():
-    assert write_tokens("'\ud800'") == [[STRING, 3]]
-
-
-def test_a_line_that_ends_as_on_windows_is_as_any_other():
-    assert write_tokens("if x:\r\n  1") == [[KEYWORD, 2], [PLAIN, 2, NUMBER, 1]]
-
-
 CELL = "<a cell>"
 BODY = "def double(x):\n    return x * 2"
 

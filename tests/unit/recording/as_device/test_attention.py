@@ -164,13 +164,6 @@ def test_without_any_kernel_it_fails_as_on_the_device():
     assert type(real.value) is type(met.value)
 
 
-def test_as_cuda_cudnn_is_chosen_where_it_alone_is_allowed():
-    with record(as_device="cuda") as trace, sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        scaled_dot_product_attention(*same(1, 2, 4, 8, dtype=torch.float16))
-    names = {op.op for op in trace.ops if "attention" in op.op}
-    assert names == {"aten._scaled_dot_product_cudnn_attention.default"}
-
-
 @pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
 def test_without_gradients_attention_of_three_dimensions_is_that_of_the_cpu(guard):
     adds_batch_to_attention.cache_clear()  # asked where a recording stands now

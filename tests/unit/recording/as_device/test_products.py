@@ -82,9 +82,3 @@ def test_where_no_value_is_to_be_had_it_multiplies_the_others():
     assert "aten.cumprod.default" in [call.op for call in trace.ops]
     assert layer.weight.grad.shape == (4, 3)
     assert any("last bits may differ" in text for text, _ in trace.program.caveats)
-
-
-def test_a_gradient_to_the_bit_has_no_caveat():
-    with record() as trace:
-        torch.ones(3, requires_grad=True).prod().backward()
-    assert not trace.program.caveats

@@ -69,12 +69,6 @@ def test_operators_are_those_of_the_cpu(name, is_training):
     assert names == wanted
 
 
-def test_without_onednn_an_lstm_runs_step_by_step():
-    with torch.backends.mkldnn.flags(enabled=False), record(as_device="cpu") as trace:
-        run("lstm")
-    assert "aten.mkldnn_rnn_layer.default" not in [op.op for op in trace.ops]
-
-
 def test_as_cuda_it_is_left_to_torch():
     with record(as_device="cuda") as trace:
         run("lstm", is_training=False)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic import real, record
+from meta_magic import record
 from meta_magic.recording.identities import device_plan
 from meta_magic.recording.identities.device_plan import has_carried_placement
 
@@ -37,18 +37,3 @@ def test_the_next_cell_finds_a_real_model_where_a_cell_moved_it():
     assert not has_carried_placement()
     with record():
         assert model[0].weight.device.type == model(x).device.type == "cpu"
-
-
-def test_outside_of_cells_a_real_model_lies_where_it_does():
-    model = build()
-    with record():
-        model.to("cuda")
-    assert model[0].weight.device.type == "cpu"
-    with record(), real():
-        assert model(torch.ones(2, 4)).device.type == "cpu"
-    assert has_carried_placement()
-    other = build()
-    del model
-    with record():
-        other.cpu()
-    assert not has_carried_placement()

@@ -83,15 +83,6 @@ def test_data_of_another_kind_is_taken_with_its_values(program):
     assert returned[0] == returned[1]
 
 
-def test_real_data_is_a_constant_of_the_recording():
-    real = torch.rand(2, 3)
-    with record() as trace:
-        layer = nn.Linear(3, 2)
-        layer.weight.data = real
-        assert layer.weight.tolist() == real.tolist()
-    assert any("constants: 'real'" in note.text for note in trace.notes)
-
-
 def test_a_real_parameter_is_not_given_data_of_a_cell():
     layer = nn.Linear(3, 3)
     before = layer.weight.tolist()

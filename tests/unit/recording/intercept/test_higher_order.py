@@ -50,18 +50,6 @@ def test_what_a_branch_computes_can_be_replayed():
         assert program() == wanted
 
 
-def test_parameters_of_a_branch_have_gradients():
-    with record() as trace:
-        a, b, x = nn.Linear(3, 4), nn.Linear(3, 4), torch.ones(2, 3)
-        y = torch.cond(x.sum() > 0, a, b, (x,))
-        y.sum().backward()
-    assert (y.shape, y.requires_grad) == ((2, 4), True)
-    assert a.weight.grad.shape == (4, 3)
-    assert b.weight.grad is None
-    (product,) = (c for c in trace.ops if c.op == "aten.addmm.default")
-    assert (product.phase, product.module) == ("forward", "")
-
-
 def test_a_loop_runs_as_often_as_for_real():
     def run():
         return while_loop(

@@ -46,12 +46,3 @@ def test_the_error_names_both_tensors_and_the_way_out():
     assert "'real' (cpu float32 (3, 4))" in text
     assert "a view of 'self.weight' of Linear (meta float32 (2, 4))" in text
     assert "x.to('meta')" in text
-
-
-def test_torchs_own_error_gets_a_note_that_names_both():
-    real, weight = torch.ones(3, 4).as_subclass(Marked), torch.ones(4, device="meta")
-    with pytest.raises(RuntimeError) as caught, record():
-        torch.add(real, weight)
-    (note,) = caught.value.__notes__
-    assert "'real' (cpu float32 (3, 4)) is real" in note
-    assert "'weight' (meta float32 (4,)) is meta" in note

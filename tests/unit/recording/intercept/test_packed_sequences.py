@@ -68,13 +68,6 @@ def test_lengths_in_any_order_are_sorted(name):
         assert are_equal(made, wanted)
 
 
-def test_packed_sequences_lie_where_their_data_does():
-    with record(as_device="cuda"):
-        padded, hidden, lengths = run([5, 3, 2], device="cuda")
-        assert padded.device.type == hidden.device.type == "cuda"
-        assert lengths.device.type == "cpu"
-
-
 def test_lengths_on_a_gpu_are_refused_as_torch_does_it():
     with record(), pytest.raises(RuntimeError, match="got 1D cuda Long tensor"):
         run(torch.tensor([5, 3, 2], device="cuda"), device="cuda")

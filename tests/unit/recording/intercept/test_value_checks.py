@@ -259,12 +259,6 @@ def test_what_takes_too_much_and_has_no_bounds_is_noted_on_request(check_values)
     assert all("indices were not checked, allowed are 0 to 9" in text for text in notes)
 
 
-@pytest.mark.parametrize("check_values", [False, True])
-def test_indices_that_the_block_computed_are_replayed(check_values):
-    with record(as_device="cpu", check_values=check_values), pytest.raises(IndexError):
-        nn.Embedding(10, 4)(torch.ones(3, 3).sum(1).long() + 7)
-
-
 def test_positions_among_unique_values_are_refused_where_these_are_more():
     with record(as_device="cpu"), pytest.raises(IndexError):
         _, inverse = torch.tensor([7, 7, 9, 8]).unique(return_inverse=True)

@@ -44,22 +44,6 @@ def test_what_is_written_has_the_layout_and_the_values_of_the_cpu(name):
         assert_same_tensor(replay(trace, made)[0], real)
 
 
-def write_many():
-    tensors = [torch.ones(2), torch.ones(3)]
-    for _ in range(3):
-        torch._foreach_add_(tensors, 1)
-        torch._foreach_mul_(tensors, [2.0, 3.0])
-        torch._foreach_copy_(tensors, [torch.zeros(2), torch.zeros(3)])
-    return [tensor._version for tensor in tensors]
-
-
-def test_versions_count_what_is_written_many_at_a_time():
-    for _ in range(2):
-        with record(as_device="cpu"):
-            met = write_many()
-        assert met == write_many() == [9, 9]
-
-
 INITIALIZED = {
     "orthogonal": lambda: nn.init.orthogonal_(torch.ones(3, 4)),
     "sparse": lambda: nn.init.sparse_(torch.ones(3, 5), 0.3),

@@ -83,12 +83,6 @@ def test_a_fused_optimizer_counts_for_each_parameter():
     )
 
 
-def test_products_are_not_among_them():
-    with record() as trace:
-        nn.Linear(3, 4, bias=False)(R(2, 3))
-    assert trace.cost.total.n_elementwise == 0
-
-
 @pytest.mark.skipif(
     not torch.__version__.startswith("2.13."), reason="operators come and go"
 )

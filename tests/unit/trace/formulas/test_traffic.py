@@ -94,12 +94,3 @@ def test_a_fused_optimizer_reads_gradients_and_writes_them_if_it_scales():
     nbytes = 4 * 3 * F32
     assert step() == (4 * nbytes + F32, 3 * nbytes)
     assert step(grad_scale=lambda: torch.ones(())) == (4 * nbytes + 2 * F32, 4 * nbytes)
-
-
-def test_intensity_is_flops_for_each_byte():
-    with record() as trace:
-        torch.mm(R(4, 3), R(3, 5))
-        R(2).add_(1)
-    product, added = trace.ops[2], trace.ops[-1]
-    assert product.intensity == (2 * 4 * 3 * 5) / ((12 + 15 + 20) * F32)
-    assert added.intensity is None

@@ -74,19 +74,6 @@ def test_only_processor_time_counts(func, is_unsafe, wanted, monkeypatch):
     assert asked.ask(func, given, {}, is_unsafe=is_unsafe) is wanted
 
 
-def test_what_was_not_asked_is_said_of_later_recordings_too(monkeypatch):
-    def call():
-        with record(as_device="cpu") as trace:
-            torch.ones(7, 11).cumsum(1).cumsum(0)
-        return [note.text[:12] for note in trace.notes if note.kind == "unasked"]
-
-    with monkeypatch.context() as context:
-        context.setattr(oracle, "MIN_SECONDS", -1.0)
-        context.setattr(oracle, "MAX_SHARE", -1.0)
-        assert call() == ["2 different "]
-    assert call() == ["2 different "]
-
-
 OF_VALUES = {
     "embedding": lambda: torch.embedding(torch.ones(2, 3), torch.tensor([2])),
     "class": lambda: torch.nn.functional.nll_loss(

@@ -180,12 +180,6 @@ def test_a_padded_encoder_says_that_the_cpu_nests_tensors(mask):
     assert "enable_nested_tensor=False" in trace.notes[0].text
 
 
-def test_an_encoder_that_learns_nests_nothing_and_says_so():
-    with record(as_device="cpu") as trace:
-        run(module=encoder, src_key_padding_mask=PADDED)
-    assert not [note for note in trace.notes if "enable_nested" in note.text]
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_model_on_a_named_device_takes_it_too(device):
     with torch.no_grad(), record(as_device=device) as trace:
