@@ -1,6 +1,6 @@
 """Operators of torch's database on inputs that lie otherwise, beside the CPU.
 
-One sample of each, laid out in two of six ways in turn; all are run by
+One sample of every third, laid out in two of six ways in turn; all are run by
 ``python -m tests.conformance.layout_sweep``.
 """
 
@@ -58,10 +58,13 @@ def find_all(op, layouts, modes, limit):
 floating = [op for op in OPERATORS if torch.float32 in op.dtypes]
 
 
-@pytest.mark.parametrize("number", range(len(floating)), ids=map(full_name, floating))
+sampled = floating[::3]
+
+
+@pytest.mark.parametrize("number", range(len(sampled)), ids=map(full_name, sampled))
 def test_results_lie_as_on_the_cpu_however_the_inputs_do(number):
     layouts = [*LAYOUTS][number % 3 :: 3]
-    assert find_all(floating[number], layouts, ["plain"], 1) == []
+    assert find_all(sampled[number], layouts, ["plain"], 1) == []
 
 
 mended = [op for op in floating if op.full_name in MENDED]

@@ -1,6 +1,6 @@
 """Operators of torch's database that write into ``out=``, beside the CPU.
 
-One sample of each, into two of six kinds of tensors in turn; all are run by
+One sample of every second, into two of six kinds of tensors in turn; all are run by
 ``python -m tests.conformance.out_sweep``.
 """
 
@@ -27,11 +27,16 @@ BY_VALUES = {
 }
 """Of these more samples are run, into all kinds."""
 KINDS = [*OUTS]
+SAMPLED = [
+    op
+    for number, op in enumerate(WITH_OUT)
+    if number % 2 == 0 or op.full_name in BY_VALUES
+]
 
 
-@pytest.mark.parametrize("number", range(len(WITH_OUT)), ids=map(full_name, WITH_OUT))
+@pytest.mark.parametrize("number", range(len(SAMPLED)), ids=map(full_name, SAMPLED))
 def test_out_is_what_it_is_on_the_cpu(number):
-    op, first = WITH_OUT[number], number % 3
+    op, first = SAMPLED[number], number % 3
     is_whole = op.full_name in BY_VALUES
     samples = samples_of(op, torch.float32, 5 if is_whole else 1)
     found = [
