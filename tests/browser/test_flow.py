@@ -139,22 +139,6 @@ def test_a_double_click_opens_a_box_and_zooms_to_it(flow, expect):
     assert is_inside(find(flow, "model: Sequential"), graph)
 
 
-def test_the_active_box_is_zoomed_to_by_keyboard(flow, expect):
-    graph = flow.locator(".mm-flow-graph")
-    last = find(flow, "24: Linear")
-    before = last.bounding_box()["width"]
-    graph.press("Home")
-    while "24: Linear" not in (
-        flow.locator(".mm-active").get_attribute("aria-label") or ""
-    ):
-        graph.press("ArrowDown")
-    graph.press("z")
-    expect(last).to_have_attribute("aria-expanded", "true")
-    assert last.bounding_box()["width"] > before
-    graph.press("0")
-    assert is_inside(find(flow, "model: Sequential"), graph)
-
-
 class Block(nn.Module):
     def __init__(self, n_in, n_out):
         super().__init__()

@@ -8,7 +8,6 @@ from axe_playwright_python.sync_playwright import Axe
 from torch import nn
 
 from meta_magic import record
-from meta_magic.trace.units import format_bytes
 
 pytestmark = pytest.mark.browser
 
@@ -104,28 +103,6 @@ def test_operators_are_sorted_by_time(serve, trace, expect):
     rank = f"rank 1 of {len(trace.program.signatures)} different calls by time on "
     title = first.get_by_title("rank").get_attribute("title")
     assert title == f"{rank}NVIDIA H100 SXM, {SAID}"
-
-
-def color_by(page, measure):
-    flow = show(page, "Flow")
-    flow.get_by_label("Colours by").select_option(label=measure)
-    return flow
-
-
-def test_boxes_are_coloured_by_the_memory_that_they_keep(serve, expect):
-    with record() as trace:
-        model = nn.Sequential(nn.Linear(8, 32, bias=False), nn.Dropout(0.5))
-        y = model(torch.ones(4, 8)).sum()
-    assert y.is_meta
-    flow = color_by(serve(trace), "memory kept")
-    # The layer's output, (4, 32) of float32, is freed after the dropout; that keeps its
-    # own and what backward needs of the mask.
-    dropout = flow.get_by_role("treeitem", name="1: Dropout")
-    expect(flow.get_by_role("treeitem", name="0: Linear")).to_contain_text("512 bytes")
-    end = next(c.end_op - 1 for c in trace.module_calls if c.module == "1")
-    first = next(c.first_op for c in trace.module_calls if c.module == "1")
-    born = trace.memory.live_nbytes[end] - trace.memory.live_nbytes[first - 1]
-    expect(dropout).to_contain_text(format_bytes(born))
 
 
 def test_dots_stand_under_the_roofs(serve, trace):

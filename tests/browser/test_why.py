@@ -177,22 +177,6 @@ def test_a_size_in_the_table_of_operators_leads_to_its_chain(serve, failed, expe
     expect(details.locator(".mm-chain > li")).to_have_text("4 = b ")
 
 
-def test_a_size_in_a_label_of_the_flow_can_be_asked_for(serve, failed, expect):
-    page = serve(failed)
-    page.get_by_role("tab", name="Flow").click()
-    label = page.locator(".mm-wire > text", has_text="(4, 1, 12, 12)").first
-    at = label.evaluate("""(text) => {
-      const digit = text.textContent.indexOf("12");
-      const { x, y, width, height } = text.getExtentOfChar(digit);
-      const middle = new DOMPoint(x + width / 2, y + height / 2);
-      return middle.matrixTransform(text.getScreenCTM()).toJSON();
-    }""")
-    page.mouse.click(at["x"], at["y"])
-    details = page.get_by_role("group", name="Details")
-    expect(details).to_contain_text(re.compile("why 12, dimension 2", re.IGNORECASE))
-    assert page.evaluate("sent.at(-1).dim") == 2
-
-
 def test_a_saved_report_has_the_chains_that_were_saved(page, failed, tmp_path, expect):
     path = tmp_path / "report.html"
     failed.to_html(path)

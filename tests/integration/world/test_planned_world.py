@@ -199,24 +199,6 @@ def test_fully_shard_moves_a_model_for_which_no_device_is_named():
     assert trace.notes == ()
 
 
-def test_fully_shard_leaves_what_is_computed_from_a_model_on_meta():
-    from torch.distributed.fsdp import fully_shard
-
-    with record(world=4, as_device="cuda:4") as trace:
-        begin("nccl")
-        other = torch.ones(3, device="cuda")
-        with torch.device("meta"):
-            model = nn.Linear(8, 8)
-        model = model.to(torch.bfloat16)
-        fully_shard(model)
-        assert [p.device.type for p in model.parameters()] == ["meta", "meta"]
-        model.to_empty(device="cuda")
-        model(torch.ones(2, 8, device="cuda", dtype=torch.bfloat16))
-    assert other.shape == (3,)
-    model_nbytes = 2 * (8 * 8 + 8)  # FSDP makes a few small tensors of its own
-    assert trace.memory.peak_by_place.get("cpu", 0) < model_nbytes / 4
-
-
 def test_a_barrier_of_devices_and_a_collective_that_fails():
     with record(world=4, as_device="cuda:4"):
         begin("nccl")

@@ -210,27 +210,3 @@ def test_no_advice_on_what_failed_at_once(fail):
     with pytest.raises((RuntimeError, IndexError)), record() as trace:
         fail()
     assert find_advice(trace) == ()
-
-
-def test_layers_in_a_plain_list_are_not_advised_to_be_frozen():
-    class Listed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Linear(4, 4)
-            self.layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
-
-        def forward(self, x):
-            x = self.first(x)
-            for layer in self.layers:
-                x = layer(x)
-            return x
-
-    with record() as trace:
-        model = Listed()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(2):
-            optimizer.zero_grad()
-            model(torch.ones(5, 4)).sum().backward()
-            optimizer.step()
-    assert find_advice(trace) == ()
-    assert [note.kind for note in trace.notes] == ["unregistered"]

@@ -48,30 +48,6 @@ def test_of_a_product_with_a_frozen_weight_the_other_factor_is_not_saved():
     assert y.ndim == 2
 
 
-def made_by(trace, op):
-    """Return the category of what an operator makes first."""
-    index = [call.op for call in trace.ops].index(op)
-    live = trace.memory.at(index).storages
-    return next(s.category for s in live if s.index == index)
-
-
-def test_a_mask_of_a_function_of_ones_own_is_saved():
-    class Sign(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            mask = x > 0
-            ctx.save_for_backward(mask)
-            return x * mask
-
-        @staticmethod
-        def backward(ctx, grad):
-            return grad * ctx.saved_tensors[0]
-
-    with record() as trace:
-        Sign.apply(nn.Linear(10, 10)(torch.ones(5, 10))).sum().backward()
-    assert made_by(trace, "aten.gt.Scalar") == "saved"
-
-
 def test_buffers_are_known_of_a_module_that_is_gone():
     with record() as trace:
         nn.BatchNorm1d(10, affine=False)  # two of 40 bytes, and a count of 8

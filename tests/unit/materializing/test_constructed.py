@@ -86,25 +86,6 @@ def test_a_lazy_module_is_as_its_first_call_initialized_it():
     assert made[1].num_batches_tracked == 0
 
 
-def test_a_plain_attribute_that_a_call_made_is_as_after_the_cell():
-    class Remembering(nn.Linear):
-        def forward(self, x):
-            self.last = super().forward(x)
-            return self.last
-
-    real = build_for_real(lambda: nn.Linear(2, 3))
-    with record():
-        made = Remembering(2, 3)
-        made(torch.ones(1, 2))
-    report = materialize(made, state="constructed")
-    assert torch.equal(made.last, real(torch.ones(1, 2)))
-    (note,) = report.notes
-    assert note == (
-        "1 (last): neither parameter nor buffer, and made by a use of the module; it "
-        "has its value after the cell"
-    )
-
-
 def test_a_buffer_that_a_call_put_in_place_of_another_is_refused_by_name():
     class Replacing(nn.Module):
         def __init__(self):

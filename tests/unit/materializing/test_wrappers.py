@@ -6,7 +6,6 @@ from torch import distributed, nn
 from torch.distributed import checkpoint
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from torch.testing._internal.two_tensor import TwoTensor
 
 from meta_magic import MaterializeError, materialize, record
 
@@ -32,23 +31,6 @@ def group():
     )
     yield
     distributed.destroy_process_group()
-
-
-def test_a_tensor_that_wraps_two_gets_both():
-    with record():
-        made = build()
-        torch.manual_seed(1)
-        both = TwoTensor(torch.rand(3), torch.rand(3))
-        made.both = nn.Parameter(both)
-    held, first = made.both, made.both.a
-    materialize(made)
-    torch.manual_seed(1)
-    assert made.both is held
-    assert made.both.a is first
-    assert made.both.device.type == "cpu"
-    assert made.both.requires_grad
-    assert torch.equal(made.both.a, torch.rand(3))
-    assert torch.equal(made.both.b, torch.rand(3))
 
 
 @pytest.mark.usefixtures("group")

@@ -1,7 +1,5 @@
 """Notes on the devices that a cell names: ``cuda``, which is planned, and ``meta``."""
 
-from inspect import getsource
-
 import pytest
 import torch
 from torch import nn
@@ -227,22 +225,6 @@ def test_a_note_says_that_a_line_fails_where_it_fails_for_real(program):
     with record() as trace:
         program()
     assert any(note.kind == "fails" for note in trace.notes) == does_fail
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_what_a_library_puts_beside_a_tensor_is_not_real(device, tmp_path, monkeypatch):
-    package = tmp_path / "site-packages" / "beside.py"
-    package.parent.mkdir()
-    package.write_text(getsource(make_beside).replace("nn.", "torch.nn."))
-    monkeypatch.syspath_prepend(package.parent)
-    import beside
-
-    beside.torch = torch
-    with record(as_device=device) as trace:
-        layer = beside.make_beside(torch.ones(1))
-        layer(torch.ones(2, 3))
-    assert layer.weight.is_meta
-    assert not [note for note in trace.notes if note.kind == "fails"]
 
 
 def test_the_note_names_function_line_and_ways_out():

@@ -167,29 +167,6 @@ def test_a_failed_replay_leaves_nothing_wrong():
         assert (y.tolist(), x.tolist()) == ([6, 6, 6], [3, 3, 3])
 
 
-def test_an_interrupted_replay_leaves_nothing_wrong():
-    library = torch.library.Library("kept_interrupted", "DEF")
-    library.define("slow(Tensor(a!) x) -> Tensor")
-    interrupts = [KeyboardInterrupt]
-
-    def slow(x: Tensor) -> Tensor:
-        x.add_(1)
-        if interrupts:
-            raise interrupts.pop()
-        return x * 2
-
-    library.impl("slow", slow, "CPU")
-    library.impl("slow", torch.empty_like, "Meta")
-    with record():
-        x = torch.full((2,), 5.0)
-        x.add_(1)
-        assert x.tolist() == [6, 6]
-        y = torch.ops.kept_interrupted.slow(x)
-        with pytest.raises(KeyboardInterrupt):
-            y.tolist()
-        assert (y.tolist(), x.tolist()) == ([14, 14], [7, 7])
-
-
 VALUES = {
     "item": lambda x: x[0, 0].item(),
     "item of all": lambda x: x.sum().item(),

@@ -1,6 +1,5 @@
 """Values of loops of small calls, which are run forward, are those of the CPU."""
 
-import signal
 import sys
 
 import numpy as np
@@ -10,7 +9,6 @@ import torch
 from meta_magic import ValueLimits, record
 from meta_magic.errors import ValueLimitError
 from meta_magic.replaying import evaluator, loop_values
-from meta_magic.trace.options import LIMITS
 from tests.unit.session.random_cells import run_cell
 
 N = 150
@@ -316,25 +314,6 @@ def test_a_loop_of_large_calls_takes_no_more_than_is_allowed():
         assert parts[-1][3].item() == 39
 
 
-def test_a_check_of_indices_runs_little_of_an_earlier_loop(monkeypatch):
-    limits = []
-    monkeypatch.setattr(
-        loop_values.LoopValues,
-        "run_new_calls",
-        lambda self, recorded, budget: limits.append(budget.limits),
-    )
-    with record():
-        table = count(torch.int64)
-    with record():
-        torch.nn.functional.embedding(table % 3, torch.ones(3, 2))
-    assert len(limits) == 2  # of this recording, and of the earlier one
-    assert LIMITS not in limits
-    table.sum()
-    with record():
-        (table + 1).tolist()
-    assert LIMITS in limits
-
-
 def test_a_loop_that_fails_leaves_the_values_of_the_cpu():
     table = count(torch.float32)
     with record():
@@ -343,27 +322,6 @@ def test_a_loop_that_fails_leaves_the_values_of_the_cpu():
             for i, j in [*pairs(), (5, 0)]:
                 made[i, j] += 1
         assert made.tolist() == table.tolist()
-
-
-@pytest.mark.parametrize("n_steps", [3, 40, 90])
-def test_an_interrupt_of_a_forward_replay_leaves_no_wrong_value(n_steps, monkeypatch):
-    wanted = count(torch.int64)
-    run, n_runs = loop_values.ForwardReplay._take, [0]
-
-    def interrupt(self, *args):
-        run(self, *args)
-        n_runs[0] += 1
-        if n_runs[0] == n_steps:
-            signal.raise_signal(signal.SIGINT)
-
-    with record():
-        table = count(torch.int64)
-        monkeypatch.setattr(loop_values.ForwardReplay, "_take", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            table.tolist()
-        assert table.tolist() == wanted.tolist()
-        table += 1
-        assert table.tolist() == (wanted + 1).tolist()
 
 
 def test_a_loop_reads_what_numpy_wrote_meanwhile_as_the_cpu_or_refuses():

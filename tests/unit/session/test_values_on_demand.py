@@ -149,24 +149,6 @@ def test_a_value_from_outside_is_refused_by_name():
         x.sum().item()
 
 
-def test_a_tensor_is_printed_with_its_values_and_leaves_no_trace():
-    values = repr(torch.rand(2, 3)).removesuffix(")")
-    with record() as trace:
-        torch.manual_seed(0)
-        x = torch.rand(2, 3)
-        assert repr(x) == f"{values}, device='meta', size=(2, 3))"
-        assert repr(torch.arange(2, dtype=torch.int32)) == (
-            "tensor([0, 1], device='meta', size=(2,), dtype=torch.int32)"
-        )
-        parameter = repr(nn.Parameter(x))
-    assert values in parameter
-    assert "requires_grad=True" in parameter
-    names = [op.op for op in trace.ops]
-    assert names[:2] == ["aten.rand.default", "aten.arange.default"]
-    assert not trace.notes
-    assert not trace.program.evaluations
-
-
 def test_a_tensor_whose_values_take_too_much_is_printed_as_torch_does():
     with record(limits=ValueLimits(nbytes=0)):
         assert repr(torch.ones(3)) == "tensor(..., device='meta', size=(3,))"

@@ -40,24 +40,6 @@ def test_contexts_beside_the_recording_are_entered_again():
     assert before.memory.peak_nbytes < keeping.memory.peak_nbytes
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_modes_around_the_recording_are_as_they_were(mode):
-    weight = nn.Parameter(torch.ones(2**20))
-    with mode():
-        with record() as without:
-            compute(weight)
-        with torch.autocast("cpu"):
-            with record() as cast:
-                torch.ones(2, 2) @ torch.ones(2, 2)
-            assert ask_trial(without, list_dtypes) == list_dtypes(without)
-    with record() as keeping:
-        compute(weight)
-    for trace in (without, cast, keeping):
-        assert ask_trial(trace, list_dtypes) == list_dtypes(trace)
-        with mode(), torch.autocast("cpu", torch.float16):
-            assert ask_trial(trace, list_dtypes) == list_dtypes(trace)
-
-
 def test_the_default_dtype_is_as_it_was():
     with record() as trace:
         torch.ones(2)

@@ -11,8 +11,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import meta_magic as mm
-from meta_magic.cost import device_table
-from meta_magic.cost.device_table import known_devices, list_devices
+from meta_magic.cost.device_table import list_devices
 from meta_magic.view.payload import build_payload, pack
 
 NODE = shutil.which("node")
@@ -71,22 +70,3 @@ def test_what_a_causal_mask_leaves_out_is_sent():
     numbers = [*trace.program.signature_numbers()]
     skipped = sum(send(trace)[0]["skipped"][number] for number in numbers)
     assert skipped == total.flops - total.flops_needed > 0
-
-
-def test_a_device_of_ones_own_is_sent(trace, tmp_path, monkeypatch):
-    known = {**known_devices()}
-    monkeypatch.setattr(device_table, "known_devices", lambda: known)
-    (tmp_path / "mine.toml").write_text(
-        '[board]\ntitle = "My board"\nbandwidth = 2e9\nmemory = 7\n'
-        'source = "-"\nflops = { bfloat16 = 3e9 }\n'
-    )
-    mm.add_devices(tmp_path / "mine.toml")
-    *_, device = send(trace)[1].values()
-    assert device == {
-        "name": "board",
-        "title": "My board",
-        "nbytes": 7,
-        "bandwidth": 2e9,
-        "vectors": None,
-        "peaks": [("bfloat16", 3e9)] * 3,
-    }

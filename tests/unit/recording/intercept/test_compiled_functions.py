@@ -5,11 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 import meta_magic
-from meta_magic import materialize, record
 
 FIRST = """
 import sys, torch
@@ -72,25 +69,3 @@ def test_the_first_cell_runs_eagerly_and_later_code_compiles(program):
         check=False,
     )
     assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-def test_torch_jit_traces_convolutions_and_their_values_are_those_of_the_cpu():
-    def trace_module():
-        torch.manual_seed(0)
-        module = nn.Sequential(
-            *(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3)),
-            *(nn.Conv2d(3, 3, 3, padding=1), nn.Flatten(), nn.Linear(48, 2)),
-        )
-        traced = torch.jit.trace(module, torch.ones(1, 3, 4, 4))
-        return module, traced(torch.ones(2, 3, 4, 4)), str(traced.inlined_graph)
-
-    _, wanted, graph = trace_module()
-    for _ in range(2):  # the second one knows all of the operators
-        with record(as_device="cpu"):
-            module, met, met_graph = trace_module()
-            assert met.tolist() == wanted.tolist()
-        assert met_graph.count("aten::_convolution") == 2
-        assert "aten::_convolution" in graph
-        materialize(module)
-        assert torch.equal(module(torch.ones(2, 3, 4, 4)), wanted)
