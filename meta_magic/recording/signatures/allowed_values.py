@@ -1,13 +1,12 @@
 """Rules: which operands hold positions, classes or probabilities, and their bounds.
 
 Without this ``weight[torch.tensor([99])]`` of ten rows would be recorded, and the CPU
-would raise an ``IndexError``. ``NAMES`` is the table; ``find_allowed`` reads it.
+would raise an ``IndexError``. ``ROWS`` is the table; ``find_allowed`` reads it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import chain
 from math import inf, prod
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -72,6 +71,10 @@ class Operands:
         if isinstance(operand, TensorArgument):
             yield Allowed(operand.index, name, low, high, spared)
 
+    def allow_back(self, name: str, n: int) -> Iterator[Allowed]:
+        """Yield the bounds of positions among ``n``, negative ones among them."""
+        return self.allow(name, n - 1, low=-n)
+
     def find_positions(self) -> Iterator[Allowed]:
         """Yield the bounds of ``indices``, one tensor for each dimension.
 
@@ -104,26 +107,9 @@ class Operands:
 Rule = Callable[[Operands], Iterator[Allowed]]
 
 
-def among_written(given: Operands) -> Iterator[Allowed]:
-    """Bound positions that are written, and the number of elements of a mask."""
-    return chain(given.find_positions(), given.find_count())
-
-
-def along_dim(given: Operands) -> Iterator[Allowed]:
-    """Bound positions along a dimension; negative ones are refused."""
-    return given.allow("index", given.shape("self")[given.find("dim", 0)] - 1)
-
-
-def along_dim_and_back(given: Operands) -> Iterator[Allowed]:
-    """Bound positions along a dimension; negative ones count from its end."""
-    n = given.shape("self")[given.find("dim", 0)]
-    return given.allow("index", n - 1, low=-n)
-
-
-def among_all(given: Operands) -> Iterator[Allowed]:
-    """Bound positions among all elements."""
-    n = prod(given.shape("self"))
-    return given.allow("index", n - 1, low=-n)
+def n_along(given: Operands) -> int:
+    """Return the size of the dimension along which positions are."""
+    return given.shape("self")[given.find("dim", 0)]
 
 
 def among_rows(given: Operands) -> Iterator[Allowed]:
@@ -136,52 +122,11 @@ def among_rows(given: Operands) -> Iterator[Allowed]:
     return chain(rows, ends, first)
 
 
-def among_rows_and_back(given: Operands) -> Iterator[Allowed]:
-    """Bound the rows of an embedding; negative ones count from its end."""
-    n = given.shape("self")[0]
-    return given.allow("indices", n - 1, low=-n)
-
-
 def among_classes(given: Operands) -> Iterator[Allowed]:
     """Bound classes; ``ignore_index`` is allowed as well."""
     n_classes = (*given.shape("self")[:2],)[-1]
     spared = given.find("ignore_index", -100)
     return given.allow("target", n_classes - 1, spared=spared)
-
-
-def among_scores(given: Operands) -> Iterator[Allowed]:
-    """Bound classes of which none is ignored."""
-    return given.allow("target", given.shape("self")[-1] - 1)
-
-
-def among_scores_or_none(given: Operands) -> Iterator[Allowed]:
-    """Bound classes of a list that ends with -1."""
-    return given.allow("target", given.shape("self")[-1] - 1, low=-1)
-
-
-def among_unpooled(given: Operands) -> Iterator[Allowed]:
-    """Bound positions in each plane of the output."""
-    return given.allow("indices", prod(given.find("output_size", ())) - 1)
-
-
-def of_weights(given: Operands) -> Iterator[Allowed]:
-    """Bound weights and rates: not negative."""
-    return given.allow("self", inf)
-
-
-def of_probabilities(given: Operands) -> Iterator[Allowed]:
-    """Bound probabilities."""
-    return given.allow("p" if given.find("p") is not None else "self", 1)
-
-
-def of_two_probabilities(given: Operands) -> Iterator[Allowed]:
-    """Bound probabilities of the input and the target."""
-    return chain(given.allow("self", 1), given.allow("target", 1))
-
-
-def of_deviations(given: Operands) -> Iterator[Allowed]:
-    """Bound standard deviations: not negative."""
-    return given.allow("std", inf)
 
 
 def of_true_ones(given: Operands) -> Iterator[Allowed]:
@@ -191,34 +136,56 @@ def of_true_ones(given: Operands) -> Iterator[Allowed]:
     return (a._replace(is_count=True) for a in given.allow("mask", most))
 
 
-def of_errors(given: Operands) -> Iterator[Allowed]:
-    """Bound the status of LAPACK: 0 says that no matrix is singular."""
-    return given.allow("info", 0)
-
-
-NAMES: Final[Mapping[Rule, str]] = MappingProxyType(
-    {
-        along_dim: "gather scatter scatter_add scatter_reduce index_select index_add "
-        "index_copy index_reduce",
-        along_dim_and_back: "index_fill",
-        among_all: "take put",
-        Operands.find_positions: "index unsafe_index",
-        among_written: "index_put index_put_impl unsafe_index_put",
-        among_rows: "embedding embedding_bag embedding_bag_forward_only",
-        among_rows_and_back: "embedding_renorm",
-        among_classes: "nll_loss_forward nll_loss2d_forward",
-        among_scores: "multi_margin_loss",
-        among_scores_or_none: "multilabel_margin_loss_forward",
-        among_unpooled: "max_unpool2d max_unpool3d",
-        of_weights: "multinomial poisson",
-        of_probabilities: "bernoulli",
-        of_two_probabilities: "binary_cross_entropy",
-        of_deviations: "normal",
-        of_true_ones: "masked_scatter",
-        of_errors: "linalg_check_errors",
-    }
+ROWS: Final[tuple[tuple[str, Rule], ...]] = (
+    # Positions along a dimension; negative ones are refused, or count from its end.
+    (
+        (
+            "gather scatter scatter_add scatter_reduce "
+            "index_select index_add index_copy index_reduce"
+        ),
+        lambda given: given.allow("index", n_along(given) - 1),
+    ),
+    ("index_fill", lambda given: given.allow_back("index", n_along(given))),
+    # Positions among all elements, rows, or the elements of a plane of the output.
+    ("take put", lambda given: given.allow_back("index", prod(given.shape("self")))),
+    (
+        "embedding_renorm",
+        lambda given: given.allow_back("indices", given.shape("self")[0]),
+    ),
+    ("embedding embedding_bag embedding_bag_forward_only", among_rows),
+    (
+        "max_unpool2d max_unpool3d",
+        lambda given: given.allow("indices", prod(given.find("output_size", ())) - 1),
+    ),
+    ("index unsafe_index", Operands.find_positions),
+    (
+        "index_put index_put_impl unsafe_index_put",
+        lambda given: chain(given.find_positions(), given.find_count()),
+    ),
+    ("nll_loss_forward nll_loss2d_forward", among_classes),
+    (
+        "multi_margin_loss",
+        lambda given: given.allow("target", given.shape("self")[-1] - 1),
+    ),
+    (
+        "multilabel_margin_loss_forward",  # a list of classes ends with -1
+        lambda given: given.allow("target", given.shape("self")[-1] - 1, low=-1),
+    ),
+    ("multinomial poisson", lambda given: given.allow("self", inf)),
+    (
+        "bernoulli",
+        lambda given: given.allow("self" if given.find("p") is None else "p", 1),
+    ),
+    (
+        "binary_cross_entropy",
+        lambda given: chain(given.allow("self", 1), given.allow("target", 1)),
+    ),
+    ("normal", lambda given: given.allow("std", inf)),
+    ("masked_scatter", of_true_ones),
+    # The status of LAPACK: 0 says that no matrix is singular.
+    ("linalg_check_errors", lambda given: given.allow("info", 0)),
 )
-RULES: Final = {name: rule for rule, names in NAMES.items() for name in names.split()}
+RULES: Final = {name: rule for names, rule in ROWS for name in names.split()}
 """By the operator's name without its overload and outer underscores.
 
 Source:
