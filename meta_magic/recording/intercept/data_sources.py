@@ -107,8 +107,10 @@ class DataSources(Replacements):
         self.replace_here(serialization, restore)
 
     def _load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        load = self._loader.load if is_default_on_meta() else load_for_real
-        return load(plain, *args, **kwargs)
+        if is_default_on_meta():
+            return self._loader.load(plain, *args, **kwargs)
+        with WithoutModes():
+            return plain(*args, **kwargs)
 
     def _adopt(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Put tensors on meta that torch makes from foreign memory."""
@@ -168,12 +170,6 @@ class DataSources(Replacements):
             return plain(loader)
         finally:
             loader.num_workers, loader.timeout = n_workers, timeout
-
-
-def load_for_real(plain: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call ``torch.load`` with no mode on."""
-    with WithoutModes():
-        return plain(*args, **kwargs)
 
 
 UNREAD: Final = (

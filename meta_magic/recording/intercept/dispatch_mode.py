@@ -204,7 +204,7 @@ class Dispatch:
         self._rows = rows
         self._cache = cache
         self._table_by_op = cache.table_by_op
-        self._special = special
+        self.special = special
         self._runner = runner
         self._plan = runner.plan
         self._checks = runner.checks
@@ -224,7 +224,7 @@ class Dispatch:
             guard.__enter__()
         try:
             if types and not PLAIN_TENSORS.issuperset(types):
-                passed = self._special.pass_on(func, types, args, kwargs)
+                passed = self.special.pass_on(func, types, args, kwargs)
                 if passed is not None:
                     return passed[0]
             registry, fast = self._registry, self._fast
@@ -309,7 +309,3 @@ class DispatchMode(Dispatch, Inside, TorchDispatchMode):
     def watch_shared_memory(self, shared: SharedMemory) -> None:
         """Keep arrays equal to the tensors that share their memory, from now on."""
         self._shared = shared
-
-    def begin_inside(self, op: str) -> None:
-        """Give the operators that an operator calls their own call sites."""
-        self._special.begin(op)

@@ -246,7 +246,7 @@ class FunctionMode(DeviceContext):
         if func in LIKE or func is NEW:
             return self._factories.make_alike(func, args, kwargs, caller)
         if func in GET_DEVICE and (args[0].is_meta or has_carried_placement()):
-            return self._reported.questions.number(args[0], caller)
+            return self._reported.number(args[0], caller)
         if not args[0].is_meta:
             is_pinned = func is PIN_MEMORY and not has_gpu()
             return args[0] if is_pinned else NotImplemented

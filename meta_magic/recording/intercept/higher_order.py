@@ -52,10 +52,6 @@ class Inside:
 
     functions: Any = None
 
-    def begin_inside(self, op: str) -> None:
-        """Give the operators inside of an operator call sites of their own."""
-        raise NotImplementedError
-
 
 def has_inside(func: Any, args: Args) -> bool:
     """Whether an operator only runs others, or has a constant of TorchScript."""
@@ -89,7 +85,7 @@ def as_tensors(func: Any, args: Args) -> Args:
         )
 
 
-def run_inside(mode: Inside, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def run_inside(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run an operator so that ``mode`` sees the operators that it calls.
 
     Returns:
@@ -104,7 +100,7 @@ def run_inside(mode: Inside, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return run_under(mode, partial(run_as_called, mode, func, call))
 
 
-def run_under(mode: Inside, call: Callable[[], Any]) -> Any:
+def run_under(mode: Any, call: Callable[[], Any]) -> Any:
     """Call under the mode, which torch removes while it runs."""
     push_dispatch_mode(mode)
     try:
@@ -113,9 +109,9 @@ def run_under(mode: Inside, call: Callable[[], Any]) -> Any:
         pop_dispatch_mode()
 
 
-def run_as_called(mode: Inside, func: Any, call: Callable[[], Any]) -> Any:
+def run_as_called(mode: Any, func: Any, call: Callable[[], Any]) -> Any:
     """Call with the function mode on, which torch removes for calls from inside."""
-    mode.begin_inside(f"higher_order.{func}")
+    mode.special.begin(f"higher_order.{func}")
     if mode.functions in function_mode_stack():
         return call()
     push_function_mode(mode.functions)

@@ -19,8 +19,6 @@ from torch.nn import init
 from meta_magic.recording.identities.call_sites import TORCH
 from meta_magic.torch_private.dispatcher import parse_schema
 from meta_magic.torch_private.module_internals import (
-    IS_ASSIGNING,
-    LOADING,
     PREFIX,
     initialize_truncated,
 )
@@ -139,18 +137,3 @@ INITIALIZERS: Final = {
 INITIALIZER_BY_CODE: Final = {
     initializer.function.__code__: initializer for initializer in INITIALIZERS.values()
 }
-
-
-def read_initializer(frame: FrameType) -> Initializer | None:
-    """Return the initializer that runs in ``frame``, if one does."""
-    return INITIALIZER_BY_CODE.get(frame.f_code)
-
-
-def is_sending(frame: FrameType) -> bool:
-    """Whether ``frame`` sends a tensor to other ranks, unless it is on meta."""
-    return frame.f_code.co_filename == SENDING
-
-
-def is_loading(frame: FrameType) -> bool:
-    """Whether ``frame`` loads a state dict into a tensor, unless it is on meta."""
-    return frame.f_code is LOADING and not frame.f_locals[IS_ASSIGNING]

@@ -45,6 +45,7 @@ from meta_magic.recording.intercept.real_tensors.captured_constants import (
 from meta_magic.recording.intercept.sparse_calls import SparseCalls
 from meta_magic.recording.intercept.special_tensors import (
     SpecialTensors,
+    check_quantized,
     explain_missing_kernel,
 )
 from meta_magic.recording.intercept.value_checks import ValueChecks, ValueSource
@@ -162,8 +163,10 @@ class KernelCalls:
         inputs = [(t, registry.read(t)) for t in tensors_in(args, kwargs)]
         given = Given(args, kwargs, inputs)
         reals = [pair for pair in inputs if not pair[1][2].is_meta]
-        if reals and self._must_capture(table, given, reals):
-            return NotImplemented
+        if reals:
+            if self.capture.is_due(table, given, reals):
+                return NotImplemented
+            self._note_reals(reals)
         n_storages, n_answered = registry.n_storages, diagnostics.n_answered
         placement = self._find_placement(table, given) if NamedDevices.exist else None
         draw = Drawing(given) if table.draws(args, kwargs) else None
@@ -220,13 +223,6 @@ class KernelCalls:
         self._rows.append(entry, words)
         return returned
 
-    def _must_capture(self, table: OpTable, given: Given, reals: Inputs) -> bool:
-        """Whether real arguments must be captured; else note their content."""
-        if self.capture.is_due(table, given, reals):
-            return True
-        self._note_reals(reals)
-        return False
-
     def _note_reals(self, reals: Inputs) -> None:
         """Note the content of real arguments; a caveat if torch did not see a write."""
         if self._constants.note_real_inputs(reals):
@@ -271,7 +267,8 @@ class KernelCalls:
             self._real_memory.count(call, n_storages)
         elif table.written and not call.outputs:  # as operators on lists of tensors
             self._constants.note_made(call.inputs)
-        self._special.check(table, call)
+        if "quantize" in table.name:
+            check_quantized(table.name, call)
 
     def _find_placement(self, table: OpTable, given: Given) -> torch.device | None:
         """Return the device of an operator's results; refuse operands on two."""
@@ -411,7 +408,12 @@ class OperatorRunner:
         table, key, _, args, kwargs = call
         func = table.func
         entry = table.entries.get(key)
-        if entry is not None and entry.is_on_real and is_unwatched():
+        if (
+            entry is not None
+            and entry.is_on_real
+            and not n_dispatch_modes()  # no other mode must see it
+            and fake_tensor_mode() is None
+        ):
             return self._kernels.call_on_real(entry, call)
         if self._special.is_unrecorded(args, kwargs):
             return func(*args, **kwargs)
@@ -463,8 +465,3 @@ class OperatorRunner:
         finally:
             pop_dispatch_mode()
             self._is_taking_apart = before
-
-
-def is_unwatched() -> bool:
-    """Whether no other mode must see an operator."""
-    return not n_dispatch_modes() and fake_tensor_mode() is None

@@ -29,18 +29,17 @@ from meta_magic.recording.identities.device_plan import (
 from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.intercept.constructors import DATA, DataAttribute
 from meta_magic.recording.intercept.initializers import (
+    INITIALIZER_BY_CODE,
     IS_META,
+    SENDING,
     UNLOADABLE,
-    is_loading,
-    is_sending,
-    read_initializer,
 )
 from meta_magic.recording.intercept.libraries import REPORTED_DEVICE
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.distributed import PLAIN, local_of
 from meta_magic.torch_private.modes import DisableTorchDispatch, TorchDispatchMode
-from meta_magic.torch_private.module_internals import LOADED
+from meta_magic.torch_private.module_internals import IS_ASSIGNING, LOADED, LOADING
 from meta_magic.torch_private.tensor_internals import (
     CHECKPOINTING,
     PICKLING,
@@ -74,56 +73,6 @@ CHOOSING: Final = (OPTIM, functional.__file__)
 """Prefixes of the files that choose a kernel by ``x.is_cpu`` and the like."""
 
 
-class DeviceQuestions:
-    """Answers with the device that the code named.
-
-    Where it names none, the cell's own code sees meta. A library sees the device on
-    which the tensor would be; else it would skip work or refuse it.
-    """
-
-    def __init__(self, plan: DevicePlan) -> None:
-        self._plan = plan
-
-    def answer(self, attribute: Any, tensor: Tensor, asker: FrameType) -> Any:
-        """Return the value of an attribute of ``DEVICE_QUESTIONS``."""
-        device = self._find(tensor, asker)
-        if attribute is DEVICE:
-            return device
-        if device == META and asker.f_code.co_filename.startswith(CHOOSING):
-            device = self._plan.home
-        return device.type == IS_TYPE[attribute]
-
-    def is_on_meta(self, tensor: Tensor) -> bool:
-        """Whether the code put a tensor, or the local part of one, on meta by name."""
-        return self._plan.is_on_meta(local_of(tensor))
-
-    def number(self, tensor: Tensor, asker: FrameType) -> int:
-        """Return the result of ``get_device()``: the device's index, -1 for the CPU."""
-        device = self._find(tensor, asker)
-        return -1 if device.type in ("cpu", "meta") else device.index
-
-    def _find(self, tensor: Tensor, asker: FrameType) -> torch.device:
-        code = asker.f_code
-        is_as_it_is = code is PICKLING or code is CHECKPOINTING  # hashing code is slow
-        if is_as_it_is or code.co_filename.startswith(PACKAGE):
-            return tensor.device  # the true device: pickling would look for data
-        placement = self._plan.placement_of(local_of(tensor))
-        if code.co_filename == DESCRIBING:
-            placement = as_fake(placement or self._plan.home)
-        if placement is not None:
-            return placement
-        is_distributed = code.co_filename.startswith(DISTRIBUTED)
-        if not is_distributed and gets_reported_device(asker):
-            return self._plan.home
-        if self.is_on_meta(tensor):
-            return ON_META
-        if not is_distributed:
-            return META
-        # Where the code names GPUs, DDP moves inputs that are not on a GPU yet.
-        is_moved = NamedDevices.exist or code.co_filename.startswith(FSDP)
-        return CPU if is_moved else self._plan.home
-
-
 def as_fake(device: torch.device) -> torch.device:
     """Return the device of a fake tensor that replaces one on a device.
 
@@ -145,12 +94,14 @@ REPORTED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
 class ReportedAttributes:
     """Answers for the attributes of ``REPORTED``, and records what follows.
 
+    Where the code names no device, the cell's own code sees meta. A library sees the
+    device on which the tensor would be; else it would skip work or refuse it.
+
     Args:
         data: Reads and sets the data of tensors.
 
     Attributes:
         data: Reads and sets the data of tensors.
-        questions: Answers questions for the device of a tensor.
     """
 
     def __init__(
@@ -165,7 +116,7 @@ class ReportedAttributes:
         self._sites = sites
         self._diagnostics = diagnostics
         self._dispatch = dispatch
-        self.questions = DeviceQuestions(plan)
+        self._plan = plan
 
     def answer(self, func: Any, args: Args, asker: FrameType) -> Any:
         """Return on which device a tensor is, or whether on meta; note ``.data``."""
@@ -175,15 +126,47 @@ class ReportedAttributes:
             return self.data.read_or_set(func, *args)
         if not (args[0].is_meta or has_carried_placement()):
             return func(*args)
-        return self.questions.answer(func.__self__, args[0], asker)
+        device = self._find(args[0], asker)
+        if func.__self__ is DEVICE:
+            return device
+        if device == META and asker.f_code.co_filename.startswith(CHOOSING):
+            device = self._plan.home
+        return device.type == IS_TYPE[func.__self__]
+
+    def number(self, tensor: Tensor, asker: FrameType) -> int:
+        """Return the result of ``get_device()``: the device's index, -1 for the CPU."""
+        device = self._find(tensor, asker)
+        return -1 if device.type in ("cpu", "meta") else device.index
+
+    def _find(self, tensor: Tensor, asker: FrameType) -> torch.device:
+        code = asker.f_code
+        is_as_it_is = code is PICKLING or code is CHECKPOINTING  # hashing code is slow
+        if is_as_it_is or code.co_filename.startswith(PACKAGE):
+            return tensor.device  # the true device: pickling would look for data
+        placement = self._plan.placement_of(local_of(tensor))
+        if code.co_filename == DESCRIBING:
+            placement = as_fake(placement or self._plan.home)
+        if placement is not None:
+            return placement
+        is_distributed = code.co_filename.startswith(DISTRIBUTED)
+        if not is_distributed and gets_reported_device(asker):
+            return self._plan.home
+        if self._plan.is_on_meta(local_of(tensor)):
+            return ON_META
+        if not is_distributed:
+            return META
+        # Where the code names GPUs, DDP moves inputs that are not on a GPU yet.
+        is_moved = NamedDevices.exist or code.co_filename.startswith(FSDP)
+        return CPU if is_moved else self._plan.home
 
     def _read_is_meta(self, func: Any, args: Args, asker: FrameType) -> bool:
         """Return whether a tensor is on meta; record an initializer that asks."""
         is_meta: bool = func(*args)
         if type(args[0]) not in PLAIN and local_of(args[0]) is not args[0]:
             # An initializer fills the local part of a DTensor.
-            return is_meta and self.questions.is_on_meta(args[0])
-        initializer = read_initializer(asker) if is_meta else None
+            return is_meta and self._plan.is_on_meta(local_of(args[0]))
+        code = asker.f_code
+        initializer = INITIALIZER_BY_CODE.get(code) if is_meta else None
         if initializer is not None:
             sites = self._sites
             before = sites.running
@@ -195,12 +178,13 @@ class ReportedAttributes:
                     initializer.count_writes(arguments[0])
             finally:
                 sites.running = before
-        elif is_loading(asker):
+        elif code is LOADING and not asker.f_locals[IS_ASSIGNING]:
             if not is_meta and asker.f_locals[LOADED].is_meta:
                 self._diagnostics.note("load", UNLOADABLE)
             return (
                 False  # torch would warn that the copy does nothing, but it is recorded
             )
-        if is_meta and asker.f_code.co_filename.startswith(DISTRIBUTED):
-            return self.questions.is_on_meta(args[0])
-        return is_meta and not is_sending(asker)
+        if is_meta and code.co_filename.startswith(DISTRIBUTED):
+            return self._plan.is_on_meta(local_of(args[0]))
+        # ``distribute_tensor`` sends a tensor to other ranks, unless it is on meta.
+        return is_meta and code.co_filename != SENDING

@@ -22,7 +22,7 @@ from meta_magic.recording.identities.nested_tensors import (
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.intercept.reported_devices import as_fake
 from meta_magic.recording.rows.diagnostics import Diagnostics
-from meta_magic.recording.signatures.entries import Args, Kwargs, LiveCall, OpTable
+from meta_magic.recording.signatures.entries import Args, Kwargs, LiveCall
 from meta_magic.torch_private.modes import fake_tensor_mode, make_fake
 
 ON_CPU: Final = "compute it under `with torch.device('cpu'):`"
@@ -43,11 +43,11 @@ NESTED: Final = (
     "recorded)"
 )
 
-ASSUMED: Final = {
-    "higher_order.flex_attention": "flex_attention was recorded as torch runs it "
-    "without torch.compile: the whole matrix of scores, masked blocks and all",
-}
-"""Notes on operators for which torch may run something else."""
+FLEX_ATTENTION: Final = "higher_order.flex_attention"
+ASSUMED: Final = (
+    "flex_attention was recorded as torch runs it without torch.compile: the whole "
+    "matrix of scores, masked blocks and all"
+)
 
 
 class SpecialTensors:
@@ -129,24 +129,11 @@ class SpecialTensors:
         passed = self.pass_on(func, list(filter(is_traced, kinds)), args, kwargs)
         return NotImplemented if passed is None else passed[0]
 
-    def check(self, table: OpTable, call: LiveCall) -> None:
-        """Refuse a result that is known to be wrong.
-
-        Raises:
-            MetaMagicError: A quantized tensor was asked for, and torch made another.
-        """
-        metas = [(t, seen[2].record) for t, seen in call.outputs if seen[2].is_meta]
-        if "quantize" in table.name and metas:
-            check_quantized(table.name, call, metas[0][1].dtype)
-
     def begin(self, op: str) -> None:
         """Note what an operator assumes; operators inside get their own call sites."""
-        self._note(ASSUMED.get(op))
+        if op == FLEX_ATTENTION:
+            self._diagnostics.note("foreign", ASSUMED)
         self._sites.running = None
-
-    def _note(self, text: str | None) -> None:
-        if text is not None:
-            self._diagnostics.note("foreign", text)
 
 
 def is_nested(tensor: Tensor) -> bool:
@@ -154,11 +141,12 @@ def is_nested(tensor: Tensor) -> bool:
     return type(tensor) is Tensor and tensor.is_nested
 
 
-def check_quantized(op: str, call: LiveCall, made: torch.dtype) -> None:
+def check_quantized(op: str, call: LiveCall) -> None:
     """Raise if a quantized tensor was asked for and another was made on meta."""
     given = (*call.args, *call.kwargs.values())
     wanted = [v for v in given if isinstance(v, torch.dtype) and v in QUANTIZED]
-    if wanted and made not in QUANTIZED:
+    metas = [seen[2].record.dtype for _, seen in call.outputs if seen[2].is_meta]
+    if wanted and metas and (made := metas[0]) not in QUANTIZED:
         raise MetaMagicError(
             f"{op} makes a tensor of {made} on meta, not of {wanted[0]}: torch has no "
             f"quantized tensors there. To go on, {HINTS['quantized']}."

@@ -109,7 +109,8 @@ Rule = Callable[[Operands], Iterator[Allowed]]
 
 def n_along(given: Operands) -> int:
     """Return the size of the dimension along which positions are."""
-    return given.shape("self")[given.find("dim", 0)]
+    size: int = given.shape("self")[given.find("dim", 0)]
+    return size
 
 
 def among_rows(given: Operands) -> Iterator[Allowed]:
