@@ -138,7 +138,10 @@ class CallRunner:
             ReplayError: An output has another shape or dtype than was recorded.
         """
         if len(outputs) != len(call.outputs):
-            raise self._explain_number(call, outputs)
+            raise ReplayError(
+                f"{self._recorded.describe(call)} returned {len(outputs)} tensors on "
+                f"{self.device}, where {len(call.outputs)} were recorded"
+            )
         for storage, geometry, tensor in zip(
             call.outputs, call.signature.outputs, outputs, strict=True
         ):
@@ -154,12 +157,6 @@ class CallRunner:
                     f"{geometry.shape} was recorded",
                     storage,
                 )
-
-    def _explain_number(self, call: Call, outputs: Sequence[Tensor]) -> ReplayError:
-        return ReplayError(
-            f"{self._recorded.describe(call)} returned {len(outputs)} tensors on "
-            f"{self.device}, where {len(call.outputs)} were recorded"
-        )
 
     @contextmanager
     def _undeclared_draws_refused(self, call: Call) -> Iterator[None]:

@@ -177,37 +177,32 @@ Given = Mapping[str, Any]
 Mark = Callable[[Tensor, Given], object]
 
 
-def mark_along(which: Tensor, given: Given) -> None:
-    """Mark what an operator writes at positions along one dimension."""
-    which.index_fill_(given["dim"], given["index"], value=True)
-
-
-def mark_at(which: Tensor, given: Given) -> None:
-    """Mark what an operator writes at indices or masks of the first dimensions."""
-    torch.ops.aten.index_put_(which, given["indices"], torch.tensor(data=True))
-
-
-def mark_under(which: Tensor, given: Given) -> None:
-    """Mark what an operator writes under a mask."""
-    which.masked_fill_(given["mask"], value=True)
-
-
-def mark_scattered(which: Tensor, given: Given) -> None:
-    """Mark what an operator writes at a position for each element."""
-    which.scatter_(given["dim"], given["index"], value=True)
-
-
-MARK_BY_NAMES: Final[Mapping[Mark, str]] = {
-    mark_along: "index_copy_.default index_fill_.int_Scalar index_fill_.int_Tensor",
-    mark_at: "index_put_.default _index_put_impl_.default",
-    mark_under: "masked_fill_.Scalar masked_fill_.Tensor masked_scatter_.default",
-    mark_scattered: "scatter_.src scatter_.value",
-}
+MARK_BY_NAMES: Final[tuple[tuple[str, Mark], ...]] = (
+    (
+        "index_copy_.default index_fill_.int_Scalar index_fill_.int_Tensor",
+        lambda which, given: which.index_fill_(
+            given["dim"], given["index"], value=True
+        ),
+    ),
+    (
+        "index_put_.default _index_put_impl_.default",
+        lambda which, given: torch.ops.aten.index_put_(
+            which, given["indices"], torch.tensor(data=True)
+        ),
+    ),
+    (
+        "masked_fill_.Scalar masked_fill_.Tensor masked_scatter_.default",
+        lambda which, given: which.masked_fill_(given["mask"], value=True),
+    ),
+    (
+        "scatter_.src scatter_.value",
+        lambda which, given: which.scatter_(given["dim"], given["index"], value=True),
+    ),
+)
 MARKS: Final = {
-    f"aten.{name}": mark
-    for mark, names in MARK_BY_NAMES.items()
-    for name in names.split()
+    f"aten.{name}": mark for names, mark in MARK_BY_NAMES for name in names.split()
 }
+"""By the operator's name, a function that marks which elements the operator writes."""
 
 
 def has_partial_writes(plan: Plan) -> bool:

@@ -69,44 +69,6 @@ def geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
     return factors, a.new_empty((*batch, min(n_rows, n_columns)))
 
 
-def histogram_by_count(a: Tensor, bins: int, **_: object) -> tuple[Tensor, Tensor]:
-    """Return counts and edges. Source: torch 2.13 has no meta kernel."""
-    return a.new_empty(bins), a.new_empty(bins + 1)
-
-
-def histogram_by_edges(a: Tensor, bins: Tensor, **_: object) -> tuple[Tensor, Tensor]:
-    """Return counts and edges. Source: torch 2.13 has no meta kernel."""
-    return a.new_empty(len(bins) - 1), torch.empty_like(bins)
-
-
-def histogramdd_edges(a: Tensor, bins: list[int], **_: object) -> list[Tensor]:
-    """Return the edges along each dimension. Source: as above."""
-    return [a.new_empty(n + 1) for n in bins]
-
-
-def histogramdd_by_edges(a: Tensor, bins: list[Tensor], **_: object) -> Tensor:
-    """Return counts in boxes. Source: as above."""
-    return a.new_empty([len(edges) - 1 for edges in bins])
-
-
-def histogramdd_by_counts(a: Tensor, bins: list[int], **_: object) -> Tensor:
-    """Return counts in boxes. Source: as above."""
-    return a.new_empty(bins)
-
-
-def to_dense(a: Tensor, dtype: torch.dtype | None = None, **_: object) -> Tensor:
-    """Return a strided tensor. Source: torch 2.13 has no meta kernel for this."""
-    return torch.empty(a.shape, dtype=dtype or a.dtype, device="meta")
-
-
-def write_nothing(*_: object, **__: object) -> None:
-    """Return nothing, as an operator that writes its arguments.
-
-    Source:
-        torch 2.13 has meta kernels for the functional variants of these two only.
-    """
-
-
 def lstsq(
     a: Tensor,
     b: Tensor,
@@ -153,17 +115,33 @@ CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "aten.multilabel_margin_loss_backward.default": gradient_of_input,
         "aten.fractional_max_pool3d_backward.default": gradient_of_input,
         "aten._ctc_loss_backward.default": gradient_of_input,
-        "aten._fused_sgd_.default": write_nothing,
-        "aten._fused_adagrad_.default": write_nothing,
-        "aten._to_dense.default": to_dense,
-        "aten.histogram.bin_ct": histogram_by_count,
-        "aten.histogram.bins_tensor": histogram_by_edges,
-        "aten._histogramdd_bin_edges.default": histogramdd_edges,
-        "aten._histogramdd_from_bin_tensors.default": histogramdd_by_edges,
-        "aten._histogramdd_from_bin_cts.default": histogramdd_by_counts,
+        # They write their arguments, and return nothing.
+        "aten._fused_sgd_.default": lambda *_, **__: None,
+        "aten._fused_adagrad_.default": lambda *_, **__: None,
+        "aten._to_dense.default": lambda a, dtype=None, **_: torch.empty(
+            a.shape, dtype=dtype or a.dtype, device="meta"
+        ),
+        # Counts and edges, given how many edges there are, or the edges.
+        "aten.histogram.bin_ct": lambda a, bins, **_: (
+            a.new_empty(bins),
+            a.new_empty(bins + 1),
+        ),
+        "aten.histogram.bins_tensor": lambda a, bins, **_: (
+            a.new_empty(len(bins) - 1),
+            torch.empty_like(bins),
+        ),
+        "aten._histogramdd_bin_edges.default": lambda a, bins, **_: [
+            a.new_empty(n + 1) for n in bins
+        ],
+        "aten._histogramdd_from_bin_tensors.default": lambda a, bins, **_: a.new_empty(
+            [len(edges) - 1 for edges in bins]
+        ),
+        "aten._histogramdd_from_bin_cts.default": lambda a, bins, **_: a.new_empty(
+            bins
+        ),
     }
 )
-"""By the operator's name."""
+"""By the operator's name. Torch 2.13 has no meta kernel for those with a lambda."""
 
 RIGHT_SINCE: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {
