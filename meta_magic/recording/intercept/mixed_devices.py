@@ -10,20 +10,21 @@ Among planned devices ``join_placements`` decides: without it ``x.cuda() + y`` w
 ``y`` on the CPU would be recorded, and torch would refuse it on a real GPU.
 """
 
-import sys
-from collections.abc import Iterator, Sequence
-from types import FrameType
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MetaMagicError, MixedDeviceError
-from meta_magic.recording.identities.call_sites import OWN, TORCH
 from meta_magic.recording.identities.geometries import LiveGeometry
+from meta_magic.recording.intercept.real_tensors.capturable import (
+    BY_PAIRS,
+    INDEXING,
+    name_of_real,
+    takes_numbers,
+)
 from meta_magic.recording.signatures.entries import LiveCall, OpTable
-from meta_magic.torch_private.module_internals import parameters_of
-from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.formulas.operands import SHAPE_ONLY
 from meta_magic.trace.units import format_shape
 
@@ -87,51 +88,10 @@ def is_mixed(op: str, call: LiveCall) -> bool:
 
 def describe(tensor: Tensor) -> str:
     """Describe a tensor, with its name if running code has one for it."""
-    names = list(find_names(tensor))
-    exact = [(name, value) for name, value in names if value is tensor]
-    bases = [(f"a view of {name}", base) for name, base in names if base is not tensor]
-    name, named = next(iter((*exact, *bases)), ("a tensor", tensor))
-    dtype = str(named.dtype).removeprefix("torch.")
-    return f"{name} ({named.device} {dtype} {format_shape(named.shape)})"
-
-
-def find_names(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names of tensors on the same storage in the running code.
-
-    Those of the innermost frame come first.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    is_strided = tensor.layout is torch.strided
-    storage = address_of_storage(tensor.untyped_storage()) if is_strided else None
-    while frame is not None:
-        for name, value in names_in(frame):
-            is_alias = isinstance(value, Tensor) and has_storage(value, storage)
-            if value is tensor or (is_alias and isinstance(value, Tensor)):
-                yield name, value
-        frame = frame.f_back
-
-
-def has_storage(tensor: Tensor, storage: int | None) -> bool:
-    """Whether a tensor is on the storage with this address."""
-    is_strided = tensor.layout is torch.strided and not nn.parameter.is_lazy(tensor)
-    return is_strided and address_of_storage(tensor.untyped_storage()) == storage
-
-
-def names_in(frame: FrameType) -> Iterator[tuple[str, object]]:
-    """Yield the variables of a user's frame, and the parameters of a running module."""
-    file = frame.f_code.co_filename
-    is_user = not file.startswith(OWN)
-    if is_user:
-        for name, value in list(frame.f_locals.items()):
-            yield repr(name), value
-    if is_user or file.startswith(f"{TORCH}/nn/modules"):
-        module = frame.f_locals.get("self")
-        try:
-            held = parameters_of(module)
-        except AttributeError:  # no module, or its __init__ has not run
-            return
-        for name, value in held.items():
-            yield f"'self.{name}' of {type(module).__name__}", value
+    name = name_of_real(tensor)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    where = f"{tensor.device} {dtype} {format_shape(tensor.shape)}"
+    return f"{'a tensor' if name is None else repr(name)} ({where})"
 
 
 CPU: Final = torch.device("cpu")
@@ -141,21 +101,6 @@ FIRST_DECIDES: Final = frozenset(
     | {"aten.lift_fresh.default", "aten._pack_padded_sequence.default"}
 )
 """Operators that accept several devices; the result is on the first one."""
-
-BY_PAIRS: Final = ("aten._foreach_", "aten._fused_")
-"""Prefixes of operators on lists of tensors; only tensors of one pair are compared."""
-
-INDEXING: Final = frozenset(
-    {"aten.index.Tensor", "aten._unsafe_index.Tensor", "aten.index_put.default"}
-    | {"aten.index_put_.default", "aten._index_put_impl_.default"}
-)
-"""Operators whose indices may be on the CPU, whatever the device of the first."""
-
-NUMBERS: Final = INDEXING | frozenset(
-    {"aten.fill_.Tensor", "aten.masked_fill.Tensor", "aten.masked_fill_.Tensor"}
-    | {"aten.index_fill.int_Tensor", "aten.index_fill_.int_Tensor"}
-)
-"""Operators that accept a number on the CPU, besides elementwise operators."""
 
 
 def join_placements(
@@ -188,10 +133,3 @@ def join_placements(
                 f"devices, {placed[0].placement} and {other.placement}! ({name})"
             )
     return placed[0].placement
-
-
-def takes_numbers(table: OpTable) -> bool:
-    """Whether an operator accepts a number on the CPU beside tensors elsewhere."""
-    if table.name in NUMBERS or table.name.startswith(BY_PAIRS):
-        return True
-    return torch.Tag.pointwise in table.func.tags

@@ -16,7 +16,6 @@ from meta_magic.errors import MixedDeviceError
 from meta_magic.recording.identities.call_sites import OWN, is_library
 from meta_magic.recording.identities.geometries import QUANTIZED
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.intercept.mixed_devices import takes_numbers
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.entries import Kwargs, OpTable
 from meta_magic.torch_private.modes import DisableTorchFunction
@@ -52,6 +51,29 @@ class MustBorrow(MixedDeviceError):  # noqa: N818  a request; an error if the te
             "real operators made a tensor, through which no gradient would flow back "
             "from meta (see .detach(), torch.no_grad(), or make it in the cell)"
         )
+
+
+BY_PAIRS: Final = ("aten._foreach_", "aten._fused_")
+"""Prefixes of operators on lists of tensors; only tensors of one pair are compared."""
+
+INDEXING: Final = frozenset(
+    {"aten.index.Tensor", "aten._unsafe_index.Tensor", "aten.index_put.default"}
+    | {"aten.index_put_.default", "aten._index_put_impl_.default"}
+)
+"""Operators whose indices may be on the CPU, whatever the device of the first."""
+
+NUMBERS: Final = INDEXING | frozenset(
+    {"aten.fill_.Tensor", "aten.masked_fill.Tensor", "aten.masked_fill_.Tensor"}
+    | {"aten.index_fill.int_Tensor", "aten.index_fill_.int_Tensor"}
+)
+"""Operators that accept a number on the CPU, besides elementwise operators."""
+
+
+def takes_numbers(table: OpTable) -> bool:
+    """Whether an operator accepts a number on the CPU beside tensors elsewhere."""
+    if table.name in NUMBERS or table.name.startswith(BY_PAIRS):
+        return True
+    return torch.Tag.pointwise in table.func.tags
 
 
 def is_capturable(tensor: Tensor, table: OpTable | None = None) -> bool:
