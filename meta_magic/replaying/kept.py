@@ -180,9 +180,6 @@ class Kept:
         self.has_run_loops = False
         self._states: dict[int, dict[int, Tensor]] = {}
 
-    def __contains__(self, storage: int) -> bool:
-        return storage in self._contents
-
     @property
     def storages(self) -> Collection[int]:
         """The storages with a kept content."""

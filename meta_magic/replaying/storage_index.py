@@ -150,10 +150,6 @@ class Writers:
     def __contains__(self, storage: int) -> bool:
         return self._births[storage] != NOTHING or storage in self._later
 
-    def add(self, storage: int, call: int) -> None:
-        """Add a call that wrote a storage; it is the last call so far."""
-        self.extend(storage, (call,))
-
     def extend(self, storage: int, calls: Iterable[int]) -> None:
         """Add calls that wrote a storage, in order."""
         known = self._later.get(storage)

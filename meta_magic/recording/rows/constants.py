@@ -274,7 +274,3 @@ class Imports:
     def build(self) -> tuple[Import, ...]:
         """Return all imports."""
         return tuple(self._imports.values())
-
-    def find(self, storage: int) -> Import | None:
-        """Return the import of a storage; None if no earlier recording made it."""
-        return self._imports.get(storage)
