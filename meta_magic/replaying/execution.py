@@ -4,7 +4,7 @@
 recordings have a plan, a :class:`Part` each. Read :class:`Execution` first.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TypeVar
@@ -32,7 +32,6 @@ from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 from meta_magic.replaying.streams import Streams, split_draw
 from meta_magic.trace.program import EarlierEnd, Import, Program
-from meta_magic.trace.signature import Geometry
 
 Fact = TypeVar("Fact")
 
@@ -242,6 +241,7 @@ class Execution:
     Attributes:
         plan: The plan of the last recording.
         parts: The parts, in order of their recordings.
+        read: Storage and geometry of each tensor that is read after it.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class Execution:
                 known = requests.get(number) or request.of_earlier(needed.program)
                 requests[number] = known.extend(needed)
         self._last = parts[0]
-        self._keeps, self._read = request.keeps, request.read
+        self._keeps, self.read = request.keeps, request.read
         self._results: list[dict[int, Result]] = []
         self._is_followed = False
         self.parts = parts[::-1]
@@ -291,16 +291,12 @@ class Execution:
         """Wanted storages that have uninitialized bytes."""
         return self._raw[id(self._last)].keys() & self.plan.wanted
 
-    def reads_raw(self, read: Iterable[tuple[int, Geometry]]) -> bool:
-        """Whether tensors have uninitialized elements, or values computed from such.
-
-        Args:
-            read: Storage and geometry of the tensors.
-        """
+    def reads_raw(self) -> bool:
+        """Whether what is read has uninitialized elements, or comes from such."""
         raw = self._raw[id(self._last)]
         if any(raw[storage].is_tainted for storage in self.uninitialized):
             return True
-        return any(s in raw and not raw[s].holds(geometry) for s, geometry in read)
+        return any(s in raw and not raw[s].holds(geometry) for s, geometry in self.read)
 
     def follow_partial_writes(self) -> bool:
         """Follow uninitialized bytes while it runs; False if no values decide on them.
@@ -397,7 +393,7 @@ class Execution:
                 left = {s: memory for s, memory in raw.items() if not memory.is_written}
                 self._raw[id(part)] = left
                 self._give_facts(part, left, given)
-        if self._is_followed and self.reads_raw(self._read):
+        if self._is_followed and self.reads_raw():
             raise ReplayError(
                 f"nothing was written to some of it, since {self.describe_raw()}"
             )

@@ -80,8 +80,7 @@ class RawMemory:
 
     def write(self, geometry: Geometry) -> None:
         """Write the elements of a tensor."""
-        is_whole = is_dense(geometry) and span_nbytes(geometry) == self._nbytes
-        if is_whole or geometry.storage_offset is None:
+        if geometry.storage_offset is None:
             self._written, self._is_whole = None, True
         elif not self._is_whole:
             self._mark(geometry, is_written=True)
@@ -113,6 +112,9 @@ class RawMemory:
         self._mark(geometry, is_written=False)
 
     def _mark(self, geometry: Geometry, *, is_written: bool) -> None:
+        if is_dense(geometry) and span_nbytes(geometry) == self._nbytes:
+            self._written, self._is_whole = None, is_written  # no mask of GiB
+            return
         if self._written is None:
             self._written = np.full(self._nbytes, self._is_whole, np.bool_)
         self._is_whole = False

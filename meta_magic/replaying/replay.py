@@ -76,7 +76,7 @@ def replay(
     storages = frozenset(storage for storage, _ in wanted)
     request = Request(storages=storages, read=tuple(wanted))
     execution = Execution(trace.program, request, real_device)
-    if execution.reads_raw(wanted) and not execution.follow_partial_writes():
+    if execution.reads_raw() and not execution.follow_partial_writes():
         raise ReplayError(
             "the tensor, or one that it is computed from, has elements that were never "
             f"written since {execution.describe_raw()}"

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import torch
 
-from meta_magic.errors import ValueLimitError
+from meta_magic.errors import MissingValueError, ValueLimitError
 from meta_magic.replaying.devices import estimate_seconds, free_nbytes, measure_rates
 from meta_magic.replaying.execution import Execution, Finished
 from meta_magic.replaying.steps import Step, StepKind
@@ -211,6 +211,7 @@ class ValueBudget:
 
         Raises:
             ValueLimitError: It exceeds the limits.
+            MissingValueError: It depends on unknown contents.
         """
         steps = [step for step in replay.steps if step.kind != StepKind.ALLOCATE]
         cost = Evaluation(
@@ -229,6 +230,7 @@ class ValueBudget:
             text = " and ".join(excess.text for excess in excesses)
             wanted = {e.limit: round_up(e.wanted) for e in excesses}
             raise ValueLimitError(f"it takes {text}", wanted)
+        refuse_unknown(replay)  # after the limits: masks of bytes take memory, too
         return cost
 
     def run(self, replay: Execution, finished: Finished) -> None:
@@ -281,6 +283,25 @@ class ValueBudget:
                 f"({N_VALUES * most:g} s are allowed for all)"
             )
             yield Excess("seconds", 2 * total / N_VALUES, text)
+
+
+def refuse_unknown(replay: Execution) -> None:
+    """Refuse values that depend on unknown contents.
+
+    Raises:
+        MissingValueError: They come from a tensor that was written outside of torch, or
+            from uninitialized memory.
+    """
+    if not replay.plan.storages.isdisjoint(replay.plan.recorded.program.torn):
+        raise MissingValueError(
+            "a real tensor that it comes from was written without torch, as by numpy"
+        )
+    if replay.reads_raw() and not replay.follow_partial_writes():
+        # Kernels trust sizes and indices: garbage there would corrupt memory.
+        raise MissingValueError(
+            "nothing was written to it, or to some of what it comes from, since "
+            f"{replay.describe_raw()}"
+        )
 
 
 def estimate_all(steps: Sequence[Step]) -> list[float]:

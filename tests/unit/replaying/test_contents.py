@@ -1,5 +1,7 @@
 """What storages hold after a replay: uninitialized bytes, and memory that is shared."""
 
+import tracemalloc
+
 import pytest
 import torch
 from torch import nn
@@ -252,6 +254,27 @@ def train_on_clusters(n_steps):
         optimizer.step()
         losses += [out.loss.item(), *out.output.tolist()]
     return losses, loss.predict(x).tolist(), loss.log_prob(x).tolist()
+
+
+def add_uninitialized():
+    return torch.zeros(2**26).add_(torch.empty(2**26))
+
+
+def write_a_part():
+    x = torch.empty(2**36)  # 256 GiB: too much for the value
+    x[1:2] = 1
+    return x + 1
+
+
+@pytest.mark.parametrize("make", [add_uninitialized, write_a_part])
+def test_a_large_uninitialized_tensor_is_refused_without_a_mask_of_its_bytes(make):
+    tracemalloc.start()
+    try:
+        with record(), pytest.raises(MissingValueError):
+            make().sum().item()
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_softmax_over_clusters_is_trained_as_on_the_cpu():
