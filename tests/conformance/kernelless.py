@@ -47,5 +47,5 @@ KERNELLESS = {
         *(torch.ones(()), torch.rand(4, 3).t(), targets(3, 4), 1, torch.zeros(3, 4))
     ),
     "random pooling": pool,
-    "gradient of sequences": align,
 }
+SEQUENCES = {"gradient of sequences": align}

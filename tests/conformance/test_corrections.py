@@ -10,7 +10,7 @@ from torch.nn.functional import conv1d, conv2d, conv_transpose2d
 from meta_magic import record
 from meta_magic.recording.as_device.adjustments import ON_CPU
 from meta_magic.recording.as_device.corrections import CORRECTIONS, RIGHT_SINCE
-from tests.conformance.kernelless import KERNELLESS
+from tests.conformance.kernelless import KERNELLESS, SEQUENCES
 from tests.conformance.large_calls import LARGE
 from tests.conformance.losses import LOSSES
 from tests.conformance.norm_backwards import BACKWARDS
@@ -74,7 +74,10 @@ FUSED = {
         maximize=False,
     ),
 }
-CALLS = GROUPED | RANGES | FACTORS | HISTOGRAMS | TO_STRIDES | FUSED | KERNELLESS
+CALLS = GROUPED | RANGES | TO_STRIDES | FUSED | SEQUENCES
+ASKED = FACTORS | HISTOGRAMS | KERNELLESS
+"""Calls that meta has no kernel for either: the CPU is asked, if they are not large."""
+
 REFUSALS = r"BF16|BFloat16|Meta kernel|SparseMeta|step must be nonzero"
 RIGHT = {op for op, version in RIGHT_SINCE.items() if torch.__version__ >= version}
 
@@ -92,11 +95,13 @@ def describe(returned):
     ]
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_corrected_kernel_returns_what_the_cpu_does(name):
-    wanted = describe(CALLS[name]())
+@pytest.mark.parametrize(
+    "call", [*CALLS.values(), *ASKED.values()], ids=[*CALLS, *ASKED]
+)
+def test_a_corrected_kernel_returns_what_the_cpu_does(call):
+    wanted = describe(call())
     with record():
-        met = CALLS[name]()
+        met = call()
     assert describe(met) == wanted
 
 

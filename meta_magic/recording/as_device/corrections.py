@@ -1,10 +1,11 @@
 """Return the CPU's metadata where torch's meta kernel refuses and the CPU does not.
 
-Without this ``torch.geqrf(x)`` of a large ``x`` on meta would fail. A correction runs
-only after torch's own kernel failed, so it does no harm when torch is mended. An
-operator that torch *answers* on meta, but differently from a device, belongs into
-``adjustments``. ``tests/conformance/test_corrections.py`` compares each correction with
-the CPU, and fails when it is no longer needed. ``CORRECTIONS`` is the table.
+Without this ``optim.SGD(..., fused=True)`` of a large model would fail on meta;
+``cpu_kernels`` asks the CPU about a call of up to 256 MiB. A correction runs only after
+torch's own kernel failed, so it does no harm when torch is mended. An operator that
+torch *answers* on meta, but differently from a device, belongs into ``adjustments``.
+``tests/conformance/test_corrections.py`` compares each correction with the CPU, and
+fails when it is no longer needed. ``CORRECTIONS`` is the table.
 ``SHORT_KERNELS`` are replacements of correct but slow kernels.
 """
 
@@ -58,48 +59,6 @@ def arange(start: float, end: float, step: float = 1, **options: Any) -> Tensor 
     return torch.empty(ceil((end - start) / step), dtype=dtype, device="meta")
 
 
-def geqrf(a: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factors of matrices, column by column, and their scales.
-
-    Source:
-        torch 2.13 has a meta kernel for the ``out=`` of this operator only.
-    """
-    *batch, n_rows, n_columns = a.shape
-    factors = a.new_empty((*batch, n_columns, n_rows)).mT
-    return factors, a.new_empty((*batch, min(n_rows, n_columns)))
-
-
-def lstsq(
-    a: Tensor,
-    b: Tensor,
-    rcond: float | None = None,  # noqa: ARG001  the schema's
-    *,
-    driver: str | None = None,
-) -> tuple[Tensor, ...] | Any:
-    """Return solutions, residuals, ranks and no singular values.
-
-    ``NotImplemented`` for drivers that return residuals only if ranks are full.
-
-    Source:
-        ``linalg_lstsq`` in ``BatchLinearAlgebra.cpp`` of torch 2.13, which has no meta
-        kernel.
-    """
-    if driver not in (None, "gels", "gelsy"):
-        return NotImplemented
-    n_rows, n_columns = a.shape[-2:]
-    is_vector = b.shape == a.shape[:-1]
-    n_solved = 1 if is_vector else b.shape[-1]
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[: a.ndim - 2])
-    columns = a.new_empty((*batch, n_solved, max(n_rows, n_columns)))
-    solution = columns.mT[..., :n_columns, :]
-    has_residuals = driver == "gels" and n_rows > n_columns
-    real = torch.empty(0, dtype=a.dtype, device="meta").real.dtype
-    residuals = a.new_empty((*batch, n_solved) if has_residuals else 0, dtype=real)
-    ranks = a.new_empty(0 if driver == "gels" else batch, dtype=torch.long)
-    solution = solution.squeeze(-1) if is_vector else solution
-    return solution, residuals, ranks, a.new_empty(0, dtype=real)
-
-
 def gradient_of_input(_: Tensor, a: Tensor, *__: object, **___: object) -> Tensor:
     """Return the gradient of an input. Source: torch 2.13 has no meta kernel."""
     return a.new_empty(a.shape)
@@ -109,35 +68,12 @@ CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "aten._grouped_mm.default": grouped_mm,
         "aten.arange.start_step": arange,
-        "aten.geqrf.default": geqrf,
-        "aten.linalg_lstsq.default": lstsq,
-        "aten.multi_margin_loss_backward.default": gradient_of_input,
-        "aten.multilabel_margin_loss_backward.default": gradient_of_input,
-        "aten.fractional_max_pool3d_backward.default": gradient_of_input,
         "aten._ctc_loss_backward.default": gradient_of_input,
         # They write their arguments, and return nothing.
         "aten._fused_sgd_.default": lambda *_, **__: None,
         "aten._fused_adagrad_.default": lambda *_, **__: None,
         "aten._to_dense.default": lambda a, dtype=None, **_: torch.empty(
             a.shape, dtype=dtype or a.dtype, device="meta"
-        ),
-        # Counts and edges, given how many edges there are, or the edges.
-        "aten.histogram.bin_ct": lambda a, bins, **_: (
-            a.new_empty(bins),
-            a.new_empty(bins + 1),
-        ),
-        "aten.histogram.bins_tensor": lambda a, bins, **_: (
-            a.new_empty(len(bins) - 1),
-            torch.empty_like(bins),
-        ),
-        "aten._histogramdd_bin_edges.default": lambda a, bins, **_: [
-            a.new_empty(n + 1) for n in bins
-        ],
-        "aten._histogramdd_from_bin_tensors.default": lambda a, bins, **_: a.new_empty(
-            [len(edges) - 1 for edges in bins]
-        ),
-        "aten._histogramdd_from_bin_cts.default": lambda a, bins, **_: a.new_empty(
-            bins
         ),
     }
 )
@@ -147,9 +83,6 @@ RIGHT_SINCE: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {
         "aten.arange.start_step": (2, 14),
         "aten._grouped_mm.default": (2, 15),
-        "aten._histogramdd_bin_edges.default": (2, 15),
-        "aten._histogramdd_from_bin_tensors.default": (2, 15),
-        "aten._histogramdd_from_bin_cts.default": (2, 15),
     }
 )
 """The version of torch that needs no such correction."""
