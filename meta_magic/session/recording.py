@@ -422,7 +422,6 @@ def keep_origin(
     if only_read:
         only_read -= program.n_writes_by_storage.keys() | aliased
     refs = [ref for ref in refs if ref.number not in only_read] if only_read else refs
-    origin.seen = write.registry.list_tensors({ref.number for ref in refs})
     keep_origins(origin, refs)
 
 

@@ -536,5 +536,4 @@ def make_checks(
         return reals[0]
 
     known = KnownValues(write.registry, write.constants, write.rows)
-    write.imports.follow(known.find_written)
     return ValueChecks(write.registry, known, write.diagnostics, evaluate, options)

@@ -8,7 +8,6 @@ rarely. Read :class:`LiveTensors` first.
 """
 
 import gc
-import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -49,7 +48,6 @@ class LiveTensors:
 
     def __init__(self) -> None:
         self._by_address: dict[int, list[dict[int, int]]] | None = None
-        self._sharing: dict[int, list[weakref.ref[Tensor]]] | None = None
 
     def on(self, address: int) -> list[dict[int, int]]:
         """Return the versions of the tensors on the storage of an address, by ``id``.
@@ -59,13 +57,6 @@ class LiveTensors:
         if self._by_address is None:
             self._by_address = find_versions()
         return self._by_address.get(address, [])
-
-    def sharing_counter(self, tensor: Tensor) -> list[Tensor]:
-        """Return the tensors that share a version counter with a tensor."""
-        if self._sharing is None:
-            self._sharing = find_shared_counters()
-        found = (ref() for ref in self._sharing.get(id(tensor), ()))
-        return [other for other in found if other is not None]
 
 
 def find_versions() -> dict[int, list[dict[int, int]]]:
@@ -103,25 +94,6 @@ def can_count(tensor: Tensor) -> bool:
     except RuntimeError:
         return False
     return tensor.untyped_storage().nbytes() > 0
-
-
-def find_shared_counters() -> dict[int, list["weakref.ref[Tensor]"]]:
-    """Return the meta tensors whose counter a tensor on another storage shares.
-
-    By ``id``. They are few: ``.data`` or ``set_`` gave one of them another storage.
-    """
-    with DisableTorchFunction():
-        stored = [(t, address) for t, address in find_stored() if can_count(t)]
-        numbers = number_counters([tensor for tensor, _ in stored])
-        together: dict[int, list[tuple[Tensor, int]]] = {}
-        for number, one in zip(numbers, stored, strict=True):
-            together.setdefault(number, []).append(one)
-        found: dict[int, list[weakref.ref[Tensor]]] = {}
-        for counted in together.values():
-            if len({address for _, address in counted}) > 1:
-                refs = [weakref.ref(tensor) for tensor, _ in counted]
-                found.update((id(tensor), refs) for tensor, _ in counted)
-        return found
 
 
 def make_counters(addresses: Collection[int]) -> dict[int, list[Tensor]]:

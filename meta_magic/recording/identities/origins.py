@@ -8,18 +8,11 @@ one of its storages is live. Read :func:`find_origin` first.
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import (
-    Callable,
-    Collection,
-    Container,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -32,27 +25,7 @@ from meta_magic.recording.identities.live_versions import (
 )
 from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.torch_private.tensor_internals import address_of_storage, count_owners
-from meta_magic.trace.program import Import, Program
-
-
-class RunningRecording(NamedTuple):
-    """The storages of earlier recordings that a running one uses.
-
-    Attributes:
-        imports: The storages.
-        find_written: Returns the storages that it wrote so far, and perhaps others.
-    """
-
-    imports: Collection[Import] = ()
-    find_written: Callable[[], Container[int]] = frozenset[int]
-
-    def has_written(self) -> bool:
-        """Whether it may have written a storage that it imported."""
-        fresh = [imported.storage for imported in self.imports if not imported.is_stale]
-        return bool(fresh) and any(map(self.find_written().__contains__, fresh))
-
-
-NO_RECORDING: Final = RunningRecording()
+from meta_magic.trace.program import Program
 
 
 @dataclass(eq=False)
@@ -76,16 +49,11 @@ class Origin:
         owners: Address of each storage, and how many tensors were on it.
         checksums: Checksums of the real storages that the block made.
         placements: Devices that the code names for storages, for the device plan.
-        seen: Storage and ``id`` of the tensors seen on storages that the block made or
-            wrote.
-        order: Its number among the recordings that ended, from 1.
-        n_ended: How many recordings ended so far.
         has_placements: Whether any recording of this process has placements: until
             then none is looked up.
     """
 
     has_placements: ClassVar[bool] = False
-    n_ended: ClassVar[int] = 0
     program: Program
     generator_state: bytes | None = None
     last_draw: int = -1
@@ -97,34 +65,22 @@ class Origin:
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
     placements: dict[int, torch.device] = field(default_factory=dict)
-    seen: AbstractSet[tuple[int, int]] = frozenset()
-    order: int = 0
 
     def is_stale(
-        self,
-        tensor: Tensor,
-        version: int,
-        storage: int,
-        live: LiveTensors,
-        running: RunningRecording = NO_RECORDING,
+        self, tensor: Tensor, version: int, storage: int, live: LiveTensors
     ) -> bool:
         """Whether a tensor was written after this recording, outside of any other.
 
-        The same for another tensor on its storage that counts its own writes.
+        The same for another tensor on its storage that counts its own writes. A write
+        of a tensor that left the storage, and counts with one that stayed, counts, too.
 
         Args:
             version: How often it was written by now.
             storage: Number of its storage here.
             live: Finds the other tensors.
-            running: The recording that runs.
         """
         if self._is_stale(tensor, version, storage, live):
-            if self._is_latest(tensor, storage) and not running.has_written():
-                return True
-            if not is_known_elsewhere(tensor, version, running.imports, live):
-                return True
-            on_it = live.on(self.owners[storage][0])
-            return self._has_stale([g for g in on_it if id(tensor) not in g], storage)
+            return True
         if not self.counters:
             return False
         counters = self.counters.get(storage, ())  # also of tensors that are gone
@@ -144,20 +100,6 @@ class Origin:
         if not has_others and count_owners(address) <= n_owners:
             return False
         return self._has_stale(live.on(address), storage)
-
-    def _is_latest(self, tensor: Tensor, storage: int) -> bool:
-        """Whether no later recording can have recorded the writes counted since.
-
-        Not even as writes of another storage with the same counter.
-        """
-        is_known = (storage, id(tensor)) in self.seen
-        return is_known and self.order == Origin.n_ended
-
-    def knows(self, tensor: Tensor, version: int, storage: int) -> bool:
-        """Whether all writes that were counted by now were recorded."""
-        last = self.versions.get((storage, id(tensor)), self._n_counted[storage])
-        imported = (i for i in self.program.imports if i.storage == storage)
-        return version == last and not any(i.is_stale for i in imported)
 
     def _has_stale(self, groups: Sequence[Mapping[int, int]], storage: int) -> bool:
         """Whether a tensor on a storage was written outside of recordings.
@@ -197,30 +139,6 @@ class Origin:
         return counted
 
 
-def is_known_elsewhere(
-    tensor: Tensor, version: int, imports: Collection[Import], live: LiveTensors
-) -> bool:
-    """Whether the writes that a tensor counts were recorded on another storage.
-
-    Args:
-        version: What it counts.
-        imports: The storages of earlier recordings that the running one uses.
-        live: Finds the tensors with the other storage.
-    """
-    sharing = live.sharing_counter(tensor)
-    if not sharing:
-        return False
-    known = {(id(i.program), i.origin) for i in imports if not i.is_stale}
-    for other in sharing:
-        found = find_origin(other.untyped_storage())
-        if found is not None:
-            origin, storage = found
-            is_imported = (id(origin.program), storage) in known
-            if is_imported or origin.knows(other, version, storage):
-                return True
-    return False
-
-
 class OriginRef(weakref.ref[UntypedStorage]):
     """Weak reference to a storage that knows which recording made it."""
 
@@ -240,8 +158,6 @@ def keep_origins(origin: Origin, refs: Iterable[StorageRef]) -> None:
     if origin.placements:
         Origin.has_placements = True
     with lock:
-        Origin.n_ended += 1
-        origin.order = Origin.n_ended
         forget_dead()
         for ref in refs:
             storage = ref()

@@ -7,7 +7,7 @@ only while storage and geometry agree. Tensors are never weakly referenced:
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import torch
@@ -206,16 +206,6 @@ class TensorRegistry(StorageRegistry):
         """
         self.forget(id(tensor), None)
         self.note_alias(tensor)
-
-    def list_tensors(self, storages: Container[int]) -> frozenset[tuple[int, int]]:
-        """Return storage and ``id()`` of the tensors last seen on some storages."""
-        return frozenset(
-            [
-                (ref.number, key)
-                for key, (_, ref, _) in self.seen_by_id.items()
-                if ref is not None and ref.number in storages
-            ]
-        )
 
     def close(self) -> None:
         """Drop all storages, and note no more deaths."""

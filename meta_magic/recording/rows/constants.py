@@ -6,7 +6,7 @@ tensor of an earlier cell is an import: that cell's program makes it. Read
 """
 
 import zlib
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.recording.identities.live_versions import LiveTensors
-from meta_magic.recording.identities.origins import RunningRecording, find_origin
+from meta_magic.recording.identities.origins import find_origin
 from meta_magic.recording.identities.storages import (
     MAX_COPIED_NBYTES,
     StorageRef,
@@ -237,7 +237,6 @@ class Imports:
         self.aliased: set[int] = set()
         self._imports: dict[int, Import] = {}
         self._live = LiveTensors()
-        self._running = RunningRecording(self._imports.values())
 
     def note(
         self, tensor: Tensor, number: int, storage: UntypedStorage
@@ -261,15 +260,11 @@ class Imports:
             version, self.caveats = 0, (UNCOUNTED,)
         if there in origin.aliased:
             self.aliased.add(number)
-        is_stale = origin.is_stale(tensor, version, there, self._live, self._running)
+        is_stale = origin.is_stale(tensor, version, there, self._live)
         self._imports[number] = Import(
             number, origin.program, there, storage.nbytes(), version, is_stale
         )
         return origin.placements.get(there)
-
-    def follow(self, find_written: Callable[[], Container[int]]) -> None:
-        """Set the function that returns the storages written so far."""
-        self._running = self._running._replace(find_written=find_written)
 
     def build(self) -> tuple[Import, ...]:
         """Return all imports."""

@@ -5,7 +5,7 @@ signature of ``randint`` says that all its values fit; without this file, each s
 would replay the draw to check them. Read :meth:`KnownValues.find_bounds` first.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from sys import maxsize
 from types import MappingProxyType
@@ -51,11 +51,6 @@ class KnownValues:
         self._n_read = 0
         self._changes: list[tuple[int, Sequence[int]]] = []
         self._measured: dict[tuple[int, Geometry], Bounds] = {}
-
-    def find_written(self) -> Container[int]:
-        """Return the storages that were written so far, or made with integers."""
-        self.read_on()
-        return self.row_by_storage
 
     def read_on(self) -> None:
         """Read the new rows; called before any question."""
