@@ -6,10 +6,11 @@ number would pass for the real one, and ``torch.save`` would write it into a che
 Read :class:`OtherRanks` first.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from meta_magic.errors import MissingValueError
+from meta_magic.recording.identities.call_sites import TakeNote
 from meta_magic.trace.program import Program
 from meta_magic.trace.sent import find_kind
 from meta_magic.trace.signature import Signature
@@ -30,10 +31,9 @@ class OtherRanks:
 
     Args:
         world: The world.
-        note: Takes the kind and the text of a note on the line that runs now.
     """
 
-    def __init__(self, world: World, note: Callable[[str, str], None]) -> None:
+    def __init__(self, world: World, note: TakeNote) -> None:
         self._rank = world.rank
         self._note = note
         self._sender_by_storage: dict[int, str] = {}

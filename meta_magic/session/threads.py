@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from torch.overrides import TorchFunctionMode
 
+from meta_magic.recording.identities.call_sites import TakeNote
 from meta_magic.torch_private.modes import function_mode_stack, pop_function_mode
 from meta_magic.torch_private.replacing import PROFILE_OF_THREADS, Replacements
 
@@ -122,7 +123,7 @@ class ThreadWatch(Replacements):
 class ProcessWatch(Replacements):
     """Context manager that notes the child processes of a block."""
 
-    def __init__(self, note: Callable[[str, str], None]) -> None:
+    def __init__(self, note: TakeNote) -> None:
         super().__init__()
         self._note = note
         self._around: ProcessWatch | None = None

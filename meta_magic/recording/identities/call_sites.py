@@ -3,7 +3,7 @@
 The report says ``line 12, forward, of torch.relu``; without this file a row would have
 no line. A walk over all frames for each operator takes as long as the rest of the
 recording, so the walk ends at the innermost module call: its call site is known. Read
-    :meth:`CallSites.locate_operator` first.
+:meth:`CallSites.locate_operator` first.
 """
 
 import sys
@@ -21,6 +21,9 @@ from torch import nn
 
 from meta_magic.trace.program import GOES_ON
 from meta_magic.trace.signature import CallSite, Phase, SourcePosition
+
+TakeNote: TypeAlias = Callable[[str, str], None]
+"""Takes the kind and the text of a note on the line that runs now."""
 
 Span: TypeAlias = tuple[int, int, int | None, int | None]
 """First line, last line, first column, column after the last."""

@@ -20,6 +20,7 @@ from meta_magic.recording.identities.call_sites import (
     TORCH,
     TORCH_FILES,
     CallSites,
+    TakeNote,
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedDevices
@@ -80,7 +81,6 @@ class DevicePlan:
 
     Args:
         options: What a named device means, and whose kernels are recorded.
-        note: Takes the kind and the text of a note on the line that runs now.
 
     Attributes:
         wanted: Planned device of the running factory's tensor: meta if the code names
@@ -99,7 +99,7 @@ class DevicePlan:
         registry: TensorRegistry,
         sites: CallSites,
         options: Options,
-        note: Callable[[str, str], None],
+        note: TakeNote,
     ) -> None:
         self.wanted: torch.device | None = None
         self.default: torch.device | None = None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, TypedStorage, UntypedStorage, nn
 
 from meta_magic.errors import MissingValueError
-from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES
+from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES, TakeNote
 from meta_magic.recording.identities.device_plan import META, DevicePlan
 from meta_magic.recording.identities.storages import FIRST_UNMAPPED
 from meta_magic.recording.identities.tensors import TensorRegistry
@@ -72,14 +72,8 @@ APART: Final = (
 CPU: Final = torch.device("cpu")
 
 
-def read_data(
-    func: Any, args: Args, kwargs: Kwargs, note: Callable[[str, str], None]
-) -> Any:
-    """Call a method that reads the data of a tensor on its real values.
-
-    Args:
-        note: Takes the kind and the text of a note on the line that runs now.
-    """
+def read_data(func: Any, args: Args, kwargs: Kwargs, note: TakeNote) -> Any:
+    """Call a method that reads the data of a tensor on its real values."""
     tensor, *rest = args
     if func in OF_MEMORY:
         return answer_of_memory(func, tensor, note)
@@ -96,9 +90,7 @@ def read_data(
     return func(tensor.cpu(), *rest, **kwargs)
 
 
-def answer_of_memory(
-    func: Any, tensor: torch.Tensor, note: Callable[[str, str], None]
-) -> Any:
+def answer_of_memory(func: Any, tensor: torch.Tensor, note: TakeNote) -> Any:
     """Return what a method of ``OF_MEMORY`` returns for a tensor on the CPU."""
     if func is DLPACK_DEVICE:
         return func(torch.empty(0, device=CPU))

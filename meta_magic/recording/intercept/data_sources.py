@@ -8,7 +8,7 @@ of torch sees. Without this file they would be real tensors among those on meta.
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn, serialization
 from torch.utils.data import DataLoader
 
 from meta_magic.errors import MissingValueError
+from meta_magic.recording.identities.call_sites import TakeNote
 from meta_magic.recording.identities.device_plan import (
     META,
     DevicePlan,
@@ -59,7 +60,6 @@ class DataSources(Replacements):
     long as the cell runs. Calls from other threads are not changed.
 
     Args:
-        note: Takes the kind and the text of a note on the line that runs now.
         saver: Replaces ``torch.save``.
         loader: Replaces ``torch.load``.
         shared: Keeps arrays equal to the tensors that share their memory.
@@ -68,7 +68,7 @@ class DataSources(Replacements):
 
     def __init__(
         self,
-        note: Callable[[str, str], None],
+        note: TakeNote,
         saver: Saver,
         loader: "Loader",
         shared: SharedMemory,
@@ -182,13 +182,12 @@ class Loader:
     """Loads files onto meta.
 
     Args:
-        note: Takes the kind and the text of a note on the line that runs now.
         borrowed: Puts real tensors on meta.
     """
 
     def __init__(
         self,
-        note: Callable[[str, str], None],
+        note: TakeNote,
         plan: DevicePlan,
         borrowed: BorrowedModules,
     ) -> None:

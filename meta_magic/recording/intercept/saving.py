@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from meta_magic.errors import MissingValueError
+from meta_magic.recording.identities.call_sites import TakeNote
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.torch_private.modes import DisableTorchFunction
@@ -39,17 +40,13 @@ ADVICE: Final = (
 
 
 class Saver:
-    """Saves the meta tensors of a cell with real values.
-
-    Args:
-        note: Takes the kind and the text of a note on the line that runs now.
-    """
+    """Saves the meta tensors of a cell with real values."""
 
     def __init__(
         self,
         registry: TensorRegistry,
         values: ValueSource,
-        note: Callable[[str, str], None],
+        note: TakeNote,
     ) -> None:
         self._registry = registry
         self._values = values

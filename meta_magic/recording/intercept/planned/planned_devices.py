@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MissingValueError
+from meta_magic.recording.identities.call_sites import TakeNote
 from meta_magic.recording.identities.device_plan import (
     META,
     DevicePlan,
@@ -76,16 +77,12 @@ PEAK: Final = (
 
 
 class PlannedCuda(Replacements):
-    """Replaces functions of ``torch.cuda``, within the block.
-
-    Args:
-        note: Takes the kind and the text of a note on the line that runs now.
-    """
+    """Replaces functions of ``torch.cuda``, within the block."""
 
     def __init__(
         self,
         plan: DevicePlan,
-        note: Callable[[str, str], None],
+        note: TakeNote,
         draws: Draws,
     ) -> None:
         super().__init__()
@@ -199,15 +196,11 @@ Compute: TypeAlias = Callable[[list[Tensor]], object]
 
 def make_device_contexts(
     plan: DevicePlan,
-    note: Callable[[str, str], None],
+    note: TakeNote,
     draws: Draws,
     compute: Compute,
 ) -> tuple[AbstractContextManager[Any], ...]:
-    """Return the context managers that replace functions that ask for devices.
-
-    Args:
-        note: Takes the kind and the text of a note on the line that runs now.
-    """
+    """Return the context managers that replace functions that ask for devices."""
     return (
         PlanOfThread(plan),
         PlannedCuda(plan, note, draws),
@@ -221,13 +214,9 @@ def make_device_contexts(
 
 
 class DefaultDevices(Replacements):
-    """Makes a default device that the cell sets a planned device, within the block.
+    """Makes a default device that the cell sets a planned device, within the block."""
 
-    Args:
-        note: Takes the kind and the text of a note on the line that runs now.
-    """
-
-    def __init__(self, plan: DevicePlan, note: Callable[[str, str], None]) -> None:
+    def __init__(self, plan: DevicePlan, note: TakeNote) -> None:
         super().__init__()
         self._plan = plan
         self._note = note
@@ -278,15 +267,12 @@ class EncoderKernels(Replacements):
     Without this ``nn.TransformerEncoderLayer`` in eval mode would not be recorded as
     the one operator that the CPU runs.
 
-    Args:
-        note: Takes the kind and the text of a note on the line that runs now.
-
     Source:
         ``forward`` in ``nn/modules/transformer.py`` and ``nn/modules/activation.py``:
         no fast path if ``has_torch_function`` is true, as it is under any mode.
     """
 
-    def __init__(self, plan: DevicePlan, note: Callable[[str, str], None]) -> None:
+    def __init__(self, plan: DevicePlan, note: TakeNote) -> None:
         super().__init__()
         self._plan = plan
         self._note = note
@@ -329,15 +315,9 @@ ONE_REPLICA: Final = (
 
 
 class PlannedTraining(Replacements):
-    """Makes ``GradScaler`` and ``DataParallel`` accept planned tensors, in the block.
+    """Makes ``GradScaler`` and ``DataParallel`` accept planned tensors within it."""
 
-    Args:
-        note: Takes the kind and the text of a note on the line that runs now.
-    """
-
-    def __init__(
-        self, plan: DevicePlan, note: Callable[[str, str], None], compute: Compute
-    ) -> None:
+    def __init__(self, plan: DevicePlan, note: TakeNote, compute: Compute) -> None:
         super().__init__()
         self._compute = compute
         self._plan = plan
