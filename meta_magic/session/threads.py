@@ -7,7 +7,6 @@ Threads that call no function of torch, as that of ``tqdm``, get none.
 """
 
 import asyncio
-import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -25,13 +24,12 @@ from meta_magic.torch_private.replacing import PROFILE_OF_THREADS, Replacements
 
 OWN_PREFIX: Final = "meta_magic"
 
-PROCESS: Final = "{} was not recorded: a recording belongs to one process"
-FORKING: Final = (f"{OWN_PREFIX}.", "multiprocessing.")
-"""Modules whose forks are ours, or are noted when the process starts."""
+PROCESS: Final = (
+    "child process {!r} was not recorded: a recording belongs to one process"
+)
 
 of_thread = threading.local()
-"""Has ``stay``, which leaves the mode when a thread ends, and ``processes``, the watch
-of its forks."""
+"""Has ``stay``, which leaves the mode when a thread ends."""
 
 
 class TorchWatch(TorchFunctionMode):
@@ -126,36 +124,13 @@ class ProcessWatch(Replacements):
     def __init__(self, note: TakeNote) -> None:
         super().__init__()
         self._note = note
-        self._around: ProcessWatch | None = None
 
     def __enter__(self) -> None:
         self.replace_here(BaseProcess, {"start": self._start})
-        self._around = getattr(of_thread, "processes", None)
-        of_thread.processes = self
-
-    def __exit__(self, *_: object) -> None:
-        of_thread.processes = self._around
-        self.restore()
 
     def _start(self, plain: Callable[..., None], process: BaseProcess) -> None:
-        self._note("process", PROCESS.format(f"child process {process.name!r}"))
+        self._note("process", PROCESS.format(process.name))
         plain(process)
-
-    def note_fork(self, caller: FrameType) -> None:
-        """Note a fork by a frame."""
-        if not caller.f_globals.get("__name__", "").startswith(FORKING):
-            self._note("process", PROCESS.format("a forked process"))
-
-
-def _before_fork() -> None:
-    """Notify the recording of this thread, if one runs, that the process forks."""
-    watch: ProcessWatch | None = getattr(of_thread, "processes", None)
-    if watch is not None:
-        watch.note_fork(sys._getframe(1))
-
-
-if hasattr(os, "register_at_fork"):  # for good: Python has no way to take one back
-    os.register_at_fork(before=_before_fork)
 
 
 class TaskWatch:

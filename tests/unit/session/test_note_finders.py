@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import multiprocessing
-import os
 import threading
 
 import pytest
@@ -147,13 +146,7 @@ def map_in_processes():
         pool.submit(sum, [1]).result()
 
 
-def fork():
-    if os.fork() == 0:
-        os._exit(0)
-    os.wait()
-
-
-@pytest.mark.parametrize("start", [start_process, map_in_processes, fork])
+@pytest.mark.parametrize("start", [start_process, map_in_processes])
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_process_is_named_as_not_recorded(start):
     code = start.__code__
@@ -170,5 +163,5 @@ def test_a_child_process_is_named_as_not_recorded(start):
     assert x.is_meta
 
 
-LINES = {"start_process": 2, "map_in_processes": 3, "fork": 1}
+LINES = {"start_process": 2, "map_in_processes": 3}
 """On which line of each the process starts."""
