@@ -34,10 +34,15 @@ def test_models_of_the_benchmarks(cell, as_device):
     assert kinds_of(trace) == ADVISED.get((cell.name, as_device), set())
 
 
+PROGRAMS = [
+    pytest.param(program, marks=pytest.mark.sweep if number % 3 else ())
+    for number, program in enumerate([*MODELS, *SCRIPTS, *TRAPS])
+]
+"""Every third; the others in ``pytest -m sweep tests/conformance/test_advice.py``."""
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "program", [*MODELS, *SCRIPTS, *TRAPS], ids=lambda program: program.__name__
-)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_programs_whose_memory_is_compared(program):
     with record(as_device="cpu") as trace:
         kept = program()

@@ -80,6 +80,14 @@ def test_a_block_runs_again_for_real_in_its_own_process(script):
     assert run(script(BLOCK)) == [[0, 0, [2.0] * 4], [1, 0, [2.0] * 4]]
 
 
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """Return what rank 0 of a world of 2 is planned to do."""
+    path = tmp_path_factory.mktemp("planned") / "train.py"
+    path.write_text(SCRIPT)
+    return record_ranks(path, 2, [0])[0]
+
+
 @pytest.mark.parametrize(
     ("environment", "world", "message"),
     [
@@ -90,13 +98,12 @@ def test_a_block_runs_again_for_real_in_its_own_process(script):
     ],
 )
 def test_a_trace_of_another_process_is_refused(
-    environment, world, message, script, monkeypatch
+    environment, world, message, planned, monkeypatch
 ):
-    trace = record_ranks(script(SCRIPT), 2, [0])[0]
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(WorldError, match=message):
-        verify(trace, world=world)
+        verify(planned, world=world)
 
 
 def test_a_trace_that_is_no_plan_is_refused(script, monkeypatch):

@@ -40,13 +40,12 @@ def run(name, *, is_training=True):
     return holder
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("name", LAYERS)
-def test_outputs_and_gradients_are_those_of_the_cpu(name, is_training, seed):
-    torch.manual_seed(seed)
+def test_outputs_and_gradients_are_those_of_the_cpu(name, is_training):
+    torch.manual_seed(1)
     real = run(name, is_training=is_training)
-    torch.manual_seed(seed)
+    torch.manual_seed(1)
     with record(as_device="cpu"):
         made = run(name, is_training=is_training)
     assert materialize(made).notes == ()

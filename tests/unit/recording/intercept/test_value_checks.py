@@ -68,7 +68,7 @@ CALLS = {
         torch.tensor([True] * abs(i) + [False] * (6 - abs(i))), torch.ones(4)
     ),
 }
-POSITIONS = (-6, -5, -1, 0, 2, 4, 5, 6)
+POSITIONS = (-6, -5, -1, 0, 4, 5)
 
 
 def outcome(call, position):
