@@ -27,12 +27,12 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor, nn
 
 from meta_magic.recording.identities.call_sites import describe_position, list_spans
+from meta_magic.recording.identities.nested_tensors import name_tensors
 from meta_magic.torch_private.module_internals import (
     buffers_of,
     children_of,
     is_made,
     parameters_of,
-    walk_modules,
 )
 from meta_magic.trace.signature import SourcePosition
 
@@ -261,11 +261,9 @@ def is_shells(name: str) -> bool:
 
 def find_paths(tensor: Tensor, root: nn.Module) -> Iterator[str]:
     """Yield the paths of a tensor in a module, such as ``.layers[0].weight``."""
-    for fqn, module in walk_modules(root):
-        for tensors in (parameters_of(module), buffers_of(module)):
-            path = f".{fqn}" if fqn else ""
-            for name in (name for name, held in tensors.items() if held is tensor):
-                yield NUMBER.sub(r"[\1]", f"{path}.{name}")
+    for path, held in name_tensors(root):
+        if held is tensor:
+            yield NUMBER.sub(r"[\1]", f".{path}")
 
 
 # Objects, read past the methods of their class

@@ -23,7 +23,7 @@ from meta_magic.recording.identities.call_sites import (
     Running,
     describe_function,
 )
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.nested_tensors import name_tensors, tensors_in
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.signatures.entries import PLAIN, OpTable
@@ -44,7 +44,6 @@ from meta_magic.torch_private.module_internals import (
     buffers_of,
     is_made,
     parameters_of,
-    walk_modules,
 )
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.program_facts import RaisedCall
@@ -367,11 +366,6 @@ def _is_plain(value: object) -> bool:
     return type(value) in PLAIN or isinstance(value, Tensor)
 
 
-def _list_sizes(module: nn.Module) -> list[tuple[str, str, torch.Size]]:
+def _list_sizes(module: nn.Module) -> list[tuple[str, torch.Size]]:
     """Return the names and sizes of all tensors of a module."""
-    return [
-        (fqn, name, tensor.shape)
-        for fqn, part in walk_modules(module)
-        for name, tensor in {**parameters_of(part), **buffers_of(part)}.items()
-        if tensor is not None
-    ]
+    return [(name, tensor.shape) for name, tensor in name_tensors(module)]

@@ -42,11 +42,17 @@ def rebuild(value: Any, replace: Callable[[Any], Any]) -> Any:
 
 def tensors_of(root: nn.Module) -> Iterator[Tensor]:
     """Yield the parameters and buffers of a module and all below it."""
-    for _, module in walk_modules(root):
-        for holder in (parameters_of(module), buffers_of(module)):
-            for tensor in holder.values():
+    return (tensor for _, tensor in name_tensors(root))
+
+
+def name_tensors(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters and buffers below a module, each with its path."""
+    for fqn, module in walk_modules(root):
+        prefix = f"{fqn}." if fqn else ""
+        for held in (parameters_of(module), buffers_of(module)):
+            for name, tensor in held.items():
                 if tensor is not None:
-                    yield tensor
+                    yield prefix + name, tensor
 
 
 TRACED: Final = ("FakeTensor", "FunctionalTensor")

@@ -25,7 +25,7 @@ from meta_magic.recording.identities.device_plan import (
     DevicePlan,
     is_default_on_meta,
 )
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.libraries import MAKE_REAL
 from meta_magic.recording.intercept.moves import read_type
@@ -367,12 +367,13 @@ class PlannedTraining(Replacements):
 
     def _move(self, value: Any, placement: torch.device) -> Any:
         """Return a value with its tensors on a device."""
-        if type(value) in (list, tuple):
-            return type(value)(self._move(item, placement) for item in value)
-        if type(value) is dict:
-            return {name: self._move(item, placement) for name, item in value.items()}
-        if not isinstance(value, Tensor) or self._plan.placement_of(value) == placement:
-            return value
-        moved = value.to(META, copy=True)
-        self._plan.set_placements([moved], placement)
-        return moved
+        plan = self._plan
+
+        def move(value: Any) -> Any:
+            if not isinstance(value, Tensor) or plan.placement_of(value) == placement:
+                return value
+            moved = value.to(META, copy=True)
+            plan.set_placements([moved], placement)
+            return moved
+
+        return rebuild(value, move)

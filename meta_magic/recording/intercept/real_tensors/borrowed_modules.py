@@ -29,7 +29,11 @@ from meta_magic.recording.identities.device_plan import (
     find_placement,
     is_cpu_context_active,
 )
-from meta_magic.recording.identities.nested_tensors import tensors_in, tensors_of
+from meta_magic.recording.identities.nested_tensors import (
+    rebuild,
+    tensors_in,
+    tensors_of,
+)
 from meta_magic.recording.intercept.real_tensors.capturable import (
     find_on_meta,
     is_capturable,
@@ -365,17 +369,13 @@ class BorrowedModules(Replacements):
         known = state.get(parameter, MISSING)
         self._borrowed.append(BorrowedEntry(state, parameter, known))
         if known is not MISSING:
-            state[parameter] = self._copy(known)
+            state[parameter] = rebuild(known, self._copy)
 
     def _copy(self, value: Any) -> Any:
-        """Return an optimizer's state with copies on meta of its tensors."""
-        if isinstance(value, Tensor):
-            return self._capture.capture(value, is_borrowed=True)
-        if type(value) in (list, tuple):
-            return type(value)(map(self._copy, value))
-        if type(value) is dict:
-            return {name: self._copy(item) for name, item in value.items()}
-        return value
+        """Return a copy on meta of a tensor; other values as they are."""
+        if not isinstance(value, Tensor):
+            return value
+        return self._capture.capture(value, is_borrowed=True)
 
 
 def is_real_lazy(tensor: Tensor) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from meta_magic.errors import MixedDeviceError
 from meta_magic.recording.identities.call_sites import OWN, is_library
 from meta_magic.recording.identities.geometries import QUANTIZED
-from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.nested_tensors import name_tensors, tensors_in
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.signatures.entries import Kwargs, OpTable
 from meta_magic.torch_private.modes import DisableTorchFunction
@@ -270,7 +270,7 @@ def tensors_of_modules(
     for name, module in items:
         # isinstance alone would read ``__class__``, which runs code of lazy objects.
         if issubclass(type(module), nn.Module) and isinstance(module, nn.Module):
-            for path, tensor in tensors_of(module):
+            for path, tensor in name_tensors(module):
                 yield f"{name}.{path}", tensor
 
 
@@ -283,13 +283,3 @@ def find_address(value: object) -> int | None:
     except (RuntimeError, NotImplementedError, ValueError):
         return None
     return address
-
-
-def tensors_of(root: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the parameters and buffers below a module, each with its path."""
-    for fqn, module in walk_modules(root):
-        prefix = f"{fqn}." if fqn else ""
-        for held in (parameters_of(module), buffers_of(module)):
-            for name, tensor in held.items():
-                if tensor is not None:
-                    yield prefix + name, tensor

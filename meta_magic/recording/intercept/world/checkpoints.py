@@ -4,12 +4,13 @@ torch.distributed.checkpoint opens its files, and then asks for the values: a re
 would come when an earlier checkpoint is destroyed already. Read :class:`Checkpoints`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from meta_magic.errors import WorldError
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.torch_private.distributed import find_saver, list_ranks, local_of
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.tensor_internals import is_on_meta
@@ -56,17 +57,7 @@ class Checkpoints(Replacements):
                 f"{describe_ranks(missing)} are not recorded: record all, as by "
                 'record_ranks(..., ranks="all"), or run the script under torchrun'
             )
-        self._check([*find_on_meta(state_dict)], SAVE)
+        held = map(local_of, tensors_in(state_dict))  # of a DTensor its shard
+        self._check([*filter(is_on_meta, held)], SAVE)
         given = state_dict, storage_writer, process_group, coordinator_rank, no_dist
         return plain(*given, *args, **kwargs)
-
-
-def find_on_meta(value: Any) -> Iterator[Tensor]:
-    """Yield the meta tensors in nested containers; of a DTensor its shard."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for one in value:
-            yield from find_on_meta(one)
-    elif isinstance(value, Tensor) and is_on_meta(local_of(value)):
-        yield local_of(value)
