@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, UntypedStorage, distributed
 
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.torch_private.distributed import (
     SHARDED,
     describe_group,
@@ -134,10 +135,7 @@ class RealRank(TorchDispatchMode):
 
 def list_tensors(value: Any) -> list[Tensor]:
     """Return the tensors in nested lists; of a DTensor this process's shard."""
-    if isinstance(value, Tensor):
-        return list_parts(value)
-    values = value if isinstance(value, (list, tuple)) else ()
-    return [tensor for one in values for tensor in list_tensors(one)]
+    return [part for tensor in tensors_in(value) for part in list_parts(tensor)]
 
 
 def is_counted(tensor: Tensor) -> bool:

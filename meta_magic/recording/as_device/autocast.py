@@ -10,7 +10,7 @@ Source: ``aten/src/ATen/autocast_mode.h`` and ``autocast_mode.cpp`` of torch 2.1
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from meta_magic.recording.as_device.composites import DeviceComposites
 from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.dispatcher import (
@@ -120,17 +121,6 @@ def is_eligible(value: Any) -> bool:
         and value.is_floating_point()
         and value.dtype != torch.float64
     )
-
-
-def flatten(values: Sequence[Any]) -> list[Tensor]:
-    """Return the tensors among values that autocast may cast."""
-    found: list[Tensor] = []
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            found += flatten(value)
-        elif is_eligible(value):
-            found.append(value)
-    return found
 
 
 def read_nesting() -> int:
@@ -237,7 +227,7 @@ class DeviceAutocast:
         if name in LOWER:
             dtype = narrow
         elif name in PROMOTED:
-            dtypes = {t.dtype for t in flatten((args, tuple(kwargs.values())))}
+            dtypes = {t.dtype for t in filter(is_eligible, tensors_in(args, kwargs))}
             dtype = torch.float32 if torch.float32 in dtypes else narrow
         elif device == "cuda" and name in WITH_DTYPE:
             is_cast = is_eligible(args[0])
