@@ -177,36 +177,23 @@ class Factories:
     def make_alike(
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
-        """Handle ``zeros_like(real)`` and ``x.new``; as ``make_like``."""
-        is_meta = args[0].is_meta
-        if not is_meta and not is_capturable(args[0]):
-            return NotImplemented
-        if func is NEW:
-            return self.make_new(args, kwargs, caller)
-        return NotImplemented if is_meta else self.make_like(func, args, kwargs, caller)
-
-    def make_like(
-        self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
-    ) -> Any:
-        """Make a tensor like a real one on meta, unless torch's own code asks for it.
+        """Handle ``x.new``, and ``zeros_like(real)`` unless torch's own code asks.
 
         Returns:
             The tensor; ``NotImplemented`` if torch's own function works.
         """
+        like = args[0]
+        if not like.is_meta and not is_capturable(like):
+            return NotImplemented
+        if func is NEW:
+            func, args = read_new(args) or (NotImplemented, args)
+            if func is not NotImplemented and like.is_meta:
+                return self.make(func, args, kwargs, caller)
         is_torchs = caller.f_code.co_filename.startswith(TORCH_FILES)
-        if is_torchs or kwargs.get("device") is not None:
+        is_placed = is_torchs or kwargs.get("device") is not None
+        if func is NotImplemented or like.is_meta or is_placed:
             return NotImplemented
-        return self.make(
-            func, args, {**kwargs, "device": find_placement(args[0])}, caller
-        )
-
-    def make_new(self, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Do what ``x.new(...)`` does; ``NotImplemented`` if torch's own works."""
-        found = read_new(args)
-        if found is None:
-            return NotImplemented
-        make = self.make if args[0].is_meta else self.make_like
-        return make(*found, kwargs, caller)
+        return self.make(func, args, {**kwargs, "device": find_placement(like)}, caller)
 
     def _join(self, data: Any, made: torch.Tensor) -> torch.Tensor:
         """Return a tensor of numbers and tensors, whose values need not be known."""
