@@ -195,8 +195,14 @@ DRAW_BITS: Final = (1 << TOKEN_BITS) - 1
 n_recordings = 0
 
 
-class DrawList:
-    """The draws of one recording, each with its token."""
+class Draws:
+    """The draws of one recording, each with its token; a context manager.
+
+    Attributes:
+        has_gap: Whether something drew from torch's default generator between an
+            earlier recording and this one, before the draws of the earlier one were
+            made.
+    """
 
     def __init__(self) -> None:
         global n_recordings  # noqa: PLW0603  tokens of two recordings must differ
@@ -206,29 +212,6 @@ class DrawList:
         self._shadows: list[Tensor | None] = []
         self._made: dict[int, Tensor] = {}
         self._accelerator: tuple[tuple[str, bytes], ...] = ()
-
-    @uninterrupted
-    def _add(self, op: int, stream: Stream, source: int) -> None:
-        draw = len(self._shadows)
-        if draw == 0 and torch.cuda.is_initialized():
-            self._accelerator = read_accelerators()
-        self._words.extend((op, stream.number, source))
-        self._shadows.append(stream.shadow)
-        if source:  # else the state has a token of a recording around this one
-            stream.put(self._base | draw)
-
-
-class Draws(DrawList):
-    """The draws of one recording; a context manager for each stretch of it.
-
-    Attributes:
-        has_gap: Whether something drew from torch's default generator between an
-            earlier recording and this one, before the draws of the earlier one were
-            made.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
         self.has_gap = False
         self._states: list[bytes | EarlierEnd] = []
         self._known: dict[int, bytes] = {}
@@ -298,6 +281,16 @@ class Draws(DrawList):
         if state is not None:
             self._known[source // 2 - 1] = as_plain(state)
         self._add(op, stream, source)
+
+    @uninterrupted
+    def _add(self, op: int, stream: Stream, source: int) -> None:
+        draw = len(self._shadows)
+        if draw == 0 and torch.cuda.is_initialized():
+            self._accelerator = read_accelerators()
+        self._words.extend((op, stream.number, source))
+        self._shadows.append(stream.shadow)
+        if source:  # else the state has a token of a recording around this one
+            stream.put(self._base | draw)
 
     def find_missing(self, generator: Generator | None) -> int:
         """Return the source of a generator whose draws were not made; or 0."""
