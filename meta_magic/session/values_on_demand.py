@@ -73,7 +73,7 @@ ADVICE: Final = (
 
 
 class ValuesOnDemand:
-    """Computes values that a cell asks for.
+    """Computes values that a cell asks for, as :class:`ValueSource` says.
 
     Args:
         written: The parts that write the recording; its diagnostics take what was
@@ -112,14 +112,7 @@ class ValuesOnDemand:
         self.others = None if world is None else OtherRanks(world, note)
 
     def evaluate(self, table: OpTable, given: Given) -> Any:
-        """Return the result of an operator on the values of its inputs.
-
-        Returns:
-            The result; ``NotImplemented`` if the operator reads no values.
-
-        Raises:
-            MissingValueError: The values cannot be computed, or are beyond the limits.
-        """
+        """Return the result of an operator on the values of its inputs."""
         chosen = _find_read(table, given)
         if not chosen:
             return NotImplemented
@@ -250,27 +243,14 @@ class ValuesOnDemand:
             return None if found is None else make_view(found, geometry)
 
     def read(self, chosen: Inputs, *, can_wait: bool = True) -> list[Tensor]:
-        """Return the values of tensors; tensors that shared a storage share one again.
-
-        Args:
-            chosen: The tensors, as entries of the registry.
-            can_wait: Whether the code asked for the values; else the limits are lower.
-
-        Raises:
-            MissingValueError: The values cannot be computed, depend on an assumption,
-                or are beyond the limits.
-        """
+        """Return the values of tensors, which do not depend on assumptions."""
         budget = self._budget if can_wait else self._little
         return self._compute(
             chosen, budget, stops_at_limit=not can_wait, can_assume=False
         )[0]
 
     def check_saved(self, chosen: Inputs, what: str) -> None:
-        """Refuse to save values that rest on other processes.
-
-        Raises:
-            MissingValueError: They do.
-        """
+        """Refuse to save values that rest on other processes."""
         if self.others is not None:
             storages = [seen[1].number for _, seen in chosen if seen[1] is not None]
             self.others.refuse(self._snapshot(), storages, what)
