@@ -5,6 +5,7 @@ enters the modes and replacements around the user's code; ``finish`` turns what 
 wrote into a ``Trace``. Read ``Recording.__init__``, ``_make_contexts`` and ``finish``.
 """
 
+import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -60,6 +61,7 @@ from meta_magic.session.trees import TreeFinder, modules_in
 from meta_magic.session.values_on_demand import ValuesOnDemand, make_checks
 from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.torch_private.modes import DisableTorchFunction, dispatch_mode_stack
+from meta_magic.torch_private.replacing import ImportedNames
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.derived_facts import StoragesOnMeta
 from meta_magic.trace.notes import CellSource
@@ -139,6 +141,7 @@ class Recording:
             self._values,
         )
         self._is_probe = is_probe
+        self._imported = ImportedNames(sys.modules.get(str(namespace.get("__name__"))))
         refusals = Refusals(is_probe=is_probe, is_patient=options.is_patient)
         contexts = self._make_contexts(options, cache, refusals)
         self.guard = Guard(contexts, entry_points)
@@ -220,6 +223,7 @@ class Recording:
             ShownTensors(registry, self._values, plan),
             ReadStorages(registry, self._values, self._shared),
             BackwardPasses(*self._modes),
+            self._imported,
             *self._modes,
             self._shared,
         )

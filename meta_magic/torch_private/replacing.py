@@ -7,9 +7,11 @@ before the first. Read ``Replacements`` first.
 import ctypes
 import gc
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from inspect import isfunction
+from itertools import chain
+from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 from meta_magic.torch_private.replaced import Replaceable
@@ -100,6 +102,10 @@ class ThreadReplacements(Swapped):
 
         made: Callable[..., Any] = mark_replaced(plain, function)
         return made
+
+    def pairs(self) -> Iterator[tuple[Any, Any]]:
+        """Yield each function with what replaces it."""
+        return zip(self._plain.values(), self._values.values(), strict=True)
 
     def fit(self, there: Mapping[str, Any]) -> bool:
         """Whether they replace what is there now, and this thread does not use them."""
@@ -213,6 +219,29 @@ class Replacements:
             setattr(owner, name, stack[-1])
         if len(stack) == 1:
             del stacks[id(owner), name]
+
+
+class ImportedNames(Replacements):
+    """Replaces what a module imported by name before the recording.
+
+    Without it ``to_dlpack(x)`` fails in a cell after ``from torch.utils.dlpack import
+    to_dlpack`` in a plain one. Enter it after the replacements.
+
+    Args:
+        module: The module of the block.
+    """
+
+    def __init__(self, module: ModuleType | None) -> None:
+        super().__init__()
+        self._names = {} if module is None else vars(module)
+        self._module = module
+
+    def __enter__(self) -> None:
+        pairs = chain.from_iterable(found.pairs() for found in by_thread.values())
+        replaced = {id(plain): value for plain, value in pairs}
+        for name, value in [*self._names.items()]:
+            if id(value) in replaced:
+                self.replace(self._module, name, replaced[id(value)])
 
 
 def call_with_original(

@@ -4,9 +4,10 @@ import contextlib
 import operator
 import warnings
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import from_numpy, nn
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from meta_magic import record
@@ -49,6 +50,12 @@ def write_by_dlpack(pack):
     return x.tolist(), y.tolist(), x._version, y._version
 
 
+def write_array(share):
+    array = np.arange(3.0)
+    share(array).add_(1)
+    return array.tolist()
+
+
 def refuse_dlpack(tensor):
     with pytest.raises(BufferError) as caught:
         torch.from_dlpack(tensor)
@@ -60,6 +67,10 @@ MEMORY = {
     "capsule": lambda: write_by_dlpack(
         lambda x: torch.utils.dlpack.from_dlpack(torch.utils.dlpack.to_dlpack(x))
     ),
+    "capsule imported by name": lambda: write_by_dlpack(
+        lambda x: from_dlpack(to_dlpack(x))
+    ),
+    "array imported by name": lambda: write_array(from_numpy),
     "dlpack of a gradient": lambda: refuse_dlpack(torch.ones(2, requires_grad=True)),
     "dlpack of a conjugate": lambda: refuse_dlpack(torch.tensor([1j]).conj()),
     "imported by name": lambda: from_dlpack(torch.ones(2)).tolist(),
