@@ -179,7 +179,7 @@ plus 1, or 0 if there is none; and the last word of the header of a row there.""
 
 Calls: TypeAlias = tuple[object, ...]
 """A function, the ``Site`` of the innermost module call, and the code and instruction
-of each frame from the caller of the function out to that."""
+of each frame from the caller of the function out to that, or to the block."""
 
 
 class Running:
@@ -220,6 +220,7 @@ class CallSites:
         number_of_module: Callable[[nn.Module], int],
     ) -> None:
         self.running: Running | None = None
+        self._around_top = 0  # the id of the frame that runs the block
         self._cell_file = cell_file
         self._number_of_module = number_of_module
         self._kinds = FrameKinds(cell_file, top)
@@ -259,13 +260,12 @@ class CallSites:
         located = running.located
         if located is None:
             function, frame = running.function, running.frame
-            calls: Calls = ()
-            if entry is not None:
-                calls = (function, site, id(frame.f_code), frame.f_lasti)
-                back = frame.f_back
-                while back is not entry and back is not None:
-                    calls += (id(back.f_code), back.f_lasti)
-                    back = back.f_back
+            end = self._around_top if entry is None else id(entry)
+            calls: Calls = (function, site, id(frame.f_code), frame.f_lasti)
+            back = frame.f_back
+            while back is not None and id(back) != end:
+                calls += (id(back.f_code), back.f_lasti)
+                back = back.f_back
             known = self._located_by_calls.get(calls)
             if known is None:
                 known = self._locate(function, frame, calls, entry, site)
@@ -294,17 +294,16 @@ class CallSites:
 
         Args:
             frame: The frame that makes the call.
-            calls: The key of the cache; () outside of a module call.
+            calls: The key of the cache; () outside of a function.
             entry: As for :meth:`locate_operator`.
             site: As for :meth:`locate_operator`.
         """
         position, line, flags, owner = self.walk(frame, entry, site)
-        flags |= FORWARD if calls else 0
+        flags |= FORWARD if calls and entry is not None else 0
         number = self._intern(CallSiteKey(function, position, line, flags))
         located = (number, owner, 0), (number, owner, GOES_ON)
-        if (
-            calls and not flags & INIT
-        ):  # constructors: the owner differs from call to call
+        # Of constructors the owner differs from call to call.
+        if calls and not flags & INIT:
             self._located_by_calls[calls] = located
         return located
 
@@ -367,6 +366,8 @@ class CallSites:
                 if found & MODULE:
                     owner = self._find_owner(frame)
                     found = found if owner else found & KINDS
+                if found & TOP:
+                    self._around_top = id(frame.f_back)
                 if found & TOP or (line and entry is not None):
                     break
                 sought &= ~found

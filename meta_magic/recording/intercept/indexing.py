@@ -49,8 +49,12 @@ def prepare_index(
     """
     tensor, index, *rest = args
     parts = index if type(index) is tuple else (index,)
-    if not tensor.is_meta or (not rest and SLICES.issuperset(map(type, parts))):
+    if not tensor.is_meta:
         return func, args
+    if SLICES.issuperset(map(type, parts)):
+        is_element = len(parts) == tensor.ndim and {int}.issuperset(map(type, parts))
+        if not rest or (is_element and type(rest[0]) is Tensor):
+            return func, args
     index = keep_index(index, keep)
     if device != "meta" and is_truth(index, is_read=not rest):
         tensor, index = find_at_truth(tensor, index)
