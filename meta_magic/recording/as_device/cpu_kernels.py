@@ -16,6 +16,7 @@ runs an LSTM. A tiny real call finds each of them, once a process.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from math import prod
 from typing import Any, Final
 
 import torch
@@ -77,8 +78,7 @@ def ask_cpu(
             or sum(map(count_nbytes, tensors)) > MAX_NBYTES
         ):
             return NotImplemented
-        has_ones = torch.Tag.pointwise in func.tags or "divide" in str(func)
-        proxies = {id(t): make_proxy(t, has_ones=has_ones) for t in tensors}
+        proxies = {id(t): make_proxy(t, has_ones=is_tagged(func)) for t in tensors}
         try:
             with torch.set_grad_enabled(wants_gradients):
                 returned = call_with_proxies(proxies, func, args, kwargs)
@@ -325,8 +325,6 @@ def find_refusal_of_pooling(dtype: torch.dtype) -> str | None:
 MAX_NUMEL: Final = 2**16
 """Limit on the elements of arguments and results of an operator that is asked."""
 
-MAX_NUMEL_POINTWISE: Final = 2**22
-
 MAX_KNOWN: Final = 2**14
 
 matching_calls: set[object] = set()
@@ -350,18 +348,23 @@ def match_cpu_if_needed(func: Any, given: Given, returned: Any) -> Any:
 def match_cpu_strides(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
     """Return a result on meta with the strides of the CPU.
 
-    The CPU is asked once for each signature, and only for small calls; a large call
-    keeps the strides of meta.
+    The CPU is asked once for each signature. Of a large call it is asked with two
+    elements in each dimension, if it is elementwise; else the strides of meta stay.
     """
     made, given = tensors_in(returned), tensors_in(args, kwargs)
-    limit = MAX_NUMEL_POINTWISE if is_pointwise(func, made, given) else MAX_NUMEL
-    is_small = sum(tensor.numel() for tensor in (*made, *given)) <= limit
-    if not is_small or {*map(id, made)} <= {*map(id, given)}:
+    if {*map(id, made)} <= {*map(id, given)}:
+        return returned
+    is_large = sum(tensor.numel() for tensor in (*made, *given)) > MAX_NUMEL
+    if is_large and not is_pointwise(func, made, given):
         return returned
     call = func, describe(args), describe(kwargs)
     if call in matching_calls:
         return returned
-    asked = ask_cpu(func, args, kwargs)
+    if is_large:
+        small = rebuild((args, kwargs), shrink)
+        asked = grow(ask_cpu(func, *small), returned)
+    else:
+        asked = ask_cpu(func, args, kwargs)
     laid_out = tensors_in(asked)
     is_alike = list(types_of(laid_out)) == list(types_of(made))
     is_other = [t.stride() for t in laid_out] != [t.stride() for t in made]
@@ -371,6 +374,30 @@ def match_cpu_strides(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> A
         matching_calls.clear()
     matching_calls.add(call)
     return returned
+
+
+def shrink(value: Any) -> Any:
+    """Return a tensor on meta with two elements in each long dimension."""
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return value
+    sizes = [min(n, 2) for n in value.shape]
+    return torch.empty_strided(
+        sizes, value.stride(), dtype=value.dtype, device=value.device
+    )
+
+
+def grow(small: Any, returned: Any) -> Any:
+    """Return a tensor like ``returned``, its dimensions ordered as in ``small``."""
+    if not isinstance(small, Tensor) or not isinstance(returned, Tensor):
+        return returned
+    steps, sizes = small.stride(), returned.shape
+    strides = [
+        prod(n for n, inner in zip(sizes, steps, strict=True) if inner < step and n > 1)
+        for step in steps
+    ]
+    return torch.empty_strided(
+        sizes, strides, dtype=small.dtype, device=returned.device
+    )
 
 
 def take_geometries(returned: Any, real: Any) -> Any:
@@ -415,10 +442,17 @@ def is_pointwise(func: Any, made: list[Tensor], given: list[Tensor]) -> bool:
 
     The gradients of most activations are, and have no tag that says so.
     """
-    if torch.Tag.pointwise in func.tags:
+    if is_tagged(func):
         return True
     shapes = {tensor.shape for tensor in (*made, *given)}
     return len(shapes) == 1 and "backward" in str(func)
+
+
+def is_tagged(func: Any) -> bool:
+    """Whether torch says that an operator is elementwise; it forgets one."""
+    return (
+        torch.Tag.pointwise in func.tags or func is torch.ops.aten.floor_divide.default
+    )
 
 
 def types_of(tensors: list[Tensor]) -> Iterator[tuple[object, ...]]:

@@ -28,6 +28,11 @@ REFUSED = {
     "a bias of one group alone": lambda: functional.conv_transpose3d(
         torch.randn(1, 4, 3, 3, 3), torch.randn(4, 6, 2, 2, 2), torch.randn(6), groups=2
     ),
+    # https://github.com/pytorch/pytorch/pull/183008
+    "a product of two dtypes": lambda: torch.rand(2, 3).half() @ torch.rand(3, 4),
+    "batches of two dtypes": lambda: torch.addbmm(
+        torch.rand(2, 4), torch.rand(1, 2, 3).half(), torch.rand(1, 3, 4)
+    ),
 }
 
 
@@ -37,7 +42,7 @@ def describe(tensor):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_transposed_convolution_is_refused_with_the_words_of_the_cpu(name):
+def test_a_call_is_refused_with_the_words_of_the_cpu(name):
     plain, recorded, _ = run_both(REFUSED[name])
     assert recorded.refusal == plain.refusal
 
@@ -65,9 +70,70 @@ def test_pixels_of_nothing_are_unshuffled_as_on_the_cpu(shape):
     assert recorded.returned == plain.returned
 
 
-# https://github.com/pytorch/pytorch/issues/159660
+def divide(a, b):
+    return torch.div(a, b, rounding_mode="floor")
+
+
+def repeat_twice(image):
+    """Return the pixels of an image at repeated positions of its rows and columns."""
+    at = torch.tensor([0, 0, 1, 1, 2, 2])
+    return torch.ops.aten._unsafe_index(image, [None, None, at[:, None], at])
+
+
+def attend_in_rows(mask):
+    """Return attention of heads that are not apart in memory, as one row a token."""
+    query = torch.rand(2, 8, 4 * 6).view(2, 8, 4, 6).transpose(1, 2)
+    made = functional.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+    return made.transpose(1, 2).view(2, 8, 24)
+
+
+def differentiate(function, *shape):
+    """Return the gradient of a function of real numbers that are drawn."""
+    x = torch.randn(shape, requires_grad=True)
+    function(x).abs().sum().backward()
+    return x.grad
+
+
+WINDOW = torch.ones(32)
+
+# https://github.com/pytorch/pytorch/issues/139312
+# https://github.com/pytorch/pytorch/issues/141426
 # https://github.com/pytorch/pytorch/issues/144187
+# https://github.com/pytorch/pytorch/issues/152634
+# https://github.com/pytorch/pytorch/issues/159660
+# https://github.com/pytorch/pytorch/issues/172830
+# https://github.com/pytorch/pytorch/issues/178039
+# https://github.com/pytorch/pytorch/issues/182200
+# https://github.com/pytorch/pytorch/issues/198364
 STRIDED = {
+    **{
+        f"{function.__name__} of {n_rows} rows": lambda function=function, n=n_rows: (
+            function(torch.rand(n, 5).mT, torch.rand(5, n) + 1)
+        )
+        for function in (torch.copysign, torch.floor_divide, torch.xlogy, divide)
+        for n_rows in (6, 300_000)
+    },
+    "addr": lambda: torch.addr(torch.rand(6, 5).mT, torch.ones(5), torch.ones(6)),
+    "put": lambda: torch.rand(6, 5).mT.put(torch.tensor([0, 7]), torch.ones(2)),
+    "unsafe index": lambda: repeat_twice(
+        torch.rand(2, 4, 3, 3).to(memory_format=torch.channels_last)
+    ),
+    "static nonzero": lambda: torch.nonzero_static(torch.eye(5), size=5),
+    "conjugate of a transform": lambda: torch.conj_physical(
+        torch.fft.fft(torch.zeros(5, 3, 6), dim=1)
+    ),
+    "upsampled channels last": lambda: functional.interpolate(
+        torch.rand(1, 8, 1, 1).to(memory_format=torch.channels_last),
+        scale_factor=2,
+        mode="bilinear",
+    ),
+    "attention": lambda: attend_in_rows(None),
+    "attention, masked": lambda: attend_in_rows(torch.ones(8, 8).tril() > 0),
+    "gradient of stft": lambda: differentiate(
+        lambda x: torch.stft(x, 32, window=WINDOW, return_complex=True), 128
+    ),
+    "gradient of rfftn": lambda: differentiate(torch.fft.rfftn, 4, 8, 8),
+    "gradient of fftn": lambda: differentiate(torch.fft.fftn, 2, 4, 4, 4),
     "zero": lambda: torch.ops.aten.zero.default(torch.rand(23, 3).t()),
     "pad": lambda: functional.pad(torch.rand(2, 3, 4).permute(2, 0, 1), (1, 1, 0, 2)),
     "pad, channels last": lambda: functional.pad(
@@ -112,6 +178,34 @@ def test_a_transposed_convolution_counts_each_weight_once_for_each_input(groups)
         layer(torch.randn(2, 4, 5, 5))
     per_position = math.prod((4, 8 // groups, 3, 3))
     assert trace.flops == 2 * (2 * 5 * 5 * per_position)
+
+
+# https://github.com/deepspeedai/DeepSpeed/pull/8419
+@pytest.mark.parametrize(
+    ("a", "b", "n_products"),
+    [
+        ((8,), (8,), 8),
+        ((4, 8), (8,), 4 * 8),
+        ((2, 1, 4, 8), (3, 8, 5), 2 * 3 * 4 * 8 * 5),
+    ],
+)
+def test_a_product_counts_each_element_of_its_result(a, b, n_products):
+    with record() as trace:
+        torch.rand(a) @ torch.rand(b)
+    assert trace.flops == 2 * n_products
+
+
+# https://github.com/allenai/olmoearth_pretrain/pull/605
+# https://github.com/pytorch/pytorch/issues/126268
+@pytest.mark.parametrize(
+    "mode", [torch.enable_grad, torch.no_grad, torch.inference_mode]
+)
+def test_an_encoder_layer_counts_its_products_on_each_path(mode):
+    with record() as trace, mode():
+        layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
+        layer(torch.rand(2, 5, 16))
+    projections, attention = 4 * 16 * 16, 2 * 5 * 16  # of each of ten positions
+    assert trace.flops == 2 * 10 * (projections + attention + 2 * 16 * 32)
 
 
 class Inner(nn.Module):
@@ -183,6 +277,20 @@ def test_a_model_built_on_meta_keeps_tables_and_ties_without_to_empty():
     assert model.head.weight is model.words.weight
     assert torch.equal(model.words.weight, wanted.words.weight)
     assert torch.equal(model.inv_freq, wanted.inv_freq)
+
+
+# https://github.com/huggingface/transformers/issues/48892
+def test_a_table_that_is_made_on_the_cpu_keeps_its_values():
+    def program():
+        with torch.device("meta"):
+            layer = nn.Linear(2, 2)
+            layer.register_buffer("table", torch.arange(3, device="cpu") * 2, False)
+        return layer
+
+    with record():
+        layer = program()
+    materialize(layer)
+    assert layer.table.tolist() == [0, 2, 4]
 
 
 # https://github.com/huggingface/transformers/issues/45902
