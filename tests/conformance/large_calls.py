@@ -1,11 +1,11 @@
-"""Calls whose results are laid out by an adjustment alone: too large to ask the CPU."""
+"""Calls too large for the CPU, which is asked with two elements a dimension."""
 
 import torch
 
 aten = torch.ops.aten
 
 SIZES = 2, 16, 48, 48
-"""More than the CPU is asked with: an adjustment alone lays it out."""
+"""More than the CPU is asked with."""
 
 
 def batch_gradient(a, grad):
@@ -13,6 +13,13 @@ def batch_gradient(a, grad):
     w = torch.ones(16)
     weights = w, w, w, w, w, True, 1e-5, [True, False, False]
     return aten.native_batch_norm_backward(grad, a, *weights)[0]
+
+
+def layer_gradient():
+    """Return the gradient of a layer norm of what is transposed."""
+    x, ones = torch.ones(300, 400).t(), torch.ones(400, 1)
+    given = x, x, [300], ones, ones, None, None, [True, False, False]
+    return aten.native_layer_norm_backward(*given)[0]
 
 
 def last(*sizes):
@@ -34,4 +41,9 @@ LARGE = {
         reversed_(*SIZES), None, None, training=True
     ),
     "roll of channels last": lambda: last(*SIZES).roll((1, 1), (2, 3)),
+    "gradient of a layer norm": layer_gradient,
+    "logarithm of sigmoid": lambda: torch.nn.functional.logsigmoid(reversed_(*SIZES)),
+    "sign of what is transposed": lambda: torch.copysign(
+        torch.ones(300, 400).t(), torch.ones(400, 300)
+    ),
 }

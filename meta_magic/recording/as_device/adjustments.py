@@ -20,22 +20,13 @@ from meta_magic.recording.as_device.cpu_kernels import ask_cpu, enlarge_storage
 from meta_magic.torch_private.tensor_internals import suggest_memory_format
 
 
-def lay_out_loss_gradient(
-    returned: Tensor, _: Tensor, a: Tensor, *__: Any, **___: Any
-) -> Tensor:
-    """Return a gradient in rows, of the dtype of its input.
+def cast_loss_gradient(returned: Tensor, _: Tensor, a: Tensor, *__: Any) -> Tensor:
+    """Return a gradient of the dtype of its input.
 
     Source:
-        ``mse_loss_backward`` and its like in ``Loss.cpp`` of torch 2.13, which write
-        into new zeros; on meta they are composed of operators that promote dtypes.
+        ``mse_loss_backward`` and its like in ``Loss.cpp`` of torch 2.13; on meta they
+        are composed of operators that promote dtypes.
     """
-    if not a.is_meta:
-        return returned
-    return torch.empty(returned.shape, dtype=a.dtype, device="meta")
-
-
-def cast_loss_gradient(returned: Tensor, _: Tensor, a: Tensor, *__: Any) -> Tensor:
-    """Return a gradient of the dtype of its input. Source: as above."""
     return returned.to(a.dtype) if a.is_meta else returned
 
 
@@ -75,11 +66,11 @@ LOSSES: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
     {
         "aten.binary_cross_entropy.default": keep_entropies,
         "aten.huber_loss.default": lay_out_as_input,
-        "aten.huber_loss_backward.default": lay_out_loss_gradient,
+        "aten.huber_loss_backward.default": cast_loss_gradient,
         "aten.mse_loss.default": keep_losses,
-        "aten.mse_loss_backward.default": lay_out_loss_gradient,
+        "aten.mse_loss_backward.default": cast_loss_gradient,
         "aten.smooth_l1_loss.default": keep_losses,
-        "aten.smooth_l1_loss_backward.default": lay_out_loss_gradient,
+        "aten.smooth_l1_loss_backward.default": cast_loss_gradient,
         "aten.soft_margin_loss.default": keep_entropies,
         "aten.soft_margin_loss_backward.default": cast_loss_gradient,
     }
@@ -238,20 +229,6 @@ def lay_out_layer_gradient(
     return (torch.empty_like(gradient, memory_format=torch.contiguous_format), *rest)
 
 
-def lay_out_rows(returned: Any, a: Tensor, *_: Any, **__: Any) -> Any:
-    """Return a tensor, or several, in rows.
-
-    Source:
-        ``rrelu_with_noise_cpu`` and ``log_sigmoid_forward_cpu`` in ``Activation.cpp``
-        of torch 2.13.
-    """
-    if not a.is_meta:
-        return returned
-    if isinstance(returned, tuple):
-        return tuple(lay_out_rows(tensor, a) for tensor in returned)
-    return torch.empty_like(returned, memory_format=torch.contiguous_format)
-
-
 def copy_storage(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
     """Return a tensor on a storage as large as the input's, which the CPU copies.
 
@@ -367,36 +344,6 @@ def mask_gradients(
     return tuple(t if m else None for t, m in zip(returned, mask, strict=True))
 
 
-def lay_out_channels(returned: Tensor, a: Tensor, *_: Any) -> Tensor:
-    """Return a tensor channels last if the input is, else in rows.
-
-    Source:
-        ``roll`` in ``TensorTransformations.cpp`` of torch 2.13, a concatenation;
-        ``batch_norm_cpu`` and ``batch_norm_backward_cpu`` in ``Normalization.cpp``.
-    """
-    layout = suggest_memory_format(a)
-    if not a.is_meta or returned.is_contiguous(memory_format=layout):
-        return returned
-    return torch.empty_like(returned, memory_format=layout)
-
-
-def lay_out_batch_norm(
-    returned: tuple[Tensor, ...], a: Tensor, *arguments: Any
-) -> tuple[Tensor, ...]:
-    """Return the result of a batch norm of the CPU. Source: as above."""
-    output, *statistics = keep_statistics(returned, a, *arguments)
-    return (lay_out_channels(output, a), *statistics)
-
-
-def lay_out_batch_gradient(
-    returned: tuple[Tensor | None, ...], grad: Tensor, a: Tensor, *arguments: Any
-) -> tuple[Tensor | None, ...]:
-    """Return the gradients of a batch norm of the CPU. Source: as above."""
-    gradient, *others = mask_gradients(returned, grad, a, *arguments)
-    laid_out = None if gradient is None else lay_out_channels(gradient, a)
-    return (laid_out, *others)
-
-
 SCATTERS: Final = (
     "aten.slice_scatter.default",
     "aten.select_scatter.default",
@@ -413,20 +360,17 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "aten.native_layer_norm.default": keep_statistics,
         "aten.native_group_norm.default": keep_statistics,
         "aten.native_layer_norm_backward.default": lay_out_layer_gradient,
-        "aten.rrelu_with_noise.default": lay_out_rows,
-        "aten.log_sigmoid_forward.default": lay_out_rows,
         **LOSSES,
         **dict.fromkeys(SCATTERS, copy_storage),
         "aten.mkldnn_rnn_layer.default": make_workspace,
         "aten.mkldnn_rnn_layer_backward.default": separate_biases,
-        "aten.native_batch_norm.default": lay_out_batch_norm,
-        "aten._native_batch_norm_legit.default": lay_out_batch_norm,
-        "aten._native_batch_norm_legit.no_stats": lay_out_batch_norm,
-        "aten._batch_norm_with_update.default": lay_out_batch_norm,
+        "aten.native_batch_norm.default": keep_statistics,
+        "aten._native_batch_norm_legit.default": keep_statistics,
+        "aten._native_batch_norm_legit.no_stats": keep_statistics,
+        "aten._batch_norm_with_update.default": keep_statistics,
         "aten._batch_norm_no_update.default": drop_statistics,
-        "aten.native_batch_norm_backward.default": lay_out_batch_gradient,
-        "aten.batch_norm_backward.default": lay_out_batch_gradient,
-        "aten.roll.default": lay_out_channels,
+        "aten.native_batch_norm_backward.default": mask_gradients,
+        "aten.batch_norm_backward.default": mask_gradients,
         "aten._weight_norm_interface.default": lay_out_norm,
         **dict.fromkeys(KAISER, keep_last_of_window),
         "aten._native_multi_head_attention.default": attend,

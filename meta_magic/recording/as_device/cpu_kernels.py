@@ -348,23 +348,19 @@ def match_cpu_if_needed(func: Any, given: Given, returned: Any) -> Any:
 def match_cpu_strides(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
     """Return a result on meta with the strides of the CPU.
 
-    The CPU is asked once for each signature. Of a large call it is asked with two
-    elements in each dimension, if it is elementwise; else the strides of meta stay.
+    The CPU is asked once for each signature: of a large call with two elements in each
+    dimension, and not of a convolution, whose sizes decide which kernel runs.
     """
     made, given = tensors_in(returned), tensors_in(args, kwargs)
-    if {*map(id, made)} <= {*map(id, given)}:
-        return returned
     is_large = sum(tensor.numel() for tensor in (*made, *given)) > MAX_NUMEL
-    if is_large and not is_pointwise(func, made, given):
+    if {*map(id, made)} <= {*map(id, given)} or (is_large and "conv" in str(func)):
         return returned
     call = func, describe(args), describe(kwargs)
     if call in matching_calls:
         return returned
-    if is_large:
-        small = rebuild((args, kwargs), shrink)
-        asked = grow(ask_cpu(func, *small), returned)
-    else:
-        asked = ask_cpu(func, args, kwargs)
+    small = rebuild((args, kwargs), shrink) if is_large else (args, kwargs)
+    asked = ask_cpu(func, *small)
+    asked = grow(asked, returned) if is_large else asked
     laid_out = tensors_in(asked)
     is_alike = list(types_of(laid_out)) == list(types_of(made))
     is_other = [t.stride() for t in laid_out] != [t.stride() for t in made]
@@ -377,27 +373,53 @@ def match_cpu_strides(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> A
 
 
 def shrink(value: Any) -> Any:
-    """Return a tensor on meta with two elements in each long dimension."""
+    """Return a tensor on meta with two elements in each long dimension.
+
+    Its dimensions are in the same order in memory, with gaps between if they had some.
+    """
     if not isinstance(value, Tensor) or value.layout is not torch.strided:
         return value
-    sizes = [min(n, 2) for n in value.shape]
-    return torch.empty_strided(
-        sizes, value.stride(), dtype=value.dtype, device=value.device
+    steps, sizes = value.stride(), [min(n, 2) for n in value.shape]
+    pairs = zip(value.shape, steps, strict=True)
+    is_dense = all(
+        n == 1 or stride_at(step, value.shape, steps) == step for n, step in pairs
     )
+    factor = 1 if is_dense else 2
+    strides = [
+        step if step in {0, 1} else factor * stride_at(step, sizes, steps)
+        for step in steps
+    ]
+    return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+
+
+def stride_at(step: int, sizes: Sequence[int], steps: Sequence[int]) -> int:
+    """Return the stride, without gaps, of the dimension that had the stride ``step``.
+
+    Args:
+        sizes: Of all dimensions.
+        steps: What their strides were: only their order matters.
+    """
+    pairs = zip(sizes, steps, strict=True)
+    return prod(max(n, 1) for n, other in pairs if 0 < other < step)
 
 
 def grow(small: Any, returned: Any) -> Any:
-    """Return a tensor like ``returned``, its dimensions ordered as in ``small``."""
-    if not isinstance(small, Tensor) or not isinstance(returned, Tensor):
-        return returned
-    steps, sizes = small.stride(), returned.shape
-    strides = [
-        prod(n for n, inner in zip(sizes, steps, strict=True) if inner < step and n > 1)
-        for step in steps
-    ]
-    return torch.empty_strided(
-        sizes, strides, dtype=small.dtype, device=returned.device
+    """Return a result like ``returned``, its dimensions ordered as in ``small``."""
+    made, like = tensors_in(small), tensors_in(returned)
+    if [[min(n, 2) for n in t.shape] for t in like] != [[*t.shape] for t in made]:
+        return NotImplemented
+    grown = iter(
+        [
+            torch.empty_strided(
+                b.shape,
+                [stride_at(step, b.shape, a.stride()) for step in a.stride()],
+                dtype=a.dtype,
+                device="meta",
+            )
+            for a, b in zip(made, like, strict=True)
+        ]
     )
+    return rebuild(returned, lambda v: next(grown) if isinstance(v, Tensor) else v)
 
 
 def take_geometries(returned: Any, real: Any) -> Any:
@@ -435,17 +457,6 @@ def describe(value: Any) -> object:
     if isinstance(value, dict):
         return tuple(value), describe((*value.values(),))
     return type(value), value
-
-
-def is_pointwise(func: Any, made: list[Tensor], given: list[Tensor]) -> bool:
-    """Whether an operator is elementwise.
-
-    The gradients of most activations are, and have no tag that says so.
-    """
-    if is_tagged(func):
-        return True
-    shapes = {tensor.shape for tensor in (*made, *given)}
-    return len(shapes) == 1 and "backward" in str(func)
 
 
 def is_tagged(func: Any) -> bool:
