@@ -30,16 +30,9 @@ def cast_loss_gradient(returned: Tensor, _: Tensor, a: Tensor, *__: Any) -> Tens
     return returned.to(a.dtype) if a.is_meta else returned
 
 
-def lay_out_as_input(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Return a loss of the dtype of its input, and with its strides if not reduced.
-
-    Source:
-        ``binary_cross_entropy_cpu``, ``huber_loss`` and ``soft_margin_loss`` in
-        ``Loss.cpp`` of torch 2.13.
-    """
-    if not a.is_meta:
-        return returned
-    return torch.empty_like(a if returned.shape == a.shape else returned, dtype=a.dtype)
+def cast_loss(returned: Tensor, a: Tensor, *_: Any, **__: Any) -> Tensor:
+    """Return a loss of the dtype of its input. Source: as above."""
+    return returned.to(a.dtype) if a.is_meta else returned
 
 
 def keep_losses(returned: Tensor, a: Tensor, b: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -59,13 +52,13 @@ def keep_losses(returned: Tensor, a: Tensor, b: Tensor, *_: Any, **__: Any) -> T
 
 def keep_entropies(returned: Tensor, *args: Any, **given: Any) -> Tensor:
     """Return a loss of the input's dtype on a large storage. Source: as above."""
-    return keep_losses(lay_out_as_input(returned, *args, **given), *args)
+    return keep_losses(cast_loss(returned, *args, **given), *args)
 
 
 LOSSES: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
     {
         "aten.binary_cross_entropy.default": keep_entropies,
-        "aten.huber_loss.default": lay_out_as_input,
+        "aten.huber_loss.default": cast_loss,
         "aten.huber_loss_backward.default": cast_loss_gradient,
         "aten.mse_loss.default": keep_losses,
         "aten.mse_loss_backward.default": cast_loss_gradient,

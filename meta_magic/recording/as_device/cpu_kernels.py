@@ -78,7 +78,8 @@ def ask_cpu(
             or sum(map(count_nbytes, tensors)) > MAX_NBYTES
         ):
             return NotImplemented
-        proxies = {id(t): make_proxy(t, has_ones=is_tagged(func)) for t in tensors}
+        has_ones = torch.Tag.pointwise in func.tags or "divide" in str(func)
+        proxies = {id(t): make_proxy(t, has_ones=has_ones) for t in tensors}
         try:
             with torch.set_grad_enabled(wants_gradients):
                 returned = call_with_proxies(proxies, func, args, kwargs)
@@ -408,16 +409,14 @@ def grow(small: Any, returned: Any) -> Any:
     made, like = tensors_in(small), tensors_in(returned)
     if [[min(n, 2) for n in t.shape] for t in like] != [[*t.shape] for t in made]:
         return NotImplemented
-    grown = iter(
-        [
-            torch.empty_strided(
-                b.shape,
-                [stride_at(step, b.shape, a.stride()) for step in a.stride()],
-                dtype=a.dtype,
-                device="meta",
-            )
-            for a, b in zip(made, like, strict=True)
-        ]
+    grown = (
+        torch.empty_strided(
+            b.shape,
+            [stride_at(step, b.shape, a.stride()) for step in a.stride()],
+            dtype=a.dtype,
+            device="meta",
+        )
+        for a, b in zip(made, like, strict=True)
     )
     return rebuild(returned, lambda v: next(grown) if isinstance(v, Tensor) else v)
 
@@ -457,13 +456,6 @@ def describe(value: Any) -> object:
     if isinstance(value, dict):
         return tuple(value), describe((*value.values(),))
     return type(value), value
-
-
-def is_tagged(func: Any) -> bool:
-    """Whether torch says that an operator is elementwise; it forgets one."""
-    return (
-        torch.Tag.pointwise in func.tags or func is torch.ops.aten.floor_divide.default
-    )
 
 
 def types_of(tensors: list[Tensor]) -> Iterator[tuple[object, ...]]:
