@@ -239,9 +239,9 @@ class ImportedNames(Replacements):
     def __enter__(self) -> None:
         pairs = chain.from_iterable(found.pairs() for found in by_thread.values())
         replaced = {id(plain): value for plain, value in pairs}
-        for name, value in [*self._names.items()]:
-            if id(value) in replaced:
-                self.replace(self._module, name, replaced[id(value)])
+        names = self._names.copy().items()
+        for name, key in [(n, id(v)) for n, v in names if id(v) in replaced]:
+            self.replace(self._module, name, replaced[key])
 
 
 def call_with_original(
