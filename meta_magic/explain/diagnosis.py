@@ -6,6 +6,7 @@ of failure have causes of their own, and are read from the records: a backward p
 Read :func:`diagnose` first.
 """
 
+import ast
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -210,7 +211,13 @@ def _diagnose_call(
             trail=trail,
         )
         families = FAMILIES[:1] if accepted.is_sure else FAMILIES
-        return sort_edits(*(family(situation) for family in families))
+        edits = sort_edits(*(family(situation) for family in families))
+        if not situation.error.startswith("AssertionError"):
+            return edits
+        # An assertion says what is wanted: no repair changes it.
+        spans = [(one.lineno, one.end_lineno or 0) for one in program.find(ast.Assert)]
+        stated = {n for first, last in spans for n in range(first, last + 1)}
+        return [edit for edit in edits if stated.isdisjoint(edit.lines)]
 
     return Diagnosis(
         rules,

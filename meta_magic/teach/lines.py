@@ -193,6 +193,8 @@ class Reader:
         operands = self.list_operands(group)
         if group.function == "embedding" and group.module is None:
             operands.reverse()  # its operator takes the table first
+        if len(operands) > len(given) and self.has_receiver(group):
+            operands, given = operands[:1], given[:1]  # the others may be numbers
         if len(operands) != len(given):
             return  # a number is among them, or one tensor is there twice
         for node, tensor in zip(operands, given, strict=True):
@@ -210,17 +212,20 @@ class Reader:
             return [node.value]
         if not isinstance(node, ast.Call):
             return []
-        operands: list[ast.expr] = []
-        function = node.func
-        if isinstance(function, ast.Attribute) and group.module is None:
-            is_module = ast.unparse(function.value).split(".")[0] in self.modules
-            operands += [] if is_module else [function.value]
+        operands = [node.func.value] if self.has_receiver(group) else []  # type: ignore[attr-defined]
         for argument in node.args:
             if isinstance(argument, ast.List | ast.Tuple):
                 operands += argument.elts
             else:
                 operands.append(argument)
         return operands
+
+    def has_receiver(self, group: Group) -> bool:
+        """Whether a call is that of a tensor's method, such as ``x.sum(0)``."""
+        function = getattr(group.node, "func", None)
+        if group.module is not None or not isinstance(function, ast.Attribute):
+            return False
+        return ast.unparse(function.value).split(".")[0] not in self.modules
 
     def bind(self, name: str, tensor: TensorMetadata) -> None:
         """Name a tensor."""

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Final, NamedTuple, TypeAlias, TypeGuard
@@ -398,6 +399,9 @@ def _is_newer(module: ModuleType, path: str) -> bool:
 
 def _has_code(module: ModuleType, path: str) -> bool:
     """Whether a file's text has the code of a module's functions and methods."""
+    loader = getattr(module.__spec__, "loader", None)
+    if not isinstance(loader, SourceFileLoader | None):
+        return True  # it changed the code, as pytest changes assertions
     try:
         text = "".join(linecache.getlines(path))
         whole = compile(text, path, "exec", dont_inherit=True)
