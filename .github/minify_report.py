@@ -50,7 +50,7 @@ def minify_report(root: Path) -> dict[str, bytes]:
     }
     saved = {
         f"{kind}.gz": compress(read.join_report(scripts.pop(kind), styles.pop(kind)))
-        for kind in ("saved", "world", "lesson")
+        for kind in ("saved", "world", "varied", "lesson")
     }
     return {
         **{f"{kind}.min.js": script.encode() for kind, script in scripts.items()},

@@ -15,6 +15,7 @@ from meta_magic.errors import TrialError
 from meta_magic.trace.modules import ModuleNode
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block
+from meta_magic.trials.fields import list_named
 
 Tensors: TypeAlias = Mapping[str, tuple[tuple[int, ...], str, bool]]
 """By name: shape, dtype, and whether the tensor is tied to an earlier one."""
@@ -172,25 +173,10 @@ def _read_numbers(trace: Trace) -> dict[str, object]:
     with suppress(TrialError, SyntaxError):
         block = None if trace.rerun is None else parse_block(trace.rerun)
         for node in ast.walk(block or ast.parse(trace.source)):
-            for name, value in _pair(node):
+            for name, value in list_named(node):
                 if isinstance(value, ast.Constant) and type(value.value) in PLAIN:
                     found.setdefault(name, set()).add(value.value)
     return {name: next(iter(one)) for name, one in found.items() if len(one) == 1}
 
 
 PLAIN: Final = (int, float, bool, str)
-
-
-def _pair(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
-    """Yield the names that a node of a syntax tree binds, with their values."""
-    if isinstance(node, ast.keyword) and node.arg:
-        yield node.arg, node.value
-    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        yield node.target.id, node.value
-    elif isinstance(node, ast.Assign):
-        for target in node.targets:
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                pairs = zip(target.elts, node.value.elts, strict=False)
-            else:
-                pairs = zip([target], [node.value], strict=True)
-            yield from ((t.id, v) for t, v in pairs if isinstance(t, ast.Name))

@@ -5,7 +5,7 @@ Read :func:`build_outputs` first.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 from IPython.core.displayhook import DisplayHook
@@ -32,6 +32,11 @@ class Outputs(NamedTuple):
     live: "Report | None" = None
 
 
+SECONDS: Final = 1.0
+"""How long designs are recorded that the sliders of a saved notebook show; the live
+sliders have them, too."""
+
+
 def build_outputs(
     shell: Any, trace: "Trace", key: str, settings: Mapping[str, Any]
 ) -> Outputs:
@@ -55,7 +60,7 @@ def build_outputs(
             lines = [found["text"], *found["changes"], bundle["text/plain"]]
             bundle["text/plain"] = "\n".join(lines)
         return Outputs(bundle)
-    from meta_magic.view.page import render_snapshot  # noqa: PLC0415
+    from meta_magic.view.page import has_sliders, render_snapshot  # noqa: PLC0415
     from meta_magic.view.payload import pack  # noqa: PLC0415
     from meta_magic.view.widgets import close_reports, show_report  # noqa: PLC0415  takes 0.2 s to import
 
@@ -63,10 +68,19 @@ def build_outputs(
     if trace.is_empty:
         return Outputs(build_bundle(trace, depth=settings["depth"]))
     packed, uid = pack(trace), f"mm-{uuid4().hex[:8]}"
-    html = render_snapshot(trace, packed, uid, settings)
+    designs, stored = None, b""
+    if has_sliders(trace):
+        from meta_magic.view.sliders import Designs  # noqa: PLC0415  few have them
+        from meta_magic.view.stored_designs import store_designs  # noqa: PLC0415
+
+        designs = Designs()
+        stored = store_designs(trace, packed, designs, SECONDS)
+    html = render_snapshot(trace, packed, uid, settings, stored)
     bundle = build_bundle(trace, html, settings["depth"])
     bundle["text/plain"] = text or bundle["text/plain"]
-    live = show_report(trace, key, packed=packed, saved_id=uid, settings=settings)
+    live = show_report(
+        trace, key, packed=packed, saved_id=uid, settings=settings, designs=designs
+    )
     return Outputs(bundle, live)
 
 

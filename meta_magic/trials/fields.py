@@ -1,8 +1,8 @@
 """Numbers that code names without a variable: arguments, fields, attributes, literals.
 
 ``GPTConfig(n_embd=64)`` and ``n_embd: int = 64`` in a dataclass name a number, and so
-does ``B=8`` for the one 8 in the code. :func:`find_constants` finds it,
-so that a trial can put another number there.
+do ``B=8`` for the one 8 in the code and ``B=3:14`` for the number at line 3, column 14.
+:func:`find_constants` finds it, so that a trial can put another number there.
 """
 
 import ast
@@ -22,7 +22,8 @@ def find_constants(block: ast.Module, spec: str) -> list[ast.Constant]:
     Args:
         block: Its statements.
         spec: ``NAME``, or ``NAME=VALUE`` where a number has no such name, or where the
-            name has several numbers.
+            name has several numbers; or ``NAME=LINE:COLUMN``, the column in UTF-8 bytes
+            from 0, for the number that begins there.
 
     Returns:
         Numbers of one value; those that a call or an assignment gives come before
@@ -32,6 +33,9 @@ def find_constants(block: ast.Module, spec: str) -> list[ast.Constant]:
         TrialError: They have several values, or a literal is there more than once.
     """
     name, _, wanted = spec.partition("=")
+    if ":" in wanted:
+        places = (one for one in ast.walk(block) if _is_size(one, ""))
+        return [one for one in _sort([*places]) if write_place(one) == wanted]
     for walk in (_walk_given, _walk_defaults):
         found = [one for one in walk(block, name) if _is_size(one, wanted)]
         if found:
@@ -46,6 +50,52 @@ def find_constants(block: ast.Module, spec: str) -> list[ast.Constant]:
             f"write it as a variable {name}"
         )
     return _sort(literals)
+
+
+def write_place(node: ast.expr) -> str:
+    """Return where an expression begins, as ``LINE:COLUMN``."""
+    return f"{node.lineno}:{node.col_offset}"
+
+
+def move_place(spec: str, n_lines: int) -> str:
+    """Return a name for a block that stands some lines further down."""
+    name, _, place = spec.partition("=")
+    line, colon, column = place.partition(":")
+    return f"{name}={int(line) + n_lines}:{column}" if colon else spec
+
+
+def name_place(block: ast.Module, line: int, column: int) -> str:
+    """Return how :func:`find_constants` is asked for the number at a place.
+
+    The name is that of the argument or variable that is given the number, else the
+    called function with the argument's position, as in ``Linear[0] (line 3)``.
+    """
+    place = f"{line}:{column}"
+    name = ""
+    for node in ast.walk(block):
+        given = [*list_named(node)]
+        if isinstance(node, ast.Call):
+            function = ast.unparse(node.func).rpartition(".")[2]
+            given += [(f"{function}[{at}]", one) for at, one in enumerate(node.args)]
+        for own, value in given:
+            if isinstance(value, ast.Constant) and write_place(value) == place:
+                name = own
+    return f"{name} (line {line})={place}" if name else f"line {line}={place}"
+
+
+def list_named(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
+    """Yield the names that a node of a syntax tree binds, with their values."""
+    if isinstance(node, ast.keyword) and node.arg:
+        yield node.arg, node.value
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        yield node.target.id, node.value
+    elif isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = zip(target.elts, node.value.elts, strict=False)
+            else:
+                pairs = zip([target], [node.value], strict=True)
+            yield from ((t.id, v) for t, v in pairs if isinstance(t, ast.Name))
 
 
 def _is_size(node: object, wanted: str) -> bool:

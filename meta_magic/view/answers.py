@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 from meta_magic.view.explanation_payload import lineage_payload
+
+if TYPE_CHECKING:
+    from meta_magic.view.sliders import Designs
 
 T = TypeVar("T")
 
@@ -184,32 +187,30 @@ def format_number(value: complex) -> str:
     return str(value) if isinstance(value, (bool, int)) else f"{value:.4g}"
 
 
-def answers_of(trace: Trace) -> tuple[Answers[Any], ...]:
+def answers_of(
+    trace: Trace, designs: "Designs | None" = None
+) -> tuple[Answers[Any], ...]:
     """Return the answers about a recording, of kinds ``values``, ``why`` and ``vary``.
 
-    ``why`` asks about dimension ``dim`` of the tensor at ``slot`` of ``op``.
+    ``why`` asks about dimension ``dim`` of the tensor at ``slot`` of ``op``; ``vary``
+    about other numbers in the code, of which ``designs`` may know some.
     """
     find = make_reference(trace.program, trace)
-    answers: list[Answers[Any]] = [
-        values_of(trace.program),
-        Answers("why", find, answer_why),
-    ]
-    if trace.rerun is not None and trace.rerun.options.sliders:
-        answers.append(answer_sliders(find))
-    return tuple(answers)
 
+    def answer_varied(trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
+        nonlocal designs
+        if designs is None:
+            from meta_magic.view.sliders import Designs  # noqa: PLC0415  few ask
 
-def answer_sliders(find: Callable[[], Trace | None]) -> Answers[Trace]:
-    """Return the answers about a recording with other numbers, of kind ``vary``."""
-    from meta_magic.view.sliders import Designs  # noqa: PLC0415  few have sliders
-
-    designs = Designs()
-
-    def answer(trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
+            designs = Designs()
         RARE_COLLECTION.wait()
         return designs.answer(trace, asked)
 
-    return Answers("vary", find, answer)
+    return (
+        values_of(trace.program),
+        Answers("why", find, answer_why),
+        Answers("vary", find, answer_varied),
+    )
 
 
 def answer_why(trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:

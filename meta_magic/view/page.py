@@ -6,7 +6,7 @@ forbidden, the module tree as plain HTML stays. Read :func:`render_snapshot` fir
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
 from types import MappingProxyType
@@ -36,6 +36,9 @@ WINDOW: Final = (
     "body{margin:0;padding:16px;background:Canvas;color:CanvasText}"
     ".mm-root.mm-live{display:flex;flex-direction:column;margin:0;"
     "height:calc(100vh - 32px)}"
+    ".mm-root:has(>.mm-sliders){display:flex;flex-direction:column;"
+    "height:calc(100vh - 32px)}"
+    ".mm-sliders+.mm-live{flex:1;display:flex;flex-direction:column;min-height:0}"
     ".mm-live>.mm-parts{flex:1;min-height:240px}"
     ".mm-live .mm-views>.mm-view{height:100%;max-height:none;resize:none}"
     "h1{position:absolute;clip-path:inset(50%);width:1px;overflow:hidden}"
@@ -45,16 +48,27 @@ WINDOW: Final = (
 MAX_TITLE: Final = 60
 """Characters."""
 
+SECONDS: Final = 30.0
+"""How long designs are recorded that the sliders of a page show."""
+
+
+def has_sliders(trace: "Trace") -> bool:
+    """Whether the report of a trace has sliders."""
+    return bool(trace.rerun is not None and trace.rerun.options.sliders)
+
 
 def render_snapshot(
     trace: "Trace",
     packed: bytes,
     uid: str = "mm-report",
     settings: Mapping[str, Any] = MappingProxyType({}),
+    stored: bytes = b"",
 ) -> str:
     """Return the report as HTML that works without a kernel or a network.
 
     Args:
+        packed: The payload.
+        stored: What the sliders show, as of ``view/stored_designs.py``.
         uid: ``id`` of the element; a live report hides it.
         settings: ``depth``, ``hide`` and ``height``. For a report below a traceback
             also ``line``, the only line shown until the report is opened, and ``why``,
@@ -67,18 +81,19 @@ def render_snapshot(
         line = f"<summary>{escape(settings['line'])}</summary>"
         tree = f"<details class='mm-line'>{line}{tree}</details>"
     kind: Saved = "saved" if trace.world is None else "world"
-    return render_saved(kind, uid, tree, packed, settings)
+    kind = "varied" if stored and kind == "saved" else kind
+    return render_saved(kind, uid, tree, [packed, stored], settings)
 
 
 def render_saved(
     kind: Saved,
     uid: str,
     plain: str,
-    packed: bytes,
+    packed: Sequence[bytes],
     settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
-    """Return HTML with a script that draws a payload in place of the plain HTML."""
-    data = f"{write_report(kind)}, {write_packed(packed)}"
+    """Return HTML with a script that draws payloads in place of the plain HTML."""
+    data = ", ".join([write_report(kind), *map(write_packed, filter(None, packed))])
     start = f'report.start("{uid}", {json.dumps(dict(settings))}, {data})'
     return (
         f'<div id="{escape(uid)}" class="mm-root">{plain}</div>'
@@ -96,7 +111,7 @@ def render_lesson(lesson: Mapping[str, Any], text: str) -> str:
     """
     packed = gzip.compress(json.dumps(lesson).encode(), mtime=0)
     plain = f"<pre>{escape(text)}</pre>"
-    return render_saved("lesson", f"mm-{uuid4().hex[:8]}", plain, packed)
+    return render_saved("lesson", f"mm-{uuid4().hex[:8]}", plain, [packed])
 
 
 @cache
@@ -112,6 +127,12 @@ def write_packed(data: bytes) -> str:
 
 def render_page(trace: "Trace") -> str:
     """Return the report as a whole HTML file."""
+    packed, stored = pack(trace), b""
+    if has_sliders(trace):
+        from meta_magic.view.sliders import Designs  # noqa: PLC0415  few have them
+        from meta_magic.view.stored_designs import store_designs  # noqa: PLC0415
+
+        stored = store_designs(trace, packed, Designs(), SECONDS)
     names = ", ".join(filter(None, (root.name for root in trace.modules)))
     shown = names.encode("utf-8", "replace").decode()[:MAX_TITLE]
     title = escape(" · ".join(filter(None, [shown, "meta_magic"])))
@@ -120,7 +141,7 @@ def render_page(trace: "Trace") -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta name="color-scheme" content="light dark"><title>{title}</title>'
         f"<style>{WINDOW}</style></head><body><main><h1>{title}</h1>"
-        f"{render_snapshot(trace, pack(trace))}</main></body></html>\n"
+        f"{render_snapshot(trace, packed, stored=stored)}</main></body></html>\n"
     )
 
 

@@ -14,10 +14,12 @@ from typing import Final, Literal, TypeAlias, get_args
 
 STATIC: Final = Path(__file__).resolve().parent / "static"
 
-Saved: TypeAlias = Literal["saved", "world", "lesson"]
-"""The scripts of a saved report, without World view and with it, and of a lesson."""
+Saved: TypeAlias = Literal["saved", "world", "varied", "lesson"]
+"""The scripts of a saved report: plain, with World view, with sliders; of a lesson."""
 
-Kind: TypeAlias = Literal["live", "saved", "world", "lesson", "starter", "figure"]
+Kind: TypeAlias = Literal[
+    "live", "saved", "world", "varied", "lesson", "starter", "figure"
+]
 """The entry script: of the live report, the saved ones, their unpacker, a figure."""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -38,6 +40,7 @@ STYLES: Final = {
     "tree": ("report",),  # without scripts
     "saved": VIEWS,
     "world": (*VIEWS, "sent"),
+    "varied": (*VIEWS, "sliders"),
     "lesson": ("shell", "pictures", "lesson"),
     "ranks": ("sent",),  # strips, without scripts
     "figure": ("shell", "flow", "figure"),

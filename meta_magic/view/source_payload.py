@@ -8,6 +8,7 @@ first.
 import ast
 import linecache
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -116,6 +117,7 @@ NUMBER_BY_KIND: Final = {
 """Numbers of token kinds in the payload; ``static/source.css`` has their colours."""
 
 
+@lru_cache(64)
 def write_tokens(text: str) -> list[list[int]]:
     """Return for each line pairs of a kind's number and its length, as a flat list.
 

@@ -43,6 +43,7 @@ from meta_magic.view.scripts import read_script, read_styles
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.trace import Trace
+    from meta_magic.view.sliders import Designs
 
 
 UPDATE_EVERY: Final = 0.1
@@ -230,8 +231,14 @@ class Report(MaterializePanel):
     growths = traitlets.List(traitlets.Dict()).tag(sync=True)
     stretches = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, trace: "Trace", *parts: Any, **traits: Any) -> None:
-        self._answers = answers_of(trace)
+    def __init__(
+        self,
+        trace: "Trace",
+        *parts: Any,
+        designs: "Designs | None" = None,
+        **traits: Any,
+    ) -> None:
+        self._answers = answers_of(trace, designs)
         self._fits = FitsOf(trace, self._update)
         sliders = []
         if trace.rerun is not None and trace.rerun.options.sliders:
@@ -265,6 +272,7 @@ def show_report(
     packed: bytes | None = None,
     saved_id: str = "",
     settings: Mapping[str, Any] | None = None,
+    designs: "Designs | None" = None,
 ) -> Report:
     """Return a live report of a trace, to be displayed.
 
@@ -274,6 +282,7 @@ def show_report(
         packed: The payload, if it was built already.
         saved_id: ``id`` of the saved report that this one replaces.
         settings: ``depth``, ``hide`` and ``height``, as the options of ``%%meta``.
+        designs: What the sliders know already.
     """
     rows = [
         (index, node, root)
@@ -289,6 +298,7 @@ def show_report(
         cell=key,
         saved_id=saved_id,
         settings=dict(settings or {}),
+        designs=designs,
     )
     reports_by_key.setdefault(key, []).append(report)
     return report

@@ -9,6 +9,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.trace.units import format_bytes
+from meta_magic.view.page import render_page
 from meta_magic.view.sliders import Designs, offer_sliders
 from tests.browser.lab import RUN
 
@@ -190,6 +191,72 @@ def test_a_slider_without_its_number_says_why(serve):
     assert "no name 'height'" in page.locator(".mm-slider").text_content()
 
 
+@pytest.fixture
+def open_saved(page, tmp_path):
+    """Open the saved report of a trace; its page."""
+
+    def show(trace):
+        path = tmp_path / "report.html"
+        path.write_text(render_page(trace), encoding="utf-8")
+        page.goto(path.as_uri())
+        page.get_by_role("slider").first.wait_for()
+        return page
+
+    yield show
+    assert (page.errors, page.logged) == ([], [])
+
+
+READ = """() => {
+  const report = document.querySelector(".mm-sliders").nextElementSibling;
+  const status = document.querySelector(".mm-sliders [role=status]").textContent;
+  return report.classList.contains("mm-waiting") && !status.startsWith("line")
+    ? "" : status + report.innerText.replace(/[0-9.]+ m?s /, "");
+}"""
+"""What a report shows, without the seconds that the recording took; "" if it waits."""
+
+VIEWS = ("Modules", "Operators", "Memory")
+
+
+def read_all(page, positions):
+    """Return what three views show at each position of the first slider."""
+    texts = []
+    for position in positions:
+        page.get_by_role("slider").first.fill(str(position))
+        for view in VIEWS:
+            page.get_by_role("tab", name=view).click()
+            texts.append(page.wait_for_function(READ).json_value())
+    return texts
+
+
+def test_a_saved_report_shows_what_a_kernel_shows(connect, open_saved, trace):
+    positions = range(len(WIDTHS))
+    live = read_all(connect(trace, settings={}), positions)
+    assert read_all(open_saved(trace), positions) == live
+    assert len(set(live)) == len(VIEWS) * len(WIDTHS)
+
+
+def test_a_saved_report_says_what_is_not_recorded(open_saved, expect):
+    with record(params={"width": range(2, 400), "depth": [1, 2, 3]}) as trace:
+        width = 16
+        depth = 2
+        build(width, depth)(torch.ones(2, width))
+    page = open_saved(trace)
+    expect(page.locator(".mm-slider").first).to_contain_text(
+        re.compile("1[5-8] of 398 values are recorded")
+    )
+    head, status = page.locator(".mm-header > p").first, page.locator("p[role=status]")
+    move(page, "width", 0)
+    expect(head).to_contain_text("12 parameters")  # 2 * 2 * 3
+    page.get_by_role("slider", name="depth").press("End")
+    expect(status).to_contain_text("width = 2, depth = 3 is not recorded")
+    expect(head).to_contain_text("12 parameters")
+    page.get_by_role("button", name="Reset").click()
+    expect(status).to_be_empty()
+    page.get_by_role("slider", name="depth").press("End")
+    expect(head).to_contain_text("816 parameters")  # 3 * 16 * 17
+    expect(page.locator(".mm-slider-bar button")).to_have_text(["Reset"])
+
+
 LOAD = "%load_ext meta_magic\nimport torch\nfrom torch import nn"
 CELL = """%%meta -p width=8..32:4
 width = 16
@@ -211,4 +278,43 @@ def test_a_slider_changes_the_text_of_its_cell(show_cells, expect):
     page.get_by_role("button", name="Put into the cell").click()
     expect(status).to_contain_text("the cell now has width = 20", timeout=WAIT)
     assert page.evaluate(TEXT) == CELL.replace("= 16", "= 20")
+    assert page.errors == []
+
+
+TWO = """%%meta
+model = nn.Sequential(
+    nn.Linear(12, 12), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 2))
+y = model(torch.ones(3, 12))"""
+
+
+def test_a_number_in_the_text_gets_a_slider(show_cells, expect):
+    page = show_cells(LOAD, TWO)
+    page.evaluate(RUN, 0)
+    page.evaluate(RUN, 1)
+    live = page.locator(".jp-OutputArea-child:has(.mm-sliders)")
+    live.get_by_role("tab", name="Source").click()
+    numbers = live.locator(".mm-source-number")
+    expect(numbers).to_have_text(["12", "12", "12", "4", "4", "2", "3", "12"])
+    expect(live.locator(".mm-sliders")).to_be_hidden()
+    numbers.last.press("Enter")
+    slider = live.get_by_role("slider", name="ones[1] (line 4)")
+    expect(slider).to_be_focused(timeout=WAIT)
+    slider.press("ArrowRight")
+    status = live.locator(".mm-sliders [role=status]")
+    expect(status).to_contain_text(
+        "line 4: dimension 1 of torch.ones(3, 12) (13) must", timeout=WAIT
+    )
+    live.get_by_role("button", name="Reset").click()
+    numbers.last.click()
+    expect(live.get_by_role("slider")).to_have_count(1)
+    numbers.nth(5).click()
+    slider = live.get_by_role("slider", name="Linear[1] (line 3)")
+    expect(slider).to_be_focused(timeout=WAIT)
+    slider.press("ArrowRight")
+    expect(status).to_contain_text("Linear[1] (line 3) 2 -> 3; +5 param", timeout=WAIT)
+    expect(numbers.nth(5)).to_have_attribute("data-now", "3")
+    expect(live.locator(".mm-source-shapes").nth(3)).to_contain_text("(3, 3) f32")
+    live.get_by_role("button", name="Put into the cell").click()
+    expect(status).to_contain_text("the cell now has", timeout=WAIT)
+    assert page.evaluate(TEXT) == TWO.replace("Linear(4, 2)", "Linear(4, 3)")
     assert page.errors == []

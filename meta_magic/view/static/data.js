@@ -60,14 +60,16 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  */
 
 /**
- * Return the trace of a payload as it was sent.
- * @param {ArrayBuffer | ArrayBufferView} packed JSON, compressed by gzip
+ * Return what was sent as JSON, compressed by gzip.
+ * @param {ArrayBuffer | ArrayBufferView} packed
  */
-export async function decode(packed) {
+export async function unpack(packed) {
   const blob = new Blob([/** @type {BlobPart} */ (packed)]);
-  const stream = blob.stream().pipeThrough(new DecompressionStream("gzip"));
-  return new TraceView(await new Response(stream).json());
+  return new Response(blob.stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }
+
+/** Return the trace of a payload as it was sent. @param {ArrayBuffer | ArrayBufferView} packed */
+export const decode = async (packed) => new TraceView(await unpack(packed));
 
 /** Numbers that were written as how far they lie below the first unused one. */
 function undo_deltas(deltas) {

@@ -109,15 +109,16 @@ export function mount_lesson(element, { steps, failure }) {
 
 /**
  * Show a lesson instead of its text.
- * @param {string} id @param {object} _ @param {() => Uint8Array<ArrayBuffer>} read gives the payload @param {string} styles
+ * @param {string} id @param {object} _ @param {string} styles
+ * @param {() => Uint8Array<ArrayBuffer>} read gives the payload
  */
-export async function start_saved(id, _, read, styles) {
+export async function start_saved(id, _, styles, read) {
   const element = document.getElementById(id);
   if (!element) return;
-  const stream = new Blob([read()]).stream().pipeThrough(new DecompressionStream("gzip"));
   element.after(make("style", {}, styles));
   element.addEventListener("keydown", keep_from_notebook);
   follow_scheme(element);
+  const stream = new Blob([read()]).stream().pipeThrough(new DecompressionStream("gzip"));
   mount_lesson(element, await new Response(stream).json());
 }
 

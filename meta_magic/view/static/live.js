@@ -6,19 +6,19 @@ import { make_values } from "./details/values.js";
 import { keep_from_notebook, make } from "./dom.js";
 import { add_work_out } from "./memory/work_out.js";
 import { mount_panel } from "./panel.js";
-import { mount_report, VIEWS } from "./report.js";
+import { mount_report, SAVED, VIEWS } from "./report.js";
 import { follow_scheme } from "./scheme.js";
-import { make_sliders, redraw_report } from "./sliders.js";
-import { find_make_cell } from "./why/new_cell.js";
+import { add_sliders } from "./sliders.js";
+import { find_make_cell, find_set_cell } from "./why/new_cell.js";
 import { mount_world } from "./world/world.js";
 
 const STAY = 2000; // milliseconds that its height is kept after its cell ran, for the next report
 
 VIEWS.World = mount_world;
 
-/** What a report has that shows other numbers than the cell's. @type {import("./report.js").Live} */
+/** What a report has that shows other numbers than the cell's. */
 const VARIED = {
-  make_values: () => false, make_fit: () => {}, make_cell: null, follow: () => {},
+  ...SAVED,
   make_why: () => make("p", {}, "This needs a run of the cell: put these numbers into the cell, and run it."),
 };
 
@@ -80,6 +80,7 @@ async function render({ model, el }) {
       make_values: (...tensor) => make_values(ask, ...tensor),
       make_fit: (view) => add_work_out(view, model),
       make_cell: find_make_cell(model),
+      vary: null,
       follow: (selected) => {
         if (selected?.kind !== "module") return;
         const root = list_path(trace, selected.index).at(-1);
@@ -91,15 +92,11 @@ async function render({ model, el }) {
         return answer;
       },
     };
-    const whole = mount_report(report, trace, model.get("settings"), live);
-    let shown = trace;
-    const sliders = make_sliders(model, (varied, marks) => {
-      const next = varied ?? trace;
-      const settings = varied ? { ...model.get("settings"), difference: { text: "", changes: [], marks } } : model.get("settings");
-      if (next !== shown) redraw_report(report, next, settings, varied ? VARIED : live);
-      shown = next;
-    }, (is_waiting) => report.classList.toggle("mm-waiting", is_waiting));
-    if (sliders) report.before(sliders);
+    const settings = model.get("settings");
+    const kernel = { ask: make_ask(model, "vary"), set_cell: find_set_cell(model) };
+    const sliders = add_sliders(report, trace, settings, [live, VARIED], model.get("sliders"), kernel);
+    if (!trace.error) live.vary = sliders;
+    const whole = mount_report(report, trace, settings, live);
     if (whole !== report) whole.append(panel);
     saved.hidden = true;
   } catch (error) {

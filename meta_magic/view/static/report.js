@@ -27,6 +27,7 @@ import { explain_text, split_line } from "./meanings.js";
  *   make_fit: (view: import("./memory/memory.js").MemoryView) => void,
  *   make_why: import("./why/chain.js").MakeWhy,
  *   make_cell: import("./why/repairs.js").MakeCell,
+ *   vary: import("./source/source.js").Vary | null,
  *   follow: (selected: import("./selection.js").Selected | null) => void}} Live
  *   what only a report with a kernel has
  * @typedef {(element: HTMLElement, trace: TraceView, selection: Selection,
@@ -41,8 +42,8 @@ export const VIEWS = {
 const LITTLE = 3; // operators of a cell that one line is enough for
 
 /** @type {Live} */
-const SAVED = {
-  make_values: () => false, make_fit: () => {}, make_cell: null, follow: () => {},
+export const SAVED = {
+  make_values: () => false, make_fit: () => {}, make_cell: null, vary: null, follow: () => {},
   make_why: (_, call) => make("p", {}, "no kernel is here: where the trace is, ask ", make("code", {}, call)),
 };
 

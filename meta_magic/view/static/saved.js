@@ -2,19 +2,20 @@
 
 import { decode } from "./data.js";
 import { keep_from_notebook, make } from "./dom.js";
-import { mount_report } from "./report.js";
+import { mount_report, SAVED } from "./report.js";
 import { follow_scheme } from "./scheme.js";
 
-/** @typedef {import("./report.js").Settings} Settings */
+/** @typedef {() => Uint8Array<ArrayBuffer>} Read gives a payload */
 
 const GRACE = 1500; // milliseconds that a live report has to replace a saved one
 
 /**
  * Show the saved report instead of the plain tree, unless there is a live one.
- * @param {string} id @param {Settings} settings
- * @param {() => Uint8Array<ArrayBuffer>} read gives the payload @param {string} styles
+ * @param {string} id @param {import("./report.js").Settings} settings @param {string} styles
+ * @param {Read} read @param {Read} [_]
+ * @param {typeof import("./report.js").mount_report} mount
  */
-export async function start_saved(id, settings, read, styles) {
+export async function start_saved(id, settings, styles, read, _, mount = mount_report) {
   const element = document.getElementById(id);
   if (!element) return;
   const is_notebook = Boolean(element.closest(".jp-Notebook"));
@@ -23,7 +24,7 @@ export async function start_saved(id, settings, read, styles) {
   element.after(make("style", {}, styles));
   element.addEventListener("keydown", keep_from_notebook);
   follow_scheme(element);
-  mount_report(element, await decode(read()), settings);
+  mount(element, await decode(read()), settings, SAVED);
 }
 
 export default { start_saved };

@@ -1,15 +1,18 @@
 // Sliders for numbers of the cell: each move shows the cell as recorded with that number.
 
-import { make_ask, NOT_YET, SILENCE } from "./asking.js";
+import { NOT_YET, SILENCE } from "./asking.js";
 import { decode } from "./data.js";
 import { list_changes } from "./difference.js";
 import { copy_text, make, make_id } from "./dom.js";
 import { mount_report } from "./report.js";
-import { find_set_cell } from "./why/new_cell.js";
 
 /**
  * @typedef {Record<string, number>} Sizes
- * @typedef {{name: string, values: number[], value: number, reason: string}} Offer as `view/sliders.py` writes it
+ * @typedef {{name: string, values: number[], value: number, places: [line: number, column: number][],
+ *   reason: string, n_values?: number}} Offer as `view/sliders.py` writes it; `n_values`: how many
+ *   there are besides those that a saved report has
+ * @typedef {{ask: (asked: object) => Promise<any>, set_cell?: ((source: string) => boolean) | null}} Kernel
+ *   answers; it has `set_cell` where it is more than the memory of a saved report
  * @typedef {{trace?: import("./data.js").TraceView, text?: string, changes?: string[],
  *   marks?: Record<string, string>, error?: string, is_rule?: boolean}} Answer
  */
@@ -18,8 +21,10 @@ const GIVE_UP = 40_000; // milliseconds after which the report says that there i
 const MOST_ANSWERS = 40; // answers
 
 const key_of_sizes = (/** @type {Sizes} */ sizes) => JSON.stringify(sizes);
-const write_sizes = (/** @type {Sizes} */ sizes) =>
-  Object.entries(sizes).map(([name, size]) => `${name} = ${size.toLocaleString("en")}`).join(", ");
+/** A number of the code is called as its argument or variable, and where it is in the text. */
+const label = (/** @type {string} */ name) => name.split("=")[0];
+export const write_sizes = (/** @type {Sizes} */ sizes) =>
+  Object.entries(sizes).map(([name, size]) => `${label(name)} = ${size.toLocaleString("en")}`).join(", ");
 
 /** Asks for recordings one at a time; a picture is shown only beside the numbers that it has. */
 class Sliders {
@@ -28,21 +33,22 @@ class Sliders {
   status = make("p", { role: "status" });
   changes = make("div");
 
+  /** @type {ReturnType<Sliders["make_row"]>[]} */ rows = [];
+  /** The numbers that the cell has. @type {Sizes} */ own = {};
+  /** @type {Sizes} */ sizes = {};
+  /** @type {Sizes} */ pinned = {};
+
   /**
-   * @param {any} model @param {Offer[]} offers
+   * @param {Kernel} kernel @param {Offer[]} offers
    * @param {(trace: import("./data.js").TraceView | null, marks: Record<string, string>) => void} show
    *   draws the report of a trace; of null, that of the cell
    * @param {(is_waiting: boolean) => void} dim
    */
-  constructor(model, offers, show, dim) {
-    this.ask = make_ask(model, "vary");
-    this.set_cell = find_set_cell(model);
+  constructor({ ask, set_cell }, offers, show, dim) {
+    this.ask = ask;
+    this.set_cell = set_cell;
     this.show = show;
     this.dim = dim;
-    this.own = Object.fromEntries(offers.filter(({ reason }) => !reason).map(({ name, value }) => [name, value]));
-    this.sizes = { ...this.own };
-    this.pinned = { ...this.own };
-    this.rows = offers.map((offer) => this.make_row(offer));
     const button = (text, title, onclick) => make("button", { type: "button", class: "mm-button", title, onclick }, text);
     this.pin = button("Pin", "compare with this design from now on", () => {
       this.pinned = { ...this.sizes };
@@ -52,15 +58,54 @@ class Sliders {
     this.back = button("Show pinned", "show the design that is compared with", () => this.go(this.pinned));
     this.put = button("Put into the cell", "write these numbers into the text of the cell", () => this.write());
     this.near = button("Nearest that runs", "find the nearest number with which the cell runs", () => this.find_near());
-    this.element = make("section", { class: "mm-live mm-sliders", "aria-label": "Sliders" },
-      make("div", { class: "mm-slider-rows" }, ...this.rows.map(({ element }) => element)),
-      make("div", { class: "mm-slider-bar" }, this.pin, this.back, this.reset, this.put, this.near, this.status),
-      this.changes);
+    const of_kernel = set_cell === undefined ? [] : [this.pin, this.back, this.put, this.near];
+    this.box = make("div", { class: "mm-slider-rows" });
+    this.element = make("section", { class: "mm-live mm-sliders", "aria-label": "Sliders", hidden: !offers.length },
+      this.box, make("div", { class: "mm-slider-bar" }, this.reset, ...of_kernel, this.status), this.changes);
+    offers.forEach((offer) => this.add(offer));
     this.follow();
   }
 
+  /** Add a slider. @param {Offer} offer */
+  add(offer) {
+    const { name, value, reason } = offer;
+    const row = this.make_row(offer);
+    if (!reason) this.own[name] = this.sizes[name] = this.pinned[name] = value;
+    this.rows.push(row);
+    this.box.append(row.element);
+    row.show();
+    return row;
+  }
+
+  /** The slider of the number at a place of the text. @param {number} line @param {number} column */
+  find = (line, column) => this.rows.find(({ places }) => places.some((at) => at[0] === line && at[1] === column));
+
+  /** The number that a place of the text has in what is shown, if it was moved. @param {number} line @param {number} column */
+  read(line, column) {
+    const { name } = this.find(line, column) ?? {};
+    return this.sizes[name] !== this.own[name] && this.sizes[name];
+  }
+
+  /** Give the number at a place of the text a slider, and the focus. @param {number} line @param {number} column */
+  async pick(line, column) {
+    this.element.hidden = false;
+    if (!this.find(line, column)) {
+      this.status.textContent = "asking the kernel for this number";
+      const late = setTimeout(() => { this.status.textContent = NOT_YET; }, SILENCE);
+      const offer = await this.ask({ line, column });
+      clearTimeout(late);
+      if (offer.error) {
+        this.status.textContent = offer.error;
+        return;
+      }
+      if (!this.find(line, column)) this.add(offer);
+      this.follow();
+    }
+    this.find(line, column).input.focus();
+  }
+
   /** @param {Offer} offer */
-  make_row({ name, values, value, reason }) {
+  make_row({ name, values, value, places, reason, n_values = 0 }) {
     const id = make_id();
     const number = make("output", { for: id });
     const input = make("input", {
@@ -74,12 +119,13 @@ class Sliders {
     const show = () => {
       const size = this.sizes[name] ?? value;
       input.value = String(values.indexOf(size));
-      input.setAttribute("aria-valuetext", `${name} = ${size}`);
+      input.setAttribute("aria-valuetext", `${label(name)} = ${size}`);
       number.textContent = reason ? "" : size.toLocaleString("en");
     };
-    const what = make("div", { class: "mm-slider", title: reason }, make("label", { for: id }, name), input, number,
-      reason && make("span", { class: "mm-danger" }, reason));
-    return { name, values, show, element: what };
+    const element = make("div", { class: "mm-slider", title: reason }, make("label", { for: id }, label(name)), input, number,
+      reason ? make("span", { class: "mm-danger" }, reason)
+        : n_values > values.length && make("span", {}, `${values.length} of ${n_values} values are recorded`));
+    return { name, values, places, show, input, element };
   }
 
   /** Move all sliders. @param {Sizes} sizes */
@@ -150,7 +196,7 @@ class Sliders {
   async find_near() {
     const { moved: near, sizes } = this;
     const { values } = this.rows.find(({ name }) => name === near);
-    this.status.textContent = `looking for a number of ${near} that runs…`;
+    this.status.textContent = `looking for a number of ${label(near)} that runs…`;
     const answer = await this.ask({ sizes, near, values });
     if (answer.error) this.status.textContent = answer.error;
     else this.go(answer.sizes);
@@ -182,12 +228,19 @@ export function redraw_report(element, trace, settings, live) {
 }
 
 /**
- * Return the row of sliders of a report; null where it has none.
- * @param {any} model
- * @param {(trace: import("./data.js").TraceView | null, marks: Record<string, string>) => void} show
- * @param {(is_waiting: boolean) => void} dim
+ * Put sliders above a report.
+ * @param {HTMLElement} report @param {import("./data.js").TraceView} trace @param {import("./report.js").Settings} settings
+ * @param {import("./report.js").Live[]} lives of the cell's own report, and of one with other numbers
+ * @param {Offer[]} offers @param {Kernel} kernel
  */
-export function make_sliders(model, show, dim) {
-  const offers = model.get("sliders") ?? [];
-  return offers.length ? new Sliders(model, offers, show, dim).element : null;
+export function add_sliders(report, trace, settings, [own, varied], offers, kernel) {
+  let shown = trace;
+  const sliders = new Sliders(kernel, offers, (other, marks) => {
+    const next = other ?? trace;
+    const marked = { ...settings, difference: { text: "", changes: [], marks } };
+    if (next !== shown) redraw_report(report, next, other ? marked : settings, other ? { ...varied, vary: own.vary } : own);
+    shown = next;
+  }, (is_waiting) => report.classList.toggle("mm-waiting", is_waiting));
+  report.before(sliders.element);
+  return sliders;
 }

@@ -27,15 +27,16 @@ function read_base91([text, n_bytes]) {
  * Starts the report as a script of the page: pages that let this one run let that run,
  * too, but not all of them allow an import of a blob, or `eval`.
  * @param {string} id @param {Settings} settings
- * @param {Packed} report script and styles @param {Packed} payload
+ * @param {Packed} report script and styles
+ * @param {...Packed} payloads
  */
-async function start(id, settings, report, payload) {
+async function start(id, settings, report, ...payloads) {
   const gzip = new DecompressionStream("gzip");
   const unpacked = new Blob([read_base91(report)]).stream().pipeThrough(gzip);
   const text = await new Response(unpacked).text();
   const script = document.createElement("script");
   const run = (/** @type {any} */ saved, /** @type {string} */ styles) =>
-    saved.start_saved(id, settings, () => read_base91(payload), styles);
+    saved.start_saved(id, settings, styles, ...payloads.map((one) => () => read_base91(one)));
   script.textContent = `{${text}document.currentScript.run(report, styles)}`;
   document.head.append(Object.assign(script, { run }));
   script.remove();

@@ -141,3 +141,57 @@ def test_an_assertion_without_a_text_shows_its_line():
         torch.ones(8)
     answer = Designs().answer(trace, {"sizes": {"heads": 3}, "pinned": {"heads": 2}})
     assert "AssertionError: assert 8 % heads == 0" in answer["error"]
+
+
+TEXT = """%%meta -q
+import torch
+from torch import nn
+é = nn.Linear(4, 8); model = nn.Linear(in_features=8, out_features=2)
+x = [3, 3]
+y = model(é(torch.ones(*x[:1], 4)))"""
+
+
+def offer_at(trace, line, column):
+    return Designs().answer(trace, {"line": line, "column": column})
+
+
+def test_a_number_is_found_by_its_place(shell):
+    shell.run_cell(TEXT)
+    trace = shell.user_ns["_meta"]
+    line = TEXT.split("\n")[3].encode()
+    offer = offer_at(trace, 4, line.index(b"8)"))
+    assert offer["name"].partition("=")[0] == "Linear[1] (line 4)"
+    assert (offer["value"], offer["values"]) == (8, [*range(1, 17)])
+    other = offer_at(trace, 4, line.index(b"2)"))
+    assert other["name"].partition("=")[0] == "out_features (line 4)"
+    assert offer_at(trace, 5, 8)["name"].partition("=")[0] == "line 5"
+    assert "no name" in offer_at(trace, 5, 7)["error"]
+    pinned = {other["name"]: 2}
+    asked = {"sizes": {other["name"]: 5}, "pinned": pinned}
+    answer = Designs().answer(trace, asked)
+    assert answer["text"].startswith("out_features (line 4) 2 -> 5; +27 parameters")
+    shown = json.loads(gzip.decompress(answer["buffers"][0]))
+    assert (shown["source"], shown["cell"]) == (
+        trace.source,
+        {"file": "In[1]", "first": 2},
+    )
+    assert write_numbers(trace, {other["name"]: 5, offer["name"]: 9}) == TEXT.replace(
+        "4, 8", "4, 9"
+    ).replace("=2)", "=5)")
+
+
+def test_lines_are_those_of_the_cells_though_they_run_as_one_text(shell):
+    shell.run_cell("import torch\nwidth = 4\n\ndef double(x):\n    return x * 2\n")
+    shell.run_cell(
+        "%%meta -q -p width=[4,8]\n\nx = double(torch.ones(width, 3))\ny = x.sum()"
+    )
+    trace = shell.user_ns["_meta"]
+    name = Designs().answer(trace, {"line": 3, "column": 29})["name"]
+    asked = {"sizes": {"width": 8, name: 5}, "pinned": {"width": 4, name: 3}}
+    answer = Designs().answer(trace, asked)
+    assert answer["text"].startswith("width 4 -> 8; ones[1] (line 3) 3 -> 5")
+    shown = json.loads(gzip.decompress(answer["buffers"][0]))
+    own = json.loads(json.dumps(build_payload(trace)))
+    for part in ("positions", "places", "texts", "source", "cell", "tokens"):
+        assert shown[part] == own[part], part
+    assert [8, 5] in [one["shape"] for one in shown["geometries"]]

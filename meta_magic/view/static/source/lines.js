@@ -49,14 +49,14 @@ export function source_nest(cut, pieces, wrap, from, to) {
 /**
  * Cut a stretch of a line where its kinds of text change.
  * @param {string} line @param {number[]} tokens as of a `SourceText`
- * @param {(kind: number, text: string) => any} paint
+ * @param {(kind: number, text: string, at: number) => any} paint
  */
 export function source_paint(line, tokens, paint, from, to) {
   const nodes = [];
   for (let i = 0, start = 0; start < to; i += 2) {
     const [kind, length] = i < tokens.length ? [tokens[i], tokens[i + 1]] : [0, line.length];
     const text = line.slice(Math.max(from, start), Math.min(to, start + length));
-    if (start + length > from && text) nodes.push(paint(kind, text));
+    if (start + length > from && text) nodes.push(paint(kind, text, Math.max(from, start)));
     start += length;
   }
   return nodes;

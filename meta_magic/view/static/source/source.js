@@ -11,7 +11,14 @@ import { source_describe, source_nest, source_paint, source_rows, source_shapes 
  * @typedef {import("./lines.js").SourceItem} SourceItem
  */
 
+/**
+ * @typedef {{read: (line: number, column: number) => number | false, pick: (line: number, column: number) => void}} Vary
+ *   `read`: the number that is shown in place of the one that is written at a place, if it is
+ *   another; `pick` gives it a slider
+ */
+
 const SOURCE_SHAPES = 3; // that a line shows, as in source.css
+const NUMBER = 3; // the kind of a token, as `view/source_payload.py` writes it
 
 /** Shows lines; owns which pass of each is shown, and the record of each element. */
 class Source {
@@ -23,9 +30,11 @@ class Source {
   /**
    * @param {import("../data.js").TraceView} trace
    * @param {import("../selection.js").Selection} selection
+   * @param {Vary | null} vary
    */
-  constructor(trace, selection) {
+  constructor(trace, selection, vary) {
     const { rows, items } = source_rows(trace);
+    this.vary = vary;
     this.trace = trace;
     this.selection = selection;
     this.rows = rows;
@@ -61,13 +70,29 @@ class Source {
   /** The text of a line, its expressions in each other. */
   make_code(row) {
     const { line, tokens, pieces } = row;
-    const paint = (kind, text) => (kind ? make("span", { class: `mm-token-${kind}` }, text) : text);
+    const paint = (kind, text, at) => (this.vary && row.kind && kind === NUMBER && /^[1-9][\d_]*$/.test(text)
+      ? this.make_number(row, text, at) : kind ? make("span", { class: `mm-token-${kind}` }, text) : text);
     const cut = (from, to) => source_paint(line, tokens, paint, from, to);
     return source_nest(cut, [...pieces], ({ span }, inner) =>
       this.add_part(span, make("span", {
         class: "mm-source-expression", tabindex: span.row === row ? 0 : -1,
         "data-bad": this.is_bad(span),
       }, ...inner)), 0, line.length);
+  }
+
+  /** A number that a click gives a slider; beside it what it is now, if it was moved. */
+  make_number({ index, line }, text, at) {
+    /** @type {[number, number]} */
+    const place = [index, new TextEncoder().encode(line.slice(0, at)).length];
+    const pick = (event) => {
+      if (event.key && event.key !== "Enter") return;
+      event.stopPropagation();
+      this.vary.pick(...place);
+    };
+    return make("span", {
+      class: `mm-token-${NUMBER} mm-source-number`, role: "button", tabindex: 0, "data-now": this.vary.read(...place),
+      title: "vary this number", onclick: pick, onkeydown: pick,
+    }, text);
   }
 
   is_bad = ({ items }) => items.some(({ kind, index }) => kind === "op" && this.trace.is_raised(index));
@@ -156,10 +181,11 @@ class Source {
 /**
  * Show the source of a trace.
  * @param {HTMLElement} element @param {import("../data.js").TraceView} trace
- * @param {import("../selection.js").Selection} selection
+ * @param {import("../selection.js").Selection} selection @param {any} _ @param {any} __
+ * @param {import("../report.js").Live} live
  */
-export function mount_source(element, trace, selection) {
-  const source = new Source(trace, selection);
+export function mount_source(element, trace, selection, _, __, { vary }) {
+  const source = new Source(trace, selection, vary);
   element.append(source.box);
   selection.subscribe(source.mark);
   // Nothing can be scrolled to while the view is hidden.
