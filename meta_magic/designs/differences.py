@@ -5,7 +5,14 @@ comparisons of plain records. Read :func:`compare` first.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from math import prod
@@ -183,6 +190,7 @@ def compare(before: Design, after: Design) -> Difference:
 def _list_changes(pairs: Sequence[Pair]) -> Iterator[Change]:
     """Yield the changes of modules, one by one."""
     paths = {old.path: new.path for old, new in pairs if old and new}
+    known = {id(one) for pair in pairs if None not in pair for one in pair}
     for old, new in pairs:
         if old is None and new is not None:
             yield Change(
@@ -191,7 +199,7 @@ def _list_changes(pairs: Sequence[Pair]) -> Iterator[Change]:
                 after=new.path,
                 class_name=new.class_name,
                 text=write_settings(new),
-                n_parameters=new.n_parameters,
+                n_parameters=_count_rest(new, known),
             )
         elif new is None and old is not None:
             yield Change(
@@ -200,7 +208,7 @@ def _list_changes(pairs: Sequence[Pair]) -> Iterator[Change]:
                 after="",
                 class_name=old.class_name,
                 text=write_settings(old),
-                n_parameters=-old.n_parameters,
+                n_parameters=-_count_rest(old, known),
             )
         elif old is not None and new is not None:
             own = _count_own(new) - _count_own(old)
@@ -252,6 +260,12 @@ def _is_tied(part: Part, name: str) -> bool:
 
 def _count_own(part: Part) -> int:
     return part.n_parameters - sum(one.n_parameters for one in part.children)
+
+
+def _count_rest(part: Part, known: Collection[int]) -> int:
+    """Return the parameters of a part without those of modules that moved."""
+    rest = (one for one in part.children if id(one) not in known)
+    return _count_own(part) + sum(_count_rest(one, known) for one in rest)
 
 
 def _list_differences(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:

@@ -64,10 +64,10 @@ VERSION: Final = 6
 PHASES: Final = ("init", "forward", "backward", "optimizer", "other")
 
 
-def pack(trace: "Trace") -> bytes:
-    """Return the payload as JSON, compressed by gzip."""
+def pack(trace: "Trace", level: int = 9) -> bytes:
+    """Return the payload as JSON, compressed by gzip at a level from 0 to 9."""
     text = json.dumps(build_payload(trace), separators=(",", ":"), ensure_ascii=False)
-    return gzip.compress(text.encode("utf-8", "surrogatepass"), mtime=0)
+    return gzip.compress(text.encode("utf-8", "surrogatepass"), level, mtime=0)
 
 
 @at_any_depth

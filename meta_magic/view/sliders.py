@@ -55,6 +55,9 @@ AT_ONCE: Final = 2
 N_KEPT: Final = 200
 """Designs that are kept, to be compared with."""
 
+FAST: Final = 4
+"""How much a payload is compressed: more takes longer."""
+
 LINE: Final = 3
 """Which word of a module call is its line."""
 
@@ -308,7 +311,7 @@ def read_again(
         return None
     if again.error is None:
         placed = place_lines(again, trace, joined)
-        return pack(placed), at_any_depth(read_design)(placed)
+        return pack(placed, FAST), at_any_depth(read_design)(placed)
     if again.failed is None:
         where = f"line {again.error_line}: " if again.error_line else ""
         return where + again.error

@@ -219,6 +219,18 @@ def train(n_layers, width):
     return trace
 
 
+def test_what_moved_is_counted_neither_as_removed_nor_as_added():
+    with record() as first:
+        model = halves()
+    with record() as second:
+        model = halves(is_moved=True, is_wrapped=True)
+    for before, after in ((first, second), (second, first)):
+        changes = diff(before, after).changes
+        kinds = {one.kind: one.n_parameters for one in changes}
+        assert kinds in ({"added": 0, "moved": 0}, {"removed": 0, "moved": 0})
+    del model
+
+
 def test_totals_are_those_of_the_recordings():
     small, large = train(2, 8), train(3, 16)
     found = diff(small, large)

@@ -5,6 +5,7 @@ forked, so it has this process's memory, copied. Read ``ask_children`` first.
 """
 
 import faulthandler
+import gc
 import os
 import pickle
 import select
@@ -218,6 +219,7 @@ def end_with_answer(function: Callable[[], Any], seconds: float, writer: int) ->
         os.dup2(sink, 1)
         os.dup2(sink, 2)
         torch.set_num_threads(1)  # the others are not in the child
+        gc.freeze()  # what the parent made is never searched for garbage
         with suppress(NoAnswer), open(writer, "wb", closefd=False) as pipe:
             pipe.write(pickle.dumps(function()))
     finally:
