@@ -60,7 +60,7 @@ def build_outputs(
             lines = [found["text"], *found["changes"], bundle["text/plain"]]
             bundle["text/plain"] = "\n".join(lines)
         return Outputs(bundle)
-    from meta_magic.view.page import has_sliders, render_snapshot  # noqa: PLC0415
+    from meta_magic.view.page import render_snapshot, store_sliders  # noqa: PLC0415
     from meta_magic.view.payload import pack  # noqa: PLC0415
     from meta_magic.view.widgets import close_reports, show_report  # noqa: PLC0415  takes 0.2 s to import
 
@@ -68,13 +68,7 @@ def build_outputs(
     if trace.is_empty:
         return Outputs(build_bundle(trace, depth=settings["depth"]))
     packed, uid = pack(trace), f"mm-{uuid4().hex[:8]}"
-    designs, stored = None, b""
-    if has_sliders(trace):
-        from meta_magic.view.sliders import Designs  # noqa: PLC0415  few have them
-        from meta_magic.view.stored_designs import store_designs  # noqa: PLC0415
-
-        designs = Designs()
-        stored = store_designs(trace, packed, designs, SECONDS)
+    stored, designs = store_sliders(trace, packed, SECONDS)
     html = render_snapshot(trace, packed, uid, settings, stored)
     bundle = build_bundle(trace, html, settings["depth"])
     bundle["text/plain"] = text or bundle["text/plain"]

@@ -24,13 +24,16 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
+import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 
 from meta_magic.errors import TrialError
 from meta_magic.session.operand_names import is_shells
 from meta_magic.trace.earlier_cells import EarlierCell, name_cell
+from meta_magic.trace.program import MODULE_HEADER
 from meta_magic.trace.rerun import ModuleText, Rerun, keep, list_names, walk_codes
+from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import end_with_value, split_block
 from meta_magic.trials.enclosing import read_enclosing
@@ -119,6 +122,51 @@ class Slice(NamedTuple):
         """Return a line as messages say it: ``line 3``, or ``In[2], line 6``."""
         part, own = self.find(line)
         return f"{part.name}, line {own}" if part.name else f"line {own}"
+
+
+LINE: Final = 3
+"""Which word of a module call is its line."""
+
+
+def place_lines(again: Trace, trace: Trace, joined: Slice | None) -> Trace:
+    """Return a recording of a trace's block with the trace's text, at its lines.
+
+    Args:
+        again: The recording.
+        trace: The trace.
+        joined: The cells and files that ran as one text; None if only the block ran.
+    """
+    program = again.program
+    if joined is None:
+        return replace(again, cell=trace.cell)
+    files = {name_cell(at.file): at.file for at in trace.program.positions}
+    files |= {"": trace.rerun.file if trace.rerun else ""}
+
+    def place(at: SourcePosition | None) -> SourcePosition | None:
+        if at is None or at.file != FILE:
+            return at
+        part, line = joined.find(at.line)
+        file = part.path or files.get(part.name, FILE)
+        return replace(at, file=file, line=line, end_line=line + at.end_line - at.line)
+
+    def find_line(line: int | None) -> int | None:
+        return line - joined.n_above if line and line > joined.n_above else None
+
+    calls = np.frombuffer(program.module_rows, np.uint32).reshape(-1, MODULE_HEADER)
+    calls = calls.copy()
+    calls[:, LINE] = np.maximum(calls[:, LINE], joined.n_above) - joined.n_above
+    sites = (
+        replace(one, position=place(one.position), line=find_line(one.line))
+        for one in program.call_sites
+    )
+    placed = replace(
+        program,
+        module_rows=calls.tobytes(),
+        call_sites=tuple(sites),
+        positions=tuple(place(one) or one for one in program.positions),
+    )
+    notes = (replace(n, line=find_line(n.line), lines=()) for n in again.recorded_notes)
+    return replace(again, program=placed, cell=trace.cell, recorded_notes=tuple(notes))
 
 
 class Source(NamedTuple):

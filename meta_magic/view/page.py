@@ -19,6 +19,7 @@ from meta_magic.view.scripts import Saved, pack_report, read_script
 
 if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
+    from meta_magic.view.sliders import Designs
 
 HIDE_ORPHAN: Final = (
     ".jp-OutputArea-child:has(.mm-root)+.jp-OutputArea-child "
@@ -52,9 +53,17 @@ SECONDS: Final = 30.0
 """How long designs are recorded that the sliders of a page show."""
 
 
-def has_sliders(trace: "Trace") -> bool:
-    """Whether the report of a trace has sliders."""
-    return bool(trace.rerun is not None and trace.rerun.options.sliders)
+def store_sliders(
+    trace: "Trace", packed: bytes, seconds: float = SECONDS
+) -> tuple[bytes, "Designs | None"]:
+    """Return what the sliders of a saved report show, and what live ones then know."""
+    if trace.rerun is None or not trace.rerun.options.sliders:
+        return b"", None
+    from meta_magic.view.sliders import Designs  # noqa: PLC0415  few have sliders
+    from meta_magic.view.stored_designs import store_designs  # noqa: PLC0415
+
+    designs = Designs()
+    return store_designs(trace, packed, designs, seconds), designs
 
 
 def render_snapshot(
@@ -127,12 +136,8 @@ def write_packed(data: bytes) -> str:
 
 def render_page(trace: "Trace") -> str:
     """Return the report as a whole HTML file."""
-    packed, stored = pack(trace), b""
-    if has_sliders(trace):
-        from meta_magic.view.sliders import Designs  # noqa: PLC0415  few have them
-        from meta_magic.view.stored_designs import store_designs  # noqa: PLC0415
-
-        stored = store_designs(trace, packed, Designs(), SECONDS)
+    packed = pack(trace)
+    stored, _ = store_sliders(trace, packed)
     names = ", ".join(filter(None, (root.name for root in trace.modules)))
     shown = names.encode("utf-8", "replace").decode()[:MAX_TITLE]
     title = escape(" · ".join(filter(None, [shown, "meta_magic"])))

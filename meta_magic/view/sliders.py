@@ -7,14 +7,11 @@ first.
 """
 
 import ast
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from time import monotonic
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from meta_magic.designs.design import Design, read_design
 from meta_magic.designs.differences import compare
@@ -23,18 +20,17 @@ from meta_magic.explain.across_cells import translate
 from meta_magic.explain.edits.program_text import Edit, Stretch, apply_edit
 from meta_magic.explain.explanations import Explanation, explain_alone
 from meta_magic.session.collector import RARE_COLLECTION
-from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.modules import at_any_depth
-from meta_magic.trace.program import MODULE_HEADER
-from meta_magic.trace.rerun import Rerun
-from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import find_numbers, parse_block
 from meta_magic.trials.fields import find_constants, label, move_place, name_place
 from meta_magic.trials.recordings import Recordings
-from meta_magic.trials.slices import FILE, Slice
-from meta_magic.trials.trial import Question, ask_trials, check_rerun
+from meta_magic.trials.slices import Slice, place_lines
+from meta_magic.trials.trial import ask_trials, check_rerun
 from meta_magic.view.payload import pack
+
+if TYPE_CHECKING:
+    from meta_magic.trace.rerun import Rerun
 
 T = TypeVar("T")
 
@@ -58,60 +54,41 @@ N_KEPT: Final = 200
 FAST: Final = 4
 """How much a payload is compressed: more takes longer."""
 
-LINE: Final = 3
-"""Which word of a module call is its line."""
-
 
 def offer_sliders(trace: Trace) -> list[dict[str, Any]]:
-    """Return the sliders of a trace, as :func:`offer_slider` does.
-
-    ``reason`` says why a slider cannot be moved; "" if it can.
-    """
+    """Return the sliders of a trace, as :func:`offer_slider` does."""
     asked = () if trace.rerun is None else trace.rerun.options.sliders
-    offered = []
-    for slider in asked:
-        try:
-            offered.append(offer_slider(trace, slider.name, slider.values))
-        except MetaMagicError as error:
-            empty = {"value": 0, "places": [], "reason": str(error)}
-            offered.append({"name": slider.name, "values": slider.values, **empty})
-    return offered
+    return [offer_slider(trace, slider.name, slider.values) for slider in asked]
 
 
 def offer_slider(trace: Trace, name: str, values: Sequence[int]) -> dict[str, Any]:
-    """Return a slider: ``name``, ``values``, ``value``, and ``places`` in the text.
+    """Return a slider for a number of the block.
 
-    Raises:
-        TrialError: The block has no such number, or cannot run again.
+    Returns:
+        ``name``, ``values``, its ``value`` now, the ``places`` that the text has it at,
+        and as ``error`` why it cannot be moved; "" if it can.
     """
-    value = Recordings(trace).read_size(name)
-    block = parse_block(check_rerun(trace))
-    with suppress(TrialError):  # a variable, and an argument with several values
+    offer = {"name": name, "values": values, "value": 0, "places": [], "error": ""}
+    try:
+        value = Recordings(trace).read_size(name)
+        offer |= {"values": sorted({*values, value}), "value": value}
+        block = parse_block(check_rerun(trace))
         found = find_numbers(block, name) or find_constants(block, name)
-    return {
-        "name": name,
-        "values": sorted({*values, value}),
-        "value": value,
-        "places": [[one.lineno, one.col_offset] for one in found],
-        "reason": "",
-    }
+        offer["places"] = [[one.lineno, one.col_offset] for one in found]
+    except MetaMagicError as error:
+        # A variable without a place can be moved, too.
+        offer["error"] = "" if offer["value"] else str(error)
+    return offer
 
 
 N_STEPS: Final = 8
-"""Steps from 0 to a number that a slider without given values makes; it goes to twice
-the number."""
+"""Steps from 0 to a number that the text writes; its slider goes to twice as many."""
 
 
 def offer_number(trace: Trace, line: int, column: int) -> dict[str, Any]:
-    """Return a slider for the number that is written at a place of the block.
+    """Return a slider for the number at a line of the block's file, and a column.
 
-    Args:
-        trace: The recording.
-        line: Its line, in the file of the block.
-        column: Its column, in UTF-8 bytes from 0.
-
-    Raises:
-        TrialError: No positive integer is there, or the block cannot run again.
+    The column is in UTF-8 bytes from 0.
     """
     name = name_place(parse_block(check_rerun(trace)), line, column)
     value = Recordings(trace).read_size(name)
@@ -127,43 +104,6 @@ Found: TypeAlias = Again | TrialError
 """The same, or why the block was not recorded."""
 
 
-class Block(NamedTuple):
-    """What runs again if some numbers vary.
-
-    Attributes:
-        rerun: The block; with the cells and files before it, if they have a number.
-        joined: These, as one text; None if only the block runs.
-    """
-
-    rerun: Rerun
-    joined: Slice | None
-
-    def ask(
-        self, trace: Trace, question: Question[T], each: Sequence[Sizes]
-    ) -> list[T | TrialError]:
-        """Record a trace's block with other numbers, and ask about each recording."""
-        runs = replace(trace, rerun=self.rerun)
-        n_above = 0 if self.joined is None else self.joined.n_above
-        moved = [
-            {move_place(name, n_above): size for name, size in sizes.items()}
-            for sizes in each
-        ]
-        return ask_trials(
-            runs, question, moved, (), SECONDS, at_once=AT_ONCE, asks_failed=True
-        )
-
-
-def find_block(trace: Trace, names: Collection[str]) -> Block:
-    """Return what runs again if some numbers of a trace vary.
-
-    Raises:
-        TrialError: It cannot be recorded again.
-    """
-    recordings = Recordings(trace)
-    runs = recordings.find_trace(*names)
-    return Block(check_rerun(runs), None if runs is trace else recordings.joined)
-
-
 class Designs:
     """Answers the questions of sliders about one trace, which it does not keep."""
 
@@ -171,7 +111,7 @@ class Designs:
         self._known: dict[frozenset[tuple[str, int]], Found] = {}
         self._own: dict[str, int] = {}  # the cell's numbers
         self._own_design: Design | None = None
-        self._blocks: dict[frozenset[str], Block] = {}
+        self._blocks: dict[frozenset[str], tuple[Rerun, Slice | None]] = {}
 
     def answer(self, trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a question of the browser.
@@ -181,8 +121,8 @@ class Designs:
             asked: ``sizes``, the number of each name; and ``pinned``, those of the
                 design to compare with; or ``near``, a name of which the nearest number
                 that runs is wanted, and its ``values``; or ``is_written``, if the
-                cell's text with these numbers is wanted; or no sizes, and ``line`` and
-            ``column`` of a number that shall get a slider.
+                cell's text with these numbers is wanted. Or ``line`` and ``column`` of
+                a number that shall get a slider.
 
         Returns:
             ``buffers``, the payload, and what ``Difference.describe`` gives; or
@@ -213,27 +153,63 @@ class Designs:
 
     def record(self, trace: Trace, each: Sequence[Sizes]) -> list[Found]:
         """Return what a block is with other numbers, each recorded once."""
-        keys = [frozenset(sizes.items()) for sizes in each]
-        todo = dict(zip(keys, each, strict=True))
-        todo = {key: todo[key] for key in keys if key not in self._known}
-        found = {}
-        if todo:
-            block = self._find_block(trace, each[0])
-            again = record_again(trace, block, [*todo.values()])
-            found = dict(zip(todo, again, strict=True))
-        answers = [found[key] if key in found else self._known[key] for key in keys]
-        for key, one in found.items():
-            if not isinstance(one, TrialError):
-                self._known[key] = one
-        while len(self._known) > N_KEPT:
-            del self._known[next(iter(self._known))]
-        return answers
+        sizes_by_key = {frozenset(sizes.items()): sizes for sizes in each}
+        todo = [key for key in sizes_by_key if key not in self._known]
+        again = self._record_again(trace, [sizes_by_key[key] for key in todo])
+        found = self._known | dict(zip(todo, again, strict=True))
+        kept = [key for key in found if not isinstance(found[key], TrialError)]
+        self._known = {key: found[key] for key in kept[-N_KEPT:]}
+        return [found[key] for key in sizes_by_key]
 
-    def _find_block(self, trace: Trace, names: Collection[str]) -> Block:
-        key = frozenset(names)
-        if key not in self._blocks:
-            self._blocks[key] = find_block(trace, names)
-        return self._blocks[key]
+    def _record_again(self, trace: Trace, each: Sequence[Sizes]) -> list[Found]:
+        """Record a block with other numbers, each time in a child."""
+        found: dict[int, Found] = {}
+        for _ in range(N_TRIED):
+            todo = [at for at in range(len(each)) if at not in found]
+            if not todo:
+                break
+            answers = self._ask(trace, read_again, [each[at] for at in todo])
+            for at, one in zip(todo, answers, strict=True):
+                if isinstance(one, tuple):
+                    found[at] = one[0], name_numbers(one[1], each[at])
+                elif one is not None:
+                    found[at] = one
+        busy = TrialError("another cell is being recorded")
+        return [found.get(at, busy) for at in range(len(each))]
+
+    def _ask(
+        self,
+        trace: Trace,
+        question: Callable[[Trace, Slice | None, Trace], T],
+        each: Sequence[Sizes],
+    ) -> list[T | TrialError]:
+        """Record a trace's block with other numbers, and ask about each recording.
+
+        Args:
+            trace: The trace.
+            question: Given the trace, the cells and files that ran with the block as
+                one text, and the recording.
+            each: Numbers by name, always of the same names.
+        """
+        names = frozenset(each[0])
+        if names not in self._blocks:
+            runs = Recordings(trace)
+            rerun = runs.find_trace(*names).rerun
+            joined = None if rerun is trace.rerun else runs.joined
+            self._blocks[names] = check_rerun(replace(trace, rerun=rerun)), joined
+        rerun, joined = self._blocks[names]
+        n_above = joined.n_above if joined else 0
+        moved = [{move_place(n, n_above): v for n, v in one.items()} for one in each]
+        RARE_COLLECTION.wait()
+        return ask_trials(
+            replace(trace, rerun=rerun),
+            lambda again, _: question(trace, joined, again),
+            moved,
+            (),
+            SECONDS,
+            at_once=AT_ONCE,
+            asks_failed=True,
+        )
 
     def _find_design(self, trace: Trace, sizes: Sizes) -> Design:
         """Return the design with some numbers; the cell's own needs no recording."""
@@ -258,16 +234,14 @@ class Designs:
         """
         end, wanted = monotonic() + SEARCH, sizes[name]
         near = sorted({*values} - {wanted}, key=lambda one: (abs(one - wanted), one))
-        RARE_COLLECTION.wait()
         tried = 0
         for at in range(0, len(near), AT_ONCE):
             if monotonic() > end:
                 break
             some = [{**sizes, name: value} for value in near[at : at + AT_ONCE]]
-            block = self._find_block(trace, sizes)
-            answers = block.ask(trace, lambda again, _: again.error is None, some)
             tried += len(some)
-            for one, answer in zip(some, answers, strict=True):
+            runs = self._ask(trace, lambda _, __, again: again.error is None, some)
+            for one, answer in zip(some, runs, strict=True):
                 if answer is True:
                     return {"sizes": one}
         raise TrialError(f"of the {tried} nearest numbers of {label(name)} none runs")
@@ -279,31 +253,8 @@ def name_numbers(design: Design, sizes: Sizes) -> Design:
     return replace(design, numbers={**design.numbers, **named})
 
 
-def record_again(trace: Trace, block: Block, each: Sequence[Sizes]) -> list[Found]:
-    """Record a block with other numbers, each time in a child.
-
-    Raises:
-        TrialError: It cannot be recorded again.
-    """
-    question = partial(read_again, trace, block.joined)
-    found: list[Found | None] = [None] * len(each)
-    for _ in range(N_TRIED):
-        todo = [at for at, one in enumerate(found) if one is None]
-        RARE_COLLECTION.wait()
-        answers = block.ask(trace, question, [each[at] for at in todo]) if todo else []
-        for at, answer in zip(todo, answers, strict=True):
-            if isinstance(answer, tuple):
-                found[at] = answer[0], name_numbers(answer[1], each[at])
-            else:
-                found[at] = answer
-    busy = TrialError("another cell is being recorded")
-    return [busy if one is None else one for one in found]
-
-
-def read_again(
-    trace: Trace, joined: Slice | None, again: Trace, _variables: Mapping[str, object]
-) -> Again | None:
-    """Return payload and design of a block recorded again; or why it failed.
+def read_again(trace: Trace, joined: Slice | None, again: Trace) -> Again | None:
+    """Return payload and design of a trace's block recorded again; or why it failed.
 
     Runs in a child; None if that was forked while something was recorded.
     """
@@ -316,47 +267,6 @@ def read_again(
         where = f"line {again.error_line}: " if again.error_line else ""
         return where + again.error
     return explain_alone(again, again.failed)
-
-
-def place_lines(again: Trace, trace: Trace, joined: Slice | None) -> Trace:
-    """Return a recording of a trace's block with the trace's text, at its lines.
-
-    Args:
-        again: The recording.
-        trace: The trace.
-        joined: The cells and files that ran as one text; None if only the block ran.
-    """
-    program = again.program
-    if joined is None:
-        return replace(again, cell=trace.cell)
-    files = {name_cell(at.file): at.file for at in trace.program.positions}
-    files |= {"": check_rerun(trace).file}
-
-    def place(at: SourcePosition | None) -> SourcePosition | None:
-        if at is None or at.file != FILE:
-            return at
-        part, line = joined.find(at.line)
-        file = part.path or files.get(part.name, FILE)
-        return replace(at, file=file, line=line, end_line=line + at.end_line - at.line)
-
-    def find_line(line: int | None) -> int | None:
-        return line - joined.n_above if line and line > joined.n_above else None
-
-    calls = np.frombuffer(program.module_rows, np.uint32).reshape(-1, MODULE_HEADER)
-    calls = calls.copy()
-    calls[:, LINE] = np.maximum(calls[:, LINE], joined.n_above) - joined.n_above
-    sites = (
-        replace(one, position=place(one.position), line=find_line(one.line))
-        for one in program.call_sites
-    )
-    placed = replace(
-        program,
-        module_rows=calls.tobytes(),
-        call_sites=tuple(sites),
-        positions=tuple(place(one) or one for one in program.positions),
-    )
-    notes = (replace(n, line=find_line(n.line), lines=()) for n in again.recorded_notes)
-    return replace(again, program=placed, cell=trace.cell, recorded_notes=tuple(notes))
 
 
 def say_rule(trace: Trace, sizes: Sizes, found: Explanation | str) -> str:

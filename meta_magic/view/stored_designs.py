@@ -23,6 +23,9 @@ MAX_TEXT: Final = 50_000
 CHARACTERS: Final = 16 / 13
 """For each byte, as ``view/page.py`` writes bytes."""
 
+SLOW: Final = 4
+"""A block is recorded again faster than the first time, which imports modules."""
+
 STEPS: Final = (1, 2, 4, 8, 16)
 """In how many parts the range of a slider is divided, one after the other."""
 
@@ -38,14 +41,19 @@ def store_designs(
         trace: The recording.
         packed: Its payload.
         designs: Records, and keeps the recordings.
-        seconds: After this time no more are recorded.
+        seconds: After this time no more are recorded, and none of a block that took
+            ``SLOW`` times as long.
     """
-    offers = [one for one in offer_sliders(trace) if not one["reason"]]
+    if trace.seconds > SLOW * seconds:
+        return b""
+    offers = [one for one in offer_sliders(trace) if not one["error"]]
     own = {one["name"]: one["value"] for one in offers}
-    payload, end = unpack(packed), monotonic() + seconds
+    payload, now = unpack(packed), monotonic()
+    end = now + seconds
     each, kept, stored = [*choose_sizes(offers)], list[Json](), b""
     for at in range(0, len(each), AT_ONCE):
-        if monotonic() > end:
+        began, now = now, monotonic()
+        if at and 2 * now - began > end:  # the next ones would take too long
             break
         some = each[at : at + AT_ONCE]
         try:

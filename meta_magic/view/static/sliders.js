@@ -9,7 +9,7 @@ import { mount_report } from "./report.js";
 /**
  * @typedef {Record<string, number>} Sizes
  * @typedef {{name: string, values: number[], value: number, places: [line: number, column: number][],
- *   reason: string, n_values?: number}} Offer as `view/sliders.py` writes it; `n_values`: how many
+ *   error: string, n_values?: number}} Offer as `view/sliders.py` writes it; `n_values`: how many
  *   there are besides those that a saved report has
  * @typedef {{ask: (asked: object) => Promise<any>, set_cell?: ((source: string) => boolean) | null}} Kernel
  *   answers; it has `set_cell` where it is more than the memory of a saved report
@@ -68,9 +68,9 @@ class Sliders {
 
   /** Add a slider. @param {Offer} offer */
   add(offer) {
-    const { name, value, reason } = offer;
+    const { name, value, error } = offer;
     const row = this.make_row(offer);
-    if (!reason) this.own[name] = this.sizes[name] = this.pinned[name] = value;
+    if (!error) this.own[name] = this.sizes[name] = this.pinned[name] = value;
     this.rows.push(row);
     this.box.append(row.element);
     row.show();
@@ -105,11 +105,11 @@ class Sliders {
   }
 
   /** @param {Offer} offer */
-  make_row({ name, values, value, places, reason, n_values = 0 }) {
+  make_row({ name, values, value, places, error, n_values = 0 }) {
     const id = make_id();
     const number = make("output", { for: id });
     const input = make("input", {
-      type: "range", id, min: 0, max: Math.max(0, values.length - 1), step: 1, disabled: Boolean(reason),
+      type: "range", id, min: 0, max: Math.max(0, values.length - 1), step: 1, disabled: Boolean(error),
       oninput: () => {
         this.moved = name;
         this.sizes = { ...this.sizes, [name]: values[input.valueAsNumber] };
@@ -120,10 +120,10 @@ class Sliders {
       const size = this.sizes[name] ?? value;
       input.value = String(values.indexOf(size));
       input.setAttribute("aria-valuetext", `${label(name)} = ${size}`);
-      number.textContent = reason ? "" : size.toLocaleString("en");
+      number.textContent = error ? "" : size.toLocaleString("en");
     };
-    const element = make("div", { class: "mm-slider", title: reason }, make("label", { for: id }, label(name)), input, number,
-      reason ? make("span", { class: "mm-danger" }, reason)
+    const element = make("div", { class: "mm-slider", title: error }, make("label", { for: id }, label(name)), input, number,
+      error ? make("span", { class: "mm-danger" }, error)
         : n_values > values.length && make("span", {}, `${values.length} of ${n_values} values are recorded`));
     return { name, values, places, show, input, element };
   }
