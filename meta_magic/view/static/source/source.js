@@ -91,7 +91,7 @@ class Source {
     };
     return make("span", {
       class: `mm-token-${NUMBER} mm-source-number`, role: "button", tabindex: 0, "data-now": this.vary.read(...place),
-      title: "vary this number", onclick: pick, onkeydown: pick,
+      "aria-label": `vary ${text}`, title: "vary this number", onclick: pick, onkeydown: pick,
     }, text);
   }
 
