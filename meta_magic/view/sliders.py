@@ -119,10 +119,11 @@ class Designs:
         Args:
             trace: The recording of the cell.
             asked: ``sizes``, the number of each name; and ``pinned``, those of the
-                design to compare with; or ``near``, a name of which the nearest number
-                that runs is wanted, and its ``values``; or ``is_written``, if the
-                cell's text with these numbers is wanted. Or ``line`` and ``column`` of
-                a number that shall get a slider.
+                design to compare with, and ``with``, others to record meanwhile; or
+                ``near``, a name of which the nearest number that runs is wanted, and
+                its ``values``; or ``is_written``, if the cell's text with these numbers
+                is wanted. Or ``line`` and ``column`` of a number that shall get a
+                slider.
 
         Returns:
             ``buffers``, the payload, and what ``Difference.describe`` gives; or
@@ -137,13 +138,15 @@ class Designs:
                 return self._find_near(trace, sizes, asked["near"], asked["values"])
             if "is_written" in asked:
                 return {"source": write_numbers(trace, sizes)}
-            return self._show(trace, sizes, asked["pinned"])
+            found, *_ = self.record(trace, [sizes, *asked.get("with", ())])
+            return self._show(trace, sizes, found, asked["pinned"])
         except MetaMagicError as error:
             return {"error": str(error)}
 
-    def _show(self, trace: Trace, sizes: Sizes, pinned: Sizes) -> dict[str, Any]:
+    def _show(
+        self, trace: Trace, sizes: Sizes, found: Found, pinned: Sizes
+    ) -> dict[str, Any]:
         """Return the payload with some numbers, and what differs from the pinned."""
-        (found,) = self.record(trace, [sizes])
         if isinstance(found, TrialError):
             raise found
         if isinstance(found, tuple):

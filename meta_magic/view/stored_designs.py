@@ -13,7 +13,6 @@ from operator import eq
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
-from meta_magic.errors import MetaMagicError
 from meta_magic.trace.trace import Trace
 from meta_magic.view.sliders import AT_ONCE, Designs, Sizes, offer_sliders
 
@@ -35,45 +34,53 @@ Json: TypeAlias = Any
 def store_designs(
     trace: Trace, packed: bytes, designs: Designs, seconds: float
 ) -> bytes:
-    """Return the designs that a saved report keeps; empty for none.
+    """Return the designs that a saved report keeps, as JSON by gzip; empty for none.
 
     Args:
         trace: The recording.
         packed: Its payload.
         designs: Records, and keeps the recordings.
-        seconds: After this time no more are recorded, and none of a block that took
-            ``SLOW`` times as long.
+        seconds: How long that may take; a block that took ``SLOW`` times as long is
+            not recorded.
+
+    Returns:
+        ``sliders``; ``answers``, as those of :class:`Designs`, each with its ``sizes``;
+        and ``parts``: for each part of the payload, what changes in it by each answer.
+        So similar changes follow each other, and gzip finds what repeats.
     """
+    offers = [one for one in offer_sliders(trace) if not one["error"]]
+    each, answers = [*choose_sizes(offers)], list[Json]()
     if trace.seconds > SLOW * seconds:
         return b""
-    offers = [one for one in offer_sliders(trace) if not one["error"]]
-    own = {one["name"]: one["value"] for one in offers}
-    payload, now = unpack(packed), monotonic()
+    payload, stored, changes = json.loads(gzip.decompress(packed)), b"", list[Json]()
+    now = monotonic()
     end = now + seconds
-    each, kept, stored = [*choose_sizes(offers)], list[Json](), b""
     for at in range(0, len(each), AT_ONCE):
-        began, now = now, monotonic()
-        if at and 2 * now - began > end:  # the next ones would take too long
+        before, now = now, monotonic()
+        if at and 2 * now - before > end:  # the next ones would take too long
             break
         some = each[at : at + AT_ONCE]
-        try:
-            designs.record(trace, some)
-        except MetaMagicError:
-            break
         for sizes in some:
-            answer = designs.answer(trace, {"sizes": sizes, "pinned": own})
-            if "buffers" in answer or "is_rule" in answer:
-                kept.append({**answer, "sizes": sizes})
-        longer = write_designs(offers, payload, kept)
-        if CHARACTERS * len(longer) > MAX_TEXT:
+            asked = {"sizes": sizes, "pinned": own_sizes(offers), "with": some}
+            answer = designs.answer(trace, asked)
+            new = [*map(gzip.decompress, answer.pop("buffers", ()))]
+            if new or "is_rule" in answer:
+                answers.append({**answer, "sizes": sizes})
+                changes.append(find_changes(payload, json.loads(new[0])) if new else {})
+        names = {name: None for one in changes for name in one}
+        parts = {name: [one.get(name) for one in changes] for name in names}
+        sliders = [limit_slider(offer, answers) for offer in offers]
+        text = write_json({"sliders": sliders, "answers": answers, "parts": parts})
+        longer = gzip.compress(text.encode("utf-8", "surrogatepass"), mtime=0)
+        if not answers or CHARACTERS * len(longer) > MAX_TEXT:
             break
-        stored = longer if kept else b""
+        stored = longer
     return stored
 
 
-def unpack(packed: bytes) -> Json:
-    """Return a payload as JSON."""
-    return json.loads(gzip.decompress(packed))
+def own_sizes(offers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the cell's numbers."""
+    return {one["name"]: one["value"] for one in offers}
 
 
 def choose_sizes(offers: Sequence[Mapping[str, Any]]) -> Iterator[Sizes]:
@@ -81,45 +88,20 @@ def choose_sizes(offers: Sequence[Mapping[str, Any]]) -> Iterator[Sizes]:
 
     The ends of each slider's range come first, then what halves the parts between.
     """
-    own = {one["name"]: one["value"] for one in offers}
     orders = []
     for offer in offers:
         last = len(offer["values"]) - 1
         at = [part * last // n for n in STEPS for part in range(n + 1)]
         values = dict.fromkeys(offer["values"][one] for one in at)
         values.pop(offer["value"], None)
-        orders.append([{**own, offer["name"]: value} for value in values])
+        orders.append([{**own_sizes(offers), offer["name"]: one} for one in values])
     yield from filter(None, chain.from_iterable(zip_longest(*orders)))
 
 
-def write_designs(
-    offers: Sequence[Mapping[str, Any]], payload: Json, kept: Sequence[Json]
-) -> bytes:
-    """Return answers with their payloads as differences, compressed by gzip.
-
-    Args:
-        offers: The sliders.
-        payload: The cell's own.
-        kept: The answers of :class:`Designs`, each with its ``sizes``.
-    """
-    answers = [{**one} for one in kept]
-    found = [one.pop("buffers", None) for one in answers]
-    # Those of one part follow each other, so that gzip finds what repeats.
-    changes = [find_changes(payload, unpack(one[0])) if one else {} for one in found]
-    names = dict.fromkeys(name for one in changes for name in one)
-    parts = {name: [one.get(name) for one in changes] for name in names}
-    sliders = [
-        {
-            **offer,
-            "values": sorted(
-                {one["sizes"][offer["name"]] for one in kept} | {offer["value"]}
-            ),
-            "n_values": len(offer["values"]),
-        }
-        for offer in offers
-    ]
-    stored = {"sliders": sliders, "answers": answers, "parts": parts}
-    return gzip.compress(write_json(stored).encode("utf-8", "surrogatepass"), mtime=0)
+def limit_slider(offer: Mapping[str, Any], answers: Sequence[Json]) -> Json:
+    """Return a slider that has only the values of answers."""
+    values = {offer["value"], *(one["sizes"][offer["name"]] for one in answers)}
+    return {**offer, "values": sorted(values), "n_values": len(offer["values"])}
 
 
 def write_json(value: Json) -> str:
@@ -156,4 +138,4 @@ def find_changes(old: Json, new: Json) -> Json:
 
 def count_equal(old: Sequence[Json], new: Sequence[Json]) -> int:
     """Return how many items are the same at the beginning of two lists."""
-    return sum(1 for _ in takewhile(bool, map(eq, old, new)))
+    return sum(takewhile(bool, map(eq, old, new)))
