@@ -125,8 +125,8 @@ test("of two expressions with the same part of a line, the outer one is first", 
 
 test("a line is cut where the kinds of its text change", () => {
   const paint = (from, to) => source_paint("if x: 12", [1, 2, 0, 4, 3, 2], (...both) => both, from, to);
-  assert.deepEqual(paint(0, 8), [[1, "if"], [0, " x: "], [3, "12"]]);
-  assert.deepEqual(paint(1, 7), [[1, "f"], [0, " x: "], [3, "1"]]);
+  assert.deepEqual(paint(0, 8), [[1, "if", 0], [0, " x: ", 2], [3, "12", 6]]);
+  assert.deepEqual(paint(1, 7), [[1, "f", 1], [0, " x: ", 2], [3, "1", 6]]);
   assert.deepEqual(paint(3, 3), []);
   assert.deepEqual(source_paint("ab", [], (_, text) => text, 0, 2), ["ab"]);
 });

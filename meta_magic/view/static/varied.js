@@ -26,7 +26,7 @@ function change(old, changes) {
  * @param {string} id @param {import("./report.js").Settings} settings @param {string} styles
  * @param {import("./saved.js").Read} read @param {import("./saved.js").Read} read_stored
  */
-const start = (id, settings, styles, read, read_stored) => start_saved(id, settings, styles, read, read_stored, (element, trace) => {
+const start_varied = (id, settings, styles, read, read_stored) => start_saved(id, settings, styles, read, read_stored, (element, trace) => {
   const report = make("div");
   element.replaceChildren(report);
   unpack(read_stored()).then(({ sliders, answers, parts }) => {
@@ -42,4 +42,4 @@ const start = (id, settings, styles, read, read_stored) => start_saved(id, setti
   return mount_report(report, trace, settings);
 });
 
-export default { start_saved: start };
+export default { start_saved: start_varied };

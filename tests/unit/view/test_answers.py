@@ -141,7 +141,7 @@ def test_a_question_is_answered_in_a_thread_under_its_number(trace):
 
 def test_no_answer_is_worked_out_while_something_is_recorded(trace):
     done = threading.Event()
-    _, whys = answers_of(trace)
+    _, whys, _ = answers_of(trace)
     with RARE_COLLECTION:
         whys.answer({"id": 0, "op": 0, "slot": 0, "dim": 0}, lambda _: done.set())
         assert not done.wait(0.3)
