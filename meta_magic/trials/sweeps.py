@@ -198,7 +198,7 @@ class Runner:
         rows: list[Row] = []
         if self._is_stopped:
             return rows
-        started = monotonic()
+        started, cores = monotonic(), os.cpu_count() or 1
         try:
             for at in range(0, len(sizes), AT_A_TIME):
                 some = sizes[at : at + AT_A_TIME]
@@ -207,8 +207,8 @@ class Runner:
                     self._question,
                     some,
                     choices,
-                    at_once=os.cpu_count(),
-                    per_child=PER_CHILD,
+                    at_once=cores,
+                    per_child=min(PER_CHILD, -(-len(some) // cores)),
                 )
                 rows += [(s, choices, one) for s, one in zip(some, found, strict=True)]
                 if monotonic() - started > PATIENCE:
@@ -224,8 +224,8 @@ class Runner:
 AT_A_TIME: Final = 64
 """Recordings between two lines of progress."""
 
-PER_CHILD: Final = 8
-"""Recordings that one process makes: the next ones profit from its operator cache."""
+PER_CHILD: Final = 32
+"""Recordings that one process makes at most: they share its operator cache."""
 
 PATIENCE: Final = 1.0
 """Seconds after which progress is shown."""
