@@ -34,8 +34,8 @@ def find_constants(block: ast.Module, spec: str) -> list[ast.Constant]:
     """
     name, _, wanted = spec.partition("=")
     if ":" in wanted:
-        places = (one for one in ast.walk(block) if _is_size(one, ""))
-        return [one for one in _sort([*places]) if write_place(one) == wanted]
+        found = (one for one in ast.walk(block) if _is_size(one, ""))
+        return [one for one in _sort([*found]) if write_spot(one) == wanted]
     for walk in (_walk_given, _walk_defaults):
         found = [one for one in walk(block, name) if _is_size(one, wanted)]
         if found:
@@ -52,25 +52,25 @@ def find_constants(block: ast.Module, spec: str) -> list[ast.Constant]:
     return _sort(literals)
 
 
-def write_place(node: ast.expr) -> str:
+def write_spot(node: ast.expr) -> str:
     """Return where an expression begins, as ``LINE:COLUMN``."""
     return f"{node.lineno}:{node.col_offset}"
 
 
-def move_place(spec: str, n_lines: int) -> str:
+def move_spot(spec: str, n_lines: int) -> str:
     """Return a name for a block that stands some lines further down."""
-    name, _, place = spec.partition("=")
-    line, colon, column = place.partition(":")
+    name, _, spot = spec.partition("=")
+    line, colon, column = spot.partition(":")
     return f"{name}={int(line) + n_lines}:{column}" if colon else spec
 
 
-def name_place(block: ast.Module, line: int, column: int) -> str:
-    """Return how :func:`find_constants` is asked for the number at a place.
+def name_spot(block: ast.Module, line: int, column: int) -> str:
+    """Return how :func:`find_constants` is asked for the number at a position.
 
     The name is that of the argument or variable that is given the number, else the
     called function with the argument's position, as in ``Linear[0] (line 3)``.
     """
-    place = f"{line}:{column}"
+    spot = f"{line}:{column}"
     name = ""
     for node in ast.walk(block):
         given = [*list_named(node)]
@@ -78,9 +78,9 @@ def name_place(block: ast.Module, line: int, column: int) -> str:
             function = ast.unparse(node.func).rpartition(".")[2]
             given += [(f"{function}[{at}]", one) for at, one in enumerate(node.args)]
         for own, value in given:
-            if isinstance(value, ast.Constant) and write_place(value) == place:
+            if isinstance(value, ast.Constant) and write_spot(value) == spot:
                 name = own
-    return f"{name} (line {line})={place}" if name else f"line {line}={place}"
+    return f"{name} (line {line})={spot}" if name else f"line {line}={spot}"
 
 
 def list_named(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:

@@ -125,10 +125,10 @@ class Slice(NamedTuple):
 
 
 LINE: Final = 3
-"""Which word of a module call is its line."""
+"""The index of the line among the words of a module call."""
 
 
-def place_lines(again: Trace, trace: Trace, joined: Slice | None) -> Trace:
+def restore_lines(again: Trace, trace: Trace, joined: Slice | None) -> Trace:
     """Return a recording of a trace's block with the trace's text, at its lines.
 
     Args:
@@ -142,7 +142,7 @@ def place_lines(again: Trace, trace: Trace, joined: Slice | None) -> Trace:
     files = {name_cell(at.file): at.file for at in trace.program.positions}
     files |= {"": trace.rerun.file if trace.rerun else ""}
 
-    def place(at: SourcePosition | None) -> SourcePosition | None:
+    def restore(at: SourcePosition | None) -> SourcePosition | None:
         if at is None or at.file != FILE:
             return at
         part, line = joined.find(at.line)
@@ -156,17 +156,19 @@ def place_lines(again: Trace, trace: Trace, joined: Slice | None) -> Trace:
     calls = calls.copy()
     calls[:, LINE] = np.maximum(calls[:, LINE], joined.n_above) - joined.n_above
     sites = (
-        replace(one, position=place(one.position), line=find_line(one.line))
+        replace(one, position=restore(one.position), line=find_line(one.line))
         for one in program.call_sites
     )
-    placed = replace(
+    restored = replace(
         program,
         module_rows=calls.tobytes(),
         call_sites=tuple(sites),
-        positions=tuple(place(one) or one for one in program.positions),
+        positions=tuple(restore(one) or one for one in program.positions),
     )
     notes = (replace(n, line=find_line(n.line), lines=()) for n in again.recorded_notes)
-    return replace(again, program=placed, cell=trace.cell, recorded_notes=tuple(notes))
+    return replace(
+        again, program=restored, cell=trace.cell, recorded_notes=tuple(notes)
+    )
 
 
 class Source(NamedTuple):

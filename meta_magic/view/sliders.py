@@ -23,9 +23,9 @@ from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.trace.modules import at_any_depth
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import find_numbers, parse_block
-from meta_magic.trials.fields import find_constants, label, move_place, name_place
+from meta_magic.trials.fields import find_constants, label, move_spot, name_spot
 from meta_magic.trials.recordings import Recordings
-from meta_magic.trials.slices import Slice, place_lines
+from meta_magic.trials.slices import Slice, restore_lines
 from meta_magic.trials.trial import ask_trials, check_rerun
 from meta_magic.view.payload import pack
 
@@ -65,18 +65,18 @@ def offer_slider(trace: Trace, name: str, values: Sequence[int]) -> dict[str, An
     """Return a slider for a number of the block.
 
     Returns:
-        ``name``, ``values``, its ``value`` now, the ``places`` that the text has it at,
+        ``name``, ``values``, its ``value`` now, the ``spots`` that the text has it at,
         and as ``error`` why it cannot be moved; "" if it can.
     """
-    offer = {"name": name, "values": values, "value": 0, "places": [], "error": ""}
+    offer = {"name": name, "values": values, "value": 0, "spots": [], "error": ""}
     try:
         value = Recordings(trace).read_size(name)
         offer |= {"values": sorted({*values, value}), "value": value}
         block = parse_block(check_rerun(trace))
         found = find_numbers(block, name) or find_constants(block, name)
-        offer["places"] = [[one.lineno, one.col_offset] for one in found]
+        offer["spots"] = [[one.lineno, one.col_offset] for one in found]
     except MetaMagicError as error:
-        # A variable without a place can be moved, too.
+        # A variable that the text does not write can be moved, too.
         offer["error"] = "" if offer["value"] else str(error)
     return offer
 
@@ -90,7 +90,7 @@ def offer_number(trace: Trace, line: int, column: int) -> dict[str, Any]:
 
     The column is in UTF-8 bytes from 0.
     """
-    name = name_place(parse_block(check_rerun(trace)), line, column)
+    name = name_spot(parse_block(check_rerun(trace)), line, column)
     value = Recordings(trace).read_size(name)
     step = max(1, value // N_STEPS)
     values = range(step, max(2 * value, N_STEPS) + 1, step)
@@ -202,7 +202,7 @@ class Designs:
             self._blocks[names] = check_rerun(replace(trace, rerun=rerun)), joined
         rerun, joined = self._blocks[names]
         n_above = joined.n_above if joined else 0
-        moved = [{move_place(n, n_above): v for n, v in one.items()} for one in each]
+        moved = [{move_spot(n, n_above): v for n, v in one.items()} for one in each]
         RARE_COLLECTION.wait()
         return ask_trials(
             replace(trace, rerun=rerun),
@@ -264,8 +264,8 @@ def read_again(trace: Trace, joined: Slice | None, again: Trace) -> Again | None
     if RARE_COLLECTION.n_entered:
         return None
     if again.error is None:
-        placed = place_lines(again, trace, joined)
-        return pack(placed, FAST), at_any_depth(read_design)(placed)
+        restored = restore_lines(again, trace, joined)
+        return pack(restored, FAST), at_any_depth(read_design)(restored)
     if again.failed is None:
         where = f"line {again.error_line}: " if again.error_line else ""
         return where + again.error

@@ -8,7 +8,7 @@ import { mount_report } from "./report.js";
 
 /**
  * @typedef {Record<string, number>} Sizes
- * @typedef {{name: string, values: number[], value: number, places: [line: number, column: number][],
+ * @typedef {{name: string, values: number[], value: number, spots: [line: number, column: number][],
  *   error: string, n_values?: number}} Offer as `view/sliders.py` writes it; `n_values`: how many
  *   there are besides those that a saved report has
  * @typedef {{ask: (asked: object) => Promise<any>, set_cell?: ((source: string) => boolean) | null}} Kernel
@@ -21,7 +21,7 @@ const GIVE_UP = 40_000; // milliseconds after which the report says that there i
 const MOST_ANSWERS = 40; // answers
 
 const key_of_sizes = (/** @type {Sizes} */ sizes) => JSON.stringify(sizes);
-/** A number of the code is called as its argument or variable, and where it is in the text. */
+/** The name of a number of the code, without its position in the text. */
 const label = (/** @type {string} */ name) => name.split("=")[0];
 export const write_sizes = (/** @type {Sizes} */ sizes) =>
   Object.entries(sizes).map(([name, size]) => `${label(name)} = ${size.toLocaleString("en")}`).join(", ");
@@ -77,16 +77,16 @@ class Sliders {
     return row;
   }
 
-  /** The slider of the number at a place of the text. @param {number} line @param {number} column */
-  find = (line, column) => this.rows.find(({ places }) => places.some((at) => at[0] === line && at[1] === column));
+  /** The slider of the number at a position of the text. @param {number} line @param {number} column */
+  find = (line, column) => this.rows.find(({ spots }) => spots.some((at) => at[0] === line && at[1] === column));
 
-  /** The number that a place of the text has in what is shown, if it was moved. @param {number} line @param {number} column */
+  /** The number that a position of the text has in what is shown, if it was moved. @param {number} line @param {number} column */
   read(line, column) {
     const { name } = this.find(line, column) ?? {};
     return this.sizes[name] !== this.own[name] && this.sizes[name];
   }
 
-  /** Give the number at a place of the text a slider, and the focus. @param {number} line @param {number} column */
+  /** Give the number at a position of the text a slider, and the focus. @param {number} line @param {number} column */
   async pick(line, column) {
     this.element.hidden = false;
     if (!this.find(line, column)) {
@@ -105,7 +105,7 @@ class Sliders {
   }
 
   /** @param {Offer} offer */
-  make_row({ name, values, value, places, error, n_values = 0 }) {
+  make_row({ name, values, value, spots, error, n_values = 0 }) {
     const id = make_id();
     const number = make("output", { for: id });
     const input = make("input", {
@@ -125,7 +125,7 @@ class Sliders {
     const element = make("div", { class: "mm-slider", title: error }, make("label", { for: id }, label(name)), input, number,
       error ? make("span", { class: "mm-danger" }, error)
         : n_values > values.length && make("span", {}, `${values.length} of ${n_values} values are recorded`));
-    return { name, values, places, show, input, element };
+    return { name, values, spots, show, input, element };
   }
 
   /** Move all sliders. @param {Sizes} sizes */

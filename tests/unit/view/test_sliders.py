@@ -155,7 +155,7 @@ def offer_at(trace, line, column):
     return Designs().answer(trace, {"line": line, "column": column})
 
 
-def test_a_number_is_found_by_its_place(shell):
+def test_a_number_is_found_by_its_position(shell):
     shell.run_cell(TEXT)
     trace = shell.user_ns["_meta"]
     line = TEXT.split("\n")[3].encode()

@@ -13,7 +13,7 @@ import { source_describe, source_nest, source_paint, source_rows, source_shapes 
 
 /**
  * @typedef {{read: (line: number, column: number) => number | false, pick: (line: number, column: number) => void}} Vary
- *   `read`: the number that is shown in place of the one that is written at a place, if it is
+ *   `read`: the number that is shown in place of the one that is written at a position, if it is
  *   another; `pick` gives it a slider
  */
 
