@@ -34,8 +34,8 @@ def find_constants(block: ast.Module, spec: str) -> list[ast.Constant]:
     """
     name, _, wanted = spec.partition("=")
     if ":" in wanted:
-        found = (one for one in ast.walk(block) if _is_size(one, ""))
-        return [one for one in _sort([*found]) if write_spot(one) == wanted]
+        sizes = _sort([one for one in ast.walk(block) if _is_size(one, "")])
+        return [one for one in sizes if write_spot(one) == wanted]
     for walk in (_walk_given, _walk_defaults):
         found = [one for one in walk(block, name) if _is_size(one, wanted)]
         if found:
