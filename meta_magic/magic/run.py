@@ -82,7 +82,7 @@ class Run:
 
     def finish(self) -> None:
         """Keep the trace and show it."""
-        with RARE_COLLECTION:
+        with RARE_COLLECTION.enter_idle():
             self._finish()
 
     def _finish(self) -> None:

@@ -7,7 +7,9 @@ building a model of 4,000 modules in a recording.
 """
 
 import gc
-from threading import RLock
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock, get_ident
 from time import sleep
 from typing import Final
 
@@ -35,12 +37,23 @@ class RareCollection:
     def __init__(self) -> None:
         self._lock = RLock()
         self._n_entered = 0
+        self._idle: list[int] = []
         self._before = self._within = (0, 0, 0)
 
     @property
     def n_entered(self) -> int:
         """How many recordings run."""
-        return self._n_entered
+        return self._n_entered - self._idle.count(get_ident())
+
+    @contextmanager
+    def enter_idle(self) -> Iterator[None]:
+        """Enter, but record nothing: to this thread it is no recording."""
+        with self:
+            self._idle.append(get_ident())
+            try:
+                yield
+            finally:
+                self._idle.remove(get_ident())
 
     def __enter__(self) -> None:
         with self._lock:
@@ -53,7 +66,7 @@ class RareCollection:
 
     def wait(self) -> None:
         """Wait while something is recorded: a forked child would have torch's modes."""
-        while self._n_entered:
+        while self.n_entered:
             sleep(PAUSE)
 
     def __exit__(self, *_: object) -> None:

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -47,6 +48,9 @@ SEARCH: Final = 8.0
 
 AT_ONCE: Final = 2
 """Recordings that are made at the same time."""
+
+ONE_THREAD: Final = Lock()
+"""Children that two threads fork at once may hang."""
 
 N_KEPT: Final = 200
 """Designs that are kept, to be compared with."""
@@ -204,15 +208,16 @@ class Designs:
         n_above = joined.n_above if joined else 0
         moved = [{move_spot(n, n_above): v for n, v in one.items()} for one in each]
         RARE_COLLECTION.wait()
-        return ask_trials(
-            replace(trace, rerun=rerun),
-            lambda again, _: question(trace, joined, again),
-            moved,
-            (),
-            SECONDS,
-            at_once=AT_ONCE,
-            asks_failed=True,
-        )
+        with ONE_THREAD:
+            return ask_trials(
+                replace(trace, rerun=rerun),
+                lambda again, _: question(trace, joined, again),
+                moved,
+                (),
+                SECONDS,
+                at_once=AT_ONCE,
+                asks_failed=True,
+            )
 
     def _find_design(self, trace: Trace, sizes: Sizes) -> Design:
         """Return the design with some numbers; the cell's own needs no recording."""

@@ -13,6 +13,7 @@ from operator import eq
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
+from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.trace.trace import Trace
 from meta_magic.view.sliders import AT_ONCE, Designs, Sizes, offer_sliders
 
@@ -50,7 +51,7 @@ def store_designs(
     """
     offers = [one for one in offer_sliders(trace) if not one["error"]]
     each, answers = [*choose_sizes(offers)], list[Json]()
-    if trace.seconds > SLOW * seconds:
+    if trace.seconds > SLOW * seconds or RARE_COLLECTION.n_entered:
         return b""
     payload, stored, changes = json.loads(gzip.decompress(packed)), b"", list[Json]()
     now = monotonic()

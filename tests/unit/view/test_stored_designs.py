@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
+from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.view.payload import pack
 from meta_magic.view.sliders import Designs
 from meta_magic.view.stored_designs import (
@@ -91,3 +92,12 @@ def test_no_design_is_stored_of_what_cannot_run_again(tmp_path):
         (tmp_path / "out").write_text("x" * n)
         torch.ones(n)
     assert store_designs(trace, pack(trace), Designs(), 30) == b""
+
+
+def test_a_page_written_within_a_recording_has_no_designs():
+    trace, packed = keep(3)
+    with record():
+        assert store_designs(trace, packed, Designs(), 30) == b""
+    with RARE_COLLECTION.enter_idle():
+        assert RARE_COLLECTION.n_entered == 0
+        assert store_designs(trace, packed, Designs(), 30) != b""
