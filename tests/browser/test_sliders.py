@@ -2,15 +2,18 @@
 
 import base64
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from meta_magic import record
+from meta_magic.magic.reports import build_outputs
 from meta_magic.trace.units import format_bytes
 from meta_magic.view.page import render_page
 from meta_magic.view.sliders import Designs, offer_sliders
+from meta_magic.view.widgets import close_reports
 from tests.browser.lab import RUN
 
 pytestmark = pytest.mark.browser
@@ -195,9 +198,9 @@ def test_a_slider_without_its_number_says_why(serve):
 def open_saved(page, tmp_path):
     """Open the saved report of a trace; its page."""
 
-    def show(trace):
+    def show(trace, render=render_page):
         path = tmp_path / "report.html"
-        path.write_text(render_page(trace), encoding="utf-8")
+        path.write_text(render(trace), encoding="utf-8")
         page.goto(path.as_uri())
         page.get_by_role("slider").first.wait_for()
         return page
@@ -255,6 +258,22 @@ def test_a_saved_report_says_what_is_not_recorded(open_saved, expect):
     page.get_by_role("slider", name="depth").press("End")
     expect(head).to_contain_text("816 parameters")  # 3 * 16 * 17
     expect(page.locator(".mm-slider-bar button")).to_have_text(["Reset"])
+
+
+def render_output(trace):
+    """Return what a notebook stores of a cell's report."""
+    shell = SimpleNamespace(kernel=None)
+    settings = {"depth": None, "height": 420, "hide": []}
+    outputs = build_outputs(shell, trace, "a cell", settings)
+    close_reports("a cell")
+    return "<!doctype html><meta charset=utf-8>" + outputs.bundle["text/html"]
+
+
+def test_the_saved_output_of_a_cell_moves(open_saved, trace, expect):
+    page = open_saved(trace, render_output)
+    page.get_by_role("slider").first.press("Home")
+    head = page.locator(".mm-header > p").first
+    expect(head).to_contain_text("144 parameters")  # 2 * 8 * 9
 
 
 LOAD = "%load_ext meta_magic\nimport torch\nfrom torch import nn"
