@@ -1,8 +1,6 @@
 """Notebooks with ``%%meta`` cells, executed and saved by the usual tools."""
 
 import re
-import subprocess
-import sys
 
 import nbformat
 import pytest
@@ -35,20 +33,6 @@ def execute(tmp_path):
     return execute_notebook
 
 
-@pytest.fixture
-def nbconvert(tmp_path):
-    def run_nbconvert(notebook):
-        path = tmp_path / "notebook.ipynb"
-        nbformat.write(notebook, path)
-        return subprocess.run(
-            [sys.executable, "-m", "nbconvert", "--to", "html", "--execute", path],
-            env=kernel_environment(tmp_path), capture_output=True, text=True,
-            timeout=2 * TIMEOUT, check=False,
-        )  # fmt: skip
-
-    return run_nbconvert
-
-
 def test_a_saved_notebook_has_the_report_and_the_value(execute):
     report, panel, value = execute(build_notebook(MODEL))
     assert sorted(report.data) == ["text/html", "text/plain"]
@@ -70,10 +54,3 @@ def test_a_cell_that_may_fail_is_saved_with_report_and_error(execute):
         "error",
         *("display_data", "display_data"),
     ]
-
-
-def test_nbconvert_passes_a_cell_that_is_tagged_to_fail(nbconvert, tmp_path):
-    run = nbconvert(build_notebook(FAILING, tags=["raises-exception"]))
-    assert run.returncode == 0, run.stderr
-    page = (tmp_path / "notebook.html").read_text()
-    assert "stopped by ZeroDivisionError" in page

@@ -103,12 +103,6 @@ def test_an_ipy_script_whose_cell_fails_fails(tmp_path):
     assert run.returncode == 1
 
 
-def test_a_command_runs_a_meta_cell(tmp_path):
-    command = "%%meta\nimport torch\nprint(torch.ones(2).is_meta)"
-    run = run_ipython(tmp_path, "--ext=meta_magic", "-c", command)
-    assert run.stdout.startswith("True\n1 operator · ")
-
-
 def test_run_runs_the_meta_cells_of_a_notebook(shell, tmp_path):
     cells = [
         {"cell_type": "code", "source": source, "metadata": {}, "outputs": [],

@@ -14,7 +14,7 @@ from meta_magic.materializing.fills.inits import INITS
 from meta_magic.materializing.fitting import list_fitting
 from meta_magic.materializing.forecast import Forecast, format_seconds
 from meta_magic.materializing.materialize import prepare
-from meta_magic.replaying.devices import Rates, estimate_seconds, measure_rates
+from meta_magic.replaying.devices import Rates, estimate_seconds
 from tests.unit.eager import build_twice, is_untouched, tensors_of
 from tests.unit.materializing.modules import (
     Masked,
@@ -151,14 +151,6 @@ def test_a_draw_takes_what_its_numbers_take():
     rates = Rates(large=1, small=1, nbytes=1, drawn=10, steps=1)
     (draw,) = [s for s in steps if s.draw is not None]
     assert estimate_seconds(draw, rates, CPU) == 1 + 2
-
-
-def test_to_forecast_is_no_part_of_a_recording():
-    prepared = prepare(record_uses())
-    measure_rates.cache_clear()
-    with record() as trace:
-        assert prepared.forecast.n_operators
-    assert len(trace.ops) == 0
 
 
 # Too little memory: an error with numbers, before anything is made.

@@ -91,14 +91,14 @@ def test_a_storage_that_two_recordings_go_on_from_is_each_ones_own():
     assert made.made.tolist() == [4, 4]
 
 
-def test_a_thousand_recordings_can_follow_each_other():
+def test_hundreds_of_recordings_can_follow_each_other():
     with record():
         weight = torch.zeros(2)
-    for _ in range(1000):
+    for _ in range(300):
         with record():
             weight.add_(1)
     materialize(made := holding(made=weight))
-    assert made.made.tolist() == [1000, 1000]
+    assert made.made.tolist() == [300, 300]
 
 
 # Real tensors of a cell: left alone, or said to be of unknown values.

@@ -61,14 +61,6 @@ def test_a_size_by_value_is_its_number_and_an_idle_name_is_reported():
     assert any(note.kind == "dims" for note in trace.named.notes)
 
 
-def test_a_name_with_one_value_that_runs_has_no_formulas():
-    with record(dims="B,D") as trace:
-        B, D = 2, 8
-        torch.ones(B, 8) @ torch.ones(D, 3)
-    assert "D has no formulas, as only 8 runs" in str(trace.dims)
-    assert trace.shape(trace.ops[-1].outputs[0]) == "[B, 3]"
-
-
 def test_calls_whose_number_depends_on_a_size_are_compared_by_turn():
     with record(dims="B,T") as trace:
         B, T = 2, 3

@@ -82,24 +82,6 @@ def test_where_programs_differ_there_are_recordings_alone():
     assert find_stretches(recordings, growth) == ()
 
 
-def attend(length):
-    layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True)
-    layer(torch.ones(4, length, 64)).sum().backward()
-
-
-def test_where_a_kernel_rounds_sizes_up_multiples_are_asked():
-    """Attention on CUDA keeps a number for each of 32 rows, if there are so many."""
-    length = 96
-    with record(as_device="cuda") as trace:
-        attend(length)
-    growth = find_growth(Recordings(trace), "length", ROOM)
-    assert (growth.step, growth.largest % 32) == (32, 0)
-    with record(as_device="cuda") as other:
-        attend(640)
-    known = find_fitting(Recordings(trace), "length", ROOM, [range(32, 10**6, 32)])
-    assert known.interpolation.peak_nbytes(640) == take_sample(other).peak_nbytes
-
-
 @pytest.mark.parametrize(
     ("choices", "combined"),
     [
