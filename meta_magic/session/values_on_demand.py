@@ -7,7 +7,7 @@ raise in every cell. Read ``ValuesOnDemand.evaluate`` first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from math import nan, prod
 from typing import Any, Final
 
 import torch
@@ -39,6 +39,7 @@ from meta_magic.replaying.memory import make_view
 from meta_magic.replaying.special_operators import fill
 from meta_magic.replaying.value_budget import Show, ValueBudget, show_line
 from meta_magic.session.assumptions import (
+    CONTROL,
     Guess,
     Routing,
     advise,
@@ -63,7 +64,8 @@ INDEX: Final = "aten.index.Tensor"
 NONZERO: Final = "aten.nonzero.default"
 SELECT: Final = "aten.masked_select.default"
 ASSUMABLE: Final = frozenset({INDEX, SELECT, NONZERO})
-READ: Final = frozenset({COPY, "aten._local_scalar_dense.default"})
+NUMBER: Final = "aten._local_scalar_dense.default"
+READ: Final = frozenset({COPY, NUMBER})
 NOTHING_ASSUMED: Final = Assumed()
 MASKS: Final = frozenset({torch.bool, torch.uint8})
 ADVICE: Final = (
@@ -123,18 +125,20 @@ class ValuesOnDemand:
         numel = chosen[0][0].numel()
         is_beyond = numel >= self._beyond.get(key, numel + 1)
         guess = self._guess(table, chosen)
-        if guess is None or not is_beyond:
+        otherwise = guess or self._guess_of_world(table, chosen)
+        if otherwise is None or not is_beyond:
             try:
                 return self._run(table, given, chosen, guess, is_beyond=is_beyond)
             except MissingValueError as error:
-                if isinstance(error, ValueLimitError):
+                is_limit = isinstance(error, ValueLimitError)
+                if is_limit:
                     self._beyond[key] = numel
                 if table.name == ALIGNED:
                     return True  # either answer leads to the same recorded calls
-                if guess is None:
+                if otherwise is None or not (is_limit or guess):
                     self._raise_refusal(error)
                     raise
-        return self._assume(table, given, chosen[0][0], guess)
+        return self._assume(table, given, chosen[0][0], otherwise)
 
     def _run(
         self,
@@ -182,6 +186,19 @@ class ValuesOnDemand:
         if table.name in READ and tensor.nbytes <= most:
             return guess_values(routed, tensor, assumed)
         return None
+
+    def _guess_of_world(self, table: OpTable, chosen: Inputs) -> Guess | None:
+        """Return NaN for a number that a world reads and this machine cannot compute.
+
+        A script for many GPUs prints its losses, and its plan does not need them. A
+        condition, such as ``if loss > 3``, is not answered.
+        """
+        tensor = chosen[0][0]
+        is_shown = describe_function(self._sites.function) not in CONTROL
+        is_number = table.name == NUMBER and tensor.is_floating_point()
+        if self.others is None or not (is_number and is_shown):
+            return None
+        return Guess(0, "values=nan, because it takes too much to compute", nan)
 
     def _assume(self, table: OpTable, given: Given, read: Tensor, guess: Guess) -> Any:
         numel = read.numel()

@@ -2,13 +2,21 @@
 
 import os
 import sys
+from math import isnan
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from meta_magic import MissingValueError, WorldError, record, replay
+from meta_magic import (
+    MissingValueError,
+    ValueLimits,
+    WorldError,
+    record,
+    replay,
+)
+from meta_magic.errors import ValueLimitError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -26,6 +34,29 @@ def test_a_block_finds_the_world_that_torchrun_would_give(backend):
         assert os.environ["LOCAL_RANK"] == "1"
         assert os.environ["GROUP_RANK"] == "1"
     assert trace.world == (16, 9, 8)
+
+
+def test_a_loss_that_takes_too_much_is_nan_with_a_note_on_its_line():
+    with record(world=8, limits=ValueLimits(flops=10**6)) as trace:
+        begin()
+        x = torch.ones(4, 4)
+        assert x.mean().item() == 1
+        for _ in range(2):
+            x = torch.ones(999, 999) @ torch.ones(999, 999)
+            loss = x.mean().item()
+    assert isnan(loss)
+    (note,) = [note for note in trace.notes if note.kind == "assumed"]
+    assert "values=nan" in note.text
+    assert "2 times" in note.text
+    with pytest.raises(ValueLimitError), record(limits=ValueLimits(flops=10**6)):
+        (torch.ones(999, 999) @ torch.ones(999, 999)).mean().item()
+
+
+def test_a_condition_that_takes_too_much_is_refused_in_a_world():
+    with pytest.raises(ValueLimitError), record(world=8, limits=ValueLimits(flops=10)):
+        begin()
+        if torch.ones(99, 99).sum() > 3:
+            raise AssertionError
 
 
 @pytest.mark.parametrize("fails", [False, True])
