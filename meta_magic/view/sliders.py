@@ -38,7 +38,10 @@ T = TypeVar("T")
 Sizes: TypeAlias = Mapping[str, int]
 
 SECONDS: Final = 10.0
-"""Processor time that one recording may take."""
+"""Processor time that one recording may take at least."""
+
+LONGER: Final = 3
+"""How many times as long as the cell a recording with other numbers may take."""
 
 N_TRIED: Final = 2
 """Children for one number: one that was forked while a cell began is not asked."""
@@ -214,7 +217,7 @@ class Designs:
                 lambda again, _: question(trace, joined, again),
                 moved,
                 (),
-                SECONDS,
+                max(SECONDS, LONGER * trace.seconds),
                 at_once=AT_ONCE,
                 asks_failed=True,
             )

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.trace.options import read_sliders
+from meta_magic.view import sliders
 from meta_magic.view.payload import build_payload
 from meta_magic.view.sliders import Designs, offer_sliders, write_numbers
 
@@ -132,6 +134,18 @@ def test_numbers_are_written_into_a_cell(shell):
     assert [one["value"] for one in offer_sliders(trace)] == [3, 2]
     written = write_numbers(trace, {"width": 8, "depth": 7})
     assert written.splitlines()[2] == "width, depth = 8, 7  # both"
+
+
+@pytest.mark.parametrize(("seconds", "moves"), [(0.0, False), (100.0, True)])
+def test_a_move_may_take_longer_if_the_cell_took_long(monkeypatch, seconds, moves):
+    monkeypatch.setattr(sliders, "SECONDS", 1.0)
+    with record(params={"rounds": [3, 2 * 10**5]}) as trace:
+        rounds = 3
+        for _ in range(rounds):
+            sum(range(10**3))
+    asked = {"sizes": {"rounds": 2 * 10**5}, "pinned": {"rounds": 3}}  # 1.5 s or more
+    answer = Designs().answer(replace(trace, seconds=seconds), asked)
+    assert ("error" not in answer) == moves
 
 
 def test_an_assertion_without_a_text_shows_its_line():
