@@ -124,6 +124,7 @@ REFUSED: Final = {
         "starts a process",
     ),
     "os.kill": "sends a signal",
+    "resource.setrlimit": "changes its limits",
     "builtins.input": "asks for input",
 }
 """What each refused audit event does, as the message says it."""

@@ -19,7 +19,7 @@ from itertools import islice
 from math import ceil
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self, TypeAlias
 
 import torch
 
@@ -32,6 +32,10 @@ SECONDS: Final = 2
 
 PATIENCE: Final = 6
 """Seconds to wait for a child that does not compute, as it hangs."""
+
+
+Load: TypeAlias = Callable[[IO[bytes]], Any]
+"""Reads what a child writes into its pipe."""
 
 
 class NoAnswer(Exception):  # noqa: N818  no error: nothing is known
@@ -71,6 +75,7 @@ def ask_children(
     seconds: float,
     patience: float,
     at_once: int | None = None,
+    load: Load = pickle.load,
 ) -> list[Any]:
     """Return the results of functions, each in a child of its own, at the same time.
 
@@ -79,6 +84,7 @@ def ask_children(
         seconds: The processor time that each may take.
         patience: How long to wait for each that does not compute.
         at_once: How many children there are at most at a time; None for all.
+        load: Reads a result, for functions that may write something else.
 
     Returns:
         The result of each, or ``NO_ANSWER``, as of :func:`run_in_child`.
@@ -87,7 +93,7 @@ def ask_children(
         OSError: No pipe can be made.
     """
     with ExitStack() as stack:
-        begun = (stack.enter_context(Child(one, seconds)) for one in functions)
+        begun = (stack.enter_context(Child(one, seconds, load)) for one in functions)
         waiting = deque(islice(begun, at_once))
         answers = []
         while waiting:
@@ -123,9 +129,13 @@ class Child:
     Args:
         function: As in :func:`ask_children`.
         seconds: As in :func:`ask_children`.
+        load: As in :func:`ask_children`.
     """
 
-    def __init__(self, function: Callable[[], Any], seconds: float) -> None:
+    def __init__(
+        self, function: Callable[[], Any], seconds: float, load: Load = pickle.load
+    ) -> None:
+        self._load = load
         self._number = 0
         self._is_over = False
         self._reader, writer = os.pipe()
@@ -145,8 +155,8 @@ class Child:
         if not self._number:
             return NO_ANSWER
         try:
-            return read_answer(self._reader, patience, self._is_computing)
-        except Exception:  # noqa: BLE001  no memory, or the result cannot be unpickled
+            return read_answer(self._reader, patience, self._is_computing, self._load)
+        except Exception:  # noqa: BLE001  it crashed, or there is no memory
             return NO_ANSWER
 
     def _is_computing(self) -> bool:
@@ -180,7 +190,9 @@ class Child:
                 os.waitpid(self._number, 0)
 
 
-def read_answer(reader: int, patience: float, is_computing: Callable[[], bool]) -> Any:
+def read_answer(
+    reader: int, patience: float, is_computing: Callable[[], bool], load: Load
+) -> Any:
     """Return the answer that a child writes into a pipe.
 
     On a busy machine a child that waits for its own children has more time, too.
@@ -191,10 +203,7 @@ def read_answer(reader: int, patience: float, is_computing: Callable[[], bool]) 
         if not is_computing():
             return NO_ANSWER
     with open(reader, "rb", closefd=False) as pipe:
-        try:
-            return pickle.load(pipe)  # noqa: S301  ours
-        except (EOFError, pickle.UnpicklingError):  # it crashed, or was ended
-            return NO_ANSWER
+        return load(pipe)
 
 
 def measure_load() -> float:
