@@ -130,7 +130,8 @@ def change_scale(a: Tensor, b: Tensor) -> str:
         factor = float(ratio[0])
         if ratio.isfinite().all() and is_near(ratio, ratio[0].expand_as(ratio)):
             return describe_factor(factor, is_sure=ratio.numel() > 1)
-    if a.numel() > 1 and is_near(step, step[0].expand_as(step)):
+    is_finite = bool(step.isfinite().all())
+    if is_finite and a.numel() > 1 and is_near(step, step[0].expand_as(step)):
         return f"each is {step[0].real:+.4g} off"
     return ""
 
@@ -141,14 +142,10 @@ def describe_factor(factor: float, *, is_sure: bool) -> str:
     Args:
         is_sure: Whether several numbers have it; of one, only whole ones are said.
     """
-    share = 1 / factor if factor else 0.0
     if math.isclose(factor, -1, rel_tol=1e-4):
         return "the right ones with the other sign"
-    if share > 1 and math.isclose(share, round(share), rel_tol=1e-4):
-        return (
-            f"{factor:.4g} times what is wanted, as a mean of {share:.0f} is of a sum"
-        )
-    is_whole = math.isclose(factor, round(factor), rel_tol=1e-4)
+    parts = (factor, 1 / factor) if factor else ()
+    is_whole = any(math.isclose(n, round(n), rel_tol=1e-4) for n in parts)
     return f"{factor:.4g} times what is wanted" if is_sure or is_whole else ""
 
 

@@ -197,18 +197,16 @@ def compare(made: Exercise, answer: str) -> Grade:
 def compare_at(
     made: Exercise, answer: str, sizes: Sizes, wanted: Outcome, found: Outcome
 ) -> Grade | None:
-    """Return the grade of an answer that is wrong at some sizes; None if it is right."""
+    """Return the grade of an answer at some sizes; None if it is right."""
     at = ", ".join(f"{name}={size}" for name, size in sizes.items())
     at = at and f" with {at}, and is right at the given sizes"
-    if wanted.error or wanted.refusal:
-        return Grade(0.0, f"the solution fails{at}: {wanted.error or wanted.refusal}")
-    for name in made.wants:
-        if name not in wanted.results:
-            return Grade(0.0, f"the solution makes no {name}")
-    if found.refusal:
-        late = f"it {found.refusal}, which an answer may not do"
-        return Grade(0.0, late, has_ended=False)
+    lacks = [f"it makes no {name}" for name in made.wants if name not in wanted.results]
+    for text in filter(None, (wanted.error, wanted.refusal, *lacks)):
+        return Grade(0.0, f"the solution fails{at}: {text}")
     least = 0.5 * bool(sizes)
+    if found.refusal:
+        text = f"it {found.refusal}, which an answer may not do"
+        return Grade(0.0, text, has_ended=False)
     if found.error:
         (cause,) = ask([partial(explain_error, made, answer, sizes, found.error)])
         said = found.error if cause is NO_ANSWER else cause
@@ -224,8 +222,8 @@ def compare_at(
             return Grade(least, f"there is no {name}: give your result this name")
         said = ""
         if points < MOSTLY:
-            (cause,) = ask([partial(find_cause, made, answer, sizes, name)])
-            said = "" if cause is NO_ANSWER or not cause else f" {cause}"
+            cause = find_cause(made, answer, sizes, name)
+            said = f" Cause: {cause}." if cause else ""
         return Grade(max(points, least), f"{text}{at}.{said}")
     return None
 
