@@ -31,6 +31,9 @@ LONGEST: Final = 600
 """Characters of a text that an answer wrote, as an error's."""
 
 Sizes: TypeAlias = Mapping[str, int]
+KNOWN: Final = {"torch": torch, "nn": nn, "F": functional}
+"""What every answer may use without an import."""
+
 PLAIN: Final = frozenset({bool, int, float, str, type(None)})
 
 
@@ -131,7 +134,7 @@ def format_error(error: BaseException) -> str:
 def start(given: str, sizes: Sizes) -> dict[str, Any]:
     """Return the names that an answer begins with, at some sizes."""
     torch.manual_seed(0)
-    names: dict[str, Any] = {"torch": torch, "nn": nn, "F": functional}
+    names: dict[str, Any] = {"__name__": "__main__"} | KNOWN
     module = set_sizes(ast.parse(given), sizes)
     exec(compile(module, "<given>", "exec"), names)  # noqa: S102  the exercise
     return names
@@ -153,7 +156,8 @@ def read_result(names: Mapping[str, Any], name: str) -> Any:
         if type(value) in PLAIN:
             return value
         if isinstance(value, Tensor):
-            return read_tensor(value, given, is_given=value is given.get(name))
+            plain = Tensor.as_subclass(value, Tensor)  # no shape of its own class
+            return read_tensor(plain, given, is_given=value is given.get(name))
         if type(value) in {tuple, torch.Size}:
             return tuple(map(read, value))
         return (

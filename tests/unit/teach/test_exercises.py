@@ -1,10 +1,14 @@
 """Exercises: what a definition needs, and how answers are graded."""
 
+import io
+import sys
+
 import pytest
 import torch
 
+import meta_magic
 from meta_magic.errors import ExerciseError
-from meta_magic.teach import exercises
+from meta_magic.teach import answers, exercises
 from meta_magic.teach.exercises import Exercise, exercise, grade, grade_answer
 
 GIVEN = "N, M = 3, 4\na, b = torch.arange(N), torch.arange(M)"
@@ -54,9 +58,95 @@ def test_an_answer_gets_its_points_and_a_reason(outer, answer, points, text):
     assert text in found.text
 
 
-def test_an_answer_that_never_ends_is_refused(outer, monkeypatch):
-    monkeypatch.setattr(exercises, "SECONDS", 1.0)
-    found = grade_answer(outer, "while True: pass")
+EVIL = """
+import os, pickle
+class Evil:
+    def __reduce__(self):
+        return exec, ("import meta_magic; meta_magic.is_broken = True",)
+for pipe in range(3, 200):
+    try:
+        os.write(pipe, pickle.dumps(Evil()))
+    except OSError:
+        pass
+"""
+"""Writes into the child's pipe what would run code in the process that reads it."""
+
+STALL = EVIL.replace("pickle.dumps(Evil())", "b'x'") + "import time; time.sleep(1e6)"
+
+LIAR = """
+class Liar(torch.Tensor):
+    shape = property(lambda self: torch.Size([3, 4]))
+x = torch.ones(12).as_subclass(Liar)
+"""
+EQUAL = "class Equal(int):\n    __eq__ = lambda *_: True\nx = Equal()"
+
+
+@pytest.mark.parametrize(
+    ("answer", "points", "text"),
+    [
+        (
+            "torch.allclose = torch.equal = torch.isclose = lambda *_: True\nx = a",
+            0,
+            "3",
+        ),
+        (EQUAL, 0, "Equal, and no tensor"),
+        (LIAR, 0, "x is (12,)"),
+        ("print('x' * 10**7); x = a[:, None] + b", 1, "right"),
+        ("import sys; sys.stdout.close(); x = a[:, None] + b", 1, "right"),
+        ("import os; os.fork()", 0, "starts a process"),
+        ("import resource as r; r.setrlimit(r.RLIMIT_CPU, (9, 9))", 0, "its limits"),
+        (f"{EVIL}; os._exit(0)", 0, ""),
+        (f"{EVIL}; x = 1", 0, ""),
+        ("raise type('E', (Exception,), {'__str__': 1})()", 0, "E"),
+        ("raise ValueError('x' * 10**7)", 0, "xxx…"),
+        ("x = []\nx.append(x)", 0, "RecursionError"),
+        ("x = " + "(" * 10_000, 0, "no Python"),
+        ("x = " + "-" * 100_000 + "1", 0, ""),
+        ("x = '\\d'", 0, "str, and no tensor"),
+        ("raise ValueError('\\ud800')", 0, "?"),
+        ("x = 10 ** 5000", 0, "int, and no tensor"),
+        (5, 0, "TypeError"),
+    ],
+)
+def test_no_answer_harms_who_grades_it(outer, capsys, answer, points, text):
+    assert grade("outer", answer) == points
+    said = capsys.readouterr()
+    assert text in exercises.grades["outer"][-1].text
+    assert len(said.out) < 1_000
+    assert said.err == ""
+    assert not hasattr(meta_magic, "is_broken")
+
+
+def test_a_grade_of_what_cannot_be_a_name_is_none(outer, capsys):
+    assert grade(["outer"]) == grade(None) == 0
+    assert "there is no exercise None" in capsys.readouterr().out
+
+
+def test_a_long_number_and_a_wrong_output_are_no_error(monkeypatch):
+    exercise("n", "", "n = 3", ["n"])
+    ascii_only = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", ascii_only)
+    assert grade("n", "n = 10 ** 5000") == grade("n", "n = 'é'") == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "answer"), [("n = 8 * 16", "128"), ("n = (2, 3,)", "torch.Size([2, 3])")]
+)
+def test_a_number_and_a_shape_are_right_in_any_form(given, answer):
+    assert grade_answer(define(given, "", ["n"]), f"n = {answer}").points == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "while True: pass",
+        "import time; time.sleep(1e6)",
+        STALL,
+    ],
+)
+def test_an_answer_that_never_ends_is_refused(outer, monkeypatch, answer):
+    monkeypatch.setattr(answers, "SECONDS", 1.0)
+    found = grade_answer(outer, answer)
     assert (found.points, found.has_ended) == (0, False)
 
 

@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
+from io import BytesIO
 from itertools import islice
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any, Final, Self, TypeAlias
@@ -36,6 +37,10 @@ PATIENCE: Final = 6
 
 Load: TypeAlias = Callable[[IO[bytes]], Any]
 """Reads what a child writes into its pipe."""
+
+
+MOST_BYTES: Final = 1 << 30
+"""Bytes of an answer."""
 
 
 class NoAnswer(Exception):  # noqa: N818  no error: nothing is known
@@ -193,17 +198,25 @@ class Child:
 def read_answer(
     reader: int, patience: float, is_computing: Callable[[], bool], load: Load
 ) -> Any:
-    """Return the answer that a child writes into a pipe.
+    """Return the answer that a child writes into a pipe, and then ends.
 
-    On a busy machine a child that waits for its own children has more time, too.
+    On a busy machine a child that waits for its own children has more time, too. What
+    a child's function writes itself is read no longer than there is patience.
     """
     poll = select.poll()  # select() itself takes no numbers over 1,023
     poll.register(reader, select.POLLIN)
-    while not poll.poll(patience * measure_load() * 1000):
-        if not is_computing():
+    data, end = bytearray(), inf
+    while monotonic() < end and len(data) < MOST_BYTES:
+        seconds = patience * measure_load()
+        if poll.poll(seconds * 1000):
+            end = min(end, monotonic() + seconds)
+            part = os.read(reader, 1 << 20)
+            data += part
+            if not part:
+                return load(BytesIO(data))
+        elif not is_computing():
             return NO_ANSWER
-    with open(reader, "rb", closefd=False) as pipe:
-        return load(pipe)
+    return NO_ANSWER
 
 
 def measure_load() -> float:
