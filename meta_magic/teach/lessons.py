@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 MOST_STEPS: Final = 40
+MOST_PARTS: Final = 8
+"""Parts of a module whose shapes are said."""
+
 MOST_NUMBERS: Final = 4_096
 """Elements of a tensor of which a question asks for one number."""
 
@@ -61,6 +64,7 @@ class Step(NamedTuple):
 
     Attributes:
         given: The variables that the line reads, with their shapes.
+        picture: None for a module of modules, which is no single call.
         inputs: What is drawn, with the names that the code gives it; ``output`` too.
     """
 
@@ -68,7 +72,7 @@ class Step(NamedTuple):
     code: str
     given: tuple[tuple[str, Shape], ...]
     question: Question
-    picture: Picture
+    picture: Picture | None
     inputs: tuple[tuple[str, TensorMetadata], ...]
     output: tuple[str, TensorMetadata]
 
@@ -134,7 +138,7 @@ def make_step(line: Line) -> Step | None:
     """Return the step of a line; None if nothing in it is worth a question."""
     drawing = choose_drawing(line)
     if drawing is None:
-        return None
+        return make_module_step(line)
     question = QUESTIONS.get(drawing.picture.kind, ask_shape)(line, drawing)
     if question is None:
         return None
@@ -146,17 +150,37 @@ def make_step(line: Line) -> Step | None:
         (names.get(t.tensor_id, name_parameter(drawing, n)), t)
         for n, t in enumerate(drawing.inputs)
     ]
-    given = tuple(line.shapes.items())
+    ends = tuple(named), (title, drawing.output)
+    return Step(*describe_line(line), question, drawing.picture, *ends)
+
+
+def describe_line(line: Line) -> tuple[int, str, tuple[tuple[str, Shape], ...]]:
+    """Return the number, the code and the variables of a line."""
     code = line.code.split("\n")[0] + (" …" if "\n" in line.code else "")
-    return Step(
-        line.number,
-        code,
-        given,
-        question,
-        drawing.picture,
-        tuple(named),
-        (title, drawing.output),
+    return line.number, code, tuple(line.shapes.items())
+
+
+def make_module_step(line: Line) -> Step | None:
+    """Return the step of a line that calls a module of modules: it has no picture."""
+    module, parts = line.groups[-1].module, line.groups[-1].parts
+    if module is None or not parts or len(module.outputs) != 1:
+        return None
+    made = module.outputs[0][1]
+    title = line.target or "the result"
+    named = [
+        f"{(part.module or part.class_name).rpartition('.')[2]} "
+        + " and ".join(format_shape(tensor.shape) for _, tensor in part.outputs)
+        for part in parts[:MOST_PARTS]
+    ]
+    more = ["…"] if len(parts) > MOST_PARTS else []
+    question = Question(
+        "shape",
+        f"What is the shape of {title}?",
+        made.shape,
+        {},
+        right=f"Its parts give: {', '.join([*named, *more])}.",
     )
+    return Step(*describe_line(line), question, None, (), (title, made))
 
 
 def name_parameter(drawing: Drawing, number: int) -> str:
@@ -221,7 +245,7 @@ RECURRENT: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 def draw_group(group: Group) -> Drawing | None:
     """Return what a call of a function did, as one picture."""
     output, name = group.output, group.function
-    if group.is_part:
+    if group.parts:
         return None
     if name in RECURRENT:
         return draw_recurrent(group)
@@ -555,7 +579,8 @@ def write_lesson(lesson: Lesson) -> dict[str, Any]:
                 "code": step.code,
                 "given": step.given,
                 "question": step.question._asdict(),
-                "call": {
+                "call": step.picture
+                and {
                     "picture": step.picture._asdict(),
                     "inputs": [*map(write_tensor, step.inputs)],
                     "outputs": [write_tensor(step.output)],

@@ -32,7 +32,7 @@ class Group(NamedTuple):
         node: The expression that called it, if it is known.
         module: The outermost call of a module that made it at this expression.
         inputs: The tensors from outside of the group, in order of use.
-        is_part: Whether the module calls other modules; such a call is not drawn.
+        parts: The modules that the module calls; a call with parts is not drawn.
     """
 
     function: str
@@ -40,7 +40,7 @@ class Group(NamedTuple):
     node: ast.AST | None
     module: ModuleCall | None
     inputs: Sequence[TensorMetadata]
-    is_part: bool = False
+    parts: Sequence[ModuleCall] = ()
 
     @property
     def output(self) -> TensorMetadata:
@@ -131,9 +131,12 @@ class Reader:
                     self.statements[number] = node
             if isinstance(node, ast.expr):
                 self.nodes.setdefault(span_of(node), node)
-        self.parents = {call.parent for call in trace.module_calls}
+        self.parts: dict[int | None, list[ModuleCall]] = {}
+        for call in trace.module_calls:
+            self.parts.setdefault(call.parent, []).append(call)
         self.line: Line | None = None
         self.seen: set[ast.stmt] = set()
+        self.codes: dict[ast.AST | None, str] = {}
         self.scopes: dict[str, Scope] = {}
         self.scope = Scope({}, {})
 
@@ -148,25 +151,33 @@ class Reader:
             return
         if self.line is None or self.line.statement is not statement:
             self.end_line()
-            code = ast.get_source_segment(self.text, statement) or ""
+            code = self.get_code(statement)
             self.line = Line(statement.lineno + self.first - 1, code, statement)
             self.scope = self.scopes.setdefault(position.function, Scope({}, {}))
-            found = [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
-            names = [n.id for n in sorted(found, key=lambda n: n.col_offset)]
-            known = self.scope.shapes
-            self.line.shapes = {n: known[n] for n in names if n in known}
+            if statement not in self.seen:
+                found = [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
+                names = [n.id for n in sorted(found, key=lambda n: n.col_offset)]
+                known = self.scope.shapes
+                self.line.shapes = {n: known[n] for n in names if n in known}
         columns = (position.column or 0, position.end_column or 0)
         end = position.end_line - self.first + 1
         node = self.nodes.get((number, columns[0], end, columns[1]))
         group = self.make_group(ops, node)
         self.line.groups.append(group)
         self.name_operands(group)
-        text = ast.get_source_segment(self.text, node) if node is not None else None
+        text = self.get_code(node)
         if text and ops[0].phase != "init":
             short = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
             code = " ".join(short.split())
             self.scope.names.setdefault(group.output.tensor_id, code)
-        self.line.names = self.scope.names.copy()
+        if statement not in self.seen:
+            self.line.names = self.scope.names.copy()
+
+    def get_code(self, node: ast.AST | None) -> str:
+        """Return the code of a statement or an expression; "" if it is not known."""
+        if node is not None and node not in self.codes:
+            self.codes[node] = ast.get_source_segment(self.text, node) or ""
+        return self.codes.get(node, "")
 
     def make_group(self, ops: list[OpCall], node: ast.AST | None) -> Group:
         """Return the group of operators, with the module that was called here."""
@@ -182,8 +193,8 @@ class Reader:
             if call.position == ops[0].position:
                 module = call
             at = call.parent
-        is_part = module is not None and module.index in self.parents
-        return Group(function.strip("_"), ops, node, module, outside, is_part)
+        parts = self.parts.get(module.index, ()) if module is not None else ()
+        return Group(function.strip("_"), ops, node, module, outside, parts)
 
     def name_operands(self, group: Group) -> None:
         """Give the operands of a call the names by which the code calls them."""

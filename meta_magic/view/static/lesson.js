@@ -8,7 +8,7 @@ import { follow_scheme } from "./scheme.js";
  * @typedef {{kind: string, text: string, answer: any, options: string[], right: string,
  *   whys: Record<string, string>}} Question as `teach/lessons.py` describes it
  * @typedef {{line: number, code: string, given: [string, number[]][], question: Question,
- *   call: import("./pictures/reach.js").DrawnCall}} Step
+ *   call: import("./pictures/reach.js").DrawnCall | null}} Step
  * @typedef {{steps: Step[], failure: string}} Lesson
  */
 
@@ -72,6 +72,7 @@ function make_step({ line, code, given, question, call }, count) {
   const id = make_id();
   const verdict = make("p", { class: "mm-verdict", role: "status" });
   const picture = make("div");
+  let is_tried = false;
   const answer = (/** @type {string} */ text) => {
     const found = judge(question, text);
     if (!found) {
@@ -80,9 +81,10 @@ function make_step({ line, code, given, question, call }, count) {
     }
     verdict.textContent = `${found.is_right ? "✓" : "✗"} ${found.said}`;
     verdict.className = `mm-verdict ${found.is_right ? "mm-right" : "mm-wrong"}`;
-    if (picture.hasChildNodes()) return; // a second try changes no count
+    if (is_tried) return; // a second try changes no count
+    is_tried = true;
     count(found.is_right);
-    picture.append(draw_picture(call));
+    if (call) picture.append(draw_picture(call));
   };
   const shapes = given.flatMap(([name, shape], i) => [i ? ", " : "", make("code", {}, name), ` ${format_shape(shape)}`]);
   return make("section", { class: "mm-step", "aria-labelledby": `${id}-line` },

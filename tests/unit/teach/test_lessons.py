@@ -137,13 +137,17 @@ def test_a_failed_cell_has_its_steps_and_the_explanation():
     assert "line" in lesson.failure
 
 
-def test_a_module_of_modules_is_no_single_call():
+def test_a_module_of_modules_has_a_question_and_no_picture():
     with record(as_device="cpu") as trace:
         model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5))
         y = model(torch.ones(2, 3))
         z = model[0](torch.ones(2, 3))
     assert (y.shape, z.shape) == ((2, 5), (2, 4))
-    assert [step.code.split(" = ")[0] for step in trace.teach().steps] == ["z"]
+    of_model, of_layer = trace.teach().steps
+    assert (of_model.question.answer, of_layer.question.answer) == ((2, 5), (2, 4))
+    assert "0 (2, 4), 1 (2, 5)" in of_model.question.right
+    assert (of_model.picture, of_layer.picture.kind) == (None, "product")
+    assert write_lesson(trace.teach())["steps"][0]["call"] is None
 
 
 def test_a_long_cell_has_forty_steps(tmp_path):
