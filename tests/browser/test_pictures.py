@@ -56,6 +56,16 @@ def test_a_broadcast_shows_its_alignment_and_the_elements_that_meet(picture, exp
     assert read_marked(shown, "vector") == ["1"]
 
 
+def test_an_element_of_an_input_shows_those_that_read_it(picture, expect):
+    shown = picture("aten.add.Tensor")
+    vector = shown.locator("figure").filter(has_text="vector")
+    vector.locator(".mm-element").nth(1).hover()
+    expect(shown.get_by_role("status")).to_have_text(
+        "vector[1] → 3 of the elements shown of result"
+    )
+    assert shown.locator("figure .mm-walk").all_inner_texts() == ["0,1", "1,1", "2,1"]
+
+
 def test_arrow_keys_lead_from_element_to_element(picture, expect):
     shown = picture("aten.permute.default")
     cell = shown.get_by_role("gridcell", name="[0, 0]")

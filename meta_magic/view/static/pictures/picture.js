@@ -2,7 +2,7 @@
 // at, or reached by the arrow keys, shows which cells of the inputs it is computed from.
 
 import { format_shape, make } from "../dom.js";
-import { find_index, format_read, list_window, read_inputs, to_address, to_number } from "./reach.js";
+import { find_index, format_read, list_window, range, read_inputs, to_address, to_number } from "./reach.js";
 
 /**
  * @typedef {import("./reach.js").DrawnCall} DrawnCall
@@ -14,27 +14,25 @@ const MOST_CELLS = 8; // rows or columns of which all are drawn
 const FIRST_CELLS = 6; // of more
 const BUTTONS = 8; // indices of an outer dimension that are buttons
 const STRIP = 24; // cells of memory that are drawn at once
-const ARROWS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 const PICTURE_RULES = {
-  broadcast: "Write the shapes below one another, aligned from the right. In each column the sizes are equal, or one is 1 or missing: that one is repeated.",
-  product: "A dimension that is struck out is summed: each element of the result is a sum of products along it.",
-  loss: "The shapes are aligned from the right before the loss is computed: one term for each element of the result.",
-  memory: "A view is the same memory read with other strides. The numbers are addresses in memory, counted in elements.",
-  order: "The elements keep their order, row by row. The numbers count them.",
+  broadcast: "Aligned from the right, the sizes of a column are equal, or one is 1 or missing: that one is repeated.",
+  product: "A dimension that is struck out is summed: each element of the result is a sum along it.",
+  loss: "The shapes are aligned from the right: the loss has one term for each element of the result.",
+  memory: "A view is the same memory, read with other strides. Numbers are addresses, counted in elements.",
+  order: "The elements keep their order, row by row.",
   copy: "Each element is copied to new memory.",
   reduction: "All elements along the reduced dimensions become one.",
   line: "Each element is computed from a whole line.",
-  window: "A window moves over the input; each place of it gives one element. Dashed cells are padding.",
+  window: "A window moves over the input; each place gives one element. Dashed cells are padding.",
   join: "Each element comes from one of the inputs.",
   pick: "The index says which of the marked elements is taken.",
-  attention: "A query is multiplied with all keys: that is its row of scores. Their softmax weighs the values.",
-  recurrent: "A step of time is computed from all steps up to it, of its own sample alone.",
+  attention: "A query times all keys is its row of scores. Their softmax weighs the values.",
+  recurrent: "A step is computed from all steps up to it, of its own sample alone.",
 };
 
 /** The indices of a dimension that are drawn; -1 for those that are omitted. @param {number} size */
-const list_drawn = (size) => (size <= MOST_CELLS ? [...Array(size).keys()]
-  : [...Array(FIRST_CELLS).keys(), -1, size - 1]);
+const list_drawn = (size) => (size <= MOST_CELLS ? range(0, size) : [...range(0, FIRST_CELLS), -1, size - 1]);
 
 /** The two dimensions that are rows and columns. @param {number[]} shape @param {(dim: number) => number} rank says how much a dimension matters */
 const choose_faces = (shape, rank) => shape.map((_, dim) => dim)
@@ -43,17 +41,31 @@ const choose_faces = (shape, rank) => shape.map((_, dim) => dim)
 /** Make cells as wide as the longest text in them. @param {HTMLElement} element @param {string} longest */
 const widen = (element, longest) => element.style.setProperty("--mm-wide", `${Math.max(32, 7 * longest.length + 5)}px`);
 
-/** A tensor as a grid; `pick` makes its cells respond. `is_memory`: its cells are numbered as they lie in memory; null: row by row. */
+/**
+ * Fill a strip with places from `low` to `high`, from `first` on, with "…" where it goes on.
+ * @param {HTMLElement} strip @param {number} low @param {number} high @param {number} first
+ * @param {(place: number) => Record<string, boolean>} mark which classes a place has
+ */
+function fill_strip(strip, low, high, first, mark) {
+  const end = Math.min(first + STRIP, high);
+  strip.replaceChildren(...first > low ? ["…"] : [], ...range(first, end).map((place) => {
+    const classes = Object.entries(mark(place)).flatMap(([name, is]) => (is ? [`mm-${name}`] : []));
+    return make("span", { class: ["mm-element", ...classes].join(" ") }, `${classes.includes("mm-padding") ? 0 : place}`);
+  }), ...end < high ? ["…"] : []);
+}
+
+/** A tensor as a grid of cells. `is_memory`: they are numbered as they lie in memory; null: row by row. */
 class CellGrid {
   /** @type {number[]} */ at;
   /** @type {{cell: HTMLElement, row: number, column: number}[]} */ cells = [];
 
-  /** @param {Drawn} drawn @param {number[]} faces @param {boolean | null} is_memory @param {((index: number[]) => void) | null} pick */
-  constructor(drawn, faces, is_memory, pick = null) {
+  /** @param {Drawn} drawn @param {number[]} faces @param {boolean | null} is_memory @param {(index: number[]) => void} point is called with the cell that is pointed at @param {boolean} pick whether cells are reached by keys, too: those of an output */
+  constructor(drawn, faces, is_memory, point, pick = false) {
     const { name, geometry: { shape } } = drawn;
     this.drawn = drawn;
     this.faces = faces;
     this.is_memory = is_memory;
+    this.point = point;
     this.pick = pick;
     this.at = shape.map(() => 0);
     const [rows, columns] = [faces.at(-2), faces.at(-1)].map((dim) => (dim === undefined ? [0] : list_drawn(shape[dim])));
@@ -69,12 +81,13 @@ class CellGrid {
     const cell = make("div", { class: is_omitted ? "mm-omitted" : "mm-element", role: this.pick ? "gridcell" : false });
     if (is_omitted) cell.textContent = "…";
     else this.cells.push({ cell, row, column });
-    if (!this.pick || is_omitted) return cell;
-    const choose = () => this.pick(this.place(row, column));
-    cell.tabIndex = -1;
+    if (is_omitted) return cell;
+    const choose = () => this.point(this.place(row, column));
     cell.addEventListener("pointerenter", choose);
+    if (!this.pick) return cell;
+    cell.tabIndex = -1;
     cell.addEventListener("focus", choose);
-    cell.addEventListener("keydown", (event) => this.move(event, row, column));
+    cell.addEventListener("keydown", (event) => this.move(event, cell));
     return cell;
   }
 
@@ -87,13 +100,14 @@ class CellGrid {
     return index;
   }
 
-  move(event, row, column) {
-    const step = ARROWS[event.key];
-    if (!step) return;
+  move(event, cell) {
+    const width = this.cells.filter(({ row }) => row === this.cells[0].row).length;
+    const at = this.cells.findIndex((other) => other.cell === cell);
+    const column = at % width;
+    const step = { ArrowUp: -width, ArrowDown: width, ArrowLeft: column && -1, ArrowRight: Number(column < width - 1) }[event.key];
+    if (step === undefined) return;
     event.preventDefault();
-    const [rows, columns] = [[...new Set(this.cells.map((c) => c.row))], [...new Set(this.cells.map((c) => c.column))]];
-    const [r, c] = [rows[rows.indexOf(row) + step[0]] ?? row, columns[columns.indexOf(column) + step[1]] ?? column];
-    this.cells.find((other) => other.row === r && other.column === c).cell.focus();
+    this.cells[at + step]?.cell.focus();
   }
 
   /** Mark what is read, or the cell that is picked; nothing for null. @param {number[][] | null} found */
@@ -150,7 +164,7 @@ function make_letters({ picture: { terms, reaches }, inputs }) {
 function make_strip({ inputs: [{ name, geometry }], outputs: [made] }) {
   const element = make("div", { class: "mm-strip", role: "img" });
   const walk = (index, own) => (own.shape.length
-    ? Array.from({ length: own.shape.at(-1) }, (_, i) => to_address([...index.slice(0, -1), i], own)) : [own.offset]);
+    ? range(0, own.shape.at(-1)).map((i) => to_address([...index.slice(0, -1), i], own)) : [own.offset]);
   const follow = (index) => {
     const address = to_address(index, made.geometry);
     const before = walk(find_index(address, geometry) ?? [], geometry);
@@ -158,10 +172,8 @@ function make_strip({ inputs: [{ name, geometry }], outputs: [made] }) {
     const first = Math.floor(address / STRIP) * STRIP;
     const last = Math.max(...[geometry, made.geometry].map((g) => to_address(g.shape.map((size) => Math.max(0, size - 1)), g)));
     widen(element, `${last}`);
-    const cells = Array.from({ length: Math.min(STRIP, last + 1 - first) }, (_, i) => first + i).map((place) => make("span", {
-      class: ["mm-element", after.includes(place) && "mm-walk", before.includes(place) && "mm-before", place === address && "mm-read"].filter(Boolean).join(" "),
-    }, `${place}`));
-    element.replaceChildren(...first ? ["…"] : [], ...cells, ...first + STRIP <= last ? ["…"] : []);
+    fill_strip(element, 0, last + 1, first, (place) => (
+      { walk: after.includes(place), before: before.includes(place), read: place === address }));
     element.ariaLabel = `memory: a row of ${made.name} is at ${after.slice(0, STRIP).join(", ")}`;
   };
   const legend = make("p", {}, "memory: ", make("span", { class: "mm-walk" }, `a row of ${made.name}`), ", ",
@@ -181,10 +193,8 @@ function make_row({ picture: { reaches: [reach] }, inputs: [{ geometry: { shape 
   const follow = (index) => {
     const window = list_window(index[dim] * step - padding, dilation, width);
     const first = Math.max(-padding, Math.min(window[0] - step, size + padding - STRIP));
-    const cells = Array.from({ length: Math.min(STRIP, size + padding - first) }, (_, i) => first + i).map((place) => make("span", {
-      class: ["mm-element", (place < 0 || place >= size) && "mm-padding", place >= over && "mm-over", window.includes(place) && "mm-read"].filter(Boolean).join(" "),
-    }, place < 0 || place >= size ? "0" : `${place}`));
-    element.replaceChildren(...first > -padding ? ["…"] : [], ...cells, ...first + STRIP < size + padding ? ["…"] : []);
+    fill_strip(element, -padding, size + padding, first, (place) => (
+      { padding: place < 0 || place >= size, over: place >= over, read: window.includes(place) }));
     element.ariaLabel = `window at ${window.join(", ")}`;
   };
   const sum = `⌊(${size} + 2·${padding} − ${span}) / ${step}⌋ + 1 = ${places}`;
@@ -200,7 +210,7 @@ function choose_index(dim, size, choose) {
       oninput: () => choose(Math.min(size - 1, Math.max(0, Math.floor(Number(input.value) || 0)))) });
     return make("label", { class: "mm-outer" }, `${label}: `, input);
   }
-  const buttons = Array.from({ length: size }, (_, i) => make("button", {
+  const buttons = range(0, size).map((i) => make("button", {
     type: "button", class: "mm-button", "aria-pressed": `${!i}`,
     onclick: () => {
       buttons.forEach((button, other) => { button.ariaPressed = `${other === i}`; });
@@ -252,9 +262,15 @@ export function draw_picture(call) {
       if (reaches.length && !reaches[i]?.length && drawn.geometry.shape.length) return null;
       const rank = (dim) => (drawn.geometry.shape[dim] < 2 ? 0 : is_ranged(reaches[i]?.[dim]) ? 3
         : faces.includes(/** @type {number} */ (reaches[i]?.[dim])) ? 2 : 1);
-      return new CellGrid(drawn, choose_faces(drawn.geometry.shape, rank), is_memory);
+      return new CellGrid(drawn, choose_faces(drawn.geometry.shape, rank), is_memory, (index) => show_readers(i, index));
     });
-    const made = new CellGrid(one.outputs[0], faces, is_memory, pick);
+    const made = new CellGrid(one.outputs[0], faces, is_memory, pick, true);
+    /** Mark the elements that read one of an input. @param {number} i @param {number[]} index */
+    const show_readers = (i, index) => {
+      const readers = made.cells.filter(({ cell, row, column }) => cell.classList.toggle("mm-walk",
+        Boolean(read_inputs(one, made.place(row, column))[i]?.every((some, d) => some.includes(index[d])))));
+      said.textContent = `${format_read(inputs[i], index.map((at) => [at]))} → ${readers.length} of the elements shown of ${made.drawn.name}`;
+    };
     const outer = shape.flatMap((size, dim) => (faces.includes(dim) || size < 2 ? [] : [
       choose_index(dim, size, (i) => pick(picked.map((old, d) => (d === dim ? i : old))))]));
     box.replaceChildren(...part ? [part.element] : [], ...outer,

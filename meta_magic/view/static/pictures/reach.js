@@ -9,7 +9,8 @@
  */
 
 export const count = (/** @type {number[]} */ shape) => shape.reduce((a, b) => a * b, 1);
-const range = (start, stop, step = 1) =>
+/** Whole numbers. @param {number} start @param {number} stop */
+export const range = (start, stop, step = 1) =>
   Array.from({ length: Math.max(0, Math.ceil((stop - start) / step)) }, (_, i) => start + i * step);
 
 /** Indices from a number, the last dimension fastest. @param {number} n @param {number[]} shape */
