@@ -188,6 +188,7 @@ def name_parameter(drawing: Drawing, number: int) -> str:
     kinds = {
         "window": ("input", "weight", "bias"),
         "product": ("input", "weight", "bias"),
+        "pick": ("input", "index"),
     }
     known = kinds.get(drawing.picture.kind, ())
     return known[number] if number < len(known) else f"input {number}"
@@ -364,8 +365,10 @@ def describe_sizes(kind: str, drawing: Drawing) -> str:
             for term, shape in zip(given.split(","), shapes, strict=False)
             for pair in zip(term, shape, strict=False)
         )
-        summed = [f"{c} = {n}" for c, n in sizes.items() if c not in made]
-        return f"Summed: {', '.join(summed) or 'nothing'}; the others stay."
+        summed = " and ".join(str(n) for c, n in sizes.items() if c not in made)
+        joined = " and ".join(format_shape(shape) for shape in shapes[:2])
+        ends = f"; summed: {summed or 'nothing'}"
+        return f"{joined} give {format_shape(out)}{ends}."
     if kind == "window":
         reach = drawing.picture.reaches[0][-1]
         if isinstance(reach, list) and reach[0] == "window":
@@ -424,7 +427,9 @@ def ask_view(line: Line, drawing: Drawing) -> Question | None:
     target, function = line.target or "the result", drawing.group.function
     is_copy = given.storage_id != made.storage_id
     if function in COPIES and is_copy:
-        why = f"No strides give this shape on the memory of {name}: {function} copies."
+        why = (
+            f"No strides read this shape from the memory of {name}: {function} copies."
+        )
         return Question(
             "choice",
             f"Is {target} a view of {name}, or a copy?",
@@ -444,13 +449,18 @@ def ask_view(line: Line, drawing: Drawing) -> Question | None:
     at = ", ".join(map(str, index))
     right = f"{target}[{at}] is number {number} of {name}."
     if not is_copy:
-        right = f"{describe_address(index, made)} in memory, where {right}"
+        right = f"{describe_address(index, made)} in memory: {right}"
     whys = {"other": right}
     if number != as_rows:
-        whys[str(as_rows)] = "That counts row by row; its strides give another order."
+        whys[str(as_rows)] = (
+            f"That counts {target} row by row; its strides give another order."
+        )
     elif crossed != number:
-        whys[str(crossed)] = "That is a transpose; a view keeps the order row by row."
-    text = f"Let {name} count 0, 1, 2, … row by row. Which number is {target}[{at}]?"
+        whys[str(crossed)] = (
+            "That counts column by column; a view keeps the order row by row."
+        )
+    text = f"Number the elements of {name} 0, 1, 2, … row by row."
+    text = f"{text} Which number stands at {target}[{at}]?"
     return Question("number", text, number, whys, right=right)
 
 
@@ -458,8 +468,10 @@ def describe_address(index: Sequence[int], tensor: TensorMetadata) -> str:
     """Return the way from an index to an address, as a sentence without its end."""
     steps = zip(index, tensor.stride or (), strict=True)
     terms = [f"{i}·{step}" for i, step in steps]
-    terms += [str(tensor.storage_offset)] * bool(tensor.storage_offset)
-    return f"The strides lead to {' + '.join(terms)} = {to_address(index, tensor)}"
+    first = tensor.storage_offset or 0
+    start = f"It begins at {first}. " if first else ""
+    path = " + ".join([*([str(first)] * bool(first)), *terms])
+    return f"{start}The strides lead to {path} = {to_address(index, tensor)}"
 
 
 def to_number(index: Sequence[int], shape: Shape) -> int:

@@ -46,7 +46,7 @@ SHOWN = {
     ),
     "05-shapes": (
         "What is the shape of scores?",
-        "Let m count 0, 1, 2, … row by row. Which number is turned[1, 0]?",
+        "Number the elements of m 0, 1, 2, … row by row. Which number stands at",
         "How many terms does wrong add up or average?",
         # 28 and all other multiples of the 7 of its windows.
         "side must be a multiple of 7",

@@ -101,7 +101,7 @@ def test_a_picture_names_operands_as_the_code_does(steps):
 def test_a_wrong_number_is_explained_by_the_reading_that_gives_it(steps):
     # Row by row, [1, 0] of (4, 3) is 3; transposed it is 1.
     assert "row by row" in steps["turned"].question.whys["3"]
-    assert "transpose" in steps["cut"].question.whys["1"]
+    assert "column by column" in steps["cut"].question.whys["1"]
 
 
 def test_a_line_draws_what_gives_its_result(steps):
