@@ -49,6 +49,7 @@ class Question(NamedTuple):
         whys: What to say after a try, by the kind of the mistake: for a shape ``rank``,
             ``order`` and ``size``; else the wrong answer itself, or ``other``.
         right: What to say after a right answer, or when it is shown.
+        at: The index that is asked about, at which the picture opens.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Question(NamedTuple):
     whys: Mapping[str, str]
     options: tuple[str, ...] = ()
     right: str = ""
+    at: Shape = ()
 
 
 class Step(NamedTuple):
@@ -461,7 +463,7 @@ def ask_view(line: Line, drawing: Drawing) -> Question | None:
         )
     text = f"Number the elements of {name} 0, 1, 2, … row by row."
     text = f"{text} Which number stands at {target}[{at}]?"
-    return Question("number", text, number, whys, right=right)
+    return Question("number", text, number, whys, right=right, at=index)
 
 
 def describe_address(index: Sequence[int], tensor: TensorMetadata) -> str:

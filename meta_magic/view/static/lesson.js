@@ -5,7 +5,7 @@ import { draw_picture } from "./pictures/picture.js";
 import { follow_scheme } from "./scheme.js";
 
 /**
- * @typedef {{kind: string, text: string, answer: any, options: string[], right: string,
+ * @typedef {{kind: string, text: string, answer: any, options: string[], right: string, at: number[],
  *   whys: Record<string, string>}} Question as `teach/lessons.py` describes it
  * @typedef {{line: number, code: string, given: [string, number[]][], question: Question,
  *   call: import("./pictures/reach.js").DrawnCall | null}} Step
@@ -84,7 +84,7 @@ function make_step({ line, code, given, question, call }, count) {
     if (is_tried) return; // a second try changes no count
     is_tried = true;
     count(found.is_right);
-    if (call) picture.append(draw_picture(call));
+    if (call) picture.append(draw_picture(call, question.at));
   };
   const shapes = given.flatMap(([name, shape], i) => [i ? ", " : "", make("code", {}, name), ` ${format_shape(shape)}`]);
   return make("section", { class: "mm-step", "aria-labelledby": `${id}-line` },

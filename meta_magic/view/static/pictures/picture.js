@@ -202,16 +202,16 @@ function make_row({ picture: { reaches: [reach] }, inputs: [{ geometry: { shape 
   return { element: make("div", {}, make("p", {}, `one row, dimension ${dim}: ${sum}${words}`), element), follow };
 }
 
-/** Choose the index in a dimension that is not drawn. @param {number} dim @param {number} size @param {(i: number) => void} choose */
-function choose_index(dim, size, choose) {
+/** Choose the index in a dimension that is not drawn. @param {number} dim @param {number} size @param {number} first @param {(i: number) => void} choose */
+function choose_index(dim, size, first, choose) {
   const label = `dimension ${dim}`;
   if (size > BUTTONS) {
-    const input = make("input", { type: "number", min: 0, max: size - 1, value: 0, "aria-label": label,
+    const input = make("input", { type: "number", min: 0, max: size - 1, value: first, "aria-label": label,
       oninput: () => choose(Math.min(size - 1, Math.max(0, Math.floor(Number(input.value) || 0)))) });
     return make("label", { class: "mm-outer" }, `${label}: `, input);
   }
   const buttons = range(0, size).map((i) => make("button", {
-    type: "button", class: "mm-button", "aria-pressed": `${!i}`,
+    type: "button", class: "mm-button", "aria-pressed": `${i === first}`,
     onclick: () => {
       buttons.forEach((button, other) => { button.ariaPressed = `${other === i}`; });
       choose(i);
@@ -236,8 +236,8 @@ function describe_read(call, output, index, reads) {
   return `${target} ← ${parts.join(", ") || "no element: padding"}`;
 }
 
-/** Draw a call. @param {DrawnCall} call */
-export function draw_picture(call) {
+/** Draw a call. @param {DrawnCall} call @param {number[]} [at] the element that is picked at first */
+export function draw_picture(call, at = []) {
   const { picture: { kind, reaches }, inputs, outputs } = call;
   const is_memory = { memory: true, order: null }[kind] ?? false;
   const said = make("p", { class: "mm-said", role: "status" });
@@ -249,7 +249,7 @@ export function draw_picture(call) {
     const { shape } = one.outputs[0].geometry;
     const part = { memory: make_strip, window: make_row }[kind]?.(one);
     const faces = choose_faces(shape, (dim) => (shape[dim] > 1 ? 1 : 0));
-    let picked = shape.map(() => 0);
+    let picked = shape.map((_, dim) => at[dim] ?? 0);
     const pick = (index) => {
       picked = index;
       const reads = read_inputs(one, index);
@@ -272,12 +272,12 @@ export function draw_picture(call) {
       said.textContent = `${format_read(inputs[i], index.map((at) => [at]))} → ${readers.length} of the elements shown of ${made.drawn.name}`;
     };
     const outer = shape.flatMap((size, dim) => (faces.includes(dim) || size < 2 ? [] : [
-      choose_index(dim, size, (i) => pick(picked.map((old, d) => (d === dim ? i : old))))]));
+      choose_index(dim, size, picked[dim], (i) => pick(picked.map((old, d) => (d === dim ? i : old))))]));
     box.replaceChildren(...part ? [part.element] : [], ...outer,
       make("div", { class: "mm-grids" }, ...given.flatMap((grid) => (grid ? [grid.element] : [])), made.element));
     pick(picked);
   };
-  const results = outputs.length > 1 ? [choose_index(0, outputs.length, show)] : [];
+  const results = outputs.length > 1 ? [choose_index(0, outputs.length, 0, show)] : [];
   results.forEach((chooser) => chooser.firstChild.replaceWith("result: "));
   if (outputs.every(({ geometry: { shape } }) => shape.every(Boolean))) show(0);
   else said.textContent = "It has no elements.";
