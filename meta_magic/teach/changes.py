@@ -196,7 +196,7 @@ def change_keepdim(call: Call) -> Iterator[Changed]:
 def invert_mask(call: Call) -> Iterator[Changed]:
     """Invert a mask."""
     for at in call.tensors:
-        if call.args[at].dtype == torch.bool:
+        if call.args[at].dtype == torch.bool and call.name != "invert":
             run = replace_argument(at, torch.logical_not)
             yield Changed(run, f"the mask of {call.name} is inverted")
 
