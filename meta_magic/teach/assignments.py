@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from meta_magic.errors import ExerciseError
-from meta_magic.teach.exercises import Exercise, Grade, grade_answer
+from meta_magic.teach.answer_runs import Exercise
+from meta_magic.teach.exercises import Grade, grade_answer
 from meta_magic.trials.blocks import ASSIGNMENTS
 
 SOLUTION: Final = re.compile(

@@ -21,27 +21,26 @@ import torch
 from torch import Tensor
 
 from meta_magic.session.record import record
-from meta_magic.teach.answers import FILE, KNOWN, Sizes, ask, start
-from meta_magic.teach.changes import (
+from meta_magic.teach.answer_runs import FILE, KNOWN, Exercise, Sizes, ask, start
+from meta_magic.teach.changed_calls import (
     CHANGES,
     MOST_ELEMENTS,
     Changed,
     Changes,
     choose_part,
 )
-from meta_magic.teach.differences import is_near
+from meta_magic.teach.faults import is_near
 from meta_magic.trials.blocks import set_sizes
 from meta_magic.trials.sandbox import enter_sandbox
 
 if TYPE_CHECKING:
-    from meta_magic.teach.exercises import Exercise
     from meta_magic.trace.notes import Note
 
 SECONDS: Final = 1.5
 """How much processor time the search for a changed call takes."""
 
 
-def explain_error(made: "Exercise", answer: str, sizes: Sizes, error: str) -> str:
+def explain_error(made: Exercise, answer: str, sizes: Sizes, error: str) -> str:
     """Return why an answer fails: the rule that a call broke, without its repairs."""
     enter_sandbox()
     found = None
@@ -52,7 +51,7 @@ def explain_error(made: "Exercise", answer: str, sizes: Sizes, error: str) -> st
     return " ".join([f"{found.expression}: {error}.", *found.rules[:2]])
 
 
-def find_cause(made: "Exercise", answer: str, sizes: Sizes, name: str) -> str:
+def find_cause(made: Exercise, answer: str, sizes: Sizes, name: str) -> str:
     """Return the cause of a wrong result as a text; "" if none is found.
 
     Each search is in a child of its own: a changed call may crash.
@@ -73,7 +72,7 @@ def search_in_child(search: "Search", *question: Any) -> str:
     return text
 
 
-def record_answer(made: "Exercise", answer: str, sizes: Sizes) -> Any:
+def record_answer(made: Exercise, answer: str, sizes: Sizes) -> Any:
     """Return the trace of an answer, on meta."""
     text = f"{answer}\n"
     linecache.cache[FILE] = (len(text), None, text.splitlines(keepends=True), FILE)
@@ -86,7 +85,7 @@ def record_answer(made: "Exercise", answer: str, sizes: Sizes) -> Any:
     return trace
 
 
-def find_note(made: "Exercise", answer: str, sizes: Sizes, _: str) -> str:
+def find_note(made: Exercise, answer: str, sizes: Sizes, _: str) -> str:
     """Return what ``--check`` notes of an answer that runs and is wrong."""
     notes: Sequence[Note] = record_answer(made, answer, sizes).wrong
     # Lines of such a note are those of this file, which runs the answer.
@@ -122,7 +121,7 @@ class Runner:
         return names
 
 
-def find_change(made: "Exercise", answer: str, _: Sizes, name: str) -> str:
+def find_change(made: Exercise, answer: str, _: Sizes, name: str) -> str:
     """Return which call is another one than is wanted."""
     codes = [compile(code, FILE, "exec") for code in (answer, made.solution)]
     runners = [Runner(made.given, sizes) for sizes in ({}, *made.sizes)]
@@ -138,8 +137,8 @@ def find_change(made: "Exercise", answer: str, _: Sizes, name: str) -> str:
                 if process_time() > end:
                     return ""
                 with suppress(Exception):  # it does not fit
-                    places = {at: changed.run, at + 1: changed.run_next}
-                    results = (r.run(code, Changes(places)) for r in runners)
+                    runs = {at: changed.run, at + 1: changed.run_next}
+                    results = (r.run(code, Changes(runs)) for r in runners)
                     pairs = zip(results, targets, strict=True)
                     if all(is_same(names.get(name), target) for names, target in pairs):
                         is_mine = code is codes[0] or not changed.missing
@@ -158,7 +157,7 @@ def is_same(one: Any, other: Any) -> bool:
     )
 
 
-def find_reads(made: "Exercise", answer: str, sizes: Sizes, name: str) -> str:
+def find_reads(made: Exercise, answer: str, sizes: Sizes, name: str) -> str:
     """Return what a wrong element is computed from, and what is wanted."""
     runner = Runner(made.given, sizes)
     codes = [compile(code, FILE, "exec") for code in (answer, made.solution)]
@@ -189,7 +188,7 @@ def read_element(
 ) -> dict[str, str]:
     """Return which elements of each given tensor an element is computed from.
 
-    By its gradient; that of numbers without one, by the place where its value stands.
+    By its gradient; that of numbers without one, by where its value stands.
     """
     leaves: list[Tensor] = []
 
@@ -248,17 +247,17 @@ def format_elements(name: str, mask: Tensor) -> str:
     return f"{name}[{', '.join(texts)}]" if texts else name
 
 
-def find_growth(made: "Exercise", answer: str, sizes: Sizes, name: str) -> str:
+def find_growth(made: Exercise, answer: str, sizes: Sizes, name: str) -> str:
     """Return how a wrong number depends on the given ones."""
     given = start(made.given, sizes)
     known = {key: value for key, value in given.items() if type(value) is int}
-    places: list[tuple[str, Sizes]] = [
+    asked: list[tuple[str, Sizes]] = [
         ("", sizes),
         *((key, {**sizes, key: value + MORE}) for key, value in known.items()),
         *((f"at {other}", other) for other in ({}, *made.sizes)),
     ]
     runs: dict[str, tuple[Any, Any]] = {}
-    for key, at in places:
+    for key, at in asked:
         with suppress(Exception):  # a size that does not fit
             codes = (answer, made.solution)
             mine, right = (run_number(made.given, code, at, name) for code in codes)
@@ -287,7 +286,7 @@ MORE: Final = 3
 """By how much a given number is changed, to see what changes with it."""
 
 
-Search: TypeAlias = Callable[["Exercise", str, Sizes, str], str]
+Search: TypeAlias = Callable[[Exercise, str, Sizes, str], str]
 SEARCHES: Final[Sequence[Search]] = (find_note, find_change, find_reads, find_growth)
 
 

@@ -15,9 +15,10 @@ from typing import Final, NamedTuple
 
 from meta_magic.errors import ExerciseError
 from meta_magic.recording.as_device.oracle.child import NO_ANSWER, can_fork
-from meta_magic.teach.answers import (
+from meta_magic.teach.answer_runs import (
     LONGEST,
     SECONDS,
+    Exercise,
     Outcome,
     Sizes,
     TensorResult,
@@ -26,19 +27,7 @@ from meta_magic.teach.answers import (
     run_answer,
 )
 from meta_magic.teach.causes import explain_error, find_cause
-from meta_magic.teach.differences import find_faults
-
-
-class Exercise(NamedTuple):
-    """An exercise, as :func:`exercise` takes it."""
-
-    name: str
-    given: str
-    solution: str
-    wants: tuple[str, ...]
-    sizes: tuple[Sizes, ...] = ()
-    view: bool | None = None
-    hints: tuple[str, ...] = ()
+from meta_magic.teach.faults import find_faults
 
 
 class Grade(NamedTuple):

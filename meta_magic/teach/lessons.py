@@ -6,7 +6,6 @@ the page says what kind of mistake it was, and draws the call. Read :func:`build
 first, and ``QUESTIONS``.
 """
 
-import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -292,13 +291,8 @@ def draw_operator(group: Group) -> Drawing | None:
 
 def draw_einsum(group: Group, call: Call) -> Picture | None:
     """Return the picture of an einsum, whose equation only its code has."""
-    arguments = getattr(group.node, "args", [])
-    equation = (
-        arguments[0].value
-        if arguments and isinstance(arguments[0], ast.Constant)
-        else ""
-    )
-    terms = "".join(str(equation).split())
+    (first, *_) = getattr(group.node, "args", []) or [None]
+    terms = "".join(str(getattr(first, "value", "")).split())
     return read_terms(terms, call) if "->" in terms and "." not in terms else None
 
 
@@ -369,8 +363,7 @@ def describe_sizes(kind: str, drawing: Drawing) -> str:
         )
         summed = " and ".join(str(n) for c, n in sizes.items() if c not in made)
         joined = " and ".join(format_shape(shape) for shape in shapes[:2])
-        ends = f"; summed: {summed or 'nothing'}"
-        return f"{joined} give {format_shape(out)}{ends}."
+        return f"{joined} give {format_shape(out)}; summed: {summed or 'nothing'}."
     if kind == "window":
         reach = drawing.picture.reaches[0][-1]
         if isinstance(reach, list) and reach[0] == "window":
@@ -577,12 +570,9 @@ def write_lesson(lesson: Lesson) -> dict[str, Any]:
     """Return a lesson as JSON, which ``static/lesson.js`` reads."""
 
     def write_tensor(drawn: tuple[str, TensorMetadata]) -> dict[str, Any]:
-        name, tensor = drawn
-        geometry = {
-            "shape": tensor.shape,
-            "stride": tensor.stride,
-            "offset": tensor.storage_offset or 0,
-        }
+        name, t = drawn
+        offset = t.storage_offset or 0
+        geometry = {"shape": t.shape, "stride": t.stride, "offset": offset}
         return {"name": name, "geometry": geometry}
 
     return {

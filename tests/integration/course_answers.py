@@ -218,7 +218,7 @@ ANSWERS = {
             ),
             (
                 "y = s + torch.ones(T, T).triu(1) * -torch.inf",
-                "nan stands in 40 places",
+                "40 are nan, and should not be",
             ),
         ],
     ),

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from meta_magic.teach.answer_runs import Exercise
 from meta_magic.teach.causes import find_change, find_growth, find_reads
-from meta_magic.teach.differences import describe_values
-from meta_magic.teach.exercises import Exercise
+from meta_magic.teach.faults import describe_values
 
 SQUARE = "x = torch.arange(16.).view(4, 4) ** 2"
 PAIR = "a, b = torch.arange(6.).view(2, 3), torch.arange(6.).view(3, 2) ** 2"
@@ -105,8 +105,8 @@ X = torch.arange(1.0, 7.0).view(2, 3).double() ** 2
         (X.flip(1), "the right ones, backwards along dimension 1"),
         (X.roll(1, 1), "the right ones, shifted by one along dimension 1"),
         (X.T.reshape(2, 3), "the same ones in another order, as view gives them"),
-        (X.masked_fill(X > 9, 0), "0 stands in 3 places where it should not"),
-        (X * torch.nan, "nan stands in 6 places where it should not"),
+        (X.masked_fill(X > 9, 0), "3 are 0, and should not be"),
+        (X * torch.nan, "6 are nan, and should not be"),
         (X * torch.tensor([1.0, 2.0, 4.0]), "4 of 6 are wrong; the first, at [0, 1]"),
     ],
 )
@@ -124,6 +124,6 @@ def test_a_square_that_is_transposed_names_its_dimensions():
 def test_a_mask_that_is_missing_or_inverted_is_said():
     right = torch.arange(9.0).view(3, 3).masked_fill(torch.eye(3).bool(), -torch.inf)
     mine = torch.arange(9.0).view(3, 3)
-    assert describe_values(mine, right) == "-inf is missing in 3 places"
+    assert describe_values(mine, right) == "3 should be -inf, and are not"
     inverted = mine.masked_fill(~torch.eye(3).bool(), -torch.inf)
     assert describe_values(inverted, right).endswith("a mask is inverted")

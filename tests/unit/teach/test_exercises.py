@@ -8,7 +8,7 @@ import torch
 
 import meta_magic
 from meta_magic.errors import ExerciseError
-from meta_magic.teach import answers, exercises
+from meta_magic.teach import answer_runs, exercises
 from meta_magic.teach.exercises import Exercise, exercise, grade, grade_answer
 
 GIVEN = "N, M = 3, 4\na, b = torch.arange(N), torch.arange(M)"
@@ -145,7 +145,7 @@ def test_a_number_and_a_shape_are_right_in_any_form(given, answer):
     ],
 )
 def test_an_answer_that_never_ends_is_refused(outer, monkeypatch, answer):
-    monkeypatch.setattr(answers, "SECONDS", 1.0)
+    monkeypatch.setattr(answer_runs, "SECONDS", 1.0)
     found = grade_answer(outer, answer)
     assert (found.points, found.has_ended) == (0, False)
 

@@ -37,18 +37,30 @@ KNOWN: Final = {"torch": torch, "nn": nn, "F": functional}
 PLAIN: Final = frozenset({bool, int, float, str, type(None)})
 
 
+class Exercise(NamedTuple):
+    """An exercise; ``exercises.exercise`` says what each part is."""
+
+    name: str
+    given: str
+    solution: str
+    wants: tuple[str, ...]
+    sizes: tuple[Sizes, ...] = ()
+    view: bool | None = None
+    hints: tuple[str, ...] = ()
+
+
 class TensorResult(NamedTuple):
     """A tensor that an answer made.
 
     Attributes:
-        place: Its layout and device.
+        kind: Its layout and device.
         is_given: Whether it is the given tensor of that name.
         values: Its elements, row by row; None where they cannot be read, as on meta.
     """
 
     shape: tuple[int, ...]
     dtype: str
-    place: str
+    kind: str
     requires_grad: bool
     is_view: bool
     is_given: bool

@@ -83,12 +83,12 @@ class Changes(TorchFunctionMode):
     """Lists the calls of functions of torch, and changes some of them.
 
     Args:
-        by_place: What returns the result of a call instead, by the call's place.
+        by_index: What returns the result of a call instead, by the call's number.
     """
 
-    def __init__(self, by_place: Mapping[int, Run | None] | None = None) -> None:
+    def __init__(self, by_index: Mapping[int, Run | None] | None = None) -> None:
         super().__init__()
-        self.by_place = by_place or {}
+        self.by_index = by_index or {}
         self.calls: list[Call] = []
 
     def __torch_function__(
@@ -96,7 +96,7 @@ class Changes(TorchFunctionMode):
     ) -> Any:
         """Call a function of torch, or what it is changed to."""
         call = Call(func, args, kwargs or {})
-        run = self.by_place.get(len(self.calls))
+        run = self.by_index.get(len(self.calls))
         result = run(call) if run else func(*args, **call.kwargs)
         if args and self.calls and args[0] is self.calls[-1].result:
             self.calls[-1] = self.calls[-1]._replace(following=call)
@@ -116,7 +116,7 @@ def replace_argument(at: int | str, function: Callable[[Any], Any]) -> Run:
     return run
 
 
-def tell(text: str, was: object, now: object) -> tuple[str, str]:
+def say_both(text: str, was: object, now: object) -> tuple[str, str]:
     """Return a text about a call as it was, and about one as it is changed."""
     return text.format(was, now), text.format(now, was)
 
@@ -161,7 +161,7 @@ def change_function(call: Call) -> Iterator[Changed]:
         for owner in (Tensor, torch, functional):
             function = getattr(owner, other, None)
             if function and other != call.name:
-                texts = tell("{} is called, and {} is wanted", call.name, other)
+                texts = say_both("{} is called, and {} is wanted", call.name, other)
                 run: Run = lambda c, f=function: f(*c.args, **c.kwargs)  # type: ignore[misc]  # noqa: E731
                 yield Changed(run, *texts)
                 break
@@ -180,7 +180,7 @@ def change_number(call: Call) -> Iterator[Changed]:
             continue
         for other in range(rank + 1) if is_dim else (value - 1, value + 1, *OTHERS):
             if value not in {other, other - rank * is_dim}:
-                texts = tell(text.format(call.name), value, other)
+                texts = say_both(text.format(call.name), value, other)
                 yield Changed(replace_argument(key, lambda _, n=other: n), *texts)  # type: ignore[misc]
 
 
@@ -189,7 +189,7 @@ def change_keepdim(call: Call) -> Iterator[Changed]:
     if call.name in REDUCTIONS:
         keeps = bool(call.kwargs.get("keepdim"))
         hows = ("keeps its", "drops its") if keeps else ("drops its", "keeps its")
-        texts = tell(f"{call.name} {{}} dimension, and {{}} is wanted", *hows)
+        texts = say_both(f"{call.name} {{}} dimension, and {{}} is wanted", *hows)
         yield Changed(lambda c: c.again(*c.args, keepdim=not keeps), *texts)
 
 
@@ -214,7 +214,7 @@ def change_index(call: Call) -> Iterator[Changed]:
             whole = replace_argument(1, partial(replace_at, at, slice(None)))
             text = f"{{}} of dimension {dim} is taken, and {{}} of it is wanted"
             run: Run = lambda c, w=whole, d=dim: w(c).mean(d)  # type: ignore[misc]  # noqa: E731
-            yield Changed(run, *tell(text, "one index", "the mean"))
+            yield Changed(run, *say_both(text, "one index", "the mean"))
 
 
 def as_tuple(index: Any) -> tuple[Any, ...]:
@@ -223,7 +223,7 @@ def as_tuple(index: Any) -> tuple[Any, ...]:
 
 
 def replace_at(at: int, value: Any, index: Any) -> tuple[Any, ...]:
-    """Return an index with another part at a place."""
+    """Return an index with one part replaced."""
     return tuple(value if n == at else old for n, old in enumerate(as_tuple(index)))
 
 
@@ -274,7 +274,7 @@ def exchange_steps(call: Call) -> Iterator[Changed]:
     then = call.following
     if then is None or any(isinstance(a, Tensor) for a in then.args[1:]):
         return
-    texts = tell("{} is before {}, and is wanted after it", call.name, then.name)
+    texts = say_both("{} is before {}, and is wanted after it", call.name, then.name)
     runs: list[Run] = [
         lambda c, f=one: f.function(c.args[0], *f.args[1:], **f.kwargs)  # type: ignore[misc]
         for one in (then, call)

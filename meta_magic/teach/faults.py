@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor
 
-from meta_magic.teach.answers import OtherResult, TensorResult, read_values
+from meta_magic.teach.answer_runs import OtherResult, TensorResult, read_values
 from meta_magic.trace.units import format_shape
 
 Fault: TypeAlias = tuple[float, str]
@@ -60,8 +60,8 @@ def compare_tensors(
     view: bool | None,  # noqa: FBT001  three states
 ) -> Iterator[Fault]:
     """Yield what is wrong with a tensor; see :func:`find_faults`."""
-    if mine.place != right.place:
-        yield 0.0, f"{name} is {mine.place}, and {right.place} is wanted"
+    if mine.kind != right.kind:
+        yield 0.0, f"{name} is {mine.kind}, and {right.kind} is wanted"
         return
     if mine.shape != right.shape:
         shapes = f"{format_shape(mine.shape)}, and {format_shape(right.shape)}"
@@ -98,7 +98,7 @@ def describe_shape(mine: tuple[int, ...], right: tuple[int, ...]) -> str:
 
 
 def change_order(a: Tensor, b: Tensor) -> str:
-    """Look for the right numbers in other places."""
+    """Look for the right numbers in another order."""
     for dims in permutations(range(a.ndim)):
         turned = b.permute(dims)
         if turned.shape == a.shape and is_near(turned, a):
@@ -183,8 +183,8 @@ def change_mask(a: Tensor, b: Tensor) -> str:
         if ((a == value) == (b != value)).all():
             return f"{value:g} stands exactly where it should not: a mask is inverted"
     if mine:
-        return f"{mine} stands in {n_wrong} places where it should not"
-    return f"{right} is missing in {n_wrong} places" if right else ""
+        return f"{n_wrong} are {mine}, and should not be"
+    return f"{n_wrong} should be {right}, and are not" if right else ""
 
 
 def find_constant(values: Tensor) -> str:
