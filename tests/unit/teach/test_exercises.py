@@ -9,7 +9,8 @@ import torch
 import meta_magic
 from meta_magic.errors import ExerciseError
 from meta_magic.teach import answer_runs, exercises
-from meta_magic.teach.exercises import Exercise, exercise, grade, grade_answer
+from meta_magic.teach.answer_runs import Exercise
+from meta_magic.teach.exercises import exercise, grade, grade_answer
 
 GIVEN = "N, M = 3, 4\na, b = torch.arange(N), torch.arange(M)"
 
