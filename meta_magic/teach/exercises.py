@@ -196,8 +196,9 @@ def compare_at(
     """Return the grade of an answer at some sizes; None if it is right."""
     at = ", ".join(f"{name}={size}" for name, size in sizes.items())
     at = at and f" with {at}, and is right at the given sizes"
-    lacks = [f"it makes no {name}" for name in made.wants if name not in wanted.results]
-    for text in filter(None, (wanted.error, wanted.refusal, *lacks)):
+    missing = [name for name in made.wants if name not in wanted.results]
+    if missing:
+        text = wanted.error or wanted.refusal or f"it makes no {missing[0]}"
         return Grade(0.0, f"the solution fails{at}: {text}")
     least = 0.5 * bool(sizes)
     if found.refusal:
