@@ -86,9 +86,9 @@ def exercise(
         >>> exercise("outer", "a = torch.arange(3)", "x = a[:, None] * a", ["x"])
         >>> grade("outer", "x = a * a[:, None]")
         1.0
-        >>> grade("outer", "x = a * a")
-        ✗ x is (3,), and (3, 3) is wanted: it has 2 dimensions, not 1.
-        0.0
+        >>> grade("outer", "x = a[:, None] * a.float()")
+        ✗ x is torch.float32, and torch.int64 is wanted.
+        0.75
     """
     wants = (wants,) if isinstance(wants, str) else wants
     made = Exercise(
@@ -122,8 +122,8 @@ def grade(name: str, answer: str | None = None) -> float:
 
     Example:
         >>> exercise("last", "x = torch.arange(6).view(2, 3)", "y = x[:, -1]", ["y"])
-        >>> grade("last", "y = x[-1]")
-        ✗ y is (3,), and (2,) is wanted: dimension 0 has another size.
+        >>> grade("last", "y = [2, 5]")
+        ✗ y is list, and no tensor.
         0.0
     """
     if name not in [*exercises]:  # also what cannot be a key

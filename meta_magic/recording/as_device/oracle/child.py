@@ -212,8 +212,12 @@ def read_answer(
             end = min(end, monotonic() + seconds)
             part = os.read(reader, 1 << 20)
             data += part
+            # Processes that a child has forked may keep the pipe open.
+            if data.endswith(pickle.STOP) or not part:
+                with suppress(EOFError, pickle.UnpicklingError):  # there is more of it
+                    return load(BytesIO(data))
             if not part:
-                return load(BytesIO(data))
+                return NO_ANSWER
         elif not is_computing():
             return NO_ANSWER
     return NO_ANSWER
