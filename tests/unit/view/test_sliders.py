@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from meta_magic import record
@@ -146,6 +147,17 @@ def test_a_move_may_take_longer_if_the_cell_took_long(monkeypatch, seconds, move
     asked = {"sizes": {"rounds": 2 * 10**5}, "pinned": {"rounds": 3}}  # 1.5 s or more
     answer = Designs().answer(replace(trace, seconds=seconds), asked)
     assert ("error" not in answer) == moves
+
+
+def test_a_slider_moves_a_cell_of_a_world():
+    with record(world=64, params={"width": [8, 16]}) as trace:
+        dist.init_process_group("nccl")
+        width = 8
+        dist.all_reduce(torch.ones(width, width))
+    asked = {"sizes": {"width": 16}, "pinned": {"width": 8}}
+    (packed,) = Designs().answer(trace, asked)["buffers"]
+    sent = json.loads(gzip.decompress(packed))["world"]["sent"]
+    assert sent["nbytes"] == [16 * 16 * 4]
 
 
 def test_an_assertion_without_a_text_shows_its_line():
