@@ -66,8 +66,8 @@ class record:  # noqa: N801  a context manager is named as a function
             ``False`` runs every kernel, for checking.
         world: Number of processes of the world of which the block is recorded as one;
             the others need not exist: ``init_process_group``, meshes, DDP, FSDP and
-            DTensor find them. Results are in ``trace.world`` and ``trace.sent``. A number
-            that the block reads, such as a loss, is NaN beyond ``limits``, with a note.
+            DTensor find them. Results are in ``trace.world`` and ``trace.sent``. A
+            number that it reads, such as a loss, is NaN beyond ``limits``, with a note.
         rank: The process to record, from 0.
         per_node: Processes of one machine; 8 by default, or all if fewer.
         dims: Names by which sizes are shown, as ``"B,T,D"``: variables, arguments such
