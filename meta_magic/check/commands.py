@@ -201,7 +201,7 @@ def add_run_options(add: Callable[..., Any]) -> None:
         action="append",
         default=[],
         metavar="WHAT",
-        help="assume this of unknown values: routing=uniform, value=3, ...",
+        help="assume this of unknown values: values=nan, routing=uniform, ...",
     )
     add(
         "--check-values",
