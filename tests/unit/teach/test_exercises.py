@@ -60,15 +60,14 @@ def test_an_answer_gets_its_points_and_a_reason(outer, answer, points, text):
 
 
 EVIL = """
-import os, pickle
+import os, pickle, sys
 class Evil:
     def __reduce__(self):
         return exec, ("import meta_magic; meta_magic.is_broken = True",)
-for pipe in range(3, 200):
-    try:
-        os.write(pipe, pickle.dumps(Evil()))
-    except OSError:
-        pass
+frame = sys._getframe()
+while "writer" not in frame.f_locals:
+    frame = frame.f_back
+os.write(frame.f_locals["writer"], pickle.dumps(Evil()))
 """
 """Writes into the child's pipe what would run code in the process that reads it."""
 
@@ -96,8 +95,8 @@ EQUAL = "class Equal(int):\n    __eq__ = lambda *_: True\nx = Equal()"
         ("import sys; sys.stdout.close(); x = a[:, None] + b", 1, "right"),
         ("import os; os.fork()", 0, "starts a process"),
         ("import resource as r; r.setrlimit(r.RLIMIT_CPU, (9, 9))", 0, "its limits"),
-        (f"{EVIL}; os._exit(0)", 0, ""),
-        (f"{EVIL}; x = 1", 0, ""),
+        (f"{EVIL}os._exit(0)", 0, "did not end"),
+        (f"{EVIL}x = 1", 0, ""),
         ("raise type('E', (Exception,), {'__str__': 1})()", 0, "E"),
         ("raise ValueError('x' * 10**7)", 0, "xxx…"),
         ("x = []\nx.append(x)", 0, "RecursionError"),
