@@ -1,7 +1,6 @@
 """Programs whose recordings are to be equal, whatever was recorded before."""
 
 import contextlib
-import copy
 import warnings
 
 import numpy as np
@@ -9,22 +8,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional, init
-
-
-class Double(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * ctx.saved_tensors[0]
-
-
-def call_own_function():
-    x = torch.zeros(2, requires_grad=True)
-    (Double.apply(x) * x).sum().backward()
 
 
 def negate_lazily():
@@ -38,19 +21,6 @@ def negate_lazily():
 def read_values():
     for value in (1.5, 2.5):
         torch.full((2,), (torch.tensor(value) * 2).item())
-
-
-def normalize_weights():
-    with pytest.warns(FutureWarning, match="weight_norm"):
-        layer = nn.utils.weight_norm(nn.Linear(4, 4))
-    with torch.no_grad():
-        layer(torch.ones(2, 4))
-
-
-def copy_lazy_modules():
-    lazy = nn.LazyLinear(3)
-    for layer in (copy.deepcopy(lazy), copy.deepcopy(lazy)):
-        layer(torch.ones(2, 4))
 
 
 def call_functions():
@@ -138,9 +108,6 @@ def write_arrays_between_calls():
             call()
 
 
-UNCHECKED = {"check_invariants": False}
-
-
 def cast():
     x = torch.ones(3, 4)
     for _ in range(2):
@@ -154,23 +121,6 @@ def lay_out():
     for _ in range(2):
         x = (x.contiguous() + x.t().contiguous().t()).contiguous()
         x.expand(2, 3, 4).contiguous().reshape(6, 4)
-    return x
-
-
-def order():
-    x = torch.ones(5, 7)
-    for _ in range(2):
-        values, places = x.sort(-1, descending=True)
-        most = torch.topk(values + x, 3)
-        least = x.min(0)
-        x = x + most.values.sum() + least.indices.sum() + places
-    return x
-
-
-def drop_nothing():
-    x = torch.ones(3, 4)
-    for is_training in (False, True, False):
-        x = functional.dropout(x, 0.5, is_training)
     return x
 
 
@@ -191,33 +141,6 @@ def with_gradients():
         y = x.to(torch.float16).float().contiguous() + shift
         y.sort()[0].sum().backward()
     return x
-
-
-def put_sparse_ones_where_others_were():
-    for size in (3, 4, 3):
-        kept = [torch.ones(size, size) * 2 for _ in range(20)]
-        del kept
-        at = torch.tensor([[0, 1], [0, 1]])
-        made = [
-            torch.sparse_coo_tensor(at, torch.ones(2), (size, size), **UNCHECKED)
-            for _ in range(20)
-        ]
-        for sparse in made:
-            torch.mul(sparse, torch.ones(size, size))
-
-
-def view_what_was_made():
-    layer, x = nn.Linear(4, 5), torch.ones(2, 3, 4)
-    for is_training in (False, True, False):
-        with torch.set_grad_enabled(is_training):
-            for bias in (layer.bias, layer.bias.detach(), None):
-                y = functional.linear(x, layer.weight, bias)
-                whole = None if y._base is None else y._base * 2
-                y[0] = y[1] + 1 if not y.requires_grad else 0
-                x = x + y.sum().detach()
-    with torch.inference_mode():
-        y = functional.linear(x, layer.weight, layer.bias)
-    return whole, y, layer(x).view(-1).add_(1)
 
 
 def build_layers() -> object:
@@ -284,40 +207,6 @@ def draw_where_states_are_put_back() -> object:
     return init.normal_(weight), drawn, torch.randn(2)
 
 
-class Growing(nn.Module):
-    """Makes and initializes a parameter in each forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList([nn.Linear(3, 2)])
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        init.normal_(self.parts[0].weight)
-
-    def forward(self) -> torch.Tensor:
-        self.parts.append(nn.Linear(3, 2))
-        return torch.zeros(3) + init.normal_(torch.empty(3))
-
-
-def make_in_forward() -> object:
-    module = Growing()
-    return module, [module() for _ in range(2)], module()
-
-
-def initialize_again() -> object:
-    module, other = Growing(), Growing()
-
-    def reset() -> None:
-        module.reset_parameters()
-
-    reset()
-    reset()
-    other.reset_parameters()
-    module.reset_parameters()
-    return module, other
-
-
 def write_numbers_alike() -> object:
     with torch.no_grad():
         written = torch.empty(3, dtype=torch.complex64)
@@ -350,19 +239,12 @@ PROGRAMS = (
     meet_others_at_addresses,
     call_functions,
     take_parts,
-    call_own_function,
     negate_lazily,
     read_values,
-    normalize_weights,
-    copy_lazy_modules,
     cast,
     lay_out,
-    order,
-    drop_nothing,
     write_what_was_returned_as_it_is,
     with_gradients,
-    put_sparse_ones_where_others_were,
-    view_what_was_made,
     build_layers,
     draw_for_real,
     make_of_dtypes,
@@ -374,7 +256,5 @@ PROGRAMS = (
     write_where_arrays_look_on,
     write_for_inference,
     draw_where_states_are_put_back,
-    make_in_forward,
-    initialize_again,
     write_numbers_alike,
 )
