@@ -6,7 +6,7 @@ from torch import nn
 
 from meta_magic import MissingValueError, materialize, record, replay
 from meta_magic.torch_private.tensor_internals import parts_of
-from tests.conformance.sparse_calls import CALLS, DENSE, TRAINING, edges
+from tests.conformance.sparse_calls import CALLS, DENSE, TRAINING, edges, rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -142,3 +142,18 @@ def test_the_norm_of_sparse_gradients_is_that_of_the_cpu_or_refused_as_there():
     wanted = clip()
     with record():
         assert clip() == wanted
+
+
+@pytest.mark.parametrize("make", [edges, rows])
+def test_a_later_cell_goes_on_with_a_sparse_tensor(make):
+    wanted = on_the_cpu(make)
+    with record():
+        made = make()
+    with record():
+        assert made.to_dense().tolist() == wanted.to_dense().tolist()
+        product = made @ torch.ones(5, 2)
+        assert product.tolist() == (wanted @ torch.ones(5, 2)).tolist()
+        made.mul_(2)
+    with record():
+        assert made._nnz() == wanted._nnz()
+        assert made.to_dense().tolist() == wanted.mul_(2).to_dense().tolist()
