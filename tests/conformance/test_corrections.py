@@ -9,7 +9,7 @@ from torch.nn.functional import conv1d, conv2d, conv_transpose2d
 
 from meta_magic import record
 from meta_magic.recording.as_device.adjustments import ON_CPU
-from meta_magic.recording.as_device.corrections import CORRECTIONS, RIGHT_SINCE
+from meta_magic.recording.as_device.corrections import CORRECTIONS
 from tests.conformance.kernelless import KERNELLESS, SEQUENCES
 from tests.conformance.large_calls import LARGE
 from tests.conformance.losses import LOSSES
@@ -79,6 +79,9 @@ ASKED = FACTORS | HISTOGRAMS | KERNELLESS
 """Calls that meta has no kernel for either: the CPU is asked, if they are not large."""
 
 REFUSALS = r"BF16|BFloat16|Meta kernel|SparseMeta|step must be nonzero"
+RIGHT_SINCE = {"aten.arange.start_step": (2, 14), "aten._grouped_mm.default": (2, 15)}
+"""The version of torch that needs no such correction."""
+
 RIGHT = {op for op, version in RIGHT_SINCE.items() if torch.__version__ >= version}
 
 

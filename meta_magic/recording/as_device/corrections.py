@@ -79,14 +79,6 @@ CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
 )
 """By the operator's name. Torch 2.13 has no meta kernel for those with a lambda."""
 
-RIGHT_SINCE: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
-    {
-        "aten.arange.start_step": (2, 14),
-        "aten._grouped_mm.default": (2, 15),
-    }
-)
-"""The version of torch that needs no such correction."""
-
 
 # Kernels of torch that are right and slow
 
