@@ -155,6 +155,11 @@ def is_view(tensor: Tensor) -> bool:
     return tensor._is_view()
 
 
+def base_of(tensor: Tensor) -> Tensor:
+    """Return the tensor that a tensor is a view of; else the tensor itself."""
+    return tensor if tensor._base is None else tensor._base
+
+
 def is_zero_tensor(tensor: Tensor) -> bool:
     """Whether a tensor represents zeros without memory; such calls are not cached."""
     return tensor._is_zerotensor()

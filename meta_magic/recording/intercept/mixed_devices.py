@@ -21,10 +21,11 @@ from meta_magic.recording.identities.geometries import LiveGeometry
 from meta_magic.recording.intercept.real_tensors.capturable import (
     BY_PAIRS,
     INDEXING,
-    name_of_real,
+    find_real,
     takes_numbers,
 )
 from meta_magic.recording.signatures.entries import LiveCall, OpTable
+from meta_magic.torch_private.tensor_internals import base_of
 from meta_magic.trace.formulas.operands import SHAPE_ONLY
 from meta_magic.trace.units import format_shape
 
@@ -87,11 +88,13 @@ def is_mixed(op: str, call: LiveCall) -> bool:
 
 
 def describe(tensor: Tensor) -> str:
-    """Describe a tensor, with its name if running code has one for it."""
-    name = name_of_real(tensor)
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    where = f"{tensor.device} {dtype} {format_shape(tensor.shape)}"
-    return f"{'a tensor' if name is None else repr(name)} ({where})"
+    """Describe a tensor, or what it is a view of, if running code has a name for it."""
+    name, is_exact = find_real(tensor)
+    whole = tensor if is_exact else base_of(tensor)
+    dtype = str(whole.dtype).removeprefix("torch.")
+    where = f"{whole.device} {dtype} {format_shape(whole.shape)}"
+    kind = "" if whole is tensor else "a view of "
+    return f"{kind}{'a tensor' if name is None else repr(name)} ({where})"
 
 
 CPU: Final = torch.device("cpu")

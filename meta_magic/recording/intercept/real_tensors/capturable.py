@@ -215,11 +215,16 @@ def name_of_real(value: Tensor | nn.Module) -> str | None:
         The name of a variable, or a path in a module. If only another tensor on the
         same storage has a name, that name; else None.
     """
+    return find_real(value)[0]
+
+
+def find_real(value: Tensor | nn.Module) -> tuple[str | None, bool]:
+    """Return the same name, and whether it names exactly that value."""
     with DisableTorchFunction():
         found = [find_name(frame, value) for frame in user_frames()]
     names = list(filter(None, reversed(found)))  # the cell's own name first
-    exact = (name for name, is_exact in names if is_exact)
-    return next(exact, names[0][0] if names else None)
+    exact = (name for name in names if name[1])
+    return next(exact, names[0] if names else (None, False))
 
 
 def is_of_module(tensor: Tensor, name: str | None) -> bool:

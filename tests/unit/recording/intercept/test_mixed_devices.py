@@ -44,5 +44,5 @@ def test_the_error_names_both_tensors_and_the_way_out():
     text = str(caught.value)
     assert "aten.mm.default" in text
     assert "'real' (cpu float32 (3, 4))" in text
-    assert "'layer.weight' (meta float32 (4, 2))" in text
+    assert "a view of 'layer.weight' (meta float32 (2, 4))" in text
     assert "x.to('meta')" in text
