@@ -21,8 +21,10 @@ from meta_magic.trials.blocks import set_sizes
 from meta_magic.trials.sandbox import enter_sandbox
 
 SECONDS: Final = 5.0
-"""How much processor time an answer may take, at all sizes together; one that sleeps
-has as long on the clock, and longer on a busy machine."""
+"""How much processor time an answer may take, at all sizes together."""
+
+PATIENCE: Final = 2.0
+"""Seconds on the clock of an answer that sleeps, times the load of a processor."""
 
 FILE: Final = "<answer>"
 """The name of the file that an answer's code has."""
@@ -111,7 +113,7 @@ def read_records(pipe: IO[bytes]) -> Any:
 
 def ask(functions: Iterable[Callable[[], Any]]) -> list[Any]:
     """Return the results of functions, each in a child, as ``ask_children`` does."""
-    return ask_children(functions, SECONDS, SECONDS, load=read_records)
+    return ask_children(functions, SECONDS, PATIENCE, load=read_records)
 
 
 def run_answer(

@@ -181,7 +181,7 @@ def compare(made: Exercise, answer: str) -> Grade:
     if right is NO_ANSWER:
         return Grade(0.0, "the solution did not end", has_ended=False)
     if mine is NO_ANSWER:
-        late = f"it did not end: it crashes, or takes over {SECONDS:g} s"
+        late = f"it did not end: it crashes, sleeps, or takes over {SECONDS:g} s"
         return Grade(0.0, late, has_ended=False)
     for at, wanted, found in zip(sizes, right, mine, strict=True):
         grade = compare_at(made, answer, at, wanted, found)
