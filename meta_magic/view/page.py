@@ -57,7 +57,8 @@ def store_sliders(
     trace: "Trace", packed: bytes, seconds: float = SECONDS
 ) -> tuple[bytes, "Designs | None"]:
     """Return what the sliders of a saved report show, and what live ones then know."""
-    if trace.rerun is None or not trace.rerun.options.sliders:
+    sliders = () if trace.rerun is None else trace.rerun.options.sliders
+    if not sliders or trace.world is not None:  # it has another script
         return b"", None
     from meta_magic.view.sliders import Designs  # noqa: PLC0415  few have sliders
     from meta_magic.view.stored_designs import store_designs  # noqa: PLC0415
@@ -90,7 +91,7 @@ def render_snapshot(
         line = f"<summary>{escape(settings['line'])}</summary>"
         tree = f"<details class='mm-line'>{line}{tree}</details>"
     kind: Saved = "saved" if trace.world is None else "world"
-    kind = "varied" if stored and kind == "saved" else kind
+    kind = "varied" if stored else kind
     return render_saved(kind, uid, tree, [packed, stored], settings)
 
 
