@@ -310,7 +310,7 @@ def test_a_number_in_the_text_gets_a_slider(show_cells, expect):
     page = show_cells(LOAD, TWO)
     page.evaluate(RUN, 0)
     page.evaluate(RUN, 1)
-    live = page.locator(".jp-OutputArea-child:has(.mm-sliders)")
+    live = page.locator(".jp-OutputArea-child:has(.mm-live:not(.mm-root))")
     live.get_by_role("tab", name="Source").click()
     numbers = live.locator(".mm-source-number")
     expect(numbers).to_have_text(["12", "12", "12", "4", "4", "2", "3", "12"])

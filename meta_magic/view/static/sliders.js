@@ -42,13 +42,14 @@ class Sliders {
    * @param {Kernel} kernel @param {Offer[]} offers
    * @param {(trace: import("./data.js").TraceView | null, marks: Record<string, string>) => void} show
    *   draws the report of a trace; of null, that of the cell
-   * @param {(is_waiting: boolean) => void} dim
+   * @param {(is_waiting: boolean) => void} dim @param {() => void} insert puts the element into the page
    */
-  constructor({ ask, set_cell }, offers, show, dim) {
+  constructor({ ask, set_cell }, offers, show, dim, insert) {
     this.ask = ask;
     this.set_cell = set_cell;
     this.show = show;
     this.dim = dim;
+    this.insert = insert;
     const button = (text, title, onclick) => make("button", { type: "button", class: "mm-button", title, onclick }, text);
     this.pin = button("Pin", "compare with this design from now on", () => {
       this.pinned = { ...this.sizes };
@@ -60,7 +61,7 @@ class Sliders {
     this.near = button("Nearest that runs", "find the nearest number with which the cell runs", () => this.find_near());
     const of_kernel = set_cell === undefined ? [] : [this.pin, this.back, this.put, this.near];
     this.box = make("div", { class: "mm-slider-rows" });
-    this.element = make("section", { class: "mm-live mm-sliders", "aria-label": "Sliders", hidden: !offers.length },
+    this.element = make("section", { class: "mm-live mm-sliders", "aria-label": "Sliders" },
       this.box, make("div", { class: "mm-slider-bar" }, this.reset, ...of_kernel, this.status), this.changes);
     offers.forEach((offer) => this.add(offer));
     this.follow();
@@ -88,7 +89,7 @@ class Sliders {
 
   /** Give the number at a position of the text a slider, and the focus. @param {number} line @param {number} column */
   async pick(line, column) {
-    this.element.hidden = false;
+    this.insert();
     if (!this.find(line, column)) {
       this.status.textContent = "asking the kernel for this number";
       const late = setTimeout(() => { this.status.textContent = NOT_YET; }, SILENCE);
@@ -240,7 +241,8 @@ export function add_sliders(report, trace, settings, [own, varied], offers, kern
     const marked = { ...settings, difference: { text: "", changes: [], marks } };
     if (next !== shown) redraw_report(report, next, other ? marked : settings, other ? { ...varied, vary: own.vary } : own);
     shown = next;
-  }, (is_waiting) => report.classList.toggle("mm-waiting", is_waiting));
-  report.before(sliders.element);
+  }, (is_waiting) => report.classList.toggle("mm-waiting", is_waiting),
+  () => sliders.element.isConnected || report.before(sliders.element));
+  if (offers.length) sliders.insert();
   return sliders;
 }
