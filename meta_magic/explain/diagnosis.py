@@ -183,7 +183,7 @@ def _diagnose_call(
     makers = [at if at and at.file == file else None for at in positions]
     written: Sequence[int] = range(len(failed.operands))
     if block is not None:
-        written = list_written(Program(block.text, block.lines), failed, makers)
+        written = list_written(block.program, failed, makers)
     ranged = find_value_range(failed)
     own_rules = (*failed.notes, *_explain_unpacking(trace, failed))
     own_rules += () if ranged is None else (ranged.rule,)
@@ -243,7 +243,7 @@ def _follow_back(failed: FailedCall, block: Block | None, rules: str) -> list[Ma
     operands = marked or failed.operands
     names = [name for one in operands for name in (one.name, *one.aliases)]
     names += [failed.receiver] if failed.receiver and not marked else []
-    return find_trail(Program(block.text, block.lines), frames, names)
+    return find_trail(block.program, frames, names)
 
 
 def _find_reason(trace: Trace) -> str:

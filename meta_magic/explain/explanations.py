@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from meta_magic.explain.diagnosis import diagnose
-from meta_magic.explain.edits.program_text import Program
 from meta_magic.explain.given_names import describe_module, name_operands, read_text
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.repairs import Repair, Tried, find_block, try_edits
@@ -244,7 +243,7 @@ def _add_cause(trace: Trace, failed: FailedCall, found: Explanation) -> Explanat
     diagnosis = diagnose(trace, failed, block)
     tried = Tried()
     if block is not None and not diagnosis.declined:
-        edits = diagnosis.write_edits(Program(block.text, block.lines))
+        edits = diagnosis.write_edits(block.program)
         tried = try_edits(trace, block, edits)
     declined = diagnosis.declined if failed.function or diagnosis.rules else ""
     lines = (*(repair.line for repair in tried.repairs), *diagnosis.lines)

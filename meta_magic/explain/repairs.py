@@ -6,24 +6,27 @@ before the block. Of a ``with record()`` only the body is edited: the rest of th
 has run, and its results stay. Read :func:`try_edits` first.
 """
 
+import ast
 import linecache
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from math import inf
 from time import process_time
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from meta_magic.errors import TrialError
-from meta_magic.explain.edits.program_text import Edit, apply_edit
+from meta_magic.explain.edits.program_text import Edit, Program, apply_edit
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
     ask_children,
     can_fork,
     start_clock,
 )
+from meta_magic.session.failed_calls import find_frames
+from meta_magic.session.recording import Recording
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.signature import SourcePosition
@@ -31,7 +34,7 @@ from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 from meta_magic.trials.blocks import parse_block, restore_variables
 from meta_magic.trials.sandbox import enter_sandbox
-from meta_magic.trials.trial import record_block
+from meta_magic.trials.trial import record_block, try_block
 
 SECONDS: Final = 1.0
 """Processor time of a child, besides twice that of the block."""
@@ -44,6 +47,8 @@ SECONDS_OF_MANY: Final = 0.25
 
 AT_ONCE: Final = 2
 """Children that try many edits at the same time."""
+
+NO_END: Final = "it crashed, or did not end"
 
 
 class Outcome(NamedTuple):
@@ -60,21 +65,12 @@ class Outcome(NamedTuple):
     then: str = ""
 
 
-class Failure(NamedTuple):
-    """A block that did not come to its end.
-
-    Attributes:
-        reason: Why; "" if it raised an error.
-    """
-
-    reason: str = ""
+Ended: TypeAlias = Outcome | str
+"""The outcome of a block, or why it did not come to its end; "" for an error."""
 
 
-RAISED: Final = Failure()
-NO_END: Final = Failure("it crashed, or did not end")
-
-
-class Block(NamedTuple):
+@dataclass(frozen=True)
+class Block:
     """A block, and what of it may be edited.
 
     Attributes:
@@ -95,6 +91,22 @@ class Block(NamedTuple):
     lines: frozenset[int]
     seconds: float
     frames: tuple[SourcePosition, ...] = ()
+
+    @cached_property
+    def program(self) -> Program:
+        """The lines that may be edited as a syntax tree."""
+        return Program(self.text, self.lines)
+
+    def parse(self, edit: Edit) -> tuple[ast.Module, dict[str, Any]] | None:
+        """Return the statements after an edit, and their variables; runs in a child.
+
+        None if the edited text cannot run.
+        """
+        try:
+            body = parse_block(self.rerun, apply_edit(self.text, edit))
+            return body, restore_variables(self.rerun, body, {})
+        except (TrialError, SyntaxError):
+            return None
 
 
 def find_block(trace: Trace) -> Block | None:
@@ -125,114 +137,128 @@ def _find_lines(rerun: Rerun) -> frozenset[int]:
     return frozenset(range(body[0].lineno, last + 1))
 
 
-def run_edited(
+def _ask(block: Block, asked: Sequence[Callable[[], Any]]) -> list[Any]:
+    return ask_children(asked, SECONDS + 2 * block.seconds, PATIENCE)
+
+
+def _run_alone(
     block: Block, edits: Sequence[Edit], *, is_probe: bool = True
-) -> list[Outcome | Failure]:
-    """Run a block with each of some edits; each has a child of its own.
+) -> list[Ended]:
+    """Run a block with each of some edits, in a child of its own.
 
     Args:
         block: The block.
         edits: The edits.
         is_probe: Whether the text of an error does not matter.
     """
-    run = partial(_run_many, block, n_wanted=1, is_probe=is_probe)
-    answers = _ask(block, [partial(run, [edit]) for edit in edits])
-    return [NO_END if answer is NO_ANSWER else answer[0] for answer in answers]
+
+    def run(edit: Edit) -> Ended:
+        leave_dynamo_out()
+        return _run_edit(block, edit, enter_sandbox(), is_probe=is_probe)
+
+    answers = _ask(block, [partial(run, edit) for edit in edits])
+    return [NO_END if answer is NO_ANSWER else answer for answer in answers]
 
 
-def screen(
+def _run_in_turn(
     block: Block, edits: Sequence[Edit], n_wanted: int
-) -> dict[Edit, Outcome | Failure]:
-    """Run a block with edits, several in one child after the other.
+) -> tuple[dict[Edit, Ended], bool]:
+    """Run a block with one edit after the other; runs in a child.
 
-    This is fast, and not yet sure: code may keep state between two runs in a process.
-    Edits that seem to help are run once more by :func:`run_edited`.
+    Most edits fail where the block failed, and need no recording of their own. The
+    child stops when its time is over, or after some different outcomes.
+
+    Returns:
+        How the block ended with edits, and whether without an edit it fails at the end
+        as it did, so that no run changed anything for those after it.
+    """
+    leave_dynamo_out()  # code that the failed block did not reach may import dynamo
+    refused, end = enter_sandbox(), process_time() + SECONDS_OF_MANY
+    ended: dict[Edit, Ended] = {}
+    found, rest, most = set[Ended](), [*edits], inf
+    while rest and len(found) < n_wanted and not (ended and process_time() > end):
+        failing = _run_failing(block, rest, refused, end)
+        ended |= failing
+        rest = rest[len(failing) :]
+        for edit in rest[:1]:
+            ended[edit] = _run_edit(block, edit, refused, is_probe=True)
+            if is_whole(ended[edit]):
+                found.add(ended[edit])
+                most = min(most, edit.cost + MAX_WORSE)
+        rest = [edit for edit in rest[1:] if edit.cost <= most]
+    has_passed = any(isinstance(one, Outcome) for one in [*ended.values()][1:])
+    is_alike = not has_passed or _run_failing(block, [NO_EDIT], refused) == ALIKE
+    return ended, is_alike
+
+
+def _run_failing(
+    block: Block, edits: Sequence[Edit], refused: list[str], end: float = inf
+) -> dict[Edit, Ended]:
+    """Run a block with edits under one recording, until it comes further with one.
 
     Args:
         block: The block.
         edits: The edits.
-        n_wanted: A child stops after so many different outcomes.
+        refused: What the sandbox refused.
+        end: The processor time of this child at which no other edit is begun.
 
     Returns:
-        The outcomes of the edits that were tried.
+        Why the block did not come to its end with the edits before that one.
     """
-    parts = [edits[first::AT_ONCE] for first in range(AT_ONCE)]
-    run = partial(_run_many, block, n_wanted=n_wanted, is_probe=True)
-    asked = [partial(run, part) for part in parts if part]
-    tried: dict[Edit, Outcome | Failure] = {}
-    for part, answer in zip(parts, _ask(block, asked), strict=False):
-        if answer is NO_ANSWER:  # an edit ended the process, or never ended
-            first = part[:AT_ONCE]
-            tried |= zip(first, run_edited(block, first), strict=True)
-        else:
-            tried |= zip(part, answer, strict=False)
-    return tried
+    rerun, ended = block.rerun, dict[Edit, Ended]()
+    recording = Recording(rerun.file, options=rerun.options, is_probe=True)
+
+    def run() -> None:
+        for edit in edits:
+            refused.clear()
+            parsed = block.parse(edit)
+            error = SyntaxError() if parsed is None else try_block(rerun, *parsed)
+            frames = () if error is None else find_frames(error)
+            is_further = error is None or _is_later(block, edit, frames)
+            if is_further and not refused:
+                return
+            ended[edit] = f"it {refused[0]}" if refused else ""
+            if process_time() > end or recording.n_operators > MAX_OPERATORS:
+                return
+
+    recording.guard.run(run)
+    return ended
 
 
-def _ask(block: Block, asked: Sequence[Callable[[], Any]]) -> list[Any]:
-    return ask_children(asked, SECONDS + 2 * block.seconds, PATIENCE)
-
-
-def _run_many(
-    block: Block, edits: Sequence[Edit], n_wanted: int, *, is_probe: bool
-) -> list[Outcome | Failure]:
-    """Run a block with edits while there is time; runs in a child."""
-    leave_dynamo_out()  # code that the failed block did not reach may import dynamo
-    refused, end = enter_sandbox(), process_time() + SECONDS_OF_MANY
-    outcomes: list[Outcome | Failure] = []
-    most = inf
-    for at, edit in enumerate(edits):
-        if min(one.cost for one in edits[at:]) > most:
-            break
-        outcomes.append(_run_edit(block, edit, refused, is_probe=is_probe))
-        found = {one for one in outcomes if is_whole(one)}
-        most = min(most, edit.cost + MAX_WORSE) if is_whole(outcomes[-1]) else most
-        if process_time() > end or len(found) >= n_wanted:
-            break
-    return outcomes
-
-
-def _run_edit(
-    block: Block, edit: Edit, refused: list[str], *, is_probe: bool
-) -> Outcome | Failure:
-    """Run a block with an edit in this process."""
-    rerun = block.rerun
+def _run_edit(block: Block, edit: Edit, refused: list[str], *, is_probe: bool) -> Ended:
+    """Run a block with an edit in this process, under a recording of its own."""
     refused.clear()
-    try:
-        body = parse_block(rerun, apply_edit(block.text, edit))
-        variables = restore_variables(rerun, body, {})
-    except (TrialError, SyntaxError):
-        return RAISED
-    choose: Callable[[], AbstractContextManager[None]] = nullcontext
-    trace = record_block(rerun, body, variables, choose, is_probe=is_probe)
+    parsed = block.parse(edit)
+    if parsed is None:
+        return ""
+    trace = record_block(block.rerun, *parsed, nullcontext, is_probe=is_probe)
     if refused:
-        return Failure(f"it {refused[0]}")
+        return f"it {refused[0]}"
     if trace.error is None:
         return read_outcome(trace)
-    later = _find_later(block, edit, trace)
-    return RAISED if later is None else read_outcome(trace)._replace(then=later)
+    frames = () if trace.failed is None else trace.failed.frames
+    if not _is_later(block, edit, frames):
+        return ""
+    line = [frame.line for frame in frames if frame.file == block.rerun.file][-1]
+    error = trace.error.partition("\n")[0]
+    shown = error if len(error) <= MAX_ERROR else f"{error[:MAX_ERROR]}..."
+    return read_outcome(trace)._replace(then=f"then line {line} fails: {shown}")
 
 
-def is_whole(one: Outcome | Failure) -> bool:
+def is_whole(one: Ended) -> bool:
     """Whether a block ran to its end."""
     return isinstance(one, Outcome) and not one.then
 
 
-def _find_later(block: Block, edit: Edit, trace: Trace) -> str | None:
-    """Return which later line of a block fails now; None if it is no later one."""
-    failed = () if trace.failed is None else trace.failed.frames
-    frames = [frame for frame in failed if frame.file == block.rerun.file]
-    for before, now in zip(block.frames, frames, strict=False):
-        if before == now:
-            continue
-        is_same = before.line == now.line
-        if before.function == now.function and not (is_same and now.line in edit.lines):
-            error = str(trace.error).partition("\n")[0]
-            shown = error if len(error) <= MAX_ERROR else f"{error[:MAX_ERROR]}..."
-            is_later = _read_start(now) > _read_end(before) or _contains(now, before)
-            return f"then line {frames[-1].line} fails: {shown}" if is_later else None
-        return None
-    return None
+def _is_later(block: Block, edit: Edit, frames: Sequence[SourcePosition]) -> bool:
+    """Whether an error comes from a later line than that at which the block failed."""
+    own = [frame for frame in frames if frame.file == block.rerun.file]
+    for before, now in zip(block.frames, own, strict=False):
+        if before != now:
+            is_same = before.line == now.line and now.line in edit.lines
+            is_after = _read_start(now) > _read_end(before) or _contains(now, before)
+            return before.function == now.function and not is_same and is_after
+    return False
 
 
 def _read_start(at: SourcePosition) -> tuple[int, int]:
@@ -245,11 +271,8 @@ def _read_end(at: SourcePosition) -> tuple[int, int]:
 
 def _contains(outer: SourcePosition, inner: SourcePosition) -> bool:
     """Whether an expression is an argument of another one."""
-    return (
-        _read_start(outer) <= _read_start(inner)
-        and _read_end(inner) <= _read_end(outer)
-        and outer != inner
-    )
+    is_begun = _read_start(outer) <= _read_start(inner)
+    return is_begun and _read_end(inner) <= _read_end(outer)
 
 
 def read_outcome(trace: Trace) -> Outcome:
@@ -258,6 +281,14 @@ def read_outcome(trace: Trace) -> Outcome:
     n_parameters = sum(root.n_parameters for root in trace.modules)
     return Outcome(n_parameters, tuple(last[0].shape) if last else None)
 
+
+MAX_OPERATORS: Final = 5_000
+"""A recording of several runs ends after so many operators."""
+
+NO_EDIT: Final = Edit(stretches=(), cost=0.0)
+
+ALIKE: Final = {NO_EDIT: ""}
+"""The block without an edit fails, and no earlier than it did."""
 
 MAX_ERROR: Final = 100
 
@@ -348,12 +379,12 @@ class Ran(NamedTuple):
     Attributes:
         edit: The edit.
         outcome: The outcome.
-        is_alone: Whether nothing else had run in its child before.
+        is_sure: Whether no run before it in its process can be the reason.
     """
 
     edit: Edit
     outcome: Outcome
-    is_alone: bool = True
+    is_sure: bool = True
 
 
 class Tried(NamedTuple):
@@ -378,11 +409,14 @@ def try_edits(trace: Trace, block: Block, edits: Sequence[Edit]) -> Tried:
     """
     before = read_outcome(trace).n_parameters
     allowed = [edit for edit in edits if block.lines.issuperset(edit.lines)]
-    tried = [*_screen_all(block, allowed)]
-    passed = [Ran(*one) for one in tried if isinstance(one[1], Outcome)]
+    tried = [*_screen(block, allowed)]
+    passed = [
+        Ran(edit, one, is_sure)
+        for edit, one, is_sure in tried
+        if isinstance(one, Outcome)
+    ]
     ran = [one for one in passed if not one.outcome.then]
     ran = ran or [one for one in passed if not one.edit.is_lossy]
-    reasons = (one.reason for _, one, _ in tried if isinstance(one, Failure))
     ran.sort(key=lambda one: one.edit.cost + _weigh(one.outcome, before))
     firsts = {one.outcome: one for one in reversed(ran)}
     ran.sort(key=lambda one: firsts[one.outcome] is not one)
@@ -391,6 +425,7 @@ def try_edits(trace: Trace, block: Block, edits: Sequence[Edit]) -> Tried:
     alone = [*islice(_confirm(block, likely, is_later=is_later), MAX_REPAIRS)]
     alone.sort(key=lambda one: one.edit.is_lossy)
     repairs = tuple(_write_repair(block, one, before) for one in alone)
+    reasons = (one for _, one, _ in tried if isinstance(one, str))
     return Tried(repairs, len(tried), next(filter(None, reasons), ""))
 
 
@@ -400,22 +435,32 @@ def _weigh(outcome: Outcome, before: int) -> float:
     return GROWTH * min(1.0, more / before) if before else 0.0
 
 
-def _screen_all(
-    block: Block, edits: Sequence[Edit]
-) -> Iterator[tuple[Edit, Any, bool]]:
-    """Yield edits that were tried, their outcome or failure, and whether it is sure.
+def _screen(block: Block, edits: Sequence[Edit]) -> Iterator[tuple[Edit, Ended, bool]]:
+    """Yield edits that were tried, how the block ended, and whether that is sure.
 
-    Stops when the time is over, or when enough different outcomes are found.
+    Code may keep state between two runs in a process; what is not sure is run once more
+    by :func:`_confirm`. Stops when the time is over, or after enough different
+    outcomes.
     """
     find_rest = start_clock(MAX_OF_CHILDREN, MAX_SECONDS)
-    found, rest = set[Outcome | Failure](), [*edits]
+    found, rest = set[Ended](), [*edits]
     while rest and len(found) < MAX_REPAIRS and find_rest() > 0:
-        some = screen(block, rest, MAX_OF_CHILD)
-        ran = {edit: one for edit, one in some.items() if is_whole(one)}
-        found |= {*ran.values()}
-        yield from ((edit, one, edit in rest[:AT_ONCE]) for edit, one in some.items())
-        most = min((edit.cost for edit in ran), default=inf) + MAX_WORSE
-        rest = [edit for edit in rest if edit not in some and edit.cost <= most]
+        parts = [part for n in range(AT_ONCE) if (part := rest[n::AT_ONCE])]
+        asked = [partial(_run_in_turn, block, part, MAX_OF_CHILD) for part in parts]
+        most, done = inf, set[Edit]()
+        for part, answer in zip(parts, _ask(block, asked), strict=True):
+            if answer is not NO_ANSWER:
+                some, is_sure = answer
+            else:  # an edit ended the process, or never ended
+                ended = _run_alone(block, part[:AT_ONCE])
+                some, is_sure = dict(zip(part, ended, strict=False)), True
+            for n, (edit, one) in enumerate(some.items()):
+                yield edit, one, is_sure or not n
+                if is_whole(one):
+                    found.add(one)
+                    most = min(most, edit.cost + MAX_WORSE)
+            done |= some.keys()
+        rest = [edit for edit in rest if edit not in done and edit.cost <= most]
 
 
 def _confirm(block: Block, ran: Sequence[Ran], *, is_later: bool) -> Iterator[Ran]:
@@ -428,9 +473,9 @@ def _confirm(block: Block, ran: Sequence[Ran], *, is_later: bool) -> Iterator[Ra
     """
     for first in range(0, len(ran), MAX_REPAIRS):
         some = ran[first : first + MAX_REPAIRS]
-        edits = [one.edit for one in some if is_later or not one.is_alone]
-        outcomes = run_edited(block, edits, is_probe=not is_later)
-        again = dict(zip(edits, outcomes, strict=True))
+        edits = [one.edit for one in some if is_later or not one.is_sure]
+        ended = _run_alone(block, edits, is_probe=not is_later)
+        again = dict(zip(edits, ended, strict=True))
         for one in some:
             outcome = again.get(one.edit, one.outcome)
             if isinstance(outcome, Outcome) and (is_later or not outcome.then):

@@ -119,6 +119,12 @@ def find_failed_call(
         return None
 
 
+def find_frames(error: BaseException) -> tuple[SourcePosition, ...]:
+    """Return the lines of the user on the way to an error, outermost first."""
+    sites = _find_sites([*walk_traceback(error.__traceback__)])
+    return tuple(s.position for s in sites if _is_users(s.frame))
+
+
 def _find_sites(entries: Sequence[TracebackType]) -> list[Site]:
     """Return the user's own frames of a traceback, and the innermost of a library.
 

@@ -23,6 +23,7 @@ from meta_magic.recording.as_device.oracle.child import (
     can_fork,
 )
 from meta_magic.session.recording import Recording
+from meta_magic.torch_private.snapshot import Snapshot
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
@@ -312,25 +313,47 @@ def record_block(
         choose: Makes the context that the block runs in, within the recording.
         is_probe: Whether only success counts; as of ``Recording``.
     """
-
-    def run() -> object:
-        with torch.inference_mode(rerun.modes.is_inference):
-            enter_modes(rerun.modes)
-            with choose():
-                return _run_block(rerun, block, variables)
-
     recording = Recording(
         rerun.file, options=rerun.options, namespace=variables, is_probe=is_probe
     )
     error: BaseException | None = None
     value = None
     try:
-        value = recording.guard.run(run)
+        value = recording.guard.run(
+            lambda: _run_in_modes(rerun, block, variables, choose)
+        )
     except (Exception, Refused, SystemExit, KeyboardInterrupt) as raised:  # noqa: BLE001  the block's
         error = raised
     trace = recording.finish(error, variables, CellSource(file=rerun.file))
     del value  # a cell's last value lives until then
     return trace
+
+
+def try_block(
+    rerun: Rerun, block: ast.Module, variables: dict[str, Any]
+) -> BaseException | None:
+    """Run a block within a recording that goes on; return its error."""
+    state = Snapshot()
+    try:
+        _run_in_modes(rerun, block, variables, nullcontext)
+    except (Exception, Refused, SystemExit, KeyboardInterrupt) as raised:  # noqa: BLE001  the block's
+        return raised
+    finally:
+        state.restore()
+    return None
+
+
+def _run_in_modes(
+    rerun: Rerun,
+    block: ast.Module,
+    variables: dict[str, Any],
+    choose: Callable[[], AbstractContextManager[object]],
+) -> object:
+    """Run a block in the modes of torch in which it ran before."""
+    with torch.inference_mode(rerun.modes.is_inference):
+        enter_modes(rerun.modes)
+        with choose():
+            return _run_block(rerun, block, variables)
 
 
 def _run_block(rerun: Rerun, block: ast.Module, variables: dict[str, Any]) -> object:
