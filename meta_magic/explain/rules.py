@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 from math import prod
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -37,18 +37,6 @@ MAX_PARTS: Final = 4
 NEAR_BELOW: Final = 8
 NEAR_ABOVE: Final = 16
 """How far below and above a number its limits are looked for."""
-
-
-class Relation(NamedTuple):
-    """How a number depends on another one.
-
-    Attributes:
-        text: Stands between the two in the sentence.
-        other: The other number.
-    """
-
-    text: str
-    other: Variable
 
 
 def find_rules(probe: Probe, error: str) -> tuple[str, ...]:
@@ -90,13 +78,14 @@ def _relate_numbers(probe: Probe) -> Iterator[str]:
     for variable in probe.values:
         accepted = probe.find_values(variable)
         found = [r for size in accepted for r in _find_relations(probe, variable, size)]
-        for relation in dict.fromkeys(found):
-            pair = frozenset((variable, relation.other))
+        # A size may be 1 instead, where it is broadcast then.
+        is_larger = variable.is_size and probe.values[variable] != 1
+        for text, other in dict.fromkeys(found):
+            pair = frozenset((variable, other))
             if pair not in seen:
                 seen.add(pair)
-                other = probe.label(relation.other)
-                one = " or be 1" if _is_broadcast(probe, variable, accepted) else ""
-                yield f"{probe.label(variable)} {relation.text} {other}{one}"
+                one = " or be 1" if is_larger and 1 in accepted else ""
+                yield f"{probe.label(variable)} {text} {probe.label(other)}{one}"
         if accepted and not found:
             limits.append((variable, accepted))
     for variable, accepted in limits:
@@ -104,13 +93,10 @@ def _relate_numbers(probe: Probe) -> Iterator[str]:
         yield f"{probe.label(variable)} {limit}"
 
 
-def _is_broadcast(probe: Probe, variable: Variable, accepted: Sequence[int]) -> bool:
-    """Whether a size may be 1 instead, because it is broadcast then."""
-    return variable.is_size and 1 in accepted and probe.values[variable] != 1
-
-
-def _find_relations(probe: Probe, variable: Variable, size: int) -> Iterator[Relation]:
-    """Yield the numbers that one number depends on, given a value it is accepted with.
+def _find_relations(
+    probe: Probe, variable: Variable, size: int
+) -> Iterator[tuple[str, Variable]]:
+    """Yield how a number depends on others, given a value it is accepted with.
 
     It depends on another number if it must grow when the other one grows. Several equal
     numbers may have to grow together; then only the first of them is yielded.
@@ -127,7 +113,7 @@ def _find_relations(probe: Probe, variable: Variable, size: int) -> Iterator[Rel
     if not found and len(equal) > 1 and _must_grow(probe, variable, size, 1, equal):
         found = [(1, equal[0])]
     for factor, other in found:
-        yield Relation(_describe_relation(probe, variable, size, factor), other)
+        yield _describe_relation(probe, variable, size, factor), other
 
 
 def _must_grow(

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Final, NamedTuple, TypeAlias
 
-from meta_magic.explain.edits.program_text import Program, is_read, name_of
+from meta_magic.explain.edits.program_text import Node, Program, is_read, name_of
 from meta_magic.explain.lineage.traced_runs import span_of
 from meta_magic.trace.failed_call import UNNAMED
 from meta_magic.trace.signature import SourcePosition
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
-FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+FUNCTIONS: Final[tuple[type[Function], ...]] = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 BINDING: Final = (
     *(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.comprehension),
@@ -49,18 +49,9 @@ class Made(NamedTuple):
     text: str = ""
 
 
-class Read(NamedTuple):
-    """An expression that is followed back.
-
-    Attributes:
-        node: The expression.
-        before: The line that reads it.
-        level: The index of the frame that runs it, from the outermost; -1 for another.
-    """
-
-    node: ast.expr
-    before: int
-    level: int
+Read: TypeAlias = tuple[ast.expr, int, int]
+"""An expression that is followed back, the line that reads it, and the index of the
+frame that runs it, from the outermost; -1 for another."""
 
 
 def find_trail(
@@ -80,14 +71,8 @@ class _Trail:
     """Follows names back, the nearest bindings first."""
 
     def __init__(self, program: Program, frames: Sequence[SourcePosition]) -> None:
-        self._program = program
-        self._frames = frames
-        self._lines = [frame.line for frame in frames]
-        functions: list[Function] = [
-            *program.find(ast.FunctionDef),
-            *program.find(ast.AsyncFunctionDef),
-        ]
-        self._functions = {node.name: node for node in functions}
+        self._program, self._frames = program, frames
+        self._functions = {node.name: node for node in program.find(*FUNCTIONS)}
         self._classes = {node.name: node for node in program.find(ast.ClassDef)}
         self._found: dict[int, Made] = {}
         self._bound: dict[str, list[tuple[ast.expr, ast.expr | None]]] = {}
@@ -104,37 +89,38 @@ class _Trail:
 
     def follow(self, names: Sequence[str]) -> Iterator[Made]:
         """Yield the lines that made the expressions at the innermost line."""
-        last = len(self._lines) - 1
-        at = self._lines[last]
+        last, at = len(self._frames) - 1, self._frames[-1].line
         read = [n for n in self._program.find_expressions(at) if is_read(n)]
         named = [n for n in read if _is_part(ast.unparse(n), names)]
         named.sort(key=lambda node: ast.unparse(node) not in names)  # objects last
         is_all = not named or UNNAMED in names
-        todo = [Read(node, at, last) for node in (*named, *read[: int(is_all)])]
+        todo = [(node, at, last) for node in (*named, *read[: int(is_all)])]
         todo += [one for node in read[:1] for one in self._enter(node)]
         seen: set[tuple[str, int]] = set()
         while todo and len(self._found) < MAX_STEPS:
-            one = todo.pop(0)
-            for name in _list_names(one.node):
+            node, before, level = todo.pop(0)
+            for name in _list_names(node):
                 key = ast.unparse(name), self._program.find_scope(name)
                 if key not in seen:
                     seen.add(key)
-                    todo += self._find_sources(name, one)
+                    todo += self._find_sources(name, before, level)
         yield from self._found.values()
 
-    def _find_sources(self, name: ast.expr, read: Read) -> Iterator[Read]:
+    def _find_sources(self, name: ast.expr, before: int, level: int) -> Iterator[Read]:
         """Yield the expressions that a name got its value from."""
-        bound = [*self._find_bindings(name, read.before)]
+        bound = [*self._find_bindings(name, before)]
         for node, value in bound:
             self._note_statement(node)
             if value is not None:
-                yield Read(value, node.lineno, read.level)
+                yield value, node.lineno, level
                 yield from self._enter(value)
-        for line in self._find_changes(name, read.before):
-            self._note(line, "", None)
-        function = self._find_function(name)
+        text = ast.unparse(name)  # the last lines that may change the object
+        changed = self._changed.get(text, []) if text != "self" else []
+        for line in [line for line in changed if line < before][-MAX_CHANGES:]:
+            self._note(line)
+        function = self._find_around(name, *FUNCTIONS)
         if not bound and isinstance(name, ast.Name) and function is not None:
-            yield from self._find_passed(name.id, function, read.level)
+            yield from self._find_passed(name.id, function, level)
 
     def _find_bindings(
         self, name: ast.expr, before: int
@@ -142,41 +128,37 @@ class _Trail:
         """Yield where a name is bound: in its function, an attribute in its class."""
         text = ast.unparse(name)
         scope = self._program.find_scope(name)
-        owner = self._find_class(name) if text.startswith("self.") else None
-        found = []
-        for target, value in self._bound.get(text, []):
-            is_own = self._program.find_scope(target) == scope
-            is_held = owner is not None and self._find_class(target) is owner
-            if is_held or is_own:
-                found.append((target, value))
+        is_held = text.startswith("self.")
+        owner = self._find_around(name, ast.ClassDef) if is_held else None
+        found = [
+            (target, value)
+            for target, value in self._bound.get(text, [])
+            if self._program.find_scope(target) == scope
+            or (owner and self._find_around(target, ast.ClassDef) is owner)
+        ]
         earlier = [one for one in found if one[0].lineno < before]
         yield from earlier[-1:] if owner is None and earlier else found[-2:]
-
-    def _find_changes(self, name: ast.expr, before: int) -> list[int]:
-        """Return the last lines that may change an object."""
-        text = ast.unparse(name)
-        lines = self._changed.get(text, []) if text != "self" else []
-        return [line for line in lines if line < before][-MAX_CHANGES:]
 
     def _find_passed(self, name: str, function: Function, level: int) -> Iterator[Read]:
         """Yield what callers passed for a parameter, or its default."""
         number, default = _find_parameter(function, name)
         if number is None:
             return
-        owner = self._find_class(function)
-        callers = self._find_callers(function, owner, level)
+        owner = self._find_around(function, ast.ClassDef)
         is_passed = False
-        for call, above in callers:
+        for call, above in self._find_callers(function, owner, level):
             starred = any(isinstance(one, ast.Starred) for one in call.args)
             given = {one.arg: one.value for one in call.keywords}.get(name)
             at = number - (owner is not None)
             if given is None and not starred and 0 <= at < len(call.args):
                 given = call.args[at]
             is_named = given is not None and ast.unparse(given) != name
-            self._note(call.lineno, f"{name} is ", given if is_named else None)
+            self._note(
+                call.lineno, f"{name} is " * is_named, given if is_named else None
+            )
             if given is not None:
                 is_passed = True
-                yield Read(given, call.lineno, above)
+                yield given, call.lineno, above
                 yield from self._enter(given)
         if default is not None and not is_passed:
             self._note(default.lineno, f"{name} is ", default)
@@ -186,7 +168,7 @@ class _Trail:
     ) -> list[tuple[ast.Call, int]]:
         """Return the calls of a function, those on the way to the failed call first."""
         lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
-        inside = [n for n in range(level + 1) if self._lines[n] in lines]
+        inside = [n for n in range(level + 1) if self._frames[n].line in lines]
         above = inside[0] - 1 if inside else -1
         calls = self._program.find(ast.Call)
         if above >= 0:
@@ -206,8 +188,8 @@ class _Trail:
             function = self._find_called(call)
             for node in ast.walk(function) if function is not None else ():
                 if isinstance(node, ast.Return) and node.value is not None:
-                    self._note(node.lineno, "", None)
-                    yield Read(node.value, node.lineno, -1)
+                    self._note(node.lineno)
+                    yield node.value, node.lineno, -1
 
     def _find_called(self, call: ast.Call) -> Function | None:
         """Return the user's function that makes the result of a call.
@@ -231,23 +213,17 @@ class _Trail:
         if isinstance(found, ast.For):
             given = self._program.read(found.iter)
             text = f"for {self._program.read(found.target)} in {given}"
-        is_short = text and "\n" not in text and len(text) <= MAX_TEXT
-        line = getattr(node, "lineno", 0)
+        self._note(getattr(node, "lineno", 0), text)
+
+    def _note(self, line: int, name: str = "", value: ast.expr | None = None) -> None:
+        text = name if value is None else name + self._program.read(value)
+        is_short = "\n" not in text and len(text) <= MAX_TEXT
         self._found.setdefault(line, Made(line, text if is_short else ""))
 
-    def _note(self, line: int, name: str, value: ast.expr | None) -> None:
-        text = "" if value is None else self._program.read(value)
-        shown = f"{name}{text}" if text and "\n" not in text else ""
-        is_short = len(shown) <= MAX_TEXT
-        self._found.setdefault(line, Made(line, shown if name and is_short else ""))
-
-    def _find_function(self, node: ast.AST) -> Function | None:
+    def _find_around(self, node: ast.AST, *kinds: type[Node]) -> Node | None:
+        """Return the innermost node of some kinds around a node."""
         above = self._program.walk_up(node)
-        return next((one for one in above if isinstance(one, FUNCTIONS)), None)
-
-    def _find_class(self, node: ast.AST) -> ast.ClassDef | None:
-        above = self._program.walk_up(node)
-        return next((one for one in above if isinstance(one, ast.ClassDef)), None)
+        return next((one for one in above if isinstance(one, kinds)), None)
 
 
 def _list_changed(node: ast.stmt) -> Iterator[ast.expr]:

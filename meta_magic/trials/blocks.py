@@ -344,16 +344,21 @@ def _list_assigned(block: ast.AST) -> Iterator[tuple[str, ast.Constant]]:
     for node in ast.iter_child_nodes(block):
         if isinstance(node, ast.Assign):
             for target in node.targets:
-                yield from _pair(target, node.value)
+                for name, value in pair_targets(target, node.value):
+                    if isinstance(value, ast.Constant):
+                        yield name, value
         elif not isinstance(node, SCOPES):
             yield from _list_assigned(node)
 
 
-def _pair(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.Constant]]:
+def pair_targets(
+    target: ast.expr, value: ast.expr | None
+) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names of an assignment, each with its own expression."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for one, other in zip(target.elts, value.elts, strict=False):
-            yield from _pair(one, other)
-    elif isinstance(target, ast.Name) and isinstance(value, ast.Constant):
+            yield from pair_targets(one, other)
+    elif isinstance(target, ast.Name) and value is not None:
         yield target.id, value
 
 

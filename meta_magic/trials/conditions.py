@@ -46,6 +46,7 @@ MAX_LISTED: Final = 8
 def read_outcome(again: Trace, variables: Mapping[str, Any]) -> Outcome:
     """Return the outcome of a recording; runs in a child."""
     notes = replace(again, is_checked=False).notes
+    nodes = (node for root in again.modules for node in root.walk())
     return Outcome(
         again.error,
         again.error_line,
@@ -56,6 +57,7 @@ def read_outcome(again: Trace, variables: Mapping[str, Any]) -> Outcome:
         },
         [(note.line, note.text) for note in notes if note.kind == "broadcast"],
         again.seconds,
+        [tensor.shape for node in nodes for tensor in node.tensors],
     )
 
 
@@ -196,13 +198,11 @@ def try_near_sizes(trace: Trace) -> tuple[Note, ...]:
         return ()
     find_rest = start_clock(TRIED_SECONDS, 2 * TRIED_SECONDS)
 
-    def ask(varied: Sequence[Mapping[str, int]]) -> list[Compared | TrialError]:
+    def ask(varied: Sequence[Mapping[str, int]]) -> list[Outcome | TrialError]:
         seconds = max(find_rest(), 0.0)
-        question = _read_compared
-        few = ask_trials(
-            trace, question, varied, (), seconds, at_once=AT_ONCE, asks_failed=True
+        return ask_trials(
+            trace, read_outcome, varied, (), seconds, at_once=AT_ONCE, asks_failed=True
         )
-        return [*few]
 
     try:
         block = parse_block(check_rerun(trace))
@@ -212,11 +212,13 @@ def try_near_sizes(trace: Trace) -> tuple[Note, ...]:
                 check_unlooped(block, name)
                 continue
             del sizes[name]
-        found: dict[tuple[str, int], Compared | TrialError] = {}
+        found: dict[tuple[str, int], Outcome | TrialError] = {}
         (usual,) = ask([{}])
         todo = [(name, size + 1) for name, size in sizes.items()]
         todo += [(name, 1) for name in sizes]
-        while todo and find_rest() > 0 and not isinstance(usual, TrialError):
+        if isinstance(usual, TrialError):
+            return ()
+        while todo and find_rest() > 0:
             some, todo = todo[:AT_ONCE], todo[AT_ONCE:]
             found |= zip(some, ask([{name: n} for name, n in some]), strict=True)
     except TrialError:
@@ -224,37 +226,16 @@ def try_near_sizes(trace: Trace) -> tuple[Note, ...]:
     return tuple(_note_failing(usual, found))
 
 
-class Compared(NamedTuple):
-    """What is compared between a block and its recording at another size.
-
-    Attributes:
-        outcome: How the block ended.
-        parameters: The shapes of the parameters and buffers that it made.
-    """
-
-    outcome: Outcome
-    parameters: Sequence[tuple[int, ...]]
-
-
-def _read_compared(again: Trace, variables: Mapping[str, Any]) -> Compared:
-    """Return what is compared; runs in a child."""
-    nodes = (node for root in again.modules for node in root.walk())
-    shapes = [tensor.shape for node in nodes for tensor in node.tensors]
-    return Compared(read_outcome(again, variables), shapes)
-
-
 def _note_failing(
-    usual: Compared | TrialError,
-    found: Mapping[tuple[str, int], Compared | TrialError],
+    usual: Outcome,
+    found: Mapping[tuple[str, int], Outcome | TrialError],
 ) -> Iterator[Note]:
     """Yield a note for the first size of each name that fails."""
     noted = set[str]()
     for (name, size), one in found.items():
-        if isinstance(usual, TrialError) or isinstance(one, TrialError):
+        if name in noted or isinstance(one, TrialError):
             continue
-        if name in noted:
-            continue
-        verdict = judge(one.outcome, usual.outcome)
+        verdict = judge(one, usual)
         shapes = zip(usual.parameters, one.parameters, strict=False)
         if verdict.reason and all(a == b for a, b in shapes):
             noted.add(name)

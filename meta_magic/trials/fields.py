@@ -9,6 +9,7 @@ import ast
 from collections.abc import Iterator
 
 from meta_magic.errors import TrialError
+from meta_magic.trials.blocks import FUNCTIONS, pair_targets
 
 
 def label(spec: str) -> str:
@@ -126,7 +127,6 @@ def _check_same(name: str, found: list[ast.AST]) -> list[ast.Constant]:
 
 def _walk_given(block: ast.Module, name: str) -> Iterator[ast.AST]:
     """Yield what calls, attributes, dictionaries and functions' variables are given."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(block):
         if isinstance(node, ast.keyword) and node.arg == name:
             yield node.value
@@ -138,7 +138,7 @@ def _walk_given(block: ast.Module, name: str) -> Iterator[ast.AST]:
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant) and key.value == name:
                     yield value
-        elif isinstance(node, functions):
+        elif isinstance(node, FUNCTIONS):
             yield from _walk_assigned(node, name)
 
 
@@ -164,15 +164,8 @@ def _walk_assigned(scope: ast.stmt, name: str) -> Iterator[ast.AST]:
         targets = node.targets if isinstance(node, ast.Assign) else []
         targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
         for target in targets:
-            yield from _pair(target, node.value, name)  # type: ignore[attr-defined]  # an assignment
-
-
-def _pair(target: ast.AST, value: ast.AST | None, name: str) -> Iterator[ast.AST]:
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-        for one, other in zip(target.elts, value.elts, strict=False):
-            yield from _pair(one, other, name)
-    elif isinstance(target, ast.Name) and target.id == name and value is not None:
-        yield value
+            pairs = pair_targets(target, node.value)  # type: ignore[attr-defined]  # an assignment
+            yield from (value for own, value in pairs if own == name)
 
 
 def _is_option(call: ast.Call, name: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from meta_magic.errors import TrialError
-from meta_magic.trials.fit import LIMIT, SizeFit, find_fitting
+from meta_magic.trials.fit import LIMIT, find_fitting
 from meta_magic.trials.recordings import Recordings
 
 ALIGNED: Final = 64
@@ -59,13 +59,21 @@ def combine(choices: Sequence[str]) -> Iterator[tuple[str, ...]]:
 def find_growth(
     recordings: Recordings, name: str, nbytes: int, choices: tuple[str, ...] = ()
 ) -> Growth:
-    """Return how the peak of a block grows with a size."""
+    """Return how the peak of a block grows with a size.
+
+    All sizes are tried, then multiples of the power of two in the current size: kernels
+    that round sizes up leave these as they are.
+    """
     try:
-        tried = _list_multiples(recordings.read_size(name))
+        current = recordings.read_size(name)
+        steps = sorted({1, min(current & -current, ALIGNED)})
+        tried = [range(n, LIMIT + 1, n) for n in steps]
         found = find_fitting(recordings, name, nbytes, tried, choices)
     except TrialError as error:
         return Growth(name=name, choices=choices, nbytes=nbytes, reason=str(error))
-    sizes, highest = _read_highest(found)
+    known = found.interpolation
+    calls = () if known is None else known.list_highest(found.least)
+    live = () if known is None else known.live
     return Growth(
         name=name,
         choices=choices,
@@ -73,31 +81,9 @@ def find_growth(
         current=found.current,
         largest=found.largest,
         recorded=found.recorded,
-        sizes=sizes,
+        sizes=() if known is None else known.sizes,
         step=found.least,
-        highest=highest,
-    )
-
-
-def _list_multiples(current: int) -> list[Sequence[int]]:
-    """Return all sizes, then multiples of the power of two in the current size.
-
-    Kernels that round sizes up leave such multiples as they are.
-    """
-    step = min(current & -current, ALIGNED)
-    return [range(n, LIMIT + 1, n) for n in sorted({1, step})]
-
-
-def _read_highest(
-    found: SizeFit,
-) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Return the sizes to interpolate from, and the highest calls' bytes there."""
-    known = found.interpolation
-    if known is None:
-        return (), ()
-    calls = known.list_highest(found.least)
-    return known.sizes, tuple(
-        tuple(int(live[call]) for live in known.live) for call in calls
+        highest=tuple(tuple(int(at[call]) for at in live) for call in calls),
     )
 
 

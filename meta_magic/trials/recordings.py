@@ -85,7 +85,8 @@ class Recordings:
     ) -> dict[Sizes, Sample]:
         for _ in todo:
             self._prepare()
-        answers = ask_trials(trace, _ask_sample, [dict(key) for key in todo], choices)
+        sizes = [dict(key) for key in todo]
+        answers = ask_trials(trace, lambda one, _: take_sample(one), sizes, choices)
         samples, errors = {}, []
         for key, sample in zip(todo, answers, strict=True):
             if isinstance(sample, TrialError):
@@ -150,7 +151,3 @@ class Recordings:
             trace = self.find_trace(name)
             self._current[name] = read_size(trace, name, self._prepare)
         return self._current[name]
-
-
-def _ask_sample(again: Trace, _: Mapping[str, object]) -> Sample:
-    return take_sample(again)

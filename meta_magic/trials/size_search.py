@@ -42,6 +42,7 @@ class Outcome(NamedTuple):
         dimensions: The number of dimensions of each variable that is a tensor.
         broadcasts: Line and text of each note on a broadcast.
         seconds: How long the recording took.
+        parameters: The shapes of the parameters and buffers that it made.
     """
 
     error: str | None
@@ -49,6 +50,7 @@ class Outcome(NamedTuple):
     dimensions: Mapping[str, int]
     broadcasts: Sequence[tuple[int | None, str]]
     seconds: float
+    parameters: Sequence[tuple[int, ...]] = ()
 
 
 def judge(outcome: Outcome, usual: Outcome) -> Verdict:

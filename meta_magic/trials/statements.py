@@ -14,6 +14,8 @@ from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from meta_magic.trials.blocks import SCOPES
+
 MAX_TEXTS: Final = 200
 """How many cells are kept as statements."""
 
@@ -35,7 +37,6 @@ MAX_SECONDS_OF_EFFECTS: Final = 0.5
 """The same for its loops, and for its calls without a result, such as ``train()``."""
 
 EFFECTS: Final = (ast.For, ast.While, ast.With, ast.Expr)
-SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS: Final = (ast.Import, ast.ImportFrom)
 DEFINITE: Final = (*SCOPES, *IMPORTS, ast.Assign, ast.AnnAssign)
 

@@ -128,7 +128,14 @@ class CallProbe:
                 replace(one, requires_grad=t.requires_grad, is_leaf=t.is_leaf)
                 for one, t in zip(operands, tensors, strict=True)
             )
-        failed = _make_call(call.function, args, kwargs, operands)
+        failed = FailedCall(
+            function=call.function,
+            args=args,
+            kwargs=kwargs,
+            operands=operands,
+            is_whole=True,
+            frames=(),
+        )
         self.probe = Probe(function, failed)
         self.given: dict[Variable, Any] = {
             Variable(number, dim): trace_number(size, SizeOf(node, dim))
@@ -184,11 +191,11 @@ def _list_made(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[
     return made
 
 
-class Made:
-    """Keeps the tensors that operators return; not a mode itself, to be typed."""
+class MadeMode(TorchDispatchMode):
+    """Keeps the tensors that operators return."""
 
     def __init__(self, made: list[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._made = made
 
     def __torch_dispatch__(
@@ -198,10 +205,6 @@ class Made:
         returned = func(*args, **(kwargs or {}))
         self._made += tensors_in(returned)
         return returned
-
-
-class MadeMode(Made, TorchDispatchMode):
-    """The mode that is entered."""
 
 
 def _freeze(value: Any, nodes: list[Node]) -> Any:
@@ -242,22 +245,6 @@ def _describe_operand(node: Node) -> Operand:
     )
 
 
-def _make_call(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    operands: tuple[Operand, ...],
-) -> FailedCall:
-    return FailedCall(
-        function=function,
-        args=args,
-        kwargs=kwargs,
-        operands=operands,
-        is_whole=True,
-        frames=(),
-    )
-
-
 MAX_NESTED: Final = 3
 """How deep arithmetic is nested in one step: in a loop it has no end."""
 
@@ -279,13 +266,6 @@ class Unresolved(NamedTuple):
     call: int
     output: int
     dim: int
-
-
-class Described(NamedTuple):
-    """A number as a step without its parts, and the parts."""
-
-    step: Step
-    parts: Sequence[Any] = ()
 
 
 class Lineages:
@@ -366,17 +346,17 @@ class Lineages:
                 passed.append(call.line)
             number = self._probe(call).given[formula.parts[0]]
 
-    def _describe(self, number: Any) -> Described:
+    def _describe(self, number: Any) -> tuple[Step, Sequence[Any]]:
         """Return a number as a step, and the numbers that it comes from."""
         value, origin = strip(number), origin_of(number)
         text, line = "a number of unknown origin", None
         match origin:
             case Written(at):
-                return Described(self._describe_literal(number, self._literals[at]))
+                return self._describe_literal(number, self._literals[at]), ()
             case SizeOf(node, dim) if node.call is not None:
                 return self._describe_call(number, node.call)
             case SizeOf(node, dim):
-                return Described(self._describe_outside(node, dim))
+                return self._describe_outside(node, dim), ()
             case Given(name):
                 text = f"{name}, from outside of the block"
             case Returned(span):
@@ -388,8 +368,8 @@ class Lineages:
                 formula, below = self._put_in(formula, parts)
                 shown = formula.format(*map(strip, below))
                 text = f"{name} = {shown}" if name else shown
-                return Described(Step(value=value, text=text, formula=formula), below)
-        return Described(Step(value=value, text=text, line=line, formula=f"{value}"))
+                return Step(value=value, text=text, formula=formula), below
+        return Step(value=value, text=text, line=line, formula=f"{value}"), ()
 
     def _describe_outside(self, node: Node, dim: int) -> Step:
         """Return a size of a tensor that no observed call made."""
@@ -438,7 +418,7 @@ class Lineages:
             label = name
         return write_root(literal, label)
 
-    def _describe_call(self, number: Any, call: Call) -> Described:
+    def _describe_call(self, number: Any, call: Call) -> tuple[Step, Sequence[Any]]:
         formula = self._find_formula(call, number.origin)
         given = self._probe(call).given
         parts = [given[variable] for variable in formula.parts]
@@ -449,8 +429,7 @@ class Lineages:
         elif values:
             text += f", from {', '.join(map(str, values))}"
         value = strip(number)
-        step = Step(value=value, text=text, line=call.line, formula=formula.text)
-        return Described(step, parts)
+        return Step(value=value, text=text, line=call.line, formula=formula.text), parts
 
     def _find_formula(self, call: Call, origin: SizeOf) -> Formula:
         """Return how a size follows from what its call was given."""

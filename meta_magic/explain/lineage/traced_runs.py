@@ -77,40 +77,20 @@ class Literal(NamedTuple):
     label: str
 
 
-class TracedBlock(NamedTuple):
-    """A rewritten block.
+VALUES: Final[list[Any]] = []
+"""The values of a rewritten block's literals, in the child in which it runs."""
 
-    Attributes:
-        block: Its statements.
-        literals: The integers in its code.
-    """
+SEEN: Final = defaultdict[Span, set[int]](set)
+"""The integers that its expressions evaluated to."""
 
-    block: ast.Module
-    literals: tuple[Literal, ...]
-
-
-class Now(NamedTuple):
-    """What a rewritten block reads and writes while it runs, in its child.
-
-    Attributes:
-        values: The values of its literals.
-        seen: The integers that its expressions evaluated to.
-        made: The tensors that its calls returned first, with the calls' positions; by
-            ``id`` of the tensor.
-    """
-
-    values: list[Any]
-    seen: dict[Span, set[int]]
-    made: dict[int, tuple[Tensor, Span]]
-
-
-NOW: Final = Now([], defaultdict(set), {})
+MADE: Final = dict[int, tuple[Tensor, Span]]()
+"""The tensors that its calls returned first, with the calls' positions; by ``id``."""
 
 
 def note(span: Span, value: Any) -> Any:
     """Return the value of an expression, and keep it if it is an integer."""
     plain = strip(value)
-    values = NOW.seen[span]
+    values = SEEN[span]
     if type(plain) is int and len(values) < MAX_VALUES:
         values.add(plain)
     return value
@@ -119,13 +99,13 @@ def note(span: Span, value: Any) -> Any:
 def note_returned(span: Span, value: Any) -> Any:
     """Return what :func:`note` does; integers of unknown origin get the expression."""
     if isinstance(value, Tensor):  # ``torch.from_numpy`` is seen nowhere else
-        NOW.made.setdefault(id(value), (value, span))
+        MADE.setdefault(id(value), (value, span))
     return trace_returned(note(span, value), span)
 
 
 def written(number: int) -> Any:
     """Return a literal of the block as a traced number."""
-    return NOW.values[number]
+    return VALUES[number]
 
 
 def replace_function(function: Any) -> Any:
@@ -138,13 +118,13 @@ def replace_function(function: Any) -> Any:
 
 def find_made(tensor: Tensor) -> Span | None:
     """Return the position of the expression that returned a tensor first."""
-    found = NOW.made.get(id(tensor))
+    found = MADE.get(id(tensor))
     return None if found is None else found[1]
 
 
 def read_seen() -> Seen:
     """Return the integers that expressions evaluated to."""
-    return {span: frozenset(values) for span, values in NOW.seen.items() if values}
+    return {span: frozenset(values) for span, values in SEEN.items() if values}
 
 
 def span_of(node: ast.expr) -> Span:
@@ -166,19 +146,19 @@ def set_literals(literals: Sequence[Literal], values: Mapping[int, int]) -> None
         REPLACE: replace_function,
     }
     vars(builtins).update(own)  # for good: the block runs in a child
-    NOW.seen.clear()
-    NOW.made.clear()
-    NOW.values[:] = [
+    SEEN.clear()
+    MADE.clear()
+    VALUES[:] = [
         trace_number(values.get(number, literal.value), Written(number))
         for number, literal in enumerate(literals)
     ]
 
 
-def trace_block(block: ast.Module) -> TracedBlock:
-    """Return a block whose integers are traced; the given one is changed."""
+def trace_block(block: ast.Module) -> tuple[ast.Module, tuple[Literal, ...]]:
+    """Return a block whose integers are traced, and these; the given one is changed."""
     tracing = _Tracer(_label_literals(block))
     traced = ast.fix_missing_locations(tracing.visit(block))
-    return TracedBlock(traced, tuple(tracing.literals))
+    return traced, tuple(tracing.literals)
 
 
 def _label_literals(block: ast.Module) -> dict[int, str]:
@@ -346,7 +326,7 @@ def list_literals(trace: Trace) -> Sequence[Literal]:
     Raises:
         TrialError: The block cannot run again at all.
     """
-    return trace_block(parse_block(check_rerun(trace))).literals
+    return trace_block(parse_block(check_rerun(trace)))[1]
 
 
 def _make_variant(
