@@ -9,7 +9,7 @@ Read :func:`diagnose` first.
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from time import monotonic
 from typing import Final, NamedTuple, TypeAlias
@@ -109,7 +109,7 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
     declined = _find_reason(trace)
     broken = Backward(trace, failed).find() if is_backward(failed) else None
     loading = failed.loading
-    trail = [made.line for made in _follow_back(failed, block, "")]
+    trail = cache(lambda: [made.line for made in _follow_back(failed, block, "")])
     if broken is not None:
         at = [] if broken.line is None else [broken.line]
         write = partial(list_backward_edits, broken=broken)
@@ -118,12 +118,12 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
         lines = _list_made_lines(trace, failed, loading)
         rules = (*_explain_loading(trace, failed, loading),)
         write = partial(
-            _edit_loading, trace=trace, failed=failed, loading=loading, trail=trail
+            _edit_loading, trace=trace, failed=failed, loading=loading, trail=trail()
         )
         found = Diagnosis(rules, lines, write, declined=declined)
     else:
         found = _diagnose_call(trace, failed, block, declined, trail)
-    lines = [*found.lines, *trail[:MAX_TRAIL]]
+    lines = [*found.lines, *trail()[:MAX_TRAIL]]
     return found._replace(lines=lines, made=_describe_makers(failed, block, found))
 
 
@@ -173,7 +173,7 @@ def _diagnose_call(
     failed: FailedCall,
     block: Block | None,
     declined: str,
-    trail: Sequence[int],
+    trail: Callable[[], Sequence[int]],
 ) -> Diagnosis:
     """Return what is wrong with a call that can be made again with other arguments."""
     calls = [find_maker(trace, operand.tensor) for operand in failed.operands]
@@ -189,6 +189,7 @@ def _diagnose_call(
     own_rules += () if ranged is None else (ranged.rule,)
     probe = None if own_rules else make_probe(trace, failed, written)
     with _ask_meanwhile(probe) as wait:
+        trail()
         sight = Sizes({}, ()) if declined else trace_refused(trace, failed)
         known = own_rules, Accepted(is_of_values=ranged is not None)
         rules, accepted = wait() or known
@@ -208,7 +209,7 @@ def _diagnose_call(
             accepted=accepted,
             seen=sight.seen,
             refused=sight.refused,
-            trail=trail,
+            trail=trail(),
         )
         families = FAMILIES[:1] if accepted.is_sure else FAMILIES
         edits = sort_edits(*(family(situation) for family in families))

@@ -68,7 +68,7 @@ def trace_refused(trace: Trace, failed: FailedCall) -> Sizes:
         failed: The call, its operands with names.
     """
     try:
-        return ask_run(trace, partial(_answer, failed=failed))
+        return ask_run(trace, partial(_answer, failed=failed), is_probe=True)
     except TrialError as error:
         return Sizes({}, (), str(error))
 

@@ -473,10 +473,11 @@ def _summarize(code: CodeType) -> tuple[object, ...]:
 
 def find_edited(files: Collection[str]) -> set[str]:
     """Return those of some files that are not as they were when they were imported."""
+    known = {path for path in files if Path(path).is_file()}
     modules = [one for one in [*sys.modules.values()] if type(one) is ModuleType]
-    named = [(one, str(getattr(one, "__file__", ""))) for one in modules]
+    named = [(one, str(vars(one).get("__file__"))) for one in modules if known]
     return {
-        path for one, path in named if path in files and not is_unchanged(one, path)
+        path for one, path in named if path in known and not is_unchanged(one, path)
     }
 
 

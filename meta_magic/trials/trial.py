@@ -391,12 +391,14 @@ class Variant(NamedTuple):
         around: Makes a context in which they run, within the recording.
         prepare: Changes their variables before they run.
         question: Is asked even if the block raised.
+        is_probe: Whether the text of an error does not matter.
     """
 
     block: ast.Module
     around: Callable[[], AbstractContextManager[object]]
     prepare: Callable[[dict[str, Any]], None]
     question: Question[Any]
+    is_probe: bool = False
 
 
 def ask_variants(
@@ -421,7 +423,9 @@ def _answer_variant(rerun: Rerun, variant: Variant) -> tuple[str | None, Any]:
     variables = restore_variables(rerun, variant.block, {})
     variant.prepare(variables)
     refused = enter_sandbox()
-    trace = record_block(rerun, variant.block, variables, variant.around)
+    trace = record_block(
+        rerun, variant.block, variables, variant.around, is_probe=variant.is_probe
+    )
     if refused:
         return f"it {refused[0]}", None
     try:

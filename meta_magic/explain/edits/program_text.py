@@ -231,7 +231,10 @@ class Program:
 
     def read(self, node: Spot) -> str:
         """Return the text of a node."""
-        return ast.get_source_segment(self.text, node) or ast.unparse(node)
+        lines = self._lines[node.lineno - 1 : node.end_lineno]
+        lines[-1] = lines[-1][: node.end_col_offset]
+        lines[0] = lines[0][node.col_offset :]
+        return b"\n".join(lines).decode()
 
     def walk_up(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the nodes around a node, the innermost first."""

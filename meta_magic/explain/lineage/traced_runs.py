@@ -284,17 +284,18 @@ class Run(NamedTuple):
     variables: Mapping[str, Any]
 
 
-def ask_run(trace: Trace, question: Callable[[Run], T]) -> T:
+def ask_run(trace: Trace, question: Callable[[Run], T], *, is_probe: bool = False) -> T:
     """Run a trace's block with traced numbers in a child, and return an answer.
 
     Args:
         trace: The trace.
         question: A function of the run; its result can be pickled.
+        is_probe: Whether the text of an error does not matter.
 
     Raises:
         TrialError: The block cannot run again; the message says why.
     """
-    (answered,) = ask_runs(trace, [{}], question)
+    (answered,) = ask_runs(trace, [{}], question, is_probe=is_probe)
     if isinstance(answered, TrialError):
         raise answered
     return answered
@@ -304,6 +305,8 @@ def ask_runs(
     trace: Trace,
     values: Sequence[Mapping[int, int]],
     question: Callable[[Run], T],
+    *,
+    is_probe: bool = False,
 ) -> list[T | TrialError]:
     """Run a trace's block several times at once, with other values of its literals.
 
@@ -311,12 +314,14 @@ def ask_runs(
         trace: The trace.
         values: For each run, by index of a literal, its value.
         question: As of :func:`ask_run`.
+        is_probe: The same.
 
     Raises:
         TrialError: The block cannot run again at all.
     """
     rerun = check_rerun(trace)
     variants = [_make_variant(rerun, own, question) for own in values]
+    variants = [one._replace(is_probe=is_probe) for one in variants]
     return ask_variants(trace, variants, SECONDS)
 
 
