@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain, repeat
 from typing import Final
 
 from torch import Tensor
@@ -28,7 +29,6 @@ from meta_magic.recording.as_device.oracle.child import (
 )
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.calls import TensorMetadata
-from meta_magic.trace.failed_call import Operand
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
@@ -217,15 +217,23 @@ def translate(found: Explanation, joined: Slice, trace: Trace) -> Explanation:
         where=say(found.where),
         callers=tuple((say(where), text) for where, text in found.callers),
         given=tuple(
-            _number_operand(operand, numbers[n] if n < len(numbers) else -1, say)
-            for n, operand in enumerate(found.given)
+            replace(
+                operand,
+                name=say(operand.name),
+                aliases=tuple(map(say, operand.aliases)),
+                tensor=number,
+            )
+            for operand, number in zip(
+                found.given, chain(numbers, repeat(-1)), strict=False
+            )
         ),
         rules=tuple(map(say, found.rules)),
         made=tuple(map(say, found.made)),
         repairs=tuple(
             _split_repair(one, joined, say)
             for one in found.repairs
-            if _is_of_cells(one, joined)
+            if len({p for at, _, _ in one.changes if (p := joined.find(at)[0]).path})
+            < 2  # noqa: PLR2004  one file
         ),
         declined=say(found.declined),
         lineages=tuple(_split_lineage(one, joined) for one in found.lineages),
@@ -233,14 +241,6 @@ def translate(found: Explanation, joined: Slice, trace: Trace) -> Explanation:
         culprits=tuple(line for part, line in lines if not part.name),
         culprits_before=tuple((part.name, line) for part, line in lines if part.name),
     )
-
-
-def _number_operand(
-    operand: Operand, tensor: int, say: Callable[[str], str]
-) -> Operand:
-    """Return an operand with the number that it has in the block's own trace."""
-    aliases = tuple(map(say, operand.aliases))
-    return replace(operand, name=say(operand.name), aliases=aliases, tensor=tensor)
 
 
 def _split_lineage(lineage: Lineage, joined: Slice) -> Lineage:
@@ -264,12 +264,6 @@ def _split_lineage(lineage: Lineage, joined: Slice) -> Lineage:
     )
 
 
-def _is_of_cells(repair: Repair, joined: Slice) -> bool:
-    """Whether a repair changes only cells, or one file and perhaps cells."""
-    parts = {joined.find(line)[0] for line, _, _ in repair.changes}
-    return sum(bool(part.path) for part in parts) <= 1
-
-
 def _split_repair(repair: Repair, joined: Slice, say: Callable[[str], str]) -> Repair:
     """Return a repair of the cell or file that it changes.
 
@@ -287,6 +281,10 @@ def _split_repair(repair: Repair, joined: Slice, say: Callable[[str], str]) -> R
     at, n_files = joined.parts.index(part), len(joined.rerun.modules)
     is_file = at < n_files
     cells = join_texts(texts[n_files if is_file else at :])
+    # The changed module is imported again, and those that import it.
+    names = [one.name for one in joined.rerun.modules[at:]]
+    reloads = [f"import importlib, {', '.join(names)}"]
+    reloads += [f"importlib.reload({name})" for name in names]
     return replace(
         repair,
         line=line,
@@ -300,15 +298,8 @@ def _split_repair(repair: Repair, joined: Slice, say: Callable[[str], str]) -> R
         source=texts[at] if is_file else cells,
         cell=part.name,
         path=part.path,
-        again=f"{_write_reload(joined, at)}\n{cells}" if is_file else "",
+        again="\n".join([*reloads, "", cells]) if is_file else "",
     )
-
-
-def _write_reload(joined: Slice, at: int) -> str:
-    """Return code that imports a changed module again, and those that import it."""
-    names = [one.name for one in joined.rerun.modules[at:]]
-    reloads = (f"importlib.reload({name})" for name in names)
-    return "\n".join([f"import importlib, {', '.join(names)}", *reloads, ""])
 
 
 def join_texts(texts: list[str]) -> str:

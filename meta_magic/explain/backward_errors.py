@@ -135,7 +135,8 @@ class Backward:
 
     def _find_freed(self) -> BrokenGraph | None:
         """Return which call's saved tensors an earlier pass freed."""
-        last = max((c.index for c in self._calls if _is_outside(c)), default=0)
+        outside = (c for c in self._calls if c.phase != "backward" or c.op == SEED)
+        last = max((call.index for call in outside), default=0)
         freed = {call.forward for call in self._calls[:last]}
         for call in self._ancestors:
             if call.index in freed and self._find_saved(call):
@@ -190,11 +191,6 @@ class Backward:
                 n_inputs = len(self._calls[index].inputs)
                 todo += [self._sources[index, i] for i in range(n_inputs)]
         return [self._calls[index] for index in sorted(reached, reverse=True)]
-
-
-def _is_outside(call: OpCall) -> bool:
-    """Whether a call is outside of backward passes, or begins one."""
-    return call.phase != "backward" or call.op == SEED
 
 
 def _find_module(trace: Trace, call: OpCall) -> ModuleNode | None:
@@ -341,19 +337,15 @@ def _avoid_writes(program: Program, line: int | None) -> Iterator[Edit]:
 
 def _avoid_write(program: Program, node: ast.AST) -> Iterator[Edit]:
     if isinstance(node, ast.AugAssign):
-        yield from program.replace(node, _write_out(node), AT_LINE)
+        target = copy(node.target)  # ``x = x + (y)`` for ``x += y``
+        target.ctx = ast.Load()
+        made = ast.unparse(ast.BinOp(target, node.op, node.value))
+        text = f"{ast.unparse(node.target)} = {made}"
+        yield from program.replace(node, text, AT_LINE)
     if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
         name = program.read(node.targets[0].value)
         text = f"{name} = {name}.clone(); {program.read(node)}"
         yield from program.replace(node, text, AT_LINE)
-
-
-def _write_out(node: ast.AugAssign) -> str:
-    """Return ``x = x + (y)`` for ``x += y``."""
-    target = copy(node.target)
-    target.ctx = ast.Load()
-    made = ast.BinOp(target, node.op, node.value)
-    return f"{ast.unparse(node.target)} = {ast.unparse(made)}"
 
 
 def _weigh(node: ast.expr, line: int | None) -> float:

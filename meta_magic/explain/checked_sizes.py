@@ -78,22 +78,15 @@ def _explain_size(trace: Trace, found: Found, size: int) -> Explanation | None:
     joined, runs = found.joined, trace
     if joined is not None:
         runs = replace(trace, rerun=joined.rerun)
-    question = _explain_again
-    (why,) = ask_trials(
-        runs, question, [{found.spec: size}], seconds=SECONDS, asks_failed=True
-    )
+
+    def ask(again: Trace, _: object) -> Explanation | None:
+        return None if again.failed is None else explain_alone(again, again.failed)
+
+    varied = [{found.spec: size}]
+    (why,) = ask_trials(runs, ask, varied, seconds=SECONDS, asks_failed=True)
     if isinstance(why, TrialError) or why is None:
         return None
     if joined is None:
         return why
     line = None if why.line is None else joined.find(why.line)[1]
     return translate(why, joined, replace(trace, error=why.error, error_line=line))
-
-
-def _explain_again(
-    again: Trace, _variables: Mapping[str, object]
-) -> Explanation | None:
-    """Return why a block failed that was recorded again; runs in the child."""
-    if again.failed is None:
-        return None
-    return explain_alone(again, again.failed)

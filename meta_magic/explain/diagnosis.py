@@ -115,7 +115,9 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
         write = partial(list_backward_edits, broken=broken)
         found = Diagnosis((broken.rule,), at, write, broken.operands, declined=declined)
     elif loading is not None:
-        lines = _list_made_lines(trace, failed, loading)
+        owned = (failed.operands[own].tensor for _, own, _ in loading.pairs)
+        calls = [find_maker(trace, tensor) for tensor in owned]
+        lines = [*dict.fromkeys(call.line for call in calls if call and call.line)]
         rules = (*_explain_loading(trace, failed, loading),)
         write = partial(
             _edit_loading, trace=trace, failed=failed, loading=loading, trail=trail()
@@ -369,10 +371,3 @@ def _find_prefix(names: Sequence[str], longer: Sequence[str]) -> str:
             if prefix != one and {prefix + other for other in names} == {*longer}:
                 return prefix
     return ""
-
-
-def _list_made_lines(trace: Trace, failed: FailedCall, loading: Loading) -> list[int]:
-    made = (
-        find_maker(trace, failed.operands[own].tensor) for _, own, _ in loading.pairs
-    )
-    return list(dict.fromkeys(call.line for call in made if call and call.line))

@@ -192,7 +192,9 @@ def walk_repairs(explanation: Explanation) -> Iterator[str]:
 
 def explain_alone(trace: Trace, failed: FailedCall) -> Explanation:
     """Return why a block failed, without the cells before it."""
-    frames = _find_frames(trace, failed)
+    files = [frame.file for frame in failed.frames]  # from the cell on, if it is there
+    first = files.index(trace.cell.file) if trace.cell.file in files else 0
+    frames = failed.frames[first:]
     position = frames[-1] if frames else None
     found = Explanation(
         error=str(trace.error),
@@ -221,13 +223,6 @@ def _is_of_python(error: str) -> bool:
     if kind == "AttributeError":  # what returned several values may need an index
         return not SEVERAL.search(text)
     return kind in OF_PYTHON
-
-
-def _find_frames(trace: Trace, failed: FailedCall) -> list[SourcePosition]:
-    """Return the call sites that led to a call, from the cell on if it was one."""
-    files = [frame.file for frame in failed.frames]
-    first = files.index(trace.cell.file) if trace.cell.file in files else 0
-    return list(failed.frames[first:])
 
 
 def _locate(at: SourcePosition, first: SourcePosition) -> str:

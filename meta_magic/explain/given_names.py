@@ -33,17 +33,6 @@ def describe_module(trace: Trace) -> str:
     return f"{within.class_name} `{name}`" if name else within.class_name
 
 
-def write_module(trace: Trace, call: OpCall) -> str:
-    """Return how code writes the module that made a call: ``model.layers[0]``.
-
-    A model without a name is written as its class; "" outside of modules.
-    """
-    if not call.module or call.root is None:
-        return call.module or ""
-    root = trace.modules[call.root]
-    return NUMBER.sub(r"[\1]", f"{root.name or root.class_name}.{call.module}")
-
-
 def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
     """Return a call whose operands all have names.
 
@@ -54,7 +43,10 @@ def name_operands(trace: Trace, failed: FailedCall) -> FailedCall:
     operands = []
     for operand in failed.operands:
         made = find_maker(trace, operand.tensor)
-        module = "" if made is None else write_module(trace, made)
+        module = "" if made is None else made.module or ""
+        if made is not None and module and made.root is not None:  # ``model.layers[0]``
+            root = trace.modules[made.root]
+            module = NUMBER.sub(r"[\1]", f"{root.name or root.class_name}.{module}")
         name = _find_name(at, made, module, is_alone=is_alone)
         aliases = operand.aliases
         if "(" in operand.name and name not in {UNNAMED, operand.name}:

@@ -8,7 +8,7 @@ the block was recorded with it, the note is gone, and no other one came. Read
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,6 @@ from time import process_time
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from meta_magic.errors import TrialError
 from meta_magic.explain.edits.program_text import (
     Called,
     Edit,
@@ -32,7 +31,6 @@ from meta_magic.recording.as_device.oracle.child import ask_children
 from meta_magic.trace.notes import Note
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.annotations import check_annotations
-from meta_magic.trials.blocks import parse_block, restore_variables
 from meta_magic.trials.conditions import try_near_sizes
 from meta_magic.trials.mixed_samples import check_samples
 from meta_magic.trials.sandbox import enter_sandbox
@@ -132,12 +130,6 @@ def move_dimensions(lines: NotedLines) -> Iterator[Edit]:
                 yield join_edits(parts, 0)
 
 
-def name_squeezed(lines: NotedLines) -> Iterator[Edit]:
-    """Name the dimension that is dropped."""
-    for called in lines.find_calls("squeeze"):
-        yield from lines.program.add_argument(called.node, "-1", 0)
-
-
 def put_batch_first(lines: NotedLines) -> Iterator[Edit]:
     """Make a layer with ``batch_first``, or take the last step of its result."""
     for called in lines.program.calls:
@@ -183,11 +175,11 @@ def keep_attached(lines: NotedLines) -> Iterator[Edit]:
             )
 
 
-def keep_dimension(lines: NotedLines) -> Iterator[Edit]:
-    """Keep the dimension that is reduced."""
-    for called in lines.find_calls():
-        if "keepdim" not in lines.program.read(called.node):
-            yield from lines.program.add_argument(called.node, "keepdim=True", 0)
+def add_argument(lines: NotedLines, text: str, *names: str) -> Iterator[Edit]:
+    """Give calls an argument; () for all."""
+    for called in lines.find_calls(*names):
+        if text.partition("=")[0] not in lines.program.read(called.node):
+            yield from lines.program.add_argument(called.node, text, 0)
 
 
 def call_optimizer(lines: NotedLines, method: str) -> Iterator[Edit]:
@@ -208,13 +200,13 @@ EDITS: Final[Mapping[str, Sequence[Edits]]] = MappingProxyType(
         "size one": (change_softmax_dim,),
         "softmax dimension": (change_softmax_dim,),
         "mixed": (move_dimensions,),
-        "squeeze": (name_squeezed,),
+        "squeeze": (lambda lines: add_argument(lines, "-1", "squeeze"),),
         "last sample": (put_batch_first,),
         "one key": (put_batch_first,),
         "probabilities": (leave_out_soft,),
         "raw scores": (take_logits,),
         "detached": (keep_attached,),
-        "crossed": (keep_dimension,),
+        "crossed": (partial(add_argument, text="keepdim=True"),),
         "old gradients": (partial(call_optimizer, method="zero_grad"),),
         "no step": (partial(call_optimizer, method="step"),),
     }
@@ -248,7 +240,7 @@ def repair_notes(trace: Trace, notes: Sequence[Note]) -> tuple[Note, ...]:
     if block is None or trace.error is not None:
         return (*notes,)
     try:
-        program = Program(block.text, block.lines)
+        program = block.program
     except SyntaxError:
         return (*notes,)
     before = Counter(note.kind for note in trace.wrong)
@@ -256,24 +248,18 @@ def repair_notes(trace: Trace, notes: Sequence[Note]) -> tuple[Note, ...]:
     for note in todo:
         lines = NotedLines(program, note)
         found = chain.from_iterable(edits(lines) for edits in EDITS[note.kind])
-        asked.append(
-            partial(
-                find_edit, block, sort_edits_of(note, block, found), note.kind, before
-            )
-        )
+        own = [edit for edit in found if block.lines.issuperset(edit.lines)]
+        own.sort(key=lambda edit: (note.line not in edit.lines, edit.cost))
+        asked.append(partial(find_edit, block, own, note.kind, before))
     answers = ask_children(asked, 2 * SECONDS, 2 * SECONDS, 2)
-    repaired = {
-        note: write_edit(block, edit)
-        for note, edit in zip(todo, answers, strict=True)
-        if isinstance(edit, Edit)
-    }
+    repaired = {}
+    for note, edit in zip(todo, answers, strict=True):
+        if isinstance(edit, Edit):
+            text = apply_edit(block.typed, edit, block.first_line)
+            now = dict(enumerate(text.split("\n"), block.first_line))
+            changed = (f"line {at}: {now[at].strip()}" for at in edit.lines)
+            repaired[note] = "; ".join(changed)
     return tuple(replace(note, repair=repaired.get(note, "")) for note in notes)
-
-
-def sort_edits_of(note: Note, block: Block, edits: Iterable[Edit]) -> list[Edit]:
-    """Return the edits that the block may have, those of the note's own line first."""
-    own = (edit for edit in edits if block.lines.issuperset(edit.lines))
-    return sorted(own, key=lambda edit: (note.line not in edit.lines, edit.cost))
 
 
 def find_edit(
@@ -282,12 +268,10 @@ def find_edit(
     """Return the first edit with which a note is gone, or None; runs in a child."""
     end, refused = process_time() + SECONDS, enter_sandbox()
     for edit in edits:
-        try:
-            body = parse_block(block.rerun, apply_edit(block.text, edit))
-            variables = restore_variables(block.rerun, body, {})
-        except (TrialError, SyntaxError):
+        parsed = block.parse(edit)
+        if parsed is None:
             continue
-        trace = record_block(block.rerun, body, variables, nullcontext)
+        trace = record_block(block.rerun, *parsed, nullcontext)
         now = Counter(note.kind for note in trace.wrong)
         is_right = not (trace.error or refused or Counter(now) - Counter(before))
         if (
@@ -321,12 +305,3 @@ def is_merged(before: Sequence[int], after: Sequence[int]) -> bool:
         if product != size:
             return False
     return prod(rest) == 1
-
-
-def write_edit(block: Block, edit: Edit) -> str:
-    """Return the lines that an edit changes, as they are after it."""
-    lines = apply_edit(block.typed, edit, block.first_line).split("\n")
-    changed = (
-        f"line {at}: {lines[at - block.first_line].strip()}" for at in edit.lines
-    )
-    return "; ".join(changed)

@@ -200,9 +200,7 @@ class Probe:
         for path, value in walk_arguments((call.args, call.kwargs)):
             if type(value) is int:
                 self.values[Variable(-1, path)] = value
-        is_module = function is call_module
-        self._is_made = is_module or isinstance(function, type)
-        self._device: str | None = "meta"
+        self._is_made = function is call_module or isinstance(function, type)
         self._known: dict[object, Shapes | None] = {}
         self._end = inf
         first = DEVICES[:-1] if record is not None else ()
@@ -304,31 +302,22 @@ class Probe:
         changes: Mapping[int, Change],
         device: str | None,
     ) -> Shapes | None:
+        run = partial(self._run, values, changes, device)
         if device is None and self.record is not None:
-            self._device = None
-            run = partial(self._run, values, changes)
             shapes: Shapes | None = self.record(run)
-            self._device = "meta"
             return shapes
-        self._device = device or "meta"
-        with torch.device(self._device):
-            shapes = self._run(values, changes)
-        self._device = "meta"
-        return shapes
+        with torch.device(device or "meta"):
+            return run()
 
     def _run(
-        self, values: Mapping[Variable, int], changes: Mapping[int, Change]
+        self,
+        values: Mapping[Variable, int],
+        changes: Mapping[int, Change],
+        device: str | None,
     ) -> Shapes | None:
-        try:
-            returned = self._call(values, changes)
-        except Exception:  # noqa: BLE001  torch's
-            return None
-        return tuple(tuple(tensor.shape) for tensor in tensors_in(returned))
-
-    def _call(
-        self, values: Mapping[Variable, int], changes: Mapping[int, Change]
-    ) -> Any:
+        """Make the call; return the shapes that it returns, None if it raises."""
         call = self.call
+        made_on = device if device or self.record is not None else "meta"
 
         def build(value: Any, path: tuple[int | str, ...]) -> Any:
             if isinstance(value, TensorArgument):
@@ -339,7 +328,7 @@ class Probe:
                     for dim, size in enumerate(shape)
                 ]
                 change = changes.get(value.index)
-                tensor = make_like(operand, sizes, self._device)
+                tensor = make_like(operand, sizes, made_on)
                 return tensor if change is None else change.make(tensor)
             if type(value) in (tuple, list):
                 items = (build(item, (*path, i)) for i, item in enumerate(value))
@@ -352,9 +341,14 @@ class Probe:
             is_number = type(value) is int
             return values.get(Variable(-1, path), value) if is_number else value
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return self.function(*build(call.args, (0,)), **build(call.kwargs, (1,)))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                args, kwargs = build(call.args, (0,)), build(call.kwargs, (1,))
+                returned = self.function(*args, **kwargs)
+        except Exception:  # noqa: BLE001  torch's
+            return None
+        return tuple(tuple(tensor.shape) for tensor in tensors_in(returned))
 
     def label(self, variable: Variable) -> str:
         """Return the name of a number, with its value."""
@@ -375,29 +369,21 @@ class Probe:
         totals = {prod(o.geometry.shape) for o in self.call.operands}
         totals.add(prod(n for v, n in self.values.items() if n > 0 and not v.is_size))
         found = known | {1, value - 1, value + 1, 2 * value, value // 2}
-        found |= self._list_rests(variable)
+        # What remains of a size beside other arguments: ``torch.split``.
+        parts = sum(
+            n for v, n in self.values.items() if not (v.is_size or v == variable)
+        )
+        sizes = [n for v, n in self.values.items() if v.is_size]
+        found |= {parts} if variable.is_size else {size - parts for size in sizes}
         found |= {total // v for total in totals for v in known if total % v == 0}
-        rest = self._count_others(variable)
+        rest = prod(  # of the other numbers of its operand, or of the arguments
+            value
+            for other, value in self.values.items()
+            if other != variable and other.operand == variable.operand and value > 0
+        )
         found |= {total // rest for total in totals if rest and total % rest == 0}
         least = 1
         if not (variable.is_size or self._is_made):
             found |= {-2, -1, 0}
             least = LEAST_ARGUMENT
         return sorted(n for n in found if n >= least and n != value)[:MAX_CANDIDATES]
-
-    def _list_rests(self, variable: Variable) -> set[int]:
-        """Return what remains of a size beside other arguments: ``torch.split``."""
-        parts = [n for v, n in self.values.items() if not v.is_size and v != variable]
-        if variable.is_size:
-            return {sum(parts)}
-        sizes = [n for v, n in self.values.items() if v.is_size]
-        return {size - sum(parts) for size in sizes}
-
-    def _count_others(self, variable: Variable) -> int:
-        """Return the product of the other numbers of an operand or of the arguments."""
-        beside = [
-            value
-            for other, value in self.values.items()
-            if other != variable and other.operand == variable.operand and value > 0
-        ]
-        return prod(beside)

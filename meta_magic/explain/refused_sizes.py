@@ -6,7 +6,7 @@ child, with integers that know their origin; the same run shows which integers e
 its expressions evaluated to. Read :func:`trace_refused`, then :func:`solve`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -93,7 +93,9 @@ def _answer(run: Run, *, failed: FailedCall) -> Sizes:
             lineage, _ = lineages.why(probe.label(variable), given[variable])
             passed = tuple(dict.fromkeys(lineages.passed))
             refused.append(Refused(lineage, accepted, is_alone, passed))
-    return Sizes(seen, tuple(_drop_alike(refused)))
+    different = {one.lineage.lines: one for one in reversed(refused)}
+    shown = [one for one in refused if one in different.values()]
+    return Sizes(seen, tuple(shown[:MAX_CHAINS]))
 
 
 def _find_given(
@@ -135,11 +137,6 @@ def _list_refused(probe: Probe, given: Mapping[Variable, Any]) -> Iterator[Accep
         if group[0] in given and accepted:
             found.append((group[0], tuple(accepted), False))
     yield from sorted(found, key=lambda pair: not known & {*pair[1]})
-
-
-def _drop_alike(refused: Sequence[Refused]) -> list[Refused]:
-    read = {one.lineage.lines: one for one in reversed(refused)}
-    return [one for one in refused if one in read.values()][:MAX_CHAINS]
 
 
 def solve(refused: Refused) -> Iterator[tuple[Step, int, int]]:

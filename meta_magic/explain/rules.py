@@ -63,7 +63,11 @@ def _list_rules(probe: Probe, error: str) -> list[str]:
     detached = _find_detach_rules(probe) if is_of_graphs else []
     found = [*sizes, *(detached or _find_cast_rules(probe))]
     return found or [
-        *_find_shape_rules(probe),
+        *(
+            [*_relate_columns(probe)]
+            or [*_relate_shapes(probe)]
+            or _find_rank_rules(probe)
+        ),
         *_find_form_rules(probe),
         *_find_item_rules(probe),
         *_find_class_rules(probe),
@@ -232,13 +236,9 @@ def _find_count_rules(probe: Probe) -> Iterator[str]:
     is_whole = n_elements == fixed if -1 not in wanted else n_elements % fixed == 0
     if wanted and fixed > 0 and not is_whole:
         asked = " x ".join(map(str, wanted)) + _propose_rest(wanted, n_elements)
-        yield f"{_write_product(shape)} elements cannot be {asked}"
-
-
-def _write_product(shape: tuple[int, ...]) -> str:
-    """Return sizes with their product: ``8 * 16 = 128``."""
-    written = " * ".join(map(str, shape))
-    return f"{written} = {prod(shape):,}" if len(shape) > 1 else f"{prod(shape):,}"
+        written = " * ".join([*map(str, shape)])
+        equals = f"{written} = " if len(shape) > 1 else ""
+        yield f"{equals}{n_elements:,} elements cannot be {asked}"
 
 
 def _propose_rest(wanted: list[int], n_elements: int) -> str:
@@ -255,12 +255,6 @@ MAX_RANK: Final = 5
 
 MAX_OPERANDS: Final = 6
 """How many operands are compared with each other."""
-
-
-def _find_shape_rules(probe: Probe) -> Iterator[str]:
-    """Yield which shapes are asked for: those of other operands, or of another rank."""
-    found = [*_relate_columns(probe)] or [*_relate_shapes(probe)]
-    yield from found or _find_rank_rules(probe)
 
 
 def _relate_columns(probe: Probe) -> Iterator[str]:

@@ -121,10 +121,15 @@ class Seeing(ast.NodeTransformer):
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
             with suppress(SyntaxError):
                 annotation = ast.parse(annotation.value, mode="eval").body
-        parts = [
-            node for node in ast.walk(annotation) if isinstance(node, ast.Subscript)
-        ]
-        if not any(map(_has_text, parts)):
+        # A text is among the arguments of a generic type, as in jaxtyping's.
+        texts = (
+            one
+            for node in ast.walk(annotation)
+            if isinstance(node, ast.Subscript)
+            for one in getattr(node.slice, "elts", [node.slice])
+            if isinstance(one, ast.Constant) and type(one.value) is str
+        )
+        if next(texts, None) is None:
             return value
         self.n_seen += 1
         return self._pass_on(value, annotation, what)
@@ -175,12 +180,6 @@ class Seeing(ast.NodeTransformer):
             what = ast.unparse(node.target)
             node.value = self._see(node.value, node.annotation, what)
         return node
-
-
-def _has_text(node: ast.Subscript) -> bool:
-    """Whether a text is among the arguments of a generic type, as in jaxtyping's."""
-    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    return any(isinstance(p, ast.Constant) and type(p.value) is str for p in parts)
 
 
 def see(

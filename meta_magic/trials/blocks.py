@@ -49,7 +49,11 @@ def parse_block(rerun: Rerun, text: str | None = None) -> ast.Module:
     path = find_path(ast.parse(text, rerun.file), rerun)
     if not path:
         raise TrialError(f"line {rerun.line} of {rerun.file} is no `with record()`")
-    block = ast.Module(body=_strip_recording(path[-1], rerun), type_ignores=[])
+    entered, others = path[-1], list_others(path[-1], rerun)
+    body = entered.body
+    if others:  # contexts beside ``record()``
+        body = [ast.copy_location(ast.With(items=others, body=body), entered)]
+    block = ast.Module(body=body, type_ignores=[])
     end_with_value(block.body)
     try:
         compile(block, rerun.file, "exec")
@@ -111,14 +115,6 @@ def _is_entered(node: ast.AST, rerun: Rerun) -> bool:
             node.lineno == rerun.line or node.lineno <= rerun.line < node.body[0].lineno
         )
     )
-
-
-def _strip_recording(entered: Entered, rerun: Rerun) -> list[ast.stmt]:
-    """Return the body of a ``with record()``, in the other contexts that it enters."""
-    others = list_others(entered, rerun)
-    if not others:
-        return entered.body
-    return [ast.copy_location(ast.With(items=others, body=entered.body), entered)]
 
 
 def list_others(entered: Entered, rerun: Rerun) -> list[ast.withitem]:
@@ -291,16 +287,14 @@ def _resize(node: Any, sizes: Mapping[str, int]) -> None:
             if isinstance(item, ast.AST) and not isinstance(item, SCOPES):
                 _resize(item, sizes)
         if nodes and isinstance(nodes[0], ast.stmt):
-            setattr(node, name, list(_rebind(nodes, sizes)))
+            whole: list[ast.stmt] = []
+            for one in nodes:
+                whole.append(one)
+                if isinstance(one, ASSIGNMENTS):
+                    whole += _assign_sizes(one, one, sizes)
+            setattr(node, name, whole)
     if isinstance(node, ast.For):
         node.body[:0] = _assign_sizes(node.target, node, sizes)
-
-
-def _rebind(statements: list[ast.stmt], sizes: Mapping[str, int]) -> Iterator[ast.stmt]:
-    for statement in statements:
-        yield statement
-        if isinstance(statement, ASSIGNMENTS):
-            yield from _assign_sizes(statement, statement, sizes)
 
 
 def _assign_sizes(

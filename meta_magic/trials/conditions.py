@@ -173,7 +173,8 @@ def _find_one(
     search = Search(ask, size)
     with suppress(Over):
         search.try_all(few[:n_listed])
-    form = find_form(search, list_hints(block))
+    nodes = (one.value for one in ast.walk(block) if isinstance(one, ast.Constant))
+    form = find_form(search, {one for one in nodes if type(one) is int and one > 1})
     with suppress(Over):  # a few of many
         search.try_all(
             [] if n_listed else [*few[:2], *few[-2:], *few[:: len(few) // 2 or 1]]
@@ -261,9 +262,3 @@ def check_unlooped(block: ast.Module, name: str) -> None:
         }:
             line = node.target.lineno
             raise TrialError(f"{name} is bound by the loop of line {line}: no one size")
-
-
-def list_hints(block: ast.Module) -> set[int]:
-    """Return the integers in a block's code from 2 on."""
-    nodes = (one.value for one in ast.walk(block) if isinstance(one, ast.Constant))
-    return {one for one in nodes if type(one) is int and one > 1}

@@ -209,11 +209,6 @@ class Moves:
         for dim in range(len(use.shape)):
             yield tuple(None if shape is None else shape[dim] for shape in shapes)
 
-    def list_points(self, seen: Seen) -> Points:
-        """Return a size with the values of all names by their labels."""
-        named = [{label(n): v for n, v in run.sizes.items()} for run in self.runs]
-        return [(one, n) for one, n in zip(named, seen, strict=True) if n is not None]
-
     def find_movers(self, seen: Seen) -> set[str]:
         """Return the names with which a size moves."""
         return {
@@ -370,7 +365,12 @@ def list_tensors(program: Program) -> Iterator[FirstUse]:
 def fit_all(moves: Moves, tensors: Sequence[FirstUse]) -> dict[Seen, str]:
     """Return the formula of each size that is seen to move; "" for none."""
     every = dict.fromkeys(seen for use in tensors for seen in moves.see(use))
-    points = {seen: moves.list_points(seen) for seen in every if is_moving(seen)}
+    named = [{label(n): v for n, v in run.sizes.items()} for run in moves.runs]
+    points = {
+        seen: [(at, n) for at, n in zip(named, seen, strict=True) if n is not None]
+        for seen in every
+        if any(size not in (None, seen[0]) for size in seen[1:])
+    }
     found = dict.fromkeys(points, "")
     for seen, known in points.items():
         if moves.is_tested(seen):
@@ -384,11 +384,6 @@ def fit_all(moves: Moves, tensors: Sequence[FirstUse]) -> dict[Seen, str]:
             if not text and moves.is_tested(seen):
                 found[seen] = choose(points[seen], _multiply(points[seen], by_size))
     return found
-
-
-def is_moving(seen: Seen) -> bool:
-    """Whether a size differs between recordings."""
-    return any(size not in (None, seen[0]) for size in seen[1:])
 
 
 def choose(points: Points, formulas: Iterable[str]) -> str:

@@ -62,7 +62,14 @@ def read_enclosing(
     except (SyntaxError, ValueError):
         return None
     path = find_path(tree, rerun)
-    if not path or not all(map(_is_opened, path, [*path[1:], path[-1].body[0]])):
+    inner = [*path[1:], path[-1].body[0]] if path else []
+    bodies = [getattr(node, "body", None) or [node] for node in path]
+    firsts = [read_statement(body[0]).first for body in bodies]
+    is_opened = all(
+        first > node.lineno and below in body  # the body begins on a line of its own
+        for node, body, first, below in zip(path, bodies, firsts, inner, strict=True)
+    )
+    if not path or not is_opened:
         return None
     before = [one._replace(cell=n_cells) for one in _list_before(tree, path)]
     own = [read_statement(one)._replace(cell=n_cells + 1) for one in path[-1].body]
@@ -80,18 +87,6 @@ def read_enclosing(
     return Enclosing(typed, "\n".join(text), own[0].first, chosen)
 
 
-def _is_opened(node: ast.stmt, inner: ast.stmt) -> bool:
-    """Whether a statement is in the body of another, which begins on a later line."""
-    body = getattr(node, "body", [])
-    is_own_line = bool(body) and _first_line(body[0]) > node.lineno
-    return is_own_line and inner in body
-
-
-def _first_line(node: ast.stmt) -> int:
-    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(one.lineno for one in decorators)])
-
-
 def _list_before(tree: ast.Module, path: Sequence[Entered]) -> Iterator[Statement]:
     """Yield statements before a block: of its module, then of its function."""
     functions = [n for n, node in enumerate(path[:-1]) if isinstance(node, FUNCTIONS)]
@@ -105,16 +100,11 @@ def _list_before(tree: ast.Module, path: Sequence[Entered]) -> Iterator[Statemen
     for body, inner in bodies:
         for node in body[: body.index(inner)]:
             one = read_statement(node)
-            yield one if _stands_alone(node) else one._replace(is_repeatable=False)
-
-
-def _stands_alone(node: ast.stmt) -> bool:
-    """Whether a statement of a function may stand outside of it: it does not return."""
-    try:
-        compile(ast.Module([node], []), "<statement>", "exec")
-    except SyntaxError:
-        return False
-    return True
+            try:
+                compile(ast.Module([node], []), "<statement>", "exec")
+            except SyntaxError:  # it returns: it cannot stand outside of a function
+                one = one._replace(is_repeatable=False)
+            yield one
 
 
 def _list_fixed(path: Sequence[Entered], before: Sequence[Statement]) -> set[str]:

@@ -9,6 +9,7 @@ block runs other operators at other sizes, it searches by recording. Read
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import gcd
 from operator import attrgetter
@@ -209,23 +210,20 @@ def try_alternatives(
         Each choice that is enough by itself; or if none is, one combination: enough, or
         what needs least.
     """
-    rows = [row for row in ALTERNATIVES if not {*row} & {*chosen}]
-    tried = [list(_try_each(peak_with, row)) for row in rows]
+    tried: list[list[Remedy]] = []
+    for row in ALTERNATIVES:
+        tried.append([])
+        for name in () if {*row} & {*chosen} else row:
+            with suppress(TrialError):  # a choice that cannot be made
+                tried[-1].append(
+                    Remedy(choices=(name,), peak_nbytes=peak_with((name,)))
+                )
     enough = [one for row in tried for one in row if one.peak_nbytes <= nbytes]
     if not enough:
         best = [min(row, key=_PEAK) for row in tried if row]
         best.sort(key=_PEAK)
         enough = [_combine(peak_with, nbytes, best)] if best else []
     return tuple(sorted(enough, key=_PEAK))
-
-
-def _try_each(peak_with: PeakWith, names: Sequence[str]) -> Iterator[Remedy]:
-    """Yield the peak with each choice; choices that cannot be made are skipped."""
-    for name in names:
-        try:
-            yield Remedy(choices=(name,), peak_nbytes=peak_with((name,)))
-        except TrialError:
-            continue
 
 
 def _combine(peak_with: PeakWith, nbytes: int, best: Sequence[Remedy]) -> Remedy:

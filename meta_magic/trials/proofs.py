@@ -87,13 +87,13 @@ class ChangedCalls(TorchFunctionMode):
     def _find_line(self) -> tuple[str, int]:
         """Return file and line of the innermost frame outside of torch."""
         frame: FrameType | None = sys._getframe(2)
-        while frame is not None and not self._classify(frame) & USER:
+        known, classify = self._kinds.by_code, self._kinds.classify
+        while frame is not None:
+            kind = known.get(id(frame.f_code))
+            if (classify(frame) if kind is None else kind) & USER:
+                break
             frame = frame.f_back
         return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-
-    def _classify(self, frame: FrameType) -> int:
-        kind = self._kinds.by_code.get(id(frame.f_code))
-        return self._kinds.classify(frame) if kind is None else kind
 
 
 MATRIX: Final = 2
@@ -109,15 +109,6 @@ KERNELS: Final = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.MATH,
 ]
-
-
-def _change_copies(*_: object) -> Act:
-    """Return the tensor itself instead of its copy."""
-    return lambda _function, copied, *_, **__: copied
-
-
-def _detach_results(*_: object) -> Act:
-    return lambda function, *args, **kwargs: function(*args, **kwargs).detach()
 
 
 def _empty_parameters(advice: Advice) -> Act:
@@ -174,9 +165,9 @@ ATTENTION: Final[Mapping[str, Act]] = MappingProxyType(
 ACTS: Final[Mapping[str, Callable[[Advice], Act]]] = MappingProxyType(
     {
         "attention": lambda advice: ATTENTION[str(advice.choice)],
-        "copy": _change_copies,
+        "copy": lambda _: lambda _function, copied, *_, **__: copied,
         "dtype": _narrow_factories,
-        "leak": _detach_results,
+        "leak": lambda _: lambda call, *args, **kwargs: call(*args, **kwargs).detach(),
         "no gradient": _empty_parameters,
         "tying": _empty_parameters,
     }
@@ -329,7 +320,8 @@ def _judge(advice: Advice, before: Outcome, after: Outcome) -> Iterator[Advice]:
     """Yield advice with a proof, by the needs of the block without and with it."""
     is_repeated = (advice.kind, advice.lines) in after.found
     is_gone = not (is_repeated or advice.peak_nbytes)
-    if _is_other(advice, before, after):
+    spared = before.flops - after.flops
+    if advice.kind in FREE and spared not in {0, advice.flops}:
         reason = f"with {advice.choice!r} the block computes something else"
         yield replace(advice, unproven=reason)
     elif after.nbytes < before.nbytes or is_gone:
@@ -342,12 +334,6 @@ def _judge(advice: Advice, before: Outcome, after: Outcome) -> Iterator[Advice]:
     elif is_repeated:
         reason = f"{advice.choice!r} changes nothing in the block itself"
         yield replace(advice, unproven=reason)
-
-
-def _is_other(advice: Advice, before: Outcome, after: Outcome) -> bool:
-    """Whether a change saves other FLOPs than the advice says."""
-    spared = before.flops - after.flops
-    return advice.kind in FREE and spared not in {0, advice.flops}
 
 
 def _read_outcome(again: Trace, _: Mapping[str, object], n_above: int = 0) -> Outcome:

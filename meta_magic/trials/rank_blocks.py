@@ -6,7 +6,7 @@ Each child is a new process: it runs the earlier cells that the cell rests on, a
 
 import ast
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,9 @@ def record_block_ranks(
     before, own = split_own(whole, 0 if joined is None else joined.n_above)
     plain = {n: former.kept for n, former in whole.before.items() if former.is_plain}
     if joined is None:
-        limits = describe_unknown(rerun, own, plain)
+        unknown = sorted({*rerun.before} - {*plain} - find_bound(own))
+        listed = ", ".join(unknown)
+        limits = f"it is not known which cell makes {listed}" if unknown else ""
     else:
         limits = joined.describe_limits(*plain)
     if limits:
@@ -61,12 +63,6 @@ def record_block_ranks(
     }
     recorded = run_side_by_side(record_cell, given, chosen, timeout)
     return Ranks(recorded)
-
-
-def describe_unknown(rerun: Rerun, own: ast.Module, plain: Collection[str]) -> str:
-    """Return which names of a cell without earlier cells a new process lacks, or ""."""
-    unknown = sorted({*rerun.before} - {*plain} - find_bound(own))
-    return f"it is not known which cell makes {', '.join(unknown)}" if unknown else ""
 
 
 def split_own(rerun: Rerun, n_above: int) -> tuple[ast.Module, ast.Module]:

@@ -112,18 +112,17 @@ class Recordings:
     def find_trace(self, *names: str) -> Trace:
         """Return what runs again if names vary: the block, or the cells before, too."""
         joined = self.joined
-        is_before = joined is not None and (
-            not joined.names.isdisjoint(names) or any(map(self._is_field_before, names))
-        )
-        if joined is None or not is_before:
+        if joined is None:
             return self._trace
-        return replace(self._trace, rerun=joined.rerun)
-
-    def _is_field_before(self, name: str) -> bool:
-        """Whether a name stands for a number only in the code before the block."""
-        rerun = check_rerun(self._trace)
-        block = parse_block(rerun)
-        return not (is_variable(rerun, block, name) or find_constants(block, name))
+        is_before = not joined.names.isdisjoint(names)
+        if not is_before:  # or a name stands for a number only in the code before
+            rerun = check_rerun(self._trace)
+            block = parse_block(rerun)
+            is_before = not all(
+                is_variable(rerun, block, name) or find_constants(block, name)
+                for name in names
+            )
+        return replace(self._trace, rerun=joined.rerun) if is_before else self._trace
 
     def find_caveat(self, *names: str) -> str:
         """Return what was not run again though names vary that it may rest on."""

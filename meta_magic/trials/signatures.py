@@ -45,7 +45,10 @@ def write_signature(trace: Trace, of: type[nn.Module] | nn.Module) -> str:
         if index and one.kind not in MANY:  # the first one is self
             position = () if one.kind is one.KEYWORD_ONLY else (str(index - 1),)
             paths = {one.name, *position}
-            given = [find_tensor(call.inputs, paths) for call in calls]
+            given = [  # a tensor that is the argument itself
+                next((tensor for path, tensor in call.inputs if path in paths), None)
+                for call in calls
+            ]
             text = writer.write(given, is_optional=one.default is None)
         starred = str(one.replace(annotation=one.empty, default=one.empty))
         default = "" if one.default is one.empty else f" = {one.default!r}"
@@ -56,13 +59,6 @@ def write_signature(trace: Trace, of: type[nn.Module] | nn.Module) -> str:
     head = f"from jaxtyping import {imported}\nfrom torch import Tensor\n\n\n"
     arguments = ", ".join(written)
     return f"{head}def forward({arguments}){result and f' -> {result}'}: ...\n"
-
-
-def find_tensor(
-    pairs: Sequence[tuple[str, TensorMetadata]], paths: set[str]
-) -> TensorMetadata | None:
-    """Return the tensor that is an argument itself; None for another value."""
-    return next((tensor for path, tensor in pairs if path in paths), None)
 
 
 class Writer:

@@ -172,9 +172,13 @@ def read_statement(node: ast.stmt, seconds: float = 0.0) -> Statement:
     names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
     stored = {one.id for one in names if not isinstance(one.ctx, ast.Load)}
     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-    changes = {_root(one) for one in ast.walk(node) if _is_change(one)}
+    parts = (p for p in ast.walk(node) if isinstance(p, (ast.Attribute, ast.Subscript)))
+    changes = {_root(one) for one in parts if not isinstance(one.ctx, ast.Load)}
     if isinstance(node, SCOPES):
-        binds, changes, calls = {node.name}, {*_list_decorated(node)}, []
+        decorators = [d for d in node.decorator_list if isinstance(d, ast.Call)]
+        # ``@add_to_class(Net)`` may change ``Net``.
+        changes = {_root(argument) for one in decorators for argument in one.args}
+        binds, calls = {node.name}, []
     elif isinstance(node, IMPORTS):
         binds = {(a.asname or a.name).partition(".")[0] for a in node.names}
         binds |= _list_starred(node)
@@ -203,14 +207,6 @@ def read_statement(node: ast.stmt, seconds: float = 0.0) -> Statement:
     )
 
 
-def _list_decorated(
-    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef,
-) -> Iterator[str]:
-    """Yield what a decorator may change, as ``@add_to_class(Net)`` changes ``Net``."""
-    for one in node.decorator_list:
-        yield from map(_root, one.args if isinstance(one, ast.Call) else ())
-
-
 def _list_starred(node: ast.Import | ast.ImportFrom) -> set[str]:
     """Return the names that ``from module import *`` binds."""
     is_star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
@@ -218,12 +214,6 @@ def _list_starred(node: ast.Import | ast.ImportFrom) -> set[str]:
     variables = {} if module is None else vars(module)
     public = (name for name in variables if not name.startswith("_"))
     return {*variables.get("__all__", public)}
-
-
-def _is_change(node: ast.AST) -> bool:
-    """Whether an expression changes an object: a write to an attribute or an item."""
-    is_part = isinstance(node, (ast.Attribute, ast.Subscript))
-    return is_part and not isinstance(node.ctx, ast.Load)  # type: ignore[attr-defined]
 
 
 def _root(node: ast.AST) -> str:

@@ -98,27 +98,18 @@ def make_table(
     import pandas as pd  # noqa: PLC0415  takes a second
 
     has_choices = any(choices for _, choices, _ in rows)
-    table = pd.DataFrame(
-        {
-            **sizes,
-            **({"choices": ", ".join(choices)} if has_choices else {}),
-            **_list_needs(found, device, metrics),
-        }
-        for sizes, choices, found in rows
-    ).assign(**more)
+    listed = []
+    for sizes, choices, found in rows:
+        chosen = {"choices": ", ".join(choices)} if has_choices else {}
+        is_error = isinstance(found, Exception)
+        needs: Needs = {} if isinstance(found, Exception) else found
+        row: dict[str, object] = {name: needs.get(name) for name in metrics}
+        row["fits"] = not is_error and needs["peak_nbytes"] <= device.nbytes
+        row["error"] = str(found).partition("\n")[0] if is_error else None
+        listed.append({**sizes, **chosen, **row})
+    table = pd.DataFrame(listed).assign(**more)
     table.attrs = {"names": [*rows[0][0]] if rows else [], "device": device.name}
     return table
-
-
-def _list_needs(
-    found: Needs | Exception, device: Device, metrics: Sequence[str]
-) -> dict[str, object]:
-    """Return the columns of what a block needs; of one that fails the reason."""
-    if isinstance(found, Exception):
-        nothing = dict.fromkeys(metrics)
-        return {**nothing, "fits": False, "error": str(found).partition("\n")[0]}
-    needs = {name: found[name] for name in metrics}
-    return {**needs, "fits": found["peak_nbytes"] <= device.nbytes, "error": None}
 
 
 MAX_ROWS: Final = 10_000
@@ -190,7 +181,7 @@ class Runner:
         self._runs = Recordings(trace).find_trace(*names)
         for name in names:
             read_size(self._runs, name)
-        self._question = partial(_measure_again, device, links, metrics)
+        self._question = lambda again, _: measure_needs(again, device, links, metrics)
         self._is_stopped = False
 
     def measure(self, sizes: Sequence[Sizes], choices: tuple[str, ...]) -> list[Row]:
@@ -229,16 +220,6 @@ PER_CHILD: Final = 32
 
 PATIENCE: Final = 1.0
 """Seconds after which progress is shown."""
-
-
-def _measure_again(
-    device: Device,
-    links: str,
-    metrics: Sequence[str],
-    again: Trace,
-    _variables: Mapping[str, object],
-) -> Needs:
-    return measure_needs(again, device, links, metrics)
 
 
 def sweep_trace(

@@ -28,7 +28,6 @@ from meta_magic.trace.notes import CellSource
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.accumulation import (
-    Parts,
     accumulate,
     find_remade,
     read_parts,
@@ -190,7 +189,12 @@ def _change_block(
     bound = frozenset[str]()
     if parts is not None:
         bound = accumulate(block, parts)
-        sizes = {**sizes, parts.name: _size_of_part(trace, sizes, parts)}
+        whole = sizes.get(parts.name) or read_size(trace, parts.name)
+        size, rest = divmod(whole, parts.number)
+        if rest:
+            text = f"{parts.name}={whole} is not split into {parts.number} parts"
+            raise TrialError(text)
+        sizes = {**sizes, parts.name: size}
     fields = {name for name in sizes if not is_variable(rerun, block, name)}
     for name in fields:
         for constant in find_constants(block, name):
@@ -282,18 +286,6 @@ def read_size(
             f"the block has no name {name!r} for a positive integer{others}"
         )
     return size
-
-
-def _size_of_part(trace: Trace, sizes: Mapping[str, int], parts: Parts) -> int:
-    """Return the size of one part of a batch.
-
-    Raises:
-        TrialError: The batch cannot be split into so many parts.
-    """
-    whole = sizes.get(parts.name) or read_size(trace, parts.name)
-    if whole % parts.number:
-        raise TrialError(f"{parts.name}={whole} is not split into {parts.number} parts")
-    return whole // parts.number
 
 
 def record_block(

@@ -222,25 +222,13 @@ def check_choices(choices: Iterable[Choice]) -> None:
         name, _, argument = choice.partition(":")
         known = name in CHOICES and (CHOICES[name].argument or not argument)
         if not known and name != ACCUMULATION:
-            texts = ", ".join(_spell_choices())
-            raise TrialError(f"{choice!r} is no choice known; these are: {texts}")
-
-
-def _spell_choices() -> Iterator[str]:
-    for name, choice in CHOICES.items():
-        yield name
-        if choice.argument:
-            yield f"{name}:{choice.argument}"
-    yield f"{ACCUMULATION}:SIZE/PARTS"
-
-
-def _use_bfloat16(*_: str) -> None:
-    """Make parameters and activations bfloat16 that would be float32."""
-    torch.set_default_dtype(torch.bfloat16)
-
-
-def _use_autocast(_: str, device: str) -> None:
-    torch.autocast(device, torch.bfloat16).__enter__()
+            texts = [
+                text
+                for one, kind in CHOICES.items()
+                for text in (one, *([f"{one}:{kind.argument}"] * bool(kind.argument)))
+            ]
+            listed = ", ".join([*texts, f"{ACCUMULATION}:SIZE/PARTS"])
+            raise TrialError(f"{choice!r} is no choice known; these are: {listed}")
 
 
 def _fuse_optimizers(*_: str) -> None:
@@ -328,8 +316,8 @@ def _zero_gradients(*_: str) -> None:
 
 CHOICES: Final[Mapping[str, Kind]] = MappingProxyType(
     {
-        "bfloat16": Kind(_use_bfloat16),
-        "autocast": Kind(_use_autocast),
+        "bfloat16": Kind(lambda *_: torch.set_default_dtype(torch.bfloat16)),
+        "autocast": Kind(lambda _, d: torch.autocast(d, torch.bfloat16).__enter__()),
         "checkpointing": Kind(lambda p, _: _checkpoint_modules(p), "PATTERN"),
         "fused": Kind(_fuse_optimizers),
         "sgd": Kind(lambda *_: _use_optimizer(torch.optim.SGD, lr=1e-3)),

@@ -7,7 +7,7 @@ on the failed call before an edit writes it. A new change is a row of a ``_list_
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import chain, combinations, islice, pairwise, product, takewhile
 from math import isqrt, prod
@@ -284,7 +284,10 @@ def _walk_pairs(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
     for number in written:
         casts = islice(_list_casts(probe, number), 2)
         for form, cast in product(list_forms(operands, number), casts):
-            both = Change(cast.text.format(form.text), _compose(form, cast))
+            both = Change(
+                cast.text.format(form.text),
+                lambda t, one=form, other=cast: other.make(one.make(t)),  # type: ignore[misc]  # both bound
+            )
             if probe.run(changes={number: both}) is not None:
                 yield _judge(probe, {number: both})
     turns = {n: [*_turn(len(operands[n].geometry.shape))] for n in written}
@@ -295,25 +298,19 @@ def _walk_pairs(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
                 yield _judge(probe, changes)
 
 
-def _compose(first: Change, second: Change) -> Callable[[Tensor], Tensor]:
-    return lambda tensor: second.make(first.make(tensor))
-
-
 def _judge(probe: Probe, changes: dict[int, Change]) -> Accepting:
     returned = probe.run(changes=changes) or ()
     texts = tuple((number, change.text) for number, change in changes.items())
     given = [operand.geometry.shape for operand in probe.call.operands]
-    changed = [_change_shape(shape, changes.get(n)) for n, shape in enumerate(given)]
+    changed = [*given]
+    for number, change in changes.items():
+        made = torch.empty(given[number], device="meta")
+        changed[number] = tuple(change.make(made).shape)
     return Accepting(
         changes=texts,
         is_as_large=_is_as_large({*given, *changed}, changed, returned),
         keeps_shape=returned[:1] == tuple(changed[n] for n in changes),
     )
-
-
-def _change_shape(shape: tuple[int, ...], change: Change | None) -> tuple[int, ...]:
-    made = torch.empty(shape, device="meta")
-    return shape if change is None else tuple(change.make(made).shape)
 
 
 def _is_as_large(

@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
-from typing import Final, TypeGuard
+from typing import Final
 
 from meta_magic.explain.edits.program_text import (
     Called,
@@ -251,19 +251,18 @@ def _free_sizes(program: Program, called: Called, far: float) -> Iterator[Edit]:
             yield from program.replace(node, "-1", FREE_COST + far + 0.1 * at)
 
 
-def _is_product(node: ast.AST) -> TypeGuard[ast.BinOp]:
-    """Whether a node is a product of expressions that may be tensors."""
-    if not isinstance(node, ast.BinOp):
-        return False
-    is_one = isinstance(node.op, (ast.MatMult, ast.Mult))
-    return is_one and read_number(node.left) is None is read_number(node.right)
+PRODUCTS: Final = (ast.MatMult, ast.Mult)
 
 
 def _edit_operators(situation: Situation) -> Iterator[Edit]:
     """Yield edits of ``@``, ``*`` and ``.T`` near the failed call."""
     program = situation.program
     for node in situation.find_near(ast.expr):
-        if _is_product(node):
+        if (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, PRODUCTS)
+            and read_number(node.left) is None is read_number(node.right)
+        ):
             far = situation.weigh(node)
             left, right = program.read(node.left), program.read(node.right)
             symbol = "*" if isinstance(node.op, ast.MatMult) else "@"
@@ -295,14 +294,16 @@ LOSS: Final = re.compile(r"\w+Loss")
 
 def edit_modules(situation: Situation) -> Iterator[Edit]:
     """Yield edits of states, lists of modules, losses and modes."""
-    for family in (
-        _load_states,
-        _hold_modules,
-        _make_losses,
-        _flatten_before,
-        _start_evaluation,
-    ):
+    for family in (_load_states, _hold_modules, _flatten_before):
         yield from family(situation)
+    program = situation.program
+    for called in program.calls:  # a loss module is made before it is called
+        if LOSS.fullmatch(called.name) and len(called.node.args) > 1:
+            yield from program.extend(called.node.func, "{}()", MODULE_COST)
+    # Statistics need more than one value.
+    is_of_one = "more than 1 value per channel" in situation.error
+    for node in situation.find_near(ast.Name) if is_of_one else ():
+        yield from program.extend(node, "{}.eval()", MODULE_COST)
 
 
 def _load_states(situation: Situation) -> Iterator[Edit]:
@@ -356,14 +357,6 @@ def _hold_modules(situation: Situation) -> Iterator[Edit]:
                 yield from program.extend(value, "nn.ModuleDict({})", MODULE_COST)
 
 
-def _make_losses(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that make a loss module before it is called."""
-    for called in situation.program.calls:
-        if LOSS.fullmatch(called.name) and len(called.node.args) > 1:
-            func = called.node.func
-            yield from situation.program.extend(func, "{}()", MODULE_COST)
-
-
 def _flatten_before(situation: Situation) -> Iterator[Edit]:
     """Yield edits that put a ``Flatten`` before the first layer that needs it."""
     program = situation.program
@@ -382,10 +375,3 @@ def _flatten_before(situation: Situation) -> Iterator[Edit]:
             for node in [*linear][:1]:
                 cost = FLATTEN_COST + situation.weigh(called.node)
                 yield from program.extend(node, f"{owner}.Flatten(), {{}}", cost)
-
-
-def _start_evaluation(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that call ``eval()``: statistics need more than one value."""
-    is_of_one = "more than 1 value per channel" in situation.error
-    for node in situation.find_near(ast.Name) if is_of_one else ():
-        yield from situation.program.extend(node, "{}.eval()", MODULE_COST)

@@ -27,7 +27,6 @@ from meta_magic.explain.edits.program_text import (
     read_number,
 )
 from meta_magic.explain.edits.situations import Situation
-from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.lineage.traced_runs import span_of
 from meta_magic.explain.refused_sizes import solve
 from meta_magic.explain.value_ranges import find_value_range
@@ -207,7 +206,12 @@ def _edit_number(
             yield from program.extend(node, template, cost + extra_cost)
     elif isinstance(node, ast.BinOp):
         extra = EXPRESSION
-        yield from _edit_factors(program, node, pair, cost)
+        factors = [one for one in ast.walk(node) if isinstance(one, ast.Constant)]
+        for factor in reversed(factors):
+            value = read_number(factor)
+            if value and value * right % wrong == 0 < right:
+                text = str(value * right // wrong)
+                yield from program.replace(factor, text, cost)
     yield from program.replace(node, str(right), cost + extra)
     for name in names.get(program.find_scope(node), []):
         if name != ast.unparse(node):
@@ -242,16 +246,6 @@ def _scale(situation: Situation, wrong: int, right: int) -> Iterator[str]:
         yield f"{{}} // {wrong // right}"
     elif right == wrong + 1:
         yield "{} + 1"
-
-
-def _edit_factors(
-    program: Program, node: ast.BinOp, pair: Pair, cost: float
-) -> Iterator[Edit]:
-    wrong, right = pair
-    for factor in reversed([n for n in ast.walk(node) if isinstance(n, ast.Constant)]):
-        value = read_number(factor)
-        if value and (value * right) % wrong == 0 and right > 0:
-            yield from program.replace(factor, str(value * right // wrong), cost)
 
 
 def _edit_products(
@@ -385,7 +379,9 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
     nodes = {(n.lineno, n.col_offset): n for n in program.find(ast.Constant)}
     for refused in situation.refused:
         solved = [*solve(refused)][:MAX_FOR_EACH]
-        distance = _weigh_origin(refused.lineage)
+        steps = refused.lineage.steps
+        is_made = any(step.line and not step.is_written for step in steps)
+        distance = (FAR if is_made else WORKED) if len(steps) > 1 else 0.0
         for at, (step, value, wanted) in enumerate(solved):
             node = nodes.get((step.line or 0, step.column or 0))
             most = inf if node is None or not program.is_data(node) else step.value
@@ -394,23 +390,11 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
                 cost += DATA if program.is_data(node) else 0
                 cost += ONE if wanted == 1 else 0
                 yield from _drop(program, node, value, cost)
-                for edit in (
-                    program.replace(node, str(value), cost) if value > 0 else ()
-                ):
-                    is_broadcast = wanted == 1
-                    yield replace(
-                        edit,
-                        is_solved=refused.is_alone and not is_broadcast,
-                        is_lossy=is_broadcast,
-                    )
-
-
-def _weigh_origin(lineage: Lineage) -> float:
-    """Return the cost of the distance between a size and the numbers it comes from."""
-    if len(lineage.steps) == 1:
-        return 0.0
-    is_made = any(step.line and not step.is_written for step in lineage.steps)
-    return FAR if is_made else WORKED
+                is_lossy = wanted == 1  # it is only broadcast
+                is_solved = refused.is_alone and not is_lossy
+                for edit in program.replace(node, str(value), cost):
+                    if value > 0:
+                        yield replace(edit, is_solved=is_solved, is_lossy=is_lossy)
 
 
 def _drop(program: Program, node: ast.expr, value: int, cost: float) -> Iterator[Edit]:

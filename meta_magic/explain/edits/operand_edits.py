@@ -82,17 +82,12 @@ def edit_operands(situation: Situation) -> Iterator[Edit]:
         edits = change(situation, accepting, extra)
         is_lossy = any(LEAVING_OUT.search(text) for _, text in accepting.changes)
         yield from mark_lossy(edits) if is_lossy else edits
-    if situation.accepted == Accepted():
-        yield from _change_untested(situation)
-
-
-def _change_untested(situation: Situation) -> Iterator[Edit]:
-    """Yield changes of operands where it is not known what the call accepts."""
-    for number, operand in enumerate(situation.call.operands):
+    unknown = situation.call.operands if situation.accepted == Accepted() else ()
+    for number, operand in enumerate(unknown):  # it is not known what is accepted
         for node in islice(situation.find_operand(number), 1):
-            for change in list_forms([operand], 0):
-                cost = _weigh(change.text) + UNTESTED + situation.weigh(node)
-                yield from situation.program.extend(node, change.text, cost)
+            for form in list_forms([operand], 0):
+                cost = _weigh(form.text) + UNTESTED + situation.weigh(node)
+                yield from situation.program.extend(node, form.text, cost)
 
 
 def _change_operand(
@@ -206,15 +201,23 @@ def edit_intents(situation: Situation) -> Iterator[Edit]:
     for family in (
         _keep_dimensions,
         _slice_names,
-        _drop_ends,
         _unpack,
         _take_first,
         _shift_indexes,
         _name_sizes,
         _resize_images,
-        _pad_otherwise,
     ):
         yield from family(situation)
+    program = situation.program
+    for node in program.find(ast.BinOp):  # ``n + 1`` that should be ``n``
+        is_sum = isinstance(node.op, (ast.Add, ast.Sub))
+        if is_sum and read_number(node.right) == 1:
+            cost = SLICE_COST + situation.weigh(node)
+            yield from program.replace(node, program.read(node.left), cost)
+    for keyword in situation.find_near(ast.keyword):  # a mode that any size allows
+        is_mode = keyword.arg in {"mode", "padding_mode"}
+        if is_mode and getattr(keyword.value, "value", None) == "reflect":
+            yield from program.replace(keyword.value, '"replicate"', PAD_COST)
 
 
 def _keep_dimensions(situation: Situation) -> Iterator[Edit]:
@@ -241,15 +244,6 @@ def _slice_names(situation: Situation) -> Iterator[Edit]:
             if node.id in situation.tensors:
                 cost = SLICE_COST + 0.5 + 0.1 * at + situation.weigh(node)
                 yield from program.extend(node, text, cost)
-
-
-def _drop_ends(situation: Situation) -> Iterator[Edit]:
-    program = situation.program
-    for node in program.find(ast.BinOp):
-        is_sum = isinstance(node.op, (ast.Add, ast.Sub))
-        if is_sum and read_number(node.right) == 1:
-            cost = SLICE_COST + situation.weigh(node)
-            yield from program.replace(node, program.read(node.left), cost)
 
 
 def _unpack(situation: Situation) -> Iterator[Edit]:
@@ -315,12 +309,3 @@ def _resize_images(situation: Situation) -> Iterator[Edit]:
                     *program.replace(second, str(other), 0),
                 )
                 yield join_edits(edits, RESIZE_COST + at / 10)
-
-
-def _pad_otherwise(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that pad in a mode which any size allows."""
-    for node in situation.find_near(ast.keyword):
-        value = node.value
-        is_mode = node.arg in {"mode", "padding_mode"}
-        if is_mode and isinstance(value, ast.Constant) and value.value == "reflect":
-            yield from situation.program.replace(value, '"replicate"', PAD_COST)

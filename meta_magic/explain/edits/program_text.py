@@ -9,6 +9,7 @@ import ast
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 MAX_EDITS: Final = 80
@@ -187,14 +188,11 @@ class Program:
             if isinstance(node, ast.JoinedStr)
             for below in ast.walk(node)
         }
-        self.calls = [*self._find_calls()]
-
-    def _find_calls(self) -> Iterator[Called]:
-        for node in self.nodes:
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                yield Called(node, node.func.attr, node.func.value)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                yield Called(node, node.func.id, None)
+        self.calls = [
+            Called(node, name_of(node), getattr(node.func, "value", None))
+            for node in self.find(ast.Call)
+            if isinstance(node.func, (ast.Attribute, ast.Name))
+        ]
 
     @cached_property
     def imported(self) -> frozenset[str]:
@@ -264,14 +262,12 @@ class Program:
     def is_for_own(self, node: ast.AST) -> bool:
         """Whether a node is an argument of a function that the program defines."""
         calls = (one for one in self.walk_up(node) if isinstance(one, ast.Call))
-        called = next(calls, None)
-        return called is not None and name_of(called) in self.defined
-
-    @cached_property
-    def defined(self) -> frozenset[str]:
-        """The names of the program's functions and classes."""
-        names = [node.name for node in self.find(ast.FunctionDef)]
-        return frozenset([*names, *(node.name for node in self.find(ast.ClassDef))])
+        defined = {
+            node.name
+            for node in self.nodes
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        }
+        return any(name_of(called) in defined for called in islice(calls, 1))
 
     def list_parameters(self, node: ast.AST) -> list[str]:
         """Return the parameters of the innermost function around a node."""
@@ -326,7 +322,8 @@ class Program:
 
 def name_of(call: ast.Call) -> str:
     """Return the last part of the name of the called function."""
-    return ast.unparse(call.func).rpartition(".")[2]
+    own = getattr(call.func, "attr", None) or getattr(call.func, "id", None)
+    return own or ast.unparse(call.func).rpartition(".")[2]
 
 
 def _end_of(node: Spot) -> tuple[int, int]:

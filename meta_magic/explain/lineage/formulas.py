@@ -287,7 +287,10 @@ def _propose(
     if len(chosen) > 1 and prod(values) == size:
         yield Formula(" * ".join(["{}"] * len(chosen)), (*chosen,))
     if len(chosen) == 2:  # noqa: PLR2004
-        yield from _propose_pairs(chosen)
+        for pair in ((chosen[0], chosen[1]), (chosen[1], chosen[0])):
+            yield Formula("{} - {}", pair)  # a slice with a start or a step
+            yield Formula("{} // {}", pair)
+            yield Formula("ceil({} / {})", pair)
     if len(chosen) > 1 and sum(values) == size:
         yield Formula(" + ".join(["{}"] * len(chosen)), (*chosen,))
     if len(chosen) == 1:
@@ -305,14 +308,6 @@ def _propose_steps(value: int, size: int, variable: Variable) -> Iterator[Formul
     if size:
         yield Formula(f"{{}} // {max(value // size, 1)}", (variable,))
         yield Formula(f"ceil({{}} / {max(round(value / size), 1)})", (variable,))
-
-
-def _propose_pairs(chosen: Sequence[Variable]) -> Iterator[Formula]:
-    """Yield formulas of two numbers, as for a slice with a start or a step."""
-    for pair in ((chosen[0], chosen[1]), (chosen[1], chosen[0])):
-        yield Formula("{} - {}", pair)
-        yield Formula("{} // {}", pair)
-        yield Formula("ceil({} / {})", pair)
 
 
 def _propose_quotients(

@@ -114,7 +114,12 @@ class Lineage:
     @property
     def lines(self) -> tuple[str, ...]:
         """The chain as text: the parts of a number are below it, indented."""
-        return tuple(self._walk_lines())
+        lines = []
+        for depth, step, is_shown in self.walk():
+            where = f" (line {step.line})" if step.line else ""
+            more = " ..." if is_shown else ""
+            lines.append(f"{'  ' * depth}{step.value} = {step.text}{where}{more}")
+        return (*lines, *([self.caveat] if self.caveat else []))
 
     def walk(self) -> Iterator[tuple[int, Step, bool]]:
         """Yield the steps, the parts of a number below it.
@@ -135,14 +140,6 @@ class Lineage:
                 parts = {alike[part]: part for part in reversed(step.parts)}
                 todo += [(part, depth + 1) for part in parts.values()]
             shown.add(alike[number])
-
-    def _walk_lines(self) -> Iterator[str]:
-        for depth, step, is_shown in self.walk():
-            where = f" (line {step.line})" if step.line else ""
-            more = " ..." if is_shown else ""
-            yield f"{'  ' * depth}{step.value} = {step.text}{where}{more}"
-        if self.caveat:
-            yield self.caveat
 
     def __str__(self) -> str:
         return "\n".join((f"{self.name}:", *self.lines))

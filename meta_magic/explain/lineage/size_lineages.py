@@ -289,12 +289,6 @@ class Lineages:
         self._formulas: dict[object, Formula] = {}
         self._found: dict[tuple[Call, tuple[int, int]], Formula] = {}
 
-    def why_size(
-        self, name: str, node: Node, dim: int
-    ) -> tuple[Lineage, tuple[Unresolved, ...]]:
-        """Return where a size of a tensor comes from."""
-        return self.why(name, trace_number(node.shape[dim], SizeOf(node, dim)))
-
     def why(self, name: str, number: Any) -> tuple[Lineage, tuple[Unresolved, ...]]:
         """Return where a traced number comes from, and which sizes stay unresolved."""
         step_by_key: dict[object, int] = {}
@@ -352,7 +346,11 @@ class Lineages:
         text, line = "a number of unknown origin", None
         match origin:
             case Written(at):
-                return self._describe_literal(number, self._literals[at]), ()
+                literal, name = self._literals[at], self._names.name_number(number)
+                label = literal.label
+                if name and (not label.isidentifier() or name.endswith(f".{label}")):
+                    label = name
+                return write_root(literal, label), ()
             case SizeOf(node, dim) if node.call is not None:
                 return self._describe_call(number, node.call)
             case SizeOf(node, dim):
@@ -411,12 +409,6 @@ class Lineages:
                 texts.append("{}")
                 whole.append(part)
         return formula.format(*texts), whole
-
-    def _describe_literal(self, number: Any, literal: Literal) -> Step:
-        label, name = literal.label, self._names.name_number(number)
-        if name and (not label.isidentifier() or name.endswith(f".{label}")):
-            label = name
-        return write_root(literal, label)
 
     def _describe_call(self, number: Any, call: Call) -> tuple[Step, Sequence[Any]]:
         formula = self._find_formula(call, number.origin)

@@ -156,18 +156,14 @@ def set_literals(literals: Sequence[Literal], values: Mapping[int, int]) -> None
 
 def trace_block(block: ast.Module) -> tuple[ast.Module, tuple[Literal, ...]]:
     """Return a block whose integers are traced, and these; the given one is changed."""
-    tracing = _Tracer(_label_literals(block))
-    traced = ast.fix_missing_locations(tracing.visit(block))
-    return traced, tuple(tracing.literals)
-
-
-def _label_literals(block: ast.Module) -> dict[int, str]:
-    """Return the labels of literals, by ``id`` of the node."""
-    return {
+    labels = {  # inner calls come later, and say it better
         id(part): label
-        for node in ast.walk(block)  # inner calls come later, and say it better
+        for node in ast.walk(block)
         for part, label in _label_parts(node)
     }
+    tracing = _Tracer(labels)
+    traced = ast.fix_missing_locations(tracing.visit(block))
+    return traced, tuple(tracing.literals)
 
 
 def _label_parts(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:

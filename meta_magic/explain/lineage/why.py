@@ -26,6 +26,7 @@ from meta_magic.explain.lineage.size_lineages import (
     find_lineages,
     write_root,
 )
+from meta_magic.explain.lineage.traced_numbers import SizeOf, trace_number
 from meta_magic.explain.lineage.traced_runs import (
     Literal,
     Run,
@@ -69,12 +70,18 @@ def why(
     path = "" if number is not None else _find_path(trace, tensor)
     if number is None and not (path and rerun):
         raise TrialError("the recording does not have this tensor, or a later one does")
+    slots = (  # where the tensor is first seen, if any operator has it
+        (op, index)
+        for op, call in enumerate(trace.ops)
+        for index, seen in enumerate((*call.inputs, *call.outputs))
+        if seen.tensor_id == number
+    )
     answer = partial(
         _answer_why,
         calls=[*map(_summarize, trace.ops)],
         find=partial(_evaluate, path)
         if number is None
-        else partial(_find_node, number=number, slot=_find_slot(trace, number)),
+        else partial(_find_node, number=number, slot=next(slots, None)),
         dim=at,
         name=f"dimension {at} of {format_shape(shape)}",
     )
@@ -86,19 +93,6 @@ def why(
 def _summarize(call: OpCall) -> tuple[str, tuple[tuple[int, ...], ...]]:
     """Return an operator and the shapes that it made."""
     return call.op, tuple(made.shape for made in call.outputs)
-
-
-def _find_slot(trace: Trace, number: int) -> tuple[int, int] | None:
-    """Return where a tensor is first seen: the call, and the index in all its tensors.
-
-    Returns:
-        None for a tensor that no operator has.
-    """
-    for at, call in enumerate(trace.ops):
-        for index, seen in enumerate((*call.inputs, *call.outputs)):
-            if seen.tensor_id == number:
-                return at, index
-    return None
 
 
 def _answer_why(
@@ -118,7 +112,9 @@ def _answer_why(
     n_before = len(ops) - len(calls)
     if n_before < 0 or [*map(_summarize, ops[n_before:])] != calls:
         raise TrialError("it does not do the same when it runs again")
-    return find_lineages(run).why_size(name, find(run, n_before=n_before), dim)
+    node = find(run, n_before=n_before)
+    number = trace_number(node.shape[dim], SizeOf(node, dim))
+    return find_lineages(run).why(name, number)
 
 
 def find_number(trace: Trace, tensor: Tensor | TensorMetadata) -> int | None:
