@@ -32,7 +32,12 @@ from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
-from meta_magic.trials.blocks import parse_block, restore_variables
+from meta_magic.trials.blocks import (
+    find_bound,
+    parse_block,
+    restore_variables,
+    split_modules,
+)
 from meta_magic.trials.sandbox import enter_sandbox
 from meta_magic.trials.trial import record_block, try_block
 
@@ -97,6 +102,12 @@ class Block:
         """The lines that may be edited as a syntax tree."""
         return Program(self.text, self.lines)
 
+    @cached_property
+    def bound(self) -> set[str]:
+        """The names that the block binds."""
+        _, own = split_modules(self.rerun, parse_block(self.rerun).body)
+        return find_bound(ast.Module(own, []))
+
     def parse(self, edit: Edit) -> tuple[ast.Module, dict[str, Any]] | None:
         """Return the statements after an edit, and their variables; runs in a child.
 
@@ -104,7 +115,7 @@ class Block:
         """
         try:
             body = parse_block(self.rerun, apply_edit(self.text, edit))
-            return body, restore_variables(self.rerun, body, {})
+            return body, restore_variables(self.rerun, body, {}, self.bound)
         except (TrialError, SyntaxError):
             return None
 

@@ -10,7 +10,7 @@ import ast
 import linecache
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, Final, TypeAlias, cast
 
@@ -160,7 +160,10 @@ def enter_modes(modes: Modes) -> None:
 
 
 def restore_variables(
-    rerun: Rerun, block: ast.Module, sizes: Mapping[str, int]
+    rerun: Rerun,
+    block: ast.Module,
+    sizes: Mapping[str, int],
+    bound: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """Return a block's variables with their values before it ran; runs in a child.
 
@@ -168,18 +171,19 @@ def restore_variables(
         rerun: How the block was recorded, with the old values.
         block: The block: only what it binds has another value now.
         sizes: Values that replace those of names.
+        bound: The names that it binds, if they are known.
     """
     variables = of_module = vars(sys.modules[rerun.module])
     of_module.update({n: size for n, size in sizes.items() if n not in rerun.local})
     if rerun.function is not None:
         variables = of_module | _find_locals(rerun.function)
-    _, own = split_modules(rerun, block.body)
-    changed = find_bound(ast.Module(own, []))
+    if bound is None:
+        bound = find_bound(ast.Module(split_modules(rerun, block.body)[1], []))
     for name in rerun.names:
         try:
             variables[name] = rerun.before[name].read()
         except LookupError:  # not there before, or gone
-            if name in changed:
+            if name in bound:
                 variables.pop(name, None)
     variables.update(sizes)
     return variables
@@ -224,14 +228,6 @@ def _find_locals(code: CodeType) -> dict[str, Any]:
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return {} if frame is None else {**frame.f_locals}
-
-
-def find_unbound(rerun: Rerun, name: str) -> Any:
-    """Return the plain value of a name that a block reads but never binds, or None."""
-    former = rerun.before.get(name)
-    if former is None or name in find_bound(parse_block(rerun)):
-        return None
-    return former.kept if former.is_plain else None
 
 
 def find_bound(block: ast.Module) -> set[str]:

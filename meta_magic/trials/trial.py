@@ -35,7 +35,6 @@ from meta_magic.trials.accumulation import (
 from meta_magic.trials.blocks import (
     as_size,
     enter_modes,
-    find_unbound,
     is_variable,
     list_sizes,
     parse_block,
@@ -270,7 +269,7 @@ def read_size(
         TrialError: The name's value is no positive integer.
     """
     rerun = check_rerun(trace)
-    known = list_sizes(rerun).get(name) or find_unbound(rerun, name)
+    known: object = list_sizes(rerun).get(name)
     block = parse_block(rerun)
     if known is None and not is_variable(rerun, block, name):
         constants = find_constants(block, name)

@@ -84,7 +84,7 @@ class Oracle:
     def __init__(self, *, is_patient: bool = False) -> None:
         self.returned: Any = None
         self._is_patient = is_patient
-        self._started = processor_seconds()
+        self._started = self._read_clock()
         self._seconds = 0.0
 
     def ask(
@@ -109,7 +109,7 @@ class Oracle:
             return Verdict.UNKNOWN
         if self._is_over(MAX_SHARE_UNSAFE if is_unsafe else MAX_SHARE):
             return Verdict.UNASKED
-        started, is_on = processor_seconds(), torch.is_grad_enabled()
+        started, is_on = self._read_clock(), torch.is_grad_enabled()
         try:
             question = Question(func, args, kwargs, tensors)
             with (
@@ -123,8 +123,11 @@ class Oracle:
         except (Unaskable, OSError):
             return Verdict.UNKNOWN
         finally:
-            self._seconds += processor_seconds() - started
+            self._seconds += self._read_clock() - started
         return answer
+
+    def _read_clock(self) -> float:
+        return 0.0 if self._is_patient else processor_seconds()
 
     def _is_over(self, share: float) -> bool:
         """Whether asking took more than a share of the recording."""
