@@ -169,68 +169,54 @@ class Form(NamedTuple):
 
     def holds(self, size: int) -> bool:
         """Whether a size fulfils the condition."""
-        if self.listed:
-            return size in self.listed
-        if self.small is not None and self.small[0] <= size <= self.small[1]:
-            return True
-        return (
-            size % self.step == self.rest
-            and (self.low is None or size >= self.low)
-            and (self.high is None or size <= self.high)
-            and (not self.multiple or self.multiple % size == 0)
-        )
+        return bool(eval(self.write("size"), {"size": size}))  # noqa: S307  ours
 
     def write(self, name: str) -> str:
         """Return the condition as an expression of Python."""
         if self.listed[1:]:
             return f"{name} in {self.listed}"
-        low, high = self.listed * 2 or (self.low, self.high)
-        parts = [f"{name} % {self.step} == {self.rest}"] if self.step > 1 else []
-        parts += [f"{self.multiple} % {name} == 0"] if self.multiple else []
-        parts += filter(None, [_write_limits(name, low, high)])
+        parts = [code for code, _ in self._walk_parts(name)]
         written = " and ".join(parts) or "True"
         if self.small is None:
             return written
         written = f"({written})" if parts[1:] else written
-        return f"{written} or {_write_limits(name, *self.small)}"
+        return f"{written} or {_write_limits(name, *self.small)[0]}"
 
     def describe(self, name: str) -> str:
         """Return the condition in words."""
         if self.listed[1:]:
             listed = ", ".join(map(str, self.listed))
             return f"{name} must be one of {listed}, of the sizes that were tried"
+        parts = [words for _, words in self._walk_parts(name)]
         low, high = self.listed * 2 or (self.low, self.high)
-        parts = []
-        if self.step > 1 and self.rest:
-            parts.append(f"leave {self.rest} when it is divided by {self.step}")
-        elif self.step > 1:
-            parts.append(f"be a multiple of {self.step}")
-        parts += [f"divide {self.multiple}"] if self.multiple else []
-        if (low, high) != (None, None):
-            parts.append(_describe_limits(low, high))
         if low is not None and low == high and self.small is None:
-            parts.append("no other size that was tried runs")
-            return f"{name} must {': '.join(parts)}"
-        small = "" if self.small is None else f", or {_describe_limits(*self.small)}"
-        return f"{name} must {' and '.join(parts)}{small}" if parts else ""
+            return f"{name} must {': '.join(parts)}: no other size that was tried runs"
+        small = "" if self.small is None else _write_limits(name, *self.small)[1]
+        words = " and ".join(parts) + (small and f", or {small}")
+        return f"{name} must {words}" if parts else ""
+
+    def _walk_parts(self, name: str) -> Iterator[tuple[str, str]]:
+        """Yield the parts of the condition, as an expression and in words."""
+        if self.step > 1:
+            rest = f"leave {self.rest} when it is divided by"
+            words = rest if self.rest else "be a multiple of"
+            yield f"{name} % {self.step} == {self.rest}", f"{words} {self.step}"
+        if self.multiple:
+            yield f"{self.multiple} % {name} == 0", f"divide {self.multiple}"
+        low, high = self.listed * 2 or (self.low, self.high)
+        if (low, high) != (None, None):
+            yield _write_limits(name, low, high)
 
 
-def _write_limits(name: str, low: int | None, high: int | None) -> str:
-    """Return limits of a size as an expression of Python; "" for none."""
+def _write_limits(name: str, low: int | None, high: int | None) -> tuple[str, str]:
+    """Return limits of a size as an expression and in words; one must be there."""
     if low == high:
-        return "" if low is None else f"{name} == {low}"
+        return f"{name} == {low}", f"be {low}"
     if low is None:
-        return f"{name} <= {high}"
-    return f"{name} >= {low}" if high is None else f"{low} <= {name} <= {high}"
-
-
-def _describe_limits(low: int | None, high: int | None) -> str:
-    """Return limits of a size in words; one of them must be there."""
-    if low == high:
-        return f"be {low}"
-    if low is None:
-        return f"be at most {high}"
-    return f"be at least {low}" if high is None else f"be from {low} to {high}"
+        return f"{name} <= {high}", f"be at most {high}"
+    if high is None:
+        return f"{name} >= {low}", f"be at least {low}"
+    return f"{low} <= {name} <= {high}", f"be from {low} to {high}"
 
 
 def find_form(search: Search, hints: Collection[int]) -> Form:
