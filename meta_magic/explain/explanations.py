@@ -14,7 +14,7 @@ from typing import Final
 from meta_magic.explain.diagnosis import diagnose
 from meta_magic.explain.given_names import describe_module, name_operands, read_text
 from meta_magic.explain.lineage.lineage_records import Lineage
-from meta_magic.explain.repairs import Repair, Tried, find_block, try_edits
+from meta_magic.explain.repairs import Repair, find_block, try_edits
 from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import SourcePosition
@@ -236,19 +236,20 @@ def _add_cause(trace: Trace, failed: FailedCall, found: Explanation) -> Explanat
     """Return an explanation with operands, rules, and repairs that were tried."""
     block = find_block(trace)
     diagnosis = diagnose(trace, failed, block)
-    tried = Tried()
+    repairs: tuple[Repair, ...] = ()
+    n_tried, reason = 0, ""
     if block is not None and not diagnosis.declined:
         edits = diagnosis.write_edits(block.program)
-        tried = try_edits(trace, block, edits)
+        repairs, n_tried, reason = try_edits(trace, block, edits)
     declined = diagnosis.declined if failed.function or diagnosis.rules else ""
-    lines = (*(repair.line for repair in tried.repairs), *diagnosis.lines)
+    lines = (*(repair.line for repair in repairs), *diagnosis.lines)
     return replace(
         found,
         given=(*failed.operands, *diagnosis.operands),
         rules=diagnosis.rules,
-        repairs=tried.repairs,
-        n_tried=tried.n_tried,
-        declined=declined or ("" if tried.repairs else tried.reason),
+        repairs=repairs,
+        n_tried=n_tried,
+        declined=declined or ("" if repairs else reason),
         lineages=diagnosis.lineages,
         made=diagnosis.made,
         culprits=tuple(dict.fromkeys(lines)),

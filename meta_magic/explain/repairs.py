@@ -416,25 +416,17 @@ class Ran(NamedTuple):
     is_sure: bool = True
 
 
-class Tried(NamedTuple):
-    """The result of trying edits.
-
-    Attributes:
-        repairs: Those with which the block ran, the best first.
-        n_tried: How many edits were tried.
-        reason: Why another edit did not come to its end without an error, or "".
-    """
-
-    repairs: tuple[Repair, ...] = ()
-    n_tried: int = 0
-    reason: str = ""
-
-
-def try_edits(trace: Trace, block: Block, edits: Sequence[Edit]) -> Tried:
+def try_edits(
+    trace: Trace, block: Block, edits: Sequence[Edit]
+) -> tuple[tuple[Repair, ...], int, str]:
     """Return the edits with which a block runs to its end, or else to a later error.
 
     Edits that change least come first. Edits with the same outcome as an earlier one
     come last.
+
+    Returns:
+        The edits, how many were tried, and why another one did not come to its end
+        without an error, or "".
     """
     before = read_outcome(trace).n_parameters
     allowed = [edit for edit in edits if block.lines.issuperset(edit.lines)]
@@ -455,7 +447,7 @@ def try_edits(trace: Trace, block: Block, edits: Sequence[Edit]) -> Tried:
     alone.sort(key=lambda one: one.edit.is_lossy)
     repairs = tuple(_write_repair(block, one, before) for one in alone)
     reasons = (one for _, one, _ in tried if isinstance(one, str))
-    return Tried(repairs, len(tried), next(filter(None, reasons), ""))
+    return repairs, len(tried), next(filter(None, reasons), "")
 
 
 def _weigh(outcome: Outcome, before: int) -> float:
