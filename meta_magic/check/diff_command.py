@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from meta_magic.check.checked_process import check_subject
 from meta_magic.check.records import Part, Request, read_subject
 from meta_magic.errors import CheckError
+from meta_magic.trace.units import format_line
 
 if TYPE_CHECKING:
     from meta_magic.designs.design import Design
@@ -92,8 +93,8 @@ def check_right(asked: Request) -> tuple[Part, ...]:
     for part in parts:
         for found in part.diagnostics[:1]:  # the worst comes first
             if part.outcome != "right":
-                where = f"line {found.line}: " if found.line else ""
-                raise CheckError(where + found.text.partition("\n")[0])
+                text = found.text.partition("\n")[0]
+                raise CheckError(format_line(found.line) + text)
     return parts
 
 

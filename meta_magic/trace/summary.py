@@ -18,6 +18,7 @@ from meta_magic.trace.units import (
     format_bytes,
     format_count,
     format_flops,
+    format_line,
     format_shape,
 )
 
@@ -112,15 +113,15 @@ def format_sent(trace: "Trace") -> list[str]:
 
 def format_raised(call: "OpCall") -> str:
     """Return one line with the call that ended the block, and its error."""
-    where = f"line {call.line}: " if call.line else ""
-    return f"raised: {where}{call.op}{describe_flow(call.inputs, ())}: {call.raised}"
+    flow = describe_flow(call.inputs, ())
+    return f"raised: {format_line(call.line)}{call.op}{flow}: {call.raised}"
 
 
 def format_note(note: "Note") -> str:
     """Return one note on one line, and its repair on another one."""
-    where = f"line {note.line}: " if note.line else ""
     repair = f"\n  the note is gone with {note.repair}" if note.repair else ""
-    return f"note: {where}{note.text}{describe_others(note)}{repair}"
+    text = f"{format_line(note.line)}{note.text}{describe_others(note)}"
+    return f"note: {text}{repair}"
 
 
 def describe_others(note: "Note") -> str:

@@ -28,6 +28,11 @@ def format_shape(shape: Sequence[int]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
+def format_line(line: int | None) -> str:
+    """Return the beginning of a sentence on a line of code; "" for no line."""
+    return f"line {line}: " if line else ""
+
+
 def scale(number: int, base: int, units: Sequence[str]) -> str:
     """Return ``number`` in the largest unit that is not larger than it."""
     value, unit = float(number), 0

@@ -30,6 +30,7 @@ from meta_magic.replaying.value_budget import show_line
 from meta_magic.trace.expectations import Limit, parse_budget
 from meta_magic.trace.sent import SentCalls
 from meta_magic.trace.trace import Trace
+from meta_magic.trace.units import format_line
 from meta_magic.trace.world import Peers
 from meta_magic.trials.blocks import as_size, find_bound, set_sizes
 from meta_magic.trials.fit import find_sized_device
@@ -436,7 +437,7 @@ def measure_rank(
     trace = record_script(rank, peers, given)
     if trace.error is None:
         return measure_needs(trace, given["device"], given["links"]), trace.sent
-    where = f"line {trace.error_line}: " if trace.error_line else ""
+    where = format_line(trace.error_line)
     return f"rank {rank}, {where}{trace.error}", trace.sent
 
 

@@ -20,6 +20,7 @@ from meta_magic.trace.summary import (
     format_headline,
     format_summary,
 )
+from meta_magic.trace.units import format_line
 from meta_magic.view.scripts import read_styles
 
 if TYPE_CHECKING:
@@ -97,8 +98,7 @@ def list_headings() -> list[str]:
 
 def render_note(note: "Note") -> str:
     """Return one note as a list item."""
-    where = f"line {note.line}: " if note.line else ""
-    text = escape(where + note.text + describe_others(note))
+    text = escape(format_line(note.line) + note.text + describe_others(note))
     if not note.evidence:
         return f"<li>{text}</li>"
     why = escape(note.evidence)

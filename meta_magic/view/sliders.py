@@ -23,6 +23,7 @@ from meta_magic.explain.explanations import Explanation, explain_alone
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.trace.modules import at_any_depth
 from meta_magic.trace.trace import Trace
+from meta_magic.trace.units import format_line
 from meta_magic.trials.blocks import find_numbers, parse_block
 from meta_magic.trials.fields import find_constants, label, move_spot, name_spot
 from meta_magic.trials.recordings import Recordings
@@ -275,8 +276,7 @@ def read_again(trace: Trace, joined: Slice | None, again: Trace) -> Again | None
         restored = restore_lines(again, trace, joined)
         return pack(restored, FAST), at_any_depth(read_design)(restored)
     if again.failed is None:
-        where = f"line {again.error_line}: " if again.error_line else ""
-        return where + again.error
+        return format_line(again.error_line) + again.error
     return explain_alone(again, again.failed)
 
 
