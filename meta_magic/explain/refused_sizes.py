@@ -81,7 +81,7 @@ def _answer(run: Run, *, failed: FailedCall) -> Sizes:
         return Sizes(seen, ())
     probe, given = _find_given(run, failed, function)
     lineages = find_lineages(run)
-    refused = []
+    chains: dict[tuple[str, ...], Refused] = {}
     ranged = find_value_range(failed)
     found: Iterable[Accepted] = _list_refused(probe, given)
     if ranged is not None:
@@ -89,13 +89,12 @@ def _answer(run: Run, *, failed: FailedCall) -> Sizes:
         if ranged.limit is not None and ranged.needed is not None:
             found = [(ranged.limit, (ranged.needed,), True)]
     for variable, accepted, is_alone in found:
-        if variable in given:
+        if variable in given and len(chains) < MAX_CHAINS:
             lineage, _ = lineages.why(probe.label(variable), given[variable])
             passed = tuple(dict.fromkeys(lineages.passed))
-            refused.append(Refused(lineage, accepted, is_alone, passed))
-    different = {one.lineage.lines: one for one in reversed(refused)}
-    shown = [one for one in refused if one in different.values()]
-    return Sizes(seen, tuple(shown[:MAX_CHAINS]))
+            one = Refused(lineage, accepted, is_alone, passed)
+            chains.setdefault(lineage.lines, one)
+    return Sizes(seen, tuple(chains.values()))
 
 
 def _find_given(

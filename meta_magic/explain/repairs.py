@@ -329,7 +329,7 @@ MAX_OF_CHILD: Final = 2
 MAX_ALONE: Final = 6
 """How many edits that seem to help are run once more."""
 
-MAX_WORSE: Final = 1.8
+MAX_WORSE: Final = 1.2
 """How much more than one that ran an edit may cost to be tried."""
 
 MAX_OF_CHILDREN: Final = 1.5
