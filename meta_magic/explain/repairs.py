@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from torch import nn
 
-from meta_magic.errors import TrialError
+from meta_magic.errors import MissingValueError, TrialError
 from meta_magic.explain.edits.program_text import Edit, Program, apply_edit
 from meta_magic.recording.as_device.oracle.child import (
     NO_ANSWER,
@@ -227,8 +227,9 @@ def _run_failing(
             parsed = block.parse(edit)
             error = SyntaxError() if parsed is None else try_block(rerun, *parsed)
             frames = () if error is None else find_frames(error)
-            is_further = error is None or _is_later(block, edit, frames)
-            if is_further and not refused:
+            # A value that is missing may be that of a parameter.
+            is_further = error is None or isinstance(error, MissingValueError)
+            if (is_further or _is_later(block, edit, frames)) and not refused:
                 return
             ended[edit] = f"it {refused[0]}" if refused else ""
             if process_time() > end or recording.n_operators > MAX_OPERATORS:
@@ -329,7 +330,7 @@ MAX_OF_CHILD: Final = 2
 MAX_ALONE: Final = 6
 """How many edits that seem to help are run once more."""
 
-MAX_WORSE: Final = 1.2
+MAX_WORSE: Final = 1.8
 """How much more than one that ran an edit may cost to be tried."""
 
 MAX_OF_CHILDREN: Final = 1.5
