@@ -231,6 +231,10 @@ def check_choices(choices: Iterable[Choice]) -> None:
             raise TrialError(f"{choice!r} is no choice known; these are: {listed}")
 
 
+def _use_autocast(_: str, device: str) -> None:
+    torch.autocast(device, torch.bfloat16).__enter__()
+
+
 def _fuse_optimizers(*_: str) -> None:
     """Have optimizers step in one kernel, without temporaries, where torch has one."""
 
@@ -317,7 +321,7 @@ def _zero_gradients(*_: str) -> None:
 CHOICES: Final[Mapping[str, Kind]] = MappingProxyType(
     {
         "bfloat16": Kind(lambda *_: torch.set_default_dtype(torch.bfloat16)),
-        "autocast": Kind(lambda _, d: torch.autocast(d, torch.bfloat16).__enter__()),
+        "autocast": Kind(_use_autocast),
         "checkpointing": Kind(lambda p, _: _checkpoint_modules(p), "PATTERN"),
         "fused": Kind(_fuse_optimizers),
         "sgd": Kind(lambda *_: _use_optimizer(torch.optim.SGD, lr=1e-3)),
