@@ -328,6 +328,11 @@ MAX_NUMEL: Final = 2**16
 
 MAX_KNOWN: Final = 2**14
 
+SIZED: Final = "conv", "rnn", "group_norm"
+"""In names of operators that are not asked with other sizes."""
+
+MAX_DIM: Final = 4
+
 matching_calls: set[object] = set()
 """Calls to whose results meta gives the strides of the CPU, at most ``MAX_KNOWN``."""
 
@@ -350,11 +355,13 @@ def match_cpu_strides(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> A
     """Return a result on meta with the strides of the CPU.
 
     The CPU is asked once for each signature: of a large call with two elements in each
-    dimension, and not of a convolution, whose sizes decide which kernel runs.
+    dimension. Not so if an argument may be a size, which some kernels trust, or if
+    sizes decide which kernel runs.
     """
     made, given = tensors_in(returned), tensors_in(args, kwargs)
     is_large = sum(tensor.numel() for tensor in (*made, *given)) > MAX_NUMEL
-    if {*map(id, made)} <= {*map(id, given)} or (is_large and "conv" in str(func)):
+    is_sized = any(name in str(func) for name in SIZED) or has_sizes((args, kwargs))
+    if {*map(id, made)} <= {*map(id, given)} or (is_large and is_sized):
         return returned
     call = func, describe(args), describe(kwargs)
     if call in matching_calls:
@@ -371,6 +378,14 @@ def match_cpu_strides(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> A
         matching_calls.clear()
     matching_calls.add(call)
     return returned
+
+
+def has_sizes(value: Any) -> bool:
+    """Whether an argument may be a size: it is a number over all dimensions."""
+    if isinstance(value, (list, tuple, dict)):
+        parts = value.values() if isinstance(value, dict) else value
+        return any(map(has_sizes, parts))
+    return type(value) is int and value > MAX_DIM
 
 
 def shrink(value: Any) -> Any:
