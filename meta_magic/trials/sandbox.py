@@ -201,5 +201,6 @@ def _describe(event: str, args: tuple[Any, ...]) -> str | None:
             return None
         return f"writes the file {os.fsdecode(path)!r}"
     what = REFUSED.get(event)
-    is_own = what and sys._getframe(2).f_code.co_filename == child.__file__
-    return None if is_own else what  # a child ends itself by a signal
+    # A child ends itself by a signal, and its own children enter a sandbox.
+    is_own = what and sys._getframe(2).f_code.co_filename in {child.__file__, __file__}
+    return None if is_own else what

@@ -328,10 +328,12 @@ MAX_NUMEL: Final = 2**16
 
 MAX_KNOWN: Final = 2**14
 
-SIZED: Final = "conv", "rnn", "group_norm"
-"""In names of operators that are not asked with other sizes."""
-
-MAX_DIM: Final = 4
+LAID_OUT_ALIKE: Final = (
+    *("batch_norm", "floor_divide", "log_sigmoid_forward", "loss_backward", "roll"),
+    "rrelu_with_noise",
+)
+"""In names of operators whose results, as those of elementwise ones, have strides that
+follow from the order of their inputs' dimensions in memory, and not from sizes."""
 
 matching_calls: set[object] = set()
 """Calls to whose results meta gives the strides of the CPU, at most ``MAX_KNOWN``."""
@@ -354,14 +356,13 @@ def match_cpu_if_needed(func: Any, given: Given, returned: Any) -> Any:
 def match_cpu_strides(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> Any:
     """Return a result on meta with the strides of the CPU.
 
-    The CPU is asked once for each signature: of a large call with two elements in each
-    dimension. Not so if an argument may be a size, which some kernels trust, or if
-    sizes decide which kernel runs.
+    The CPU is asked once for each signature: of a large elementwise call with two
+    elements in each dimension. Other large calls keep the strides of meta.
     """
     made, given = tensors_in(returned), tensors_in(args, kwargs)
     is_large = sum(tensor.numel() for tensor in (*made, *given)) > MAX_NUMEL
-    is_sized = any(name in str(func) for name in SIZED) or has_sizes((args, kwargs))
-    if {*map(id, made)} <= {*map(id, given)} or (is_large and is_sized):
+    is_asked = not is_large or is_laid_out_alike(func, made, given)
+    if {*map(id, made)} <= {*map(id, given)} or not is_asked:
         return returned
     call = func, describe(args), describe(kwargs)
     if call in matching_calls:
@@ -380,12 +381,16 @@ def match_cpu_strides(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> A
     return returned
 
 
-def has_sizes(value: Any) -> bool:
-    """Whether an argument may be a size: it is a number over all dimensions."""
-    if isinstance(value, (list, tuple, dict)):
-        parts = value.values() if isinstance(value, dict) else value
-        return any(map(has_sizes, parts))
-    return type(value) is int and value > MAX_DIM
+def is_laid_out_alike(func: Any, made: list[Tensor], given: list[Tensor]) -> bool:
+    """Whether strides follow from the order of dimensions, as in elementwise operators.
+
+    The gradients of most activations are elementwise, and have no tag that says so.
+    """
+    name = str(func)
+    if torch.Tag.pointwise in func.tags or any(one in name for one in LAID_OUT_ALIKE):
+        return True
+    shapes = {tensor.shape for tensor in (*made, *given)}
+    return len(shapes) == 1 and "backward" in name
 
 
 def shrink(value: Any) -> Any:
