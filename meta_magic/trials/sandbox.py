@@ -101,6 +101,8 @@ WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 HARMLESS: Final = frozenset({os.devnull, "/proc/self/oom_score_adj"})
 """Paths that may be written: the second one is written by a child of the child."""
 
+LIMIT: Final = "resource.setrlimit"
+
 REFUSED: Final = {
     **dict.fromkeys(
         (
@@ -124,7 +126,7 @@ REFUSED: Final = {
         "starts a process",
     ),
     "os.kill": "sends a signal",
-    "resource.setrlimit": "changes its limits",
+    LIMIT: "changes its limits",
     "builtins.input": "asks for input",
 }
 """What each refused audit event does, as the message says it."""
@@ -201,6 +203,9 @@ def _describe(event: str, args: tuple[Any, ...]) -> str | None:
             return None
         return f"writes the file {os.fsdecode(path)!r}"
     what = REFUSED.get(event)
-    # A child ends itself by a signal, and its own children enter a sandbox.
-    is_own = what and sys._getframe(2).f_code.co_filename in {child.__file__, __file__}
+    if what is None:
+        return None
+    # A child ends itself by a signal, and a trial's own trial limits its files again.
+    caller = sys._getframe(2).f_code.co_filename
+    is_own = caller == child.__file__ or (event == LIMIT and caller == __file__)
     return None if is_own else what
