@@ -35,7 +35,7 @@ from meta_magic.trace.program import MODULE_HEADER
 from meta_magic.trace.rerun import ModuleText, Rerun, keep, list_names, walk_codes
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.blocks import end_with_value, split_block
+from meta_magic.trials.blocks import end_with_value, find_bound, split_block
 from meta_magic.trials.enclosing import read_enclosing
 from meta_magic.trials.statements import (
     IMPORTS,
@@ -207,7 +207,7 @@ def join_slice(trace: Trace) -> Slice | None:
     used = tuple(name for name in names if _is_data(name, rerun))
     earlier = rerun.earlier[-MAX_CELLS:]
     skipped = (f"{earlier[one.cell].name}, line {one.first}" for one in chosen.skipped)
-    return _join(rerun, modules, sources, used, tuple(skipped))
+    return _join(rerun, modules, sources, names, used, tuple(skipped))
 
 
 def _find_trained(rerun: Rerun) -> frozenset[str]:
@@ -313,10 +313,15 @@ def _join(
     rerun: Rerun,
     modules: Sequence[ModuleType],
     sources: Sequence[Source],
+    given: Collection[str],
     used: tuple[str, ...],
     skipped: tuple[str, ...],
 ) -> Slice | None:
-    """Return modules and sources as one block; None where there is only the block."""
+    """Return modules and sources as one block; None where there is only the block.
+
+    Args:
+        given: The names that keep the values that they have.
+    """
     parts, texts, spans, line = [], [], [], 1
     for module in modules:
         path = str(module.__file__)
@@ -346,12 +351,15 @@ def _join(
         return None
     variables = vars(sys.modules[rerun.module])
     others = {n: keep(variables[n]) for n in names if n in variables}
+    # What the text makes anew is not there before: ``a, b = 3, a`` fails.
+    made = find_bound(split_block(own, own_line)[0]) - {*given}
+    there = {**others, **rerun.before}
     joined = replace(
         rerun,
         text="\n".join(texts),
         file=FILE,
         names=names,
-        before={**others, **rerun.before},
+        before={n: one for n, one in there.items() if n not in made},
         modules=tuple(spans),
         own_line=own_line,
     )
