@@ -232,8 +232,7 @@ def translate(found: Explanation, joined: Slice, trace: Trace) -> Explanation:
         repairs=tuple(
             _split_repair(one, joined, say)
             for one in found.repairs
-            if len({p for at, _, _ in one.changes if (p := joined.find(at)[0]).path})
-            < 2  # noqa: PLR2004  one file
+            if _is_of_cells(one, joined)
         ),
         declined=say(found.declined),
         lineages=tuple(_split_lineage(one, joined) for one in found.lineages),
@@ -262,6 +261,12 @@ def _split_lineage(lineage: Lineage, joined: Slice) -> Lineage:
         caveat=say(lineage.caveat),
         steps=tuple(map(split, lineage.steps)),
     )
+
+
+def _is_of_cells(repair: Repair, joined: Slice) -> bool:
+    """Whether a repair changes only cells, or one file and perhaps cells."""
+    parts = {joined.find(line)[0] for line, _, _ in repair.changes}
+    return sum(bool(part.path) for part in parts) <= 1
 
 
 def _split_repair(repair: Repair, joined: Slice, say: Callable[[str], str]) -> Repair:

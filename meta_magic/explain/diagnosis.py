@@ -191,7 +191,7 @@ def _diagnose_call(
     own_rules += () if ranged is None else (ranged.rule,)
     probe = None if own_rules else make_probe(trace, failed, written)
     with _ask_meanwhile(probe) as wait:
-        trail()
+        trail()  # in this process, while the probe runs in a child
         sight = Sizes({}, ()) if declined else trace_refused(trace, failed)
         known = own_rules, Accepted(is_of_values=ranged is not None)
         rules, accepted = wait() or known

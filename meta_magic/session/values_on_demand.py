@@ -193,10 +193,10 @@ class ValuesOnDemand:
         A script for many GPUs prints its losses, and its plan does not need them. A
         condition, such as ``if loss > 3``, is not answered.
         """
-        tensor = chosen[0][0]
-        is_shown = describe_function(self._sites.function) not in CONTROL
-        is_number = table.name == NUMBER and tensor.is_floating_point()
-        if self.others is None or not (is_number and is_shown):
+        is_number = table.name == NUMBER and chosen[0][0].is_floating_point()
+        if self.others is None or not is_number:
+            return None
+        if describe_function(self._sites.function) in CONTROL:
             return None
         return Guess(0, "values=nan, because it takes too much to compute", nan)
 

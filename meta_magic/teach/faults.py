@@ -2,7 +2,7 @@
 
 Numbers that are wrong are compared with changes of the right ones: a table of what
 learners confuse, such as a view for a transpose, a sum for a mean or a mask that is
-inverted. Read :func:`find_faults` first, and ``CHANGES``.
+inverted. Read :func:`find_faults` first, and ``DIFFERENCES``.
 """
 
 import math
@@ -97,7 +97,7 @@ def describe_shape(mine: tuple[int, ...], right: tuple[int, ...]) -> str:
     return f"dimensions {dims} have other sizes"
 
 
-def change_order(a: Tensor, b: Tensor) -> str:
+def find_order(a: Tensor, b: Tensor) -> str:
     """Look for the right numbers in another order."""
     for dims in permutations(range(a.ndim)):
         turned = b.permute(dims)
@@ -122,7 +122,7 @@ def change_order(a: Tensor, b: Tensor) -> str:
     return ""
 
 
-def change_scale(a: Tensor, b: Tensor) -> str:
+def find_scale(a: Tensor, b: Tensor) -> str:
     """Look for a constant factor or difference."""
     step, used = (a - b).flatten(), b != 0
     if used.any() and not a.is_complex() and is_near(a[~used], b[~used]):
@@ -159,7 +159,7 @@ FUNCTIONS: Final[tuple[tuple[str, Callable[[Tensor], Tensor]], ...]] = (
 )
 
 
-def change_function(a: Tensor, b: Tensor) -> str:
+def find_function(a: Tensor, b: Tensor) -> str:
     """Look for a function of the right numbers, or for numbers that it makes right."""
     if not a.isfinite().all() or a.is_complex():
         return ""
@@ -169,7 +169,7 @@ def change_function(a: Tensor, b: Tensor) -> str:
     return ""
 
 
-def change_mask(a: Tensor, b: Tensor) -> str:
+def find_mask(a: Tensor, b: Tensor) -> str:
     """Look for a mask that sets other elements, or sets them to another number."""
     wrong = ~torch.isclose(a, b, 1e-4, 1e-5, equal_nan=True)
     n_wrong = int(wrong.sum())
@@ -193,7 +193,7 @@ def find_constant(values: Tensor) -> str:
     return f"{values[0]:g}" if is_one else ""
 
 
-CHANGES: Final = (change_order, change_scale, change_function, change_mask)
+DIFFERENCES: Final = (find_order, find_scale, find_function, find_mask)
 """Each looks for one kind of change by which right numbers become a learner's."""
 
 
@@ -203,8 +203,8 @@ def describe_values(a: Tensor, b: Tensor) -> str:
         a, b = a.to(torch.complex128), b.to(torch.complex128)
     if is_near(a, b):
         return ""
-    for change in CHANGES:
-        text = change(a, b)
+    for find in DIFFERENCES:
+        text = find(a, b)
         if text:
             return text
     wrong = (~torch.isclose(a, b, 1e-4, 1e-5, equal_nan=True)).nonzero()

@@ -75,6 +75,9 @@ MODULE_HEADER: Final = 7
 """Words of a module call: module, parent call + 1, position + 1, line or 0, first
 operator, operator after the last, start of its tensors in ``module_values``."""
 
+MODULE_LINE: Final = 3
+"""Which of them is the line."""
+
 DRAW: Final = 3
 """Words of a random operator in ``Randomness.draws``: operator, generator, source.
 

@@ -92,11 +92,7 @@ def list_named(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
         yield node.target.id, node.value
     elif isinstance(node, ast.Assign):
         for target in node.targets:
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                pairs = zip(target.elts, node.value.elts, strict=False)
-            else:
-                pairs = zip([target], [node.value], strict=True)
-            yield from ((t.id, v) for t, v in pairs if isinstance(t, ast.Name))
+            yield from pair_targets(target, node.value)
 
 
 def _is_size(node: object, wanted: str) -> bool:

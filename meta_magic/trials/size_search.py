@@ -169,7 +169,16 @@ class Form(NamedTuple):
 
     def holds(self, size: int) -> bool:
         """Whether a size fulfils the condition."""
-        return bool(eval(self.write("size"), {"size": size}))  # noqa: S307  ours
+        if self.listed:
+            return size in self.listed
+        if self.small is not None and self.small[0] <= size <= self.small[1]:
+            return True
+        return (
+            size % self.step == self.rest
+            and (self.low is None or size >= self.low)
+            and (self.high is None or size <= self.high)
+            and (not self.multiple or self.multiple % size == 0)
+        )
 
     def write(self, name: str) -> str:
         """Return the condition as an expression of Python."""

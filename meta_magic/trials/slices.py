@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 from meta_magic.errors import TrialError
 from meta_magic.session.operand_names import is_shells
 from meta_magic.trace.earlier_cells import EarlierCell, name_cell
-from meta_magic.trace.program import MODULE_HEADER
+from meta_magic.trace.program import MODULE_HEADER, MODULE_LINE
 from meta_magic.trace.rerun import ModuleText, Rerun, keep, list_names, walk_codes
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
@@ -124,10 +124,6 @@ class Slice(NamedTuple):
         return f"{part.name}, line {own}" if part.name else f"line {own}"
 
 
-LINE: Final = 3
-"""The index of the line among the words of a module call."""
-
-
 def restore_lines(again: Trace, trace: Trace, joined: Slice | None) -> Trace:
     """Return a recording of a trace's block with the trace's text, at its lines.
 
@@ -154,7 +150,8 @@ def restore_lines(again: Trace, trace: Trace, joined: Slice | None) -> Trace:
 
     calls = np.frombuffer(program.module_rows, np.uint32).reshape(-1, MODULE_HEADER)
     calls = calls.copy()
-    calls[:, LINE] = np.maximum(calls[:, LINE], joined.n_above) - joined.n_above
+    lines = calls[:, MODULE_LINE]
+    calls[:, MODULE_LINE] = np.maximum(lines, joined.n_above) - joined.n_above
     sites = (
         replace(one, position=restore(one.position), line=find_line(one.line))
         for one in program.call_sites
@@ -344,7 +341,8 @@ def _join(
         own = ast.parse("\n" * n_before + "\n".join(texts[len(modules) :]))
         end_with_value(own.body)
         names = list_names(compile(own, FILE, "exec"))
-        before = compile(split_block(own, own_line)[0], FILE, "exec")
+        above, _ = split_block(own, own_line)
+        before = compile(above, FILE, "exec")
     except (SyntaxError, ValueError):
         return None
     if line > MAX_LINES or not (modules or list_names(before)):
@@ -352,7 +350,7 @@ def _join(
     variables = vars(sys.modules[rerun.module])
     others = {n: keep(variables[n]) for n in names if n in variables}
     # What the text makes anew is not there before: ``a, b = 3, a`` fails.
-    made = find_bound(split_block(own, own_line)[0]) - {*given}
+    made = find_bound(above) - {*given}
     there = {**others, **rerun.before}
     joined = replace(
         rerun,

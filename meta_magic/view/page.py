@@ -49,7 +49,7 @@ WINDOW: Final = (
 MAX_TITLE: Final = 60
 """Characters."""
 
-SECONDS: Final = 30.0
+SECONDS: Final = 10.0
 """How long designs are recorded that the sliders of a page show."""
 
 

@@ -9,7 +9,6 @@ import ast
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 MAX_EDITS: Final = 80
@@ -262,12 +261,14 @@ class Program:
     def is_for_own(self, node: ast.AST) -> bool:
         """Whether a node is an argument of a function that the program defines."""
         calls = (one for one in self.walk_up(node) if isinstance(one, ast.Call))
-        defined = {
-            node.name
-            for node in self.nodes
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-        }
-        return any(name_of(called) in defined for called in islice(calls, 1))
+        called = next(calls, None)
+        return called is not None and name_of(called) in self.defined
+
+    @cached_property
+    def defined(self) -> frozenset[str]:
+        """The names of the program's functions and classes."""
+        names = [node.name for node in self.find(ast.FunctionDef)]
+        return frozenset([*names, *(node.name for node in self.find(ast.ClassDef))])
 
     def list_parameters(self, node: ast.AST) -> list[str]:
         """Return the parameters of the innermost function around a node."""

@@ -329,11 +329,17 @@ MAX_NUMEL: Final = 2**16
 MAX_KNOWN: Final = 2**14
 
 LAID_OUT_ALIKE: Final = (
-    *("batch_norm", "floor_divide", "log_sigmoid_forward", "loss_backward", "roll"),
+    "batch_norm",
+    "floor_divide",
+    "log_sigmoid_forward",
+    "loss_backward",
+    "roll",
     "rrelu_with_noise",
 )
-"""In names of operators whose results, as those of elementwise ones, have strides that
-follow from the order of their inputs' dimensions in memory, and not from sizes."""
+"""Parts of names of operators that lay out their results as elementwise operators do.
+
+Strides follow from the order of the inputs' dimensions in memory, not from sizes.
+"""
 
 matching_calls: set[object] = set()
 """Calls to whose results meta gives the strides of the CPU, at most ``MAX_KNOWN``."""

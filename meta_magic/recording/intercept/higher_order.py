@@ -48,9 +48,11 @@ class Inside:
 
     Attributes:
         functions: The function mode of the same recording.
+        special: Its handler of tensors that are not plain, a ``SpecialTensors``.
     """
 
     functions: Any = None
+    special: Any
 
 
 def has_inside(func: Any, args: Args) -> bool:
@@ -85,7 +87,7 @@ def as_tensors(func: Any, args: Args) -> Args:
         )
 
 
-def run_inside(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def run_inside(mode: Inside, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run an operator so that ``mode`` sees the operators that it calls.
 
     Returns:
@@ -100,7 +102,7 @@ def run_inside(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return run_under(mode, partial(run_as_called, mode, func, call))
 
 
-def run_under(mode: Any, call: Callable[[], Any]) -> Any:
+def run_under(mode: Inside, call: Callable[[], Any]) -> Any:
     """Call under the mode, which torch removes while it runs."""
     push_dispatch_mode(mode)
     try:
@@ -109,7 +111,7 @@ def run_under(mode: Any, call: Callable[[], Any]) -> Any:
         pop_dispatch_mode()
 
 
-def run_as_called(mode: Any, func: Any, call: Callable[[], Any]) -> Any:
+def run_as_called(mode: Inside, func: Any, call: Callable[[], Any]) -> Any:
     """Call with the function mode on, which torch removes for calls from inside."""
     mode.special.begin(f"higher_order.{func}")
     if mode.functions in function_mode_stack():
