@@ -64,8 +64,7 @@ INDEX: Final = "aten.index.Tensor"
 NONZERO: Final = "aten.nonzero.default"
 SELECT: Final = "aten.masked_select.default"
 ASSUMABLE: Final = frozenset({INDEX, SELECT, NONZERO})
-NUMBER: Final = "aten._local_scalar_dense.default"
-READ: Final = frozenset({COPY, NUMBER})
+READ: Final = frozenset({COPY, "aten._local_scalar_dense.default"})
 NOTHING_ASSUMED: Final = Assumed()
 MASKS: Final = frozenset({torch.bool, torch.uint8})
 ADVICE: Final = (
@@ -193,8 +192,9 @@ class ValuesOnDemand:
         A script for many GPUs prints its losses, and its plan does not need them. A
         condition, such as ``if loss > 3``, is not answered.
         """
-        is_number = table.name == NUMBER and chosen[0][0].is_floating_point()
-        if self.others is None or not is_number:
+        tensor = chosen[0][0]
+        is_number = tensor.numel() == 1 and tensor.is_floating_point()
+        if self.others is None or table.name not in READ or not is_number:
             return None
         if describe_function(self._sites.function) in CONTROL:
             return None

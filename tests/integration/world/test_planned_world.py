@@ -43,11 +43,14 @@ def test_a_loss_that_takes_too_much_is_nan_with_a_note_on_its_line():
         assert x.mean().item() == 1
         for _ in range(2):
             x = torch.ones(999, 999) @ torch.ones(999, 999)
-            loss = x.mean().item()
-    assert isnan(loss)
-    (note,) = [note for note in trace.notes if note.kind == "assumed"]
-    assert "values=nan" in note.text
-    assert "2 times" in note.text
+            loss = x.mean()
+            assert isnan(loss.item())
+        assert f"{loss:.2f} {loss.tolist()}" == "nan nan"
+        assert loss.numpy().shape == ()
+    first, *others = [note for note in trace.notes if note.kind == "assumed"]
+    assert "values=nan" in first.text
+    assert "2 times" in first.text
+    assert others
     with pytest.raises(ValueLimitError), record(limits=ValueLimits(flops=10**6)):
         (torch.ones(999, 999) @ torch.ones(999, 999)).mean().item()
 
