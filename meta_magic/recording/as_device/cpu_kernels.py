@@ -329,12 +329,9 @@ MAX_NUMEL: Final = 2**16
 MAX_KNOWN: Final = 2**14
 
 LAID_OUT_ALIKE: Final = (
-    "batch_norm",
-    "floor_divide",
-    "log_sigmoid_forward",
-    "loss_backward",
-    "roll",
-    "rrelu_with_noise",
+    *("batch_norm", "binary_cross_entropy", "floor_divide", "huber_loss", "mse_loss"),
+    *("log_sigmoid_forward", "roll", "rrelu_with_noise"),
+    *("smooth_l1_loss", "soft_margin_loss"),
 )
 """Parts of names of operators that lay out their results as elementwise operators do.
 
@@ -408,14 +405,11 @@ def shrink(value: Any) -> Any:
         return value
     steps, sizes = value.stride(), [min(n, 2) for n in value.shape]
     pairs = zip(value.shape, steps, strict=True)
-    is_dense = all(
-        n == 1 or stride_at(step, value.shape, steps) == step for n, step in pairs
-    )
-    factor = 1 if is_dense else 2
-    strides = [
-        step if step in {0, 1} else factor * stride_at(step, sizes, steps)
-        for step in steps
-    ]
+    if all(n == 1 or stride_at(step, value.shape, steps) == step for n, step in pairs):
+        strides = [step and stride_at(step, sizes, steps) for step in steps]
+    else:  # steps that differ stay different, also those of dimensions of size 1
+        order = sorted({0, 1, *steps})
+        strides = [step if step in {0, 1} else 2 ** order.index(step) for step in steps]
     return torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
 
 
