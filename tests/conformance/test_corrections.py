@@ -259,6 +259,9 @@ ALIKE = {
     "batch, no weights": norm(
         aten.native_batch_norm, ("bfloat16", None, "float32"), True, *LAST
     ),
+    "large, a part with a dimension of size 1": lambda: torch.copysign(
+        torch.ones(2004, 2, 42)[1:, 1:, 1:], torch.ones(1, 2003, 41).transpose(0, 1)
+    ),
 }
 """What CPU and meta answer alike."""
 
