@@ -33,8 +33,7 @@ class Outputs(NamedTuple):
 
 
 SECONDS: Final = 1.0
-"""How long designs are recorded that the sliders of a saved notebook show; the live
-sliders have them, too."""
+"""Seconds for recording the designs that the sliders of a saved notebook show."""
 
 
 def build_outputs(

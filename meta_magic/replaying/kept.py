@@ -113,7 +113,7 @@ class RawMemory:
 
     def _mark(self, geometry: Geometry, *, is_written: bool) -> None:
         if is_dense(geometry) and span_nbytes(geometry) == self._nbytes:
-            self._written, self._is_whole = None, is_written  # no mask of GiB
+            self._written, self._is_whole = None, is_written  # needs no mask
             return
         if self._written is None:
             self._written = np.full(self._nbytes, self._is_whole, np.bool_)

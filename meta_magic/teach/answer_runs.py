@@ -24,13 +24,13 @@ SECONDS: Final = 5.0
 """How much processor time an answer may take, at all sizes together."""
 
 PATIENCE: Final = 2.0
-"""Seconds on the clock of an answer that sleeps, times the load of a processor."""
+"""Seconds on the clock that a sleeping answer may take, times the load per core."""
 
 FILE: Final = "<answer>"
-"""The name of the file that an answer's code has."""
+"""The file name under which an answer's code is compiled."""
 
 LONGEST: Final = 600
-"""Characters of a text that an answer wrote, as an error's."""
+"""The most characters of a text that comes from an answer, such as an error."""
 
 Sizes: TypeAlias = Mapping[str, int]
 KNOWN: Final = {"torch": torch, "nn": nn, "F": functional}

@@ -1,4 +1,4 @@
-"""Why an answer is wrong: the rule that a call broke, or the call that is another one.
+"""Find why an answer is wrong: a rule that a call broke, or a call that is another one.
 
 A wrong answer runs again with one call of torch changed, and so does the solution: if
 ``x - x.mean(0)`` becomes right with another dimension of ``mean``, that is the cause;
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from meta_magic.trace.notes import Note
 
 SECONDS: Final = 1.5
-"""How much processor time the search for a changed call takes."""
+"""Processor time that the search for a changed call may take."""
 
 
 def explain_error(made: Exercise, answer: str, sizes: Sizes, error: str) -> str:

@@ -1,4 +1,4 @@
-"""Changes of one call of torch, each of which learners make: what they confuse.
+"""Changes of one call of torch, each a mistake that learners make.
 
 A code runs again with one call changed: ``mean`` for ``sum``, another ``dim``, an
 operand that is transposed, a mask inverted, a step left out. Read ``CHANGES`` first.
@@ -80,10 +80,10 @@ class Changed(NamedTuple):
 
 
 class Changes(TorchFunctionMode):
-    """Lists the calls of functions of torch, and changes some of them.
+    """Records the calls of functions of torch, and changes some of them.
 
     Args:
-        by_index: What returns the result of a call instead, by the call's number.
+        by_index: By the number of a call, a function that returns its result instead.
     """
 
     def __init__(self, by_index: Mapping[int, Run | None] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with the results of an answer, beside those of the solution.
+"""Compare the results of an answer with those of the solution.
 
 Numbers that are wrong are compared with changes of the right ones: a table of what
 learners confuse, such as a view for a transpose, a sum for a mean or a mask that is

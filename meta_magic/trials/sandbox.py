@@ -205,7 +205,7 @@ def _describe(event: str, args: tuple[Any, ...]) -> str | None:
     what = REFUSED.get(event)
     if what is None:
         return None
-    # A child ends itself by a signal, and a trial's own trial limits its files again.
+    # Allowed: a child ends itself by a signal, and a trial within a trial sets limits.
     caller = sys._getframe(2).f_code.co_filename
     is_own = caller == child.__file__ or (event == LIMIT and caller == __file__)
     return None if is_own else what

@@ -349,7 +349,7 @@ def _join(
         return None
     variables = vars(sys.modules[rerun.module])
     others = {n: keep(variables[n]) for n in names if n in variables}
-    # What the text makes anew is not there before: ``a, b = 3, a`` fails.
+    # A name that these cells bind does not exist before them: ``a, b = 3, a`` fails.
     made = find_bound(above) - {*given}
     there = {**others, **rerun.before}
     joined = replace(

@@ -50,7 +50,7 @@ MAX_TITLE: Final = 60
 """Characters."""
 
 SECONDS: Final = 10.0
-"""How long designs are recorded that the sliders of a page show."""
+"""Seconds for recording the designs that the sliders of a page show."""
 
 
 def store_sliders(

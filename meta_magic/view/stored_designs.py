@@ -24,7 +24,7 @@ CHARACTERS: Final = 16 / 13
 """For each byte, as ``view/page.py`` writes bytes."""
 
 SLOW: Final = 4
-"""A block is recorded again faster than the first time, which imports modules."""
+"""How much longer the first recording may take, which also imports modules."""
 
 STEPS: Final = (1, 2, 4, 8, 16)
 """In how many parts the range of a slider is divided, one after the other."""

@@ -418,7 +418,7 @@ def stride_at(step: int, sizes: Sequence[int], steps: Sequence[int]) -> int:
 
     Args:
         sizes: Of all dimensions.
-        steps: What their strides were: only their order matters.
+        steps: The former strides; only their order matters.
     """
     pairs = zip(sizes, steps, strict=True)
     return prod(max(n, 1) for n, other in pairs if 0 < other < step)
