@@ -220,7 +220,7 @@ class CallSites:
         number_of_module: Callable[[nn.Module], int],
     ) -> None:
         self.running: Running | None = None
-        self._around_top = 0  # the id of the frame that runs the block
+        self._top = top
         self._cell_file = cell_file
         self._number_of_module = number_of_module
         self._kinds = FrameKinds(cell_file, top)
@@ -260,12 +260,13 @@ class CallSites:
         located = running.located
         if located is None:
             function, frame = running.function, running.frame
-            end = self._around_top if entry is None else id(entry)
-            calls: Calls = (function, site, id(frame.f_code), frame.f_lasti)
-            back = frame.f_back
-            while back is not None and id(back) != end:
-                calls += (id(back.f_code), back.f_lasti)
-                back = back.f_back
+            calls: Calls = (function, site)
+            top, inner = self._top, frame
+            while inner is not entry:
+                calls += (id(inner.f_code), inner.f_lasti)
+                if inner.f_code is top or inner.f_back is None:
+                    break
+                inner = inner.f_back
             known = self._located_by_calls.get(calls)
             if known is None:
                 known = self._locate(function, frame, calls, entry, site)
@@ -367,7 +368,7 @@ class CallSites:
                     owner = self._find_owner(frame)
                     found = found if owner else found & KINDS
                 if found & TOP:
-                    self._around_top = id(frame.f_back)
+                    self._top = frame.f_code
                 if found & TOP or (line and entry is not None):
                     break
                 sought &= ~found
