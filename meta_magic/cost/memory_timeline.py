@@ -213,7 +213,7 @@ class Memory:
             phase (str): The phase of the program.
             live_nbytes (int, bytes): Bytes alive right after the call.
             parameter, buffer, gradient, optimizer_state, saved, temporary, input,
-                output (int, bytes): The part of one category.
+                output, unsharded (int, bytes): The part of one category.
             cpu, cuda:0, ... (int, bytes): The part on one device.
         """
         import pandas as pd  # noqa: PLC0415  0.3 s, on first use

@@ -4,12 +4,12 @@ Parameters, gradients and optimizer states were noted while the block was record
 ``saved_storages`` finds what autograd saved. Read ``find_categories`` first.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from meta_magic.cost.program_columns import PHASES, Columns, Integers
+from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
 from meta_magic.cost.saved_storages import find_saved
 from meta_magic.cost.storage_lives import Lives, read_deaths
 
@@ -28,10 +28,31 @@ Category: TypeAlias = Literal[
     "temporary",
     "input",
     "output",
+    "unsharded",
 ]
 
 CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
-PARAMETER, BUFFER, GRADIENT, STATE, SAVED, TEMPORARY, INPUT, OUTPUT = range(8)
+PARAMETER, BUFFER, GRADIENT, STATE, SAVED, TEMPORARY = range(6)
+INPUT, OUTPUT, UNSHARDED = range(6, 9)
+
+GATHERS: Final = frozenset(
+    {"fsdp.all_gather_copy_in.default", "fsdp.split_with_sizes_copy.default"}
+)
+"""Calls whose results hold whole parameters of ``fully_shard``, for a while.
+
+Source: ``_fsdp_collectives.py`` of torch 2.13.
+"""
+
+GATHER_OF_PARAMETERS: Final = frozenset(
+    {
+        "c10d._allgather_base_.default",
+        "c10d_functional.all_gather_into_tensor.default",
+        "_c10d_functional.all_gather_into_tensor.default",
+        "_c10d_functional.all_gather_into_tensor_out.default",
+    }
+)
+"""Calls whose results hold whole parameters if they read a parameter: those of
+``FullyShardedDataParallel`` and of a DTensor."""
 
 
 def find_categories(
@@ -54,9 +75,11 @@ def find_categories(
         (INPUT, find_data(columns, lives)),
         (GRADIENT, facts.assigned),
         (GRADIENT, find_made(columns, accumulating)),
+        (GRADIENT, find_whole_gradients(program, columns)),
         (STATE, facts.states),
         (BUFFER, owned.buffers),
         (PARAMETER, owned.parameters),
+        (UNSHARDED, find_unsharded(program, columns, owned.parameters)),
     ):
         kinds[np.asarray(storages, np.int64)] = category
     return kinds
@@ -107,6 +130,31 @@ def find_data(columns: Columns, lives: Lives) -> Integers:
     is_data = ~columns.is_made[first] | is_factory[columns.call[first]]
     unused = np.flatnonzero(lives.first_tensor < 0)
     return np.concatenate((unused, used[is_data]))
+
+
+def find_unsharded(
+    program: "Program", columns: Columns, parameters: Integers
+) -> Integers:
+    """Return the storages that hold parameters gathered from all ranks."""
+    is_parameter = np.isin(columns.storage, parameters)
+    reads = np.zeros(columns.n_calls, np.bool_)
+    reads[columns.call[is_parameter & ~columns.is_written]] = True
+    is_chosen = find_calls(program, columns, GATHERS)
+    is_chosen |= reads & find_calls(program, columns, GATHER_OF_PARAMETERS)
+    is_result = (columns.is_made | columns.is_written) & ~is_parameter
+    return columns.storage[is_result & is_chosen[columns.call]]
+
+
+def find_whole_gradients(program: "Program", columns: Columns) -> Integers:
+    """Return the storages in which ``fully_shard`` joins gradients to send them."""
+    is_chosen = find_calls(program, columns, {"fsdp.chunk_cat.default"})
+    return columns.storage[columns.is_written & is_chosen[columns.call]]
+
+
+def find_calls(program: "Program", columns: Columns, ops: Collection[str]) -> Flags:
+    """Return for each call whether it is of one of some operators."""
+    is_meant = [signature.op in ops for signature in program.signatures]
+    return np.asarray(is_meant, np.bool_)[columns.signature]
 
 
 def find_made(columns: Columns, calls: Iterable[int]) -> Integers:

@@ -36,6 +36,7 @@ class TreeFinder:
         self._registry = written.registry
         self._numbers = written.numbers
         self._calls = written.calls
+        self._roles = written.rows.roles
         self._before = {id(m): weakref.ref(m) for m in modules_in(namespace).values()}
 
     def describe(self, namespace: Mapping[str, object]) -> list[Tree]:
@@ -48,6 +49,16 @@ class TreeFinder:
                 self._numbers.of(module)  # one without parameters has no number yet
         calls = self._calls.calls_by_module()
         found = find_trees(self._numbers)
+        # Autograd tells of the gradients of plain parameters.
+        self._roles.note_gradients(
+            [
+                parameter
+                for columns in found
+                for module in columns.modules
+                for parameter in module._parameters.values()
+                if parameter is not None and parameter.__class__ is not nn.Parameter
+            ]
+        )
         roots = [columns.modules[0] for columns in found]
         unnamed = {id(root) for root in roots} - names.keys()
         if unnamed:

@@ -135,7 +135,7 @@ class StorageFacts:
         optimized: Storages of the parameters that an optimizer steps.
         accumulated: (operator call, storage of the leaf) for each call by which
             autograd accumulated a gradient.
-        assigned: Storages that were a gradient when an optimizer stepped.
+        assigned: Storages of gradients when an optimizer stepped, and at the end.
         differentiated: The operator calls that autograd can go back through, as
             32-bit integers.
         repeated: The module calls that began inside of a backward pass: checkpointing

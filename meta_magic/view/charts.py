@@ -41,7 +41,7 @@ N_COLUMNS: Final = 720
 
 COLORS: Final = (
     *("#8a8f98", "#0e9aa7", "#e8710a", "#8b5cf6"),
-    *("#3b82f6", "#2e9e5b", "#b08900", "#c2418c"),
+    *("#3b82f6", "#2e9e5b", "#b08900", "#c2418c", "#d1495b"),
 )
 """Of the categories, as in ``static/memory.css``."""
 

@@ -86,8 +86,14 @@ class StorageRoles:
         stepped = [p for group in optimizer.param_groups for p in group["params"]]
         with DisableTorchFunction():
             self._optimized.update(find(stepped))
-            self._assigned.update(find([getattr(p, "grad", None) for p in stepped]))
             self._states.update(find(list_states(optimizer)))
+        self.note_gradients(stepped)
+
+    def note_gradients(self, parameters: Iterable[object]) -> None:
+        """Note the gradients that some parameters have now."""
+        with DisableTorchFunction():
+            gradients = [getattr(p, "grad", None) for p in parameters]
+            self._assigned.update(self._registry.find_storages(gradients))
 
     def build(self, calls: ModuleCallRecorder, nodes: Iterable[int]) -> StorageFacts:
         """Return all that is known.

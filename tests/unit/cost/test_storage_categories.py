@@ -70,3 +70,28 @@ def test_what_is_known_is_what_autograd_answers(addmm, monkeypatch, needed):
     known = find_saved_slots(signature, needed)
     monkeypatch.setattr(saved_storages, "ADDMM", "")
     assert known == find_saved_slots(signature, needed)
+
+
+def test_parameters_that_fully_shard_gathers_are_told_apart(shell):
+    shell.run_cell("from torch.distributed.fsdp import fully_shard")
+    shell.run_cell_magic(
+        "meta",
+        "--world 4 --as cuda",
+        "torch.distributed.init_process_group()\n"
+        "model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64))\n"
+        "for layer in model:\n"
+        "    fully_shard(layer)\n"
+        "fully_shard(model)\n"
+        "model(torch.ones(8, 64)).sum().backward()",
+    )
+    memory = shell.user_ns["_meta"].memory
+    weight, second = 64 * 64 * 4, (64 * 64 + 64) * 4
+    held = memory.live_by_category
+    # The first layer is whole when the second one is gathered: a buffer that all ranks
+    # fill, and the parameters that are copied from it.
+    assert max(held["unsharded"]) == weight + 2 * second
+    assert held["unsharded"][-1] == 0
+    assert held["parameter"][-1] == (weight + second) // 4
+    # What was joined to be sent is there until the next step.
+    assert held["gradient"][-1] == (weight + second) // 4 + weight
+    assert max(held["input"]) == 8 * 64 * 4 + 2 * 16  # and twice the ranks of the mesh

@@ -21,6 +21,7 @@ export const KINDS = {
   temporary: ["temporary", "freed before the end, and none of the others"],
   input: ["input and data", "given to the cell, or made of nothing outside of modules"],
   output: ["output", "alive at the end, and none of the others"],
+  unsharded: ["unsharded parameters", "whole for a while, gathered from all ranks"],
 };
 
 /**
