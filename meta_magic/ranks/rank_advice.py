@@ -30,7 +30,7 @@ def is_data_parallel(trace: Trace) -> bool:
             is_fsdp |= node.class_name.rpartition(".")[2].startswith("FSDP")
     kinds = {sent.kind for sent in trace.sent if sent.phase == BACKWARD}
     reduces = not kinds.isdisjoint(("all_reduce", "reduce_scatter"))
-    return reduces and shardings <= ({None, "S(0)"} if is_fsdp else {None})
+    return reduces and shardings <= ({None, "Shard(0)"} if is_fsdp else {None})
 
 
 def find_other_batches(traces: Mapping[int, Trace]) -> Iterator[Advice]:

@@ -134,7 +134,21 @@ def list_chunks(tensor: Any) -> list[Any]:
 
 def describe_placements(tensor: Any) -> str:
     """Return how a DTensor lies on its mesh, such as ``Shard(0)``."""
-    return ", ".join(map(str, tensor.placements))
+    return ", ".join(
+        f"Shard({placement.dim})" if hasattr(placement, "dim") else repr(placement)
+        for placement in tensor.placements
+    )
+
+
+def list_mesh_groups(tensor: Any) -> list[tuple[str, str]]:
+    """Return name and process group's name of each dimension of a DTensor's mesh.
+
+    Without it the World view draws no mesh. The names are there when
+    ``destroy_process_group`` has removed the groups.
+    """
+    mesh = tensor.device_mesh
+    groups = getattr(mesh, "_dim_group_names", ())
+    return [*zip(mesh.mesh_dim_names or [""] * len(groups), groups, strict=False)]
 
 
 IN_METADATA: Final = frozenset(

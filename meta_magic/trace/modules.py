@@ -44,6 +44,8 @@ class ModuleTensor:
         local_shape: For a DTensor, the size of each dimension of the part that this
             process holds; None for others. ``shape`` is that of the whole.
         sharding: For a DTensor, how it lies on its mesh: ``Shard(0)``; None for others.
+        mesh: For a DTensor, of each dimension of its mesh the name, and the ranks in
+            this process's group; () for others.
 
     Example:
         >>> with record() as trace:
@@ -64,6 +66,7 @@ class ModuleTensor:
     place: torch.device | None = None
     local_shape: tuple[int, ...] | None = None
     sharding: str | None = None
+    mesh: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def numel(self) -> int:

@@ -20,6 +20,7 @@ from meta_magic.trace.signature import (
     SourcePosition,
     TensorArgument,
 )
+from meta_magic.trace.units import format_shape
 
 MAX_TEXT: Final = 300
 
@@ -103,6 +104,9 @@ def write_position(position: SourcePosition, file: str) -> dict[str, Any]:
 def write_tensor(tensor: ModuleTensor) -> dict[str, Any]:
     """Return a tensor that a module holds."""
     named = {} if tensor.place is None else {"place": str(tensor.place)}
+    if tensor.sharding is not None:
+        local = format_shape(tensor.local_shape or ())
+        named["sharding"] = f"{tensor.sharding}, local {local}"
     return (
         named
         | write_names(tensor.shape)

@@ -3,8 +3,10 @@
 Module, phase and line of a collective are those of its operator, which the report has.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from meta_magic.trace.modules import ModuleTensor
 from meta_magic.trace.sent import Sent
 from meta_magic.trace.world import World, describe_ranks
 from meta_magic.view.wire import Table, as_columns, as_differences
@@ -17,9 +19,10 @@ def world_payload(trace: "Trace") -> dict[str, Any]:
     """Return the world of a trace and its collectives; nothing without a world.
 
     Returns:
-        ``world``, if there is one: ``size``, ``rank``, ``per_node``, and ``sent``. Of
-        each collective ``ops`` has the operator, as the difference to the one before,
-        and ``calls`` an index into the columns of the records of :func:`write_sent`.
+        ``world``, if there is one: ``size``, ``rank``, ``per_node``, ``meshes`` (see
+        :func:`write_meshes`) and ``sent``. Of each collective ``ops`` has the operator,
+        as the difference to the one before, and ``calls`` an index into the columns of
+        the records of :func:`write_sent`.
     """
     world = trace.world
     if world is None:
@@ -34,8 +37,51 @@ def world_payload(trace: "Trace") -> dict[str, Any]:
             "ops": as_differences([one.index for one in sent]),
             "calls": [*map(calls.of, map(read_facts, sent))],
             "sent": as_columns(calls.rows),
+            "meshes": [*write_meshes(trace)],
         }
     }
+
+
+def write_meshes(trace: "Trace") -> Iterator[dict[str, Any]]:
+    """Yield each mesh with what lies on it; at the end what lies on none.
+
+    Yields:
+        ``dims``: (name, ranks) of each dimension, and ``rows``: how tensors lie on it,
+        how many there are, their bytes on this rank and in all. Nothing if there is no
+        mesh.
+    """
+    by_mesh: dict[Any, dict[str, list[int]]] = {}
+    for tensor in list_tensors(trace):
+        rows = by_mesh.setdefault(tensor.mesh, {})
+        row = rows.setdefault(describe_sharding(tensor), [0, 0, 0])
+        whole = tensor.numel * tensor.dtype.itemsize
+        for i, added in enumerate((1, tensor.nbytes, whole)):
+            row[i] += added
+    for dims in sorted(by_mesh, key=len, reverse=True) if any(by_mesh) else ():
+        lying = sorted(by_mesh[dims].items(), key=lambda item: -item[1][1])
+        yield {"dims": dims, "rows": [[words, *sums] for words, sums in lying]}
+
+
+def list_tensors(trace: "Trace") -> list[ModuleTensor]:
+    """Return the parameters and buffers of all modules, tied ones once."""
+    return [
+        tensor
+        for root in trace.modules
+        for node in root.walk()
+        for tensor in node.tensors
+        if tensor.kind != "attribute" and tensor.tied_to is None
+    ]
+
+
+def describe_sharding(tensor: ModuleTensor) -> str:
+    """Return how a tensor lies on its mesh: ``Shard(0) on dp, Replicate() on tp``."""
+    placements = (tensor.sharding or "").split(", ")
+    if len(placements) != len(tensor.mesh):
+        return tensor.sharding or "whole on each rank"
+    return ", ".join(
+        f"{placement} on {name}" if name else placement
+        for placement, (name, _) in zip(placements, tensor.mesh, strict=True)
+    )
 
 
 def read_facts(sent: Sent) -> tuple[Any, ...]:

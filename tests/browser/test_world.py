@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from meta_magic import record
 from meta_magic.view.payload import build_payload
@@ -137,3 +139,21 @@ def test_a_saved_report_has_the_view_only_with_a_world(
     expect(page.get_by_role("tab", name="Memory")).to_be_visible()
     expect(page.get_by_role("tab", name="World")).to_have_count(int(has_world))
     assert ("mm-sent-" in join_scripts("world" if has_world else "saved")) == has_world
+
+
+def test_a_mesh_is_drawn_with_this_rank_in_its_place(serve, expect):
+    with record(world=16, rank=9, per_node=8) as trace:
+        dist.init_process_group("gloo")
+        mesh = init_device_mesh("cpu", (4, 4), mesh_dim_names=("dp", "tp"))
+        model = nn.Linear(64, 32, bias=False)  # 8 KiB
+        placements = [Replicate(), Shard(1)]
+        weight = distribute_tensor(model.weight, mesh, placements)
+        model.weight = nn.Parameter(weight)
+    world = show_tab(serve(trace), "World")
+    grid = world.get_by_role("img", name="Mesh dp 4")
+    assert grid.locator("span").all_inner_texts() == [*map(str, range(16))]
+    own = grid.locator(".mm-mesh-own")
+    expect(own).to_have_text("9")
+    expect(own).to_have_attribute("title", "rank 9, node 1, dp 2, tp 1")
+    row = world.get_by_role("table", name="Mesh dp 4").locator("tbody tr")
+    expect(row).to_have_text("Replicate() on dp, Shard(1) on tp12.0 KiB8.0 KiB")

@@ -20,6 +20,7 @@ from meta_magic.recording.identities.live_versions import list_versions
 from meta_magic.recording.identities.tensors import Seen, TensorRegistry
 from meta_magic.torch_private.distributed import (
     describe_placements,
+    list_mesh_groups,
     local_of,
     locals_of,
 )
@@ -30,6 +31,7 @@ from meta_magic.torch_private.module_internals import (
     pick_own,
 )
 from meta_magic.trace.modules import ModuleTensor
+from meta_magic.trace.world import read_group
 
 NOT_TENSORS: Final = frozenset(
     {bool, int, float, str, dict, OrderedDict, set, NoneType}
@@ -168,7 +170,14 @@ def make_record(
         place=None if geometry is None else geometry.placement,
         local_shape=None if local is tensor else tuple(local.shape),
         sharding=None if local is tensor else describe_placements(tensor),
+        mesh=() if local is tensor else read_mesh(tensor),
     )
+
+
+def read_mesh(tensor: Tensor) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return ``ModuleTensor.mesh`` of a DTensor; () if its groups are real ones."""
+    pairs = [(name, read_group(group)) for name, group in list_mesh_groups(tensor)]
+    return tuple((name, group.ranks) for name, group in pairs if group is not None)
 
 
 def read_all(registry: TensorRegistry, tensors: Sequence[Tensor]) -> list[Seen | None]:

@@ -203,7 +203,7 @@ def test_a_model_is_counted_by_what_the_rank_holds():
         torch.optim.SGD(model.parameters()).step()
     (weight,) = trace.modules[0].tensors
     assert (weight.shape, weight.local_shape) == ((8, 10), (2, 10))
-    assert (weight.numel, weight.nbytes, weight.sharding) == (80, 80, "S(0)")
+    assert (weight.numel, weight.nbytes, weight.sharding) == (80, 80, "Shard(0)")
     assert trace.memory.live_by_category["parameter"][-1] == 80
     assert trace.memory.live_by_category["gradient"][-1] == 80
 

@@ -23,11 +23,12 @@ export const split_held = ({ modules, tensors }) =>
 
 /** The kind and marks of a module's tensor. @param {import("../data.js").OwnTensor} tensor */
 export const describe_held = ({
-  kind, requires_grad, is_persistent, is_lazy, is_real, tied_to,
+  kind, requires_grad, is_persistent, is_lazy, is_real, tied_to, sharding,
 }) => [
   kind === "parameter" ? requires_grad ? "trainable" : "frozen" : kind,
   kind === "buffer" && !is_persistent && "not persistent", is_lazy && "lazy",
   is_real && !is_lazy && "real", tied_to && `tied to ${tied_to}`,
+  sharding,
 ].filter(Boolean).join(" · ");
 
 /**

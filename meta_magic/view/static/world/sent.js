@@ -7,7 +7,10 @@ import { format_bytes } from "../dom.js";
 /**
  * @typedef {import("../data.js").TraceView} TraceView
  * @typedef {{size: number, rank: number, per_node: number, ops: number[], calls: number[],
- *   sent: Record<string, any[]>}} PackedWorld as `view/world_payload.py` writes it
+ *   sent: Record<string, any[]>, meshes: Mesh[]}} PackedWorld as `view/world_payload.py` writes it
+ * @typedef {{dims: [string, number[]][], rows: [string, number, number, number][]}} Mesh
+ *   `dims`: name of each dimension, and the ranks that this process has there; `rows`: how tensors lie
+ *   on it, how many, bytes on this rank and in all
  * @typedef {{op: number, kind: string, ranks: string, n_ranks: number, n_nodes: number,
  *   peer: number, nbytes: number, dtype: string, reduce: string}} Sent
  *   a collective; `op`: its operator; `n_nodes`: how many machines it spans; `peer`: or -1
@@ -59,3 +62,11 @@ export function describe_sent(trace, one) {
 /** The one that is nearest to an operator; -1 if there is none. @param {Sent[]} sent @param {number} op */
 export const find_nearest = (sent, op) => sent.reduce((found, one, i) =>
   (found < 0 || Math.abs(one.op - op) < Math.abs(sent[found].op - op) ? i : found), -1);
+
+/**
+ * The ranks of a mesh with their places in it, the last dimension first: each lies as far from this rank
+ * as the steps along the dimensions add up to.
+ * @param {Mesh["dims"]} dims @param {number} own @returns {{number: number, at: number[]}[]}
+ */
+export const list_ranks = (dims, own) => dims.reduce((found, [, ranks]) => found.flatMap(({ number, at }) =>
+  ranks.map((rank, i) => ({ number: number + rank - own, at: [...at, i] }))), [{ number: own, at: [] }]);

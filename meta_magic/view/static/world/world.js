@@ -5,11 +5,12 @@ import { draw, fill, format_bytes, format_share, make } from "../dom.js";
 import { add_up_lives, read_lives } from "../memory/lives.js";
 import { KINDS, Timeline } from "../memory/timeline.js";
 import { is_op_selected } from "../tables/operators.js";
-import { describe_ranks, describe_sent, find_nearest, group_sent, name_line, read_sent } from "./sent.js";
+import { describe_ranks, describe_sent, find_nearest, group_sent, list_ranks, name_line, read_sent } from "./sent.js";
 
 /** @typedef {import("./sent.js").Sent} Sent @typedef {import("./sent.js").SentGroup} SentGroup */
 
 const STRIP_HEIGHT = 130; // pixels
+const MOST_RANKS = 256; // of a mesh that is drawn
 const [WITHIN, ACROSS] = [12, 24]; // heights of a tick, within a node and across nodes
 
 /** Shows the collectives as ticks; owns the one that is pointed at. */
@@ -92,8 +93,31 @@ class WorldView {
     this.strip = make("figure", { class: "mm-curve mm-world-strip" }, this.timeline.svg,
       ...this.ticks ? [this.ticks.svg, this.make_legend(), this.ticks.output] : [], this.timeline.output);
     this.element = make("div", { class: "mm-charts mm-memory" },
-      this.make_peak(series), this.strip, ...this.make_tables());
+      this.make_peak(series), this.strip, ...trace.world.meshes.map(this.make_mesh), ...this.make_tables());
   }
+
+  /** A mesh: its ranks in a grid, and what lies on it. @param {import("./sent.js").Mesh} mesh */
+  make_mesh = ({ dims, rows }) => {
+    const { rank, per_node } = this.trace.world;
+    const sizes = dims.map(([name, { length }]) => `${name} ${length}`.trim());
+    const cells = list_ranks(dims, rank);
+    const nodes = new Set(cells.map(({ number }) => Math.floor(number / per_node)));
+    const title = dims.length ? `Mesh ${sizes.join(" × ")}${nodes.size > 1 ? ` on ${nodes.size} nodes, every second one dashed` : ""}`
+      : "On no mesh";
+    const columns = dims.length > 1 ? dims.at(-1)[1].length : per_node;
+    const grid = make("div", { class: "mm-mesh", role: "img", "aria-label": `${title}: ranks ${cells.map(({ number }) => number).join(", ")}`,
+      style: `grid-template-columns: repeat(${Math.min(columns, cells.length)}, auto)` },
+    ...cells.map(({ number, at }) => make("span", {
+      class: `${number === rank ? "mm-mesh-own" : ""} ${Math.floor(number / per_node) % 2 ? "mm-mesh-odd" : ""}`,
+      title: [`rank ${number}, node ${Math.floor(number / per_node)}`, ...dims.map(([name], i) => `${name} ${at[i]}`)].join(", "),
+    }, `${number}`)));
+    return make("figure", { class: "mm-fit" }, make("figcaption", {}, title),
+      dims.length && cells.length <= MOST_RANKS ? grid : "",
+      make("table", { class: "mm-room", "aria-label": title },
+        make("thead", {}, make("tr", {}, ...["how", "tensors", "bytes on this rank", "in all"].map((text) => make("th", { scope: "col" }, text)))),
+        make("tbody", {}, ...rows.map(([how, count, local, whole]) => make("tr", {}, make("th", { scope: "row" }, how),
+          ...[`${count}`, format_bytes(local), format_bytes(whole)].map((text) => make("td", {}, text)))))));
+  };
 
   /** The recorded process, and its bytes at the peak by category. @param {import("../memory/lives.js").Series} series */
   make_peak({ by_category, totals, peak }) {
