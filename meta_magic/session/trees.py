@@ -49,7 +49,7 @@ class TreeFinder:
                 self._numbers.of(module)  # one without parameters has no number yet
         calls = self._calls.calls_by_module()
         found = find_trees(self._numbers)
-        # Autograd tells of the gradients of plain parameters.
+        # Those of plain parameters are known from the nodes of autograd.
         self._roles.note_gradients(
             [
                 parameter
