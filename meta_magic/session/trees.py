@@ -15,7 +15,7 @@ from torch import nn
 from meta_magic.recording.rows.module_trees import Tree, describe_columns, find_trees
 from meta_magic.session.operand_names import IPYTHONS, MAX_HELD, walk_held
 from meta_magic.session.program_builder import Written
-from meta_magic.torch_private.module_internals import is_made
+from meta_magic.torch_private.module_internals import is_made, parameters_of
 
 MAX_DEPTH: Final = 3
 """Brackets and dots in a name."""
@@ -55,7 +55,7 @@ class TreeFinder:
                 parameter
                 for columns in found
                 for module in columns.modules
-                for parameter in module._parameters.values()
+                for parameter in parameters_of(module).values()
                 if parameter is not None and parameter.__class__ is not nn.Parameter
             ]
         )
