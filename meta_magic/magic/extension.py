@@ -73,8 +73,9 @@ def unload(shell: Any) -> None:
         part.remove()
     shell.input_transformers_cleanup.remove(transformer)
     shell.events.unregister("pre_run_cell", magics.note_cell)
-    for kind in ("line", "cell"):
-        shell.magics_manager.magics[kind].pop("meta", None)
+    for kind, names in magics.magics.items():
+        for name in names:
+            shell.magics_manager.magics[kind].pop(name, None)
     shell.magics_manager.registry.pop("MetaMagics", None)
     shell.configurables.remove(magics)
 

@@ -94,7 +94,7 @@ def _find_outside(written: Written, outside: Outside) -> Iterator[Note]:
             "awaits itself is recorded (see await, without create_task or gather)",
             line=None,
         )
-    n_unasked = len([entry for entry in written.rows.entries if entry.is_unasked])
+    n_unasked = len(written.diagnostics.unasked)
     if n_unasked:
         yield Note(
             kind="unasked",

@@ -11,7 +11,8 @@ from typing import Final
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.call_sites import TakeNote
-from meta_magic.trace.program import Program
+from meta_magic.replaying.forward_replay import Columns
+from meta_magic.trace.program import HEADER
 from meta_magic.trace.sent import find_kind
 from meta_magic.trace.signature import Signature
 from meta_magic.trace.world import World, find_group
@@ -37,42 +38,51 @@ class OtherRanks:
         self._rank = world.rank
         self._note = note
         self._sender_by_storage: dict[int, str] = {}
-        self._n_followed = 0
+        self._senders: list[str | None] = []  # of each signature
+        self._at = 0  # offset of the first row that was not followed
 
-    def note(self, program: Program, storages: Iterable[int]) -> None:
+    def note(self, columns: Columns, storages: Iterable[int]) -> None:
         """Note that values that were read rest on other processes, if they do."""
-        sender = self._find(program, storages)
+        sender = self._find(columns, storages)
         if sender is not None:
             self._note("assumed", NOTE.format(sender, self._rank))
 
-    def refuse(self, program: Program, storages: Iterable[int], what: str) -> None:
+    def refuse(self, columns: Columns, storages: Iterable[int], what: str) -> None:
         """Raise a ``MissingValueError`` if values rest on other processes."""
-        sender = self._find(program, storages)
+        sender = self._find(columns, storages)
         if sender is not None:
             raise MissingValueError(REFUSAL.format(what, sender))
 
-    def forget(self, program: Program, storage: int) -> None:
+    def forget(self, columns: Columns, storage: int) -> None:
         """Note that a storage now holds what another process really sent."""
-        self._follow(program)
+        self._follow(columns)
         self._sender_by_storage.pop(storage, None)
 
-    def _find(self, program: Program, storages: Iterable[int]) -> str | None:
+    def _find(self, columns: Columns, storages: Iterable[int]) -> str | None:
         """Return the collective that storages rest on; None if on none."""
-        self._follow(program)
+        self._follow(columns)
         found = (self._sender_by_storage.get(storage) for storage in storages)
         return next(filter(None, found), None)
 
-    def _follow(self, program: Program) -> None:
+    def _follow(self, columns: Columns) -> None:
         """Follow the calls that were recorded since the last time."""
-        held = self._sender_by_storage
-        for _, signature, read, made in program.walk_calls(self._n_followed):
-            sender = find_received(signature) or next(
-                (held[storage] for storage in read if storage in held), None
+        held, senders, words = self._sender_by_storage, self._senders, columns.words
+        senders += map(find_received, columns.signatures[len(senders) :])
+        while self._at < len(words):
+            signature = columns.signatures[words[self._at]]
+            first, n_read = self._at + HEADER, len(signature.inputs)
+            end = first + n_read + len(signature.outputs)
+            sender = senders[words[self._at]]
+            self._at = end
+            if sender is None and not held:
+                continue
+            found = [columns.storage_by_tensor[word] for word in words[first:end]]
+            sender = sender or next(
+                (held[s] for s in found[:n_read] if s in held), None
             )
             if sender is not None:
-                changed = [*made, *(read[i] for i in signature.writes)]
+                changed = [*found[n_read:], *(found[i] for i in signature.writes)]
                 held.update(dict.fromkeys(changed, sender))
-        self._n_followed = program.n_calls
 
 
 def find_received(signature: Signature) -> str | None:

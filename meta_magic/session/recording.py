@@ -294,6 +294,7 @@ class Recording:
         )
         keep_origin(write, program, trees, module_by_number, modules_in(namespace))
         self._values.keep_for_later(program)
+        write.diagnostics.drop_unasked()
         for part in (write.calls, write.numbers, write.registry, self._borrowed):
             part.close()
         return trace

@@ -243,8 +243,12 @@ class ValuesOnDemand:
             return None
         self.prepare([tensor for tensor, _ in chosen])
         storages, n_torn = [ref.number for ref in refs if ref], len(self._torn)
+        columns = self._live.read()
         with self._budget:
-            return loops.find_values(self._live.read(), storages, n_torn)
+            found = loops.find_values(columns, storages, n_torn)
+        if found is not None and self.others is not None:
+            self.others.note(columns, storages)
+        return found
 
     def look(
         self, storage: int, geometry: Geometry, budget: ValueBudget
@@ -270,12 +274,12 @@ class ValuesOnDemand:
         """Refuse to save values that rest on other processes."""
         if self.others is not None:
             storages = [seen[1].number for _, seen in chosen if seen[1] is not None]
-            self.others.refuse(self._snapshot(), storages, what)
+            self.others.refuse(self._live.read(), storages, what)
 
     def note_received(self, seen: Seen) -> None:
         """Note that a tensor holds what another process really sent."""
         if self.others is not None and seen[1] is not None:
-            self.others.forget(self._snapshot(), seen[1].number)
+            self.others.forget(self._live.read(), seen[1].number)
 
     def state_at(self, source: int) -> Tensor | None:
         """Return the state of a CPU generator; None if that is beyond the limits."""
@@ -361,7 +365,7 @@ class ValuesOnDemand:
             stops_at_limit=stops_at_limit,
         )
         if self.others is not None:
-            self.others.note(program, [number for number, _ in wanted])
+            self.others.note(self._live.read(), [number for number, _ in wanted])
         return values
 
     def _describe(self) -> str:

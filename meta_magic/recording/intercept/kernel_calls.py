@@ -53,7 +53,7 @@ from meta_magic.recording.rows.constants import Constants
 from meta_magic.recording.rows.diagnostics import Diagnostics, RealMemory
 from meta_magic.recording.rows.draws import Drawing
 from meta_magic.recording.rows.row_writer import RowWriter
-from meta_magic.recording.signatures.cache import SignatureCache
+from meta_magic.recording.signatures.cache import SignatureCache, generalize
 from meta_magic.recording.signatures.entries import (
     Args,
     Entry,
@@ -233,7 +233,8 @@ class KernelCalls:
     ) -> Entry:
         """Return the entry of a call; check the values that the call reads.
 
-        Facts of this recording alone are not put into the shared entry.
+        Entries with an opaque argument, such as a generator, are of this recording
+        alone.
         """
         entries: dict[Any, Entry] = table.entries
         if has_opaque(key):
@@ -243,7 +244,9 @@ class KernelCalls:
         with DisableTorchDispatch():  # no other mode must see its tensors
             entry = self._cache.intern(table, entries, key, call)
         if self._refusals.is_unasked:
-            entry.is_unasked, self._refusals.is_unasked = True, False
+            self._refusals.is_unasked = False
+            self._diagnostics.unasked.add((table, key))
+            table.alike.pop(generalize(key), None)  # no call is answered by this one
         if entry.allowed:
             self.checks.check(entry, table.func, words, call.args, call.kwargs)
         return entry

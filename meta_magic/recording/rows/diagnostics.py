@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from meta_magic.recording.identities.call_sites import CallSites, describe_function
 from meta_magic.recording.identities.storages import Clock
-from meta_magic.recording.signatures.entries import LiveCall
+from meta_magic.recording.signatures.entries import LiveCall, OpTable
 from meta_magic.torch_private.backend_flags import FLAGS
 from meta_magic.torch_private.dispatcher import pad_packed
 from meta_magic.torch_private.modes import device_constructors
@@ -36,6 +36,8 @@ class Diagnostics:
         assumptions: The calls whose sizes or values were assumed, in order.
         n_answered: How many calls were answered with real or assumed values.
         n_unseen: Calls that were not recorded, by the class of their tensor.
+        unasked: The calls that there was no time to ask the oracle about, as operator
+            and key.
     """
 
     def __init__(self, sites: CallSites) -> None:
@@ -47,6 +49,7 @@ class Diagnostics:
         self.assumptions: list[Assumption] = []
         self.n_answered = 0
         self.n_unseen: dict[str, int] = {}
+        self.unasked: set[tuple[OpTable, object]] = set()
         self._sites = sites
 
     def note(self, kind: str, text: str) -> None:
@@ -64,6 +67,11 @@ class Diagnostics:
     def locate(self, text: str) -> tuple[str, int | None]:
         """Return a text with the line that runs now."""
         return text, self._sites.current_line()
+
+    def drop_unasked(self) -> None:
+        """Drop the signatures of these calls: a later recording asks about them."""
+        for table, key in self.unasked:
+            table.entries.pop(key, None)
 
     def count_unseen(self, name: str) -> None:
         """Count a call that is not recorded, by the class of its tensor."""

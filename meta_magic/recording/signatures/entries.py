@@ -125,7 +125,6 @@ class Entry:
         is_random: Whether a call draws from a generator.
         is_on_real: Whether a call takes one real tensor and makes no new tensor. The
             kernel runs, but its results need no new identities.
-        is_unasked: Whether the oracle was not asked if the CPU refuses the call.
         allowed: The values that operands may have; the operator refuses others.
         changes: What a row of this signature makes and writes; None until needed.
         drawn_on: Planned device of the generator, if it is not the CPU.
@@ -138,7 +137,6 @@ class Entry:
         "drawn_on",
         "is_on_real",
         "is_random",
-        "is_unasked",
         "kind",
         "outputs",
         "rebuild",
@@ -159,7 +157,6 @@ class Entry:
         self.rebuild = rebuild
         self.is_random = False
         self.is_on_real = False
-        self.is_unasked = False
         self.allowed = find_allowed(signature)
         self.changes: Any = None
         self.drawn_on: torch.device | None = None

@@ -39,9 +39,9 @@ def test_loading_adds_one_of_each(shell, loaded):
     shell.run_cell("%load_ext meta_magic")
     added = {name for name in loaded if loaded[name] - bare[name] == 1}
     assert added == {"configurables", "matchers", "transformers", "magics",
-                     "line magics", "cell magics", "pre_run_cell",
-                     "post_run_cell"}  # fmt: skip
-    assert sum(loaded.values()) - sum(bare.values()) == len(added)
+                     "line magics", "pre_run_cell", "post_run_cell"}  # fmt: skip
+    assert loaded["cell magics"] - bare["cell magics"] == len(["meta", "exercise"])
+    assert sum(loaded.values()) - sum(bare.values()) == len(added) + 2
 
 
 def test_loading_twice_is_as_loading_once(shell, loaded):
@@ -71,10 +71,11 @@ def test_unloading_leaves_nothing_of_ours(shell):
     shell.run_cell("%load_ext meta_magic")
 
 
-def test_unloading_takes_the_magic_away(shell, capsys):
+@pytest.mark.parametrize("name", ["meta", "exercise"])
+def test_unloading_takes_a_magic_away(name, shell, capsys):
     shell.run_cell("%unload_ext meta_magic")
-    shell.run_cell("%%meta\n1")
-    assert "Cell magic `%%meta` not found" in capsys.readouterr().err
+    shell.run_cell(f"%%{name}\n1")
+    assert f"Cell magic `%%{name}` not found" in capsys.readouterr().err
     shell.run_cell("%load_ext meta_magic")
 
 

@@ -183,6 +183,24 @@ def test_values_of_other_ranks_are_never_saved(tmp_path):
     assert not (tmp_path / "sum.pt").exists()
 
 
+def test_a_loop_hides_no_values_of_other_ranks(tmp_path):
+    with record(world=8) as trace:
+        begin()
+        mine, others = torch.zeros(3), torch.ones(())
+        dist.all_reduce(others)
+        for step in range(8):
+            mine = mine + 1
+            assert mine.sum().item() == 3 * (step + 1)
+        assert (others * 1).item() == 8
+        mine = mine + others
+        assert mine.tolist() == [16, 16, 16]
+        with pytest.raises(MissingValueError, match="a checkpoint of them would be"):
+            torch.save(mine, tmp_path / "sum.pt")
+    notes = [note for note in trace.notes if note.kind == "assumed"]
+    assert len({note.line for note in notes}) == 2
+    assert all("what other ranks send in all_reduce" in note.text for note in notes)
+
+
 def test_what_another_rank_alone_has_is_refused():
     with record(world=4):
         begin()

@@ -49,6 +49,19 @@ def test_asking_stops_after_its_share_of_the_time(monkeypatch):
         nn.Linear(3, 4)(torch.ones(2, 3).double())
 
 
+def test_a_call_left_unasked_is_asked_by_the_next_cell(monkeypatch):
+    with monkeypatch.context() as patch, record(as_device="cpu") as trace:
+        patch.setattr(oracle, "MIN_SECONDS", -1.0)
+        patch.setattr(oracle, "MAX_SHARE", 0.0)
+        nn.Linear(13, 4)(torch.ones(2, 13).double())
+    assert [note.kind for note in trace.notes] == ["unasked"]
+    with pytest.raises(RuntimeError, match="same dtype"), record(as_device="cpu"):
+        nn.Linear(13, 4)(torch.ones(2, 13).double())
+    with record(as_device="cpu") as trace:
+        torch.ones(2, 13).double()
+    assert trace.notes == ()
+
+
 def compute(_):
     end = time.process_time() + 0.2
     while time.process_time() < end:
