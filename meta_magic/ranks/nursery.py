@@ -45,7 +45,7 @@ class Job(NamedTuple):
             pickled.
         ranks: The ranks to call it with; a rank that one of these waits for is added.
         folder: The folder that they share.
-        timeout: Seconds that each may take.
+        timeout: Seconds that each child may take, from its own start.
     """
 
     work: bytes
@@ -63,7 +63,7 @@ def run_side_by_side(
         work: The function; see :class:`Job`. A module must hold it.
         given: What it needs.
         ranks: The ranks; results may include ranks that these wait for.
-        timeout: Seconds that each may take.
+        timeout: Seconds that each child may take, from its own start.
 
     Raises:
         WorldError: A child ended without a result, or took too long; or this system

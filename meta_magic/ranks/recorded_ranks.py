@@ -222,7 +222,7 @@ def record_ranks(
             those that one of them waits for; ``"all"``; ``"0,7"``; or a sequence.
         args: Arguments of the script.
         per_node: Ranks of one machine; 8 by default, or all if fewer.
-        timeout: Seconds that all may take together.
+        timeout: Seconds that each process may take, from its own start.
         **options: Options of :class:`record`.
 
     Raises:

@@ -92,7 +92,7 @@ def format_headline(trace: "Trace") -> str:
     if named:
         parts.append(f"peak {', '.join(named)}")
     parts.append(f"{trace.seconds:.2f} s")
-    parts.append(f"{format_bytes(trace.nbytes_real)} allocated")
+    parts.append(f"{format_bytes(trace.nbytes_real)} really allocated")
     if trace.error:
         parts.append(f"stopped by {trace.error.split(':')[0]}")
     return " · ".join(parts)

@@ -204,9 +204,9 @@ def find_math_attention(evidence: "Evidence") -> Iterator[Advice]:
             times = f", {len(choices):,} times" if len(choices) > 1 else ""
             yield Advice(
                 kind="attention",
-                text=f"attention is math on {kernel.rpartition(' ')[2]}{times}: "
-                f"{reason}; a fused kernel would not make the {format_bytes(nbytes)} "
-                "of scores",
+                text="attention runs no fused kernel on "
+                f"{kernel.rpartition(' ')[2]}{times}, because {reason}; a fused kernel "
+                f"would not make the {format_bytes(nbytes)} of scores",
                 lines=evidence.lines_of(choice.first_op for choice in choices),
                 nbytes=nbytes,
                 peak_nbytes=saved,
