@@ -305,7 +305,7 @@ def make_request(
         BudgetError: The budget cannot be read.
         CheckError: The arguments are no JSON.
     """
-    given = vars(options).get  # the options for results are those of check alone
+    given = vars(options).get  # only ``check`` has options for results
     budget = given("budget", "")
     return partial(
         Request,

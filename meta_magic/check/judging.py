@@ -77,7 +77,7 @@ class Judge:
     def judge(
         self, trace: "Trace", error: BaseException | None, name: str = ""
     ) -> Part:
-        """Return the results of a recording, which ``error`` ended, if any did."""
+        """Return the results of a recording; ``error`` ended it, or is None."""
         sites = [] if error is None else [*self._find_sites(error, trace.cell.file)]
         reason = None if error is None else find_reason(error, self._request)
         if self._refused:

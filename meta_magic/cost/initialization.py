@@ -88,9 +88,10 @@ class TensorContents:
         constructed: What it held before ``to_empty`` allocated it anew; None where that
             was not done.
         read_line: The line of the first forward call that reads it; None if none does.
-        read: That call.
+        read: The first forward call that reads it.
         root: Index of its root in ``Trace.modules``.
-        has_company: Whether other tensors of the root that were made anew have values.
+        has_company: Whether another tensor of the root that ``to_empty`` allocated anew
+            was given values.
     """
 
     name: str

@@ -60,7 +60,8 @@ class LiveStorage:
         nbytes: Its bytes at that moment.
         category: What it is for.
         place: Its device.
-        index: The operator call that made it, or read an older one first; or None.
+        index: The call that made it; if it is older than the recording, the first call
+            that read it; None if no call did.
         op: The operator of that call, or None.
         root: Index into ``Trace.modules`` of the tree of its module, or None.
         module: fqn of the module that owns it, or in which it was made; None outside

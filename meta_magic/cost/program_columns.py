@@ -187,7 +187,7 @@ class SlotTable:
 
 
 def hold_nbytes(geometry: Geometry) -> int:
-    """Return the bytes of a storage that just holds a tensor.
+    """Return the bytes of the smallest storage that can hold a tensor.
 
     0 for a layout without strides: its parts are tensors themselves.
     """

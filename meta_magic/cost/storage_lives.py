@@ -28,9 +28,9 @@ class Lives:
     Attributes:
         storage: For each stretch its storage.
         nbytes: For each stretch its bytes.
-        start: For each stretch the first call after which they are alive.
-        stop: For each stretch the first call after which they are not; the number of
-            all calls if the storage outlived them.
+        start: For each stretch the first call after which it is alive.
+        stop: For each stretch the first call after which it is not; the number of all
+            calls if the storage outlived them.
         first_tensor: For each storage the first tensor on it, as an index into the
             columns; -1 if no call read or made one.
     """

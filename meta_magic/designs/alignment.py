@@ -27,8 +27,8 @@ BELOW: Final = 50
 
 CLASS: Final = 70
 ALIKE: Final = 55
-"""The cost of another class, and of one from the same file, as of ``ReLU`` and
-``GELU``. With another name it is no match at all."""
+"""The cost of another class, and of another one that the same file defines, as ``GELU``
+instead of ``ReLU``. If the name differs, too, the modules are never matched."""
 
 NAME: Final = 25
 NUMBER: Final = 2

@@ -141,7 +141,10 @@ LEAST: Final = 0.5
 def _find_prefix(
     own: Mapping[str, Shape], others: Mapping[str, Shape]
 ) -> tuple[str, str]:
-    """Return what the checkpoint's names have more at their beginning, or have less."""
+    """Return the prefix that only a checkpoint's names have, and that of the model's.
+
+    One of them is "", or both.
+    """
     n_same = len(own.keys() & others.keys())
     for longer, shorter, is_more in ((others, own, True), (own, others, False)):
         prefixes = Counter(

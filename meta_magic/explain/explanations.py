@@ -41,7 +41,8 @@ LEAST: Final = (
     ("chains", 3),
     ("repairs", 7),
 )
-"""How many lines each part keeps, in the order in which parts are shortened."""
+"""The parts of a text that is too long, in the order in which they are shortened, and
+how many lines each keeps."""
 
 
 OF_PYTHON: Final = frozenset(
@@ -72,10 +73,11 @@ class Explanation:
         module: The module that was called: class and name; "" outside of modules.
         given: The tensors that the failed call was given.
         rules: What the call asks for, in sentences.
-        repairs: Edits with which the block ran to its end, the smallest first.
+        repairs: Edits with which the block ran to its end, or else passed the failed
+            call; the likeliest first.
         n_tried: How many edits were tried.
-        declined: Why no edits were tried, or why one did not come to its end without an
-            error; "" if neither happened.
+        declined: Why no edits were tried, or what stopped one that was, such as the
+            sandbox; "" for nothing.
         lineages: Where the refused sizes come from.
         made: What made the operands, in sentences, where no lineage says it.
         culprits: Lines of the cell that may have the mistake: first lines of repairs,

@@ -162,10 +162,10 @@ class Change(NamedTuple):
 class Probe:
     """Makes one call again with changes, and remembers each result.
 
-    A device is asked first: meta, or the CPU where meta accepts the original call. If
-    meta accepts a change, the CPU is asked too, with zeros. A recording is asked last:
-    it refuses by values as well, but it is slow. Constructors check their arguments
-    themselves, so meta is enough.
+    The first to be asked is the first that refuses the original call: meta, the CPU, or
+    a recording, which also refuses by values, and is slow. If meta accepts a change,
+    the CPU is asked too, with zeros. Constructors check their arguments themselves, so
+    meta is enough.
 
     Args:
         function: What is called.
@@ -216,7 +216,7 @@ class Probe:
     def skip_device(self) -> bool:
         """Begin with the next device from now on that refuses the call as it was.
 
-        What a device accepts that accepts this call as well says nothing about it.
+        A device that accepts the call cannot say what is wrong with it.
 
         Returns:
             Whether there is one.

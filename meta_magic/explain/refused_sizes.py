@@ -23,7 +23,7 @@ from meta_magic.trace.trace import Trace
 MAX_CHAINS: Final = 4
 
 Accepted: TypeAlias = tuple[Variable, tuple[int, ...], bool]
-"""A number, what it may be instead, and whether no other must change with it."""
+"""A number, the values that are accepted instead, and whether changing it is enough."""
 
 NEAR: Final = 8
 """How far around a written number others are tried."""

@@ -73,7 +73,8 @@ class Outcome(NamedTuple):
 
 
 Ended: TypeAlias = Outcome | str
-"""The outcome of a block, or why it did not come to its end; "" for an error."""
+"""The outcome of a block that passed the failed call; else what stopped it, such as
+the sandbox, or "" for an error there."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def _run_alone(
     Args:
         block: The block.
         edits: The edits.
-        is_probe: Whether the text of an error does not matter.
+        is_probe: As of ``Recording``.
     """
 
     def run(edit: Edit) -> Ended:
@@ -207,7 +208,9 @@ def _run_in_turn(
 def _run_failing(
     block: Block, edits: Sequence[Edit], refused: list[str], end: float = inf
 ) -> dict[Edit, Ended]:
-    """Run a block with edits under one recording, until it comes further with one.
+    """Run a block with one edit after another until it passes the failed call.
+
+    All runs are under one recording, which is cheap.
 
     Args:
         block: The block.
@@ -318,7 +321,8 @@ MAX_OPERATORS: Final = 5_000
 NO_EDIT: Final = Edit(stretches=(), cost=0.0)
 
 ALIKE: Final = {NO_EDIT: ""}
-"""The block without an edit fails, and no earlier than it did."""
+"""The answer of ``_run_failing`` if the block without an edit still fails where it did:
+then no trial before it in this process has changed anything."""
 
 MAX_ERROR: Final = 100
 
@@ -331,7 +335,7 @@ MAX_ALONE: Final = 6
 """How many edits that seem to help are run once more."""
 
 MAX_WORSE: Final = 1.8
-"""How much more than one that ran an edit may cost to be tried."""
+"""Once an edit has run, edits that cost so much more are not tried."""
 
 MAX_OF_CHILDREN: Final = 1.5
 """Limit of all trials: the children's processor time."""
@@ -409,7 +413,7 @@ class Ran(NamedTuple):
     Attributes:
         edit: The edit.
         outcome: The outcome.
-        is_sure: Whether no run before it in its process can be the reason.
+        is_sure: Whether it is the edit that helped, and no earlier run in the process.
     """
 
     edit: Edit
@@ -422,12 +426,12 @@ def try_edits(
 ) -> tuple[tuple[Repair, ...], int, str]:
     """Return the edits with which a block runs to its end, or else to a later error.
 
-    Edits that change least come first. Edits with the same outcome as an earlier one
-    come last.
+    The likeliest come first; then edits with the same outcome as an earlier one; last
+    those that leave a part of the computation out.
 
     Returns:
-        The edits, how many were tried, and why another one did not come to its end
-        without an error, or "".
+        The edits, how many were tried, and what stopped another one, such as the
+        sandbox, or "".
     """
     before = read_outcome(trace).n_parameters
     allowed = [edit for edit in edits if block.lines.issuperset(edit.lines)]

@@ -1,4 +1,4 @@
-"""The size that a value of an index exceeds: ``words[0, 2]`` is 11, of 0 to 10.
+"""An index that is out of range: ``words[0, 2]`` is 11, and 0 to 10 are allowed.
 
 The recording says which value the CPU refuses. Here the size is found that sets the
 limit, such as the rows of an embedding, and the size that the values ask for.

@@ -4,9 +4,9 @@ A magic cannot be a coroutine: :class:`AwaitTransformer` rewrites such a cell to
 ``meta_async``. :class:`PartInterrupts` runs each part between two waits under the
 guard, and the waits without it.
 
-Python raises an interrupt in whatever code the event loop runs, and the cell would wait
-for ever. So an interrupt between two parts cancels the cell's task, as ``asyncio.run``
-does, and is raised in the cell.
+While a cell waits, Python would raise an interrupt in the event loop and not in the
+cell, which would hang. So an interrupt between two parts cancels the cell's task, as
+``asyncio.run`` does, and is raised in the cell.
 """
 
 import asyncio

@@ -106,9 +106,9 @@ OPTIONS: Final = (
         names=("--ranks",),
         metavar="RANKS",
         values=("differing", "all"),
-        help="Show the cell as several ranks, too: differing (the first two, the last, "
-        "and each that one of these waits for), all, or numbers. Each is recorded in a "
-        "process of its own, with the earlier cells that the cell rests on.",
+        help="Also record these ranks: all, numbers (0,7), or differing (0, 1, the "
+        "last, and each that one of these waits for). Each is recorded in a process of "
+        "its own, with the earlier cells that the cell rests on.",
         example="%%meta --world 8 --ranks 0,7",
     ),
     Option(
@@ -168,7 +168,7 @@ OPTIONS: Final = (
     ),
     Option(
         names=("--check",),
-        help="Note likely mistakes of code that runs, too, such as a softmax over the "
+        help="Also note likely mistakes in code that runs, such as a softmax over the "
         "batch, and sizes at which it fails. A line that ends with `# meta: ok` has no "
         "notes. With `--check batch=B` also the first call that mixes the samples of a "
         "batch of size B.",
@@ -203,7 +203,7 @@ OPTIONS: Final = (
         names=("--value-flops",),
         metavar="FLOPS",
         read=float,
-        help="Limit of its operations (default: what the seconds allow).",
+        help="Limit of the FLOPs of such a value (default: none but the time limit).",
         example="%%meta --value-flops 1e12",
     ),
     Option(

@@ -61,21 +61,21 @@ class MetaMagics(Magics):
         None,
         min=SMALLEST["value_nbytes"],
         allow_none=True,
-        help="Bytes that the value of a tensor may take when a cell asks for it; by "
-        "default a quarter of the memory that is free.",
+        help="Bytes that computing one value may take, as for item(); by default a "
+        "quarter of the free memory.",
     ).tag(config=True)
     value_flops = Int(
         None,
         min=SMALLEST["value_flops"],
         allow_none=True,
-        help="Floating-point operations that it may take; by default what the seconds "
-        "allow.",
+        help="FLOPs that computing one value may take; by default no limit but "
+        "value_seconds.",
     ).tag(config=True)
     value_seconds = Float(
         10.0,
         min=SMALLEST["value_seconds"],
-        help="Seconds that it may take; all values of a cell take at most six times "
-        "as long.",
+        help="Seconds that computing one value may take; all values of a cell may take "
+        "six times as long.",
     ).tag(config=True)
     hide = List(
         Enum(["parameters"]),

@@ -49,7 +49,7 @@ def build_outputs(
     from meta_magic.view.html import build_bundle  # noqa: PLC0415  needs torch
 
     line = settings.get("line")
-    text = line and f"{line} (%meta shows it)"
+    text = line and f"{line} (run %meta to print it)"
     if not is_notebook(shell):
         if text:
             return Outputs({"text/plain": text})

@@ -167,8 +167,8 @@ class Moment(NamedTuple):
     Attributes:
         program: The recording in which it had.
         storage: Its number there.
-        first: The fewest calls of it after which the storage has its content.
-        last: The most.
+        first: The count of calls after which the storage first has its content.
+        last: The count of calls up to which it has that.
         is_used: Whether the storage is used later; None if a use of a module made it.
     """
 

@@ -78,9 +78,13 @@ def materialize(
             or an object with tensors: a list, a dictionary, a scheduler, a pipeline.
         device: ``"cpu"``, or a CUDA device. By default each tensor goes to the device
             that the cell named for it, where there is such a device, else to the CPU.
-        init: What the tensors get:
+        init: What the tensors of the module get:
 
             INITS
+
+            Companions, such as the state of an optimizer, are replayed: with
+            ``init="replay"`` to their values after the cell, else to those when they
+            were made.
         dtype: What floating-point and complex tensors are cast to.
         trace: The recording to replay, as it was at its end; by default the latest one
             that each tensor was in.

@@ -20,8 +20,8 @@ KEPT: Final = "kept"
 LEFT: Final = "left on meta"
 
 WHY_OTHERWISE: Final = (
-    "random numbers that the cell draws with an accelerator's generator, and a replay "
-    "with the CPU's: others"
+    "random numbers that the cell draws with a GPU's generator; the replay drew "
+    "others, with the CPU's"
 )
 
 # The sources of content that a report lists first.

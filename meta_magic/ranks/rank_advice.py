@@ -78,10 +78,10 @@ def find_equal_dropout(traces: Mapping[int, Trace]) -> Iterator[Advice]:
 
 
 def find_dropout(trace: Trace) -> tuple[int, ...] | None:
-    """Return the line of the first dropout that draws, () if it has none.
+    """Return the line of the first dropout that draws, as ``(line,)``.
 
     Returns:
-        None if no dropout draws.
+        () if the line is not known; None if no dropout draws.
     """
     program = trace.program
     is_dropout = [any(name in s.op for name in DROPOUT) for s in program.signatures]

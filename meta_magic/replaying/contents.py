@@ -337,8 +337,8 @@ def find_dependents(plan: Plan) -> set[int]:
     """Return the live storages that depend on contents which a plan overwrites.
 
     The kept content of ``w`` is gone after ``w.sub_(g)`` is replayed; a live ``y`` that
-    was computed from the old ``w`` would need all calls since the beginning. The plan
-    itself does not make the returned storages.
+    was computed from the old ``w`` would need all calls since the beginning. What the
+    plan makes anyway is left out.
     """
     recorded, dead = plan.recorded, plan.recorded.dead
     made = {step.call.number for step in plan.steps if step.kind == StepKind.RUN}
@@ -380,7 +380,7 @@ def find_changed_by(recorded: ProgramCalls, index: int) -> set[int]:
 def find_changed(plan: Plan) -> dict[int, tuple[int, int]]:
     """Return the first and the last call that overwrite each storage of a plan.
 
-    A dead storage counts as overwritten by the last call.
+    A dead storage counts as overwritten up to the end.
     """
     recorded, kept = plan.recorded, plan.recorded.kept
     first = {} if kept is None else kept.list_contents(can_assume=True)

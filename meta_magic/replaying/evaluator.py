@@ -51,8 +51,8 @@ class Evaluator:
     """Computes values of a running recording; makes each call once.
 
     Args:
-        is_private: Whether it computes values that the cell did not ask for: its kept
-            contents are its own, and it computes no dependents.
+        is_private: Whether it computes values that the cell did not ask for. It shares
+            no kept contents with other evaluators, and saves no dependents.
     """
 
     def __init__(self, *, is_private: bool = False) -> None:
@@ -144,9 +144,10 @@ class Evaluator:
         request: Request,
         budget: ValueBudget,
     ) -> Done:
-        """Replay the wanted storages, and the dependents of those that it overwrites.
+        """Replay the wanted storages, and the dependents of what that overwrites.
 
-        If the dependents exceed the limits, only the wanted storages are made.
+        Later, dependents could only be computed from the beginning. If they exceed the
+        limits, only the wanted storages are made.
 
         Args:
             outdated: Kept storages that were written since.

@@ -299,9 +299,10 @@ class Execution:
         return any(s in raw and not raw[s].holds(geometry) for s, geometry in self.read)
 
     def follow_partial_writes(self) -> bool:
-        """Follow uninitialized bytes while it runs; False if no values decide on them.
+        """Follow uninitialized bytes while it runs, where masks or indices decide them.
 
-        :meth:`run` then refuses to read uninitialized elements.
+        :meth:`run` then refuses to read uninitialized elements. Return whether there
+        are such writes.
         """
         self._is_followed = any(has_partial_writes(part.plan) for part in self.parts)
         return self._is_followed

@@ -2,8 +2,9 @@
 
 A plan follows each value back, call by call. ``N[i, j] += 1`` in a loop of 200,000
 turns, or ``loss.item()`` in each step, needs nearly all calls anyway: they are run in
-their recorded order, with no decision for each call. Storages that a call cannot make
-forward are dropped, and left to a plan. Read :meth:`ForwardReplay.run` first.
+their recorded order, with no decision for each call. If a call cannot be run, the
+storages that it writes are dropped; a plan makes them when they are wanted. Read
+:meth:`ForwardReplay.run` first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -117,7 +118,8 @@ class ForwardReplay:
         note_chunk: Called after each ``N_AT_ONCE`` calls.
         allows: Whether so many bytes, and so many operations for one value, are within
             the limits.
-        is_unwritten: Whether no call before the first that this runs wrote a storage.
+        is_unwritten: Whether a storage was written by no call before the first that
+            was run.
     """
 
     def __init__(self) -> None:

@@ -107,7 +107,7 @@ class RawMemory:
         self._mark(geometry, is_written=False)
 
     def leave_out_gaps(self, geometry: Geometry) -> None:
-        """Count the bytes between the elements of the only tensor as written."""
+        """Mark the elements of a tensor as unwritten, all other bytes as written."""
         self._is_whole = True
         self._mark(geometry, is_written=False)
 

@@ -44,15 +44,15 @@ MIN_REPEATS: Final = 4
 """Calls of a loop per signature, on average."""
 
 MIN_KNOWN: Final = 50
-"""At most one call in so many may be unfit to run forward. A plan makes the storages
-that such a call changes, and all that depend on them."""
+"""Calls are run forward if fewer than one in so many cannot be. What such a call
+changes, and all that depends on it, is dropped; a plan makes it when it is wanted."""
 
 MAX_HELD_NBYTES: Final = 2**30
 """The most bytes that the calls of a loop may make and not free. Building or sharding a
 model also makes many similar calls, and it keeps all their results."""
 
 MIN_VALUES: Final = 4
-"""Values with few calls between them from which on they are a loop."""
+"""So many values, with few calls between them, are a loop."""
 
 MAX_MISSED: Final = 16
 """Consecutive values that needed a plan, after which running forward is given up."""
@@ -201,9 +201,10 @@ class LoopValues:
         return n_unknown * MIN_KNOWN < n_calls and work <= budget.max_flops()
 
     def find_missing(self, recorded: ProgramCalls) -> set[int]:
-        """Return live storages that are not kept, if the next value makes a loop live.
+        """Return the live storages that must be computed before calls run forward.
 
-        The calls that are then run forward may read each of them.
+        These are all that are not kept, as the next calls may read each of them; none
+        if no loop begins with the next value.
         """
         kept, n_values = recorded.kept, self._n_values + 1
         if kept is None or n_values < MIN_VALUES or self._n_missed >= MAX_MISSED:

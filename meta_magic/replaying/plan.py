@@ -248,10 +248,9 @@ class Planner:
         return [recorded.draws_by_call[call] for call in sorted(found)]
 
     def _find_before_end(self, wanted: Sequence[Draw]) -> Iterator[Draw]:
-        """Yield the draw that leaves torch's generator where the recording ends.
+        """Yield the last draw of torch's generator, which then ends as in a real run.
 
-        Yield nothing if the draw is wanted anyway, or depends on values that nobody
-        asked for.
+        Yield nothing if the draw is planned already, or would need other values.
         """
         last = find_last(wanted)
         end = find_end(self._recorded, last) if last >= 0 else 0

@@ -138,9 +138,9 @@ def build_tensor(
 def trace_back(
     origin: Origin, number: int, program: Program
 ) -> tuple[Origin, int] | None:
-    """Return the recording that made a storage's content at the end of ``program``.
+    """Return which recording has a storage's content as ``program`` left it.
 
-    With the number of the storage there.
+    With the number of the storage in it; None if ``program`` does not know the storage.
 
     Args:
         origin: The latest recording that used the storage.

@@ -62,7 +62,7 @@ class CallKind(IntEnum):
     FORGET = 3
     """Do not run them, and drop the storages that they make or write."""
     REAL = 4
-    """Drop the storages that they write: real ones, which no small call reads."""
+    """Drop what they write: real tensors, which no small call reads."""
 
 
 class Held:
@@ -114,8 +114,8 @@ class SmallCall:
         inputs: Shape of each tensor argument.
         made: Index and shape of each output with a new storage.
         writes: Indices of the arguments that are written.
-        n_needed: Count of the tensor arguments; one more if the calls are not simply
-            run, so that it is never reached.
+        n_needed: How many tensors the quick way needs; one more than there are, which
+            switches it off, for calls that draw or are not run.
         changed: Indices, among all tensors of a row, of new and written storages.
         is_copy_of_itself: Whether it copies between tensors of the same geometry.
         is_large: Whether it is checked against the limits.

@@ -152,8 +152,8 @@ class Request:
             their construction are made, even those whose numbers were thrown away.
         continues_draws: Whether later draws that fill no other module are made as well:
             torch's generator then continues from there.
-        waiting: The earlier recording whose draws must still be made for torch's
-            generator, if any: ``continues_draws`` holds for it, too.
+        waiting: An earlier recording with draws that torch's generator still needs; its
+            own request also gets ``continues_draws``.
         until: The count of calls to consider; None for all of them.
         can_assume: Whether the result may rest on assumed values and sizes.
         keeps: Whether live storages are kept for later replays.

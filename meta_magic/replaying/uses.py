@@ -80,7 +80,7 @@ class Uses:
         return found
 
     def _uses(self, index: int, storage: int) -> bool:
-        """Whether a call uses a storage; one that a use made must first be filled."""
+        """Whether a call uses a storage; to fill one that a use made is no use."""
         birth = self._recorded.births[storage]
         if birth < 0 or self.phase(birth) is None:
             return True

@@ -93,7 +93,7 @@ def find_failed_call(
         error: What ended the block.
         modes: The modes of the recording.
         borrowed: Puts borrowed modules on meta again, as the call saw them.
-        is_probe: Whether only the lines on the way to the call matter.
+        is_probe: As of ``Recording``: only the lines that led to the call are found.
     """
     if not isinstance(error, Exception) or isinstance(error, MissingValueError):
         return None

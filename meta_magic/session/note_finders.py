@@ -55,7 +55,7 @@ class Outside(NamedTuple):
 def find_notes(
     written: Written, program: Program, trees: Sequence[Tree], outside: Outside
 ) -> tuple[Note, ...]:
-    """Return all notes of a recording in order of line, those without one last."""
+    """Return all notes of a recording, sorted by line; those without one come last."""
     diagnostics = written.diagnostics
     has_saved = any(note.kind == "save" for note in diagnostics.notes)
     found = [

@@ -93,14 +93,14 @@ class ProgramBuilder:
         }
         columns = {name: view.cast("B") for name, view in views.items()}
         nothing = {"module_rows": b"", "module_values": b"", "modules": ()}
-        return self._build([], {**columns, **nothing}, has_failed=True)
+        return self._build([], {**columns, **nothing}, omits_failures=True)
 
-    def build(self, trees: Sequence[Tree], *, has_failed: bool) -> Program:
+    def build(self, trees: Sequence[Tree], *, omits_failures: bool) -> Program:
         """Return the whole program.
 
         Args:
-            has_failed: Whether an error ended the block; a failed call is then no
-                caveat.
+            omits_failures: Whether a call that raised is no caveat, as an error ended
+                the block.
         """
         write = self._written
         write.rows.flush()
@@ -116,17 +116,17 @@ class ProgramBuilder:
                 (call for call, _ in write.rows.forward_by_sequence.values()),
             ),
         }
-        return self._build(trees, columns, has_failed=has_failed)
+        return self._build(trees, columns, omits_failures=omits_failures)
 
     def _build(
-        self, trees: Sequence[Tree], columns: dict[str, Any], *, has_failed: bool
+        self, trees: Sequence[Tree], columns: dict[str, Any], *, omits_failures: bool
     ) -> Program:
         write, diagnostics = self._written, self._written.diagnostics
         # A snapshot for each step would be slow if it read all signatures again.
         added = write.rows.entries[len(self._signatures) :]
         self._signatures += tuple(entry.signature for entry in added)
         positions = write.sites.build_positions()
-        failures = () if has_failed else describe_failures(diagnostics)
+        failures = () if omits_failures else describe_failures(diagnostics)
         texts = [*[GAP][: write.draws.has_gap], *write.imports.caveats]
         n_calls = write.clock.now  # the call that runs now may have evaluations already
         return Program(

@@ -93,7 +93,8 @@ class Recording:
         entry_points: Functions that enter and leave the guard; see ``Guard``.
         namespace: Variables before the block: a module that is there already is
             described only if it is called.
-        is_probe: Whether the block only tries calls; see ``Refusals``.
+        is_probe: Whether it only matters if the block runs, as for an edit that is
+            tried: a refusal of meta is final, and no error is described.
         show: Shows the progress of a value that takes long to compute.
 
     Attributes:
@@ -266,7 +267,7 @@ class Recording:
             self._programs.raised = find_raised(
                 error, self._modes, write, self._borrowed
             )
-        program = self._programs.build(trees, has_failed=has_failed)
+        program = self._programs.build(trees, omits_failures=has_failed)
         write.draws.keep_ends(program)
         module_by_number = dict(write.numbers.live())
         roots = [module_by_number.get(tree.number) for tree in trees]
@@ -422,7 +423,7 @@ def keep_origin(
         placements={r.number: r.placement for r in refs if r.placement is not None},
         checksums=write.constants.sum_made(ref for ref in refs if ref.number in owned),
     )
-    # Storages of earlier recordings that this one only read keep their origin there.
+    # A storage that this recording only read belongs to the one that made it.
     only_read = {imported.storage for imported in program.imports}
     if only_read:
         only_read -= program.n_writes_by_storage.keys() | aliased

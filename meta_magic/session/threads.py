@@ -29,7 +29,7 @@ PROCESS: Final = (
 )
 
 of_thread = threading.local()
-"""Has ``stay``, which leaves the mode when a thread ends."""
+"""Holds a ``KeptMode`` as ``stay``: with the thread it ends, and leaves its mode."""
 
 
 class TorchWatch(TorchFunctionMode):

@@ -133,7 +133,7 @@ class ValuesOnDemand:
                 if is_limit:
                     self._beyond[key] = numel
                 if table.name == ALIGNED:
-                    return True  # either answer leads to the same recorded calls
+                    return True  # torch records the same calls after False
                 if otherwise is None or not (is_limit or guess):
                     self._raise_refusal(error)
                     raise
@@ -210,7 +210,7 @@ class ValuesOnDemand:
         return returned
 
     def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
-        """Return the values of a tensor within the limits, without a note."""
+        """Return the values of a tensor within the limits; no evaluation is noted."""
         try:
             read = [(tensor, seen)]
             reals, _ = self._compute(

@@ -1,8 +1,8 @@
 """Find why an answer is wrong: a rule that a call broke, or a call that is another one.
 
 A wrong answer runs again with one call of torch changed, and so does the solution: if
-``x - x.mean(0)`` becomes right with another dimension of ``mean``, that is the cause;
-and if the solution with another ``dim`` of ``stack`` gives the learner's numbers, too.
+``x - x.mean(0)`` becomes right with another dimension of ``mean``, that is the cause.
+So it is if the solution with another ``dim`` of ``stack`` gives the learner's numbers.
 Else the cause is what an element is computed from: ``c[0, 0] is computed from x[:, 0],
 and x[0, :] is wanted``. All this runs in children. Read :func:`find_cause` first.
 """

@@ -68,8 +68,9 @@ class Changed(NamedTuple):
     """A call that is changed.
 
     Attributes:
-        extra: What is wrong with an answer that has this call as it was.
-        missing: What is wrong with one that has it as it is changed; "" if the same.
+        extra: What is wrong with an answer that makes the call as it was.
+        missing: What is wrong with an answer that makes the changed call, where the
+            solution makes this one; "" if ``extra`` says it.
         run_next: As ``run``, of the call after it; None to leave that as it is.
     """
 

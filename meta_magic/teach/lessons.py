@@ -45,8 +45,8 @@ class Question(NamedTuple):
         kind: ``shape``, ``number`` or ``choice``.
         answer: Sizes, a number, or the option that is right.
         options: Of a choice.
-        whys: What to say after a try, by the kind of the mistake: for a shape ``rank``,
-            ``order`` and ``size``; else the wrong answer itself, or ``other``.
+        whys: What to say after a wrong try. Its keys are ``rank``, ``order`` and
+            ``size`` for a shape; else the wrong answer as text, or ``other``.
         right: What to say after a right answer, or when it is shown.
         at: The index that is asked about, at which the picture opens.
     """

@@ -42,7 +42,7 @@ class ModuleColumn(Column):
             report has it already. An absent value is None.
         add_up: The value of a run: the ``sum`` of its values, or the ``first``.
         is_in_tree: Whether the text summary and the HTML tree have it, too.
-        read_run: Gives their value of a run, where ``read`` and ``add_up`` do not.
+        read_run: Gives the value of a run for these two, where ``read`` cannot.
         heading: Its heading in the HTML tree; None for the name.
         track: Its width there, as CSS writes it; None for ``width``.
     """

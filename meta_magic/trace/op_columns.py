@@ -68,12 +68,12 @@ class OpColumn(Column):
             absent have pandas' nullable ``Int64`` type.
         unit: Unit of its values; "" for none.
         read: Gives the value of a call; None for the call's field of that name.
-        wire: How the report gets its values. ``call``: one is sent for each call; of a
-            tuple of numbers absent ones are not shown. ``signature``: one is sent for
-            each signature, read of its first call, which is right only if the value
-            follows from shapes, dtypes and arguments alone. ``held``: nothing is sent,
-            as the report has the values for other views. A function: returns the spans
-            of operators that have a value.
+        wire: How the report gets its values. ``call``: one is sent for each call; the
+            Nones of a tuple are not shown. ``signature``: one is sent for each
+            signature, read of its first call, which is right only if the value follows
+            from shapes, dtypes and arguments alone. ``held``: nothing is sent, as the
+            report has the values for other views. A function: returns the spans of
+            operators that have a value.
         is_in_table: Whether ``to_pandas()`` has it, and not the report alone.
         decided_by: All calls of one signature (call site, module) have the same value,
             so it is read of the first of them.

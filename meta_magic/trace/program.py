@@ -60,10 +60,10 @@ class Growing:
 
 
 HEADER: Final = 4
-"""Words before the tensors of a call: signature, call site + 1, module word, a last.
+"""Words before the tensors of a call: signature, call site + 1, module word, link.
 
 The module word is 0 for none, 2 * module call + 2 inside a module call, or 2 * module
-+ 1 while that module is being constructed. The last word is ``GOES_ON`` where the same
++ 1 while that module is being constructed. The link is ``GOES_ON`` where the same
 call of a torch function made the operator before, forward operator + ``TIED`` for a
 backward operator, else 0.
 """
@@ -173,8 +173,8 @@ class Program:
         positions: The position of a module call is an index into them, from 1.
         storage_by_tensor: For each tensor number the number of its storage.
         deaths: Pairs (operator calls made before, storage), one per freed storage.
-        nbytes_by_storage: (storage, bytes) of storages that are larger than the tensor
-            through which they were first seen needs.
+        nbytes_by_storage: (storage, bytes) of storages whose size is not what the first
+            tensor seen on them needs.
         module_rows: ``MODULE_HEADER`` words for each module call.
         module_values: For each module call its structure, then for each tensor taken
             and returned 2 * its number, plus one if it required grad.

@@ -105,7 +105,7 @@ class Questions:
 
     @cached_property
     def named(self: Any) -> "Trace":
-        """The trace with shapes that are shown by name, if it was asked for names."""
+        """The trace with sizes by name, if recorded with ``dims``; else this trace."""
         if self.rerun is None or not self.rerun.options.dims:
             return cast("Trace", self)
         from meta_magic.trials.named_traces import name_trace  # noqa: PLC0415

@@ -95,8 +95,8 @@ class Rerun:
         before: The variables of these names, before the block ran.
         function: The code of the function around it, which has variables of its own;
             None outside of functions.
-        asked_by: Where the block is a whole function: the name under which its code
-            calls the recording, which then ends it.
+        asked_by: For a whole function, as a test of pytest: the name by which its code
+            asks the trace (``meta_trace``). The block ends before that statement.
         options: The options of the recording.
         modes: The modes of torch.
         earlier: The cells that ran before, the oldest first.

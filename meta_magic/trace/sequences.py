@@ -207,9 +207,9 @@ def call_of(module_word: int) -> int | None:
     return module_word // 2 - 1 if is_call else None
 
 
-def forward_of(last_word: int) -> int | None:
+def forward_of(link_word: int) -> int | None:
     """Return the forward operator in the last word of a header, or None."""
-    return last_word - TIED if last_word >= TIED else None
+    return link_word - TIED if link_word >= TIED else None
 
 
 def fill(value: Argument, tensors: Sequence[TensorMetadata]) -> Argument:

@@ -98,7 +98,7 @@ class Trace(Questions):
 
     @cached_property
     def notes(self) -> tuple[Note, ...]:
-        """Notes for the user, in order of line, those without one last.
+        """Notes for the user, sorted by line; those without a line come last.
 
         What the recording noticed, and programs that run and are wrong: certain ones,
         and with ``record(check=True)`` likely ones, and sizes at which they fail.

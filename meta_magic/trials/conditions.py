@@ -95,7 +95,7 @@ class Found(NamedTuple):
 
     @property
     def failing(self) -> tuple[int, Verdict] | None:
-        """The smallest size above the block's own one that fails, or else the next."""
+        """The smallest failing size above the block's own; else the largest below."""
         sizes = self.search.failing
         above = [n for n in sizes if n > self.search.size] or sizes[::-1]
         return (above[0], self.search.seen[above[0]]) if above else None

@@ -31,7 +31,8 @@ from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.trial import ask_trials, check_rerun
 
 STEPS: Final = (((2, 0),), ((1, 1), (3, 0)), ((1, 2), (1, -1)))
-"""Other values of a name n, as (k, c) of k * n + c; the next ones where none runs."""
+"""Values to try for a name n: k * n + c for each (k, c). A row is tried if no value of
+the rows before it ran."""
 
 MORE: Final = (1, 7, 19)
 """What is added to a name whose sizes have no formula yet."""
@@ -64,8 +65,8 @@ class Dims:
 
     Attributes:
         values: By name the value in the block.
-        shapes: By number of a tensor and its shape, its sizes as formulas; a size that
-            depends on no name is its number. A write in place may change its shape.
+        shapes: By number of a tensor and its shape, which a write in place may change,
+            each size as a formula, or as its number if it depends on no name.
         moving: How many sizes of tensors depend on a name.
         named: How many of these have a formula.
         caveats: Sentences on names that have no formulas, and why.

@@ -108,7 +108,7 @@ def _list_before(tree: ast.Module, path: Sequence[Entered]) -> Iterator[Statemen
 
 
 def _list_fixed(path: Sequence[Entered], before: Sequence[Statement]) -> set[str]:
-    """Return names whose value at the block is no matter of the statements before it.
+    """Return names whose values the statements before a block do not make.
 
     These are arguments, names that a loop or a ``with`` around the block binds, and
     names that a loop's body changes.

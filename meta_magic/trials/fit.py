@@ -365,7 +365,7 @@ def find_fitting(
         recordings: Of the block.
         name: The block's name for the size.
         nbytes: The memory that there is.
-        tried: Candidates; the first with which the peak can be interpolated count.
+        tried: Sets of candidates; the first whose peak can be interpolated is used.
         choices: Changes of the block.
 
     Raises:

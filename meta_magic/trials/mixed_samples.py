@@ -1,9 +1,9 @@
 """The first call of a model that mixes the samples of a batch.
 
-``%%meta --check batch=B`` replays the model's first call in three worlds: in the second
-world sample 0 is another one, in the third sample 1. As long as no element differs in
-both, samples are apart. No rule of any operator is written here, and no dimension is
-followed. Read :func:`find_mixing` first.
+``%%meta --check batch=B`` replays the model's first call three times: as it is, with
+sample 0 changed, and with sample 1 changed. An element that differs in both later
+replays depends on two samples. No rule of any operator is written here, and no
+dimension is followed. Read :func:`find_mixing` first.
 """
 
 from collections import deque
@@ -182,7 +182,10 @@ def replay_world(
 
 
 def describe_overlap(made: Worlds, inputs: tuple[TensorMetadata, ...]) -> str | None:
-    """Return how many elements depend on both samples; None for none."""
+    """Return how many elements depend on both samples, as text; None if none does.
+
+    "" if they may: in a sum over the batch, or a table of pairs of samples.
+    """
     usual, first, second = made
     one, other = differ(usual, first), differ(usual, second)
     both = int((one & other).sum())

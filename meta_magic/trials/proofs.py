@@ -236,8 +236,11 @@ MOST: Final = 8
 
 LATER: Final = "the saving is computed: only the advice that saves most was tried"
 
-FREE: Final = frozenset({"copy", "dtype", "gradient", "leak", "no gradient", "tying"})
-"""Kinds of advice that also name the exact number of FLOPs that they save."""
+EXACT_FLOPS: Final = frozenset(
+    {"copy", "dtype", "gradient", "leak", "no gradient", "tying"}
+)
+"""Kinds of advice whose change saves no FLOPs, or just those that are named: else the
+block computes something else with it."""
 
 
 class Outcome(NamedTuple):
@@ -285,8 +288,8 @@ class Trial(NamedTuple):
 
     Attributes:
         ask: Runs it, and returns the outcome.
-        before: The outcome without a change; not as recorded, as a cell may change what
-            it starts from.
+        before: The outcome of a run without a change. The recording is no measure: a
+            cell may have changed what it starts from.
         file: Its file name.
         n_above: How many lines are above its own text.
     """
@@ -321,7 +324,7 @@ def _judge(advice: Advice, before: Outcome, after: Outcome) -> Iterator[Advice]:
     is_repeated = (advice.kind, advice.lines) in after.found
     is_gone = not (is_repeated or advice.peak_nbytes)
     spared = before.flops - after.flops
-    if advice.kind in FREE and spared not in {0, advice.flops}:
+    if advice.kind in EXACT_FLOPS and spared not in {0, advice.flops}:
         reason = f"with {advice.choice!r} the block computes something else"
         yield replace(advice, unproven=reason)
     elif after.nbytes < before.nbytes or is_gone:

@@ -110,7 +110,7 @@ class Recordings:
         return join_slice(self._trace)
 
     def find_trace(self, *names: str) -> Trace:
-        """Return what runs again if names vary: the block, or the cells before, too."""
+        """Return the trace to run again if names vary: with the cells that set them."""
         joined = self.joined
         if joined is None:
             return self._trace
@@ -125,7 +125,7 @@ class Recordings:
         return replace(self._trace, rerun=joined.rerun) if is_before else self._trace
 
     def find_caveat(self, *names: str) -> str:
-        """Return what was not run again though names vary that it may rest on."""
+        """Return which variables keep their values although names vary; "" for none."""
         joined = self.joined
         is_alone = joined is None or joined.names.isdisjoint(names)
         return "" if joined is None or is_alone else joined.describe_limits(*names)

@@ -154,8 +154,9 @@ class Form(NamedTuple):
         low: The smallest size that runs; None for no limit.
         high: The largest size that runs; None for no limit.
         rest: What is left of the size when it is divided by the step.
-        multiple: A number that sizes that run divide; 0 for none.
-        small: The first and last of small sizes that run besides; None for none.
+        multiple: If not 0, only divisors of this number run.
+        small: The first and last of small sizes that run although the rest of the
+            condition excludes them; None for none.
         listed: Sizes that run, where they follow no rule.
     """
 

@@ -81,9 +81,10 @@ class Slice(NamedTuple):
         names: The names in the code before the block.
         used: Names of variables that are used as they are: the code that made them is
             not run again.
-        skipped: Lines of code that took long and only changes variables: it is left
-            out.
-        is_cut: Whether older cells, which may have made some of them, were not read.
+        skipped: Lines of slow code that is left out, as it only changes variables: a
+            training loop.
+        is_cut: Whether there are older cells that were not read, and that may have made
+            some of ``used``.
     """
 
     rerun: Rerun

@@ -54,7 +54,7 @@ class Statement(NamedTuple):
         defers: The names that its functions read when they are called.
         is_definite: Whether it always binds its names.
         is_repeatable: Whether it may run again.
-        is_long: Whether it may not because its cell took long.
+        is_long: Whether it may not run again because its cell took long.
     """
 
     cell: int
@@ -93,11 +93,11 @@ def choose_statements(
 ) -> Chosen:
     """Return what a block rests on.
 
-    A variable whose code may not run again is used as it is when the block starts. So
-    no statement may run that binds or changes it, or that read an older value of it:
-    the variables that those statements make are used as they are, too. A loop that
-    trains a model and may not run again is left out, and the model is made again: its
-    sizes are the same, which who runs the slice checks.
+    Some code may not run again, as a download. Its variables are used as they are when
+    the block starts. Then no other statement may run that binds or changes one of them,
+    or that read an older value of it; what such statements make is used as it is, too.
+    A training loop that may not run again is left out, and the model is made anew,
+    untrained: its sizes are the same. The caller checks that the block does the same.
 
     Args:
         statements: Those of all cells, in the order in which they ran.

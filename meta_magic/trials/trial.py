@@ -103,9 +103,9 @@ def ask_trials(
         seconds: How long each child may take.
         at_once: How many children there are at most at a time; None for all.
         asks_failed: Whether the question is asked of a block that raised, too.
-        per_child: How many sizes one child records, one after the other. A child that
-            answers its first size differently at its end, because the block changed
-            something for good, is replaced by one child for each size.
+        per_child: How many sizes one child records, one after the other. At its end it
+            records its first size again. If the answer differs, the block has changed
+            global state, and each size is recorded in a child of its own.
 
     Returns:
         For each child the answer, or the reason why there is none.
@@ -302,7 +302,7 @@ def record_block(
         block: Its statements.
         variables: Its variables.
         choose: Makes the context that the block runs in, within the recording.
-        is_probe: Whether only success counts; as of ``Recording``.
+        is_probe: As of ``Recording``.
     """
     recording = Recording(
         rerun.file, options=rerun.options, namespace=variables, is_probe=is_probe
@@ -382,7 +382,7 @@ class Variant(NamedTuple):
         around: Makes a context in which they run, within the recording.
         prepare: Changes their variables before they run.
         question: Is asked even if the block raised.
-        is_probe: Whether the text of an error does not matter.
+        is_probe: As of ``Recording``.
     """
 
     block: ast.Module

@@ -48,7 +48,7 @@ def details_payload(trace: "Trace") -> dict[str, Any]:
 
 
 def write_settings(settings: tuple[str, ModuleClass | None]) -> list[str]:
-    """Return settings in full, and in short the sizes and the others."""
+    """Return settings in full, then in short: the sizes, and the others."""
     text, definition = settings
     return [text, *shorten_settings(text, definition)]
 

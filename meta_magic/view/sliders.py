@@ -45,7 +45,8 @@ LONGER: Final = 3
 """How many times as long as the cell a recording with other numbers may take."""
 
 N_TRIED: Final = 2
-"""Children for one number: one that was forked while a cell began is not asked."""
+"""How often one number is tried: a child that was forked while another recording began
+gives no answer."""
 
 SEARCH: Final = 8.0
 """Seconds of the search for a number that runs."""

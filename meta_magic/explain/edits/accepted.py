@@ -52,8 +52,7 @@ WRITTEN: Final = re.compile(r"[\w.\[\]]+")
 def list_accepted_casts(probe: Probe, number: int) -> list[Change]:
     """Return the casts of an operand that are accepted, the likeliest first.
 
-    None if a mere copy is accepted, or one without history: then the dtype is not the
-    reason.
+    [] if a plain or detached copy is accepted: then the dtype is not the reason.
     """
     casts = _list_casts(probe, number)
     return [cast for cast in casts if _is_accepted(probe, number, cast)]
@@ -225,7 +224,8 @@ class Accepted(NamedTuple):
         numbers: (number, accepted number), each pair once; the likeliest first.
         changes: Changes of operands.
         is_of_values: Whether the call is refused for values alone, not for metadata.
-        is_sure: Whether the changes mend what the call refuses; no others are tried.
+        is_sure: Whether a rule gives the changes, as for the layout of a loss of
+            classes: no others are tried.
     """
 
     numbers: tuple[tuple[int, int], ...] = ()

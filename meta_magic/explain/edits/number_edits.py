@@ -49,7 +49,7 @@ SMALL: Final = 0.5
 MAX_SMALL: Final = 3
 
 RATIO: Final = 1.0
-"""The cost of scaling one number as another one must be."""
+"""The cost of multiplying one number by the factor that another one must change by."""
 
 OWN: Final = 0.4
 """How much less that costs if the user's own function gets the number."""

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 MAX_EDITS: Final = 80
 
 CROWD: Final = 0.02
-"""How much later an edit is tried for each one before it in its family."""
+"""How much later the n-th edit of a family is tried, n times: a long family must not
+hold up the others."""
 
 SOLVED: Final = 0.6
 """How much earlier an edit is tried if the call is known to accept its result."""

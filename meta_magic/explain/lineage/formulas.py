@@ -82,8 +82,8 @@ def find_groups(
         known: The numbers with an origin; others are constants.
 
     Returns:
-        None if an argument without an origin must equal a size: C++ code computed it,
-        and the size may have the same value by chance.
+        None if an argument without an origin only changes together with a size: C++
+        code computed it, and it may equal that size by chance.
     """
     groups: list[Group] = []
     stuck = []
@@ -135,7 +135,10 @@ def _join(units: Sequence[Group]) -> Group:
 def _find_kept_products(
     probe: Probe, target: Target, stuck: Sequence[Group]
 ) -> list[Group]:
-    """Return the argument that decides a size if another is doubled too."""
+    """Return the argument of a call like ``view`` that decides a size.
+
+    It is doubled together with each input size, one after another.
+    """
     arguments = [u for u in stuck if not u[0].is_size and probe.values[u[0]] > 0]
     for argument in arguments:
         for size in (unit for unit in stuck if unit[0].is_size):

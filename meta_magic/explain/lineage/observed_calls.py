@@ -55,8 +55,8 @@ class Call:
     """A call of a function of torch.
 
     Attributes:
-        index: The index among all calls; -1 - n where the outputs are what
-            operators made, from operator n on.
+        index: The index among the observed calls; -1 - n for no call, but the operators
+            from operator n on.
         rows: The indexes of the operators that it ran.
         is_inside: Whether ``outputs`` are what these operators made, one after another.
         function: The function.

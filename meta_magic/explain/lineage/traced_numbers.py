@@ -98,10 +98,10 @@ TRACED: Final[Mapping[type, type]] = {int: TracedInt, float: TracedFloat}
 PLAIN: Final[Mapping[type, type]] = {TracedInt: int, TracedFloat: float}
 
 NEUTRAL: Final = frozenset({("+", 0), ("*", 1), ("-", 0), ("//", 1)})
-"""The number on the right of an operator that changes nothing."""
+"""``x + 0``, ``x * 1``, ``x - 0`` and ``x // 1`` are ``x``, and keep its origin."""
 
 SYMMETRIC: Final = frozenset({"+", "*"})
-"""Operators for which it may also be on the left, as in ``sum`` and ``prod``."""
+"""Operators whose 0 or 1 may also be on the left, as in ``sum`` and ``prod``."""
 
 
 def trace_number(value: Any, origin: Origin) -> Any:

@@ -286,7 +286,7 @@ def ask_run(trace: Trace, question: Callable[[Run], T], *, is_probe: bool = Fals
     Args:
         trace: The trace.
         question: A function of the run; its result can be pickled.
-        is_probe: Whether the text of an error does not matter.
+        is_probe: As of ``Recording``.
 
     Raises:
         TrialError: The block cannot run again; the message says why.

@@ -54,7 +54,7 @@ def why(
         trace: The recording.
         tensor: The tensor, or its metadata from the recording.
         dim: Its dimension; from the last one if negative.
-        rerun: Code that ends with the block and makes more before it; None for the
+        rerun: The block joined with the earlier cells that it rests on; None for the
             block alone.
 
     Raises:

@@ -80,9 +80,9 @@ class Fill(Protocol):
 
     @property
     def n_work(self) -> int:
-        """The work, by which progress is measured: in about nanoseconds.
+        """The whole work, in the unit that ``run`` yields.
 
-        The number of bytes where these are only loaded or written.
+        About nanoseconds for a replay, else bytes.
         """
 
     @property

@@ -115,8 +115,8 @@ class ReplayFill:
     generator has the state that it has after the construction of the module.
 
     Args:
-        rest: The targets that another fill does not fill; None if all are replayed. For
-            a rest, real tensors and torch's generator stay as they are.
+        rest: The targets to replay, where another fill fills the others: real tensors
+            and torch's generator then stay as they are. None to replay all.
     """
 
     gives: ClassVar = (

@@ -178,8 +178,8 @@ Located: TypeAlias = tuple[int, int, int]
 plus 1, or 0 if there is none; and the last word of the header of a row there."""
 
 Calls: TypeAlias = tuple[object, ...]
-"""A function, the ``Site`` of the innermost module call, and the code and instruction
-of each frame from the caller of the function out to that, or to the block."""
+"""A key: a function, the ``Site`` of the innermost module call, and the code and
+instruction of each frame between the two, or between the function and the block."""
 
 
 class Running:

@@ -83,8 +83,8 @@ class DevicePlan:
         options: What a named device means, and whose kernels are recorded.
 
     Attributes:
-        wanted: Planned device of the running factory's tensor: meta if the code names
-            no device, None if the factory did not say.
+        wanted: Planned device of the tensor that a factory is making: ``META`` where
+            the code names none; None where no factory runs.
         default: Planned device of the tensors of factories that got no device.
         current: Index of the accelerator that ``"cuda"`` means.
         is_real: Whether tensors are really made on the devices that the code names.

@@ -40,7 +40,7 @@ COUNTING: Final = "ADInplaceOrView"
 """Dispatch key of kernels that count writes; foreach, fused and norms have none."""
 
 RESIZING: Final = ("aten.resize_.default", "aten.resize_as_.default")
-"""Operators whose writes torch counts where they change a size, and else not."""
+"""Operators whose writes torch counts only if they change the size."""
 
 
 class LiveTensors:
@@ -88,7 +88,7 @@ def find_stored() -> Iterator[tuple[Tensor, int]]:
 
 
 def can_count(tensor: Tensor) -> bool:
-    """Whether torch counts the writes of a tensor that is no mere counter."""
+    """Whether torch counts the writes of a tensor, and it has bytes to write."""
     try:  # as has_version, without its call: each live tensor is asked
         version_of(tensor)
     except RuntimeError:
@@ -178,7 +178,7 @@ def find_uncounted_versions(
     """Find the versions that do not follow from the recorded calls, and are not known.
 
     Args:
-        aliased: The storages with tensors that count their own writes.
+        aliased: The storages with several version counters.
         known: The versions that were read, by storage and ``id``; found ones are
             added.
 

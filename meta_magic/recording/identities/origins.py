@@ -42,7 +42,7 @@ class Origin:
             when the block ended, as torch counts it: those of modules, and others
             whose versions do not follow from the recorded calls. The storage is -1
             for tensors that wrap others, as DTensor does.
-        aliased: Storages with tensors that count their own writes.
+        aliased: Storages with several version counters.
         counters: For storages with several version counters: a tensor for each
             counter, and its version when the block ended.
         n_unrecorded: How many counted writes of a storage have no row.
@@ -71,8 +71,9 @@ class Origin:
     ) -> bool:
         """Whether a tensor was written after this recording, outside of any other.
 
-        The same for another tensor on its storage that counts its own writes. A write
-        of a tensor that left the storage, and counts with one that stayed, counts, too.
+        Also if another tensor on its storage, with a counter of its own, was written:
+        ``x.data.add_(1)``; or one that has left the storage, but shares its counter
+        with a tensor that is still there.
 
         Args:
             version: How often it was written by now.
@@ -114,7 +115,7 @@ class Origin:
             n_writes = sorted(max(group.values()) for group in groups)
             return any(n_writes[:-1]) or n_writes[-1:] > [self._n_counted[storage]]
         alive = frozenset().union(*groups)
-        # A later tensor has a new counter, or that of a tensor that is gone.
+        # A tensor made since begins at 0, or has the counter of one that was freed.
         others = {0, *(version for key, version in known.items() if key not in alive)}
         for group in groups:
             version, last = max(group.values()), [known[k] for k in group if k in known]

@@ -81,8 +81,8 @@ PAST_TORCH: Final = "a real tensor was written without torch, as by numpy"
 
 
 UNMADE: Final = (
-    "real numbers were drawn before the earlier draws on meta were made, which would "
-    "take too much (see torch.manual_seed, --value-seconds)"
+    "real numbers were drawn too early: to make the draws before them takes too much "
+    "(see torch.manual_seed, --value-seconds)"
 )
 
 

@@ -61,8 +61,8 @@ class SharedArray:
     Attributes:
         storage: Returns the storage on meta, while it is live.
         address: Address of the memory.
-        content: Shows whether the memory was written since: its bytes, their checksum,
-            or None if a constant has the checksum.
+        content: Shows whether the memory was written since: the bytes of a small array,
+            the checksum of a larger one, or None above ``MAX_COPIED_NBYTES``.
         is_watched: Whether it is small.
     """
 
@@ -219,8 +219,8 @@ TOO_LARGE: Final = (
     "would take too much (see --value-nbytes, --value-seconds)"
 )
 AHEAD: Final = (
-    "an array of {:,} bytes that shares the memory of a tensor was changed: "
-    "this cell read the old values of the tensor, and later cells read the new ones"
+    "an array of {:,} bytes that shares the memory of a tensor was changed: a change "
+    "of so large an array reaches the tensor at the end of the cell"
 )
 
 SHARED: Final = "shared with processes"

@@ -49,7 +49,7 @@ class Diagnostics:
         self.assumptions: list[Assumption] = []
         self.n_answered = 0
         self.n_unseen: dict[str, int] = {}
-        self.unasked: set[tuple[OpTable, object]] = set()
+        self.unasked: set[tuple[OpTable, tuple[object, ...]]] = set()
         self._sites = sites
 
     def note(self, kind: str, text: str) -> None:

@@ -63,7 +63,8 @@ class Stream:
 
     Attributes:
         number: Its index in ``Randomness.generators``.
-        shadow: Its state without a token: after the last real draw or seeding.
+        shadow: Its real state, which the token overwrites: that after the last seeding
+            or real draw.
         end: Its state at the end of the block, as the source of a draw.
         saved: Its state at the last exit of :class:`~.draws.Draws`, and its token then.
     """
@@ -289,7 +290,7 @@ class Draws:
             self._accelerator = read_accelerators()
         self._words.extend((op, stream.number, source))
         self._shadows.append(stream.shadow)
-        if source:  # else the state has a token of a recording around this one
+        if source:  # else a recording around this one has its token in the state
             stream.put(self._base | draw)
 
     def find_missing(self, generator: Generator | None) -> int:

@@ -47,8 +47,8 @@ FOREACH: Final = "aten._foreach_"
 
 INDEX: Final = "aten.index.Tensor"
 MASKS: Final = frozenset({torch.bool, torch.uint8})
-"""Dtypes of masks, whose values decide the size of a result. Positions do not, but the
-tags of ``INDEX`` are for both."""
+"""Dtypes of masks: their values decide the size of a result. Integer indices do not,
+but torch tags ``INDEX`` as if they did."""
 
 BY_GRADIENT: Final = frozenset({"aten.mkldnn_rnn_layer.default"})
 """Operators that return more if gradients are wanted, which no key contains."""

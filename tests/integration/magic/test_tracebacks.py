@@ -59,7 +59,7 @@ def test_below_the_traceback_one_line_names_the_recording(shell, run):
     run(MISMATCH)
     _, line = shell.display_pub.outputs
     assert line["data"] == {
-        "text/plain": "Recording: 7 operators up to line 2 (%meta shows it)"
+        "text/plain": "Recording: 7 operators up to line 2 (run %meta to print it)"
     }
 
 
