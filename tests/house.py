@@ -12,6 +12,7 @@ import meta_magic
 ROOT = Path(meta_magic.__file__).parent
 FLOORS = (
     "errors",
+    "children",
     "torch_private",
     "trace",
     "cost",

@@ -1,11 +1,11 @@
 """Why a recorded block failed: the operands, the rule that they broke, and repairs.
 
-``explanations`` makes the answer of ``trace.explanation``. ``diagnosis`` finds the
-cause: ``probing`` makes the failed call again in a child, with other arguments, and
-``rules`` reads from what torch accepts which rule was broken. ``lineage/`` follows a
-refused size back to the numbers in the user's code. ``edits/`` writes edits that may
-mend the block, and ``repairs`` runs the block with each of them.
+``across_cells`` joins the block with the cells that it rests on, ``explanations`` makes
+the answer. ``diagnosis`` finds the cause: ``probing`` makes the failed call again in a
+child, with other arguments, and ``rules`` reads from what torch accepts which rule was
+broken. ``lineage/`` follows a refused size back to the numbers in the user's code.
+``edits/`` writes edits that may mend the block; ``repairs`` runs the block with each.
 
 May import ``trials``, ``session``, ``recording``, ``cost``, ``trace``,
-``torch_private``, ``errors``. Read ``explanations`` first.
+``torch_private``, ``children``, ``errors``. Read ``across_cells`` first.
 """

@@ -16,17 +16,17 @@ from typing import Final
 
 from torch import Tensor
 
-from meta_magic.errors import TrialError
-from meta_magic.explain.explanations import Explanation, explain_alone
-from meta_magic.explain.lineage.lineage_records import Lineage, Step
-from meta_magic.explain.lineage.why import why as why_alone
-from meta_magic.explain.repairs import Repair
-from meta_magic.recording.as_device.oracle.child import (
+from meta_magic.children import (
     NO_ANSWER,
     Child,
     ask_child,
     can_fork,
 )
+from meta_magic.errors import TrialError
+from meta_magic.explain.explanations import Explanation, explain_alone
+from meta_magic.explain.lineage.lineage_records import Lineage, Step
+from meta_magic.explain.lineage.why import why as why_alone
+from meta_magic.explain.repairs import Repair
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.calls import TensorMetadata
 from meta_magic.trace.notes import CellSource

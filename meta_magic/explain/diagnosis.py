@@ -14,6 +14,13 @@ from itertools import islice
 from time import monotonic
 from typing import Final, NamedTuple, TypeAlias
 
+from meta_magic.children import (
+    NO_ANSWER,
+    Child,
+    ask_child,
+    can_fork,
+    measure_load,
+)
 from meta_magic.errors import TrialError
 from meta_magic.explain.backward_errors import (
     Backward,
@@ -35,13 +42,6 @@ from meta_magic.explain.repairs import Block
 from meta_magic.explain.rules import find_rules
 from meta_magic.explain.trails import Made, find_trail
 from meta_magic.explain.value_ranges import find_value_range
-from meta_magic.recording.as_device.oracle.child import (
-    NO_ANSWER,
-    Child,
-    ask_child,
-    can_fork,
-    measure_load,
-)
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.failed_call import FailedCall, Loading, Operand

@@ -18,6 +18,7 @@ from time import process_time
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from meta_magic.children import ask_children
 from meta_magic.explain.edits.program_text import (
     Called,
     Edit,
@@ -27,7 +28,6 @@ from meta_magic.explain.edits.program_text import (
     read_number,
 )
 from meta_magic.explain.repairs import Block, find_block
-from meta_magic.recording.as_device.oracle.child import ask_children
 from meta_magic.trace.notes import Note
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.annotations import check_annotations

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from meta_magic.recording.as_device.oracle.child import NO_ANSWER, ask_child
+from meta_magic.children import NO_ANSWER, ask_child
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.session.raised_calls import call_module
 from meta_magic.torch_private.dispatcher import schema_of

@@ -19,14 +19,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from torch import nn
 
-from meta_magic.errors import MissingValueError, TrialError
-from meta_magic.explain.edits.program_text import Edit, Program, apply_edit
-from meta_magic.recording.as_device.oracle.child import (
+from meta_magic.children import (
     NO_ANSWER,
     ask_children,
     can_fork,
     start_clock,
 )
+from meta_magic.errors import MissingValueError, TrialError
+from meta_magic.explain.edits.program_text import Edit, Program, apply_edit
 from meta_magic.session.failed_calls import find_frames
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.dynamo import leave_dynamo_out

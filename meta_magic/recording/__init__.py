@@ -6,6 +6,7 @@
 * ``as_device``: the operators that a device would run: attention, autocast, kernels
 * ``intercept``: modes, and replacements of functions that no mode sees
 
-``session`` puts them together. May import ``errors``, ``torch_private`` and ``trace``.
+``session`` puts them together. May import ``children``, ``errors``, ``torch_private``,
+``trace``.
 Read ``intercept/dispatch_mode`` first: it sees every operator.
 """

@@ -8,5 +8,5 @@ wrong. ``assignments`` reads the exercises of notebooks, and builds and grades t
 a class.
 
 May import ``view``, ``explain``, ``trials``, ``session``, ``replaying``, ``recording``,
-``cost``, ``trace``, ``errors``. Read ``lessons`` and ``exercises`` first.
+``cost``, ``trace``, ``children``, ``errors``. Read ``lessons`` and ``exercises`` first.
 """

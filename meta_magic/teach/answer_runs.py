@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from meta_magic.recording.as_device.oracle.child import ask_children
+from meta_magic.children import ask_children
 from meta_magic.trials.blocks import set_sizes
 from meta_magic.trials.sandbox import enter_sandbox
 

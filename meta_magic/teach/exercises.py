@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from meta_magic.children import NO_ANSWER, can_fork
 from meta_magic.errors import ExerciseError
-from meta_magic.recording.as_device.oracle.child import NO_ANSWER, can_fork
 from meta_magic.teach.answer_runs import (
     LONGEST,
     SECONDS,

@@ -2,12 +2,11 @@
 
 The child ends after its answer, so nothing that the block does to variables, modules or
 torch stays; ``sandbox`` refuses files, sockets and processes. ``trial`` runs the block
-and brings back the answer to a question. ``blocks`` finds the block's syntax tree and
-its sizes. ``trial_choices`` changes torch, as ``trace.fit(choices=...)`` asks;
-``accumulation`` splits a batch. ``conditions`` finds sizes that fail. ``fit`` and
-``growth`` search sizes by ``recordings``; ``proofs`` tries advice; ``real_runs`` runs a
-block for real, as a rank of torchrun.
+and brings back an answer. ``blocks`` finds the block's syntax tree and its sizes;
+``slices`` joins it with the cells that it rests on, and reads their ``statements``.
+``trial_choices`` and ``accumulation`` change how it runs. ``fit``, ``sweeps``,
+``growth``, ``conditions`` and ``dims`` search sizes; ``proofs`` tries advice.
 
 May import ``ranks``, ``session``, ``replaying``, ``recording``, ``cost``, ``trace``,
-``errors``, ``torch_private``. Read ``trial`` first.
+``errors``, ``children``, ``torch_private``. Read ``trial`` first.
 """

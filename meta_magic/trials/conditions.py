@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from meta_magic.children import start_clock
 from meta_magic.errors import TrialError
-from meta_magic.recording.as_device.oracle.child import start_clock
 from meta_magic.trace.notes import Note
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import as_size, parse_block

@@ -14,8 +14,8 @@ from itertools import combinations, islice, permutations, product, takewhile
 from types import CodeType
 from typing import Final, NamedTuple, TypeAlias
 
+from meta_magic.children import start_clock
 from meta_magic.errors import TrialError
-from meta_magic.recording.as_device.oracle.child import start_clock
 from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from meta_magic.children import NO_ANSWER, ask_children
 from meta_magic.errors import MetaMagicError, ReplayError, TrialError
-from meta_magic.recording.as_device.oracle.child import NO_ANSWER, ask_children
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.replay import build_tensor
 from meta_magic.replaying.steps import Request, Step, StepKind

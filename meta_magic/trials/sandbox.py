@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import torch
 
-from meta_magic.recording.as_device.oracle import child
+from meta_magic import children
 
 with suppress(ImportError):  # on Windows, where nothing is forked either
     import resource
@@ -207,5 +207,5 @@ def _describe(event: str, args: tuple[Any, ...]) -> str | None:
         return None
     # Allowed: a child ends itself by a signal, and a trial within a trial sets limits.
     caller = sys._getframe(2).f_code.co_filename
-    is_own = caller == child.__file__ or (event == LIMIT and caller == __file__)
+    is_own = caller == children.__file__ or (event == LIMIT and caller == __file__)
     return None if is_own else what

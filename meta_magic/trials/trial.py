@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 
-from meta_magic.errors import TrialError
-from meta_magic.recording.as_device.oracle.child import (
+from meta_magic.children import (
     NO_ANSWER,
     ask_children,
     can_fork,
 )
+from meta_magic.errors import TrialError
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.snapshot import Snapshot
 from meta_magic.trace.notes import CellSource

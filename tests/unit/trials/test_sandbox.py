@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from meta_magic import record
+from meta_magic.children import ask_child
 from meta_magic.errors import TrialError
-from meta_magic.recording.as_device.oracle.child import ask_child
 from meta_magic.trials import sandbox
 from meta_magic.trials.sandbox import lock_files
 from meta_magic.trials.trial import ask_trial

@@ -2,9 +2,10 @@
 
 Without this ``torch.softmax(torch.ones(3, dtype=torch.long), 0)`` would run on meta. A
 small call runs on ``proxy_tensors``; a large call is made smaller. What
-is refused then is asked again at its true sizes, in a ``child`` process.
+is refused then is asked again at its true sizes, in a child process.
 ``cpu_refusals`` decides which calls of a recording are asked about.
 
 May import ``recording``'s ``identities`` and ``signatures``, ``cpu_kernels``
-beside it, ``errors``, ``torch_private``, ``trace``. Read ``oracle`` first.
+beside it, ``children``, ``errors``, ``torch_private``, ``trace``.
+Read ``oracle`` first.
 """

@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.as_device.oracle.child import NoAnswer
+from meta_magic.children import NoAnswer
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 from meta_magic.torch_private.tensor_internals import (

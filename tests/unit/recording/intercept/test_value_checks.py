@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from meta_magic import ValueLimits, record
-from meta_magic.recording.as_device.oracle import child
+from meta_magic import ValueLimits, children, record
 
 
 def table():
@@ -233,7 +232,7 @@ def test_a_large_call_is_refused_in_the_words_of_the_cpu():
 
 
 def test_what_the_cpu_says_nothing_of_is_noted(monkeypatch):
-    monkeypatch.setattr(child, "read_answer", lambda *_: child.NO_ANSWER)
+    monkeypatch.setattr(children, "read_answer", lambda *_: children.NO_ANSWER)
     with record(as_device="cpu") as trace:
         nn.Embedding(128, 4)(torch.tensor([1, 128]))
     (note,) = [note for note in trace.notes if note.kind == "unchecked"]

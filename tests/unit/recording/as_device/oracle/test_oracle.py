@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic import record
-from meta_magic.recording.as_device.oracle import child, oracle
+from meta_magic import children, record
+from meta_magic.recording.as_device.oracle import oracle
 from meta_magic.recording.as_device.oracle.cpu_refusals import name_types
 from meta_magic.recording.as_device.oracle.oracle import mentions_values
 
@@ -36,7 +36,7 @@ def test_where_children_are_forbidden_a_large_call_is_as_on_meta(error, monkeypa
     "end", [lambda _: os.kill(os.getpid(), signal.SIGSEGV), lambda _: time.sleep(60)]
 )
 def test_a_refusal_of_what_crashes_or_hangs_on_the_cpu_stands(end, monkeypatch):
-    monkeypatch.setattr(child, "PATIENCE", 0.1)
+    monkeypatch.setattr(children, "PATIENCE", 0.1)
     given = (torch.empty(2, 3, device="meta"),)
     answer = oracle.Oracle().ask(end, given, {}, is_unsafe=True)
     assert answer is oracle.Verdict.UNKNOWN

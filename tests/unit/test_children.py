@@ -12,8 +12,8 @@ from contextlib import suppress
 import pytest
 import torch
 
-from meta_magic.recording.as_device.oracle import child
-from meta_magic.recording.as_device.oracle.child import (
+from meta_magic import children
+from meta_magic.children import (
     NO_ANSWER,
     NoAnswer,
     ask_children,
@@ -58,7 +58,7 @@ def test_a_child_that_crashes_takes_no_other_with_it():
 
 
 def test_a_child_that_hangs_gives_no_answer(monkeypatch):
-    monkeypatch.setattr(child, "PATIENCE", 0.1)
+    monkeypatch.setattr(children, "PATIENCE", 0.1)
     started = time.perf_counter()
     assert run_in_child(lambda: time.sleep(60)) is NO_ANSWER
     assert time.perf_counter() - started < 30
@@ -70,13 +70,13 @@ def compute_for_ever():
 
 
 def test_a_child_that_computes_too_long_is_ended_before_it_is_late(monkeypatch):
-    monkeypatch.setattr(child, "SECONDS", 1)
-    monkeypatch.setattr(child, "PATIENCE", 600)
+    monkeypatch.setattr(children, "SECONDS", 1)
+    monkeypatch.setattr(children, "PATIENCE", 600)
     assert run_in_child(compute_for_ever) is NO_ANSWER
 
 
 def test_a_child_that_computes_is_waited_for(monkeypatch):
-    monkeypatch.setattr(child, "PATIENCE", 0.05)
+    monkeypatch.setattr(children, "PATIENCE", 0.05)
 
     def compute():
         end = time.process_time() + 0.3
@@ -116,7 +116,7 @@ def test_an_answer_comes_where_others_wait_for_children(handler):
 
 def test_where_processes_have_no_limits_it_is_imported_all_the_same(monkeypatch):
     monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
-    assert "resource" not in runpy.run_path(child.__file__)
+    assert "resource" not in runpy.run_path(children.__file__)
 
 
 def test_a_child_can_compute_while_threads_do():
