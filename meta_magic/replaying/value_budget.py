@@ -136,7 +136,14 @@ class ValueBudget:
     """The limits of values of one recording, and the seconds that they took so far.
 
     As a context manager it counts the processor time of its block in this thread, so
-    that what is refused does not depend on how busy the machine is.
+    that what is refused does not depend on how busy the machine is. A value is refused
+    as too expensive in five ways:
+
+    * :meth:`check`: its replay would take more bytes, FLOPs or seconds than ``limits``;
+    * :meth:`refuse_more`: all values of the recording took six times the seconds of one;
+    * ``Planner._count`` of ``plan``: its calls alone have more than :meth:`max_flops`;
+    * ``ForwardReplay._has_room``: the large calls of a loop exceed :meth:`allows`;
+    * ``ValuesOnDemand.evaluate``: as large a one was refused at the same line.
 
     Args:
         limits: The limits of one value.

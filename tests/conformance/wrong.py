@@ -1,6 +1,6 @@
 """How many programs that run and are wrong are noted, and how many right ones.
 
-``python -m tests.conformance.wrong FOLDER`` reads a folder of programs as
+``python -m tests.conformance.wrong [FOLDER]`` reads a folder of programs as
 ``explanations`` does (those that warn or are silent), each broken and mended; then the
 programs of ``wrong_programs``, the scripts, and some architectures in training and
 evaluation, whose code counts as the user's.
@@ -133,11 +133,12 @@ def list_lines(one: Noted) -> Iterator[int | None]:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--models", type=int, default=20)
     parser.add_argument("--mended", type=int, default=1, help="every Nth mended one")
     options: Any = parser.parse_args()
-    texts = {p.stem: p.read_text("utf-8") for p in sorted(options.folder.glob("*.py"))}
+    paths = sorted(options.folder.glob("*.py")) if options.folder else ()
+    texts = {path.stem: path.read_text("utf-8") for path in paths}
     broken = {name: text for name, text in texts.items() if KIND.search(text)}
     wrong = [
         (note(name, text), {*map(int, CULPRITS.findall(text)[0].split(","))})

@@ -1,4 +1,4 @@
-"""Which dimensions of a program's tensors are one.
+"""Which dimensions of a program's tensors are the same dimension.
 
 A dimension is a tuple of *atoms*, each a number and a size, in memory order. A view
 that merges two dimensions makes one of both; a view that splits one cuts an atom;

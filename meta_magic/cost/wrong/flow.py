@@ -77,7 +77,7 @@ class Flow:
         modules: Its module trees.
         is_everything_own: Whether code of libraries counts as the user's own.
         calls: All calls.
-        axes: Which dimensions are one; empty before ``follow_axes``.
+        axes: Which dimensions are the same; empty before ``follow_axes``.
         read_by: For each tensor the calls that read it; likewise.
     """
 
@@ -93,7 +93,7 @@ class Flow:
             self.calls.append(call)
 
     def follow_axes(self) -> None:
-        """Find which dimensions are one, and which calls read a tensor."""
+        """Find which dimensions are the same, and which calls read a tensor."""
         turns: dict[tuple[int, int], int] = defaultdict(int)
         last: dict[tuple[int, int], Call] = {}
         for call in self.calls:

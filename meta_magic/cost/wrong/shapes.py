@@ -126,7 +126,7 @@ def judge_product(
 def find_position(flow: Flow, call: Call, operand: int, soft: Call) -> int | None:
     """Return which of the last two dimensions of an operand a softmax normalized.
 
-    Atoms do not say it: in self-attention, queries and keys are one dimension.
+    Atoms do not say it: in self-attention, queries and keys are one and the same.
 
     Returns:
         -1, -2, or None for another one, or if it is not clear.
