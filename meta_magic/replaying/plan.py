@@ -2,8 +2,8 @@
 
 :class:`Planner` follows a wanted storage backwards: to the calls that wrote it, to the
 storages that those calls read, and so on, up to calls that overwrite a storage
-completely. Random numbers come from a stream, so all earlier draws from the same
-generator must be made again; numbers that nobody needs go into scratch memory.
+completely. Random numbers come from a stream, so earlier draws from the same generator
+are made again into scratch memory; or skipped, if their count of numbers is known.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

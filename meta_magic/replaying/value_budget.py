@@ -140,7 +140,7 @@ class ValueBudget:
     as too expensive in five ways:
 
     * :meth:`check`: its replay would take more bytes, FLOPs or seconds than ``limits``;
-    * :meth:`refuse_more`: all values of the recording took six times the seconds of one;
+    * :meth:`refuse_more`: all values of a recording took six times the seconds of one;
     * ``Planner._count`` of ``plan``: its calls alone have more than :meth:`max_flops`;
     * ``ForwardReplay._has_room``: the large calls of a loop exceed :meth:`allows`;
     * ``ValuesOnDemand.evaluate``: as large a one was refused at the same line.
