@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from meta_magic.cost.device_table import Device
     from meta_magic.trace.trace import Trace
 
-Lineage = tuple[str, ...]
+ModulePath = tuple[str, ...]
 """The name of a module, then those of its parents up to the root; () if unknown."""
 
 
-def build_lineages(
+def build_paths(
     program: Program, modules: Sequence[ModuleNode]
-) -> tuple[Lineage, ...]:
-    """Return the lineage of each of a program's modules.
+) -> tuple[ModulePath, ...]:
+    """Return the path of each of a program's modules.
 
     A name is that of the root and the module's own, such as ``model.layers.0``. A root
     without a name has that of its class; a second root of the same name gets a number.
@@ -105,7 +105,7 @@ class Cost:
         signature: The signature of each call.
         phase: The index in ``PHASES`` of each call's phase.
         module: The number of each call's module, as in ``OpCall.module``; -1 for none.
-        lineages: The names of each module and its parents.
+        paths: The names of each module and its parents.
 
     Example:
         >>> with record() as trace:
@@ -118,7 +118,7 @@ class Cost:
     signature: Integers = field(repr=False, compare=False)
     phase: Integers = field(repr=False, compare=False)
     module: Integers = field(repr=False, compare=False)
-    lineages: tuple[Lineage, ...] = field(repr=False)
+    paths: tuple[ModulePath, ...] = field(repr=False)
 
     @property
     def flops(self) -> int:
@@ -228,7 +228,7 @@ class Cost:
         within: dict[str, list[tuple[int, int]]] = {}
         counted = count_calls(self.module, self.signature)
         for number, calls in counted.items():
-            for name in reversed(self.lineages[number]):
+            for name in reversed(self.paths[number]):
                 within.setdefault(name, []).extend(calls)
         return within
 
@@ -250,7 +250,7 @@ def build_cost(trace: "Trace") -> Cost:
         signature=columns.signature[:n_calls],
         phase=columns.phase[:n_calls],
         module=columns.find_holders(program)[:n_calls],
-        lineages=build_lineages(program, trace.modules),
+        paths=build_paths(program, trace.modules),
     )
 
 
@@ -262,7 +262,7 @@ def build_cost_table(cost: "Cost") -> "pd.DataFrame":
     import pandas as pd  # noqa: PLC0415  0.3 s, on first use
 
     numbers = cost.signature
-    names = [lineage[0] if lineage else None for lineage in cost.lineages]
+    names = [path[0] if path else None for path in cost.paths]
     labels = {
         "op": np.array([one.op for one in cost.each], object)[numbers],
         "phase": np.array(PHASES, object)[cost.phase],

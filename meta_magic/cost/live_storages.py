@@ -26,7 +26,7 @@ Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Account:
+class StorageTable:
     """The storages of a program: when each is alive, where, and what for.
 
     Attributes:
@@ -144,31 +144,31 @@ class LiveStorages:
         return frame.astype(dict.fromkeys(("index", "root", "line"), "Int64"))
 
 
-def describe_live(account: Account, index: int | None) -> LiveStorages:
+def describe_live(table: StorageTable, index: int | None) -> LiveStorages:
     """Return the storages that are alive right after a call; none for None."""
     if index is None:
         return LiveStorages(index=None, storages=())
-    lives = account.lives
+    lives = table.lives
     is_alive = (lives.start <= index) & (lives.stop > index) & (lives.nbytes > 0)
     alive = np.flatnonzero(is_alive)
     alive = alive[np.argsort(-lives.nbytes[alive], kind="stable")]
-    owner_by_storage = dict(account.program.owner_by_storage)
+    owner_by_storage = dict(table.program.owner_by_storage)
     storages, nbytes = lives.storage[alive].tolist(), lives.nbytes[alive].tolist()
     return LiveStorages(
         index=index,
         storages=tuple(
-            describe_storage(account, storage, size, owner_by_storage.get(storage))
+            describe_storage(table, storage, size, owner_by_storage.get(storage))
             for storage, size in zip(storages, nbytes, strict=True)
         ),
     )
 
 
 def describe_storage(
-    account: Account, storage: int, nbytes: int, owner: int | None
+    table: StorageTable, storage: int, nbytes: int, owner: int | None
 ) -> LiveStorage:
     """Return the record of one storage, given its owner: a module number or None."""
-    program, columns = account.program, account.columns
-    first = int(account.lives.first_tensor[storage])
+    program, columns = table.program, table.columns
+    first = int(table.lives.first_tensor[storage])
     call = None if first < 0 else int(columns.call[first])
     module = -1 if call is None else int(columns.module[call])
     module = module if owner is None else owner
@@ -178,8 +178,8 @@ def describe_storage(
     return LiveStorage(
         storage_id=storage,
         nbytes=nbytes,
-        category=CATEGORIES[account.category[storage]],
-        place=account.devices[account.device[storage]],
+        category=CATEGORIES[table.category[storage]],
+        place=table.devices[table.device[storage]],
         index=call,
         op=None if signature is None else program.signatures[signature].op,
         root=root,

@@ -52,7 +52,7 @@ class Sample:
 def take_sample(trace: "Trace") -> Sample:
     """Return the memory of a recording."""
     memory = trace.memory
-    device, lives = find_accelerator(memory), memory.account.lives
+    device, lives = find_fullest_device(memory), memory.table.lives
     return Sample(
         program=hash_program(memory, device),
         live_nbytes=memory.live_by_place.get(device, ()),
@@ -61,7 +61,7 @@ def take_sample(trace: "Trace") -> Sample:
     )
 
 
-def find_accelerator(memory: Memory) -> str:
+def find_fullest_device(memory: Memory) -> str:
     """Return the device that needs most bytes: an accelerator, if one is named."""
     peaks = memory.peak_by_place  # most first
     accelerators = [name for name in peaks if name.partition(":")[0] != "cpu"]
@@ -70,12 +70,12 @@ def find_accelerator(memory: Memory) -> str:
 
 def hash_program(memory: Memory, device: str) -> bytes:
     """Return the hash of a recording without its sizes; see :class:`Sample`."""
-    account = memory.account
-    ops = [signature.op for signature in account.program.signatures]
-    names = "\n".join(ops[number] for number in account.columns.signature)
+    table = memory.table
+    ops = [signature.op for signature in table.program.signatures]
+    names = "\n".join(ops[number] for number in table.columns.signature)
     digest = blake2b(f"{device}\n{names}".encode(), digest_size=16)
-    lives = account.lives
-    for column in (lives.storage, lives.start, lives.stop, account.device):
+    lives = table.lives
+    for column in (lives.storage, lives.start, lives.stop, table.device):
         digest.update(np.ascontiguousarray(column).tobytes())
     return digest.digest()
 

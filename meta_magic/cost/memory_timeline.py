@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from meta_magic.cost.live_storages import Account, LiveStorages, describe_live
+from meta_magic.cost.live_storages import LiveStorages, StorageTable, describe_live
 from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
 from meta_magic.cost.storage_categories import CATEGORIES, Category
 from meta_magic.cost.storage_lives import Lives, add_up, find_lives
@@ -74,23 +74,23 @@ class Allocated:
         )
 
 
-def allocate_on_cuda(account: Account, gpu: str | None, major: int) -> Allocated:
+def allocate_on_cuda(table: StorageTable, gpu: str | None, major: int) -> Allocated:
     """Return the estimated bytes of the allocator; see :meth:`Memory.as_allocated`."""
-    gpus = [name for name in account.devices if name.startswith("cuda")]
+    gpus = [name for name in table.devices if name.startswith("cuda")]
     gpu = gpu or min(gpus, default="cuda")
     if gpu not in gpus:
-        others = ", ".join(account.devices)
+        others = ", ".join(table.devices)
         raise ValueError(
             f"no tensor is on {gpu}, only on {others}: name a device in the code, or "
             'record it with as_device="cuda"'
         )
-    columns, lives = account.columns, account.lives
-    is_there = account.device == account.devices.index(gpu)
+    columns, lives = table.columns, table.lives
+    is_there = table.device == table.devices.index(gpu)
     blocks = -(-lives.nbytes // BLOCK_NBYTES) * BLOCK_NBYTES
     live = add_up(lives, columns.n_calls, is_there[lives.storage], blocks)
     large = major in LARGE_WORKSPACES
     nbytes = LARGE_WORKSPACE_NBYTES if large else WORKSPACE_NBYTES
-    workspaces = nbytes * count_workspaces(account, is_there)
+    workspaces = nbytes * count_workspaces(table, is_there)
     return Allocated(
         place=gpu,
         live_nbytes=tuple((live + workspaces).tolist()),
@@ -98,15 +98,15 @@ def allocate_on_cuda(account: Account, gpu: str | None, major: int) -> Allocated
     )
 
 
-def count_workspaces(account: Account, is_there: Flags) -> Integers:
+def count_workspaces(table: StorageTable, is_there: Flags) -> Integers:
     """Return the number of workspaces after each call.
 
     Args:
-        account: The storages of the program.
+        table: The storages of the program.
         is_there: Whether each storage is on the GPU.
     """
-    columns = account.columns
-    names = [signature.op.split(".")[1] for signature in account.program.signatures]
+    columns = table.columns
+    names = [signature.op.split(".")[1] for signature in table.program.signatures]
     is_product = np.asarray([n.strip("_") in PRODUCTS for n in names], np.bool_)
     made = columns.is_made & is_there[columns.storage]
     is_run = np.zeros(columns.n_calls, np.bool_)
@@ -131,10 +131,10 @@ class Memory:
     storage that is older than the recording counts from the first call that reads it.
 
     Attributes:
-        account: The storages.
+        table: The storages.
     """
 
-    account: Account = field(repr=False)
+    table: StorageTable = field(repr=False)
 
     @cached_property
     def live_nbytes(self) -> tuple[int, ...]:
@@ -143,7 +143,7 @@ class Memory:
 
     @cached_property
     def _live(self) -> Integers:
-        return self._add_up(np.ones_like(self.account.lives.storage, np.bool_))
+        return self._add_up(np.ones_like(self.table.lives.storage, np.bool_))
 
     @property
     def peak_index(self) -> int | None:
@@ -169,10 +169,10 @@ class Memory:
         Raises:
             IndexError: There is no such call.
         """
-        n_calls = self.account.columns.n_calls
+        n_calls = self.table.columns.n_calls
         if index is not None and not -n_calls <= index < n_calls:
             raise IndexError(f"there is no operator {index} among {n_calls:,}")
-        return describe_live(self.account, index if index is None else index % n_calls)
+        return describe_live(self.table, index if index is None else index % n_calls)
 
     @cached_property
     def live_by_category(self) -> Mapping[Category, tuple[int, ...]]:
@@ -203,7 +203,7 @@ class Memory:
         Raises:
             ValueError: No storage is there.
         """
-        return allocate_on_cuda(self.account, place, major)
+        return allocate_on_cuda(self.table, place, major)
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per operator call.
@@ -218,7 +218,7 @@ class Memory:
         """
         import pandas as pd  # noqa: PLC0415  0.3 s, on first use
 
-        program, columns = self.account.program, self.account.columns
+        program, columns = self.table.program, self.table.columns
         ops = [signature.op for signature in program.signatures]
         first = {
             "op": np.asarray(ops, object)[columns.signature],
@@ -230,17 +230,17 @@ class Memory:
         )
 
     def _categories(self) -> Iterator[tuple[Category, Integers]]:
-        of_stretch = self.account.category[self.account.lives.storage]
+        of_stretch = self.table.category[self.table.lives.storage]
         for number, name in enumerate(CATEGORIES):
             yield name, self._add_up(of_stretch == number)
 
     def _devices(self) -> Iterator[tuple[str, Integers]]:
-        of_stretch = self.account.device[self.account.lives.storage]
+        of_stretch = self.table.device[self.table.lives.storage]
         for number in sorted(set(of_stretch.tolist())):
-            yield self.account.devices[number], self._add_up(of_stretch == number)
+            yield self.table.devices[number], self._add_up(of_stretch == number)
 
     def _add_up(self, is_chosen: Flags) -> Integers:
-        return add_up(self.account.lives, self.account.columns.n_calls, is_chosen)
+        return add_up(self.table.lives, self.table.columns.n_calls, is_chosen)
 
     def __repr__(self) -> str:
         where = ", ".join(
@@ -255,7 +255,7 @@ def measure_memory(trace: "Trace") -> Memory:
     lives = find_lives(program, columns)
     devices, device = find_devices(columns, lives, HOMES[program.as_device])
     return Memory(
-        account=Account(
+        table=StorageTable(
             program=program,
             modules=trace.modules,
             columns=columns,

@@ -276,8 +276,8 @@ def _relate_shapes(probe: Probe) -> Iterator[str]:
         for other in operands:
             shape, own = other.geometry.shape, operand.geometry.shape
             grown = (*shape[:-1], shape[-1] + 1) if shape else (2,)
-            _is_accepted = shape != own and _has_shape(probe, [number], shape)
-            if _is_accepted and not _has_shape(probe, [number], grown):
+            is_wanted = shape != own and _has_shape(probe, [number], shape)
+            if is_wanted and not _has_shape(probe, [number], grown):
                 wanted = f"the shape of {other.name}, {format_shape(shape)}"
                 yield f"{operand.name} {format_shape(own)} must have {wanted}"
 

@@ -178,11 +178,11 @@ def find_states(held: Sequence[Held]) -> Iterator[Held]:
     # A scaler does not know its optimizer. It goes with these unless a recording made
     # both the scaler's tensors and the parameters of another optimizer.
     others = [o for o in live if isinstance(o, Optimizer) and id(o) not in seen]
-    taken = {program_of(p) for o in others for p in optimized_by(o) if p.is_meta}
+    taken = {id_of_recording(p) for o in others for p in optimized_by(o) if p.is_meta}
     for one in live if optimizers else ():
         is_of_one = id(read_attributes(one).get("optimizer")) in seen
         is_free = isinstance(one, GradScaler) and not taken & {
-            program_of(tensor)
+            id_of_recording(tensor)
             for _, tensor in walk(one)
             if isinstance(tensor, Tensor) and tensor.is_meta
         }
@@ -190,7 +190,7 @@ def find_states(held: Sequence[Held]) -> Iterator[Held]:
             yield from describe_held(one, type(one).__name__, seen)
 
 
-def program_of(tensor: Tensor) -> int:
+def id_of_recording(tensor: Tensor) -> int:
     """Return the ``id`` of the latest recording that used a tensor; 0 for none."""
     if tensor.layout is not torch.strided:
         return 0

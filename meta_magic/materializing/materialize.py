@@ -17,7 +17,12 @@ from torch import nn
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.companions import find_clearable_states, find_companions
-from meta_magic.materializing.fills.inits import INITS, Init, choose_fill, list_inits
+from meta_magic.materializing.fills.inits import (
+    INITS,
+    Init,
+    choose_fill,
+    document_inits,
+)
 from meta_magic.materializing.fills.protocol import STATES, State, Task
 from meta_magic.materializing.forecast import format_seconds
 from meta_magic.materializing.located import find_made_by_use
@@ -51,7 +56,7 @@ MAX_TRIES: Final = 8
 Prepare: TypeAlias = Callable[[Task], Preparation]
 
 
-@list_inits
+@document_inits
 def materialize(
     module: object,
     device: str | torch.device | None = None,

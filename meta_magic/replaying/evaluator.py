@@ -60,7 +60,7 @@ class Evaluator:
         self._recorded: ProgramCalls | None = None
         self._earlier: dict[int, ProgramCalls] = {}
         self._given_up: set[int] = set()
-        self.loops = LoopValues(self._plan)
+        self.loops = LoopValues(self._prepare)
 
     def evaluate(
         self,
@@ -158,13 +158,13 @@ class Evaluator:
             MissingValueError: The same, or it exceeds the limits.
         """
         if self._is_private:
-            return run(self._plan(recorded, request), budget, keeps=True)
+            return run(self._prepare(recorded, request), budget, keeps=True)
         given_up = set(self._given_up)
         dependents = outdated - given_up
         while True:
             wider = replace(request, storages=request.storages | dependents)
             try:
-                replay = self._plan(recorded, wider)
+                replay = self._prepare(recorded, wider)
                 more = find_dependents(replay.plan) - wider.storages - given_up
                 if not more:
                     done = run(replay, budget, keeps=True)
@@ -175,7 +175,7 @@ class Evaluator:
                 if is_over and not dependents and request.max_flops is not None:
                     raise
                 if not dependents:  # only what is wanted, and keep nothing
-                    replay = self._plan(recorded, replace(request, keeps=False))
+                    replay = self._prepare(recorded, replace(request, keeps=False))
                     done = run(replay, budget, keeps=False)
                     break
                 given_up |= dependents
@@ -197,7 +197,7 @@ class Evaluator:
         self.loops.run_new_calls(recorded, budget)
         return recorded
 
-    def _plan(self, recorded: ProgramCalls, request: Request) -> Execution:
+    def _prepare(self, recorded: ProgramCalls, request: Request) -> Execution:
         known = self._earlier | {id(recorded.program): recorded}
 
         def read(other: Program) -> ProgramCalls:
@@ -208,7 +208,7 @@ class Evaluator:
                 storages = set(range(len(found.births)))
                 found.dead.update(storages - live_storages_of(other))
                 limits = LIMITS.little() if self._is_private else LIMITS
-                run_earlier_loops(found, self._plan, limits)
+                run_earlier_loops(found, self._prepare, limits)
             return found
 
         return Execution(recorded.program, request, CPU, read)

@@ -63,23 +63,23 @@ MAX_LOOKED_AHEAD: Final = 2**7
 FAILURES: Final = (ReplayError, RuntimeError, LookupError, TypeError, ValueError)
 """Errors of a call; the plan that follows names the call."""
 
-PlanOf: TypeAlias = Callable[[ProgramCalls, Request], Execution]
-"""Plans the replay of a request to a recording."""
+ExecutionOf: TypeAlias = Callable[[ProgramCalls, Request], Execution]
+"""Returns the planned replay of a request to a recording."""
 
 
 class LoopValues:
     """Runs the calls of a recording forward, if they look like a loop.
 
     Args:
-        plan: Plans a replay.
+        prepare: Plans a replay.
 
     Attributes:
         is_live: Whether :meth:`find_values` can answer: it has the kept contents.
     """
 
-    def __init__(self, plan: PlanOf) -> None:
+    def __init__(self, prepare: ExecutionOf) -> None:
         self.is_live = False
-        self._plan = plan
+        self._prepare = prepare
         self._run_before = (0, 0)
         self._forward = ForwardReplay()
         self._n_values = self._n_missed = 0
@@ -174,7 +174,7 @@ class LoopValues:
         read = tuple((s, describe_bytes(sizes[s])) for s in storages)
         wanted = frozenset(storages)
         request = Request(storages=wanted, read=read, until=until, keeps=True)
-        replay = self._plan(recorded, request)
+        replay = self._prepare(recorded, request)
         budget.check(replay, 0)
         made: dict[int, UntypedStorage | Tensor] = {}
         budget.run(replay, made.__setitem__)
@@ -361,9 +361,11 @@ def describe_bytes(nbytes: int) -> Geometry:
     )
 
 
-def run_earlier_loops(earlier: ProgramCalls, plan: PlanOf, limits: ValueLimits) -> None:
+def run_earlier_loops(
+    earlier: ProgramCalls, prepare: ExecutionOf, limits: ValueLimits
+) -> None:
     """Run the loops of a finished recording, once, if the limits allow that."""
     kept = earlier.kept
     if kept is not None and not kept.has_run_loops:
         kept.has_run_loops = True
-        LoopValues(plan).run_new_calls(earlier, ValueBudget(limits))
+        LoopValues(prepare).run_new_calls(earlier, ValueBudget(limits))

@@ -75,7 +75,7 @@ class OtherResult(NamedTuple):
     type: str
 
 
-class Outcome(NamedTuple):
+class AnswerRun(NamedTuple):
     """How a run ended at some sizes.
 
     Attributes:
@@ -89,7 +89,7 @@ class Outcome(NamedTuple):
     refusal: str = ""
 
 
-RECORDS: Final = {r.__name__: r for r in (TensorResult, OtherResult, Outcome)}
+RECORDS: Final = {r.__name__: r for r in (TensorResult, OtherResult, AnswerRun)}
 
 
 class RecordReader(pickle.Unpickler):
@@ -118,20 +118,20 @@ def ask(functions: Iterable[Callable[[], Any]]) -> list[Any]:
 
 def run_answer(
     given: str, code: str, wants: Sequence[str], sizes: Sequence[Sizes]
-) -> list[Outcome]:
+) -> list[AnswerRun]:
     """Return how code ran at each of some sizes, until it failed; runs in a child."""
     refused, outcomes = enter_sandbox(), []
     for at in sizes:
         try:
             names = run(given, code, at)
             found = {name: read_result(names, name) for name in wants if name in names}
-            outcome = Outcome(found)
+            outcome = AnswerRun(found)
         except Exception as error:  # noqa: BLE001  the answer's
-            outcome = Outcome(error=format_error(error))
+            outcome = AnswerRun(error=format_error(error))
         except BaseException as error:  # noqa: BLE001  a refusal, or an exit
-            outcome = Outcome(refusal=f"raises {type(error).__name__}")
+            outcome = AnswerRun(refusal=f"raises {type(error).__name__}")
         if refused:  # also a refusal that the answer caught
-            outcome = Outcome(refusal=refused[0])
+            outcome = AnswerRun(refusal=refused[0])
         outcomes.append(outcome)
         if outcome.error or outcome.refusal:
             break

@@ -27,7 +27,7 @@ from meta_magic.teach.changed_calls import (
     MOST_ELEMENTS,
     Changed,
     Changes,
-    choose_part,
+    exchange_results,
 )
 from meta_magic.teach.faults import is_near
 from meta_magic.trials.blocks import set_sizes
@@ -131,7 +131,7 @@ def find_change(made: Exercise, answer: str, _: Sizes, name: str) -> str:
         mode = Changes()
         runners[0].run(code, mode)
         for change, (at, call) in product(CHANGES, enumerate(mode.calls)):
-            is_left = call.is_fragile and change is not choose_part
+            is_left = call.is_fragile and change is not exchange_results
             found: Iterable[Changed] = () if is_left else change(call)
             for changed in found:
                 if process_time() > end:
@@ -247,7 +247,7 @@ def format_elements(name: str, mask: Tensor) -> str:
     return f"{name}[{', '.join(texts)}]" if texts else name
 
 
-def find_growth(made: Exercise, answer: str, sizes: Sizes, name: str) -> str:
+def compare_growth(made: Exercise, answer: str, sizes: Sizes, name: str) -> str:
     """Return how a wrong number depends on the given ones."""
     given = start(made.given, sizes)
     known = {key: value for key, value in given.items() if type(value) is int}
@@ -287,7 +287,7 @@ MORE: Final = 3
 
 
 Search: TypeAlias = Callable[[Exercise, str, Sizes, str], str]
-SEARCHES: Final[Sequence[Search]] = (find_note, find_change, find_reads, find_growth)
+SEARCHES: Final[Sequence[Search]] = (find_note, find_change, find_reads, compare_growth)
 
 
 def run_number(given: str, code: str, sizes: Sizes, name: str) -> Any:

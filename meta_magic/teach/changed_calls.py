@@ -243,7 +243,7 @@ def change_one_index(value: Any) -> Iterator[tuple[Any, str]]:
             yield slice(value.start, end, other), "a slice has another step"
 
 
-def choose_part(call: Call) -> Iterator[Changed]:
+def exchange_results(call: Call) -> Iterator[Changed]:
     """Exchange two of the results of a call."""
     n = len(call.result) if isinstance(call.result, tuple | list) else 0
     for one, other in combinations(range(n), 2):
@@ -283,7 +283,7 @@ def exchange_steps(call: Call) -> Iterator[Changed]:
     yield Changed(runs[0], *texts, run_next=runs[1])
 
 
-def change_order(call: Call) -> Iterator[Changed]:
+def take_view(call: Call) -> Iterator[Changed]:
     """Make the shape of a transpose by a view."""
     if call.name in TURNS and isinstance(call.result, Tensor):
         yield Changed(
@@ -321,11 +321,11 @@ CHANGES: Final[Sequence[Callable[[Call], Iterator[Changed]]]] = (
     change_keepdim,
     invert_mask,
     change_index,
-    choose_part,
+    exchange_results,
     leave_out,
     exchange_operands,
     exchange_steps,
-    change_order,
+    take_view,
     turn_operand,
     turn_result,
 )

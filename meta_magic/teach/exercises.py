@@ -18,8 +18,8 @@ from meta_magic.errors import ExerciseError
 from meta_magic.teach.answer_runs import (
     LONGEST,
     SECONDS,
+    AnswerRun,
     Exercise,
-    Outcome,
     Sizes,
     TensorResult,
     ask,
@@ -191,7 +191,7 @@ def compare(made: Exercise, answer: str) -> Grade:
 
 
 def compare_at(
-    made: Exercise, answer: str, sizes: Sizes, wanted: Outcome, found: Outcome
+    made: Exercise, answer: str, sizes: Sizes, wanted: AnswerRun, found: AnswerRun
 ) -> Grade | None:
     """Return the grade of an answer at some sizes; None if it is right."""
     at = ", ".join(f"{name}={size}" for name, size in sizes.items())

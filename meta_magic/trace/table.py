@@ -153,7 +153,7 @@ def order_columns() -> "list[OpColumn]":
     )
 
 
-def list_columns(function: Function) -> Function:
+def document_columns(function: Function) -> Function:
     """Add the columns, their types and units to the docstring of a function."""
     lines = [inspect.getdoc(function) or "", "", "Columns:"]
     for column in order_columns():

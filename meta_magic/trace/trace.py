@@ -19,7 +19,7 @@ from meta_magic.trace.questions import Questions
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.sent import SentCalls, list_sent
 from meta_magic.trace.sequences import ModuleCalls, OpCalls
-from meta_magic.trace.table import build_table, list_columns
+from meta_magic.trace.table import build_table, document_columns
 from meta_magic.trace.world import World
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class Trace(Questions):
 
         return build_lesson(self)
 
-    @list_columns
+    @document_columns
     def to_pandas(self, *, dims: bool = False) -> "pd.DataFrame":
         """Return one row per operator call, columns named as the fields of OpCall.
 

@@ -48,7 +48,7 @@ Shapes: TypeAlias = tuple[tuple[Shape, ...], tuple[Shape, ...]]
 """What a call reads, and what it returns."""
 
 Sizes: TypeAlias = Mapping[str, int]
-Seen: TypeAlias = tuple[int | None, ...]
+SizeSeries: TypeAlias = tuple[int | None, ...]
 """A size in each recording; None where its call is not there."""
 
 Points: TypeAlias = Sequence[tuple[Sizes, int]]
@@ -204,13 +204,13 @@ class Moves:
         """Return the values of one name alone at which the block ran."""
         return [run.sizes[name] for run in self.runs if run.moved == (name,)]
 
-    def see(self, use: "FirstUse") -> Iterator[Seen]:
+    def see(self, use: "FirstUse") -> Iterator[SizeSeries]:
         """Yield each size of a tensor, in each recording."""
         shapes = [use.find(run.shapes[use.call]) for run in self.runs]
         for dim in range(len(use.shape)):
             yield tuple(None if shape is None else shape[dim] for shape in shapes)
 
-    def find_movers(self, seen: Seen) -> set[str]:
+    def find_movers(self, seen: SizeSeries) -> set[str]:
         """Return the names with which a size moves."""
         return {
             run.moved[0]
@@ -218,7 +218,7 @@ class Moves:
             if len(run.moved) == 1 and size not in (None, seen[0])
         }
 
-    def is_tested(self, seen: Seen) -> bool:
+    def is_tested(self, seen: SizeSeries) -> bool:
         """Whether a size is known where several names have other values."""
         n_most = min(2, sum(1 for name in self.values if self.list_moves(name)))
         return any(
@@ -363,7 +363,7 @@ def list_tensors(program: Program) -> Iterator[FirstUse]:
                     yield FirstUse(key[0], call, side, slot, shape)
 
 
-def fit_all(moves: Moves, tensors: Sequence[FirstUse]) -> dict[Seen, str]:
+def fit_all(moves: Moves, tensors: Sequence[FirstUse]) -> dict[SizeSeries, str]:
     """Return the formula of each size that is seen to move; "" for none."""
     every = dict.fromkeys(seen for use in tensors for seen in moves.see(use))
     named = [{label(n): v for n, v in run.sizes.items()} for run in moves.runs]

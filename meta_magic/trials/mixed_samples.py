@@ -35,7 +35,7 @@ BY_DESIGN: Final = ("batch_norm", "instance_norm")
 UNWRITTEN: Final = ("empty", "new_")
 """Operators whose results are memory that nothing wrote."""
 
-Worlds: TypeAlias = tuple[Tensor, Tensor, Tensor]
+Versions: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """A result: as it is, with another sample 0, and with another sample 1."""
 
 Content: TypeAlias = torch.UntypedStorage | Tensor
@@ -96,15 +96,15 @@ def find_mixing(trace: Trace, entry: Entry) -> tuple[Note, ...]:
     wanted = frozenset(tensor.storage_id for _, tensor in call.outputs)
     request = Request(storages=wanted, until=call.end_op)
     try:
-        worlds = [replay_world(trace, request, entry, n) for n in (None, 0, 1)]
+        versions = [replay_version(trace, request, entry, n) for n in (None, 0, 1)]
     except ReplayError as error:
         return (make_note(f"whether samples are mixed is not known: {error}"),)
     mixed: set[int] = set()
-    for key, usual in worlds[0].items():
+    for key, usual in versions[0].items():
         op = trace.ops[key[0]]
         overlap: str | None = ""
         if not any(tensor.storage_id in mixed for tensor in op.inputs):
-            made = usual, worlds[1][key], worlds[2][key]
+            made = usual, versions[1][key], versions[2][key]
             is_known = not any(name in op.op for name in UNWRITTEN)
             overlap = describe_overlap(made, op.inputs) if is_known else None
         if overlap is None:
@@ -128,7 +128,7 @@ def make_note(text: str, line: int | None = None, why: str = "") -> Note:
     return Note(kind="samples", text=text, line=line, severity="asked for", why=why)
 
 
-def replay_world(
+def replay_version(
     trace: Trace, request: Request, entry: Entry, sample: int | None
 ) -> dict[tuple[int, int], Tensor]:
     """Return what each operator of a model makes, by its index and the output's.
@@ -181,7 +181,7 @@ def replay_world(
         return {key: one for key, one in found.items() if key[0] in runs}
 
 
-def describe_overlap(made: Worlds, inputs: tuple[TensorMetadata, ...]) -> str | None:
+def describe_overlap(made: Versions, inputs: tuple[TensorMetadata, ...]) -> str | None:
     """Return how many elements depend on both samples, as text; None if none does.
 
     "" if they may: in a sum over the batch, or a table of pairs of samples.

@@ -215,7 +215,7 @@ def _freeze(module: nn.Module, optimizers: WeakSet[Optimizer]) -> None:
             parameter.requires_grad_(False)  # noqa: FBT003
 
 
-def _make_change(advice: Advice, trace: Trace, run: "Trial") -> Choice:
+def _make_change(advice: Advice, trace: Trace, run: "BaselineRun") -> Choice:
     """Return the change that an advice names: a context, or a choice."""
     if advice.kind == "gradient":
         return _freeze_others()
@@ -243,7 +243,7 @@ EXACT_FLOPS: Final = frozenset(
 block computes something else with it."""
 
 
-class Outcome(NamedTuple):
+class Needs(NamedTuple):
     """What a recording of the block needs.
 
     Attributes:
@@ -268,7 +268,7 @@ def prove_advice(trace: Trace) -> tuple[Advice, ...]:
 def _prove(trace: Trace, found: tuple[Advice, ...]) -> Iterator[Advice]:
     """Yield advice with its proof, or with the reason why there is none."""
     tried = [advice for advice in found if advice.choice is not None][:MOST]
-    run: Trial | None = None
+    run: BaselineRun | None = None
     for advice in found:
         if advice not in tried:
             yield replace(advice, unproven=LATER if advice.choice else COMPUTED)
@@ -283,7 +283,7 @@ def _prove(trace: Trace, found: tuple[Advice, ...]) -> Iterator[Advice]:
         yield from _judge(advice, run.before, after)
 
 
-class Trial(NamedTuple):
+class BaselineRun(NamedTuple):
     """A block that runs again: alone, or after the cells that it rests on.
 
     Attributes:
@@ -294,13 +294,13 @@ class Trial(NamedTuple):
         n_above: How many lines are above its own text.
     """
 
-    ask: Callable[..., Outcome]
-    before: Outcome
+    ask: Callable[..., Needs]
+    before: Needs
     file: str
     n_above: int
 
 
-def _begin(trace: Trace) -> Trial:
+def _begin(trace: Trace) -> BaselineRun:
     """Return a block that runs again.
 
     Raises:
@@ -308,18 +308,18 @@ def _begin(trace: Trace) -> Trial:
     """
     rerun = check_rerun(trace)
     try:
-        ask = partial(ask_trial, trace, _read_outcome)
-        return Trial(ask, ask(), rerun.file, 0)
+        ask = partial(ask_trial, trace, _read_needs)
+        return BaselineRun(ask, ask(), rerun.file, 0)
     except TrialError:  # it starts from what is gone
         joined = join_slice(trace)
         if joined is None:
             raise
-        own = partial(_read_outcome, n_above=joined.n_above)
+        own = partial(_read_needs, n_above=joined.n_above)
         ask = partial(ask_trial, replace(trace, rerun=joined.rerun), own)
-        return Trial(ask, ask(), joined.rerun.file, joined.n_above)
+        return BaselineRun(ask, ask(), joined.rerun.file, joined.n_above)
 
 
-def _judge(advice: Advice, before: Outcome, after: Outcome) -> Iterator[Advice]:
+def _judge(advice: Advice, before: Needs, after: Needs) -> Iterator[Advice]:
     """Yield advice with a proof, by the needs of the block without and with it."""
     is_repeated = (advice.kind, advice.lines) in after.found
     is_gone = not (is_repeated or advice.peak_nbytes)
@@ -339,9 +339,9 @@ def _judge(advice: Advice, before: Outcome, after: Outcome) -> Iterator[Advice]:
         yield replace(advice, unproven=reason)
 
 
-def _read_outcome(again: Trace, _: Mapping[str, object], n_above: int = 0) -> Outcome:
+def _read_needs(again: Trace, _: Mapping[str, object], n_above: int = 0) -> Needs:
     found = frozenset(
         (advice.kind, tuple(line - n_above for line in advice.lines))
         for advice in find_advice(again)
     )
-    return Outcome(take_sample(again).peak_nbytes, again.flops, found)
+    return Needs(take_sample(again).peak_nbytes, again.flops, found)

@@ -16,7 +16,7 @@ import numpy as np
 
 from meta_magic.cost.call_work import OneCall, count_one
 from meta_magic.cost.device_table import Device, list_devices
-from meta_magic.cost.memory_samples import find_accelerator
+from meta_magic.cost.memory_samples import find_fullest_device
 from meta_magic.cost.program_columns import Integers
 from meta_magic.cost.rooflines import (
     Products,
@@ -306,21 +306,21 @@ def memory_payload(trace: "Trace") -> dict[str, Any]:
         ``category`` and ``place`` as indices into ``sizes``, ``categories`` and
         ``places``. ``accelerator``: the name of the device with most bytes.
     """
-    memory, account = trace.memory, trace.memory.account
-    lives, n_calls = account.lives, account.columns.n_calls
+    memory, table = trace.memory, trace.memory.table
+    lives, n_calls = table.lives, table.columns.n_calls
     order = order_stretches(lives)
     storage, start, stop = lives.storage[order], lives.start[order], lives.stop[order]
     sizes: Table[int] = Table(int)
     distinct, number = np.unique(lives.nbytes[order], return_inverse=True)
     return {
         "categories": [*CATEGORIES],
-        "places": [*account.devices],
-        "accelerator": find_accelerator(memory),
+        "places": [*table.devices],
+        "accelerator": find_fullest_device(memory),
         "storage": as_differences(storage),
         "start": as_differences(start),
         "length": np.where(stop >= n_calls, 0, stop - start).tolist(),
         "nbytes": sizes.all_of(distinct.tolist(), number),
         "sizes": sizes.rows,
-        "category": account.category[storage].tolist(),
-        "place": account.device[storage].tolist(),
+        "category": table.category[storage].tolist(),
+        "place": table.device[storage].tolist(),
     }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from meta_magic.cost.memory_samples import find_accelerator
+from meta_magic.cost.memory_samples import find_fullest_device
 from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
 from meta_magic.cost.storage_categories import CATEGORIES, Category
 from meta_magic.trace.formulas.call_costs import count_flops
@@ -53,16 +53,16 @@ class Evidence:
     @property
     def columns(self) -> Columns:
         """The columns of the program."""
-        return self.memory.account.columns
+        return self.memory.table.columns
 
     @property
     def lives(self) -> "Lives":
         """When its storages are alive."""
-        return self.memory.account.lives
+        return self.memory.table.lives
 
     def is_of(self, category: Category) -> Flags:
         """Return for each storage whether it has a category."""
-        of_category: Flags = self.memory.account.category == CATEGORIES.index(category)
+        of_category: Flags = self.memory.table.category == CATEGORIES.index(category)
         return of_category
 
     def is_in(self, *phases: Phase) -> Flags:
@@ -168,7 +168,7 @@ class Evidence:
     @cached_property
     def device(self) -> str:
         """The device that needs most bytes."""
-        return find_accelerator(self.memory)
+        return find_fullest_device(self.memory)
 
     @cached_property
     def peak_nbytes(self) -> int:
@@ -220,11 +220,11 @@ class Evidence:
         storages: Integers | None = None,
     ) -> int:
         """Return the most bytes of stretches on ``device``."""
-        account = self.memory.account
-        if self.device not in account.devices:
+        table = self.memory.table
+        if self.device not in table.devices:
             return 0
         of = self.lives.storage if storages is None else storages
-        here = account.device[of] == account.devices.index(self.device)
+        here = table.device[of] == table.devices.index(self.device)
         change = np.zeros(self.columns.n_calls + 1, np.int64)
         np.add.at(change, start[here], nbytes[here])
         np.subtract.at(change, stop[here], nbytes[here])

@@ -161,7 +161,7 @@ class Keeping:
         """
         evidence = self._evidence
         maker, is_last = evidence.maker[storages], evidence.is_last[storages]
-        category = evidence.memory.account.category[storages]
+        category = evidence.memory.table.category[storages]
         is_saved = (category == SAVED) & (maker >= 0)
         is_data = (category == INPUT) & (maker > begin)
         is_undetached = self._last_detached[storages] <= end

@@ -139,7 +139,7 @@ def is_idle(evidence: "Evidence", call: int, last_write: "Integers") -> bool:
     )
     is_part = evidence.nbytes[source] > span_nbytes(signature.outputs[0])
     is_leaf = any(copy == storage for _, storage in evidence.program.facts.accumulated)
-    is_held = evidence.memory.account.category[copy] in HELD
+    is_held = evidence.memory.table.category[copy] in HELD
     both_outlive = source_end[1] and copy_end[1]
     return (
         max(last_write[source], last_write[copy]) <= call

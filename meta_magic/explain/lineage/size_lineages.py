@@ -158,7 +158,7 @@ class CallProbe:
         self._is_tried = getattr(call.function, "__name__", "") not in CRASHING
         self._units: list[Group] = []
 
-    def tie(self, _key_of: Callable[[Any], object]) -> object:
+    def tie(self, key_of: Callable[[Any], object]) -> object:
         """Find which numbers have one origin; return a key that equal calls share.
 
         An argument may be the size of an operand, as in ``x.view(x.shape[0], -1)``.
@@ -168,7 +168,7 @@ class CallProbe:
         """
         values = self.probe.values
         given = {values[v] for v in self.given if not v.is_size}
-        keys = {v: _key_of(n) for v, n in self.given.items() if values[v] in given}
+        keys = {v: key_of(n) for v, n in self.given.items() if values[v] in given}
         self._units = list_units(self.probe, keys)
         return *self._call, tuple(self._units), frozenset(self.given)
 

@@ -123,7 +123,7 @@ EXAMPLE: Final = """
           replay: 2 (weight, bias)"""
 
 
-def list_inits(function: Function) -> Function:
+def document_inits(function: Function) -> Function:
     """Replace INITS in a docstring by what each ``init=`` gives, and add an example."""
     named = [f'* ``"{name}"``: {fill.gives};' for name, fill in FILL_BY_INIT.items()]
     named.append(f"* a path or a state dict: {CheckpointFill.gives}.")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from meta_magic.teach.answer_runs import Exercise
-from meta_magic.teach.causes import find_change, find_growth, find_reads
+from meta_magic.teach.causes import compare_growth, find_change, find_reads
 from meta_magic.teach.faults import describe_values
 
 SQUARE = "x = torch.arange(16.).view(4, 4) ** 2"
@@ -87,7 +87,7 @@ def test_what_an_element_is_computed_from_is_said():
 def test_what_a_number_depends_on_is_said(answer, said):
     # A = 4, B = 3: 3 more for B are 12 more.
     made = define("A, B = 4, 3", "A * B")
-    assert find_growth(made, f"y = {answer}", {}, "y") == said
+    assert compare_growth(made, f"y = {answer}", {}, "y") == said
 
 
 X = torch.arange(1.0, 7.0).view(2, 3).double() ** 2
