@@ -193,7 +193,7 @@ class Evaluator:
             recorded.read(program)
         if recorded.kept is None:
             recorded.kept = Kept()
-        recorded.kept.drop(program.torn)
+        recorded.kept.drop(program.written_unseen)
         self.loops.run_new_calls(recorded, budget)
         return recorded
 

@@ -83,7 +83,7 @@ class LoopValues:
         self._run_before = (0, 0)
         self._forward = ForwardReplay()
         self._n_values = self._n_missed = 0
-        self._n_torn = 0
+        self._n_unseen = 0
 
     def run_new_calls(self, recorded: ProgramCalls, budget: ValueBudget) -> None:
         """Run the new calls forward if they are a loop, and keep the results.
@@ -99,7 +99,7 @@ class LoopValues:
         kept = recorded.kept
         # A skipped call must not change a kept content: a plan would rely on it.
         is_strict = self.is_live or (kept is not None and bool(kept.storages))
-        for storage in program.torn:
+        for storage in program.written_unseen:
             forward.held.pop(storage, None)
         if not self.is_live:
             if not self._is_loop(recorded, columns, budget):
@@ -236,12 +236,12 @@ class LoopValues:
         ):
             self._take_kept(recorded, end)
             forward.move_to(end, program.offsets[end], len(columns.deaths))
-            self._n_torn, self.is_live = len(program.torn), True
+            self._n_unseen, self.is_live = len(program.written_unseen), True
         n_calls, flops = self._count_run()
         return cost._replace(n_calls=cost.n_calls + n_calls, flops=cost.flops + flops)
 
     def find_values(
-        self, columns: Columns, wanted: Sequence[int], n_torn: int
+        self, columns: Columns, wanted: Sequence[int], n_unseen: int
     ) -> tuple[list[UntypedStorage], Evaluation] | None:
         """Return storages as they are now, and the cost; None if one is unknown.
 
@@ -249,9 +249,9 @@ class LoopValues:
 
         Args:
             wanted: The storages. The caller must not write or keep the results.
-            n_torn: Count of real storages that were written outside of torch.
+            n_unseen: Count of real storages that were written outside of torch.
         """
-        found = self._run_on(columns, wanted, n_torn)
+        found = self._run_on(columns, wanted, n_unseen)
         if found is None:
             return None
         self._n_missed = 0
@@ -261,7 +261,7 @@ class LoopValues:
         return found, Evaluation(at, n_calls=n_calls, nbytes=nbytes, flops=flops)
 
     def look(
-        self, columns: Columns, storage: int, n_torn: int, budget: ValueBudget
+        self, columns: Columns, storage: int, n_unseen: int, budget: ValueBudget
     ) -> UntypedStorage | None:
         """Return a storage for a check of values; as :meth:`find_values`.
 
@@ -272,7 +272,7 @@ class LoopValues:
         """
         before, self._forward.allows = self._forward.allows, budget.allows
         try:
-            found = self._run_on(columns, [storage], n_torn)
+            found = self._run_on(columns, [storage], n_unseen)
         finally:
             self._forward.allows = before
         return found[0] if found else None
@@ -282,11 +282,11 @@ class LoopValues:
         return self.is_live and n_calls - self._forward.n_calls <= MAX_LOOKED_AHEAD
 
     def _run_on(
-        self, columns: Columns, wanted: Sequence[int], n_torn: int
+        self, columns: Columns, wanted: Sequence[int], n_unseen: int
     ) -> list[UntypedStorage] | None:
         """Run the new calls forward; return storages, None if one is unknown."""
         forward = self._forward
-        if n_torn != self._n_torn:
+        if n_unseen != self._n_unseen:
             return None
         try:
             is_done = forward.run(columns, is_strict=True)

@@ -201,8 +201,9 @@ class ProgramCalls:
             self.draws_by_call[draw.call] = draw
 
     def find_constant(self, storage: int) -> Constant | None:
-        """Return the constant of a storage; None if it has none, or was torn."""
-        return None if storage in self.program.torn else self.constants.get(storage)
+        """Return the constant of a storage; None without one, or if written unseen."""
+        is_known = storage not in self.program.written_unseen
+        return self.constants.get(storage) if is_known else None
 
     def _make_room(self, storages: list[int]) -> None:
         """Grow the columns for some storages."""

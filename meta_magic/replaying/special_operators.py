@@ -65,7 +65,7 @@ class ConvolutionBackward(Operator):
         )
 
 
-CHOOSY: Final[Mapping[str, Callable[[Signature], Operator]]] = {
+READ_BY_ARGUMENTS: Final[Mapping[str, Callable[[Signature], Operator]]] = {
     "aten.rrelu_with_noise.default": NoiseOperator,
     "aten.rrelu_with_noise_.default": NoiseOperator,
     RRELU_BACKWARD: NoiseOperator,
@@ -80,8 +80,8 @@ def make_operator(signature: Signature) -> Operator:
     Raises:
         ReplayError: It cannot be called.
     """
-    if signature.op in CHOOSY:
-        return CHOOSY[signature.op](signature)
+    if signature.op in READ_BY_ARGUMENTS:
+        return READ_BY_ARGUMENTS[signature.op](signature)
     find = AttentionOperator if signature.op in HOMES else find_operator
     return find(signature.op)
 

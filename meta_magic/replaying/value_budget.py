@@ -299,7 +299,8 @@ def refuse_unknown(replay: Execution) -> None:
         MissingValueError: They come from a tensor that was written outside of torch, or
             from uninitialized memory.
     """
-    if not replay.plan.storages.isdisjoint(replay.plan.recorded.program.torn):
+    program = replay.plan.recorded.program
+    if not replay.plan.storages.isdisjoint(program.written_unseen):
         raise MissingValueError(
             "a real tensor that it comes from was written without torch, as by numpy"
         )

@@ -29,7 +29,7 @@ class Guard:
             :meth:`leave`; an interrupt that arrives in their own frame waits, too.
 
     Attributes:
-        odd: Sentences on changes of torch that had to be undone afterwards.
+        left_open: Sentences on changes of torch that had to be undone afterwards.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Guard:
     ) -> None:
         ours = (Guard.run, Guard.run_part, Guard.enter, Guard.leave, *entry_points)
         self._own_codes = {function.__code__ for function in ours}
-        self.odd: list[str] = []
+        self.left_open: list[str] = []
         self._contexts = contexts
         self._entered: list[AbstractContextManager[Any]] = []
         self._snapshot: Snapshot | None = None
@@ -120,8 +120,8 @@ class Guard:
         self._interrupts.give_back()
 
     def _note(self, text: str) -> None:
-        if text not in self.odd:
-            self.odd.append(text)
+        if text not in self.left_open:
+            self.left_open.append(text)
 
     def _must_wait(self, frame: FrameType | None) -> bool:
         """Whether an interrupt arrived on the way into or out of the block."""

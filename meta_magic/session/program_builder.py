@@ -140,7 +140,7 @@ class ProgramBuilder:
             randomness=write.draws.build_randomness(),
             constants=write.constants.build(),
             imports=write.imports.build(),
-            torn=tuple(sorted(write.constants.torn)),
+            written_unseen=tuple(sorted(write.constants.written_unseen)),
             caveats=(
                 *failures,
                 *diagnostics.caveats,

@@ -272,7 +272,9 @@ class Recording:
         module_by_number = dict(write.numbers.live())
         roots = [module_by_number.get(tree.number) for tree in trees]
         threads = (*self._threads.names, *write.calls.threads)
-        outside = Outside(self.guard.odd, threads, tuple(self._tasks.names), has_failed)
+        outside = Outside(
+            self.guard.left_open, threads, tuple(self._tasks.names), has_failed
+        )
         trace = Trace(
             program=program,
             modules=tuple(tree.node for tree in trees),

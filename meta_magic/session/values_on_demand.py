@@ -97,7 +97,7 @@ class ValuesOnDemand:
     ) -> None:
         # Does nothing until `SharedMemory` sets it: arrays may have been written.
         self.prepare: Callable[[Sequence[Tensor]], object] = len
-        self._sites, self._torn = written.sites, written.constants.torn
+        self._sites, self._unseen = written.sites, written.constants.written_unseen
         self._live = LiveColumns(written)
         self._clock = written.clock
         self._snapshot = snapshot
@@ -242,10 +242,10 @@ class ValuesOnDemand:
         if None in refs or self._options.assumed != NOTHING_ASSUMED:
             return None
         self.prepare([tensor for tensor, _ in chosen])
-        storages, n_torn = [ref.number for ref in refs if ref], len(self._torn)
+        storages, n_unseen = [ref.number for ref in refs if ref], len(self._unseen)
         columns = self._live.read()
         with self._budget:
-            found = loops.find_values(columns, storages, n_torn)
+            found = loops.find_values(columns, storages, n_unseen)
         if found is not None and self.others is not None:
             self.others.note(columns, storages)
         return found
@@ -260,7 +260,7 @@ class ValuesOnDemand:
         if self._options.assumed != NOTHING_ASSUMED:
             return None
         with RealTorch():
-            found = loops.look(self._live.read(), storage, len(self._torn), budget)
+            found = loops.look(self._live.read(), storage, len(self._unseen), budget)
             return None if found is None else make_view(found, geometry)
 
     def read(self, chosen: Inputs, *, can_wait: bool = True) -> list[Tensor]:

@@ -187,7 +187,7 @@ class Program:
         randomness: The generator states that random operators would have drawn from.
         constants: Storages whose content no operator made.
         imports: Storages that earlier recordings made.
-        torn: Real storages that were written without torch, as by numpy.
+        written_unseen: Real storages that were written without torch, as by numpy.
         caveats: (text, line of the cell or None): why a replay may differ from the
             same block on a real device.
         evaluations: The calls that were answered with real values.
@@ -215,7 +215,7 @@ class Program:
     randomness: Randomness = Randomness()
     constants: tuple[Constant, ...] = ()
     imports: tuple[Import, ...] = ()
-    torn: tuple[int, ...] = ()
+    written_unseen: tuple[int, ...] = ()
     caveats: tuple[tuple[str, int | None], ...] = ()
     evaluations: tuple[Evaluation, ...] = ()
     assumptions: tuple[Assumption, ...] = ()

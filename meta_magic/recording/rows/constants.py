@@ -46,12 +46,12 @@ class Constants:
     """The storages of one recording whose content none of its operators made.
 
     Attributes:
-        torn: Real storages that were written without torch, as by numpy.
+        written_unseen: Real storages that were written without torch, as by numpy.
         made: Real storages that operators made.
     """
 
     def __init__(self, registry: TensorRegistry) -> None:
-        self.torn: set[int] = set()
+        self.written_unseen: set[int] = set()
         self.made: set[int] = set()
         self._registry = registry
         self._constants: dict[int, Constant] = {}
@@ -114,16 +114,16 @@ class Constants:
         Returns:
             Whether one was written since its last operator without torch, as by numpy.
         """
-        is_torn = False
+        is_unseen = False
         for tensor, (_, ref, _) in inputs:
             if ref is not None:
                 storage = tensor.untyped_storage()
                 self._keep(ref, storage)
                 last = self._sums.get(ref.number)
                 if last is not None and last != sum_small(storage):
-                    self.torn.add(ref.number)
-                    is_torn = True
-        return is_torn
+                    self.written_unseen.add(ref.number)
+                    is_unseen = True
+        return is_unseen
 
     def note_made(self, outputs: Sequence[tuple[Tensor, Seen]]) -> None:
         """Note the real tensors that an operator made: they can be made again."""
@@ -153,8 +153,8 @@ class Constants:
         return tuple(self._constants.values())
 
     def find(self, storage: int) -> Constant | None:
-        """Return the constant of a storage; None if it has none, or was torn."""
-        return None if storage in self.torn else self._constants.get(storage)
+        """Return the constant of a storage; None without one, or if written unseen."""
+        return None if storage in self.written_unseen else self._constants.get(storage)
 
     def _keep(
         self,

@@ -203,7 +203,9 @@ def is_on_real(table: OpTable, call: LiveCall) -> bool:
     An optimizer counts its steps by such calls.
     """
     func = table.func
-    is_plain = table.name.startswith("aten.") and not (table.has_out or table.is_loose)
+    is_plain = table.name.startswith("aten.") and not (
+        table.has_out or table.may_overrun
+    )
     if not is_plain or len(call.inputs) != 1 or torch.Tag.inplace_view in func.tags:
         return False
     real, before = call.inputs[0]

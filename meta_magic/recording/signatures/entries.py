@@ -173,7 +173,7 @@ class OpTable:
         has_out: Whether it has arguments as ``out=``.
         counts_writes: Whether each tensor is written by an operator of its own, which
             counts the write.
-        is_loose: Whether it makes views that may end past their storage on meta.
+        may_overrun: Whether it makes views that may end past their storage on meta.
         allows_fast_path: Whether its schema and tags allow a fast path.
         reads_data: Whether its result, or its size, depends on data.
         is_foreign: Whether it is no operator of torch.
@@ -204,12 +204,12 @@ class OpTable:
             a.kwarg_only and a.alias_info and a.alias_info.is_write for a in arguments
         )
         self.counts_writes = bool(self.written) and self.name.startswith(FOREACH)
-        self.is_loose = self.name in BY_STORAGE
+        self.may_overrun = self.name in BY_STORAGE
         self.allows_fast_path = (
             schema is not None
             and not SLOW_TAGS.intersection(func.tags)
             and self.name not in BY_GRADIENT
-            and not self.is_loose
+            and not self.may_overrun
         )
         is_tagged = schema is not None and not READING_TAGS.isdisjoint(func.tags)
         self.reads_data = is_tagged or self.name == ALIGNED

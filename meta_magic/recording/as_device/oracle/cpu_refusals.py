@@ -163,14 +163,14 @@ class Refusals:
             return False
         if name.startswith(PLAIN_FACTORIES):
             return False
-        is_same = is_shared_view(table.func) and not table.is_loose
+        is_same = is_shared_view(table.func) and not table.may_overrun
         if is_same or torch.Tag.inplace_view in table.func.tags:
             return False
         is_new = (
             table.is_pure
             or (*key, *sharing_of_inputs(given.inputs)) not in table.entries
         )
-        return is_new or table.is_loose
+        return is_new or table.may_overrun
 
     def check(
         self, table: OpTable, given: Given, device: DeviceName, returned: Any = None
@@ -182,7 +182,7 @@ class Refusals:
         """
         args, kwargs, _ = given
         kind = describe_elementwise(table, given)
-        if kind in accepted_kinds or (table.is_loose and lies_within(returned)):
+        if kind in accepted_kinds or (table.may_overrun and lies_within(returned)):
             return returned
         is_known = returned is not None or not (table.has_out or table.reads_data)
         if not is_known and bound_numel((args, kwargs)) > MAX_NUMEL:
