@@ -18,7 +18,7 @@ from meta_magic.trace.units import format_bytes, format_count, format_shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Siblings:
     """A module, or identical siblings that are shown as one line.
 
     Attributes:
@@ -50,11 +50,11 @@ class ModuleColumn(Column):
     read: Callable[[ModuleNode], Any] | None = None
     add_up: Literal["sum", "first"] = "first"
     is_in_tree: bool = True
-    read_run: Callable[[Run], object] | None = None
+    read_run: Callable[[Siblings], object] | None = None
     heading: str | None = None
     track: str | None = None
 
-    def value_of(self, run: Run) -> object:
+    def value_of(self, run: Siblings) -> object:
         """Return the value of a run for text and HTML, before it is formatted."""
         if self.read_run is not None:
             return self.read_run(run)
@@ -70,7 +70,7 @@ def tree_columns() -> list[ModuleColumn]:
     return [column for column in MODULE_COLUMNS if column.is_in_tree]
 
 
-def label_run(run: Run) -> str:
+def label_run(run: Siblings) -> str:
     """Return ``name: Class``, or ``0-79: 80 x Class`` for several.
 
     A container is named after its contents.
@@ -81,17 +81,17 @@ def label_run(run: Run) -> str:
     return f"{name}: {kind}" if name else kind
 
 
-def count_parameters(run: Run) -> int:
+def count_parameters(run: Siblings) -> int:
     """Return the elements of all parameters, tied ones counted once."""
     return sum(node.n_parameters for node in run.nodes)
 
 
-def count_nbytes(run: Run) -> int:
+def count_nbytes(run: Siblings) -> int:
     """Return the bytes of all parameters and buffers, tied ones counted once."""
     return sum(node.parameter_nbytes + node.buffer_nbytes for node in run.nodes)
 
 
-def find_flow(run: Run) -> tuple[str, str] | None:
+def find_flow(run: Siblings) -> tuple[str, str] | None:
     """Return the shapes that went in and came out; None if it was never called."""
     number = run.nodes[0].first_call
     if number is None:
@@ -110,7 +110,7 @@ def format_shapes(shapes: Sequence[tuple[int, ...]]) -> str:
     return format_shape(shapes[0]) + more
 
 
-def list_marks(run: Run) -> tuple[str, ...]:
+def list_marks(run: Siblings) -> tuple[str, ...]:
     """Return the marks of a module, or those of each module of a run."""
     marks = tuple(describe_marks(run.nodes))
     devices = () if run.devices_above is None else run.nodes[0].places
@@ -119,7 +119,7 @@ def list_marks(run: Run) -> tuple[str, ...]:
     return (f"on {', '.join(devices)}", *marks)
 
 
-def list_devices(run: Run) -> str:
+def list_devices(run: Siblings) -> str:
     """Return the devices that the code names for the tensors."""
     return ", ".join(run.nodes[0].places)
 
@@ -277,8 +277,8 @@ def build_tree(root: ModuleNode, calls: ModuleCalls) -> TreeLine:
 def build_line(
     nodes: Sequence[ModuleNode], calls: ModuleCalls, above: tuple[str, ...] | None
 ) -> TreeLine:
-    """Return the line of a module, or of a run; arguments as in :class:`Run`."""
-    run = Run(nodes=nodes, calls=calls, devices_above=above)
+    """Return the line of a module, or of a run; arguments as in :class:`Siblings`."""
+    run = Siblings(nodes=nodes, calls=calls, devices_above=above)
     devices = None if above is None else nodes[0].places
     runs = split_runs(nodes[0].children)
     return TreeLine(

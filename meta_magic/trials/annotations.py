@@ -32,7 +32,7 @@ FRAME: Final = "__meta_magic_frame__"
 SECONDS: Final = 5.0
 
 
-class Seen(NamedTuple):
+class AnnotatedTensor(NamedTuple):
     """A tensor with an annotation.
 
     Attributes:
@@ -72,7 +72,7 @@ def check_annotations(trace: Trace) -> tuple[Note, ...]:
             block, seeing = rewrite(rerun)
         if not seeing.n_seen:
             return ()
-        seen: list[Seen] = []
+        seen: list[AnnotatedTensor] = []
         see_tensor = partial(see, seen)
         variant = Variant(
             block,
@@ -183,7 +183,7 @@ class Seeing(ast.NodeTransformer):
 
 
 def see(
-    seen: list[Seen],
+    seen: list[AnnotatedTensor],
     value: Any,
     read: Callable[[], Any],
     frame: object,
@@ -192,13 +192,15 @@ def see(
 ) -> Any:
     """Keep the tensors of a value that are annotated; return the value."""
     if type(value) is int:  # a size that a constructor is given has its own name
-        seen.append(Seen(id(frame), line, what, what, (), (value,), "", None))
+        seen.append(
+            AnnotatedTensor(id(frame), line, what, what, (), (value,), "", None)
+        )
         FRAMES.append(frame)
     with suppress(Exception):  # an annotation may name what is not there
         for tensor, annotation in match(value, read()):
             dtypes = annotation.dtypes
             seen.append(
-                Seen(
+                AnnotatedTensor(
                     id(frame),
                     line,
                     what,
@@ -243,7 +245,9 @@ def find_number(tensor: Tensor) -> int | None:
     return None
 
 
-def judge(seen: Sequence[Seen], dims: Dims | None) -> Iterator[tuple[int, str]]:
+def judge(
+    seen: Sequence[AnnotatedTensor], dims: Dims | None
+) -> Iterator[tuple[int, str]]:
     """Yield line and text of each annotation that is wrong."""
     bound: dict[tuple[int, str], tuple[tuple[int, ...], tuple[str, ...]]] = {}
     for one in seen:

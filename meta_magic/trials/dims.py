@@ -138,7 +138,7 @@ def list_shapes(geometries: Iterable[Geometry]) -> tuple[Shape, ...]:
     return tuple(tuple(geometry.shape) for geometry in geometries)
 
 
-class Run(NamedTuple):
+class Variation(NamedTuple):
     """A recording with other values.
 
     Attributes:
@@ -175,7 +175,7 @@ class Moves:
         if isinstance(usual, TrialError):
             raise usual
         self.usual, self._ops = usual, usual.list_ops()
-        self.runs = [Run((), values, usual.align(self._ops))]
+        self.runs = [Variation((), values, usual.align(self._ops))]
 
     def record(self, moved: Sequence[Sizes]) -> list[bool]:
         """Record the block at other values; return at which of them it runs."""
@@ -196,7 +196,7 @@ class Moves:
                 else:
                     sizes = {**self.values, **one}
                     shapes = answer.align(self._ops)
-                    self.runs.append(Run(tuple(one), sizes, shapes))
+                    self.runs.append(Variation(tuple(one), sizes, shapes))
         ran = [run.sizes for run in self.runs]
         return [{**self.values, **one} in ran for one in moved]
 

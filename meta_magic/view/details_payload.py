@@ -13,7 +13,7 @@ from meta_magic.cost.storage_lives import read_deaths
 from meta_magic.trace import module_columns, op_columns
 from meta_magic.trace.derived_facts import find_firsts
 from meta_magic.trace.earlier_cells import name_cell
-from meta_magic.trace.module_columns import Run
+from meta_magic.trace.module_columns import Siblings
 from meta_magic.trace.modules import ModuleClass
 from meta_magic.trace.named_sizes import NamedSize
 from meta_magic.trace.op_columns import Column, OpColumn, Wire
@@ -187,7 +187,7 @@ def columns_payload(trace: "Trace") -> dict[str, list[dict[str, Any]]]:
         "call": trace.ops,
         "signature": samples,
     }
-    runs = [Run(nodes=[root], calls=trace.module_calls) for root in trace.modules]
+    runs = [Siblings(nodes=[root], calls=trace.module_calls) for root in trace.modules]
     nodes = [node for root in trace.modules for node in root.walk()]
     written = {
         "ops": [
