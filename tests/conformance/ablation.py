@@ -8,8 +8,9 @@ integration tests, and from this file random programs and torch's operators.
 
 ``python -m tests.conformance.ablation LEDGER --reach`` runs the items, in processes of
 their own, and notes which parts each enters. ``... LEDGER`` then switches off one part
-after the other, and runs items that enter it until two fail. Both go on where they were
-stopped; ``--share 0/2`` takes every second. ``... LEDGER --table`` prints the result.
+after the other, the longest first, and runs up to ``MAX_ITEMS`` items that enter it,
+until two fail. Both go on where they were stopped; ``--share 0/2`` takes every second.
+``... LEDGER --table`` prints the result.
 """
 
 import argparse
@@ -37,7 +38,10 @@ import pytest
 
 PACKAGE: Final = Path(__file__).parents[2] / "meta_magic"
 ROOMS: Final = ("recording", "replaying", "session")
-CORPORA: Final = ("tests/conformance", "tests/integration", __file__)
+CORPORA: Final = ("tests/conformance", "tests/integration")
+PYTHON_FILES: Final = f"python_files=test_*.py {Path(__file__).name}"
+"""A file that is given beside its folder is not collected, if its name is another."""
+
 MIN_LINES: Final = 3
 """An ``if`` with a shorter body is no part of its own."""
 
@@ -48,7 +52,8 @@ MAX_SECONDS: Final = 8.0
 PATIENCE: Final = 20.0
 """Seconds after which an item that does not end has failed."""
 
-SECONDS_A_PART: Final = 20.0
+SECONDS_A_PART: Final = 60.0
+MAX_ITEMS: Final = 20
 AT_ONCE: Final = 8
 """Items of one function that run in one process; the later ones find full caches."""
 
@@ -340,11 +345,11 @@ class Ablation:
     def switch_off(self, items: dict[str, Any]) -> None:
         reach = gather_reach(self.known)
         done = {it["part"] for it in self.known if "part" in it}
-        for part in self.share([*find_parts()]):
+        for part in self.share(sorted(find_parts(), key=lambda it: -it.n_lines)):
             if part.key in done or self.options.only not in part.key:
                 continue
             todo = [items[n] for n in take_turns(reach.get(part.key, {})) if n in items]
-            failed, n_run = self.run_without(part, todo)
+            failed, n_run = self.run_without(part, todo[:MAX_ITEMS])
             self.write(part=part.key, reached=len(todo), run=n_run, failed=failed)
 
     def run_without(self, part: Part, items: Sequence[Any]) -> tuple[list[str], int]:
@@ -376,14 +381,17 @@ def gather_reach(known: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]
 
 
 def take_turns(seconds: dict[str, float]) -> list[str]:
-    """Return items, cheap ones first, and each function's first before its second."""
-    n_before = Counter[str]()
-    ranked = []
-    for nodeid in sorted(seconds, key=seconds.__getitem__):
-        function = nodeid.partition("[")[0]
-        ranked.append((n_before[function], seconds[nodeid], nodeid))
-        n_before[function] += 1
-    return [nodeid for *_, nodeid in sorted(ranked)]
+    """Return items; files take turns, in a file its functions; cheap ones first."""
+    order = sorted(seconds, key=seconds.__getitem__)
+    for end in ("[", "::"):
+        n_before = Counter[str]()
+        ranked = []
+        for at, nodeid in enumerate(order):
+            group = nodeid.partition(end)[0]
+            ranked.append((n_before[group], at, nodeid))
+            n_before[group] += 1
+        order = [nodeid for *_, nodeid in sorted(ranked)]
+    return order
 
 
 def print_table(known: Sequence[dict[str, Any]]) -> None:
@@ -425,6 +433,7 @@ def main() -> None:
         return
     instrument()
     given = ["-q", "-p", "no:cacheprovider", "-n", "0", "--assert=plain"]
+    given += ["-o", PYTHON_FILES]
     marks = "not sweep and not kernel and not browser"
     plugins = [Ablation(options)]
     sys.exit(pytest.main([*given, "-m", marks, *options.corpora], plugins=plugins))
