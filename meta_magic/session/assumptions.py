@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 import torch
 
 from meta_magic.errors import ValueLimitError
-from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.rows.row_writer import RowWriter
+from meta_magic.recording.rows.written import Written
 from meta_magic.replaying.devices import free_nbytes
 from meta_magic.trace.options import Assumed
 from meta_magic.trace.program import HEADER
@@ -150,9 +149,8 @@ def advise(
 class Routing:
     """Follows the choice of experts through the recorded calls; reads each once."""
 
-    def __init__(self, rows: RowWriter, registry: TensorRegistry) -> None:
-        self._rows = rows
-        self._registry = registry
+    def __init__(self, write: Written) -> None:
+        self._rows, self._registry = write.rows, write.registry
         self._routed: dict[int, Routed] = {}
         self._offset = self._now = 0
 

@@ -15,8 +15,9 @@ from torch import nn
 
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_trees import Tree
+from meta_magic.recording.rows.written import Written
 from meta_magic.session.device_notes import find_device_notes
-from meta_magic.session.program_builder import Written, describe_failures
+from meta_magic.session.program_builder import describe_failures
 from meta_magic.session.shown_frames import USERS, home_of
 from meta_magic.torch_private.module_internals import (
     children_of,

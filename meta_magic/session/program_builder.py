@@ -8,20 +8,11 @@ builds the program at the end, and a snapshot for ``loss.item()`` in the middle;
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from types import CodeType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from meta_magic.recording.identities.call_sites import CallSites
-from meta_magic.recording.identities.origins import find_recorded_placement
-from meta_magic.recording.identities.storages import Clock
-from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.rows.constants import Constants, Imports
-from meta_magic.recording.rows.diagnostics import Diagnostics, FlagChanges
-from meta_magic.recording.rows.draws import Draws
-from meta_magic.recording.rows.module_calls import ModuleCallRecorder
+from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.rows.module_trees import ModuleNumbers, Tree
-from meta_magic.recording.rows.row_writer import RowWriter
-from meta_magic.recording.signatures.cache import SignatureCache
+from meta_magic.recording.rows.written import Written
 from meta_magic.replaying.forward_replay import Columns
 from meta_magic.trace.options import DeviceName
 from meta_magic.trace.program import Growing, Program
@@ -36,33 +27,6 @@ GAP: Final = (
 )
 
 Found = TypeVar("Found", "Evaluation", "Assumption")
-
-
-class Written(NamedTuple):
-    """The parts that write one recording.
-
-    Attributes:
-        clock: Counts operator calls.
-        sites: Finds call sites.
-        calls: Writes module calls.
-        draws: Writes the random numbers that calls draw.
-        rows: Writes operator calls.
-        constants: Keeps content that came from outside.
-        imports: Notes storages of earlier recordings.
-        flags: Notes changes of the flags of torch's backends.
-    """
-
-    clock: Clock
-    registry: TensorRegistry
-    numbers: ModuleNumbers
-    sites: CallSites
-    calls: ModuleCallRecorder
-    draws: Draws
-    rows: RowWriter
-    constants: Constants
-    imports: Imports
-    flags: FlagChanges
-    diagnostics: Diagnostics
 
 
 class ProgramBuilder:
@@ -187,31 +151,6 @@ def _find_owners(trees: Sequence[Tree]) -> dict[int, int]:
         for storage, number in tree.owner_by_storage.items():
             owners.setdefault(storage, number)
     return owners
-
-
-def make_written(
-    cache: SignatureCache, cell_file: str, top: CodeType | None
-) -> Written:
-    """Return the parts that write a recording, each given those that it needs."""
-    clock, numbers, imports, draws = Clock(), ModuleNumbers(), Imports(), Draws()
-    registry = TensorRegistry(
-        cache.geometries, clock, imports.note, find_recorded_placement
-    )
-    sites = CallSites(cell_file, top, numbers.of)
-    calls = ModuleCallRecorder(registry, clock, numbers, sites)
-    return Written(
-        clock=clock,
-        registry=registry,
-        numbers=numbers,
-        sites=sites,
-        calls=calls,
-        draws=draws,
-        rows=RowWriter(registry, clock, sites, calls, draws),
-        constants=Constants(registry),
-        imports=imports,
-        flags=FlagChanges(clock),
-        diagnostics=Diagnostics(sites),
-    )
 
 
 class LiveColumns:

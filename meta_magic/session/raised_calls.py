@@ -26,10 +26,10 @@ from meta_magic.recording.identities.call_sites import (
 from meta_magic.recording.identities.nested_tensors import name_tensors, tensors_in
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.entries import PLAIN, OpTable
 from meta_magic.recording.signatures.operator_keys import Describer
 from meta_magic.session.operand_names import read_attributes
-from meta_magic.session.program_builder import Written
 from meta_magic.session.shown_frames import (
     OURS,
     PYTHONS,

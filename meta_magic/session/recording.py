@@ -36,7 +36,7 @@ from meta_magic.recording.intercept.data_readers import ReadStorages, ShownTenso
 from meta_magic.recording.intercept.data_sources import DataSources, Loader
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import BackwardPasses, FunctionMode
-from meta_magic.recording.intercept.kernel_calls import KernelCalls, OperatorRunner
+from meta_magic.recording.intercept.kernel_calls import KernelCalls
 from meta_magic.recording.intercept.planned.generators import GeneratorStates
 from meta_magic.recording.intercept.planned.planned_devices import make_device_contexts
 from meta_magic.recording.intercept.real_tensors.borrowed_modules import BorrowedModules
@@ -45,16 +45,15 @@ from meta_magic.recording.intercept.real_tensors.captured_constants import (
 )
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.recording.intercept.shared_memory import SharedMemory
-from meta_magic.recording.intercept.special_tensors import SpecialTensors
-from meta_magic.recording.rows.diagnostics import RealMemory
 from meta_magic.recording.rows.module_trees import Tree, read_versions
+from meta_magic.recording.rows.written import Written, make_written
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.replaying.value_budget import Show, show_line
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.failed_calls import describe_error, find_failed_call
 from meta_magic.session.guard import Guard
 from meta_magic.session.note_finders import Outside, find_notes
-from meta_magic.session.program_builder import ProgramBuilder, Written, make_written
+from meta_magic.session.program_builder import ProgramBuilder
 from meta_magic.session.raised_calls import find_raised
 from meta_magic.session.threads import ProcessWatch, TaskWatch, ThreadWatch
 from meta_magic.session.trees import TreeFinder, modules_in
@@ -113,34 +112,17 @@ class Recording:
         show: Show = show_line,
     ) -> None:
         cache = pick_cache(options)
-        self._written = write = make_written(cache, cell_file, top)
+        self._written = write = make_written(options, cache, cell_file, top)
         self._trees = TreeFinder(write, namespace)
         self._programs = ProgramBuilder(write, options.device)
-        self._real_memory = RealMemory(write.sites, write.diagnostics)
         self._threads, self._tasks = ThreadWatch(), TaskWatch()
         self._world, self._is_checked = options.world, options.is_checked
-        self._plan = DevicePlan(
-            write.registry, write.sites, options, write.diagnostics.note
-        )
-        self._capture = ConstantCapture(
-            write.registry, write.constants, write.diagnostics, write.sites
-        )
-        self._borrowed = BorrowedModules(self._capture, self._plan)
-        self._composites = DeviceComposites(
-            self._plan,
-            write.constants.note_values,
-            write.registry.count_write,
-            write.diagnostics.note_caveat,
-        )
-        self._autocast = DeviceAutocast(self._plan, self._composites)
+        self._capture = ConstantCapture(write)
+        self._borrowed = BorrowedModules(write, self._capture)
+        self._composites = DeviceComposites(write)
+        self._autocast = DeviceAutocast(write.plan, self._composites)
         self._values = ValuesOnDemand(write, self._programs.snapshot, options, show)
-        self._shared = SharedMemory(
-            write.registry,
-            write.sites,
-            write.constants,
-            write.diagnostics,
-            self._values,
-        )
+        self._shared = SharedMemory(write, self._values)
         self._is_probe = is_probe
         self._imported = ImportedNames(sys.modules.get(str(namespace.get("__name__"))))
         refusals = Refusals(is_probe=is_probe, is_patient=options.is_patient)
@@ -152,64 +134,31 @@ class Recording:
         self, options: Options, cache: SignatureCache, refusals: Refusals
     ) -> tuple[AbstractContextManager[Any], ...]:
         """Return the context managers around the code, in order; modes come last."""
-        write, plan, note = self._written, self._plan, self._written.diagnostics.note
-        registry, rows = write.registry, write.rows
+        write, plan, values = self._written, self._written.plan, self._values
+        registry, capture, shared = write.registry, self._capture, self._shared
         on_meta, take = StoragesOnMeta(), self._programs.snapshot
         plan.find_derived = lambda: on_meta.follow(take(), registry.on_meta)
-        attention = DeviceAttention(
-            plan,
-            write.clock,
-            self._autocast,
-            write.diagnostics.kernels,
-            self._composites,
-        )
-        special = SpecialTensors(write.sites, write.diagnostics, plan)
-        kernels = KernelCalls(
-            registry=registry,
-            rows=rows,
-            cache=cache,
-            constants=write.constants,
-            real_memory=self._real_memory,
-            special=special,
-            diagnostics=write.diagnostics,
-            values=self._values,
-            plan=plan,
-            capture=self._capture,
-            refusals=refusals,
-            checks=make_checks(write, self._programs.snapshot, options, self._values),
-        )
-        runner = OperatorRunner(write.sites, special, attention, kernels)
-        dispatch = DispatchMode(registry, rows, cache, special, runner)
-        functions = FunctionMode(
-            registry=registry,
-            sites=write.sites,
-            constants=write.constants,
-            diagnostics=write.diagnostics,
-            attention=attention,
-            plan=plan,
-            dispatch=dispatch,
-            capture=self._capture,
-            refusals=refusals,
-            shared=self._shared,
-        )
+        attention = DeviceAttention(write, self._autocast, self._composites)
+        checks = make_checks(write, take, options, values)
+        how = attention, values, capture, refusals, checks
+        dispatch = DispatchMode(write, cache, KernelCalls(write, cache, *how))
+        functions = FunctionMode(write, attention, dispatch, capture, refusals, shared)
         self._modes = functions, dispatch
         self._connect()
-        saver = Saver(registry, self._values, note)
-        loader = Loader(note, plan, self._borrowed)
+        saver = Saver(write, values)
+        loader = Loader(write, self._borrowed)
         compute = partial(saver.compute, can_wait=False)
         return (  # entered in this order; a later mode sees a call first
             RARE_COLLECTION,
             EagerStance(),
             self._threads,
             self._tasks,
-            ProcessWatch(note),
-            DataSources(note, saver, loader, self._shared, self._capture),
-            *make_device_contexts(plan, note, write.draws, compute),
-            *make_world_contexts(options, plan, self._values, registry),
+            ProcessWatch(write.note),
+            DataSources(write, saver, loader, shared, capture),
+            *make_device_contexts(write, compute),
+            *make_world_contexts(options, plan, values, registry),
             NewOfSubclass(registry.forget),
-            GeneratorStates(
-                write.draws, self._values, saver.compute, write.diagnostics
-            ),
+            GeneratorStates(write, values, saver.compute),
             self._borrowed,
             attention,
             self._composites,
@@ -220,13 +169,13 @@ class Recording:
             write.flags,
             write.draws,
             write.calls,
-            rows.roles,
-            ShownTensors(registry, self._values, plan),
-            ReadStorages(registry, self._values, self._shared),
+            write.rows.roles,
+            ShownTensors(registry, values, plan),
+            ReadStorages(write, values, shared),
             BackwardPasses(*self._modes),
             self._imported,
             *self._modes,
-            self._shared,
+            shared,
         )
 
     def _connect(self) -> None:
@@ -280,7 +229,7 @@ class Recording:
             modules=tuple(tree.node for tree in trees),
             recorded_notes=find_notes(write, program, trees, outside),
             error=None if error is None else describe_error(error),
-            nbytes_real=self._real_memory.nbytes,
+            nbytes_real=write.diagnostics.nbytes_real,
             seconds=seconds,
             cell=source,
             error_line=write.sites.find_error_line(error),
@@ -449,7 +398,7 @@ def run_with_values(
     if not has_origins():
         return block()
     options = Options(limits=limits)
-    write = make_written(pick_cache(options), "", None)
+    write = make_written(options, pick_cache(options), "", None)
     programs = ProgramBuilder(write, options.device)
     values = ValuesOnDemand(write, programs.snapshot, options)
     texts = ShownTensors(write.registry, values, None, has_placements=has_placements)

@@ -13,8 +13,8 @@ from typing import Final
 from torch import nn
 
 from meta_magic.recording.rows.module_trees import Tree, describe_columns, find_trees
+from meta_magic.recording.rows.written import Written
 from meta_magic.session.operand_names import IPYTHONS, MAX_HELD, walk_held
-from meta_magic.session.program_builder import Written
 from meta_magic.torch_private.module_internals import is_made, parameters_of
 
 MAX_DEPTH: Final = 3

@@ -25,7 +25,7 @@ from meta_magic.recording.identities.call_sites import TORCH_FILES, describe_fun
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.intercept.value_checks import ValueChecks
-from meta_magic.recording.rows.known_values import KnownValues
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.entries import (
     ALIGNED,
     Args,
@@ -50,7 +50,7 @@ from meta_magic.session.assumptions import (
 from meta_magic.session.operand_names import read_variables
 from meta_magic.session.other_ranks import OtherRanks
 from meta_magic.session.plain_use import describe_outside
-from meta_magic.session.program_builder import LiveColumns, Written
+from meta_magic.session.program_builder import LiveColumns
 from meta_magic.torch_private.modes import DisableTorchFunction, is_real_below
 from meta_magic.torch_private.snapshot import RealTorch, WithoutModes
 from meta_magic.trace.options import LITTLE_NBYTES, Assumed, Options
@@ -104,7 +104,7 @@ class ValuesOnDemand:
         self._options = options
         self._diagnostics = written.diagnostics
         self._registry = written.registry
-        self._routing = Routing(written.rows, written.registry)
+        self._routing = Routing(written)
         self._evaluator = Evaluator()
         self._budget = ValueBudget(options.limits, self._describe, show)
         self._little = ValueBudget(options.limits.little(), self._describe, show)
@@ -536,5 +536,4 @@ def make_checks(
         )
         return reals[0]
 
-    known = KnownValues(write.registry, write.constants, write.rows)
-    return ValueChecks(write.registry, known, write.diagnostics, evaluate, options)
+    return ValueChecks(write, evaluate, options)

@@ -26,8 +26,7 @@ from meta_magic.recording.as_device.autocast import (
 )
 from meta_magic.recording.as_device.composites import DeviceComposites
 from meta_magic.recording.as_device.cpu_kernels import adds_batch_to_attention
-from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.identities.storages import Clock
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
@@ -372,10 +371,8 @@ class DeviceAttention:
     again by checkpointing.
 
     Args:
-        plan: Knows whose kernels run where; ``meta`` replaces nothing.
-        clock: Dates the choices.
+        write: Its plan knows whose kernels run where; ``meta`` replaces nothing.
         autocast: Casts the arguments, if it is on.
-        kernels: Takes the choice for each call.
         composites: Runs the other composite operators.
 
     Attributes:
@@ -383,19 +380,12 @@ class DeviceAttention:
     """
 
     def __init__(
-        self,
-        plan: DevicePlan,
-        clock: Clock,
-        autocast: DeviceAutocast,
-        kernels: list[KernelChoice],
-        composites: DeviceComposites,
+        self, write: Written, autocast: DeviceAutocast, composites: DeviceComposites
     ) -> None:
-        self.device = plan.kernels
-        self._plan = plan
+        self.device = write.plan.kernels
+        self._write, self._plan = write, write.plan
         self._thread = threading.get_ident()
-        self._clock = clock
         self.autocast = autocast
-        self._kernels = kernels
         self._composites = composites
         self._library: torch.library.Library | None = None
 
@@ -466,12 +456,14 @@ class DeviceAttention:
 
     def _run(self, call: Attention, device: FusingDevice) -> Tensor:
         """Run the kernel that a device chooses, and note it."""
-        first = self._clock.now
+        clock = self._write.clock
+        first = clock.now
         kernel, reason = choose(call, device)
         with DisableAutocast():
             output = RUNS.get((device, kernel), run_math)(call)
         text = f"{kernel} attention, as on {device}" + (reason and f": {reason}")
-        self._kernels.append(KernelChoice(first, self._clock.now, text))
+        choice = KernelChoice(first, clock.now, text)
+        self._write.diagnostics.kernels.append(choice)
         return output
 
     def decompose(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:

@@ -22,8 +22,8 @@ from torch.autograd import forward_ad
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.cpu_kernels import find_refusal_of_pooling
 from meta_magic.recording.as_device.recurrent import PACKED_RECURRENT, RECURRENT
-from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.autograd import name_nodes
 from meta_magic.torch_private.dispatcher import (
@@ -435,25 +435,10 @@ def key_of(operator: Any) -> DispatchKey:
 
 
 class DeviceComposites:
-    """Makes composite operators on meta run as on a device, within the block.
+    """Makes composite operators on meta run as on a device, within the block."""
 
-    Args:
-        keep: Keeps the values of a tensor that is made of numbers.
-        count_write: Counts a write of a tensor that has no row.
-        note_caveat: Notes that values may differ from the CPU's.
-    """
-
-    def __init__(
-        self,
-        plan: DevicePlan,
-        keep: Keep,
-        count_write: Callable[[Tensor], None],
-        note_caveat: Callable[[str], None],
-    ) -> None:
-        self._plan = plan
-        self._keep = keep
-        self._count_write = count_write
-        self._note_caveat = note_caveat
+    def __init__(self, write: Written) -> None:
+        self._write, self._plan = write, write.plan
         self._thread = threading.get_ident()
         self._library: torch.library.Library | None = None
 
@@ -489,10 +474,12 @@ class DeviceComposites:
         sizes = args[1] if name in PACKED_RECURRENT else None  # batch sizes are real
         returned: Any = NotImplemented
         if make is not None and all(t.is_meta or t is sizes for t in tensors_in(args)):
-            note = self._note_caveat if name in DIFFERENTIATED else self._keep
+            is_differentiated, write = name in DIFFERENTIATED, self._write
+            caveat, keep = write.diagnostics.note_caveat, write.constants.note_values
+            note: Callable[..., None] = caveat if is_differentiated else keep
             returned = make(note, *args, **kwargs)
             if name in COUNTED and returned is not NotImplemented and returned.numel():
-                self._count_write(returned)
+                write.registry.count_write(returned)
         if returned is NotImplemented:  # if some arguments are real, torch refuses
             # Not its own decompose(), which prefers decompositions of torch.compile.
             return run_kernel(operator, key_of(operator), args, kwargs)

@@ -11,17 +11,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.identities.device_plan import (
-    META,
-    DevicePlan,
-    is_default_on_meta,
-)
+from meta_magic.recording.identities.device_plan import META, is_default_on_meta
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.real_tensors.capturable import is_capturable
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.dispatcher import copy_to, is_python_excluded, read_scalar
@@ -247,12 +243,9 @@ BEFORE: Final = "change it before the cell, "
 class DataAttribute:
     """Implements ``x.data`` and ``x.data = y``."""
 
-    def __init__(
-        self, registry: TensorRegistry, capture: ConstantCapture, plan: DevicePlan
-    ) -> None:
-        self._registry = registry
+    def __init__(self, write: Written, capture: ConstantCapture) -> None:
+        self._registry, self._plan = write.registry, write.plan
         self._capture = capture
-        self._plan = plan
 
     def read_or_set(self, func: Any, tensor: Tensor, *source: Tensor) -> Any:
         """Return the data of a tensor, or set it.

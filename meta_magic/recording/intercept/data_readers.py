@@ -23,7 +23,7 @@ from meta_magic.recording.identities.storages import FIRST_UNMAPPED
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.shared_memory import SHARED, SharedMemory
 from meta_magic.recording.intercept.value_checks import ValueSource
-from meta_magic.recording.rows.constants import Constants
+from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.dispatcher import pack_padded, pad_packed
 from meta_magic.torch_private.modes import (
@@ -140,15 +140,15 @@ MEMORY_READERS: Final = ("string_at", "wstring_at", "memmove", "memset", "cast")
 address."""
 
 
-class ReadStorages(Replacements):
+class ReadStorages(OfRecording):
     """Reads storages on meta, and notes their sizes, in the block and its thread."""
 
     def __init__(
-        self, registry: TensorRegistry, values: ValueSource, shared: SharedMemory
+        self, write: Written, values: ValueSource, shared: SharedMemory
     ) -> None:
-        super().__init__()
+        super().__init__(write)
         self._shared = shared
-        self._registry = registry
+        self._registry = write.registry
         self._values = values
 
     def __enter__(self) -> None:
@@ -367,15 +367,10 @@ PACKING: Final = frozenset[Any]({pack_padded, pad_packed})
 
 
 class Packer:
-    """Packs and pads sequences on meta.
+    """Packs and pads sequences on meta; the returned lengths are constants."""
 
-    Args:
-        constants: Keeps the returned lengths.
-    """
-
-    def __init__(self, plan: DevicePlan, constants: Constants) -> None:
-        self._plan = plan
-        self._constants = constants
+    def __init__(self, write: Written) -> None:
+        self._plan, self._constants = write.plan, write.constants
 
     def run(self, func: Any, args: Args) -> Any:
         """Pack with the values of the lengths, or pad and return lengths on meta."""

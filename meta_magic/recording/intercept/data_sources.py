@@ -19,12 +19,7 @@ from torch import Tensor, nn, serialization
 from torch.utils.data import DataLoader
 
 from meta_magic.errors import MissingValueError
-from meta_magic.recording.identities.call_sites import TakeNote
-from meta_magic.recording.identities.device_plan import (
-    META,
-    DevicePlan,
-    is_default_on_meta,
-)
+from meta_magic.recording.identities.device_plan import META, is_default_on_meta
 from meta_magic.recording.identities.nested_tensors import tensors_of
 from meta_magic.recording.intercept.copies import find_copied, is_copying
 from meta_magic.recording.intercept.higher_order import make_below
@@ -36,9 +31,9 @@ from meta_magic.recording.intercept.real_tensors.captured_constants import (
 )
 from meta_magic.recording.intercept.saving import Saver, ScriptSaver, is_on_meta
 from meta_magic.recording.intercept.shared_memory import SharedMemory
+from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
-from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.torch_private.tensor_internals import (
     REBUILD,
@@ -53,7 +48,7 @@ SCRIPTED: Final[Any] = torch.jit.RecursiveScriptModule  # type: ignore[attr-defi
 PICKLED: Final = "pickle wrote tensors with the values that they would have, on the CPU"
 
 
-class DataSources(Replacements):
+class DataSources(OfRecording):
     """Context manager that replaces the functions by which data comes into a cell.
 
     No mode and no hook of torch sees them, so the names themselves are replaced for as
@@ -68,16 +63,15 @@ class DataSources(Replacements):
 
     def __init__(
         self,
-        note: TakeNote,
+        write: Written,
         saver: Saver,
         loader: "Loader",
         shared: SharedMemory,
         capture: ConstantCapture,
     ) -> None:
-        super().__init__()
+        super().__init__(write)
         self._capture = capture
         self._loader = loader
-        self._note = note
         self._saver = saver
         self._scripts = ScriptSaver(saver)
         self._shared = shared
@@ -185,14 +179,8 @@ class Loader:
         borrowed: Puts real tensors on meta.
     """
 
-    def __init__(
-        self,
-        note: TakeNote,
-        plan: DevicePlan,
-        borrowed: BorrowedModules,
-    ) -> None:
-        self._note = note
-        self._plan = plan
+    def __init__(self, write: Written, borrowed: BorrowedModules) -> None:
+        self._note, self._plan = write.note, write.plan
         self._borrowed = borrowed
         self._placement_by_address: dict[int | None, torch.device] | None = None
 

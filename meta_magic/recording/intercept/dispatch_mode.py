@@ -1,9 +1,8 @@
 """The dispatch mode sees every operator: a cache hit takes the fast path, others run.
 
 Without it ``y = x + 1`` would run in a cell and leave no row. Read
-``Dispatch.__torch_dispatch__`` first: each operator comes there. :class:`FastPath`
-makes the result of a cache hit without its kernel: a kernel on meta takes some 90 us
-(``torch.add``), a cache hit 8.
+``Dispatch.__torch_dispatch__`` first: each operator comes there. A cache hit is made
+without its kernel: a kernel on meta takes some 90 us (``torch.add``), a cache hit 8.
 """
 
 from collections.abc import Sequence
@@ -17,12 +16,10 @@ from torch.nn import Parameter
 from meta_magic.recording.as_device.cpu_kernels import enlarge_storage
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedDevices
-from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.higher_order import Inside
-from meta_magic.recording.intercept.kernel_calls import OperatorCall, OperatorRunner
+from meta_magic.recording.intercept.kernel_calls import KernelCalls, OperatorCall
 from meta_magic.recording.intercept.shared_memory import SharedMemory
-from meta_magic.recording.intercept.special_tensors import SpecialTensors
-from meta_magic.recording.rows.row_writer import RowWriter
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.cache import (
     COUNTED,
     SignatureCache,
@@ -55,13 +52,90 @@ ALONE: Final = frozenset({PURE, PURE_MANY, VIEW, VIEW_MANY, PURE_WIDE})
 as_strided = torch.as_strided
 
 
-class FastPath:
-    """Makes the results of cache hits."""
+PLAIN_TENSORS: Final = frozenset({Tensor, Parameter})
 
-    def __init__(self, registry: TensorRegistry) -> None:
-        self._registry = registry
 
-    def find(
+class Dispatch:
+    """What the dispatch mode does with an operator.
+
+    A plain class, mixed in below: torch wraps ``__torch_dispatch__`` of a direct
+    subclass of ``TorchDispatchMode`` so that the first operator imports dynamo.
+
+    Args:
+        kernels: Runs and records operators that are no cache hits.
+
+    Attributes:
+        is_in_backward: Whether the function mode is on for hooks of a backward pass:
+            kernels, which are no code of the cell, run without it.
+    """
+
+    def __init__(
+        self, write: Written, cache: SignatureCache, kernels: KernelCalls
+    ) -> None:
+        super().__init__()
+        self.is_in_backward = False
+        self._registry, self._rows = write.registry, write.rows
+        self._cache = cache
+        self._table_by_op = cache.table_by_op
+        self.special = kernels.special
+        self._kernels = kernels
+        self._plan, self._checks = kernels.plan, kernels.checks
+        self._shared: SharedMemory | None = None
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Args = (),
+        kwargs: Kwargs | None = None,
+    ) -> Any:
+        """Record one operator call and return what it returns."""
+        guard = DisableTorchFunction() if self.is_in_backward else None
+        if guard is not None:
+            guard.__enter__()
+        try:
+            if types and not PLAIN_TENSORS.issuperset(types):
+                passed = self.special.pass_on(func, types, args, kwargs)
+                if passed is not None:
+                    return passed[0]
+            registry = self._registry
+            if registry.freed:
+                registry.note_deaths()
+            table = self._table_by_op.get(func) or self._cache.open(func)
+            # Its parts must read their operands in their own order.
+            if table.is_composite and self._kernels.is_undivided(table, args):
+                return self._kernels.take_apart(self, table, args, kwargs or {})
+            words = [0] * HEADER
+            key = build_operator_key(registry.read, args, kwargs, words)
+            if kwargs and "device" in kwargs and NamedDevices.exist:
+                placement = (
+                    self._plan.placement_of_made()
+                )  # the device of a factory's result
+                key = key if placement is None else (*key, placement)
+            read = None if self._shared is None else self._read_arrays(args, kwargs)
+            entry = table.entries.get(key)
+            if entry is None or entry.kind not in ALONE:
+                entry = self._find(table, key, entry, words, args, kwargs)
+            if (
+                entry is None
+                or n_dispatch_modes()  # such as make_fx's, which must see the kernel
+                or (read is not None and self._writes_arrays(table, read))
+            ):
+                return self._run(
+                    OperatorCall(table, key, words, args, kwargs or {}), read
+                )
+            returned = self._make_result(entry, words, args, kwargs or {})
+            if entry.allowed:  # checked after the call, as the kernel does
+                self._checks.check(entry, func, words, args, kwargs or {})
+            self._rows.append(entry, words)
+            if entry.is_random:
+                self._rows.note_draw(words)
+            return returned
+        finally:
+            if guard is not None:
+                guard.__exit__(None, None, None)
+
+    def _find(
         self,
         table: OpTable,
         key: Key,
@@ -117,7 +191,7 @@ class FastPath:
             entry = table.entries[key] = derive(known, table, args, kwargs)
         return entry
 
-    def make_result(
+    def _make_result(
         self,
         entry: Entry,
         words: list[int],
@@ -172,105 +246,13 @@ class FastPath:
         words += map(registry.add_fresh, tensors, entry.outputs)
         return many if is_list else tuple(many)
 
-
-PLAIN_TENSORS: Final = frozenset({Tensor, Parameter})
-
-
-class Dispatch:
-    """What the dispatch mode does with an operator.
-
-    A plain class, mixed in below: torch wraps ``__torch_dispatch__`` of a direct
-    subclass of ``TorchDispatchMode`` so that the first operator imports dynamo.
-
-    Args:
-        runner: Runs and records operators that are no cache hits.
-
-    Attributes:
-        is_in_backward: Whether the function mode is on for hooks of a backward pass:
-            kernels, which are no code of the cell, run without it.
-    """
-
-    def __init__(
-        self,
-        registry: TensorRegistry,
-        rows: RowWriter,
-        cache: SignatureCache,
-        special: SpecialTensors,
-        runner: OperatorRunner,
-    ) -> None:
-        super().__init__()
-        self.is_in_backward = False
-        self._registry = registry
-        self._rows = rows
-        self._cache = cache
-        self._table_by_op = cache.table_by_op
-        self.special = special
-        self._runner = runner
-        self._plan = runner.plan
-        self._checks = runner.checks
-        self._fast = FastPath(registry)
-        self._shared: SharedMemory | None = None
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Args = (),
-        kwargs: Kwargs | None = None,
-    ) -> Any:
-        """Record one operator call and return what it returns."""
-        guard = DisableTorchFunction() if self.is_in_backward else None
-        if guard is not None:
-            guard.__enter__()
-        try:
-            if types and not PLAIN_TENSORS.issuperset(types):
-                passed = self.special.pass_on(func, types, args, kwargs)
-                if passed is not None:
-                    return passed[0]
-            registry, fast = self._registry, self._fast
-            if registry.freed:
-                registry.note_deaths()
-            table = self._table_by_op.get(func) or self._cache.open(func)
-            # Its parts must read their operands in their own order.
-            if table.is_composite and self._runner.is_undivided(table, args):
-                return self._runner.take_apart(self, table, args, kwargs or {})
-            words = [0] * HEADER
-            key = build_operator_key(registry.read, args, kwargs, words)
-            if kwargs and "device" in kwargs and NamedDevices.exist:
-                placement = (
-                    self._plan.placement_of_made()
-                )  # the device of a factory's result
-                key = key if placement is None else (*key, placement)
-            read = None if self._shared is None else self._read_arrays(args, kwargs)
-            entry = table.entries.get(key)
-            if entry is None or entry.kind not in ALONE:
-                entry = fast.find(table, key, entry, words, args, kwargs)
-            if (
-                entry is None
-                or n_dispatch_modes()  # such as make_fx's, which must see the kernel
-                or (read is not None and self._writes_arrays(table, read))
-            ):
-                return self._run(
-                    OperatorCall(table, key, words, args, kwargs or {}), read
-                )
-            returned = fast.make_result(entry, words, args, kwargs or {})
-            if entry.allowed:  # checked after the call, as the kernel does
-                self._checks.check(entry, func, words, args, kwargs or {})
-            self._rows.append(entry, words)
-            if entry.is_random:
-                self._rows.note_draw(words)
-            return returned
-        finally:
-            if guard is not None:
-                guard.__exit__(None, None, None)
-
     def _run(self, call: OperatorCall, read: Sequence[Tensor] | None) -> Any:
         """Run and record an operator that is no cache hit.
 
         Args:
             read: Its tensors, if arrays may share their memory; else None.
         """
-        returned = self._runner.run(self, call)
+        returned = self._kernels.run(self, call)
         if self._shared is not None and read is not None and call.table.written:
             self._shared.update_arrays(read)
         return returned

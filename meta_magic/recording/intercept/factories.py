@@ -14,14 +14,12 @@ from meta_magic.recording.identities.device_plan import (
     CONTEXT,
     META,
     REAL_FACTORY_FILES,
-    DevicePlan,
     find_placement,
     is_home,
     is_meta_by_name,
     must_be_real,
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.constructors import (
     N_POSITIONS,
     holds_planned,
@@ -42,12 +40,8 @@ from meta_magic.recording.intercept.reported_devices import (
     gets_reported_device,
 )
 from meta_magic.recording.intercept.shared_memory import SharedMemory
-from meta_magic.recording.rows.constants import (
-    VALUE_FUNCTIONS,
-    Constants,
-    data_of,
-)
-from meta_magic.recording.rows.diagnostics import Diagnostics
+from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, data_of
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.modes import (
     DisableTorchDispatch,
@@ -88,23 +82,14 @@ class Factories:
     """Runs the functions that make tensors.
 
     Args:
-        diagnostics: Takes notes on likely mistakes, such as float64 from numpy, and on
-            tensors that were put on meta by name.
+        write: Its diagnostics take notes on likely mistakes, such as float64 from
+            numpy, and on tensors that were put on meta by name.
         shared: Keeps arrays equal to the tensors that share their memory.
     """
 
-    def __init__(
-        self,
-        registry: TensorRegistry,
-        constants: Constants,
-        diagnostics: Diagnostics,
-        plan: DevicePlan,
-        shared: SharedMemory,
-    ) -> None:
-        self._registry = registry
-        self._constants = constants
-        self._diagnostics = diagnostics
-        self._plan = plan
+    def __init__(self, write: Written, shared: SharedMemory) -> None:
+        self._registry, self._plan = write.registry, write.plan
+        self._constants, self._diagnostics = write.constants, write.diagnostics
         self._shared = shared
         self._constructors = device_constructors()
 

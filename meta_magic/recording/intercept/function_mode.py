@@ -15,14 +15,9 @@ from torch.nn.parameter import is_lazy
 
 from meta_magic.recording.as_device.attention import DeviceAttention
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals, name_types
-from meta_magic.recording.identities.call_sites import CallSites, Running
-from meta_magic.recording.identities.device_plan import (
-    META,
-    DevicePlan,
-    has_carried_placement,
-)
+from meta_magic.recording.identities.call_sites import Running
+from meta_magic.recording.identities.device_plan import META, has_carried_placement
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.constructors import (
     NUMBER_READERS,
     DataAttribute,
@@ -59,8 +54,8 @@ from meta_magic.recording.intercept.reported_devices import (
     ReportedAttributes,
 )
 from meta_magic.recording.intercept.shared_memory import SharedMemory
-from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, Constants
-from meta_magic.recording.rows.diagnostics import Diagnostics
+from meta_magic.recording.rows.constants import VALUE_FUNCTIONS
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import (
@@ -98,22 +93,18 @@ class FunctionMode(DeviceContext):
     each call pays for one mode instead of two.
 
     Args:
-        registry: Numbers of tensors; an attribute, too.
-        sites: Takes which call is running; an attribute, too.
-        diagnostics: Takes notes on likely mistakes, and on tensors on meta by name.
         refusals: Refuses a call with the message of the CPU.
         shared: Keeps arrays equal to the tensors that share their memory.
+
+    Attributes:
+        registry: Numbers of tensors.
+        sites: Takes which call is running.
     """
 
-    def __init__(  # noqa: PLR0913  the parts that a call of torch may concern
+    def __init__(
         self,
-        *,
-        registry: TensorRegistry,
-        sites: CallSites,
-        constants: Constants,
-        diagnostics: Diagnostics,
+        write: Written,
         attention: DeviceAttention,
-        plan: DevicePlan,
         dispatch: DispatchMode,
         capture: ConstantCapture,
         refusals: Refusals,
@@ -122,22 +113,19 @@ class FunctionMode(DeviceContext):
         # Not the base's: its torch.device(...) would call an outer mode.
         self.device = META
         self.prev_mode = None
-        self.registry = registry
-        self.sites = sites
-        self._constants = constants
-        self._diagnostics = diagnostics
+        self.registry, self.sites = write.registry, write.sites
+        self._write, self._plan = write, write.plan
         self._attention = attention
         self._autocast = attention.autocast
         self._dispatch = dispatch
         self._constructors = device_constructors() | VALUE_FUNCTIONS
         self._handled = HANDLED | INDEXING | self._constructors
-        self._factories = Factories(registry, constants, diagnostics, plan, shared)
-        self._plan = plan
+        self._factories = Factories(write, shared)
         self._capture = capture
-        self._mover = Mover(plan, capture)
-        self._packer = Packer(plan, constants)
-        data = DataAttribute(registry, capture, plan)
-        self._reported = ReportedAttributes(data, sites, diagnostics, dispatch, plan)
+        self._mover = Mover(write, capture)
+        self._packer = Packer(write)
+        data = DataAttribute(write, capture)
+        self._reported = ReportedAttributes(write, data, dispatch)
         self._refusals = refusals
         self._shared = shared
         self._is_watched = False
@@ -192,7 +180,7 @@ class FunctionMode(DeviceContext):
             if returned is not NotImplemented:
                 return returned
         elif func in INDEXING and args:
-            device, note = self._attention.device, self._constants.note_values
+            device, note = self._attention.device, self._write.constants.note_values
             func, args = prepare_index(func, args, device, note)
         if self._autocast.is_on:
             args, kwargs = self._capture.capture_mixed(func, args, kwargs)
@@ -275,7 +263,7 @@ class FunctionMode(DeviceContext):
             return self._shared.give(func, args, kwargs)
         if func is SHARE_MEMORY:
             self._shared.separate(args[0])
-        return read_data(func, args, kwargs, self._diagnostics.note)
+        return read_data(func, args, kwargs, self._write.note)
 
     def watch_shared_memory(self, _: SharedMemory) -> None:
         """Keep arrays equal to the tensors that share their memory, from now on."""

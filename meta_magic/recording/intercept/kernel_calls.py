@@ -2,9 +2,8 @@
 
 Most operators run on meta. Some fail there, or return another result than the device:
 ``torch.histogram`` has no meta kernel, and a convolution has other strides. Others are
-refused by the CPU and not by meta. :class:`OperatorRunner` decides for each operator
-that is no cache hit whether it runs whole, decomposed, or replaced. Read
-``KernelCalls.call`` first.
+refused by the CPU and not by meta. :class:`KernelCalls` decides for each operator that
+is no cache hit whether it runs whole, decomposed, or replaced. Read ``run`` first.
 """
 
 from collections.abc import Sequence
@@ -26,12 +25,10 @@ from meta_magic.recording.as_device.cpu_kernels import (
     match_cpu_if_needed,
 )
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
-from meta_magic.recording.identities.call_sites import CallSites
-from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_carryover import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedDevices
-from meta_magic.recording.identities.tensors import Seen, TensorRegistry
+from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.intercept.constructors import LEGACY, run_legacy
 from meta_magic.recording.intercept.higher_order import has_inside, run_inside
 from meta_magic.recording.intercept.mixed_devices import (
@@ -49,10 +46,8 @@ from meta_magic.recording.intercept.special_tensors import (
     explain_missing_kernel,
 )
 from meta_magic.recording.intercept.value_checks import ValueChecks, ValueSource
-from meta_magic.recording.rows.constants import Constants
-from meta_magic.recording.rows.diagnostics import Diagnostics, RealMemory
 from meta_magic.recording.rows.draws import Drawing
-from meta_magic.recording.rows.row_writer import RowWriter
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.cache import SignatureCache, generalize
 from meta_magic.recording.signatures.entries import (
     Args,
@@ -86,6 +81,10 @@ UNMADE: Final = (
 )
 
 
+MOVE: Final = "aten.to."
+"""Prefix of composite operators that move or cast a tensor."""
+
+
 class OperatorCall(NamedTuple):
     """An operator call that is no cache hit.
 
@@ -103,49 +102,105 @@ class OperatorCall(NamedTuple):
 
 
 class KernelCalls:
-    """Calls kernels, and records the calls with what they returned.
+    """Runs operators that are no cache hits, and records them with their results.
 
     Args:
         cache: Interns their signatures.
-        real_memory: Counts what operators make on a real device.
-        plan: Knows the planned devices, and whose kernels run there.
+        attention: Decomposes operators as a device does.
         refusals: Refuses what the CPU refuses.
-        checks: Refuses values that the CPU refuses.
 
     Attributes:
+        plan: Knows the planned devices, and whose kernels run there.
         checks: Refuses values that the CPU refuses.
+        special: Handles tensors that are not plain.
     """
 
-    def __init__(  # noqa: PLR0913  all that a call may concern
+    def __init__(
         self,
-        *,
-        registry: TensorRegistry,
-        rows: RowWriter,
+        write: Written,
         cache: SignatureCache,
-        constants: Constants,
-        real_memory: RealMemory,
-        special: SpecialTensors,
-        diagnostics: Diagnostics,
+        attention: DeviceAttention,
         values: ValueSource,
-        plan: DevicePlan,
         capture: ConstantCapture,
         refusals: Refusals,
         checks: ValueChecks,
     ) -> None:
-        self._registry = registry
-        self._rows = rows
+        self._registry, self._rows = write.registry, write.rows
+        self._sites = write.sites
+        self._constants, self._diagnostics = write.constants, write.diagnostics
         self._cache = cache
-        self._constants = constants
-        self._real_memory = real_memory
-        self._special = special
-        self._diagnostics = diagnostics
-        self.plan = plan
-        self.capture = capture
+        self._attention = attention
+        self.special = SpecialTensors(write)
+        self.plan, self.checks = write.plan, checks
+        self._capture = capture
         self._refusals = refusals
-        self._sparse = SparseCalls(registry, values)
-        self.checks = checks
+        self._sparse = SparseCalls(write.registry, values)
         self._values = values
         self._opaque_entries: dict[object, Entry] = {}
+        self._is_taking_apart = False
+
+    def run(self, mode: Any, call: OperatorCall) -> Any:
+        """Run an operator, and record it or the operators that it runs."""
+        table, key, _, args, kwargs = call
+        func = table.func
+        entry = table.entries.get(key)
+        if (
+            entry is not None
+            and entry.is_on_real
+            and not n_dispatch_modes()  # no other mode must see it
+            and fake_tensor_mode() is None
+        ):
+            return self.call_on_real(entry, call)
+        if self.special.is_unrecorded(args, kwargs):
+            return func(*args, **kwargs)
+        returned: Any = NotImplemented
+        if has_inside(func, args):
+            returned = self.special.trace(func, args, kwargs)
+            if returned is NotImplemented:
+                returned = run_inside(mode, func, args, kwargs)
+        is_legacy = func in LEGACY and self._sites.function is None
+        if returned is NotImplemented and is_legacy:
+            returned = run_legacy(mode, func, args, kwargs)
+        if returned is NotImplemented:
+            returned = self.call(call)
+        if returned is NotImplemented:  # real tensors go to meta first
+            capture = self._capture.capture_arguments
+            captured = capture(args, table), capture(kwargs, table)
+            returned = mode.__torch_dispatch__(func, (), *captured)
+        return returned
+
+    def is_undivided(self, table: OpTable, args: Args) -> bool:
+        """Whether a composite operator reached this mode undivided.
+
+        Autograd usually divides it before this mode is called. It does not in inference
+        mode, for tensors made there, for parts of such an operator, or below the code
+        of a tensor subclass. In such code only ``.tolist()`` matters, because it moves
+        meta tensors to the CPU. Nested tensors have kernels of their own.
+        """
+        tensors = tensors_in(args)
+        with DisableTorchFunction():
+            if any(tensor.is_nested for tensor in tensors):
+                return False
+            is_off = self._is_taking_apart or torch.is_inference_mode_enabled()
+            if is_off or table.name.startswith(MOVE):
+                return True
+            return any(tensor.is_inference() for tensor in tensors)
+
+    def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
+        """Run the operators that make up an operator, so that the mode sees them.
+
+        torch counts views and writes either in the parts, or around the whole operator,
+        as for ``chunk`` and ``narrow``, but never in both.
+        """
+        is_noted = has_kernel(table.func.name(), DispatchKey.ADInplaceOrView.name)
+        before, self._is_taking_apart = self._is_taking_apart, True
+        push_dispatch_mode(mode)
+        try:
+            with ExcludeKey(DispatchKey.ADInplaceOrView, is_noted):
+                return self._attention.decompose(table.func, args, kwargs)
+        finally:
+            pop_dispatch_mode()
+            self._is_taking_apart = before
 
     def call(self, call: OperatorCall) -> Any:
         """Run a kernel, or answer without it; record the call.
@@ -164,7 +219,7 @@ class KernelCalls:
         given = Given(args, kwargs, inputs)
         reals = [pair for pair in inputs if not pair[1][2].is_meta]
         if reals:
-            if self.capture.is_due(table, given, reals):
+            if self._capture.is_due(table, given, reals):
                 return NotImplemented
             self._note_reals(reals)
         n_storages, n_answered = registry.n_storages, diagnostics.n_answered
@@ -177,7 +232,7 @@ class KernelCalls:
         if registry.freed:
             registry.note_deaths()
         made = tensors_in(returned)
-        if self._special.has_unseen(made):
+        if self.special.has_unseen(made):
             return returned
         outputs = [(t, self._see_output(t, inputs, placement)) for t in made]
         ran = LiveCall(args, kwargs, returned, inputs, outputs)
@@ -212,8 +267,8 @@ class KernelCalls:
         real = tensors_in(args, kwargs)[0]
         seen = self._registry.read_again(real)
         given = Given(args, kwargs, [(real, seen)])
-        if self.capture.has_any:
-            self.capture.is_due(table, given, given.inputs)  # refuses some writes
+        if self._capture.has_any:
+            self._capture.is_due(table, given, given.inputs)  # refuses some writes
         self._note_reals(given.inputs)
         kernels = self.plan.kernels_at(seen[2].placement)
         returned = self._run_or_rescue(table, given, None, kernels)
@@ -267,7 +322,7 @@ class KernelCalls:
             if not is_answered:
                 check_devices(table.name, call)
             self._constants.note_made(call.outputs)
-            self._real_memory.count(call, n_storages)
+            self._diagnostics.count_real(call, n_storages)
         elif table.written and not call.outputs:  # as operators on lists of tensors
             self._constants.note_made(call.inputs)
         if "quantize" in table.name:
@@ -374,97 +429,3 @@ class KernelCalls:
         if isinstance(returned, Tensor) and not returned.is_meta:
             return copy_with_strides(returned, given.args[0])
         return returned
-
-
-MOVE: Final = "aten.to."
-"""Prefix of composite operators that move or cast a tensor."""
-
-
-class OperatorRunner:
-    """Decides how an operator that is no cache hit is run.
-
-    Args:
-        attention: Decomposes operators as a device does.
-        kernels: Runs and records kernels.
-
-    Attributes:
-        checks: Refuses calls whose operands hold values out of range.
-    """
-
-    def __init__(
-        self,
-        sites: CallSites,
-        special: SpecialTensors,
-        attention: DeviceAttention,
-        kernels: KernelCalls,
-    ) -> None:
-        self._sites = sites
-        self._special = special
-        self._attention = attention
-        self.plan = kernels.plan
-        self.checks = kernels.checks
-        self._kernels = kernels
-        self._is_taking_apart = False
-
-    def run(self, mode: Any, call: OperatorCall) -> Any:
-        """Run an operator, and record it or the operators that it runs."""
-        table, key, _, args, kwargs = call
-        func = table.func
-        entry = table.entries.get(key)
-        if (
-            entry is not None
-            and entry.is_on_real
-            and not n_dispatch_modes()  # no other mode must see it
-            and fake_tensor_mode() is None
-        ):
-            return self._kernels.call_on_real(entry, call)
-        if self._special.is_unrecorded(args, kwargs):
-            return func(*args, **kwargs)
-        returned: Any = NotImplemented
-        if has_inside(func, args):
-            returned = self._special.trace(func, args, kwargs)
-            if returned is NotImplemented:
-                returned = run_inside(mode, func, args, kwargs)
-        is_legacy = func in LEGACY and self._sites.function is None
-        if returned is NotImplemented and is_legacy:
-            returned = run_legacy(mode, func, args, kwargs)
-        if returned is NotImplemented:
-            returned = self._kernels.call(call)
-        if returned is NotImplemented:  # real tensors go to meta first
-            capture = self._kernels.capture.capture_arguments
-            captured = capture(args, table), capture(kwargs, table)
-            returned = mode.__torch_dispatch__(func, (), *captured)
-        return returned
-
-    def is_undivided(self, table: OpTable, args: Args) -> bool:
-        """Whether a composite operator reached this mode undivided.
-
-        Autograd usually divides it before this mode is called. It does not in inference
-        mode, for tensors made there, for parts of such an operator, or below the code
-        of a tensor subclass. In such code only ``.tolist()`` matters, because it moves
-        meta tensors to the CPU. Nested tensors have kernels of their own.
-        """
-        tensors = tensors_in(args)
-        with DisableTorchFunction():
-            if any(tensor.is_nested for tensor in tensors):
-                return False
-            is_off = self._is_taking_apart or torch.is_inference_mode_enabled()
-            if is_off or table.name.startswith(MOVE):
-                return True
-            return any(tensor.is_inference() for tensor in tensors)
-
-    def take_apart(self, mode: Any, table: OpTable, args: Args, kwargs: Kwargs) -> Any:
-        """Run the operators that make up an operator, so that the mode sees them.
-
-        torch counts views and writes either in the parts, or around the whole operator,
-        as for ``chunk`` and ``narrow``, but never in both.
-        """
-        is_noted = has_kernel(table.func.name(), DispatchKey.ADInplaceOrView.name)
-        before, self._is_taking_apart = self._is_taking_apart, True
-        push_dispatch_mode(mode)
-        try:
-            with ExcludeKey(DispatchKey.ADInplaceOrView, is_noted):
-                return self._attention.decompose(table.func, args, kwargs)
-        finally:
-            pop_dispatch_mode()
-            self._is_taking_apart = before

@@ -10,7 +10,6 @@ from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES
 from meta_magic.recording.identities.device_plan import (
     META,
     WRITTEN,
-    DevicePlan,
     is_home,
     is_in_cpu_context,
 )
@@ -18,6 +17,7 @@ from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
 from meta_magic.recording.intercept.reported_devices import gets_reported_device
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.tensor_internals import parse_to
 
@@ -78,8 +78,8 @@ def is_cast(func: Any, args: Args, kwargs: Kwargs | None) -> bool:
 class Mover:
     """Moves tensors from one planned device to another."""
 
-    def __init__(self, plan: DevicePlan, capture: ConstantCapture) -> None:
-        self.plan = plan
+    def __init__(self, write: Written, capture: ConstantCapture) -> None:
+        self.plan = write.plan
         self._capture = capture
 
     def move(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:

@@ -17,15 +17,10 @@ from torch.nn.modules import activation, transformer
 from meta_magic.recording.identities.call_sites import (
     OPTIM,
     PACKAGE,
-    CallSites,
     Running,
     is_library,
 )
-from meta_magic.recording.identities.device_plan import (
-    META,
-    DevicePlan,
-    has_carried_placement,
-)
+from meta_magic.recording.identities.device_plan import META, has_carried_placement
 from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.intercept.constructors import DATA, DataAttribute
 from meta_magic.recording.intercept.initializers import (
@@ -35,7 +30,7 @@ from meta_magic.recording.intercept.initializers import (
     UNLOADABLE,
 )
 from meta_magic.recording.intercept.libraries import REPORTED_DEVICE
-from meta_magic.recording.rows.diagnostics import Diagnostics
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.distributed import PLAIN, local_of
 from meta_magic.torch_private.modes import DisableTorchDispatch, TorchDispatchMode
@@ -105,18 +100,11 @@ class ReportedAttributes:
     """
 
     def __init__(
-        self,
-        data: DataAttribute,
-        sites: CallSites,
-        diagnostics: Diagnostics,
-        dispatch: TorchDispatchMode,
-        plan: DevicePlan,
+        self, write: Written, data: DataAttribute, dispatch: TorchDispatchMode
     ) -> None:
         self.data = data
-        self._sites = sites
-        self._diagnostics = diagnostics
+        self._write, self._plan = write, write.plan
         self._dispatch = dispatch
-        self._plan = plan
 
     def answer(self, func: Any, args: Args, asker: FrameType) -> Any:
         """Return on which device a tensor is, or whether on meta; note ``.data``."""
@@ -168,7 +156,7 @@ class ReportedAttributes:
         code = asker.f_code
         initializer = INITIALIZER_BY_CODE.get(code) if is_meta else None
         if initializer is not None:
-            sites = self._sites
+            sites = self._write.sites
             before = sites.running
             sites.running = Running(initializer.function, asker)
             arguments = initializer.read_arguments(asker)
@@ -180,7 +168,7 @@ class ReportedAttributes:
                 sites.running = before
         elif code is LOADING and not asker.f_locals[IS_ASSIGNING]:
             if not is_meta and asker.f_locals[LOADED].is_meta:
-                self._diagnostics.note("load", UNLOADABLE)
+                self._write.note("load", UNLOADABLE)
             return (
                 False  # torch would warn that the copy does nothing, but it is recorded
             )

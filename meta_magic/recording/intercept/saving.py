@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from meta_magic.errors import MissingValueError
-from meta_magic.recording.identities.call_sites import TakeNote
-from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_checks import ValueSource
+from meta_magic.recording.rows.written import Written
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import list_script_tensors
 from meta_magic.torch_private.snapshot import WithoutModes
@@ -42,15 +41,9 @@ ADVICE: Final = (
 class Saver:
     """Saves the meta tensors of a cell with real values."""
 
-    def __init__(
-        self,
-        registry: TensorRegistry,
-        values: ValueSource,
-        note: TakeNote,
-    ) -> None:
-        self._registry = registry
+    def __init__(self, write: Written, values: ValueSource) -> None:
+        self._registry, self._note = write.registry, write.note
         self._values = values
-        self._note = note
 
     def save(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Call ``torch.save`` with real tensors instead of those on meta.

@@ -18,17 +18,15 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MetaMagicError
-from meta_magic.recording.identities.call_sites import CallSites, Running
+from meta_magic.recording.identities.call_sites import Running
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.storages import (
     MAX_COPIED_NBYTES,
     make_up_address,
     string_at,
 )
-from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_checks import ValueSource
-from meta_magic.recording.rows.constants import Constants
-from meta_magic.recording.rows.diagnostics import Diagnostics
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.snapshot import RealTorch
@@ -244,28 +242,14 @@ class SharedMemory:
 
     The modes check for them only once there are any.
 
-    Args:
-        constants: Keeps the values that were written to arrays.
-        diagnostics: Takes a note on an array that is no longer updated.
-
     Attributes:
         modes: The function mode and the dispatch mode.
     """
 
     modes: Sequence[Any]
 
-    def __init__(
-        self,
-        registry: TensorRegistry,
-        sites: CallSites,
-        constants: Constants,
-        diagnostics: Diagnostics,
-        values: ValueSource,
-    ) -> None:
-        self._registry = registry
-        self._sites = sites
-        self._constants = constants
-        self._diagnostics = diagnostics
+    def __init__(self, write: Written, values: ValueSource) -> None:
+        self._write, self._registry = write, write.registry
         self._values = values
         self._arrays = SharedArrays()
         self._room, self._held = MIN_ROOM, 0
@@ -449,14 +433,14 @@ class SharedMemory:
         for array in [*arrays]:
             if array.storage() is not None and array.read() != array.content:
                 if not array.is_watched:
-                    self._diagnostics.note("array", AHEAD.format(array.nbytes))
+                    self._write.note("array", AHEAD.format(array.nbytes))
                 self._write_tensor(array)
             if array.is_gone:
                 self._arrays.remove(array)
 
     def _write_tensor(self, array: SharedArray) -> None:
         """Record a write to a tensor through its array."""
-        registry, sites = self._registry, self._sites
+        registry, sites = self._registry, self._write.sites
         dispatch, before = self.modes[1], sites.running
         self._is_writing, array.content = True, array.read()
         try:
@@ -472,7 +456,7 @@ class SharedMemory:
                 registry.note_new_alias(tensor)
                 ref = registry.storage_of(values)
                 if ref is not None:
-                    self._constants.keep_captured(ref, real.untyped_storage())
+                    self._write.constants.keep_captured(ref, real.untyped_storage())
                 if before is not None:
                     sites.running = Running(Tensor.copy_, before.frame)
                 dispatch.__torch_dispatch__(COPY, (), (tensor, values))
@@ -495,7 +479,7 @@ class SharedMemory:
         real = self._values.peek(tensor, seen)
         if real is None:
             self._arrays.remove(array)
-            self._diagnostics.note("array", TOO_LARGE)
+            self._write.note("array", TOO_LARGE)
             return
         with RealTorch():
             array.as_real().copy_(real)

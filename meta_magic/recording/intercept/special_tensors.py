@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MetaMagicError
-from meta_magic.recording.identities.call_sites import CallSites
-from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.geometries import QUANTIZED
 from meta_magic.recording.identities.nested_tensors import (
     is_traced,
@@ -21,7 +19,7 @@ from meta_magic.recording.identities.nested_tensors import (
 )
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.intercept.reported_devices import as_fake
-from meta_magic.recording.rows.diagnostics import Diagnostics
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.entries import Args, Kwargs, LiveCall
 from meta_magic.torch_private.modes import fake_tensor_mode, make_fake
 
@@ -51,18 +49,11 @@ ASSUMED: Final = (
 
 
 class SpecialTensors:
-    """Handles tensors that are not plain.
+    """Handles tensors that are not plain; notes what is not recorded."""
 
-    Args:
-        diagnostics: Takes what is not recorded, or may differ from a real run.
-    """
-
-    def __init__(
-        self, sites: CallSites, diagnostics: Diagnostics, plan: DevicePlan
-    ) -> None:
-        self._plan = plan
-        self._sites = sites
-        self._diagnostics = diagnostics
+    def __init__(self, write: Written) -> None:
+        self._plan, self._sites = write.plan, write.sites
+        self._diagnostics = write.diagnostics
 
     def pass_on(
         self,

@@ -17,9 +17,9 @@ from meta_magic.errors import MissingValueError, ValueLimitError
 from meta_magic.recording.as_device.oracle.oracle import Answer, Verdict, ask_of_values
 from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.tensors import Seen, TensorRegistry
-from meta_magic.recording.rows.diagnostics import Diagnostics
+from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.rows.known_values import Bounds, KnownValues, is_integer
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.allowed_values import Allowed
 from meta_magic.recording.signatures.entries import (
     Args,
@@ -60,21 +60,12 @@ class ValueChecks:
     """Refuses calls whose operands have values out of range.
 
     Args:
-        diagnostics: Takes a note on what may be out of range.
         options: Whether all values are checked; whose kernels are recorded.
     """
 
-    def __init__(
-        self,
-        registry: TensorRegistry,
-        known: KnownValues,
-        diagnostics: Diagnostics,
-        evaluate: Evaluate,
-        options: Options,
-    ) -> None:
-        self._registry = registry
-        self._known = known
-        self._diagnostics = diagnostics
+    def __init__(self, write: Written, evaluate: Evaluate, options: Options) -> None:
+        self._registry, self._diagnostics = write.registry, write.diagnostics
+        self._known = KnownValues(write)
         self._evaluate = evaluate
         self._is_thorough = options.check_values
         self._is_off = options.device == "meta"

@@ -38,6 +38,7 @@ class Diagnostics:
         n_unseen: Calls that were not recorded, by the class of their tensor.
         unasked: The calls that there was no time to ask the oracle about, as operator
             and key.
+        nbytes_real: Bytes of the storages that operators made on a real device.
     """
 
     def __init__(self, sites: CallSites) -> None:
@@ -50,6 +51,7 @@ class Diagnostics:
         self.n_answered = 0
         self.n_unseen: dict[str, int] = {}
         self.unasked: set[tuple[OpTable, tuple[object, ...]]] = set()
+        self.nbytes_real = 0
         self._sites = sites
 
     def note(self, kind: str, text: str) -> None:
@@ -77,20 +79,7 @@ class Diagnostics:
         """Count a call that is not recorded, by the class of its tensor."""
         self.n_unseen[name] = self.n_unseen.get(name, 0) + 1
 
-
-class RealMemory:
-    """The storages that operators made on a real device.
-
-    Attributes:
-        nbytes: Their bytes.
-    """
-
-    def __init__(self, sites: CallSites, diagnostics: Diagnostics) -> None:
-        self.nbytes = 0
-        self._sites = sites
-        self._diagnostics = diagnostics
-
-    def count(self, call: LiveCall, n_storages: int) -> None:
+    def count_real(self, call: LiveCall, n_storages: int) -> None:
         """Count the real memory of a call; note it if the code did not ask for it.
 
         Args:
@@ -103,13 +92,13 @@ class RealMemory:
             and seen[1].number >= n_storages
             and not seen[2].is_meta
         }
-        self.nbytes += sum(made.values())
+        self.nbytes_real += sum(made.values())
         function = self._sites.function
         is_asked = function in device_constructors() or function is pad_packed
         if made and not call.inputs and not is_asked:
             name = describe_function(function) or "an operator called by itself"
             text = f"{name} ignored the meta device and made a real tensor on the CPU"
-            self._diagnostics.note("factory", text)
+            self.note("factory", text)
 
 
 class FlagChanges(Replacements):

@@ -14,9 +14,8 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor
 
-from meta_magic.recording.identities.tensors import TensorRegistry
-from meta_magic.recording.rows.constants import Constants, read_constant
-from meta_magic.recording.rows.row_writer import RowWriter
+from meta_magic.recording.rows.constants import read_constant
+from meta_magic.recording.rows.written import Written
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.trace.program import HEADER
 from meta_magic.trace.signature import Geometry, Signature, TensorArgument
@@ -34,20 +33,14 @@ Bounds: TypeAlias = tuple[float, float]
 class KnownValues:
     """Knows constants, and bounds of integers, of the running recording.
 
-    Args:
-        constants: Content that came from outside.
-
     Attributes:
         row_by_storage: The row that last wrote a storage, or made it with integers.
     """
 
-    def __init__(
-        self, registry: TensorRegistry, constants: Constants, rows: RowWriter
-    ) -> None:
+    def __init__(self, write: Written) -> None:
         self.row_by_storage: dict[int, int] = {}
-        self._registry = registry
-        self._constants = constants
-        self._rows = rows
+        self._registry, self._rows = write.registry, write.rows
+        self._constants = write.constants
         self._n_read = 0
         self._changes: list[tuple[int, Sequence[int]]] = []
         self._measured: dict[tuple[int, Geometry], Bounds] = {}

@@ -19,7 +19,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.generator_carryover import (
     is_named,
     is_on_cpu,
@@ -32,8 +31,8 @@ from meta_magic.recording.intercept.planned.gpu_types import (
     find_plan,
 )
 from meta_magic.recording.intercept.value_checks import ValueSource
-from meta_magic.recording.rows.diagnostics import Diagnostics
-from meta_magic.recording.rows.draws import ELSEWHERE, Draws
+from meta_magic.recording.rows.draws import ELSEWHERE
+from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.replaced import GENERATOR, Replaceable
@@ -87,12 +86,8 @@ def is_there(device: torch.device) -> bool:
     return is_known and device.index < torch.cuda.device_count()
 
 
-class PlannedGenerators(Replacements):
+class PlannedGenerators(OfRecording):
     """Makes ``torch.Generator`` accept planned devices, within the block."""
-
-    def __init__(self, plan: DevicePlan) -> None:
-        super().__init__()
-        self._plan = plan
 
     def __enter__(self) -> None:
         if not self._plan.is_real:
@@ -108,13 +103,8 @@ KIND_BY_SEEDING: Final[dict[Replaceable, str]] = {
 """Functions that ``torch.manual_seed`` calls, and the kinds of device they seed."""
 
 
-class SeededDevices(Replacements):
+class SeededDevices(OfRecording):
     """Makes ``torch.manual_seed`` seed planned devices as well, within the block."""
-
-    def __init__(self, plan: DevicePlan, draws: Draws) -> None:
-        super().__init__()
-        self._plan = plan
-        self._draws = draws
 
     def __enter__(self) -> None:
         if not self._plan.is_real:
@@ -123,15 +113,14 @@ class SeededDevices(Replacements):
 
     def _seed(self, kind: str, plain: Callable[[int], None], seed: int) -> None:
         plain(seed)
-        self._draws.seed_elsewhere(kind, int(seed))
+        self._write.draws.seed_elsewhere(kind, int(seed))
 
 
 class PlannedSeeds:
     """Replacements of ``torch.cuda.manual_seed`` and its like."""
 
-    def __init__(self, plan: DevicePlan, draws: Draws) -> None:
-        self._plan = plan
-        self._draws = draws
+    def __init__(self, write: Written) -> None:
+        self._plan, self._draws = write.plan, write.draws
 
     def list_replacements(self) -> dict[str, Callable[..., Any]]:
         """Return the replacement of each function by its name."""
@@ -185,28 +174,24 @@ UNKNOWN: Final = (
 )
 
 
-class GeneratorStates(Replacements):
+class GeneratorStates(OfRecording):
     """Moves a generator to the state of the CPU's before its state is returned.
 
     Args:
-        draws: Knows the states of generators.
+        write: Its draws know the states of generators.
         values: Computes states.
         compute: Returns the values of tensors on meta.
-        diagnostics: Takes a note if the draws take too much.
     """
 
     def __init__(
         self,
-        draws: Draws,
+        write: Written,
         values: ValueSource,
         compute: Callable[[list[Tensor], str], list[Tensor]],
-        diagnostics: Diagnostics,
     ) -> None:
-        super().__init__()
-        self._draws = draws
+        super().__init__(write)
         self._values = values
         self._compute = compute
-        self._diagnostics = diagnostics
 
     def __enter__(self) -> None:
         methods: Methods = {
@@ -252,6 +237,6 @@ class GeneratorStates(Replacements):
         """Move a generator to the state that it has after all draws so far."""
         if is_named(generator) or not is_on_cpu(generator):
             return
-        if not self._draws.settle(generator, self._values.state_at):
-            self._diagnostics.note("draw", UNKNOWN)
-            self._diagnostics.note_caveat(UNKNOWN)
+        if not self._write.draws.settle(generator, self._values.state_at):
+            self._note("draw", UNKNOWN)
+            self._write.diagnostics.note_caveat(UNKNOWN)

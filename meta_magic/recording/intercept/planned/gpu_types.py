@@ -16,8 +16,8 @@ from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.intercept.moves import DTYPES
+from meta_magic.recording.rows.written import OfRecording
 from meta_magic.torch_private.backend_flags import has_gpu
-from meta_magic.torch_private.replacing import Replacements
 
 plans_by_thread: defaultdict[int, list[DevicePlan]] = defaultdict(list)
 """The types below are made once for all recordings, and find the current plan here."""
@@ -243,12 +243,8 @@ def make_kinds(home: Any) -> dict[str, TensorKind]:
 KINDS: Final = {home: make_kinds(home) for home in (torch, torch.cuda)}
 
 
-class PlannedTypes(Replacements):
+class PlannedTypes(OfRecording):
     """Replaces ``torch.cuda.FloatTensor`` and its like, within the block."""
-
-    def __init__(self, plan: DevicePlan) -> None:
-        super().__init__()
-        self._plan = plan
 
     def __enter__(self) -> None:
         if self._plan.is_real or has_gpu():

@@ -19,12 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MissingValueError
-from meta_magic.recording.identities.call_sites import TakeNote
-from meta_magic.recording.identities.device_plan import (
-    META,
-    DevicePlan,
-    is_default_on_meta,
-)
+from meta_magic.recording.identities.device_plan import META, is_default_on_meta
 from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.libraries import MAKE_REAL
@@ -43,11 +38,10 @@ from meta_magic.recording.intercept.planned.gpu_types import (
     find_index,
 )
 from meta_magic.recording.intercept.real_tensors.capturable import wants_gradient
-from meta_magic.recording.rows.draws import Draws
+from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import function_mode_stack
 from meta_magic.torch_private.replaced import CUDA_IS_THERE, STEP_OF_SCALER
-from meta_magic.torch_private.replacing import Methods, Replacements
 
 Replacement = Callable[..., Any]
 
@@ -76,19 +70,8 @@ PEAK: Final = (
 )
 
 
-class PlannedCuda(Replacements):
+class PlannedCuda(OfRecording):
     """Replaces functions of ``torch.cuda``, within the block."""
-
-    def __init__(
-        self,
-        plan: DevicePlan,
-        note: TakeNote,
-        draws: Draws,
-    ) -> None:
-        super().__init__()
-        self._plan = plan
-        self._note = note
-        self._seeds = PlannedSeeds(plan, draws)
 
     def __enter__(self) -> None:
         if self._plan.is_real or has_gpu():
@@ -115,7 +98,7 @@ class PlannedCuda(Replacements):
             **dict.fromkeys(IDLE, do_nothing),
             **holding,
             **facts,
-            **self._seeds.list_replacements(),
+            **PlannedSeeds(self._write).list_replacements(),
             "is_initialized": lambda: plan.is_for_cuda,
             "current_device": lambda: plan.current,
             "current_device_index": lambda: plan.current,
@@ -195,35 +178,27 @@ Compute: TypeAlias = Callable[[list[Tensor]], object]
 
 
 def make_device_contexts(
-    plan: DevicePlan,
-    note: TakeNote,
-    draws: Draws,
-    compute: Compute,
+    write: Written, compute: Compute
 ) -> tuple[AbstractContextManager[Any], ...]:
     """Return the context managers that replace functions that ask for devices."""
     return (
-        PlanOfThread(plan),
-        PlannedCuda(plan, note, draws),
-        SeededDevices(plan, draws),
-        PlannedGenerators(plan),
-        PlannedTypes(plan),
-        PlannedTraining(plan, note, compute),
-        DefaultDevices(plan, note),
-        EncoderKernels(plan, note),
+        PlanOfThread(write.plan),
+        PlannedCuda(write),
+        SeededDevices(write),
+        PlannedGenerators(write),
+        PlannedTypes(write),
+        PlannedTraining(write, compute),
+        DefaultDevices(write),
+        EncoderKernels(write),
     )
 
 
-class DefaultDevices(Replacements):
+class DefaultDevices(OfRecording):
     """Makes a default device that the cell sets a planned device, within the block."""
-
-    def __init__(self, plan: DevicePlan, note: TakeNote) -> None:
-        super().__init__()
-        self._plan = plan
-        self._note = note
 
     def __enter__(self) -> None:
         if not self._plan.is_real:
-            methods: Methods = {
+            methods: dict[str, Callable[..., Any]] = {
                 "set_default_device": self._set,
                 "get_default_device": self._get,
                 "set_default_tensor_type": self._set_type,
@@ -261,7 +236,7 @@ PADDED: Final = (
 )
 
 
-class EncoderKernels(Replacements):
+class EncoderKernels(OfRecording):
     """Makes modules choose their fast path as if no mode were on, within the block.
 
     Without this ``nn.TransformerEncoderLayer`` in eval mode would not be recorded as
@@ -271,11 +246,6 @@ class EncoderKernels(Replacements):
         ``forward`` in ``nn/modules/transformer.py`` and ``nn/modules/activation.py``:
         no fast path if ``has_torch_function`` is true, as it is under any mode.
     """
-
-    def __init__(self, plan: DevicePlan, note: TakeNote) -> None:
-        super().__init__()
-        self._plan = plan
-        self._note = note
 
     def __enter__(self) -> None:
         if self._plan.kernels != "meta":
@@ -314,14 +284,12 @@ ONE_REPLICA: Final = (
 )
 
 
-class PlannedTraining(Replacements):
+class PlannedTraining(OfRecording):
     """Makes ``GradScaler`` and ``DataParallel`` accept planned tensors within it."""
 
-    def __init__(self, plan: DevicePlan, note: TakeNote, compute: Compute) -> None:
-        super().__init__()
+    def __init__(self, write: Written, compute: Compute) -> None:
+        super().__init__(write)
         self._compute = compute
-        self._plan = plan
-        self._note = note
 
     def __enter__(self) -> None:
         scaler, step = STEP_OF_SCALER

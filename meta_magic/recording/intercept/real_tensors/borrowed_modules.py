@@ -24,7 +24,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from meta_magic.recording.identities.device_plan import (
     META,
-    DevicePlan,
     carry_placement,
     find_placement,
     is_cpu_context_active,
@@ -43,6 +42,7 @@ from meta_magic.recording.intercept.real_tensors.capturable import (
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
+from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.torch_private.autograd import read_hooks, set_hooks
 from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
@@ -52,7 +52,6 @@ from meta_magic.torch_private.module_internals import (
     walk_modules,
 )
 from meta_magic.torch_private.replaced import APPLY_OF_MODULES, FIRST_SIZES
-from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.tensor_internals import swap_tensor_impl
 
 MISSING: Final = object()
@@ -112,19 +111,17 @@ class BorrowedEntry:
         return self._holder.get(self._key), self._value
 
 
-class BorrowedModules(Replacements):
+class BorrowedModules(OfRecording):
     """Context manager within which real modules that a cell calls are on meta.
 
     It can be entered again, and then borrows the same modules again.
 
     Args:
         capture: Makes tensors on meta that have the values of real ones.
-        plan: Knows what a named device means.
     """
 
-    def __init__(self, capture: ConstantCapture, plan: DevicePlan) -> None:
-        super().__init__()
-        self._plan = plan
+    def __init__(self, write: Written, capture: ConstantCapture) -> None:
+        super().__init__(write)
         self._capture = capture
         self._borrowed: list[Borrowed] = []
         self._tensor_by_id: dict[int, Tensor] = {}

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.errors import MetaMagicError, MixedDeviceError
-from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.device_plan import (
     META,
     find_placement,
@@ -25,7 +24,6 @@ from meta_magic.recording.identities.device_plan import (
 from meta_magic.recording.identities.live_versions import plan_positions, read_version
 from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 from meta_magic.recording.identities.storages import NamedDevices, sum_small
-from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.real_tensors.capturable import (
     READS_REAL,
     MustBorrow,
@@ -38,8 +36,7 @@ from meta_magic.recording.intercept.real_tensors.capturable import (
     name_of_real,
     wants_gradient,
 )
-from meta_magic.recording.rows.constants import Constants
-from meta_magic.recording.rows.diagnostics import Diagnostics
+from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.entries import Args, Given, Inputs, Kwargs, OpTable
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
@@ -80,10 +77,7 @@ class CapturedStorage(NamedTuple):
 
 
 class ConstantCapture:
-    """Makes constants of real tensors.
-
-    Args:
-        diagnostics: Takes one note on all captured tensors.
+    """Makes constants of real tensors, and one note on all of them.
 
     Attributes:
         borrow: Puts a leaf on meta until the cell ends; set by ``BorrowedModules``.
@@ -91,20 +85,13 @@ class ConstantCapture:
         registry: Numbers tensors and storages.
     """
 
-    def __init__(
-        self,
-        registry: TensorRegistry,
-        constants: Constants,
-        diagnostics: Diagnostics,
-        sites: CallSites,
-    ) -> None:
+    def __init__(self, write: Written) -> None:
         self.borrow: Callable[[Tensor], None] = lambda _: None
-        self.registry = registry
-        self._constants = constants
-        self._sites = sites
+        self.registry = write.registry
+        self._constants, self._sites = write.constants, write.sites
         self._captured_by_address: dict[int, CapturedStorage] = {}
-        self._sparse = SparseConstants(registry, constants)
-        self.names = RealNames(diagnostics)
+        self._sparse = SparseConstants(write)
+        self.names = RealNames(write.diagnostics)
 
     # Operators
 
@@ -355,9 +342,8 @@ class SparseConstants:
     Without this ``adjacency @ torch.randn(3, 4)`` would fail: torch has no such kernel.
     """
 
-    def __init__(self, registry: TensorRegistry, constants: Constants) -> None:
-        self.registry = registry
-        self._constants = constants
+    def __init__(self, write: Written) -> None:
+        self.registry, self._constants = write.registry, write.constants
         self._captured_by_key: dict[tuple[object, ...], CapturedSparse] = {}
 
     def are_due(self, given: Given, reals: Inputs, *, is_mixed: bool) -> bool:
