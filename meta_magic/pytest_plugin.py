@@ -70,14 +70,14 @@ class MetaTrace:
         """Start to record a call of the function with some arguments."""
         import torch  # noqa: PLC0415  takes seconds, and most tests need none
 
-        from meta_magic.session.record import read_options  # noqa: PLC0415  as well
+        from meta_magic.session.record import record  # noqa: PLC0415  as well
         from meta_magic.session.recording import Recording  # noqa: PLC0415  as well
 
         wrong = ""
         try:
-            options = read_options(**self._chosen)
+            options = record(**self._chosen).options
         except (TypeError, ValueError) as error:
-            wrong = str(error).replace("read_options", "meta_magic.record")
+            wrong = str(error).replace("record.__init__", "meta_magic.record")
         if wrong:
             pytest.fail(f"@pytest.mark.meta: {wrong}", pytrace=False)
         from meta_magic.trace.rerun import make_call_rerun  # noqa: PLC0415  as well

@@ -102,15 +102,18 @@ class record:  # noqa: N801  a context manager is named as a function
         dims: str | Sequence[str] = (),
         params: Mapping[str, Iterable[int]] | Iterable[str] = (),
     ) -> None:
-        self.options = read_options(
+        device, n_devices = read_device(as_device)
+        is_checked, batch = read_check(check)
+        self.options = Options(
             cache=cache,
             limits=limits,
-            as_device=as_device,
-            assume=assume,
-            named=named,
+            device=device,
+            assumed=read_assumptions(assume),
+            named=read_meaning(named),
+            n_devices=n_devices,
             check_values=check_values,
-            check=check,
-        )._replace(
+            is_checked=is_checked,
+            batch=batch,
             world=read_world(world, rank, per_node),
             dims=read_dims(dims),
             sliders=read_sliders(params),
@@ -147,32 +150,6 @@ class record:  # noqa: N801  a context manager is named as a function
             trace = self._recording.finish(error, namespace)
             self._handle.fulfil(replace(trace, rerun=self._rerun))
             del self._recording
-
-
-def read_options(
-    *,
-    cache: bool = True,
-    limits: ValueLimits = LIMITS,
-    as_device: str | None = None,
-    assume: str | Sequence[str] = (),
-    named: str = "plan",
-    check_values: bool = False,
-    check: bool | str = False,
-) -> Options:
-    """Return the user's options, given the arguments of :class:`record`."""
-    device, n_devices = read_device(as_device)
-    is_checked, batch = read_check(check)
-    return Options(
-        cache=cache,
-        limits=limits,
-        device=device,
-        assumed=read_assumptions(assume),
-        named=read_meaning(named),
-        n_devices=n_devices,
-        check_values=check_values,
-        is_checked=is_checked,
-        batch=batch,
-    )
 
 
 def _find_rerun(

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, distributed
+from torch.autograd.graph import increment_version
 from torch.nn import functional
 from torch.nn.modules import activation, transformer
 
@@ -163,7 +164,7 @@ class ReportedAttributes:
             try:
                 with DisableTorchDispatch():
                     self._dispatch.__torch_dispatch__(initializer, (), *arguments)
-                    initializer.count_writes(arguments[0])
+                    increment_version(arguments[0][0])
             finally:
                 sites.running = before
         elif code is LOADING and not asker.f_locals[IS_ASSIGNING]:
