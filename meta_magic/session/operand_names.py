@@ -7,10 +7,8 @@ methods of their class. Read ``list_names`` first.
 """
 
 import ast
-import inspect
 import linecache
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -71,18 +69,6 @@ class Site(NamedTuple):
     position: SourcePosition
     text: str
     node: ast.AST | None
-
-
-def read_variables(frame: FrameType) -> dict[str, object]:
-    """Return the variables of a frame."""
-    local_names = frame.f_locals
-    names = {**frame.f_globals, **local_names}
-    # Before Python 3.13 the frame keeps this snapshot, and with it every tensor that
-    # its function deletes later. Emptied, unless somebody else asked for it, too.
-    is_snapshot = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
-    if type(local_names) is dict and is_snapshot and sys.getrefcount(local_names) <= 3:  # noqa: PLR2004  the frame's, ours, the argument's
-        local_names.clear()
-    return names
 
 
 def make_site(entry: TracebackType) -> Site:

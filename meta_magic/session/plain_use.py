@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from meta_magic.errors import MissingValueError, ReplayError
+from meta_magic.recording.identities.call_sites import read_variables
 from meta_magic.recording.identities.origins import find_origin
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.session.note_finders import find_maker
-from meta_magic.session.operand_names import read_variables
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import OpCalls

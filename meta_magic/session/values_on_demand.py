@@ -21,7 +21,11 @@ from meta_magic.recording.as_device.cpu_kernels import (
     put_arguments_on_cpu,
     put_on_meta,
 )
-from meta_magic.recording.identities.call_sites import TORCH_FILES, describe_function
+from meta_magic.recording.identities.call_sites import (
+    TORCH_FILES,
+    describe_function,
+    read_variables,
+)
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.intercept.value_checks import ValueChecks
@@ -47,7 +51,6 @@ from meta_magic.session.assumptions import (
     guess_count,
     guess_values,
 )
-from meta_magic.session.operand_names import read_variables
 from meta_magic.session.other_ranks import OtherRanks
 from meta_magic.session.plain_use import describe_outside
 from meta_magic.session.program_builder import LiveColumns

@@ -6,6 +6,7 @@ recording, so the walk ends at the innermost module call: its call site is known
 :meth:`CallSites.locate_operator` first.
 """
 
+import inspect
 import sys
 import sysconfig
 import traceback
@@ -158,6 +159,23 @@ def is_library(file: str) -> bool:
 def is_stdlib(file: str) -> bool:
     """Whether ``file`` belongs to Python itself."""
     return file.startswith(STDLIB) and not any(part in file for part in PACKAGES)
+
+
+def read_locals(frame: FrameType) -> dict[str, Any]:
+    """Return the local variables of a frame."""
+    held = frame.f_locals
+    names = dict(held)
+    # Before Python 3.13 the frame keeps this snapshot, and with it every tensor that
+    # its function deletes later. Emptied, unless somebody else asked for it, too.
+    is_snapshot = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+    if type(held) is dict and is_snapshot and sys.getrefcount(held) <= 3:  # noqa: PLR2004  the frame's, ours, the argument's
+        held.clear()
+    return names
+
+
+def read_variables(frame: FrameType) -> dict[str, Any]:
+    """Return the variables of a frame."""
+    return {**frame.f_globals, **read_locals(frame)}
 
 
 Site: TypeAlias = tuple[int, int]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MixedDeviceError
-from meta_magic.recording.identities.call_sites import OWN, is_library
+from meta_magic.recording.identities.call_sites import OWN, is_library, read_locals
 from meta_magic.recording.identities.geometries import QUANTIZED
 from meta_magic.recording.identities.nested_tensors import name_tensors, tensors_in
 from meta_magic.recording.rows.diagnostics import Diagnostics
@@ -157,10 +157,6 @@ STAYS: Final = (
     "stays on meta after the cell: mm.materialize makes it real"
 )
 
-SNAPSHOT_OWNERS: Final = 3
-"""References to a function's variables if only this file holds them: of the frame, of
-``find_name``, and of the argument."""
-
 
 class RealNames:
     """Names the real tensors of a recording in one note."""
@@ -221,7 +217,7 @@ def name_of_real(value: Tensor | nn.Module) -> str | None:
 def find_real(value: Tensor | nn.Module) -> tuple[str | None, bool]:
     """Return the same name, and whether it names exactly that value."""
     with DisableTorchFunction():
-        found = [find_name(frame, value) for frame in user_frames()]
+        found = [find_among(read_locals(frame), value) for frame in user_frames()]
     names = list(filter(None, reversed(found)))  # the cell's own name first
     exact = (name for name in names if name[1])
     return next(exact, names[0] if names else (None, False))
@@ -240,16 +236,6 @@ def user_frames() -> Iterator[FrameType]:
         if not file.startswith(OWN) and not is_library(file):
             yield frame
         frame = frame.f_back
-
-
-def find_name(frame: FrameType, value: Tensor | nn.Module) -> tuple[str, bool] | None:
-    """Return a value's name in one frame, and whether it names exactly that value."""
-    variables = frame.f_locals
-    found = find_among(variables, value)
-    is_snapshot = frame.f_locals is variables and variables is not frame.f_globals
-    if is_snapshot and sys.getrefcount(variables) <= SNAPSHOT_OWNERS:
-        variables.clear()  # before 3.13 it keeps variables that the function deletes
-    return found
 
 
 def find_among(
