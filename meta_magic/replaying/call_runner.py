@@ -118,7 +118,7 @@ class CallRunner:
                 refusal=error if call.operator.is_builtin else None,
             ) from error
 
-    def keep(
+    def keep_outputs(
         self,
         call: Call,
         inputs: Sequence[Tensor],

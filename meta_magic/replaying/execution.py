@@ -26,7 +26,7 @@ from meta_magic.replaying.contents import (
     has_partial_writes,
 )
 from meta_magic.replaying.kept import Content, RawMemory
-from meta_magic.replaying.memory import Memory, allocate, make_view
+from meta_magic.replaying.memory import allocate, make_view
 from meta_magic.replaying.plan import plan_replay
 from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
@@ -39,7 +39,7 @@ Finished = Callable[[int, UntypedStorage | Tensor], None]
 """Receives a wanted storage: its number and its content; a tensor if it is sparse."""
 
 
-class Part:
+class Part(CallRunner):
     """The replay of one recording: a plan, with its memory and generators.
 
     Attributes:
@@ -62,14 +62,9 @@ class Part:
         draws = [step.draw for step in self.plan.steps if step.draw is not None]
         streams = Streams(program.randomness, draws, self.plan.sources, device)
         streams.use_kept(recorded.kept, keeps=request.keeps)
-        self._runner = CallRunner(self.plan.recorded, device, streams)
+        super().__init__(recorded, device, streams)
         self.tracker: RawTracker | None = None
         self.on_step: Callable[[Step], None] = lambda _: None
-
-    @property
-    def memory(self) -> Memory:
-        """The live storages."""
-        return self._runner.memory
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -78,34 +73,30 @@ class Part:
 
     def peak_nbytes(self, kept: Mapping[int, int]) -> int:
         """Return the most bytes held at any moment; see :meth:`Plan.peak_nbytes`."""
-        is_cpu = self._runner.device.type == "cpu"
+        is_cpu = self.device.type == "cpu"
         return self.plan.peak_nbytes(kept, can_split=is_cpu)
 
     def give(self, storage: int, real: UntypedStorage | Tensor) -> None:
         """Add a storage that an earlier recording made."""
         if isinstance(real, Tensor):
-            self._runner.memory.add_tensor(storage, real)
+            self.memory.add_tensor(storage, real)
         else:
-            self._runner.memory.add(storage, real)
+            self.memory.add(storage, real)
 
     def end_state(self) -> Tensor | None:
         """Return the end state of torch's default CPU generator, if it is used."""
         end = self.plan.end
-        return None if end is None else self.state_at(end)
-
-    def state_at(self, source: int, device: str = "cpu") -> Tensor | None:
-        """Return the state of a generator on a device at a requested source."""
-        return self._runner.streams.state_at(source, device)
+        return None if end is None else self.streams.state_at(end)
 
     def use_earlier_states(self, done: Mapping[int, "Part"]) -> None:
         """Use the generator states of earlier parts, by the id of their program."""
         for number, end in self.plan.earlier_ends.items():
-            state_on = partial(done[id(end.program)].state_at, end.source)
-            self._runner.streams.give_state(number, state_on)
+            state_on = partial(done[id(end.program)].streams.state_at, end.source)
+            self.streams.give_state(number, state_on)
 
     def run(self, finished: Finished) -> Iterator[None]:
         """Run the steps; yield after each."""
-        memory = self._runner.memory
+        memory = self.memory
         used = {s for step in self.steps for s in (*step.frees, *step.finishes)}
         has_flags = needs_flags(self.program)
         self._provide()
@@ -114,7 +105,7 @@ class Part:
         for step in self.steps:
             self.on_step(step)
             if self.tracker is not None:
-                self.tracker.check(step, self._runner.read_inputs)
+                self.tracker.check(step, self.read_inputs)
             if not has_flags:
                 self._do(step)
             else:
@@ -165,15 +156,15 @@ class Part:
             results: Where the contents come from.
             raw: Storages that have uninitialized bytes.
         """
-        recorded, runner = self.plan.recorded, self._runner
+        recorded = self.plan.recorded
         kept = recorded.kept
         if kept is None:
             return
-        for draw, state in runner.streams.saved_states():
+        for draw, state in self.streams.saved_states():
             kept.put_state(recorded.draws[draw].generator, draw, state)
         tainted = {storage for storage, memory in raw.items() if memory.is_tainted}
         for storage in self.plan.retained & results.keys() - tainted:
-            real = made.get(storage, runner.memory.find(storage))
+            real = made.get(storage, self.memory.find(storage))
             constant = recorded.constants.get(storage)
             # The user may change their own tensor: it is read again each time.
             is_shared = constant is not None and constant.tensor is not None
@@ -182,36 +173,37 @@ class Part:
 
     def _provide(self) -> None:
         """Add the storages that must exist before the first step."""
-        recorded, runner = self.plan.recorded, self._runner
+        recorded = self.plan.recorded
         kept = recorded.kept
         if kept is not None:
             for storage in self.plan.held:
-                runner.memory.add(storage, kept.take(storage))
+                self.memory.add(storage, kept.take(storage))
         for storage in self.plan.given:
             constant = recorded.constants.get(storage)
             if constant is not None:
-                runner.memory.load(constant)
+                self.memory.load(constant)
         for storage in self.plan.blank:
             nbytes = recorded.nbytes_by_storage[storage]
-            runner.memory.add(storage, allocate(nbytes, runner.device))
+            self.memory.add(storage, allocate(nbytes, self.device))
 
     def _do(self, step: Step) -> None:
-        call, runner = step.call, self._runner
+        call = step.call
         if step.kind == StepKind.ALLOCATE:
             for pair in zip(call.outputs, call.signature.outputs, strict=True):
-                if pair[0] not in runner.memory:
-                    runner.memory.allocate(*pair)
+                if pair[0] not in self.memory:
+                    self.memory.allocate(*pair)
         elif step.kind == StepKind.DRAW:
             if step.draw is not None:
-                runner.use_up(call, step.draw, self._make_scratch(call))
+                self.use_up(call, step.draw, self._make_scratch(call))
         else:
-            inputs = runner.read_inputs(call)
-            outputs = runner.make(call, step.draw, inputs)
-            runner.keep(call, inputs, outputs, step.frees, self.plan.retained)
+            inputs = self.read_inputs(call)
+            outputs = self.make(call, step.draw, inputs)
+            retained = self.plan.retained
+            self.keep_outputs(call, inputs, outputs, step.frees, retained)
 
     def _make_scratch(self, call: Call) -> Iterator[list[Tensor]]:
         """Yield scratch arguments for a call that is made for its draw alone."""
-        device, sizes = self._runner.device, self.plan.recorded.nbytes_by_storage
+        device, sizes = self.device, self.plan.recorded.nbytes_by_storage
         pieces = split_draw(call) if device.type == "cpu" else []
         if pieces:
             whole = torch.empty(max(pieces), dtype=call.drawn.dtype, device=device)
@@ -426,7 +418,7 @@ class Execution:
 
     def state_at(self, source: int) -> Tensor | None:
         """Return the state of a CPU generator at a requested source."""
-        return self._last.state_at(source)
+        return self._last.streams.state_at(source)
 
     def _importers_of(self, part: "Part", storage: int) -> list[tuple["Part", int]]:
         return self._importers.get((id(part.program), storage), [])

@@ -180,7 +180,7 @@ class Verifier:
             draw = self._recorded.draws_by_call.get(call.number)
             outputs = runner.make(call, draw, inputs)
             found += compare(call, inputs, outputs)
-            runner.keep(call, inputs, outputs)
+            runner.keep_outputs(call, inputs, outputs)
         except ReplayError as error:
             if not found:  # else the differences are the cause
                 is_ours = error.__cause__ is None

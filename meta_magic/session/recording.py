@@ -120,7 +120,7 @@ class Recording:
         self._capture = ConstantCapture(write)
         self._borrowed = BorrowedModules(write, self._capture)
         self._composites = DeviceComposites(write)
-        self._autocast = DeviceAutocast(write.plan, self._composites)
+        self._autocast = DeviceAutocast(write, self._composites)
         self._values = ValuesOnDemand(write, self._programs.snapshot, options, show)
         self._shared = SharedMemory(write, self._values)
         self._is_probe = is_probe
@@ -153,24 +153,24 @@ class Recording:
             EagerStance(),
             self._threads,
             self._tasks,
-            ProcessWatch(write.note),
+            ProcessWatch(write),
             DataSources(write, saver, loader, shared, capture),
             *make_device_contexts(write, compute),
             *make_world_contexts(options, plan, values, registry),
-            NewOfSubclass(registry.forget),
+            NewOfSubclass(write),
             GeneratorStates(write, values, saver.compute),
             self._borrowed,
             attention,
             self._composites,
             self._autocast,
-            DeviceOptimizers(options.device),
-            DeviceChunkedLosses(options.device),
-            DeviceMetaKernels(plan),
+            DeviceOptimizers(write),
+            DeviceChunkedLosses(write),
+            DeviceMetaKernels(write),
             write.flags,
             write.draws,
             write.calls,
             write.rows.roles,
-            ShownTensors(registry, values, plan),
+            ShownTensors(write, values),
             ReadStorages(write, values, shared),
             BackwardPasses(*self._modes),
             self._imported,
@@ -208,7 +208,7 @@ class Recording:
         write, has_failed = self._written, error is not None
         namespace = namespace or {}
         if isinstance(error, KeyboardInterrupt):  # perhaps in the middle of a change
-            self._autocast.restore()
+            self._autocast.reset()
         write.calls.close_open_calls()
         self._note_foreign_casts()
         trees = self._describe(namespace)
@@ -401,7 +401,9 @@ def run_with_values(
     write = make_written(options, pick_cache(options), "", None)
     programs = ProgramBuilder(write, options.device)
     values = ValuesOnDemand(write, programs.snapshot, options)
-    texts = ShownTensors(write.registry, values, None, has_placements=has_placements)
+    texts = ShownTensors(
+        write, values, is_recording=False, has_placements=has_placements
+    )
     try:
         return Guard((texts,)).run(block)
     finally:

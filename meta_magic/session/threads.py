@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from torch.overrides import TorchFunctionMode
 
-from meta_magic.recording.identities.call_sites import TakeNote
+from meta_magic.recording.rows.written import OfRecording
 from meta_magic.torch_private.modes import function_mode_stack, pop_function_mode
 from meta_magic.torch_private.replacing import PROFILE_OF_THREADS, Replacements
 
@@ -118,12 +118,8 @@ class ThreadWatch(Replacements):
             old(frame, event, argument)
 
 
-class ProcessWatch(Replacements):
+class ProcessWatch(OfRecording):
     """Context manager that notes the child processes of a block."""
-
-    def __init__(self, note: TakeNote) -> None:
-        super().__init__()
-        self._note = note
 
     def __enter__(self) -> None:
         self.replace_here(BaseProcess, {"start": self._start})

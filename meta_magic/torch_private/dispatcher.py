@@ -3,6 +3,7 @@
 Each comment says what breaks without the names below it.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
@@ -95,16 +96,24 @@ def is_python_excluded() -> bool:
 
 
 @uninterrupted
-def override_kernel(
-    library: torch.library.Library, name: str, kernel: Callable[..., Any]
-) -> None:
-    """Make an operator of a library run a kernel on meta, above autograd.
+def override_kernels(
+    kernel_by_name: Mapping[str, Callable[..., Any]],
+) -> torch.library.Library:
+    """Make operators of torch run other kernels on meta, above autograd.
 
     ``Library.impl`` would refuse where a recording around this one has put in a kernel,
-    and takes twice the time. Without the key ``AutogradMeta``, attention and autocast
-    on meta are those of meta.
+    and takes twice the time; torch warns of a second one. Without the key
+    ``AutogradMeta``, attention and autocast on meta are those of meta.
+
+    Returns:
+        A library, to be given to :func:`destroy_library`.
     """
-    library.m.impl(name, "AutogradMeta", kernel)  # type: ignore[union-attr]  # as below
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, kernel in kernel_by_name.items():
+            library.m.impl(name, "AutogradMeta", kernel)  # type: ignore[union-attr]  # as below
+    return library
 
 
 def add_kernel(

@@ -214,7 +214,9 @@ class ReplayFill:
         """
         shares = [share for share in self._shares if share.moves_generator]
         parts = [part for share in shares for part in share.replay.parts]
-        if False in {advance_own(part.program, part.state_at) for part in parts}:
+        if False in {
+            advance_own(part.program, part.streams.state_at) for part in parts
+        }:
             yield OWN_UNMOVED
         moved = {move_generator(s.located.origin, s.replay) for s in shares}
         moved |= {move_earlier(share.replay) for share in shares}

@@ -7,7 +7,7 @@ entered with the recording: ``attention``, ``autocast``, ``composites``,
 and ``adjustments`` (meta answers differently). ``cpu_kernels`` and ``oracle/`` ask the
 CPU.
 
-May import ``signatures``, ``identities``, ``torch_private``, ``trace``, ``children``,
-``errors``.
-Read ``corrections`` to mend an operator, ``composites`` to replace one.
+May import ``rows``, ``signatures``, ``identities``, ``torch_private``, ``trace``,
+``children``, ``errors``. Read ``corrections`` to mend an operator, ``composites`` to
+replace one.
 """

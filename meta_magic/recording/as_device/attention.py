@@ -10,8 +10,6 @@ Source: ``aten/src/ATen/native/transformers/sdp_utils_cpp.cpp`` (CPU) and
 """
 
 import threading
-import warnings
-from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -37,7 +35,7 @@ from meta_magic.torch_private.dispatcher import (
     flash_attention,
     flash_attention_on_cpu,
     math_attention,
-    override_kernel,
+    override_kernels,
     run_kernel,
 )
 from meta_magic.torch_private.modes import DisableAutocast
@@ -394,17 +392,9 @@ class DeviceAttention:
             return
         self._thread = threading.get_ident()
         attention_by_thread.setdefault(self._thread, []).append(self)
-        self._library = torch.library.Library("aten", "IMPL")
-        with warnings.catch_warnings():  # a recording around it has the same override
-            warnings.simplefilter("ignore")
-            override_kernel(self._library, ATTENTION, self._attend_here)
+        self._library = override_kernels({ATTENTION: self._attend_here})
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._library is not None:
             destroy_library(self._library)
             self._library = None

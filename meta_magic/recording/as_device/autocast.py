@@ -17,9 +17,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from meta_magic.recording.as_device.composites import DeviceComposites
-from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.as_device.composites import DeviceComposites, find_operator
 from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.dispatcher import (
@@ -27,7 +27,7 @@ from meta_magic.torch_private.dispatcher import (
     destroy_library,
     has_kernel,
     list_kernels,
-    override_kernel,
+    override_kernels,
     run_kernel,
     schema_of,
 )
@@ -40,7 +40,6 @@ from meta_magic.torch_private.replaced import (
     DEVICE_OF_CHECKPOINT,
     enable_autocast,
 )
-from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.tensor_internals import is_view
 from meta_magic.trace.options import DeviceName
 
@@ -88,7 +87,7 @@ UNSAFE: Final = (
 
 def request_float32(name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """Return arguments with ``dtype=torch.float32``, unless they have a dtype."""
-    names = [a.name for a in schema_of(find_operator(name)[0]).arguments]
+    names = [a.name for a in schema_of(find_operator(name)).arguments]
     index = names.index("dtype")
     if len(args) <= index:
         dtype = kwargs.get("dtype") or torch.float32
@@ -96,14 +95,11 @@ def request_float32(name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs
     return (*args[:index], args[index] or torch.float32, *args[index + 1 :]), kwargs
 
 
-def find_operator(name: str) -> tuple[Any, Any]:
-    """Return an operator of ``aten``, and the key of its autograd kernel."""
-    packet, _, overload = name.partition(".")
-    operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-    is_composite = has_kernel(f"aten::{name}", "CompositeImplicitAutograd")
-    if is_composite:
-        return operator, DispatchKey.CompositeImplicitAutograd
-    return operator, DispatchKey.Autograd
+def find_key(name: str) -> DispatchKey:
+    """Return the key of the autograd kernel of an operator of ``aten``."""
+    if has_kernel(f"aten::{name}", "CompositeImplicitAutograd"):
+        return DispatchKey.CompositeImplicitAutograd
+    return DispatchKey.Autograd
 
 
 def list_casts(device: str) -> tuple[frozenset[str], frozenset[str]]:
@@ -152,11 +148,11 @@ class AutocastOff:
         self._autocast.is_on = self._was_on
 
 
-class DeviceAutocast:
+class DeviceAutocast(OfRecording):
     """Makes autocast cast on meta as on a device, within the block.
 
     Args:
-        plan: Knows whose kernels run where; ``meta`` replaces nothing.
+        write: Its plan knows whose kernels run where; ``meta`` replaces nothing.
         composites: Runs composite operators, also while autocast is on.
 
     Attributes:
@@ -165,17 +161,16 @@ class DeviceAutocast:
             do nothing on meta; with their namespace.
     """
 
-    def __init__(self, plan: DevicePlan, composites: DeviceComposites) -> None:
+    def __init__(self, write: Written, composites: DeviceComposites) -> None:
+        super().__init__(write)
         self.is_on = False
         self.foreign: frozenset[str] = frozenset()
-        self._plan = plan
         self._composites = composites
         self._names: dict[str, frozenset[str]] = {}
         self._enabled: set[str] = set()
-        self._device = plan.kernels
+        self._device = write.plan.kernels
         self._library: torch.library.Library | None = None
         self._casts: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
-        self._replacements = Replacements()
         self._thread = threading.get_ident()
         self._nesting = read_nesting()
         self._states = {
@@ -186,18 +181,18 @@ class DeviceAutocast:
     def __enter__(self) -> None:
         if self._device == "meta":
             return
-        self._replacements.wrap(AUTOCAST_INIT, self._make_init)
-        self._replacements.wrap(AUTOCAST_ENTRY, self._make_entry)
-        self._replacements.wrap(AUTOCAST_EXIT, self._make_exit)
-        self._replacements.wrap(DEVICE_OF_CHECKPOINT, self._make_inference)
+        self.wrap(AUTOCAST_INIT, self._make_init)
+        self.wrap(AUTOCAST_ENTRY, self._make_entry)
+        self.wrap(AUTOCAST_EXIT, self._make_exit)
+        self.wrap(DEVICE_OF_CHECKPOINT, self._make_inference)
         self._thread = threading.get_ident()
         self._follow()
 
     def __exit__(self, *_: object) -> None:
-        self._replacements.restore()
+        self.restore()
         self._leave()
 
-    def restore(self) -> None:
+    def reset(self) -> None:
         """Restore the state of autocast, after an interrupt of the cell."""
         while read_nesting() > self._nesting:
             torch.autocast_decrement_nesting()
@@ -323,14 +318,14 @@ class DeviceAutocast:
         if not read_nesting():
             self._casts.clear()
         if self.is_on and self._library is None:
-            self._library = torch.library.Library("aten", "IMPL")
             for device in DEVICES:
                 self._names[device], foreign = list_casts(device)
                 self.foreign |= foreign
-            with warnings.catch_warnings():  # ``composites`` overrides some of them
-                warnings.simplefilter("ignore")
-                for name in frozenset().union(*self._names.values()):
-                    self._override(self._library, name)
+            names = frozenset().union(*self._names.values())
+            # DeviceAttention overrides attention, and casts.
+            self._library = override_kernels(
+                {name: self._make_kernel(name) for name in names - {ATTENTION}}
+            )
 
     def _leave(self) -> None:
         self.is_on = False
@@ -339,12 +334,10 @@ class DeviceAutocast:
             destroy_library(self._library)
             self._library = None
 
-    def _override(self, library: torch.library.Library, name: str) -> None:
-        """Make an operator on meta cast its arguments first."""
-        if name == ATTENTION:  # DeviceAttention overrides it, and casts
-            return
-        operator, key = find_operator(name)
-        run = partial(run_kernel, operator, key)
+    def _make_kernel(self, name: str) -> Callable[..., Any]:
+        """Return the kernel of an operator on meta that casts its arguments first."""
+        operator = find_operator(name)
+        run = partial(run_kernel, operator, find_key(name))
         if self._composites.makes(operator):
             run = partial(self._composites.run, operator)
         other = WITH_LAST_DTYPE.get(name)
@@ -358,9 +351,9 @@ class DeviceAutocast:
                 raise RuntimeError(UNSAFE)
             if is_on_cuda and other is not None and is_eligible(args[0]):
                 with DisableAutocast():
-                    return find_operator(other)[0](*args, **kwargs, dtype=torch.float32)
+                    return find_operator(other)(*args, **kwargs, dtype=torch.float32)
             given, named = self.cast(device, name, args, kwargs)
             with DisableAutocast():
                 return run(given, named)
 
-        override_kernel(library, name, call)
+        return call

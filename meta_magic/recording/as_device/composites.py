@@ -8,7 +8,6 @@ The kernels are above autograd, as those of attention. Read ``ON_CPU`` first.
 """
 
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf, prod
@@ -32,7 +31,7 @@ from meta_magic.torch_private.dispatcher import (
     destroy_library,
     eigenvalues,
     loss_of_sequences,
-    override_kernel,
+    override_kernels,
     run_kernel,
     singular_values,
     symmetric_eigenvalues,
@@ -423,6 +422,12 @@ Source:
 """
 
 
+def find_operator(name: str) -> Any:
+    """Return an operator of ``aten`` by its name in the tables."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(aten, packet), overload or "default")
+
+
 def name_of(operator: Any) -> str:
     """Return the name of an operator as in the tables."""
     return str(operator).removeprefix("aten.").removesuffix(".default")
@@ -446,16 +451,12 @@ class DeviceComposites:
         self._thread = threading.get_ident()
         if self._plan.kernels == "meta":
             return
-        self._library = torch.library.Library("aten", "IMPL")
-        with warnings.catch_warnings():  # a recording around it has the same override
-            warnings.simplefilter("ignore")
-            for name in ON_CPU:
-                packet, _, overload = name.partition(".")
-                operator = getattr(getattr(aten, packet), overload or "default")
-                kernel = partial(self._run_here, operator)
-                override_kernel(self._library, name, kernel)
-            for name, make in WHOLE.items():
-                add_kernel(self._library, name, make)
+        operators = {name: find_operator(name) for name in ON_CPU}
+        self._library = override_kernels(
+            {name: partial(self._run_here, it) for name, it in operators.items()}
+        )
+        for name, make in WHOLE.items():
+            add_kernel(self._library, name, make)
 
     def __exit__(self, *_: object) -> None:
         if self._library is not None:

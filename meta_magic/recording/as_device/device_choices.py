@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter, functional
 
-from meta_magic.recording.identities.device_plan import DevicePlan
+from meta_magic.recording.rows.written import OfRecording
 from meta_magic.torch_private.replaced import (
     CAPTURABLE_DEVICES,
     DEVICE_OF_CHUNKED_LOSSES,
@@ -23,12 +23,11 @@ from meta_magic.torch_private.replaced import (
     FUSED_DEVICES,
     Replaceable,
 )
-from meta_magic.torch_private.replacing import Replacements
 
 FindDevice: TypeAlias = Callable[[object], str]
 
 
-class DeviceMetaKernels(Replacements):
+class DeviceMetaKernels(OfRecording):
     """Makes meta kernels choose as those of a device, within the block.
 
     They choose the strides of the results of ``linalg.svd``, ``linalg.eig``,
@@ -40,10 +39,6 @@ class DeviceMetaKernels(Replacements):
         a fake tensor, and "cuda" for one on meta. ``interpolate`` in
         ``nn/functional.py``: the CPU's own kernels are deterministic.
     """
-
-    def __init__(self, plan: DevicePlan) -> None:
-        super().__init__()
-        self._plan = plan
 
     def __enter__(self) -> None:
         if self._plan.kernels != "meta":
@@ -86,26 +81,19 @@ REPLACED: Final[dict[str, tuple[Replaceable, ...]]] = {
 ListDevices: TypeAlias = Callable[..., list[str]]
 
 
-class DeviceOptimizers(Replacements):
+class DeviceOptimizers(OfRecording):
     """Makes optimizers choose their implementation as on a device, within the block.
 
     On CUDA they take all parameters at once (``foreach``), on the CPU and on meta one
     after the other. On meta torch refuses ``fused=True`` and ``capturable=True``, and
     clips gradients one by one.
 
-    Args:
-        device: ``cpu`` or ``cuda``; ``meta`` replaces nothing.
-
     Source:
         ``optim/optimizer.py`` and ``utils/_foreach_utils.py`` of torch 2.13.
     """
 
-    def __init__(self, device: str) -> None:
-        super().__init__()
-        self._functions = REPLACED.get(device, ())
-
     def __enter__(self) -> None:
-        for function in self._functions:
+        for function in REPLACED.get(self._plan.kernels, ()):
             self.wrap(function, with_meta)
 
 
@@ -124,29 +112,24 @@ DEVICES: Final = {name: torch.device(name) for name in ("cpu", "cuda", "meta")}
 Adjust: TypeAlias = Callable[..., Any]
 
 
-class DeviceChunkedLosses(Replacements):
+class DeviceChunkedLosses(OfRecording):
     """Makes losses of linear layers choose their chunks as on a device, in the block.
-
-    Args:
-        device: ``cpu`` or ``cuda``; ``meta`` replaces nothing.
 
     Source:
         ``nn/modules/linear_cross_entropy_options.py`` of torch 2.13.
     """
 
-    def __init__(self, device: str) -> None:
-        super().__init__()
-        self._device = DEVICES[device]
-
     def __enter__(self) -> None:
-        for function in DEVICE_OF_CHUNKED_LOSSES if self._device.type != "meta" else ():
-            self.wrap(function, self._make_adjust)
+        if self._plan.kernels != "meta":
+            for function in DEVICE_OF_CHUNKED_LOSSES:
+                self.wrap(function, self._make_adjust)
 
     def _make_adjust(self, before: Adjust) -> Adjust:
         """Return a function that chooses options for the recorded device."""
 
         def adjust(*args: Any, device: torch.device | None = None, **given: Any) -> Any:
-            is_on_meta = device is not None and device.type == "meta"
-            return before(*args, device=self._device if is_on_meta else device, **given)
+            if device is not None and device.type == "meta":
+                device = DEVICES[self._plan.kernels]
+            return before(*args, device=device, **given)
 
         return adjust

@@ -7,7 +7,6 @@ is set when somebody imports it.
 """
 
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -22,7 +21,7 @@ from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
     destroy_library,
-    override_kernel,
+    override_kernels,
     run_kernel,
 )
 from meta_magic.torch_private.dynamo import KernelsWithoutDynamo
@@ -83,7 +82,7 @@ class OnImport(MetaPathFinder):
         return spec
 
 
-class EagerStance:
+class EagerStance(Replacements):
     """Context manager in which compiled functions run eagerly and are recorded.
 
     Three Python functions of torch read what meta cannot answer: they are replaced
@@ -91,11 +90,11 @@ class EagerStance:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._stance: Any = None
         self._finder = OnImport(self._force_eager)
         self._kernels = KernelsWithoutDynamo()
         self._operators = EagerOperators()
-        self._replacements = Replacements()
 
     def __enter__(self) -> None:
         if DYNAMO in sys.modules:
@@ -106,14 +105,14 @@ class EagerStance:
         self._operators.__enter__()
         for function, build in REPLACEMENTS:
             if hasattr(*function):  # not in every version of torch
-                self._replacements.wrap(function, build)
+                self.wrap(function, build)
         for function in JIT_TRACES:
-            self._replacements.wrap(function, build_trace)
+            self.wrap(function, build_trace)
 
     def __exit__(self, *exception: object) -> None:
         self._operators.__exit__(*exception)
         self._kernels.__exit__(*exception)
-        self._replacements.restore()
+        self.restore()
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
         if self._stance is not None:
@@ -151,10 +150,7 @@ def build_trace(before: Any) -> Any:
     """Return torch's function for tracing, which records convolutions as on the CPU."""
 
     def trace(*args: Any, **kwargs: Any) -> Any:
-        library = torch.library.Library("aten", "IMPL")
-        with warnings.catch_warnings():  # torch warns of the override
-            warnings.simplefilter("ignore")
-            override_kernel(library, "convolution", convolve)
+        library = override_kernels({"convolution": convolve})
         try:
             with UntracedMode():  # type: ignore[no-untyped-call]  # torch's has no types
                 return before(*args, **kwargs)

@@ -17,13 +17,12 @@ from meta_magic.recording.intercept.real_tensors.capturable import is_capturable
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.dispatcher import copy_to, is_python_excluded, read_scalar
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.replaced import MAKE_SUBCLASS, MAKE_TENSOR
-from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.tensor_internals import set_lazy_bits, take_plain_data
 
 aten = torch.ops.aten
@@ -195,7 +194,7 @@ def flatten(values: Any) -> list[Any]:
     return [value for item in values for value in flatten(item)]
 
 
-class NewOfSubclass(Replacements):
+class NewOfSubclass(OfRecording):
     """Context manager that sees each tensor of a subclass when it is made.
 
     A parameter, for example, shares the storage of its source. Without this class a
@@ -204,14 +203,7 @@ class NewOfSubclass(Replacements):
 
     ``Labeled(x)``, for a subclass of the user's, runs without a mode: under a mode
     torch refuses to change the class of a tensor.
-
-    Args:
-        on_new: Called with the ``id()`` of the tensor, and None.
     """
-
-    def __init__(self, on_new: Callable[[int, None], object]) -> None:
-        super().__init__()
-        self._on_new = on_new
 
     def __enter__(self) -> None:
         for owner, name in MAKE_SUBCLASS:
@@ -220,7 +212,7 @@ class NewOfSubclass(Replacements):
 
     def _make(self, plain: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
         made = plain(*args, **kwargs)
-        self._on_new(id(made), None)
+        self._write.registry.forget(id(made), None)
         return made
 
 

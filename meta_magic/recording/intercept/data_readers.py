@@ -18,9 +18,8 @@ from torch import Tensor, TypedStorage, UntypedStorage, nn
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES, TakeNote
-from meta_magic.recording.identities.device_plan import META, DevicePlan
+from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.storages import FIRST_UNMAPPED
-from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.shared_memory import SHARED, SharedMemory
 from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.recording.rows.written import OfRecording, Written
@@ -33,7 +32,6 @@ from meta_magic.torch_private.modes import (
     n_dispatch_modes,
 )
 from meta_magic.torch_private.replaced import STORAGE_READERS, TEXT_OF_TENSOR
-from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.torch_private.tensor_internals import (
     join_suffixes,
@@ -237,28 +235,27 @@ PLAIN: Final = (Tensor, nn.Parameter)
 Write: TypeAlias = Callable[..., str]
 
 
-class ShownTensors(Replacements):
+class ShownTensors(OfRecording):
     """Formats tensors on meta with their values, within the block and in its thread.
 
     Args:
-        registry: Knows tensors, and their placements.
-        plan: Knows the planned devices; None if nothing is recorded.
+        is_recording: Whether a block is recorded; else plain code formats the tensors.
         has_placements: Whether the text shows the planned device; else meta, as in
             plain code.
     """
 
     def __init__(
         self,
-        registry: TensorRegistry,
+        write: Written,
         values: ValueSource,
-        plan: DevicePlan | None,
         *,
+        is_recording: bool = True,
         has_placements: bool = True,
     ) -> None:
-        super().__init__()
-        self._plan = plan
+        super().__init__(write)
+        self._is_recording = is_recording
         self._has_placements = has_placements
-        self._registry = registry
+        self._registry = write.registry
         self._values = values
         self._thread = 0
 
@@ -273,15 +270,15 @@ class ShownTensors(Replacements):
     def _wrap(self, torch_writes: Write) -> Write:
         def write(tensor: Tensor, *, tensor_contents: str | None = None) -> str:
             has_mode = n_dispatch_modes() or functorch_interpreter() is not None
-            is_in_kernel = self._plan is not None and not has_mode
+            is_in_kernel = self._is_recording and not has_mode
             is_said = tensor_contents is not None or is_in_kernel
             if is_said or not self._is_ours(tensor):
                 return torch_writes(tensor, tensor_contents=tensor_contents)
-            return self._write(tensor, torch_writes)
+            return self._format(tensor, torch_writes)
 
         return write
 
-    def _write(self, tensor: Tensor, torch_writes: Write) -> str:
+    def _format(self, tensor: Tensor, torch_writes: Write) -> str:
         """Return the text of a tensor on meta; unknown values raise no error."""
         self._registry.note_deaths()
         with DisableTorchFunction():
@@ -296,11 +293,7 @@ class ShownTensors(Replacements):
         placement = storage.placement if self._has_placements else None
         if real is None and placement is None:  # an outer recording may know more
             return torch_writes(tensor)
-        if (
-            placement is None
-            and self._plan is not None
-            and is_for_torch(sys._getframe())
-        ):
+        if placement is None and self._is_recording and is_for_torch(sys._getframe()):
             placement = self._plan.home
         with WithoutModes(), torch.no_grad():
             return describe(tensor, real, placement, torch_writes)
