@@ -12,7 +12,6 @@ from sys import maxsize
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
@@ -36,16 +35,13 @@ if TYPE_CHECKING:
 PASS, RUN, ALLOCATE, FORGET, REAL = map(int, CallKind)
 
 N_AT_ONCE: Final = 2**14
-"""Calls that are selected at once."""
+"""Calls after which the progress is shown."""
 
 MUCH_NBYTES: Final = 2**26
 MUCH_WORK: Final = 2**31
 """Bytes and operations of large calls after which the limits are checked again."""
 
 Rows: TypeAlias = Iterator[tuple[int, int]]  # number of a call, offset of its row
-
-Integers: TypeAlias = npt.NDArray[np.int64]
-Truths: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Columns(NamedTuple):
@@ -79,27 +75,6 @@ def columns_of(recorded: ProgramCalls) -> Columns:
         randomness=lambda: program.randomness,
         find_constant=recorded.find_constant,
     )
-
-
-def pick_rows(
-    columns: Columns, starts: Integers, is_passed: Truths, is_copy: Truths
-) -> Integers:
-    """Return which of some calls are to be run, as indices.
-
-    Args:
-        columns: The program.
-        starts: Offsets of their rows.
-        is_passed: For each signature, whether its calls are skipped.
-        is_copy: For each signature, whether its calls are skipped if both tensors have
-            one storage: ``N[i] += 1`` ends with a copy of ``N[i]`` to itself.
-    """
-    words, storages = np.asarray(columns.words), np.asarray(columns.storage_by_tensor)
-    numbers = words[starts]
-    is_picked, copies = ~is_passed[numbers], np.flatnonzero(is_copy[numbers])
-    first = starts[copies] + HEADER
-    is_same = storages[words[first]] == storages[words[first + 1]]
-    is_picked[copies[is_same]] = False
-    return np.flatnonzero(is_picked)
 
 
 class UnknownCallError(Exception):
@@ -167,18 +142,11 @@ class ForwardReplay:
         for signature in signatures[len(self._calls) :]:
             self._calls.append(make_small_call(signature, self._numbers))
 
-    def run(
-        self,
-        columns: Columns,
-        offsets: Sequence[int] | None = None,
-        *,
-        is_strict: bool,
-    ) -> bool:
+    def run(self, columns: Columns, *, is_strict: bool) -> bool:
         """Run the calls that were recorded since; no mode may intercept torch.
 
         Args:
             columns: The program.
-            offsets: The offset of each row; without them the rows are read one by one.
             is_strict: Whether to stop before a call that cannot be run, instead of
                 dropping the storages that it changes.
 
@@ -190,12 +158,7 @@ class ForwardReplay:
         self._columns = columns
         self._is_strict = is_strict
         try:
-            if offsets is None:
-                self._run(self._walk(columns.words))
-            else:
-                while self.n_calls < len(offsets) - 1:
-                    self._run(self._pick(offsets))
-                    self.note_chunk()
+            self._run(self._walk(columns.words))
             self._free(self.n_calls)
         except UnknownCallError:
             return False
@@ -221,26 +184,25 @@ class ForwardReplay:
         return content
 
     def _walk(self, words: memoryview) -> Rows:
-        """Yield the calls from here on that are not skipped, and advance past them."""
+        """Yield the calls from here on that are not skipped, and advance past them.
+
+        ``N[i] += 1`` ends with a copy of ``N[i]`` to itself, which is skipped, too.
+        """
         calls, at, end, index = self._calls, self._at, len(words), self.n_calls
+        storages = self._columns.storage_by_tensor
         while at < end:
             call = calls[words[at]]
             if call.kind != PASS:
-                yield index, at
+                to = at + HEADER
+                if not call.is_copy_of_itself or (
+                    storages[words[to]] != storages[words[to + 1]]
+                ):
+                    yield index, at
             at += call.width
             index += 1
+            if not index % N_AT_ONCE:
+                self.note_chunk()
         self.n_calls, self._at = index, at
-
-    def _pick(self, offsets: Sequence[int]) -> Rows:
-        """Yield those of the next calls that are not skipped, and advance past them."""
-        first = self.n_calls
-        end = min(first + N_AT_ONCE, len(offsets) - 1)
-        starts = np.asarray(offsets[first:end])
-        is_passed = np.array([call.kind == PASS for call in self._calls])
-        is_copy = np.array([call.is_copy_of_itself for call in self._calls])
-        picked = pick_rows(self._columns, starts, is_passed, is_copy)
-        yield from zip((picked + first).tolist(), starts[picked].tolist(), strict=True)
-        self.n_calls, self._at = end, offsets[end]
 
     def _free(self, n_calls: int) -> int:
         """Drop storages that were freed before a call; return the next such call."""

@@ -113,10 +113,10 @@ class LoopValues:
             forward.note_chunk = progress.note_step
             try:
                 with suppress(*FAILURES):
-                    rows = program.offsets
-                    forward.run(columns, rows, is_strict=is_strict)
+                    forward.run(columns, is_strict=is_strict)
             finally:
                 progress.finish()
+                forward.note_chunk = dict
         self._return_kept(recorded)
 
     def end(self, recorded: ProgramCalls, program: Program) -> None:
