@@ -27,7 +27,7 @@ from meta_magic.recording.as_device.device_choices import (
 )
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
 from meta_magic.recording.identities.device_plan import DevicePlan
-from meta_magic.recording.identities.live_versions import find_uncounted_versions
+from meta_magic.recording.identities.live_versions import add_uncounted_versions
 from meta_magic.recording.identities.origins import Origin, has_origins, keep_origins
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.compiled_functions import EagerStance
@@ -361,7 +361,7 @@ def keep_origin(
     aliased = frozenset(write.registry.aliased)
     if write.imports.aliased:
         aliased |= write.imports.aliased & program.n_writes_by_storage.keys()
-    counters = find_uncounted_versions(program, refs, aliased, versions)
+    add_uncounted_versions(program, refs, aliased, versions)
     owned = set[int]().union(*(tree.owner_by_storage for tree in trees))
     origin = Origin(
         program=program,
@@ -369,7 +369,6 @@ def keep_origin(
         modules={n: weakref.ref(module) for n, module in module_by_number.items()},
         versions=versions,
         aliased=aliased,
-        counters=counters,
         n_unrecorded=write.registry.n_unrecorded,
         placements={r.number: r.placement for r in refs if r.placement is not None},
         checksums=write.constants.sum_made(ref for ref in refs if ref.number in owned),

@@ -18,7 +18,6 @@ from torch._prims_common import suggest_memory_format as memory_format
 from torch._subclasses import meta_utils
 from torch.utils import checkpoint
 
-from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -122,21 +121,6 @@ def is_counted_with(tensor: Tensor, other: Tensor) -> bool:
     with torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor):
         torch.autograd.graph.increment_version(tensor)
         return bool(version_of(other) != before)
-
-
-@uninterrupted
-def number_counters(tensors: Sequence[Tensor]) -> list[int]:
-    """Return a number for each tensor, the same for those that share a write counter.
-
-    Each counter gets its own value for a moment, and then its former one. Without it
-    all pairs of a model's parameters would have to be compared.
-    """
-    before = tuple(map(version_of, tensors))
-    set_versions = torch._C._autograd._unsafe_set_version_counter
-    set_versions(tuple(tensors), tuple(range(len(tensors))))
-    numbers = [*map(version_of, tensors)]
-    set_versions(tuple(tensors), before)
-    return numbers
 
 
 def list_parts(tensor: Any) -> list[Tensor]:

@@ -9,7 +9,7 @@ rarely. Read :class:`LiveTensors` first.
 
 import gc
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import lru_cache
@@ -23,14 +23,13 @@ from torch import Tensor, UntypedStorage
 from meta_magic.recording.identities.nested_tensors import is_traced
 from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.torch_private.dispatcher import has_kernel
-from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import (
     address_of_storage,
     count_owners,
     has_version,
     is_counted_with,
     is_on_meta,
-    number_counters,
     plan_part,
     version_of,
 )
@@ -87,44 +86,6 @@ def find_stored() -> Iterator[tuple[Tensor, int]]:
                 yield tensor, address_of_storage(tensor.untyped_storage())
 
 
-def can_count(tensor: Tensor) -> bool:
-    """Whether torch counts the writes of a tensor, and it has bytes to write."""
-    try:  # as has_version, without its call: each live tensor is asked
-        version_of(tensor)
-    except RuntimeError:
-        return False
-    return tensor.untyped_storage().nbytes() > 0
-
-
-def make_counters(addresses: Collection[int]) -> dict[int, list[Tensor]]:
-    """Return an empty tensor for each version counter of the tensors on some storages.
-
-    It keeps the counter after the tensor itself is gone.
-
-    Args:
-        addresses: Addresses of the storages.
-    """
-    found: dict[int, list[Tensor]] = {}
-    with DisableTorchFunction(), DisableTorchDispatch(), torch.no_grad():
-        for tensor, address in find_stored():
-            if address not in addresses or not has_version(tensor):
-                continue
-            counter = tensor.detach()
-            empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            with suppress(RuntimeError):  # lazily conjugated, nested, ...
-                counter.data = empty
-                found.setdefault(address, []).append(counter)
-    return found
-
-
-def is_last(counter: Tensor) -> bool:
-    """Whether no writable tensor uses this version counter any more."""
-    with DisableTorchFunction():
-        tensors = [tensor for tensor, _ in find_stored() if can_count(tensor)]
-        own, *numbers = number_counters([counter, *tensors])
-    return own not in numbers
-
-
 def group(tensors: Iterable[Tensor]) -> list[dict[int, int]]:
     """Return the versions of tensors by ``id``, one dictionary for each counter."""
     groups: list[tuple[Tensor, dict[int, int]]] = []
@@ -169,43 +130,31 @@ def is_counted(op: str) -> bool:
         return False
 
 
-def find_uncounted_versions(
+def add_uncounted_versions(
     program: Program,
     refs: Iterable[StorageRef],
     aliased: AbstractSet[int],
     known: dict[tuple[int, int], int],
-) -> dict[int, list[tuple[Tensor, int]]]:
-    """Find the versions that do not follow from the recorded calls, and are not known.
+) -> None:
+    """Add the versions that do not follow from the recorded calls.
 
     Args:
         aliased: The storages with several version counters.
-        known: The versions that were read, by storage and ``id``; found ones are
-            added.
-
-    Returns:
-        What :attr:`Origin.counters` holds.
+        known: The versions that were read, by storage and ``id``; others are added.
     """
     suspects = aliased | program.count_writes(lambda op: not is_counted(op)).keys()
     if not suspects:
-        return {}
+        return
     n_known = Counter(storage for storage, _ in known)
-    live, divided = LiveTensors(), {}
+    live = LiveTensors()
     for ref in refs:
         number, storage = ref.number, ref() if ref.number in suspects else None
         if storage is None:
             continue
         n_wanted = count_owners(ref.address) if number in aliased else 1
         if n_known[number] < n_wanted:
-            groups = live.on(ref.address)
-            for group in groups:
+            for group in live.on(ref.address):
                 known.update({(number, key): v for key, v in group.items()})
-            if len(groups) > 1:
-                divided[ref.address] = number
-    made = make_counters(divided) if divided else {}
-    return {
-        divided[address]: [(counter, read_version(counter)) for counter in counters]
-        for address, counters in made.items()
-    }
 
 
 known: WeakKeyDictionary[UntypedStorage, tuple[int, Tensor]] = WeakKeyDictionary()

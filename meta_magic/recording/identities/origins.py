@@ -20,8 +20,6 @@ from torch import Tensor, UntypedStorage, nn
 from meta_magic.recording.identities.live_versions import (
     LiveTensors,
     is_counted,
-    is_last,
-    read_version,
 )
 from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.torch_private.tensor_internals import address_of_storage, count_owners
@@ -43,8 +41,6 @@ class Origin:
             whose versions do not follow from the recorded calls. The storage is -1
             for tensors that wrap others, as DTensor does.
         aliased: Storages with several version counters.
-        counters: For storages with several version counters: a tensor for each
-            counter, and its version when the block ended.
         n_unrecorded: How many counted writes of a storage have no row.
         owners: Address of each storage, and how many tensors were on it.
         checksums: Checksums of the real storages that the block made.
@@ -60,7 +56,6 @@ class Origin:
     modules: dict[int, weakref.ref[nn.Module]] = field(default_factory=dict)
     versions: Mapping[tuple[int, int], int] = field(default_factory=dict)
     aliased: AbstractSet[int] = frozenset()
-    counters: Mapping[int, Sequence[tuple[Tensor, int]]] = field(default_factory=dict)
     n_unrecorded: Mapping[int, int] = field(default_factory=dict)
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
     checksums: dict[int, int] = field(default_factory=dict)
@@ -72,25 +67,13 @@ class Origin:
         """Whether a tensor was written after this recording, outside of any other.
 
         Also if another tensor on its storage, with a counter of its own, was written:
-        ``x.data.add_(1)``; or one that has left the storage, but shares its counter
-        with a tensor that is still there.
+        ``x.data.add_(1)``.
 
         Args:
             version: How often it was written by now.
             storage: Number of its storage here.
             live: Finds the other tensors.
         """
-        if self._is_stale(tensor, version, storage, live):
-            return True
-        if not self.counters:
-            return False
-        counters = self.counters.get(storage, ())  # also of tensors that are gone
-        return any(read_version(c) > last and is_last(c) for c, last in counters)
-
-    def _is_stale(
-        self, tensor: Tensor, version: int, storage: int, live: LiveTensors
-    ) -> bool:
-        """Whether the counters on its storage are higher than the recording says."""
         last = self.versions.get((storage, id(tensor)))
         if last is None and storage not in self._known_by_storage:
             last = self._n_counted[storage]
