@@ -125,27 +125,6 @@ class SmallCall:
         work: Operations of a call.
     """
 
-    __slots__ = (
-        "_function",
-        "_is_known",
-        "_named",
-        "_positional",
-        "changed",
-        "inputs",
-        "is_copy_of_itself",
-        "is_large",
-        "is_random",
-        "kind",
-        "made",
-        "n_needed",
-        "nbytes",
-        "op",
-        "usage",
-        "width",
-        "work",
-        "writes",
-    )
-
     def __init__(self, signature: Signature, numbers: dict[Geometry, int]) -> None:
         def shape_of(geometry: Geometry) -> Shape:
             number = numbers.setdefault(geometry, len(numbers))

@@ -79,14 +79,7 @@ PACKAGES: Final = ("/site-packages/", "/dist-packages/")
 INIT_METHODS: Final = ("__init__", "reset_parameters", "_init_weights", "init_weights")
 
 USER, CELL, TOP, INIT, OPTIMIZER, BACKWARD, FORWARD, MODULE = (
-    1,
-    2,
-    4,
-    8,
-    16,
-    32,
-    64,
-    128,
+    1 << bit for bit in range(8)
 )
 KINDS: Final = MODULE - 1
 """The kinds that distinguish call sites: all but ``MODULE``."""

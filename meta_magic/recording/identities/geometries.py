@@ -40,21 +40,6 @@ class LiveGeometry:
         make: Makes a new tensor with it, if ``is_makeable``.
     """
 
-    __slots__ = (
-        "as_strided",
-        "dtype",
-        "is_in_rows",
-        "is_makeable",
-        "is_meta",
-        "is_real",
-        "make",
-        "offset",
-        "placement",
-        "record",
-        "shape",
-        "stride",
-    )
-
     def __init__(self, record: Geometry) -> None:
         self.record = record
         self.shape = record.shape

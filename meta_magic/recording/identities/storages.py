@@ -32,10 +32,7 @@ class Clock:
         now: Calls recorded so far, which is also the number of the next one.
     """
 
-    __slots__ = ("now",)
-
-    def __init__(self) -> None:
-        self.now = 0
+    now = 0
 
 
 FIRST_UNMAPPED: Final = 2**63

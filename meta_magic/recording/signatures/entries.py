@@ -131,19 +131,6 @@ class Entry:
         variants: Entries of calls with the same key whose outputs differ.
     """
 
-    __slots__ = (
-        "allowed",
-        "changes",
-        "drawn_on",
-        "is_on_real",
-        "is_random",
-        "kind",
-        "outputs",
-        "rebuild",
-        "signature",
-        "variants",
-    )
-
     def __init__(
         self,
         signature: Signature,
