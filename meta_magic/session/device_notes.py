@@ -7,7 +7,7 @@ Read ``find_device_notes`` first.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 
@@ -37,18 +37,6 @@ MIXED: Final = (
     "{} took a tensor that was put on 'meta' by name, with one that was not: on the "
     "CPU this line raises an error, or returns uninitialized memory"
 )
-
-
-class Clash(NamedTuple):
-    """Inputs of an operator on two devices.
-
-    Attributes:
-        unnamed: Which inputs have no named device, so that they would be on the CPU.
-        device: The device of another input.
-    """
-
-    unnamed: frozenset[int]
-    device: torch.device
 
 
 def find_device_notes(program: Program, *, has_saved: bool) -> Iterator[Note]:
@@ -113,15 +101,15 @@ def _find_unnamed(program: Program) -> Iterator[Note]:
     for index, number in enumerate(program.signature_numbers()):
         signature, storages = recorded.tensors(index)
         inputs = storages[: len(signature.inputs)]
-        clash = clashes[number]
-        if clash is not None and not own.issuperset(inputs[i] for i in clash.unnamed):
+        unnamed, device = clashes[number] or (set(), CPU)
+        if not own.issuperset(inputs[i] for i in unnamed):
             call = ops[index]
-            if (call.line, clash.device) not in noted:
-                noted.add((call.line, clash.device))
+            if (call.line, device) not in noted:
+                noted.add((call.line, device))
                 yield Note(
                     kind=FAILS,
                     text=f"{call.op} took a tensor without a named device, and one on "
-                    f"{clash.device}: in a real run the first is on the CPU, and "
+                    f"{device}: in a real run the first is on the CPU, and "
                     "this fails",
                     line=call.line,
                 )
@@ -129,8 +117,11 @@ def _find_unnamed(program: Program) -> Iterator[Note]:
             own.update(storages[len(inputs) :])
 
 
-def _find_clash(signature: Signature) -> Clash | None:
-    """Return the inputs that torch would refuse on the CPU, if any."""
+def _find_clash(signature: Signature) -> tuple[set[int], torch.device] | None:
+    """Return which inputs without a named device torch would refuse, if any.
+
+    With the device of another input.
+    """
     named = [g.placement for g in signature.inputs if g.placement not in (None, CPU)]
     unnamed = {i for i, g in enumerate(signature.inputs) if _is_unnamed(g)}
     if not named or not unnamed or named[0] is None:
@@ -140,7 +131,7 @@ def _find_clash(signature: Signature) -> Clash | None:
         for i, g in enumerate(signature.inputs)
     ]
     is_clash = _is_refused(signature.op, on_cpu)
-    return Clash(frozenset(unnamed), named[0]) if is_clash else None
+    return (unnamed, named[0]) if is_clash else None
 
 
 def _is_refused(op: str, inputs: Iterable[Geometry]) -> bool:

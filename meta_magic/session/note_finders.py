@@ -43,13 +43,11 @@ class Outside(NamedTuple):
     Attributes:
         left_open: Sentences on changes of torch that had to be undone.
         threads: Names of the threads that ran meanwhile.
-        tasks: Names of coroutines that ran in tasks of an event loop.
         has_failed: Whether the recording ended by an error.
     """
 
     left_open: Sequence[str]
     threads: Sequence[str]
-    tasks: Sequence[str]
     has_failed: bool
 
 
@@ -86,13 +84,6 @@ def _find_outside(written: Written, outside: Outside) -> Iterator[Note]:
             kind="thread",
             text=f"thread {name!r} was not recorded, and ran for real: torch's modes "
             "belong to one thread",
-            line=None,
-        )
-    for name in outside.tasks:
-        yield Note(
-            kind="thread",
-            text=f"task {name!r} was not recorded, and ran for real: only what a cell "
-            "awaits itself is recorded (see await, without create_task or gather)",
             line=None,
         )
     n_unasked = len(written.diagnostics.unasked)

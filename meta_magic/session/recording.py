@@ -55,7 +55,7 @@ from meta_magic.session.guard import Guard
 from meta_magic.session.note_finders import Outside, find_notes
 from meta_magic.session.program_builder import ProgramBuilder
 from meta_magic.session.raised_calls import find_raised
-from meta_magic.session.threads import ProcessWatch, TaskWatch, ThreadWatch
+from meta_magic.session.threads import ProcessWatch, ThreadWatch
 from meta_magic.session.trees import TreeFinder, modules_in
 from meta_magic.session.values_on_demand import ValuesOnDemand, make_checks
 from meta_magic.torch_private.dispatcher import kernels_put_in
@@ -115,7 +115,7 @@ class Recording:
         self._written = write = make_written(options, cache, cell_file, top)
         self._trees = TreeFinder(write, namespace)
         self._programs = ProgramBuilder(write, options.device)
-        self._threads, self._tasks = ThreadWatch(), TaskWatch()
+        self._threads = ThreadWatch()
         self._world, self._is_checked = options.world, options.is_checked
         self._capture = ConstantCapture(write)
         self._borrowed = BorrowedModules(write, self._capture)
@@ -152,7 +152,6 @@ class Recording:
             RARE_COLLECTION,
             EagerStance(),
             self._threads,
-            self._tasks,
             ProcessWatch(write),
             DataSources(write, saver, loader, shared, capture),
             *make_device_contexts(write, compute),
@@ -221,9 +220,7 @@ class Recording:
         module_by_number = dict(write.numbers.live())
         roots = [module_by_number.get(tree.number) for tree in trees]
         threads = (*self._threads.names, *write.calls.threads)
-        outside = Outside(
-            self.guard.left_open, threads, tuple(self._tasks.names), has_failed
-        )
+        outside = Outside(self.guard.left_open, threads, has_failed)
         trace = Trace(
             program=program,
             modules=tuple(tree.node for tree in trees),

@@ -1,17 +1,14 @@
-"""Name the threads, tasks and processes that a block starts: they are not recorded.
+"""Name the threads and processes that a block starts: they are not recorded.
 
-Torch's modes belong to one thread. Another thread, or a task that the event loop runs
-while the block awaits something, uses real memory and leaves no record; a child process
-has its own memory. ``Thread(target=model, args=(x,)).start()`` therefore gets a note.
-Threads that call no function of torch, as that of ``tqdm``, get none.
+Torch's modes belong to one thread. Another thread uses real memory and leaves no
+record; a child process has its own memory. ``Thread(target=model, args=(x,)).start()``
+therefore gets a note. Threads that call no function of torch, as that of ``tqdm``, get
+none.
 """
 
-import asyncio
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import wraps
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, Final
@@ -65,9 +62,7 @@ class KeptMode:
 
 
 class ThreadWatch(Replacements):
-    """Context manager that notes the threads of a block that use torch.
-
-    These are new threads, and threads of older pools that the block gives work to.
+    """Context manager that notes the new threads of a block that use torch.
 
     Attributes:
         names: Names of those threads, in order of starting.
@@ -81,24 +76,6 @@ class ThreadWatch(Replacements):
     def __enter__(self) -> None:
         # Not threading.setprofile: recordings of two threads end in any order.
         self.wrap(PROFILE_OF_THREADS, self._make_profile)
-        self.wrap((ThreadPoolExecutor, "submit"), self._make_submit)
-
-    def _make_submit(self, before: Any) -> Any:
-        """Return a ``submit`` that watches the thread which does the work."""
-        own = threading.get_ident()
-
-        @wraps(before)
-        def submit(pool: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != own or not self.is_entered:
-                return before(pool, function, *args, **kwargs)
-            return before(pool, self._work, function, *args, **kwargs)
-
-        return submit
-
-    def _work(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Run a pool's work, and note the thread if the work uses torch."""
-        with TorchWatch(self._note_thread):
-            return function(*args, **kwargs)
 
     def _note_thread(self) -> None:
         name = threading.current_thread().name
@@ -127,38 +104,3 @@ class ProcessWatch(OfRecording):
     def _start(self, plain: Callable[..., None], process: BaseProcess) -> None:
         self._note("process", PROCESS.format(process.name))
         plain(process)
-
-
-class TaskWatch:
-    """Context manager that notes the tasks of the event loop that a block creates.
-
-    Attributes:
-        names: Names of the coroutines, in order of creation.
-    """
-
-    def __init__(self) -> None:
-        self.names: dict[str, None] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._old_factory: Any = None
-
-    def __enter__(self) -> None:
-        try:
-            self._loop = asyncio.get_running_loop()
-        except RuntimeError:  # no loop runs, so no task can be created
-            return
-        self._old_factory = self._loop.get_task_factory()
-        self._loop.set_task_factory(self._create)
-
-    def __exit__(self, *_: object) -> None:
-        loop, self._loop = self._loop, None
-        if loop is not None and loop.get_task_factory() == self._create:
-            loop.set_task_factory(self._old_factory)
-
-    def _create(
-        self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
-    ) -> Any:
-        """Create a task as before, and note its name."""
-        self.names.setdefault(getattr(coroutine, "__qualname__", str(coroutine)))
-        if self._old_factory is not None:
-            return self._old_factory(loop, coroutine, **options)
-        return asyncio.Task(coroutine, loop=loop, **options)

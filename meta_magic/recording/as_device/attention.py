@@ -55,18 +55,6 @@ MAX_HEAD_DIM: Final = {"flash": 256, "cudnn": 128}
 ALIGNMENT: Final = 8
 
 
-class KernelPick(NamedTuple):
-    """The kernel that a device would run.
-
-    Attributes:
-        kernel: Its name.
-        reason: Why it is "math"; "" for a fused kernel.
-    """
-
-    kernel: Kernel
-    reason: str = ""
-
-
 class Attention(NamedTuple):
     """The arguments of one ``scaled_dot_product_attention``.
 
@@ -153,8 +141,8 @@ def one_like(tensor: Tensor) -> Tensor:
     return torch.ones((1,) * tensor.ndim, dtype=tensor.dtype, device="cpu")
 
 
-def choose(call: Attention, device: FusingDevice) -> KernelPick:
-    """Return the kernel that a device would run.
+def choose(call: Attention, device: FusingDevice) -> tuple[Kernel, str]:
+    """Return the kernel that a device would run, and why it is "math"; else "".
 
     Raises:
         RuntimeError: All possible kernels are switched off; the message is torch's.
@@ -163,10 +151,10 @@ def choose(call: Attention, device: FusingDevice) -> KernelPick:
     kernels = choose_on_cpu if device == "cpu" else choose_on_cuda
     kernel, reason = (None, reason) if reason else kernels(call)
     if kernel is not None:
-        return KernelPick(kernel)
+        return kernel, ""
     if not torch.backends.cuda.math_sdp_enabled():
         raise RuntimeError(f"No available kernel. Aborting execution. ({reason})")
-    return KernelPick("math", reason)
+    return "math", reason
 
 
 def find_obstacle(call: Attention, device: FusingDevice) -> str:
@@ -358,10 +346,6 @@ RUNS: Final = {
 }
 
 
-attention_by_thread: dict[int, list["DeviceAttention"]] = {}
-"""Recordings by thread: torch has one kernel for all threads."""
-
-
 class DeviceAttention:
     """Makes attention on meta run as on a device, within the block.
 
@@ -391,20 +375,12 @@ class DeviceAttention:
         if self.device == "meta":
             return
         self._thread = threading.get_ident()
-        attention_by_thread.setdefault(self._thread, []).append(self)
-        self._library = override_kernels({ATTENTION: self._attend_here})
+        self._library = override_kernels({ATTENTION: self.attend})
 
     def __exit__(self, *_: object) -> None:
         if self._library is not None:
             destroy_library(self._library)
             self._library = None
-            attention_by_thread[self._thread].remove(self)
-
-    def _attend_here(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Run attention for the recording of this thread, if there is one."""
-        thread = threading.get_ident()
-        here = attention_by_thread.get(thread) if thread != self._thread else None
-        return (here[-1] if here else self).attend(*args, **kwargs)
 
     def attend(
         self,

@@ -10,7 +10,7 @@ import inspect
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -226,19 +226,6 @@ FROZEN: Final = (
 )
 
 
-class Held(NamedTuple):
-    """A tensor of a scripted module.
-
-    Attributes:
-        owner: The object that holds it.
-        name: Its name there.
-    """
-
-    owner: Any
-    name: str
-    tensor: Tensor
-
-
 class ScriptSaver:
     """Saves scripted modules that a cell has on meta."""
 
@@ -256,7 +243,7 @@ class ScriptSaver:
         if any(map(is_on_meta, find_constants(module))):
             raise MissingValueError(FROZEN)
         held = list(find_held(module))
-        tensors = [part.tensor for part in held]
+        tensors = [tensor for *_, tensor in held]
         reals = self._saver.compute(tensors)
         try:
             for (owner, name, _), real in zip(held, reals, strict=True):
@@ -280,9 +267,9 @@ def find_constants(module: Any) -> Iterator[Tensor]:
             yield node.t("value")
 
 
-def find_held(module: torch.jit.ScriptModule) -> Iterator[Held]:
-    """Yield the tensors on meta of a scripted module and all that are in it."""
+def find_held(module: torch.jit.ScriptModule) -> Iterator[tuple[Any, str, Tensor]]:
+    """Yield owner, name and tensor of what is on meta in a scripted module."""
     for part in module.modules():
         for owner, name, tensor in list_script_tensors(part):
             if is_on_meta(tensor):
-                yield Held(owner, name, tensor)
+                yield owner, name, tensor

@@ -158,16 +158,6 @@ def test_a_default_dtype_that_is_set_before_an_await_holds_after_it(shell):
         torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("create", ["asyncio.gather", "asyncio.create_task"])
-def test_what_runs_in_a_task_is_named(shell, create):
-    shell.run_cell(
-        "%%meta -q\nimport asyncio\nasync def work():\n    torch.ones(3)\n"
-        f"await {create}(work())"
-    )
-    (note,) = [n for n in shell.user_ns["_meta"].notes if n.kind == "thread"]
-    assert "'work'" in note.text
-
-
 def test_both_sides_of_an_await_are_recorded_with_their_lines(shell):
     shell.run_cell(
         "%%meta\nimport asyncio\na = torch.ones(1)\nawait asyncio.sleep(0)\na + a"
