@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import ReplayError
+from meta_magic.recording.identities.geometries import GeometryTable
 from meta_magic.recording.identities.storages import as_bytes, sum_bytes
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.torch_private.tensor_internals import negate_lazily, parts_of
@@ -205,14 +206,5 @@ def view_sparse(sparse: Tensor, geometry: Geometry) -> Tensor:
 
 
 def read_geometry(tensor: Tensor) -> Geometry:
-    """Return the geometry of a tensor."""
-    return Geometry(
-        shape=tuple(tensor.shape),
-        stride=tensor.stride(),
-        storage_offset=int(tensor.storage_offset()),
-        dtype=tensor.dtype,
-        device=tensor.device,
-        layout=tensor.layout,
-        is_conj=tensor.is_conj(),
-        is_neg=tensor.is_neg(),
-    )
+    """Return the geometry of a tensor, without its planned device."""
+    return GeometryTable().of(tensor, None).record

@@ -126,42 +126,29 @@ def is_fitting(
     return mask.shape == (shape if mask_type == BOTH else (n_queries, n_keys))
 
 
-def encode(  # noqa: PLR0913, PLR0917  the operator's own
+def encode(
     returned: Any,
     src: Tensor,
     embed_dim: int,
     num_heads: int,
-    qkv_weight: Tensor,
-    qkv_bias: Tensor,
-    proj_weight: Tensor,
-    proj_bias: Tensor,
-    use_gelu: bool,  # noqa: ARG001, FBT001
-    norm_first: bool,  # noqa: ARG001, FBT001
-    eps: float,
-    norm_weight_1: Tensor,
-    norm_bias_1: Tensor,
-    norm_weight_2: Tensor,
-    norm_bias_2: Tensor,
-    ffn_weight_1: Tensor,
-    ffn_bias_1: Tensor,
-    ffn_weight_2: Tensor,
-    ffn_bias_2: Tensor,
+    *given: Any,
     mask: Tensor | None = None,
     mask_type: int | None = None,
 ) -> Tensor:
     """Return the output of an encoder layer. Shape: ``(b, t, d)``."""
     if not src.numel():
         return src.clone()
-    projections = (qkv_weight, qkv_bias, proj_weight, proj_bias)
-    heads = (embed_dim, num_heads)
-    operands = (src, src, src, *heads, *projections, mask)
-    made, _ = attend(returned, *operands, mask_type=mask_type)
-    require_alike(src, ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2)
+    projections, (_, _, eps, *norms) = given[:4], given[4:11]
+    feeding, masks = given[11:15], (*given[15:], *(mask, mask_type)[len(given) - 15 :])
+    operands: tuple[Any, ...] = (src, src, src, embed_dim, num_heads, *projections)
+    has_weights, are_averaged = True, True
+    options = (masks[0], has_weights, are_averaged, masks[1])
+    made, _ = attend(returned, *operands, *options)
+    require_alike(src, *feeding)
     made += src
-    made = layer_norm(made, (embed_dim,), norm_weight_1, norm_bias_1, eps)
-    hidden = linear(made, ffn_weight_1, ffn_bias_1)
-    made += linear(hidden, ffn_weight_2, ffn_bias_2)
-    return layer_norm(made, (embed_dim,), norm_weight_2, norm_bias_2, eps)
+    made = layer_norm(made, (embed_dim,), norms[0], norms[1], eps)
+    made += linear(linear(made, *feeding[:2]), *feeding[2:])
+    return layer_norm(made, (embed_dim,), norms[2], norms[3], eps)
 
 
 def require_alike(*tensors: Tensor) -> None:

@@ -237,35 +237,23 @@ OPERATOR: Final = aten.scaled_dot_product_attention.default
 COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
 
 
-def run_math(call: Attention) -> Tensor:
+def run_math(call: Attention) -> Any:
     """Return the output of many operators."""
-    output: Tensor = math_attention(
-        call.query,
-        call.key,
-        call.value,
-        as_float(call),
-        call.dropout_p,
-        call.is_causal,
-        scale=call.scale,
-        enable_gqa=call.enable_gqa,
-    )[0]
-    return output
+    given = (*call.tensors, as_float(call), call.dropout_p, call.is_causal)
+    return math_attention(*given, scale=call.scale, enable_gqa=call.enable_gqa)[0]
 
 
-def run_empty(call: Attention) -> Tensor:
+def run_empty(call: Attention) -> Any:
     """Return the output of tensors without elements, the same on every device."""
     options = {"scale": call.scale, "enable_gqa": call.enable_gqa}
     given = (*call.tensors, call.mask, call.dropout_p, call.is_causal)
-    output: Tensor = run_kernel(OPERATOR, COMPOSITE, given, options)
-    return output
+    return run_kernel(OPERATOR, COMPOSITE, given, options)
 
 
-def run_flash_on_cpu(call: Attention) -> Tensor:
+def run_flash_on_cpu(call: Attention) -> Any:
     """Return the output of the CPU's flash kernel."""
-    output: Tensor = flash_attention_on_cpu(
-        *call.tensors, 0.0, call.is_causal, attn_mask=as_float(call), scale=call.scale
-    )[0]
-    return output
+    given, mask = (*call.tensors, 0.0, call.is_causal), as_float(call)
+    return flash_attention_on_cpu(*given, attn_mask=mask, scale=call.scale)[0]
 
 
 def run_flash(call: Attention) -> Tensor:
@@ -283,7 +271,7 @@ def run_flash(call: Attention) -> Tensor:
     return output[..., :width] if missing else output
 
 
-def run_efficient(call: Attention) -> Tensor:
+def run_efficient(call: Attention) -> Any:
     """Return the output of CUDA's memory-efficient kernel."""
     q, k, v = call.tensors
     if call.enable_gqa and q.shape[1] != k.shape[1]:
@@ -293,26 +281,16 @@ def run_efficient(call: Attention) -> Tensor:
     if mask is not None:
         mask = align(mask).expand(*q.shape[:2], q.shape[-2], k.shape[-2])
     needs, dropout_p = needs_gradient(call), call.dropout_p
-    output: Tensor = efficient_attention(
-        q, k, v, mask, needs, dropout_p, call.is_causal, scale=call.scale
-    )[0]
-    return output
+    given = (q, k, v, mask, needs, dropout_p, call.is_causal)
+    return efficient_attention(*given, scale=call.scale)[0]
 
 
-def run_cudnn(call: Attention) -> Tensor:
+def run_cudnn(call: Attention) -> Any:
     """Return the output of CUDA's kernel of cuDNN."""
-    mask, needs, dropout_p = as_float(call), needs_gradient(call), call.dropout_p
+    given = (*call.tensors, as_float(call), needs_gradient(call), call.dropout_p)
     has_debug_mask = False
-    output: Tensor = cudnn_attention(
-        *call.tensors,
-        mask,
-        needs,
-        dropout_p,
-        call.is_causal,
-        has_debug_mask,
-        scale=call.scale,
-    )[0]
-    return output
+    options = call.is_causal, has_debug_mask
+    return cudnn_attention(*given, *options, scale=call.scale)[0]
 
 
 def needs_gradient(call: Attention) -> bool:
@@ -393,7 +371,7 @@ class DeviceAttention:
         *,
         scale: float | None = None,
         enable_gqa: bool = False,
-    ) -> Tensor:
+    ) -> Any:
         """Run attention as the device would, and note the chosen kernel."""
         kernels = self._plan.kernels_of((query, key, value))
         device: FusingDevice = "cuda" if kernels == "cuda" else "cpu"
@@ -401,16 +379,8 @@ class DeviceAttention:
             (query, key, value, attn_mask), _ = self.autocast.cast(
                 device, ATTENTION, (query, key, value, attn_mask), {}
             )
-        call = Attention(
-            query=query,
-            key=key,
-            value=value,
-            mask=attn_mask,
-            dropout_p=dropout_p,
-            is_causal=is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
-        )
+        options = dropout_p, is_causal, scale, enable_gqa
+        call = Attention(query, key, value, attn_mask, *options)
         check_arguments(call, device)
         if not all(tensor.numel() for tensor in call.tensors):
             return run_empty(call)
@@ -420,7 +390,7 @@ class DeviceAttention:
             return self._run(call.with_batch(), device).squeeze(0)
         return self._run(call, device)
 
-    def _run(self, call: Attention, device: FusingDevice) -> Tensor:
+    def _run(self, call: Attention, device: FusingDevice) -> Any:
         """Run the kernel that a device chooses, and note it."""
         clock = self._write.clock
         first = clock.now

@@ -7,13 +7,14 @@ share; the others read it. Floating-point tensors are not handed over: their val
 not needed to go on. Read :class:`Messages` first.
 """
 
+import inspect
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, distributed
@@ -35,6 +36,13 @@ ENDED: Final = "rank-{}-ended"
 
 WANTED: Final = "rank-{}-wanted"
 """The file by which a process asks for another to be recorded, too."""
+
+
+Given: TypeAlias = Mapping[str, Any]
+"""The arguments of a call of torch, by name."""
+
+Handing: TypeAlias = Callable[[Given, Sequence[int]], None]
+"""Takes the arguments of a call that has run, and the processes of its group."""
 
 
 class Messages(Replacements):
@@ -62,7 +70,7 @@ class Messages(Replacements):
         self._counts: Counter[str] = Counter()
 
     def __enter__(self) -> None:
-        functions: dict[str, Callable[..., Any]] = {
+        functions: dict[str, Handing] = {
             "broadcast": self._broadcast,
             "all_gather": self._all_gather,
             "gather": self._gather,
@@ -75,7 +83,7 @@ class Messages(Replacements):
         for name, function in functions.items():
             plain = getattr(distributed_c10d, name)
             # Torch compares functions: both modules must have the same one.
-            handing = wraps(plain)(partial(function, plain))
+            handing = wraps(plain)(partial(self._run, plain, function))
             for module in (distributed_c10d, distributed):
                 self.replace(module, name, handing)
 
@@ -83,105 +91,48 @@ class Messages(Replacements):
         super().__exit__(*error)
         (self._folder / ENDED.format(self._me)).touch()
 
-    def _broadcast(
-        self,
-        plain: Any,
-        tensor: Tensor,
-        src: int | None = None,
-        group: Any = None,
-        async_op: bool = False,  # noqa: FBT001, FBT002  torch's signature
-        group_src: int | None = None,
-    ) -> Any:
-        done = plain(tensor, src, group, async_op, group_src)
-        ranks = list_ranks(group)
-        root = find_rank(ranks, src, group_src)
+    def _run(self, plain: Any, function: Handing, *args: Any, **kwargs: Any) -> Any:
+        """Call a function of torch, and hand over what it sends."""
+        given = inspect.signature(plain).bind(*args, **kwargs)
+        given.apply_defaults()
+        done = plain(*args, **kwargs)
+        function(given.arguments, list_ranks(given.arguments["group"]))
+        return done
+
+    def _broadcast(self, given: Given, ranks: Sequence[int]) -> None:
+        root = find_rank(ranks, given["src"], given["group_src"])
         name = f"broadcast-{name_ranks(ranks)}-{root}"
         if root == self._me:
-            self._put(name, tensor)
+            self._put(name, given["tensor"])
         else:
-            self._get(name, root, tensor)
-        return done
+            self._get(name, root, given["tensor"])
 
-    def _all_gather(
-        self,
-        plain: Any,
-        tensor_list: list[Tensor],
-        tensor: Tensor,
-        group: Any = None,
-        async_op: bool = False,  # noqa: FBT001, FBT002  torch's signature
-    ) -> Any:
-        done = plain(tensor_list, tensor, group, async_op)
-        ranks = list_ranks(group)
+    def _all_gather(self, given: Given, ranks: Sequence[int]) -> None:
         name = f"all_gather-{name_ranks(ranks)}"
-        self._put(f"{name}-{self._me}", tensor)
-        self._get_all(name, ranks, tensor_list)
-        return done
+        self._put(f"{name}-{self._me}", given["tensor"])
+        self._get_all(name, ranks, given["tensor_list"])
 
-    def _gather(
-        self,
-        plain: Any,
-        tensor: Tensor,
-        gather_list: list[Tensor] | None = None,
-        dst: int | None = None,
-        group: Any = None,
-        async_op: bool = False,  # noqa: FBT001, FBT002  torch's signature
-        group_dst: int | None = None,
-    ) -> Any:
-        done = plain(tensor, gather_list, dst, group, async_op, group_dst)
-        ranks = list_ranks(group)
+    def _gather(self, given: Given, ranks: Sequence[int]) -> None:
         name = f"gather-{name_ranks(ranks)}"
-        self._put(f"{name}-{self._me}", tensor)
-        self._get_all(name, ranks, gather_list or ())
-        return done
+        self._put(f"{name}-{self._me}", given["tensor"])
+        self._get_all(name, ranks, given["gather_list"] or ())
 
-    def _scatter(
-        self,
-        plain: Any,
-        tensor: Tensor,
-        scatter_list: list[Tensor] | None = None,
-        src: int | None = None,
-        group: Any = None,
-        async_op: bool = False,  # noqa: FBT001, FBT002  torch's signature
-        group_src: int | None = None,
-    ) -> Any:
-        done = plain(tensor, scatter_list, src, group, async_op, group_src)
-        ranks = list_ranks(group)
-        root = find_rank(ranks, src, group_src)
+    def _scatter(self, given: Given, ranks: Sequence[int]) -> None:
+        root = find_rank(ranks, given["src"], given["group_src"])
         name = f"scatter-{name_ranks(ranks)}-{root}"
-        for rank, part in zip(ranks, scatter_list or (), strict=False):
+        for rank, part in zip(ranks, given["scatter_list"] or (), strict=False):
             self._put(f"{name}-{rank}", part)
         if root != self._me:
-            self._get(f"{name}-{self._me}", root, tensor)
-        return done
+            self._get(f"{name}-{self._me}", root, given["tensor"])
 
-    def _send(
-        self,
-        plain: Any,
-        tensor: Tensor,
-        dst: int | None = None,
-        group: Any = None,
-        tag: int = 0,
-        group_dst: int | None = None,
-    ) -> Any:
-        done = plain(tensor, dst, group, tag, group_dst)
-        to = find_rank(list_ranks(group), dst, group_dst)
-        self._put(f"send-{self._me}-{to}", tensor)
-        return done
+    def _send(self, given: Given, ranks: Sequence[int]) -> None:
+        to = find_rank(ranks, given["dst"], given["group_dst"])
+        self._put(f"send-{self._me}-{to}", given["tensor"])
 
-    def _receive(
-        self,
-        plain: Any,
-        tensor: Tensor,
-        src: int | None = None,
-        group: Any = None,
-        tag: int = 0,
-        group_src: int | None = None,
-    ) -> Any:
-        done = plain(tensor, src, group, tag, group_src)
-        if src is not None or group_src is not None:
-            sender = find_rank(list_ranks(group), src, group_src)
-            self._get(f"send-{sender}-{self._me}", sender, tensor)
-        return done
+    def _receive(self, given: Given, ranks: Sequence[int]) -> None:
+        if given["src"] is not None or given["group_src"] is not None:
+            sender = find_rank(ranks, given["src"], given["group_src"])
+            self._get(f"send-{sender}-{self._me}", sender, given["tensor"])
 
     def _get_all(
         self, name: str, ranks: Sequence[int], outputs: Sequence[Tensor]
