@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,6 @@ from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.tensor_internals import CONSTRUCTORS, POSITIONS
 from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.signature import Signature, span_nbytes
-
-if TYPE_CHECKING:
-    from meta_magic.replaying.program_calls import ProgramCalls
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Truths: TypeAlias = npt.NDArray[np.bool_]
@@ -179,6 +176,15 @@ NONE: Final = 0
 """The link that ends each chain."""
 
 
+class Calls(Protocol):
+    """The calls of a program that may still grow."""
+
+    def __len__(self) -> int: ...
+
+    def tensors(self, index: int) -> tuple[Signature, Sequence[int]]:
+        """Return the signature of a call and the storages of all its tensors."""
+
+
 class Readers:
     """The calls that have each storage as an argument, up to the last :meth:`update`.
 
@@ -186,7 +192,7 @@ class Readers:
     columns.
     """
 
-    def __init__(self, recorded: "ProgramCalls") -> None:
+    def __init__(self, recorded: Calls) -> None:
         self._recorded = recorded
         self._n_read = 0
         self._last = array("I")

@@ -140,10 +140,9 @@ def encode(
         return src.clone()
     projections, (_, _, eps, *norms) = given[:4], given[4:11]
     feeding, masks = given[11:15], (*given[15:], *(mask, mask_type)[len(given) - 15 :])
-    operands: tuple[Any, ...] = (src, src, src, embed_dim, num_heads, *projections)
-    has_weights, are_averaged = True, True
-    options = (masks[0], has_weights, are_averaged, masks[1])
-    made, _ = attend(returned, *operands, *options)
+    operands: list[Any] = [src, src, src, embed_dim, num_heads, *projections]
+    operands += masks[0], True, True, masks[1]  # the weights are averaged
+    made, _ = attend(returned, *operands)
     require_alike(src, *feeding)
     made += src
     made = layer_norm(made, (embed_dim,), norms[0], norms[1], eps)
