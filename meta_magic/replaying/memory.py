@@ -5,6 +5,7 @@ storage.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -205,6 +206,9 @@ def view_sparse(sparse: Tensor, geometry: Geometry) -> Tensor:
     return make_view(values.untyped_storage(), geometry)
 
 
+GEOMETRIES: Final = GeometryTable()
+
+
 def read_geometry(tensor: Tensor) -> Geometry:
     """Return the geometry of a tensor, without its planned device."""
-    return GeometryTable().of(tensor, None).record
+    return GEOMETRIES.of(tensor, None).record
