@@ -124,31 +124,7 @@ def run_recurrent(  # noqa: PLR0913, PLR0917  the operators' own
     cell: Cell,
     _: object,
     a: Tensor,
-    hx: Tensor,
-    params: Sequence[Tensor],
-    has_biases: bool,  # noqa: FBT001
-    num_layers: int,
-    dropout: float,
-    train: bool,  # noqa: FBT001
-    bidirectional: bool,  # noqa: FBT001, ARG001
-    batch_first: bool,  # noqa: FBT001
-) -> tuple[Tensor, Tensor]:
-    """Run ``gru`` or a simple layer."""
-    if batch_first:
-        a = aten.transpose.int(a, 0, 1)
-    hidden = [(h,) for h in aten.unbind.int(hx)]
-    weights = gather(params, has_biases=has_biases)
-    layer = partial(run_steps, cell)
-    run = partial(run_layers, layer, a, hidden, weights, dropout, num_layers)
-    output, last = run(is_training=train)
-    stacked = aten.stack([h for (h,) in last])
-    return (output.transpose_(0, 1) if batch_first else output), stacked
-
-
-def run_lstms(  # noqa: PLR0913, PLR0917  the operator's own
-    _: object,
-    a: Tensor,
-    hx: Sequence[Tensor],
+    hx: Any,
     params: Sequence[Tensor],
     has_biases: bool,  # noqa: FBT001
     num_layers: int,
@@ -157,26 +133,31 @@ def run_lstms(  # noqa: PLR0913, PLR0917  the operator's own
     bidirectional: bool,  # noqa: FBT001
     batch_first: bool,  # noqa: FBT001
 ) -> Any:
-    """Run ``lstm``: by oneDNN, or step by step."""
-    if len(hx) != 2:  # noqa: PLR2004  torch refuses this
+    """Run ``lstm``, ``gru`` or a simple layer: step by step, or an LSTM by oneDNN."""
+    is_lstm = not isinstance(hx, Tensor)
+    if is_lstm and len(hx) != 2:  # noqa: PLR2004  torch refuses this
         return NotImplemented
-    is_projected = hx[0].shape[2] != hx[1].shape[2]
+    states = hx if is_lstm else (hx,)
+    is_projected = is_lstm and hx[0].shape[2] != hx[1].shape[2]
     weights = gather(params, has_biases=has_biases, is_projected=is_projected)
     if batch_first:
         a = aten.transpose.int(a, 0, 1)
-    if not is_projected and is_by_onednn(a):
+    if is_lstm and not is_projected and is_by_onednn(a):
         settings = (has_biases, bidirectional, batch_first, train)
         made = run_onednn(a.contiguous(), hx, weights, num_layers, dropout, settings)
         order = 1
     else:
-        hidden = list(zip(*map(aten.unbind.int, hx), strict=True))
-        layer = partial(run_steps, run_lstm)
+        hidden = list(zip(*map(aten.unbind.int, states), strict=True))
+        layer = partial(run_steps, cell)
         run = partial(run_layers, layer, a, hidden, weights, dropout, num_layers)
         made = run(is_training=train)
         order = -1
     output, last = made
     stacked = stack_states(last, order)
-    return (aten.transpose.int(output, 0, 1) if batch_first else output, *stacked)
+    if batch_first:
+        swap = aten.transpose.int if is_lstm else aten.transpose_.default
+        output = swap(output, 0, 1)
+    return output, *stacked
 
 
 def stack_states(last: Sequence[Hidden], order: int = -1) -> list[Tensor]:
@@ -245,7 +226,7 @@ RECURRENT: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "gru.input": partial(run_recurrent, run_gru),
         "rnn_tanh.input": partial(run_recurrent, partial(run_simple, torch.tanh)),
         "rnn_relu.input": partial(run_recurrent, partial(run_simple, torch.relu)),
-        "lstm.input": run_lstms,
+        "lstm.input": partial(run_recurrent, run_lstm),
     }
 )
 """By the operator's name."""
@@ -287,7 +268,7 @@ def run_packed(  # noqa: PLR0913, PLR0917  the operators' own
     if is_even and is_by_onednn(data):
         steps = aten.view(data, (len(sizes), sizes[0], data.shape[1]))
         settings = has_biases, num_layers, dropout, train, bidirectional, False
-        output, *states = run_lstms(_, steps, hx, params, *settings)
+        output, *states = run_recurrent(cell, _, steps, hx, params, *settings)
         return aten.view(output, (data.shape[0], output.shape[2])), *states
     hidden = list(zip(*map(aten.unbind.int, states), strict=True))
     weights = gather(params, has_biases=has_biases, is_projected=is_projected)
