@@ -13,7 +13,7 @@ Read ``BorrowedModules.borrow_called`` first.
 import threading
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from functools import partial, wraps
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -57,17 +57,6 @@ from meta_magic.torch_private.tensor_internals import swap_tensor_impl
 MISSING: Final = object()
 
 
-class Borrowed(Protocol):
-    """Something real that is replaced while a cell runs."""
-
-    def exchange(self) -> None:
-        """Swap the real thing with its replacement, in either direction."""
-
-    @property
-    def pair(self) -> tuple[object, object]:
-        """After the cell: the real thing, and its replacement."""
-
-
 class BorrowedTensor:
     """A real tensor and its twin on meta."""
 
@@ -109,6 +98,10 @@ class BorrowedEntry:
     def pair(self) -> tuple[object, object]:
         """The value in the dictionary, and the value that is kept here."""
         return self._holder.get(self._key), self._value
+
+
+Borrowed: TypeAlias = BorrowedTensor | BorrowedEntry
+"""Something real that is replaced while a cell runs; ``pair`` has it, and the other."""
 
 
 class BorrowedModules(OfRecording):
