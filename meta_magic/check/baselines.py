@@ -4,44 +4,72 @@
 """
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from meta_magic.check.records import Diagnostic, Part, Verdict
 from meta_magic.errors import CheckError
 from meta_magic.trace.expectations import QUANTITIES
 
+if TYPE_CHECKING:
+    from meta_magic.designs import design
+
 Baseline: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""By the name of a recording: ``measured`` and ``modules``, as of :class:`Part`."""
+"""By the name of a recording: ``measured`` and ``design``, as of :class:`Part`."""
 
-VERSION: Final = 1
-MAX_LINES: Final = 20
-NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)")
+VERSION: Final = 2
+OTHER: Final = (
+    "{} is no baseline of this version of meta-magic; --update writes it anew"
+)
 
 
-def read_baseline(path: Path) -> Baseline:
-    """Return the recordings that a file keeps."""
+def read_baseline(path: Path, *, is_rewritten: bool = False) -> Baseline:
+    """Return the recordings that a file keeps.
+
+    Args:
+        is_rewritten: Whether a file of another version is as good as none.
+    """
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        recordings: Baseline = kept["recordings"]
-        is_known = kept["version"] == VERSION and all(
-            {*own["measured"]} <= {*QUANTITIES}
-            and all(isinstance(n, int) for n in own["measured"].values())
-            and all(isinstance(one, dict) for one in own["modules"].values())
-            for own in recordings.values()
-        )
+        if kept["version"] != VERSION:
+            if is_rewritten:
+                return {}
+            raise CheckError(OTHER.format(path))
+        return {name: read_recording(own) for name, own in kept["recordings"].items()}
     except OSError as error:
         text = f"the baseline cannot be read ({error}); --update makes it"
         raise CheckError(text) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         text = f"{path} is no baseline: {type(error).__name__}: {error}"
         raise CheckError(text) from None
-    if not is_known:
-        raise CheckError(f"{path} is no baseline of version {VERSION}")
-    return recordings
+
+
+def read_recording(kept: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the quantities and the design of a recording from JSON."""
+    from meta_magic.designs.design import Design  # noqa: PLC0415  needs torch
+
+    measured = {name: int(kept["measured"][name]) for name in QUANTITIES}
+    roots = tuple(map(read_module, kept["design"]["roots"]))
+    return {
+        "measured": measured,
+        "design": Design(**{**kept["design"], "roots": roots}),
+    }
+
+
+def read_module(kept: Mapping[str, Any]) -> "design.Part":
+    """Return a module of a design from JSON, whose lists become tuples."""
+    from meta_magic.designs import design  # noqa: PLC0415  needs torch
+
+    tensors = {
+        name: (tuple(shape), dtype, is_tied)
+        for name, (shape, dtype, is_tied) in kept["tensors"].items()
+    }
+    output = kept["output"] and tuple(kept["output"])
+    children = tuple(map(read_module, kept["children"]))
+    more = {"tensors": tensors, "output": output, "children": children}
+    return design.Part(**{**kept, **more})
 
 
 def write_baseline(path: Path, verdicts: Iterable[Verdict], before: Baseline) -> None:
@@ -49,8 +77,11 @@ def write_baseline(path: Path, verdicts: Iterable[Verdict], before: Baseline) ->
     kept = dict(before)
     for name, part in list_recordings(verdicts):
         if part.measured and not has_failed(part):
-            kept[name] = {"measured": part.measured, "modules": part.modules}
-    content = {"version": VERSION, "recordings": kept}
+            kept[name] = {"measured": part.measured, "design": part.design}
+    recordings = {
+        name: {**own, "design": asdict(own["design"])} for name, own in kept.items()
+    }
+    content = {"version": VERSION, "recordings": recordings}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -82,15 +113,17 @@ def add_changes(verdict: Verdict, before: Baseline) -> Verdict:
 
 def compare(before: Mapping[str, Any], now: Part) -> list[str]:
     """Return the changes of a recording, one a line."""
+    from meta_magic.designs import differences  # noqa: PLC0415  needs torch
+
     changes = [
         describe_change(name, was, now.measured[name])
         for name, was in before["measured"].items()
         if now.measured[name] != was
     ]
-    lines = [*fold(find_module_changes(before["modules"], now.modules))]
-    if len(lines) > MAX_LINES:
-        lines[MAX_LINES:] = [f"… {len(lines) - MAX_LINES:,} more modules"]
-    return [*changes, *lines]
+    if now.design is not None:
+        found = differences.compare(before["design"], now.design)
+        changes += found.describe()["changes"]
+    return changes
 
 
 def describe_change(name: str, was: int, now: int) -> str:
@@ -98,47 +131,3 @@ def describe_change(name: str, was: int, now: int) -> str:
     write = QUANTITIES[name].format
     part = f" ({now / was - 1:+.1%})" if was else ""
     return f"{name}: {write(was)} -> {write(now)}{part}"
-
-
-def find_module_changes(
-    before: Mapping[str, Any], now: Mapping[str, Any]
-) -> Iterator[tuple[str, str]]:
-    """Yield names of modules, each with a change."""
-    for name in dict.fromkeys([*before, *now]):
-        parent = name.rpartition(".")[0]
-        if name in before and name in now:
-            yield from ((name, text) for text in find_facts(before[name], now[name]))
-        elif name in before and (parent in now or parent not in before):
-            yield name, "is gone"
-        elif name in now and (parent in before or parent not in now):
-            yield name, f"is new: {now[name].get('class')}"
-
-
-def find_facts(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the changes of a module that both recordings have."""
-    for fact in ("class", "parameters", "inputs", "outputs"):
-        was, is_now = write_fact(before.get(fact)), write_fact(now.get(fact))
-        if was != is_now:
-            yield f"{fact} {was} -> {is_now}"
-
-
-def write_fact(fact: object) -> str:
-    """Return a fact about a module as text."""
-    if isinstance(fact, dict):
-        return ", ".join(f"{name} {shape}" for name, shape in fact.items())
-    if isinstance(fact, list):
-        return ", ".join(map(str, fact))
-    return "none" if fact is None else str(fact)
-
-
-def fold(changes: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield changes as lines; equal changes of numbered siblings are one line."""
-    names: dict[tuple[str, str], list[str]] = {}
-    for name, text in changes:
-        names.setdefault((NUMBER.sub("*", name), text), []).append(name)
-    for (pattern, text), own in names.items():
-        yield (
-            f"{own[0]}: {text}"
-            if len(own) == 1
-            else (f"{pattern} ({len(own)} modules): {text}")
-        )

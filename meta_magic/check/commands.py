@@ -329,6 +329,7 @@ def make_request(
         is_sandboxed=options.sandbox,
         depth=given("depth", 1),
         has_page=given("html") is not None,
+        has_design=given("baseline") is not None,
         checks_contents=bool(given("init")),
     )
 
@@ -350,7 +351,8 @@ def read_before(options: argparse.Namespace) -> Baseline:
             raise CheckError("--update needs the file that --baseline names")
         return {}
     path = Path(options.baseline)
-    return {} if options.update and not path.exists() else read_baseline(path)
+    is_new = options.update and not path.exists()
+    return {} if is_new else read_baseline(path, is_rewritten=options.update)
 
 
 def run_all(

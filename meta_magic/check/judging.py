@@ -7,7 +7,7 @@ is ``unchecked``. Read :meth:`Judge.judge` first.
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from meta_magic.check.reasons import describe_error, find_reason, is_of_ipython
 from meta_magic.check.records import (
@@ -21,16 +21,13 @@ from meta_magic.check.records import (
 )
 from meta_magic.errors import CheckError
 from meta_magic.session.shown_frames import PYTHONS, USERS, choose_frames, home_of
-from meta_magic.trace.calls import describe_tensor
 from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.expectations import find_overruns, measure
 from meta_magic.trace.modules import at_any_depth
 from meta_magic.trace.notes import FAILS
-from meta_magic.trace.units import format_shape
 
 if TYPE_CHECKING:
     from meta_magic.check.records import Level, Outcome
-    from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.trace import Trace
 
 Locate: TypeAlias = Callable[[str | None, int | None], tuple[str | None, int | None]]
@@ -114,7 +111,6 @@ class Judge:
             explanation=explain(trace) if has_failed else "",
             diagnostics=diagnostics,
             measured=measure(trace),
-            modules=describe_modules(trace),
             seconds=trace.seconds,
             page=page,
             design=design,
@@ -268,36 +264,3 @@ def find_entries(error: BaseException, file: str) -> list[TracebackType]:
     ]
     names = [entry.tb_frame.f_code.co_filename for entry in entries]
     return entries[names.index(file) if file in names else 0 :]
-
-
-def describe_modules(trace: "Trace") -> dict[str, dict[str, Any]]:
-    """Return the modules of a trace by name, as baselines keep them.
-
-    A name is that of the root's variable and the module's own. A shared module is
-    described once, at its first name.
-    """
-    return {
-        ".".join(filter(None, (root.name, node.fqn))): _describe_module(trace, node)
-        for root in trace.modules
-        for node in root.walk()
-        if node.shared_with is None
-    }
-
-
-def _describe_module(trace: "Trace", node: "ModuleNode") -> dict[str, Any]:
-    described: dict[str, Any] = {"class": node.class_name}
-    parameters = dict(_list_parameters(node))
-    if parameters:
-        described["parameters"] = parameters
-    if node.first_call is not None:
-        call = trace.module_calls[node.first_call]
-        described["inputs"] = [describe_tensor(tensor) for _, tensor in call.inputs]
-        described["outputs"] = [describe_tensor(tensor) for _, tensor in call.outputs]
-    return described
-
-
-def _list_parameters(node: "ModuleNode") -> Iterator[tuple[str, str]]:
-    for tensor in node.tensors:
-        if tensor.kind == "parameter":
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            yield tensor.name, f"{dtype} {format_shape(tensor.shape)}"

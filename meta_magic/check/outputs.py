@@ -112,10 +112,10 @@ def render_json(verdicts: Sequence[Verdict]) -> str:
 
 
 def describe_part(part: Part) -> dict[str, Any]:
-    """Return a recording as plain data, without its HTML report and its modules."""
+    """Return a recording as plain data, without its HTML report and its design."""
     names = {"diagnostics": "findings"}  # as readers of the JSON know them
     fields = {names.get(name, name): value for name, value in asdict(part).items()}
-    del fields["page"], fields["modules"]
+    del fields["page"], fields["design"]
     return fields
 
 

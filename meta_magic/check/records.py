@@ -154,8 +154,6 @@ class Part:
         explanation: Why it failed; "" where that is not known.
         diagnostics: Sorted, the worst first.
         measured: The quantities of the recording, by the names of a budget.
-        modules: Of each module its class, parameters, and the inputs and outputs of its
-            first call.
         seconds: How long it took.
         page: The HTML report; "" if it was not asked for.
         peaks: By the choices that were asked for, the bytes at the peak of the device
@@ -171,7 +169,6 @@ class Part:
     explanation: str = ""
     diagnostics: tuple[Diagnostic, ...] = ()
     measured: Mapping[str, int] = field(default_factory=dict)
-    modules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seconds: float = 0.0
     page: str = field(default="", repr=False)
     peaks: Mapping[tuple[str, ...], int | str] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""The treemap of parameter bytes for ``Trace.charts()``: plotly's figure, and an SVG.
+"""The treemap of parameter bytes for ``Trace.charts()``: plotly's figure, and HTML.
 
-The SVG is for front ends without plotly. Equal siblings share a box. Read
+The HTML is for front ends without plotly. Equal siblings share a box. Read
 :func:`treemap_bundle` first.
 """
 
@@ -19,26 +19,20 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 
-WIDTH: Final = 720
 COLORS: Final = ("#8ecae6", "#ffd58a", "#a8dba8", "#f4a6a6", "#cdb4db", "#e0c9a6")
 """Of the boxes; dark text is readable on each of them."""
 
 DARK: Final = "#222"
-LIGHT: Final = "#fff"
 DEPTH: Final = 5
 """Levels that plotly shows at once, below those with a single child."""
 
-LEAST_AREA: Final = 60
-"""Square pixels below which a module is drawn without its children."""
+LEAST_SHARE: Final = 1 / 4000
+"""Share of all bytes below which the HTML shows a module without its children."""
 
-CHARACTER: Final = (7.6, 15)
-"""Width and height that a character takes, in pixels."""
-
-LEAST_TEXT: Final = 4
-"""A label with fewer characters is left out."""
-
-Rectangle = tuple[float, float, float, float]
-"""Left, top, width and height."""
+STYLE: Final = (
+    f"display:flex;width:100%;max-width:720px;height:{HEIGHT}px;overflow:hidden;"
+    f"color:{DARK};font:11px system-ui,sans-serif"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,17 +122,11 @@ def treemap_figure(whole: Box) -> Any:
         "maxdepth": n_above + DEPTH,
         "textinfo": "label+text",
         "hovertemplate": "%{label}<br>%{text}<extra></extra>",
-        "marker": {
-            "colors": colors,
-            "depthfade": False,
-            "line": {"color": [c if c == CLEAR else LIGHT for c in colors], "width": 1},
-            "pad": {"t": 18},
-        },
+        "marker": {"colors": colors, "depthfade": False, "pad": {"t": 18}},
         "root": {"color": CLEAR},
         "textfont": {"color": [GREY if color == CLEAR else DARK for color in colors]},
     }
-    layout = {"margin": {"l": 4, "r": 4, "t": 28, "b": 4}}
-    return build_figure([treemap], layout)
+    return build_figure([treemap], {"margin": {"l": 4, "r": 4, "t": 28, "b": 4}})
 
 
 def find_top(whole: Box) -> tuple[Box, int]:
@@ -163,102 +151,32 @@ def walk(box: Box, number: str, parent: str) -> Iterator[tuple[str, str, Box]]:
 
 
 def render_treemap(whole: Box) -> str:
-    """Return a treemap as inline SVG: areas of the boxes are their bytes."""
+    """Return a treemap as HTML: areas of the boxes are their bytes."""
     title = escape(f"Parameter bytes by module: {whole.title}")
-    rectangle = (0.0, 0.0, float(WIDTH), float(HEIGHT))
     top, _ = find_top(whole)
-    tops = top.children or (top,)
     boxes = "".join(
-        part
-        for index, (box, at) in enumerate(arrange_boxes(tops, rectangle))
-        for part in render_box(box, at, COLORS[index % len(COLORS)], [box.label])
+        render_box(box, whole.nbytes * LEAST_SHARE, COLORS[index % len(COLORS)], "row")
+        for index, box in enumerate(top.children or (top,))
     )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{title}" '
-        f'viewBox="0 0 {WIDTH} {HEIGHT}" width="100%" '
-        f'style="display:block;max-width:{WIDTH}px" font-size="11" '
-        f'font-family="system-ui, sans-serif">{boxes}'
-        f'</svg><p style="margin:2px 0;font:12px system-ui,sans-serif">{title}</p>'
+        f'<div role="img" aria-label="{title}" style="{STYLE}">{boxes}</div>'
+        f'<p style="margin:2px 0;font:12px system-ui,sans-serif">{title}</p>'
     )
 
 
-def render_box(box: Box, at: Rectangle, color: str, path: list[str]) -> Iterator[str]:
-    """Yield the SVG of a box, or of its children if there is room for them."""
-    left, top, width, height = at
-    if box.children and width * height >= LEAST_AREA:
-        for child, inner in arrange_boxes(box.children, at):
-            yield from render_box(child, inner, color, [*path, child.label])
-        return
-    title = escape(f"{' / '.join(path)} — {format_bytes(box.nbytes)}")
-    yield (
-        f'<g><title>{title}</title><rect x="{left:.3f}" y="{top:.3f}" '
-        f'width="{width:.3f}" height="{height:.3f}" fill="{color}" '
-        f'stroke="{LIGHT}" stroke-width="1"/>'
-    )
-    lines = fit_text([*path[-2:], format_bytes(box.nbytes)], width - 8, height - 6)
-    for index, line in enumerate(lines):
-        y = top + CHARACTER[1] * (index + 1)
-        start = f'<text x="{left + 4:.1f}" y="{y:.1f}" fill="{DARK}">'
-        yield f"{start}{escape(line)}</text>"
-    yield "</g>"
-
-
-def fit_text(lines: Sequence[str], width: float, height: float) -> list[str]:
-    """Return the last lines that there is room for, each cut to the width."""
-    n_characters = int(width / CHARACTER[0])
-    n_lines = int(height / CHARACTER[1])
-    if n_characters < LEAST_TEXT or n_lines < 1:
-        return []
-    kept = lines[-2:][:n_lines] if n_lines < len(lines) else lines
-    return [
-        line if len(line) <= n_characters else f"{line[: n_characters - 1]}…"
-        for line in kept
-    ]
-
-
-def arrange_boxes(
-    boxes: Sequence[Box], rectangle: Rectangle
-) -> Iterator[tuple[Box, Rectangle]]:
-    """Yield each box with its part of a rectangle: by area, as square as possible.
+def render_box(box: Box, least: float, color: str, direction: str) -> str:
+    """Return the HTML of a box in a row or a column of boxes.
 
     Args:
-        boxes: The largest first.
-        rectangle: They fill it.
-
-    Source:
-        Bruls, Huizing and van Wijk, "Squarified Treemaps", 2000.
+        least: A box with fewer bytes is shown without its children.
     """
-    rest = list(boxes)
-    while rest:
-        left, top, width, height = rectangle
-        scale = width * height / sum(box.nbytes for box in rest)
-        areas = [box.nbytes * scale for box in rest]
-        side = min(width, height)
-        n = 1
-        while n < len(rest) and worst_ratio(areas[: n + 1], side) <= worst_ratio(
-            areas[:n], side
-        ):
-            n += 1
-        thickness = sum(areas[:n]) / side
-        offset = 0.0
-        for box, area in zip(rest[:n], areas[:n], strict=True):
-            length = area / thickness
-            if width >= height:
-                yield box, (left, top + offset, thickness, length)
-            else:
-                yield box, (left + offset, top, length, thickness)
-            offset += length
-        if width >= height:
-            rectangle = (left + thickness, top, width - thickness, height)
-        else:
-            rectangle = (left, top + thickness, width, height - thickness)
-        del rest[:n]
-
-
-def worst_ratio(areas: Sequence[float], side: float) -> float:
-    """Return the largest aspect ratio in a strip of rectangles; 1 for squares."""
-    thickness = sum(areas) / side
-    return max(
-        max(thickness**2 / area, area / thickness**2)
-        for area in (max(areas), min(areas))
+    across = "column" if direction == "row" else "row"
+    inner = escape(box.title)
+    style = f"outline:1px solid #fff;background:{color};white-space:nowrap"
+    if box.children and box.nbytes >= least:
+        boxes = (render_box(child, least, color, across) for child in box.children)
+        inner, style = "".join(boxes), f"display:flex;flex-direction:{across}"
+    return (
+        f'<div title="{escape(box.title)}" style="flex:{box.nbytes} 0 0;min-width:0;'
+        f'min-height:0;overflow:hidden;{style}">{inner}</div>'
     )

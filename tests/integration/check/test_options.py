@@ -106,7 +106,7 @@ def test_what_changed_since_a_baseline_is_reported_until_it_is_updated(check):
     code, text = check("a.py", *baseline, a=LINEAR.format(5, 5))
     assert code == 0
     assert "changed: params: 16 -> 24 (+50.0%)" in text
-    assert "changed: model: inputs float32 (2, 3) -> float32 (2, 5)" in text
+    assert "changed: ~ model: Linear  in_features 3 -> 5" in text
     assert "changed" in check("a.py", *baseline, "--update")[1]
     assert "changed" not in check("a.py", *baseline)[1]
 

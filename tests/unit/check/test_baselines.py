@@ -1,5 +1,3 @@
-import json
-
 import pytest
 from torch import nn
 
@@ -10,8 +8,8 @@ from meta_magic.check.baselines import (
     read_baseline,
     write_baseline,
 )
-from meta_magic.check.judging import describe_modules
 from meta_magic.check.records import Diagnostic, Part, Verdict
+from meta_magic.designs.design import read_design
 from meta_magic.errors import CheckError
 from meta_magic.trace.expectations import measure
 
@@ -22,9 +20,7 @@ def record_part(width, depth=2):
     with meta_magic.record(as_device="cpu") as trace:
         model = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
         model(torch.zeros(1, width))
-    return Part(
-        outcome="right", measured=measure(trace), modules=describe_modules(trace)
-    )
+    return Part(outcome="right", measured=measure(trace), design=read_design(trace))
 
 
 @pytest.fixture(scope="module")
@@ -33,26 +29,16 @@ def part():
 
 
 def as_kept(part):
-    return {"measured": part.measured, "modules": part.modules}
-
-
-def test_a_module_is_described_by_what_it_takes_and_returns(part):
-    assert part.modules["model.0"] == {
-        "class": "Linear",
-        "parameters": {"weight": "float32 (4, 4)", "bias": "float32 (4,)"},
-        "inputs": ["float32 (1, 4)"],
-        "outputs": ["float32 (1, 4)"],
-    }
+    return {"measured": part.measured, "design": part.design}
 
 
 def test_wider_layers_change_quantities_and_shapes(part):
     changes = compare(as_kept(part), record_part(8))
     # Two layers of n x n weights and n biases, for 4 and for 8.
     assert changes[0] == "params: 40 -> 144 (+260.0%)"
-    assert (
-        "model.* (2 modules): parameters weight float32 (4, 4), bias float32 (4,) -> "
-        "weight float32 (8, 8), bias float32 (8,)"
-    ) in changes
+    assert changes[-1] == (
+        "~ model.0-1: 2 x Linear  in_features 4 -> 8, out_features 4 -> 8"
+    )
 
 
 def test_a_verdict_gets_its_changes_as_notes(part):
@@ -78,6 +64,14 @@ def test_what_failed_is_neither_compared_nor_kept(part, tmp_path):
     assert read_baseline(path) == before
 
 
+def test_a_baseline_of_another_version_is_refused_unless_it_is_rewritten(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text('{"version": 1, "recordings": {}}')
+    with pytest.raises(CheckError, match="--update writes it anew"):
+        read_baseline(path)
+    assert read_baseline(path, is_rewritten=True) == {}
+
+
 def test_a_baseline_that_is_not_there_is_refused_with_how_to_make_it(tmp_path):
     with pytest.raises(CheckError, match="--update makes it"):
         read_baseline(tmp_path / "none.json")
@@ -89,16 +83,9 @@ def test_a_baseline_that_is_not_there_is_refused_with_how_to_make_it(tmp_path):
         "",
         "[]",
         "{}",
-        '{"version": 2, "recordings": {}}',
-        '{"version": 1, "recordings": []}',
-        '{"version": 1, "recordings": {"a.py": {}}}',
-        '{"version": 1, "recordings": {"a.py": {"measured": {"x": 1}, "modules": {}}}}',
-        json.dumps(
-            {
-                "version": 1,
-                "recordings": {"a": {"measured": {"params": "7"}, "modules": {}}},
-            }
-        ),
+        '{"version": 2, "recordings": []}',
+        '{"version": 2, "recordings": {"a.py": {}}}',
+        '{"version": 2, "recordings": {"a.py": {"measured": {"x": 1}, "design": {}}}}',
     ],
 )
 def test_a_broken_baseline_is_refused(tmp_path, content):
