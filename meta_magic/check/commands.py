@@ -39,6 +39,7 @@ from meta_magic.check.records import (
 )
 from meta_magic.errors import BudgetError, CheckError, ExerciseError
 from meta_magic.trace.expectations import QUANTITIES, parse_amount, parse_budget
+from meta_magic.trace.progress import show_line
 from meta_magic.trace.units import format_bytes
 
 UNCHECKED: Final = 2
@@ -361,7 +362,7 @@ def run_all(
     """Check one subject after another, with a line of progress on a terminal."""
     for number, name in enumerate(options.paths, start=1):
         title = f"{number}/{len(options.paths)} {name}"
-        show_progress(title)
+        show_line(title)
         show = partial(show_value, title)
         try:
             asked = request(subject=read_subject(name))
@@ -369,19 +370,13 @@ def run_all(
         except CheckError as error:
             verdict = Verdict(name=name, parts=(make_unchecked(str(error)),))
         finally:
-            show_progress("")
+            show_line("")
         yield verdict
 
 
 def show_value(title: str, line: str) -> None:
     """Show how far the computation of a value is."""
-    show_progress(f"{title}  {line}" if line else title)
-
-
-def show_progress(text: str) -> None:
-    """Replace the last line of the terminal."""
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)  # noqa: T201
+    show_line(f"{title}  {line}" if line else title)
 
 
 def write_files(options: argparse.Namespace, verdicts: Sequence[Verdict]) -> None:

@@ -18,7 +18,7 @@ from meta_magic.check.checked_process import END, Progress
 from meta_magic.check.reasons import find_lacking_resource
 from meta_magic.check.records import Part, Request, make_unchecked
 from meta_magic.errors import CheckError
-from meta_magic.replaying.value_budget import OUTLETS
+from meta_magic.trace.progress import OUTLETS
 
 with suppress(ImportError):  # on Windows
     import resource

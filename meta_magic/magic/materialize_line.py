@@ -13,6 +13,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from meta_magic.errors import MaterializeError
+from meta_magic.trace.progress import write_to_terminal
 
 if TYPE_CHECKING:
     from meta_magic.materializing.preparation import Preparation
@@ -70,7 +71,7 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
         raise UsageError(f"%meta {COMMAND}: {error}") from None
     finally:
         if progress is not None:
-            sys.stderr.write("\r\033[K")
+            write_to_terminal("")
 
 
 def describe(prepared: "Preparation") -> str:
@@ -183,5 +184,4 @@ def show_progress(fraction: float) -> None:
     """Draw a bar in the last line of the terminal."""
     done = round(fraction * LINE_WIDTH)
     bar = "#" * done + "." * (LINE_WIDTH - done)
-    sys.stderr.write(f"\r\033[K[{bar}] {fraction:.0%}")
-    sys.stderr.flush()
+    write_to_terminal(f"[{bar}] {fraction:.0%}")

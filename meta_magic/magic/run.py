@@ -17,11 +17,11 @@ from meta_magic.magic.cell import Body
 from meta_magic.magic.reports import build_outputs, find_cell_id, is_notebook
 from meta_magic.magic.tracebacks import trim_traceback
 from meta_magic.session.collector import RARE_COLLECTION
+from meta_magic.trace.progress import OUTLETS, write_to_terminal
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
 
-    from meta_magic.replaying.value_budget import Show
     from meta_magic.session.recording import Recording
     from meta_magic.torch_private.interrupts import Interrupts
     from meta_magic.trace.options import Options, ValueLimits
@@ -61,8 +61,7 @@ class Run:
             self._progress = ProgressLine(
                 lambda: self.recording.n_operators, is_kernel=is_notebook(self._shell)
             )
-            show = self._progress.show
-            self.recording, rerun = start_recording(body, options, namespace, show)
+            self.recording, rerun = start_recording(body, options, namespace)
             if rerun is not None:
                 rerun = replace(rerun, earlier=tuple(magics.history.cells))
             self._rerun = rerun
@@ -168,7 +167,7 @@ def make_interrupts() -> "Interrupts":
 
 
 def start_recording(
-    body: Body, options: Any, namespace: Mapping[str, object], show: "Show"
+    body: Body, options: Any, namespace: Mapping[str, object]
 ) -> tuple["Recording", "Rerun | None"]:
     """Return a new recording, and a record to repeat it, if that is possible."""
     from meta_magic.session.recording import Recording  # noqa: PLC0415  needs torch
@@ -183,7 +182,7 @@ def start_recording(
         names=frozenset(body.names),
         options=chosen,
     )
-    recording = Recording(body.name, options=chosen, namespace=namespace, show=show)
+    recording = Recording(body.name, options=chosen, namespace=namespace)
     return recording, rerun
 
 
@@ -244,13 +243,6 @@ def read_limits(options: Any) -> "ValueLimits":
     return ValueLimits(nbytes, flops, float(options.value_seconds))
 
 
-def show_line(text: str) -> None:
-    """Write a line over the last one. Imported late: ``%load_ext`` imports no torch."""
-    from meta_magic.replaying import value_budget  # noqa: PLC0415
-
-    value_budget.show_line(text)
-
-
 FIRST_AFTER: Final = 1.0
 EVERY: Final = 0.5
 
@@ -280,12 +272,10 @@ class ProgressLine:
                 target=self._run, name="meta_magic progress", daemon=True
             )
             self._thread.start()
+            OUTLETS.append(self.show)
 
     def show(self, text: str) -> None:
         """Show the progress of a value; "" shows operators and seconds again."""
-        if self._thread is None:
-            show_line(text)
-            return
         self._value = text
         if text:
             self._show()
@@ -308,6 +298,7 @@ class ProgressLine:
         if self._thread is not None:
             self._thread.join()
             self._thread = None  # release it here, where interrupts wait
+            OUTLETS.remove(self.show)
         if self._handle is not None:
             empty = {"text/plain": "", "text/html": ""}
             self._handle.update(dict(bundle or empty), raw=True)
@@ -323,7 +314,7 @@ class ProgressLine:
             if self._done.wait(EVERY):
                 break
         if not self._is_kernel:
-            show_line("")
+            write_to_terminal("")
 
     def _show(self) -> None:
         seconds = time.perf_counter() - self._started
@@ -331,7 +322,7 @@ class ProgressLine:
         bundle = {"text/plain": self._value or text}
         with self._lock:
             if not self._is_kernel:
-                show_line(bundle["text/plain"])
+                write_to_terminal(bundle["text/plain"])
             elif self._handle is None:
                 self._handle = display(bundle, raw=True, display_id=True)
             else:

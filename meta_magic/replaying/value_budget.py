@@ -6,11 +6,10 @@ time that a reader waits; ``torch.ones(2**40).sum().item()`` is refused at once.
 :class:`ValueProgress` shows a line meanwhile, so that the cell does not look hung.
 """
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil, log10
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import torch
 
@@ -20,10 +19,8 @@ from meta_magic.replaying.execution import Execution, Finished
 from meta_magic.replaying.steps import Step, StepKind
 from meta_magic.trace.options import N_VALUES, ValueLimits
 from meta_magic.trace.program_facts import Evaluation
+from meta_magic.trace.progress import show_line
 from meta_magic.trace.units import format_bytes, format_flops
-
-Show: TypeAlias = Callable[[str], None]
-"""Shows a line instead of the last one; "" removes it."""
 
 FIRST_AFTER: Final = 0.5
 EVERY: Final = 0.25
@@ -38,18 +35,15 @@ class ValueProgress:
     Args:
         describe: Returns what is computed, such as ``loss, line 33``.
         estimate: Returns about how many seconds each step takes, in order.
-        show: Shows the line.
     """
 
     def __init__(
         self,
         describe: Callable[[], str],
         estimate: Callable[[], Sequence[float]],
-        show: Show,
     ) -> None:
         self._describe = describe
         self._estimate = estimate
-        self._show = show
         self._seconds: Sequence[float] = ()
         self._started = time.perf_counter()
         self._next = self._started + FIRST_AFTER
@@ -60,13 +54,13 @@ class ValueProgress:
         self._n_done += 1
         now = time.perf_counter()
         if now >= self._next:
-            self._show(self._write(now - self._started))
+            show_line(self._write(now - self._started))
             self._next = time.perf_counter() + EVERY
 
     def finish(self) -> None:
         """Remove the line, if it is shown."""
         if self._seconds:
-            self._show("")
+            show_line("")
 
     def _write(self, elapsed: float) -> str:
         if not self._seconds:
@@ -78,29 +72,6 @@ class ValueProgress:
             f"{self._describe()}: {elapsed:.1f} s of about {max(about, elapsed):.0f} s "
             "(to go on without: --assume values=nan)"
         )
-
-
-def show_line(text: str) -> None:
-    """Show a line by the last one of :data:`OUTLETS`."""
-    OUTLETS[-1](text)
-
-
-def write_to_terminal(text: str) -> None:
-    """Replace the last line of the terminal, or of the output of a notebook's cell."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\033[K{text}")
-        sys.stderr.flush()
-    elif type(sys.stdout).__module__.startswith("ipykernel"):
-        sys.stdout.write(f"\r{text:<{WIDTH}}\r")
-        sys.stdout.flush()
-
-
-WIDTH: Final = 100
-"""Letters of a line in a notebook: a longer one before it is written over."""
-
-
-OUTLETS: Final[list[Show]] = [write_to_terminal]
-"""Functions that can show lines in this process; the last one does."""
 
 
 CPU: Final = torch.device("cpu")
@@ -148,18 +119,15 @@ class ValueBudget:
     Args:
         limits: The limits of one value.
         describe: Returns what is computed now, such as ``loss, line 33``.
-        show: Shows a line of progress.
     """
 
     def __init__(
         self,
         limits: ValueLimits,
         describe: Callable[[], str] = lambda: A_VALUE,
-        show: Show = show_line,
     ) -> None:
         self.limits = limits
         self._describe = describe
-        self._show = show
         self._spent = self._started = 0.0
 
     def __enter__(self) -> None:
@@ -194,7 +162,7 @@ class ValueBudget:
         Args:
             estimate: Returns about how many seconds each step takes, in order.
         """
-        return ValueProgress(self._describe, estimate, self._show)
+        return ValueProgress(self._describe, estimate)
 
     def max_flops(self) -> int:
         """Return the operations above which a value is surely refused."""

@@ -48,7 +48,6 @@ from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.module_trees import Tree, read_versions
 from meta_magic.recording.rows.written import Written, make_written
 from meta_magic.recording.signatures.cache import SignatureCache
-from meta_magic.replaying.value_budget import Show, show_line
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.failed_calls import describe_error, find_failed_call
 from meta_magic.session.guard import Guard
@@ -94,7 +93,6 @@ class Recording:
             described only if it is called.
         is_probe: Whether it only matters if the block runs, as for an edit that is
             tried: a refusal of meta is final, and no error is described.
-        show: Shows the progress of a value that takes long to compute.
 
     Attributes:
         guard: Enters the recording, and restores torch when it is left.
@@ -109,7 +107,6 @@ class Recording:
         entry_points: Sequence[Callable[..., Any]] = (),
         namespace: Mapping[str, object] = MappingProxyType({}),
         is_probe: bool = False,
-        show: Show = show_line,
     ) -> None:
         cache = pick_cache(options)
         self._written = write = make_written(options, cache, cell_file, top)
@@ -121,7 +118,7 @@ class Recording:
         self._borrowed = BorrowedModules(write, self._capture)
         self._composites = DeviceComposites(write)
         self._autocast = DeviceAutocast(write, self._composites)
-        self._values = ValuesOnDemand(write, self._programs.snapshot, options, show)
+        self._values = ValuesOnDemand(write, self._programs.snapshot, options)
         self._shared = SharedMemory(write, self._values)
         self._is_probe = is_probe
         self._imported = ImportedNames(sys.modules.get(str(namespace.get("__name__"))))

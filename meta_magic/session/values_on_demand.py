@@ -41,7 +41,7 @@ from meta_magic.recording.signatures.entries import (
 from meta_magic.replaying.evaluator import Evaluator
 from meta_magic.replaying.memory import make_view
 from meta_magic.replaying.special_operators import fill
-from meta_magic.replaying.value_budget import Show, ValueBudget, show_line
+from meta_magic.replaying.value_budget import ValueBudget
 from meta_magic.session.assumptions import (
     CONTROL,
     Guess,
@@ -84,7 +84,6 @@ class ValuesOnDemand:
             evaluated or assumed.
         snapshot: Returns the program recorded so far.
         options: The limits of one value, and what is assumed beyond them.
-        show: Shows the progress of a value that takes long.
 
     Attributes:
         prepare: Called with tensors before their values are read.
@@ -96,7 +95,6 @@ class ValuesOnDemand:
         written: Written,
         snapshot: Callable[[], Program],
         options: Options,
-        show: Show = show_line,
     ) -> None:
         # Does nothing until `SharedMemory` sets it: arrays may have been written.
         self.prepare: Callable[[Sequence[Tensor]], object] = len
@@ -109,8 +107,8 @@ class ValuesOnDemand:
         self._registry = written.registry
         self._routing = Routing(written)
         self._evaluator = Evaluator()
-        self._budget = ValueBudget(options.limits, self._describe, show)
-        self._little = ValueBudget(options.limits.little(), self._describe, show)
+        self._budget = ValueBudget(options.limits, self._describe)
+        self._little = ValueBudget(options.limits.little(), self._describe)
         self._beyond: dict[tuple[str, Any], int] = {}
         world, note = options.world, written.diagnostics.note
         self.others = None if world is None else OtherRanks(world, note)

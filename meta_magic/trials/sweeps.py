@@ -26,8 +26,8 @@ from meta_magic.ranks.recorded_ranks import (
     read_script,
     record_script,
 )
-from meta_magic.replaying.value_budget import show_line
 from meta_magic.trace.expectations import Limit, parse_budget
+from meta_magic.trace.progress import show_line
 from meta_magic.trace.sent import SentCalls
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_line

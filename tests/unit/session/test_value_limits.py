@@ -8,6 +8,7 @@ import torch
 from meta_magic import ValueLimits, record
 from meta_magic.errors import ValueLimitError
 from meta_magic.replaying import devices, value_budget
+from meta_magic.trace import progress
 
 
 def test_a_large_draw_of_no_use_takes_little_of_a_value():
@@ -98,9 +99,9 @@ def shown(monkeypatch):
     lines: list[str] = []
     monkeypatch.setattr(value_budget, "FIRST_AFTER", 0)
     monkeypatch.setattr(value_budget, "EVERY", 0)
-    value_budget.OUTLETS.append(lines.append)
+    progress.OUTLETS.append(lines.append)
     yield lines
-    value_budget.OUTLETS.remove(lines.append)
+    progress.OUTLETS.remove(lines.append)
 
 
 def test_a_line_says_which_value_is_computed_and_how_to_go_on(shown):
@@ -116,10 +117,10 @@ def test_a_line_says_which_value_is_computed_and_how_to_go_on(shown):
 
 def test_a_line_is_replaced_in_the_output_of_a_cell(monkeypatch):
     stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
-    monkeypatch.setattr(value_budget.sys, "stdout", stream)
-    monkeypatch.setattr(value_budget.sys, "stderr", io.StringIO())
-    value_budget.write_to_terminal("64 of 200, 9 s left")
-    value_budget.write_to_terminal("")
+    monkeypatch.setattr(progress.sys, "stdout", stream)
+    monkeypatch.setattr(progress.sys, "stderr", io.StringIO())
+    progress.write_to_terminal("64 of 200, 9 s left")
+    progress.write_to_terminal("")
     first, second = (line for line in stream.getvalue().split("\r") if line)
     assert first.strip() == "64 of 200, 9 s left"
     assert (second.strip(), len(second)) == ("", len(first))

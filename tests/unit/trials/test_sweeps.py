@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from meta_magic import MetaMagicError, TrialError, record
-from meta_magic.replaying import value_budget
+from meta_magic.trace import progress
 
 
 def build(width, depth):
@@ -83,7 +83,7 @@ def test_an_interrupt_keeps_what_was_recorded(trace, monkeypatch):
         if text.startswith("2 of 3"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(value_budget, "OUTLETS", [interrupt])
+    monkeypatch.setattr(progress, "OUTLETS", [interrupt])
     table = trace.sweep(width=[8, 9, 10])
     assert table["error"].fillna("").tolist() == ["", "", "interrupted"]
     assert table["params"][1] == count(9, 2)

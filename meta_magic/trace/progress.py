@@ -1,0 +1,27 @@
+"""A line of progress: on a terminal, in a notebook, or where a caller shows it."""
+
+import sys
+from collections.abc import Callable
+from typing import Final
+
+WIDTH: Final = 100
+"""Letters of a line in a notebook: a longer one before it is written over."""
+
+
+def show_line(text: str) -> None:
+    """Show a line instead of the last one, by the last outlet; "" removes it."""
+    OUTLETS[-1](text)
+
+
+def write_to_terminal(text: str) -> None:
+    """Replace the last line of the terminal, or of the output of a notebook's cell."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{text}")
+        sys.stderr.flush()
+    elif type(sys.stdout).__module__.startswith("ipykernel"):
+        sys.stdout.write(f"\r{text:<{WIDTH}}\r")
+        sys.stdout.flush()
+
+
+OUTLETS: Final[list[Callable[[str], object]]] = [write_to_terminal]
+"""Functions that can show lines in this process; the last one does."""
