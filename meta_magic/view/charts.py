@@ -161,24 +161,16 @@ MOST_SIZE: Final = 60
 LEAST_SIZE: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Dot:
-    """All calls of an operator with one peak, as a dot of the roofline.
-
-    Attributes:
-        peak: Of its products, or of its elementwise operations; None if not known.
-        n_calls: Their number.
-        seconds: Their time.
-        work: Needed FLOPs, or else elementwise operations.
-        nbytes: Bytes that they move.
-    """
+    """All calls of an operator with one peak: their number, time, operations, bytes."""
 
     op: str
     peak: Peak | None
-    n_calls: int
-    seconds: float
-    work: int
-    nbytes: int
+    n_calls: int = 0
+    seconds: float = 0.0
+    work: int = 0
+    nbytes: int = 0
 
 
 def roofline_bundle(trace: "Trace", device: str) -> dict[str, object] | None:
@@ -198,27 +190,17 @@ def list_dots(line: "Roofline") -> list[Dot]:
     """Return the operators without initialization, the longest first."""
     cost = line.cost
     counted = cost.signature[cost.phase != PHASES.index("init")]
-    numbers_by_key: dict[tuple[str, Peak | None], list[tuple[int, int]]] = {}
+    dots: dict[tuple[str, Peak | None], Dot] = {}
     for number, n in enumerate(np.bincount(counted).tolist()):
         if n and line.seconds_each[number]:
             one = cost.each[number]
             key = one.op, find_roof(line, number)
-            numbers_by_key.setdefault(key, []).append((number, n))
-    dots = [
-        Dot(
-            op=op,
-            peak=peak,
-            n_calls=sum(n for _, n in calls),
-            seconds=sum(n * line.seconds_each[i] for i, n in calls),
-            work=sum(
-                n * (cost.each[i].flops_needed or cost.each[i].n_elementwise)
-                for i, n in calls
-            ),
-            nbytes=sum(n * cost.each[i].nbytes for i, n in calls),
-        )
-        for (op, peak), calls in numbers_by_key.items()
-    ]
-    return sorted(dots, key=lambda dot: -dot.seconds)
+            dot = dots.setdefault(key, Dot(*key))
+            dot.n_calls += n
+            dot.seconds += n * line.seconds_each[number]
+            dot.work += n * (one.flops_needed or one.n_elementwise)
+            dot.nbytes += n * one.nbytes
+    return sorted(dots.values(), key=lambda dot: -dot.seconds)
 
 
 def find_roof(line: "Roofline", number: int) -> Peak | None:
