@@ -248,6 +248,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         help="What is special about it: ties, buffers, calls, tensors that are real.",
         format="marks",
         width=100,
+        read=lambda node: " · ".join(describe_marks([node])) or None,
         read_run=list_marks,
         heading="",
         track="minmax(110px, 2fr)",

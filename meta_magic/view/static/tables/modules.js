@@ -3,7 +3,6 @@
 import { list_path } from "../data.js";
 import { find_mark } from "../difference.js";
 import { make_device_select } from "../devices.js";
-import { format_shape } from "../dom.js";
 import { find_module } from "../selection.js";
 import { mount_grid } from "./grid.js";
 import { list_held, read_held_row, split_held } from "./parameters.js";
@@ -113,26 +112,9 @@ export function read_module_row(trace, { modules }, flops, times) {
     time: sum((i) => times.by_module[i]) / times.in_modules || "", bytes: add_up("nbytes"),
     FLOPs: add_up("flops") || "", share: add_up("flops") / flops || "",
     activations: add_up("activations") || "", place: place ?? "", input: list(call?.inputs),
-    marks: module_marks(trace, index),
   };
   return add_sent(trace.columns.modules, held, ({ values, add_up: how }) =>
     (how === "sum" ? sum((i) => values[i]) : values[index]));
-}
-
-/** The marks of a module. @param {TraceView} trace @param {number} index */
-export function module_marks({ modules }, index) {
-  const { shared_with, n_calls, tensors } = modules[index];
-  return [
-    shared_with >= 0 && `same module as ${modules[shared_with].fqn || "the root"}`,
-    n_calls > 1 && `called ${n_calls} times`,
-    ...tensors.flatMap(({ name, kind, shape, tied_to, is_lazy, is_persistent, is_real }) => [
-      tied_to && `${name} tied to ${tied_to}`,
-      is_lazy && `${name} lazy`,
-      kind !== "parameter" && `${kind} ${name} ${format_shape(shape)}`,
-      kind === "buffer" && !is_persistent && "not persistent",
-      is_real && !is_lazy && `${name} real`,
-    ]),
-  ].filter(Boolean).join(" · ");
 }
 
 /**
