@@ -1,5 +1,6 @@
 """A line of progress: on a terminal, in a notebook, or where a caller shows it."""
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Final
@@ -25,3 +26,6 @@ def write_to_terminal(text: str) -> None:
 
 OUTLETS: Final[list[Callable[[str], object]]] = [write_to_terminal]
 """Functions that can show lines in this process; the last one does."""
+
+# A child has no thread that shows the line of a cell, and may have its lock.
+os.register_at_fork(after_in_child=lambda: OUTLETS.__delitem__(slice(1, None)))
