@@ -28,4 +28,5 @@ OUTLETS: Final[list[Callable[[str], object]]] = [write_to_terminal]
 """Functions that can show lines in this process; the last one does."""
 
 # A child has no thread that shows the line of a cell, and may have its lock.
-os.register_at_fork(after_in_child=lambda: OUTLETS.__delitem__(slice(1, None)))
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=lambda: OUTLETS.__delitem__(slice(1, None)))
