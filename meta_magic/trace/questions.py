@@ -147,9 +147,9 @@ class Questions:
             vary: Names of variables with sizes, in the block or outside of it, and the
                 values of each: integers, or ``...`` for all. One varies at a time.
             choices: Changes of the block: ``bfloat16``, ``autocast``, ``fused``,
-                ``sgd``, ``8-bit``, ``paged 8-bit``, ``zeroed gradients``,
-                ``checkpointing`` of blocks, or ``checkpointing:h.*`` of modules by name
-                or class, ``accumulation:batch/4`` in four parts.
+                ``sgd``, ``8-bit``, ``paged 8-bit``, ``checkpointing`` of blocks, or
+                ``checkpointing:h.*`` of modules by name or class,
+                ``accumulation:batch/4`` in four parts.
             suggest: Whether to try further changes if nothing fits.
 
         Raises:

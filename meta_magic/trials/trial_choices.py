@@ -304,20 +304,6 @@ def _list_optimizers() -> list[type[Optimizer]]:
     ]
 
 
-def _zero_gradients(*_: str) -> None:
-    """Have ``zero_grad()`` fill gradients with zeros instead of dropping them."""
-
-    def keep(zero_grad: Callable[..., None]) -> Callable[..., None]:
-        @wraps(zero_grad)
-        def zero_grad_kept(owner: object, set_to_none: bool = False) -> None:  # noqa: ARG001, FBT001, FBT002  as torch has it
-            zero_grad(owner, set_to_none=False)
-
-        return zero_grad_kept
-
-    for kind in (Optimizer, nn.Module):
-        kind.zero_grad = keep(kind.zero_grad)  # type: ignore[method-assign]  # on purpose
-
-
 CHOICES: Final[Mapping[str, Kind]] = MappingProxyType(
     {
         "bfloat16": Kind(lambda *_: torch.set_default_dtype(torch.bfloat16)),
@@ -327,7 +313,6 @@ CHOICES: Final[Mapping[str, Kind]] = MappingProxyType(
         "sgd": Kind(lambda *_: _use_optimizer(torch.optim.SGD, lr=1e-3)),
         "8-bit": Kind(lambda *_: _use_optimizer(PackedAdam)),
         "paged 8-bit": Kind(lambda *_: _use_optimizer(PackedAdam, is_paged=True)),
-        "zeroed gradients": Kind(_zero_gradients),
         "zero": Kind(_shard_optimizers),
     }
 )

@@ -94,18 +94,6 @@ def test_autocast():
     assert chosen("autocast") == peak_of(trace)
 
 
-def test_zeroed_gradients():
-    with record(as_device="cuda") as written:
-        model = Stack(is_checkpointed=False).to("cuda")
-        optimizer = torch.optim.AdamW(model.parameters())
-        for _ in range(2):
-            loss = model(torch.ones(BATCH, WIDTH, device="cuda")).sum()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=False)
-    assert chosen("zeroed gradients") == peak_of(written) > peak_of(record_training())
-
-
 class Adam8bit(torch.optim.Optimizer):
     """Two states: a byte a number and 4 for 256 of them; 4 a number below 4,096."""
 
