@@ -138,7 +138,9 @@ def run_script(request: Request) -> Iterator[Part]:
         return
     try:
         ranks = read_ranks(settings["ranks"], size)
-        results = run_side_by_side(run_rank, request, ranks, request.seconds)
+        results = run_side_by_side(
+            run_rank, request, ranks, request.seconds, shows_output=True
+        )
     except (ValueError, WorldError) as error:
         raise CheckError(str(error)) from None
     for rank, (part, _) in results.items():

@@ -55,7 +55,12 @@ class Job(NamedTuple):
 
 
 def run_side_by_side(
-    work: Work, given: object, ranks: Sequence[int], timeout: float
+    work: Work,
+    given: object,
+    ranks: Sequence[int],
+    timeout: float,
+    *,
+    shows_output: bool = False,
 ) -> dict[int, Any]:
     """Call a function for each rank, in children side by side; return the results.
 
@@ -64,19 +69,26 @@ def run_side_by_side(
         given: What it needs.
         ranks: The ranks; results may include ranks that these wait for.
         timeout: Seconds that each child may take, from its own start.
+        shows_output: Whether what the children printed is written to the standard
+            error when all have ended.
 
     Raises:
         WorldError: A child ended without a result, or took too long; or this system
             forks no processes.
     """
-    (results,) = run_all(work, [given], ranks, timeout)
+    (results,) = run_all(work, [given], ranks, timeout, shows_output=shows_output)
     if isinstance(results, WorldError):
         raise results
     return results
 
 
 def run_all(
-    work: Work, givens: Sequence[object], ranks: Sequence[int], timeout: float
+    work: Work,
+    givens: Sequence[object],
+    ranks: Sequence[int],
+    timeout: float,
+    *,
+    shows_output: bool = False,
 ) -> list[dict[int, Any] | WorldError]:
     """Call a function for each rank with each of several things that it needs.
 
@@ -95,7 +107,17 @@ def run_all(
             for given, own in zip(givens, folders, strict=True)
         ]
         run_nursery(jobs)
+        if shows_output:
+            for own in folders:
+                show_output(own)
         return [*map(read_results, folders)]
+
+
+def show_output(folder: Path) -> None:
+    """Write what the children of a job printed, with the rank before each line."""
+    for output in sorted(folder.glob(OUTPUT.format("*"))):
+        for line in output.read_text(errors="replace").splitlines():
+            print(f"rank {output.name.split('-')[1]}: {line}", file=sys.stderr)
 
 
 def read_results(folder: Path) -> dict[int, Any] | WorldError:

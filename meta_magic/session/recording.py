@@ -26,10 +26,8 @@ from meta_magic.recording.as_device.device_choices import (
     DeviceOptimizers,
 )
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
-from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.identities.live_versions import add_uncounted_versions
 from meta_magic.recording.identities.origins import Origin, has_origins, keep_origins
-from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.compiled_functions import EagerStance
 from meta_magic.recording.intercept.constructors import NewOfSubclass
 from meta_magic.recording.intercept.data_readers import ReadStorages, ShownTensors
@@ -142,7 +140,7 @@ class Recording:
         functions = FunctionMode(write, attention, dispatch, capture, refusals, shared)
         self._modes = functions, dispatch
         self._connect()
-        saver = Saver(write, values)
+        saver = Saver(write, values, in_world=options.world is not None)
         loader = Loader(write, self._borrowed)
         compute = partial(saver.compute, can_wait=False)
         return (  # entered in this order; a later mode sees a call first
@@ -152,7 +150,7 @@ class Recording:
             ProcessWatch(write),
             DataSources(write, saver, loader, shared, capture),
             *make_device_contexts(write, compute),
-            *make_world_contexts(options, plan, values, registry),
+            *make_world_contexts(options, write, values),
             NewOfSubclass(write),
             GeneratorStates(write, values, saver.compute),
             self._borrowed,
@@ -267,14 +265,12 @@ class Recording:
 
 
 def make_world_contexts(
-    options: Options,
-    plan: DevicePlan,
-    values: ValuesOnDemand,
-    registry: TensorRegistry,
+    options: Options, write: Written, values: ValuesOnDemand
 ) -> tuple[AbstractContextManager[Any], ...]:
     """Return the context managers that give a block its world; () if it has none."""
     if options.world is None:
         return ()
+    registry = write.registry
     # A block of one process imports nothing of torch.distributed.
     from meta_magic.recording.intercept.world import (  # noqa: PLC0415
         checkpoints,
@@ -298,8 +294,8 @@ def make_world_contexts(
     recorded = (options.world.rank,) if options.peers is None else options.peers.ranks
     contexts = (
         planned_world.PlannedWorld(options.world),
-        torch_on_meta.TorchOnMeta(plan),
-        checkpoints.Checkpoints(frozenset(recorded), check_saved),
+        torch_on_meta.TorchOnMeta(write.plan),
+        checkpoints.Checkpoints(frozenset(recorded), check_saved, write.note),
     )
     if options.peers is None:
         return contexts

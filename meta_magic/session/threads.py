@@ -22,7 +22,8 @@ from meta_magic.torch_private.replacing import PROFILE_OF_THREADS, Replacements
 OWN_PREFIX: Final = "meta_magic"
 
 PROCESS: Final = (
-    "child process {!r} was not recorded: a recording belongs to one process"
+    "child process {!r} was not recorded: a recording belongs to one process (--world "
+    "N records what mp.spawn starts as one of N)"
 )
 
 of_thread = threading.local()

@@ -89,6 +89,8 @@ class DevicePlan:
         current: Index of the accelerator that ``"cuda"`` means.
         is_real: Whether tensors are really made on the devices that the code names.
         n_accelerators: How many accelerators are planned; None for any number.
+        device_count: What ``torch.cuda.device_count()`` returns: of any number, one
+            for each rank of a machine.
         kernels: Whose kernels are recorded where no device is named.
         find_derived: Returns the storages on meta by name, and those computed from
             them.
@@ -106,6 +108,8 @@ class DevicePlan:
         self.current = 0
         self.is_real = options.named == "real"
         self.n_accelerators = options.n_devices
+        per_node = 1 if options.world is None else options.world.per_node
+        self.device_count = options.n_devices or per_node
         self.kernels = options.device
         self.find_derived: Callable[[], set[int]] = set
         self._note = note

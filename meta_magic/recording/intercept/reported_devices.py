@@ -59,8 +59,9 @@ ASKING: Final = frozenset({activation.__file__, transformer.__file__})
 DISTRIBUTED: Final = inspect.getfile(distributed).removesuffix("__init__.py")
 """The folder whose files choose backends by the device of a tensor."""
 
-FSDP: Final = f"{DISTRIBUTED}fsdp"
-"""The folder whose files move parameters to a GPU, though the code names none."""
+MOVING: Final = f"{DISTRIBUTED}fsdp", f"{DISTRIBUTED}tensor"
+"""The folders whose files move tensors to the device of a mesh, though the code names
+none."""
 
 DESCRIBING: Final = inspect.getfile(MetaConverter)
 """The file that asks for the device of a tensor to make a fake one of it."""
@@ -145,7 +146,7 @@ class ReportedAttributes:
         if not is_distributed:
             return META
         # Where the code names GPUs, DDP moves inputs that are not on a GPU yet.
-        is_moved = NamedDevices.exist or code.co_filename.startswith(FSDP)
+        is_moved = NamedDevices.exist or code.co_filename.startswith(MOVING)
         return CPU if is_moved else self._plan.home
 
     def _read_is_meta(self, func: Any, args: Args, asker: FrameType) -> bool:

@@ -10,6 +10,7 @@ import inspect
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from os import PathLike
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -38,18 +39,31 @@ ADVICE: Final = (
 )
 
 
-class Saver:
-    """Saves the meta tensors of a cell with real values."""
+NOT_WRITTEN: Final = "no file is written: {}"
+"""A plan of several ranks goes on when a script saves what this process cannot know."""
 
-    def __init__(self, write: Written, values: ValueSource) -> None:
+
+class Saver:
+    """Saves the meta tensors of a cell with real values.
+
+    Args:
+        in_world: Whether a file that cannot be right is left out with a note, as the
+            script is recorded for several ranks.
+    """
+
+    def __init__(
+        self, write: Written, values: ValueSource, *, in_world: bool = False
+    ) -> None:
         self._registry, self._note = write.registry, write.note
+        self._in_world = in_world
         self._values = values
 
     def save(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Call ``torch.save`` with real tensors instead of those on meta.
 
         Raises:
-            MissingValueError: They cannot be computed, or take too much.
+            MissingValueError: They cannot be computed, or take too much; in a world
+                only for a file that is open already.
         """
         try:
             given = inspect.signature(plain).bind(*args, **kwargs)
@@ -60,7 +74,13 @@ class Saver:
         metas = find_on_meta(given.arguments["obj"], module)
         if not metas:
             return plain(*args, **kwargs)
-        real_by_id = dict(zip(map(id, metas), self.compute(metas), strict=True))
+        try:
+            real_by_id = dict(zip(map(id, metas), self.compute(metas), strict=True))
+        except MissingValueError as error:
+            if self._in_world and isinstance(given.arguments["f"], (str, PathLike)):
+                self._note("save", NOT_WRITTEN.format(error))
+                return None
+            raise
 
         def reduce(value: object) -> Any:
             real = real_by_id.get(id(value))

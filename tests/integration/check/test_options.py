@@ -140,11 +140,12 @@ def test_the_command_imports_no_torch(tmp_path):
 def test_what_a_script_prints_is_shown_if_asked_for(tmp_path):
     (tmp_path / "a.py").write_text("print('so many arguments')")
     command = [sys.executable, "-m", "meta_magic", "check", "a.py", "--verbose"]
-    run = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, check=True
-    )
-    assert "so many arguments" in run.stderr
-    assert "so many arguments" not in run.stdout
+    for world, line in (((), "so many arguments\n"), (("--world", "2"), "rank 0: so")):
+        run = subprocess.run(
+            [*command, *world], capture_output=True, text=True, cwd=tmp_path, check=True
+        )
+        assert line in run.stderr
+        assert "so many arguments" not in run.stdout
 
 
 def test_help_says_what_exit_codes_mean(check, capsys):

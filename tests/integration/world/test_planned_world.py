@@ -2,6 +2,7 @@
 
 import os
 import sys
+from io import BytesIO
 from math import isnan
 
 import pytest
@@ -173,14 +174,30 @@ def test_values_are_as_if_each_rank_held_what_this_one_has(name):
 
 
 def test_values_of_other_ranks_are_never_saved(tmp_path):
-    with record(world=4):
+    (tmp_path / "sum.pt").write_bytes(b"earlier")
+    with record(world=4) as trace:
         begin()
         mine, others = torch.ones(3), torch.ones(3)
         dist.all_reduce(others)
         torch.save({"mine": mine}, tmp_path / "mine.pt")
+        torch.save({"sum": others * 2}, tmp_path / "sum.pt")
         with pytest.raises(MissingValueError, match="a checkpoint of them would be"):
-            torch.save({"sum": others * 2}, tmp_path / "sum.pt")
-    assert not (tmp_path / "sum.pt").exists()
+            torch.save(others, BytesIO())
+    assert torch.equal(torch.load(tmp_path / "mine.pt")["mine"], torch.ones(3))
+    assert (tmp_path / "sum.pt").read_bytes() == b"earlier"
+    notes = [note for note in trace.notes if note.kind == "save"]
+    assert [note.line for note in notes if "no file is written" in note.text]
+
+
+def test_a_world_goes_on_where_a_checkpoint_takes_too_much(tmp_path):
+    with record(world=4, limits=ValueLimits(nbytes=1000)) as trace:
+        begin()
+        weight = torch.randn(1000)
+        torch.save(weight, tmp_path / "weight.pt")
+        after = weight + 1
+    assert not [*tmp_path.iterdir()]
+    assert after.shape == (1000,)
+    assert any("no file is written" in note.text for note in trace.notes)
 
 
 def test_a_loop_hides_no_values_of_other_ranks(tmp_path):
@@ -316,3 +333,38 @@ def test_the_time_of_a_step_overlaps_what_does_not_wait():
     assert time.compute == pytest.approx(trace.cost.seconds("h100-sxm"), rel=0.4)
     assert time.seconds < time.compute + time.communication
     assert z.shape == (4096, 4096)
+
+
+def test_each_rank_of_a_machine_has_a_gpu():
+    with record(world=16, rank=5, per_node=4, as_device="cuda"):
+        counts = torch.cuda.device_count(), torch.accelerator.device_count()
+    assert counts == (4, 4)
+    with record(world=2, as_device="cuda:3"):
+        assert torch.cuda.device_count() == 3
+
+
+def test_a_model_of_the_cpu_is_moved_to_the_gpus_of_its_mesh():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    with record(world=4, as_device="cuda") as trace:
+        begin("nccl")
+        mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+        model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16, bias=False))
+        plan = {"0": SequenceParallel(), "1": ColwiseParallel()}
+        parallelize_module(model, mesh["tp"], plan)
+        fully_shard(model, mesh=mesh["dp"])
+    held = [tensor for node in trace.modules[0].walk() for tensor in node.tensors]
+    assert {tensor.place for tensor in held} == {torch.device("cuda", 0)}
+    # The norm is whole on both ranks of tp, and divided among those of dp.
+    assert [tensor.sharding for tensor in held] == [
+        "Shard(0), Replicate()",
+        "Shard(0), Replicate()",
+        "Shard(0), Shard(0)",
+    ]
+    assert [tensor.nbytes for tensor in held] == [16, 16, 8 * 16]

@@ -125,7 +125,7 @@ class PlannedCuda(OfRecording):
 
     def _list_gpu_facts(self) -> dict[str, Replacement]:
         """Return the functions that return something else on a machine with GPUs."""
-        n_devices = self._plan.n_accelerators or 1
+        n_devices = self._plan.device_count
         return {
             "is_available": lambda: True,
             "device_count": lambda: n_devices,
