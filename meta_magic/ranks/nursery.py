@@ -117,7 +117,7 @@ def show_output(folder: Path) -> None:
     """Write what the children of a job printed, with the rank before each line."""
     for output in sorted(folder.glob(OUTPUT.format("*"))):
         for line in output.read_text(errors="replace").splitlines():
-            print(f"rank {output.name.split('-')[1]}: {line}", file=sys.stderr)
+            sys.stderr.write(f"rank {output.name.split('-')[1]}: {line}\n")
 
 
 def read_results(folder: Path) -> dict[int, Any] | WorldError:

@@ -200,7 +200,7 @@ def test_a_world_goes_on_where_a_checkpoint_takes_too_much(tmp_path):
     assert any("no file is written" in note.text for note in trace.notes)
 
 
-def test_a_loop_hides_no_values_of_other_ranks(tmp_path):
+def test_a_loop_hides_no_values_of_other_ranks():
     with record(world=8) as trace:
         begin()
         mine, others = torch.zeros(3), torch.ones(())
@@ -212,7 +212,7 @@ def test_a_loop_hides_no_values_of_other_ranks(tmp_path):
         mine = mine + others
         assert mine.tolist() == [16, 16, 16]
         with pytest.raises(MissingValueError, match="a checkpoint of them would be"):
-            torch.save(mine, tmp_path / "sum.pt")
+            torch.save(mine, BytesIO())
     notes = [note for note in trace.notes if note.kind == "assumed"]
     assert len({note.line for note in notes}) == 2
     assert all("what other ranks send in all_reduce" in note.text for note in notes)
