@@ -35,7 +35,7 @@ from meta_magic.trace.program_facts import Evaluation
 from meta_magic.trace.signature import Geometry
 
 MIN_CALLS: Final = 2**12
-"""Calls without a value between them from which on they may be a loop."""
+"""So many calls without a value between them may be a loop."""
 
 CHUNK_SECONDS: Final = N_AT_ONCE * 5e-6
 """About how long ``N_AT_ONCE`` calls take."""

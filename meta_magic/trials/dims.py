@@ -162,7 +162,7 @@ class Moves:
     Attributes:
         usual: The calls of the block.
         runs: The recordings; the first one is the block's own.
-        reasons: By name, why it has not another value.
+        reasons: By name, why there is no recording with another value.
         is_over: Whether the time is over.
     """
 

@@ -26,7 +26,7 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 class Enclosing(NamedTuple):
-    """A file of which only what a block rests on is left.
+    """A file whose lines are empty, but for those that a block rests on.
 
     Attributes:
         typed: The file.

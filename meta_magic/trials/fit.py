@@ -184,7 +184,7 @@ ALTERNATIVES: Final = (
 def _find_remedies(recordings: Recordings, fit: Fit) -> tuple[Remedy, ...]:
     """Return choices with which a block fits, if it fits at no size that was tried.
 
-    Each such size has its smallest value.
+    Sizes that may vary have their smallest values.
     """
     least = {name: one.least for name, one in fit.sizes.items() if not one.largest}
     if not least and (fit.sizes or fit.fits):

@@ -125,7 +125,7 @@ class Recordings:
         return replace(self._trace, rerun=joined.rerun) if is_before else self._trace
 
     def find_caveat(self, *names: str) -> str:
-        """Return which variables keep their values although names vary; "" for none."""
+        """Return which variables keep their values while names vary; "" for none."""
         joined = self.joined
         is_alone = joined is None or joined.names.isdisjoint(names)
         return "" if joined is None or is_alone else joined.describe_limits(*names)

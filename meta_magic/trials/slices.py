@@ -95,7 +95,7 @@ class Slice(NamedTuple):
     is_cut: bool
 
     def describe_limits(self, *but: str) -> str:
-        """Return what is not run again, but for some variables; "" for nothing."""
+        """Return sentences on what does not run again, without some variables."""
         names = ", ".join(name for name in self.used if name not in but)
         limits = [f"used as it is, not made again: {names}"] if names else []
         if names and self.is_cut:
