@@ -42,6 +42,11 @@ SECONDS: Final = 5.0
 MAX_LISTED: Final = 8
 """So many values of a name are all recorded."""
 
+MAX_REASON: Final = 160
+
+TRIED_SECONDS: Final = 0.5
+"""Seconds for the sizes that ``--check`` tries by itself."""
+
 
 def read_outcome(again: Trace, variables: Mapping[str, Any]) -> Outcome:
     """Return the outcome of a recording; runs in a child."""
@@ -118,9 +123,6 @@ class Found(NamedTuple):
         return f"{head}; with {self.name}={size}{where}: {reason}"
 
 
-MAX_REASON: Final = 160
-
-
 def find_conditions(
     trace: Trace, given: Mapping[str, Sequence[int] | None], seconds: float = SECONDS
 ) -> list[Found]:
@@ -182,10 +184,6 @@ def _find_one(
     form = check_form(search, form)
     joined = None if runs is trace else recordings.joined
     return Found(name, search, form, joined)
-
-
-TRIED_SECONDS: Final = 0.5
-"""Seconds for the sizes that ``--check`` tries by itself."""
 
 
 def try_near_sizes(trace: Trace) -> tuple[Note, ...]:

@@ -58,6 +58,8 @@ Points: TypeAlias = Sequence[tuple[Sizes, int]]
 Pairs: TypeAlias = Sequence[tuple[int, int]]
 """Values of one name, and a size there."""
 
+MAX_STEP: Final = 4096
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dims:
@@ -520,6 +522,3 @@ def _propose_rounded(name: str, pairs: Pairs) -> Iterator[str]:
         elif least <= most:
             nearest = least if least > 0 else most
             yield f"({_add(name, nearest)})//{step}"
-
-
-MAX_STEP: Final = 4096

@@ -24,6 +24,12 @@ from meta_magic.trace.units import format_bytes
 from meta_magic.trials.accumulation import count_parts, name_parts
 from meta_magic.trials.recordings import Recordings
 
+LIMIT: Final = 1 << 20
+"""The largest size that is tried where no candidates are named."""
+
+MAX_STEPS: Final = 1000
+"""How many candidates are read to find their common divisor."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeFit:
@@ -243,12 +249,6 @@ def _combine(peak_with: PeakWith, nbytes: int, best: Sequence[Remedy]) -> Remedy
 
 Candidates: TypeAlias = Sequence[int] | EllipsisType | None
 """The values that a name may have; None or ``...`` for all from 1 on."""
-
-LIMIT: Final = 1 << 20
-"""The largest size that is tried where no candidates are named."""
-
-MAX_STEPS: Final = 1000
-"""How many candidates are read to find their common divisor."""
 
 
 class Search(NamedTuple):

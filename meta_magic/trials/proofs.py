@@ -45,6 +45,22 @@ Act: TypeAlias = Callable[..., Any]
 Spot: TypeAlias = tuple[str, str, int]
 """The name of a function of torch, and the file and line that call it."""
 
+MATRIX: Final = 2
+"""Dimensions of a tied weight; the bias, which the same line makes, has fewer."""
+
+COMPUTED: Final = "the saving is computed: only other code makes this change"
+
+MOST: Final = 8
+"""How many pieces of advice are tried, the most valuable first: each runs the block."""
+
+LATER: Final = "the saving is computed: only the advice that saves most was tried"
+
+EXACT_FLOPS: Final = frozenset(
+    {"copy", "dtype", "gradient", "leak", "no gradient", "tying"}
+)
+"""Kinds of advice whose change saves no FLOPs, or just those that are named: else the
+block computes something else with it."""
+
 
 def list_spots(program: Program, call_sites: Iterable[int]) -> Iterator[Spot]:
     """Yield the spots of call sites, given as indexes into those of a program."""
@@ -95,9 +111,6 @@ class ChangedCalls(TorchFunctionMode):
             frame = frame.f_back
         return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
-
-MATRIX: Final = 2
-"""Dimensions of a tied weight; the bias, which the same line makes, has fewer."""
 
 DROPOUT: Final = "dropout_p"
 ARGUMENTS: Final = ("query", "key", "value", "attn_mask", DROPOUT, "is_causal")
@@ -227,20 +240,6 @@ def _make_change(advice: Advice, trace: Trace, run: "BaselineRun") -> Choice:
         ]
         return ChangedCalls(spots, ACTS[advice.kind](advice))
     return str(advice.choice)
-
-
-COMPUTED: Final = "the saving is computed: only other code makes this change"
-
-MOST: Final = 8
-"""How many pieces of advice are tried, the most valuable first: each runs the block."""
-
-LATER: Final = "the saving is computed: only the advice that saves most was tried"
-
-EXACT_FLOPS: Final = frozenset(
-    {"copy", "dtype", "gradient", "leak", "no gradient", "tying"}
-)
-"""Kinds of advice whose change saves no FLOPs, or just those that are named: else the
-block computes something else with it."""
 
 
 class Needs(NamedTuple):

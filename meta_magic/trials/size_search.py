@@ -16,6 +16,14 @@ MAX_RECORDINGS: Final = 24
 
 NUMBER: Final = re.compile(r"\d+")
 
+MAX_SIZE: Final = 1 << 17
+
+MAX_OF_ONE: Final = 0.7
+"""How many seconds a recording at a large size may take."""
+
+MAX_HINTS: Final = 4
+"""How many numbers of the code or of errors are tried as limits."""
+
 
 class Verdict(NamedTuple):
     """Whether a block runs at a size.
@@ -405,11 +413,6 @@ def _find_high(search: Search, step: int, hints: Collection[int]) -> int | None:
     return _bisect(search, min(above), low, step, hints)
 
 
-MAX_SIZE: Final = 1 << 17
-MAX_OF_ONE: Final = 0.7
-"""How many seconds a recording at a large size may take."""
-
-
 def _bisect(
     search: Search, fails: int, runs: int, step: int, hints: Collection[int]
 ) -> int:
@@ -430,7 +433,3 @@ def _bisect(
         middle = middle if middle != runs else runs + sign * step
         fails, runs = (fails, middle) if search.runs(middle) else (middle, runs)
     return runs
-
-
-MAX_HINTS: Final = 4
-"""How many numbers of the code or of errors are tried as limits."""
