@@ -199,37 +199,18 @@ def find_before(name: str | None, namespace: Mapping[str, object]) -> "Trace | N
     return found
 
 
-def read_options(options: Any) -> "Options":
+def read_options(line: Any) -> "Options":
     """Return the options of a recording."""
-    from meta_magic.trace.options import (  # noqa: PLC0415  needs torch
-        Options,
-        read_assumptions,
-        read_check,
-        read_device,
-        read_dims,
-        read_meaning,
-        read_sliders,
-    )
-    from meta_magic.trace.world import read_world  # noqa: PLC0415  as well
+    from meta_magic.session.record import record  # noqa: PLC0415  needs torch
 
+    shared = ("as_device", "assume", "named", "check_values", "check", "world", "rank")
+    given = {name: getattr(line, name) for name in (*shared, "per_node", "dims")}
+    limits, cache = read_limits(line), not line.no_cache
     try:
-        is_checked, batch = read_check(options.check)
-        return Options(
-            not options.no_cache,
-            read_limits(options),
-            *read_device(options.as_device),
-            read_assumptions(options.assume),
-            read_meaning(options.named),
-            options.check_values,
-            options.is_patient,
-            read_world(options.world, options.rank, options.per_node),
-            is_checked=is_checked,
-            batch=batch,
-            dims=read_dims(options.dims),
-            sliders=read_sliders(options.params),
-        )
+        chosen = record(cache=cache, limits=limits, params=line.params, **given)
     except ValueError as error:
         raise UsageError(f"%%meta: {error}") from None
+    return chosen.options._replace(is_patient=line.is_patient)
 
 
 def read_limits(options: Any) -> "ValueLimits":
