@@ -56,10 +56,7 @@ GATHER_OF_PARAMETERS: Final = frozenset(
 
 
 def find_categories(
-    program: "Program",
-    modules: Iterable["ModuleNode"],
-    columns: Columns,
-    lives: Lives,
+    program: "Program", modules: Iterable["ModuleNode"], columns: Columns, lives: Lives
 ) -> Integers:
     """Return for each storage the index of its category.
 

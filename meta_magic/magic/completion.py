@@ -132,9 +132,7 @@ def complete_path(namespace: Mapping[str, Any], typed: str) -> list[str]:
 
 def list_steps(value: Any) -> dict[str, Any]:
     """Return the children of a module, list or dict by ``.name`` or ``[index]``."""
-    from meta_magic.materializing.targets import (  # noqa: PLC0415  torch
-        write_step,
-    )
+    from meta_magic.materializing.targets import write_step  # noqa: PLC0415  torch
     from meta_magic.session.operand_names import walk_held  # noqa: PLC0415
     from meta_magic.torch_private.module_internals import children_of  # noqa: PLC0415
 

@@ -118,9 +118,7 @@ class ValueFormats:
         """
         if "meta_magic.session.recording" not in sys.modules:  # nothing was recorded
             return self._before(*args, **kwargs)
-        from meta_magic.session.recording import (  # noqa: PLC0415  needs torch
-            run_with_values,
-        )
+        from meta_magic.session.recording import run_with_values  # noqa: PLC0415  needs torch
 
         return run_with_values(
             lambda: self._before(*args, **kwargs),

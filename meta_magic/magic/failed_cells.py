@@ -39,11 +39,7 @@ class FailedCell:
     """
 
     def __init__(
-        self,
-        shell: Any,
-        trace: "Trace",
-        key: str,
-        settings: "Mapping[str, Any] | None",
+        self, shell: Any, trace: "Trace", key: str, settings: "Mapping[str, Any] | None"
     ) -> None:
         self._shell = shell
         self._trace = trace

@@ -78,9 +78,7 @@ class MetaMagics(Magics):
         "six times as long.",
     ).tag(config=True)
     hide = List(
-        Enum(["parameters"]),
-        ["parameters"],
-        help="What the flow hides at first.",
+        Enum(["parameters"]), ["parameters"], help="What the flow hides at first."
     ).tag(config=True)
 
     def __init__(self, shell: Any) -> None:

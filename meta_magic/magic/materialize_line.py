@@ -43,10 +43,7 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
         UsageError: The line is wrong, or the module cannot be made real; it is then
             unchanged.
     """
-    from meta_magic.materializing.materialize import (  # noqa: PLC0415  torch
-        materialize,
-        prepare,
-    )
+    from meta_magic.materializing.materialize import materialize, prepare  # noqa: PLC0415  torch
     from meta_magic.materializing.targets import Variables  # noqa: PLC0415  torch
 
     __tracebackhide__ = True

@@ -332,8 +332,6 @@ def drop_costly(
     dropped = [(item, why) for item in costly if item.kind != "gradient"]
     notes = [f"gradients were left out: {why}"] if len(dropped) < len(costly) else []
     task = replace(
-        lean.task,
-        on_meta=[*task.on_meta, *dropped],
-        notes=[*lean.task.notes, *notes],
+        lean.task, on_meta=[*task.on_meta, *dropped], notes=[*lean.task.notes, *notes]
     )
     return replace(lean, task=task)

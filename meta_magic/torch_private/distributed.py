@@ -271,9 +271,7 @@ def find_propagation() -> tuple[type, str]:
     It runs operators on fake tensors. These are not calls of the block, and without
     this function the recording would report them as calls that it missed.
     """
-    from torch.distributed.tensor._sharding_prop import (  # noqa: PLC0415
-        ShardingPropagator,
-    )
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator  # noqa: PLC0415
 
     return ShardingPropagator, "_propagate_tensor_meta_non_cached"
 

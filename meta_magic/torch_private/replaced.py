@@ -73,10 +73,7 @@ CHECK_OF_TRACE: Final = (torch.jit._trace, "_check_trace")
 
 # A new parameter, or tensor of a subclass, at the address of a tensor that is gone is
 # mistaken for that tensor.
-MAKE_SUBCLASS: Final = (
-    (torch.Tensor, "_make_subclass"),
-    (torch.Tensor, "as_subclass"),
-)
+MAKE_SUBCLASS: Final = ((torch.Tensor, "_make_subclass"), (torch.Tensor, "as_subclass"))
 
 # No tensor of a user's own subclass is made from another tensor.
 MAKE_TENSOR: Final = (torch.Tensor, "__new__")

@@ -76,8 +76,7 @@ UNITS: Final = {
 """Factors of the units that may follow a number, in upper case."""
 
 AMOUNT: Final = re.compile(
-    r"\s*(?P<number>[\d_]*\.?[\d_]+(?:e[+-]?\d+)?)\s*(?P<unit>[a-z]*)\s*",
-    re.IGNORECASE,
+    r"\s*(?P<number>[\d_]*\.?[\d_]+(?:e[+-]?\d+)?)\s*(?P<unit>[a-z]*)\s*", re.IGNORECASE
 )
 LIMIT: Final = re.compile(r"\s*(?P<name>\w+)\s*(?P<sign><=?)(?P<most>.*)")
 

@@ -16,11 +16,7 @@ def explanation_payload(trace: "Trace") -> dict[str, Any] | None:
     found = trace.explanation
     if found is None or found.is_silent:
         return None
-    from meta_magic.explain.explanations import (  # noqa: PLC0415  few fail
-        MAX_CALLERS,
-        MAX_OPERANDS,
-        walk_repairs,
-    )
+    from meta_magic.explain.explanations import MAX_CALLERS, MAX_OPERANDS, walk_repairs  # noqa: PLC0415  few fail
 
     return {
         "where": found.where,

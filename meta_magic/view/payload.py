@@ -30,11 +30,7 @@ from meta_magic.trace.derived_facts import first_operators
 from meta_magic.trace.modules import ModuleNode, at_any_depth
 from meta_magic.trace.program import MODULE_HEADER
 from meta_magic.trace.signature import CallSite, Geometry, Signature, SourcePosition
-from meta_magic.trace.summary import (
-    describe_failure,
-    describe_others,
-    format_headline,
-)
+from meta_magic.trace.summary import describe_failure, describe_others, format_headline
 from meta_magic.view.details_payload import (
     columns_payload,
     details_payload,

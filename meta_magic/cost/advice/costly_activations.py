@@ -151,9 +151,7 @@ class Inside:
         )
 
 
-def list_blocks(
-    root: "ModuleNode",
-) -> "Iterator[tuple[ModuleNode, list[ModuleNode]]]":
+def list_blocks(root: "ModuleNode") -> "Iterator[tuple[ModuleNode, list[ModuleNode]]]":
     """Yield lists of blocks, each with its blocks, as ``checkpointing`` finds them.
 
     Blocks are modules of one class, with submodules, in a ``ModuleList`` or

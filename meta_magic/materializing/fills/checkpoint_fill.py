@@ -17,13 +17,7 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.fills.checkpoint_entry import CheckpointEntry, Part
-from meta_magic.materializing.fills.protocol import (
-    Content,
-    EmptyFill,
-    Fill,
-    Put,
-    Task,
-)
+from meta_magic.materializing.fills.protocol import Content, EmptyFill, Fill, Put, Task
 from meta_magic.materializing.fills.replay_fill import ReplayFill
 from meta_magic.materializing.forecast import Forecast
 from meta_magic.materializing.targets import Held, Target
@@ -313,9 +307,7 @@ def open_checkpoint(
 def read_distributed(path: Path) -> dict[str, CheckpointEntry]:
     """Return the tensors of a folder that ``torch.distributed.checkpoint`` wrote."""
     # Some builds of torch lack torch.distributed.
-    from meta_magic.materializing.fills.distributed_checkpoint import (  # noqa: PLC0415
-        read_folder,
-    )
+    from meta_magic.materializing.fills.distributed_checkpoint import read_folder  # noqa: PLC0415
 
     try:
         return dict(read_folder(path))

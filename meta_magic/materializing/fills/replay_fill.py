@@ -25,11 +25,7 @@ from meta_magic.materializing.located import (
     locate_constructed,
     make_reader,
 )
-from meta_magic.materializing.report import (
-    DRAWN_OTHERWISE,
-    UNINITIALIZED,
-    format_names,
-)
+from meta_magic.materializing.report import DRAWN_OTHERWISE, UNINITIALIZED, format_names
 from meta_magic.materializing.targets import Target, group_targets
 from meta_magic.recording.identities.generator_carryover import (
     CarriedGenerator,

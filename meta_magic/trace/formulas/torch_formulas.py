@@ -104,9 +104,7 @@ def count_by_torch(name: str, signature: Signature) -> int | None:
         return None
 
 
-def read_arguments(
-    signature: Signature,
-) -> tuple[list[Any], dict[str, Any], Any]:
+def read_arguments(signature: Signature) -> tuple[list[Any], dict[str, Any], Any]:
     """Return positional and keyword arguments and the result, tensors as shapes."""
     given = [(n, shape_of(v, signature.inputs)) for n, v in signature.arguments]
     keywords = keyword_names(signature.op)
