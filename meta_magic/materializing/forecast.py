@@ -120,7 +120,7 @@ def count_uses(part: Part) -> Counter[Phase]:
     calls: set[int | None] = set()
     n_by_phase: Counter[Phase] = Counter()
     last: Phase | None = None
-    for step in part.steps:
+    for step in part.plan.steps:
         number = step.call.number
         phase = found.phase(number) if step.kind == StepKind.RUN else None
         if phase is None or not step.call.read:

@@ -187,7 +187,7 @@ class CallRunner:
         inputs: Sequence[Tensor],
     ) -> None:
         if geometry.stride is None:
-            self.memory.add_tensor(storage, tensor)
+            self.memory.add(storage, tensor)
             return
         real = tensor.untyped_storage()
         address = address_of_storage(real)
@@ -227,26 +227,20 @@ def needs_flags(program: Program) -> bool:
     return is_set or bool(program.flags)
 
 
-class FlagsOf:
-    """Context manager that sets the flags of torch's backends as one call had them.
+@contextmanager
+def with_flags(program: Program, call: int) -> Iterator[None]:
+    """Set the flags of torch's backends as one call had them, within the block.
 
     The program records changes only: before the first one a flag had its default.
     """
-
-    def __init__(self, program: Program, call: int) -> None:
-        end = bisect_right(program.flags, call, key=itemgetter(0))
-        changed = {name: value for _, name, value in program.flags[:end]}
-        self._wanted = {**DEFAULTS, **changed}
-        self._before: dict[str, Any] = {}
-
-    def __enter__(self) -> None:
-        for name, value in self._wanted.items():
-            flag = FLAGS[name]
-            before = flag.read()
-            if before != value:
-                self._before[name] = before
-                flag.write(value)
-
-    def __exit__(self, *_: object) -> None:
-        for name, value in self._before.items():
+    end = bisect_right(program.flags, call, key=itemgetter(0))
+    changed = {name: value for _, name, value in program.flags[:end]}
+    now = {name: flag.read() for name, flag in FLAGS.items()}
+    wanted = {n: v for n, v in {**DEFAULTS, **changed}.items() if v != now[n]}
+    try:
+        for name, value in wanted.items():
             FLAGS[name].write(value)
+        yield
+    finally:
+        for name in wanted:
+            FLAGS[name].write(now[name])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import ReplayError
-from meta_magic.replaying.call_runner import CallRunner, FlagsOf, needs_flags
+from meta_magic.replaying.call_runner import CallRunner, needs_flags, with_flags
 from meta_magic.replaying.contents import (
     RawTracker,
     Result,
@@ -66,22 +66,10 @@ class Part(CallRunner):
         self.tracker: RawTracker | None = None
         self.on_step: Callable[[Step], None] = lambda _: None
 
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """The steps of the plan."""
-        return self.plan.steps
-
     def peak_nbytes(self, kept: Mapping[int, int]) -> int:
         """Return the most bytes held at any moment; see :meth:`Plan.peak_nbytes`."""
         is_cpu = self.device.type == "cpu"
         return self.plan.peak_nbytes(kept, can_split=is_cpu)
-
-    def give(self, storage: int, real: UntypedStorage | Tensor) -> None:
-        """Add a storage that an earlier recording made."""
-        if isinstance(real, Tensor):
-            self.memory.add_tensor(storage, real)
-        else:
-            self.memory.add(storage, real)
 
     def end_state(self) -> Tensor | None:
         """Return the end state of torch's default CPU generator, if it is used."""
@@ -97,19 +85,19 @@ class Part(CallRunner):
     def run(self, finished: Finished) -> Iterator[None]:
         """Run the steps; yield after each."""
         memory = self.memory
-        used = {s for step in self.steps for s in (*step.frees, *step.finishes)}
+        used = {s for step in self.plan.steps for s in (*step.frees, *step.finishes)}
         has_flags = needs_flags(self.program)
         self._provide()
         for storage in self.plan.wanted - used:
             finished(storage, memory.take(storage))
-        for step in self.steps:
+        for step in self.plan.steps:
             self.on_step(step)
             if self.tracker is not None:
                 self.tracker.check(step, self.read_inputs)
             if not has_flags:
                 self._do(step)
             else:
-                with FlagsOf(self.program, step.call.number):
+                with with_flags(self.program, step.call.number):
                     self._do(step)
             if step.frees:
                 memory.free(s for s in step.frees if s not in self.plan.retained)
@@ -138,10 +126,6 @@ class Part(CallRunner):
         """Bytes of all kept contents of the recording."""
         kept = self.plan.recorded.kept
         return 0 if kept is None else kept.nbytes
-
-    def writes(self, storage: int) -> bool:
-        """Whether the recording writes a storage of an earlier one."""
-        return storage in self.plan.recorded.writers
 
     def keep(
         self,
@@ -276,7 +260,7 @@ class Execution:
     @property
     def steps(self) -> list[Step]:
         """The steps of all recordings, in order."""
-        return [step for part in self.parts for step in part.steps]
+        return [step for part in self.parts for step in part.plan.steps]
 
     @property
     def uninitialized(self) -> set[int]:
@@ -429,13 +413,15 @@ class Execution:
         def take(storage: int, real: UntypedStorage | Tensor) -> None:
             importers = self._importers_of(part, storage)
             # A storage that no later part writes stays valid: keep it here.
-            is_kept = storage in part.plan.retained
-            is_kept = is_kept and not any(t.writes(number) for t, number in importers)
+            is_kept = storage in part.plan.retained and not any(
+                number in later.plan.recorded.writers for later, number in importers
+            )
             if is_kept:
-                part.give(storage, real)
+                part.memory.add(storage, real)
             for index, (importer, number) in enumerate(importers):
                 # Each part may write it: all but the first get a copy.
-                importer.give(number, real.clone() if index or is_kept else real)
+                own = real.clone() if index or is_kept else real
+                importer.memory.add(number, own)
 
         return take
 

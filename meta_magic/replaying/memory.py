@@ -72,12 +72,15 @@ class Memory:
         """Return the numbers of all storages."""
         return {*self._storages, *self._tensors}
 
-    def add(self, storage: int, real: UntypedStorage) -> None:
-        """Add a storage; it is grown to its recorded size.
+    def add(self, storage: int, real: UntypedStorage | Tensor) -> None:
+        """Add a storage, grown to its recorded size; or a tensor without one.
 
         Raises:
             ReplayError: It has no memory: reading it would crash the process.
         """
+        if isinstance(real, Tensor):
+            self._tensors[storage] = real
+            return
         if not has_memory(real):
             raise ReplayError("a tensor subclass has no memory of its own", storage)
         nbytes = self._recorded.nbytes_by_storage[storage]
@@ -87,10 +90,6 @@ class Memory:
             real = grown
         self._storages[storage] = real
         self._last.pop(storage, None)
-
-    def add_tensor(self, storage: int, tensor: Tensor) -> None:
-        """Add a tensor that has no storage, such as a sparse one."""
-        self._tensors[storage] = tensor
 
     def find(self, storage: int) -> UntypedStorage | None:
         """Return a storage, or None."""
@@ -123,8 +122,7 @@ class Memory:
             ReplayError: The recording refers to the user's tensor, which changed since.
         """
         if constant.sparse is not None:
-            sparse = constant.sparse.clone().to(self.device)
-            self.add_tensor(constant.storage, sparse)
+            self.add(constant.storage, constant.sparse.clone().to(self.device))
         elif constant.data is not None:
             self.add(constant.storage, load_bytes(constant.data))
         else:

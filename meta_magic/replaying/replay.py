@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TypeAlias, overload
+from typing import Any, TypeAlias, overload
 
 import torch
 from torch import Tensor
@@ -124,15 +124,11 @@ def find_storage(program: Program, tensor: Tensor) -> int:
     return found[1]
 
 
-def build_tensor(
-    metadata: TensorMetadata | Geometry, content: torch.UntypedStorage | Tensor
-) -> Tensor:
-    """Return a real tensor with recorded metadata."""
-    if isinstance(metadata, TensorMetadata):
-        metadata = metadata.geometry
-    if isinstance(content, Tensor):
-        return view_sparse(content, metadata)
-    return make_view(content, metadata)
+def build_tensor(geometry: Geometry, content: torch.UntypedStorage | Tensor) -> Tensor:
+    """Return a real tensor of recorded geometry."""
+    make: Any = view_sparse if isinstance(content, Tensor) else make_view
+    made: Tensor = make(content, geometry)
+    return made
 
 
 def trace_back(
