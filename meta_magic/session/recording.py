@@ -139,7 +139,9 @@ class Recording:
         dispatch = DispatchMode(write, cache, KernelCalls(write, cache, *how))
         functions = FunctionMode(write, attention, dispatch, capture, refusals, shared)
         self._modes = functions, dispatch
-        self._connect()
+        # A call of a real module borrows it, and borrowing reads what calls wrote.
+        write.calls.on_new_module = self._borrowed.borrow_called
+        shared.modes = self._modes  # they check shared arrays once one exists
         saver = Saver(write, values, in_world=options.world is not None)
         loader = Loader(write, self._borrowed)
         compute = partial(saver.compute, can_wait=False)
@@ -171,13 +173,6 @@ class Recording:
             *self._modes,
             shared,
         )
-
-    def _connect(self) -> None:
-        """Connect parts that call parts which are made after them."""
-        # A call of a real module borrows it, and borrowing reads what calls wrote.
-        self._written.calls.on_new_module = self._borrowed.borrow_called
-        # The modes share arrays with tensors, and check those arrays once one exists.
-        self._shared.modes = self._modes
 
     @property
     def n_operators(self) -> int:

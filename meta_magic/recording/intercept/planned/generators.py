@@ -86,14 +86,6 @@ def is_there(device: torch.device) -> bool:
     return is_known and device.index < torch.cuda.device_count()
 
 
-class PlannedGenerators(OfRecording):
-    """Makes ``torch.Generator`` accept planned devices, within the block."""
-
-    def __enter__(self) -> None:
-        if not self._plan.is_real:
-            self.replace(torch, "Generator", Generator)
-
-
 KIND_BY_SEEDING: Final[dict[Replaceable, str]] = {
     (torch.cuda, "manual_seed_all"): "cuda",
     (torch.xpu, "manual_seed_all"): "xpu",
@@ -103,11 +95,12 @@ KIND_BY_SEEDING: Final[dict[Replaceable, str]] = {
 """Functions that ``torch.manual_seed`` calls, and the kinds of device they seed."""
 
 
-class SeededDevices(OfRecording):
-    """Makes ``torch.manual_seed`` seed planned devices as well, within the block."""
+class PlannedGenerators(OfRecording):
+    """Makes generators accept planned devices, and ``manual_seed`` seed these."""
 
     def __enter__(self) -> None:
         if not self._plan.is_real:
+            self.replace(torch, "Generator", Generator)
             for (owner, name), kind in KIND_BY_SEEDING.items():
                 self.replace_here(owner, {name: partial(self._seed, kind)})
 

@@ -27,7 +27,6 @@ from meta_magic.recording.intercept.moves import read_type
 from meta_magic.recording.intercept.planned.generators import (
     PlannedGenerators,
     PlannedSeeds,
-    SeededDevices,
 )
 from meta_magic.recording.intercept.planned.gpu_types import (
     TYPES,
@@ -184,7 +183,6 @@ def make_device_contexts(
     return (
         PlanOfThread(write.plan),
         PlannedCuda(write),
-        SeededDevices(write),
         PlannedGenerators(write),
         PlannedTypes(write),
         PlannedTraining(write, compute),
