@@ -105,7 +105,7 @@ __all__ = [
     "verify",
 ]
 
-HOMES = {
+MODULE_BY_NAME = {
     "Cost": "cost.costs",
     "Device": "cost.device_table",
     "Roofline": "cost.rooflines",
@@ -143,9 +143,9 @@ HOMES = {
 
 def __getattr__(name: str) -> Any:
     # On first use: %load_ext must work, and be quick, before torch is imported.
-    if name not in HOMES:
+    if name not in MODULE_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{HOMES[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{MODULE_BY_NAME[name]}"), name)
     globals()[name] = value
     return value
 

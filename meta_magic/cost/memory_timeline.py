@@ -118,7 +118,7 @@ def count_workspaces(table: StorageTable, is_there: Flags) -> Integers:
     return counts[0] + counts[1]
 
 
-HOMES: Final = {"cpu": "cpu", "cuda": "cuda:0", "meta": "meta"}
+DEFAULT_DEVICE: Final = {"cpu": "cpu", "cuda": "cuda:0", "meta": "meta"}
 """The device of all storages if the code names none, by ``Program.as_device``."""
 
 
@@ -253,7 +253,7 @@ def measure_memory(trace: "Trace") -> Memory:
     """Return the memory of a recorded program over time."""
     program, columns = trace.program.with_raised, trace.columns
     lives = find_lives(program, columns)
-    devices, device = find_devices(columns, lives, HOMES[program.as_device])
+    devices, device = find_devices(columns, lives, DEFAULT_DEVICE[program.as_device])
     return Memory(
         table=StorageTable(
             program=program,

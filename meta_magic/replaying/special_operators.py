@@ -82,7 +82,7 @@ def make_operator(signature: Signature) -> Operator:
     """
     if signature.op in READ_BY_ARGUMENTS:
         return READ_BY_ARGUMENTS[signature.op](signature)
-    find = AttentionOperator if signature.op in HOMES else find_operator
+    find = AttentionOperator if signature.op in DEVICE_BY_KERNEL else find_operator
     return find(signature.op)
 
 
@@ -147,7 +147,7 @@ def spread(count: int, like: Tensor) -> Tensor:
     return flat.view(like.shape)
 
 
-HOMES: Final[Mapping[str, str]] = {
+DEVICE_BY_KERNEL: Final[Mapping[str, str]] = {
     "aten._scaled_dot_product_flash_attention_for_cpu.default": "cpu",
     "aten._scaled_dot_product_flash_attention.default": "cuda",
     "aten._scaled_dot_product_efficient_attention.default": "cuda",
@@ -170,7 +170,7 @@ class AttentionOperator(Operator):
     """A fused kernel of attention; on other devices than its own, the same math."""
 
     def __init__(self, name: str) -> None:
-        self._home = HOMES[name]
+        self._home = DEVICE_BY_KERNEL[name]
         self._fused = find_function(name)
         self._is_backward = "_backward." in name
         run = self._run_backward if self._is_backward else self._run

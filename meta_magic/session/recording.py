@@ -140,7 +140,7 @@ class Recording:
         functions = FunctionMode(write, attention, dispatch, capture, refusals, shared)
         self._modes = functions, dispatch
         # A call of a real module borrows it, and borrowing reads what calls wrote.
-        write.calls.on_new_module = self._borrowed.borrow_called
+        write.calls.on_older_module = self._borrowed.borrow_called
         shared.modes = self._modes  # they check shared arrays once one exists
         saver = Saver(write, values, in_world=options.world is not None)
         loader = Loader(write, self._borrowed)

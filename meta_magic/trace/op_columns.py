@@ -54,7 +54,7 @@ class Column:
     is_extra: bool = False
 
 
-Wire: TypeAlias = Literal["held", "call", "signature"] | Callable[[Program], list[Span]]
+Wire: TypeAlias = Literal["none", "call", "signature"] | Callable[[Program], list[Span]]
 
 Decider: TypeAlias = Literal["call", "signature", "call_site", "module"]
 
@@ -71,7 +71,7 @@ class OpColumn(Column):
         wire: How the report gets its values. ``call``: one is sent for each call; the
             Nones of a tuple are not shown. ``signature``: one is sent for each
             signature, read of its first call, which is right only if the value follows
-            from shapes, dtypes and arguments alone. ``held``: nothing is sent, as the
+            from shapes, dtypes and arguments alone. ``none``: nothing is sent, as the
             report has the values for other views. A function: returns the spans of
             operators that have a value.
         is_in_table: Whether ``to_pandas()`` has it, and not the report alone.
@@ -99,7 +99,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Position in the trace, from 0.",
         width=68,
         align="right",
-        wire="held",
+        wire="none",
     ),
     OpColumn(
         name="function",
@@ -107,7 +107,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="The Python-level torch call that it came from.",
         format="function",
         width=130,
-        wire="held",
+        wire="none",
         decided_by="call_site",
     ),
     OpColumn(
@@ -116,7 +116,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Name as torch has it, with its overload.",
         is_pinned=True,
         width=190,
-        wire="held",
+        wire="none",
         decided_by="signature",
     ),
     OpColumn(
@@ -124,7 +124,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="str or None",
         help="Name of the module within its root, as state_dict keys it.",
         width=180,
-        wire="held",
+        wire="none",
         decided_by="module",
     ),
     OpColumn(
@@ -141,14 +141,14 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="tuple",
         help="Tensors read: their metadata in pandas, shape and dtype in the report.",
         width=180,
-        wire="held",
+        wire="none",
     ),
     OpColumn(
         name="outputs",
         type="tuple",
         help="Tensors returned, as those read.",
         width=140,
-        wire="held",
+        wire="none",
     ),
     OpColumn(
         name="raised",
@@ -166,7 +166,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         format="flops",
         width=112,
         align="right",
-        wire="held",
+        wire="none",
         decided_by="signature",
     ),
     OpColumn(
@@ -176,7 +176,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Bytes read, each element once; none for a view.",
         format="bytes",
         align="right",
-        wire="held",
+        wire="none",
         decided_by="signature",
     ),
     OpColumn(
@@ -187,7 +187,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         format="bytes",
         width=148,
         align="right",
-        wire="held",
+        wire="none",
         decided_by="signature",
     ),
     OpColumn(
@@ -198,7 +198,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         format="number",
         width=92,
         align="right",
-        wire="held",
+        wire="none",
         is_extra=True,
         decided_by="signature",
     ),
@@ -209,7 +209,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         format="share",
         width=68,
         align="right",
-        wire="held",
+        wire="none",
         is_extra=True,
         is_in_table=False,
     ),
@@ -220,7 +220,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Bytes of all tensors that are alive after it, on all devices.",
         format="bytes",
         align="right",
-        wire="held",
+        wire="none",
         is_extra=True,
         is_in_table=False,
     ),
@@ -229,7 +229,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="tuple",
         help="Arguments as given; the report leaves out what is only tensors.",
         width=140,
-        wire="held",
+        wire="none",
         is_extra=True,
     ),
     OpColumn(
@@ -237,7 +237,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="str",
         help="What the program was doing.",
         width=80,
-        wire="held",
+        wire="none",
         is_extra=True,
         decided_by="call_site",
     ),
@@ -247,7 +247,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Line of the cell; for a backward operator, that of its forward operator.",
         width=60,
         align="right",
-        wire="held",
+        wire="none",
         is_extra=True,
         decided_by="call_site",
     ),
@@ -280,7 +280,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="For a backward operator, the index of the forward operator.",
         width=84,
         align="right",
-        wire="held",
+        wire="none",
         is_extra=True,
     ),
     OpColumn(
@@ -288,7 +288,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="tuple",
         help="For each output, the input whose storage it shares.",
         width=66,
-        wire="held",
+        wire="none",
         is_extra=True,
         decided_by="signature",
     ),
@@ -297,7 +297,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="tuple",
         help="The inputs that it writes, by their number.",
         width=72,
-        wire="held",
+        wire="none",
         is_extra=True,
         decided_by="signature",
     ),
@@ -307,7 +307,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Which module tree holds the module: an index into Trace.modules.",
         width=64,
         align="right",
-        wire="held",
+        wire="none",
         is_extra=True,
         decided_by="module",
     ),
@@ -316,7 +316,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="int or None",
         help="Call of a module in which it ran: an index into Trace.module_calls.",
         align="right",
-        wire="held",
+        wire="none",
         is_extra=True,
     ),
     OpColumn(
@@ -324,7 +324,7 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="SourcePosition or None",
         help="The innermost frame that is not torch's.",
         width=160,
-        wire="held",
+        wire="none",
         is_extra=True,
         decided_by="call_site",
     ),

@@ -178,7 +178,7 @@ def advance_own(program: Program, state_at: Callable[[int], Tensor | None]) -> b
         generator = carried.own
         if generator is None or carried.end.program is not program:
             continue
-        if as_bytes(generator.get_state()) != carried.state:
+        if dump_state(generator.get_state()) != carried.state:
             continue
         state = state_at(carried.end.source)
         if state is None:
@@ -210,7 +210,7 @@ def was_used_since(state: bytes) -> bool:
         return False
     with DisableTorchFunction(), DisableTorchDispatch():
         seeded = Generator().manual_seed(int.from_bytes(state[SEED], "little"))
-        return as_bytes(seeded.get_state()) != state
+        return dump_state(seeded.get_state()) != state
 
 
 def is_unmarked(state: bytes, marked: bytes) -> bool:
@@ -221,7 +221,7 @@ def is_unmarked(state: bytes, marked: bytes) -> bool:
     return state[TWISTER] == marked[TWISTER] and state[FIRST] != marked[FIRST]
 
 
-def as_bytes(state: Tensor) -> bytes:
+def dump_state(state: Tensor) -> bytes:
     """Return a state as plain data."""
     return state.numpy().tobytes()
 

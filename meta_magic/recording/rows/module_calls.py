@@ -156,7 +156,7 @@ def flatten(described: object, path: str) -> Iterator[tuple[str, Geometry]]:
             yield from flatten(value, f"{path}.{name}" if path else str(name))
 
 
-OnNewModule: TypeAlias = Callable[[nn.Module, tuple[object, ...]], Sequence[nn.Module]]
+OnOlder: TypeAlias = Callable[[nn.Module, tuple[object, ...]], Sequence[nn.Module]]
 
 
 class ModuleCallRecorder:
@@ -176,7 +176,7 @@ class ModuleCallRecorder:
             they were after their first call: a temporary one is gone at the end.
         registered: (module number, name, storage number) of each parameter registered.
         threads: Names of other threads that called modules meanwhile.
-        on_new_module: Called with each module that the block did not build, and its
+        on_older_module: Called with each module that the block did not build, and its
             arguments; returns the modules for which it need not be called again.
     """
 
@@ -199,7 +199,7 @@ class ModuleCallRecorder:
         self.early_trees: dict[int, Tree] = {}
         self.registered: list[tuple[int, str, int]] = []
         self.threads: set[str] = set()
-        self.on_new_module: OnNewModule = ignore
+        self.on_older_module: OnOlder = ignore
         self._registry = registry
         self._clock = clock
         self._numbers = numbers
@@ -243,7 +243,7 @@ class ModuleCallRecorder:
         frame = sys._getframe(1)
         number = self._numbers.of(module)
         if id(module) not in self._seen and number not in self._built:
-            self._seen.update(map(id, self.on_new_module(module, args)))
+            self._seen.update(map(id, self.on_older_module(module, args)))
         self._stack.append((self.word, self.entry, self.site, self.is_in_backward))
         position, line, _, owner = self._sites.walk(frame.f_back, self.entry, self.site)
         now = self._clock.now
@@ -353,5 +353,5 @@ class ModuleCallRecorder:
 
 
 def ignore(module: nn.Module, _args: tuple[object, ...]) -> Sequence[nn.Module]:
-    """Do nothing: the default of ``on_new_module``."""
+    """Do nothing: the default of ``on_older_module``."""
     return [module]
