@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.house import GRAPH, MODULES, UP
+from tests.house import GRAPH, MODULES, PATHS, ROOT, UP
 
 ROOMS = [m for m, path in MODULES.items() if path.name == "__init__.py" and m]
 
@@ -40,3 +40,14 @@ def test_a_room_imports_what_it_says(room):
         return
     missing = {m for m in found if not any(part in said for part in m.split("."))}
     assert missing == set()
+
+
+GUIDE = (ROOT.parent / ".github/CONTRIBUTING.md").read_text("utf-8")
+"""The guide names files by the end of their path, with a function or class of each."""
+
+
+@pytest.mark.parametrize(("file", "name"), re.findall(r"`([\w/]+\.py): (\w+)", GUIDE))
+def test_what_the_guide_names_is_there(file, name):
+    defined = re.compile(rf"^ *(def|class) {name}\b|^{name}\b", re.MULTILINE)
+    found = [path for path in PATHS if path.as_posix().endswith(f"/{file}")]
+    assert any(defined.search(path.read_text("utf-8")) for path in found)
