@@ -108,7 +108,9 @@ def read_columns(program: Program) -> Columns:
     slot = position + (slots.first[signature] - first[:-1])[call]
     tensor = words[position + HEADER * (call + 1)]
     forward = np.where(last >= TIED, last - TIED, -1)
-    module_word = find_module_words(module_word, forward)
+    # A backward call has the module word of its forward call.
+    is_tied = (module_word == 0) & (forward >= 0)
+    module_word = np.where(is_tied, module_word[forward], module_word)
     return Columns(
         n_calls=n_calls,
         n_storages=count_storages(program),
@@ -204,12 +206,6 @@ def find_phases(program: Program) -> Integers:
     """Return the phase of each call site, and at the end that of no call site."""
     phases = [PHASES.index(site.phase) for site in program.call_sites]
     return np.asarray([*phases, PHASES.index("other")], np.int64)
-
-
-def find_module_words(words: Integers, forward: Integers) -> Integers:
-    """Return the module word of each call; a backward call has its forward call's."""
-    is_tied = (words == 0) & (forward >= 0)
-    return np.where(is_tied, words[forward], words)
 
 
 def find_modules(program: Program, words: Integers) -> Integers:

@@ -238,14 +238,10 @@ def derive_debugger(base: Any) -> type:
         def get_stack(self, frame: Any, traceback: Any) -> tuple[list[Any], int]:
             stack, at = super().get_stack(frame, traceback)
             if frame is None and any(f.f_code in CELLS for f, _ in stack):
-                at = find_users_last([f.f_code.co_filename for f, _ in stack])
+                from meta_magic.session.shown_frames import USERS, home_of  # noqa: PLC0415  torch
+
+                files = [home_of(f.f_code.co_filename) for f, _ in stack]
+                at = max(at for at, file in enumerate(files) if file == USERS)
             return stack, at
 
     return Debugger
-
-
-def find_users_last(files: list[str]) -> int:
-    """Return the index of the innermost of the user's files."""
-    from meta_magic.session.shown_frames import USERS, home_of  # noqa: PLC0415  torch
-
-    return max(at for at, file in enumerate(files) if home_of(file) == USERS)

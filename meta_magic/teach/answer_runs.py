@@ -174,16 +174,11 @@ def read_result(names: Mapping[str, Any], name: str) -> Any:
             return read_tensor(plain, given, is_given=value is given.get(name))
         if type(value) in {tuple, torch.Size}:
             return tuple(map(read, value))
-        return (
-            [*map(read, value)] if type(value) is list else OtherResult(type_of(value))
-        )
+        if type(value) is list:
+            return [*map(read, value)]
+        return OtherResult(type(value).__name__[:LONGEST])
 
     return read(names[name])
-
-
-def type_of(value: object) -> str:
-    """Return the name of the type of a value."""
-    return type(value).__name__[:LONGEST]
 
 
 def read_tensor(

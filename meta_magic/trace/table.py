@@ -181,7 +181,8 @@ def build_flows(trace: "Trace") -> Flows:
     tensors = build_tensors(trace)
     sides = [np.empty(columns.n_calls, object) for _ in fields(Flows)]
     inputs, outputs, arguments = sides
-    groups = group_calls(columns.signature)
+    order = np.argsort(columns.signature, kind="stable")
+    groups = np.split(order, np.cumsum(np.bincount(columns.signature))[:-1])
     for signature, calls in zip(program.signatures, groups, strict=False):
         n, n_inputs = len(calls), len(signature.inputs)
         slots = range(n_inputs + len(signature.outputs))
@@ -193,12 +194,6 @@ def build_flows(trace: "Trace") -> Flows:
         filled = fill_all(signature.arguments, found, n)
         arguments[calls] = np.fromiter(filled, object, n)
     return Flows(inputs=inputs, outputs=outputs, arguments=arguments)
-
-
-def group_calls(numbers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Return the calls of each signature, up to the last signature with calls."""
-    order = np.argsort(numbers, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(numbers))[:-1])
 
 
 def zip_slots(

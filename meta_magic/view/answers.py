@@ -166,7 +166,8 @@ def describe_tensor(tensor: Tensor) -> dict[str, Any]:
             ("std", format_number(finite.std(correction=0).item())),
             ("zeros", f"{(finite == 0).double().mean().item():.1%}"),
         ]
-        bins = {"counts": count_bins(finite), "low": low, "high": high}
+        counts = torch.histc(finite, N_BINS, finite.min().item(), finite.max().item())
+        bins = {"counts": counts.int().tolist(), "low": low, "high": high}
     facts += [
         (name, f"{count:,}")
         for name, found in (("nan", numbers.isnan()), ("inf", numbers.isinf()))
@@ -174,12 +175,6 @@ def describe_tensor(tensor: Tensor) -> dict[str, Any]:
     ]
     described = {"facts": facts, "first": first + more}
     return described | {"bins": bins} if finite.numel() > 1 else described
-
-
-def count_bins(numbers: Tensor) -> list[int]:
-    """Return a histogram of ``N_BINS`` bins."""
-    low, high = numbers.min().item(), numbers.max().item()
-    return [int(count) for count in torch.histc(numbers, N_BINS, low, high).tolist()]
 
 
 def format_number(value: complex) -> str:

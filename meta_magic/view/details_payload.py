@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from meta_magic.trace.calls import OpCall
     from meta_magic.trace.module_columns import ModuleColumn
     from meta_magic.trace.modules import ModuleNode
-    from meta_magic.trace.program import Program
     from meta_magic.trace.trace import Trace
 
 DOCS: Final = "https://docs.pytorch.org/docs/stable/generated/"
@@ -37,13 +36,14 @@ def details_payload(trace: "Trace") -> dict[str, Any]:
     settings: Table[tuple[str, ModuleClass | None]] = Table(write_settings)
     definitions: Table[ModuleClass | None] = Table(write_class)
     storages = [number for node in nodes for number in node.storages]
+    n_ops, died = read_deaths(trace.program).T
     return {
         "settings_of": [settings.of((n.settings, n.definition)) for n in nodes],
         "settings": settings.rows,
         "definition_of": [definitions.of(node.definition) for node in nodes],
         "definitions": definitions.rows,
         "storages": as_differences(storages),
-        "deaths": write_deaths(trace.program),
+        "deaths": {"n_ops": as_differences(n_ops), "storage": as_differences(died)},
     }
 
 
@@ -60,12 +60,6 @@ def write_class(found: ModuleClass | None) -> dict[str, Any]:
     docs = f"{DOCS}{found.docs}.html" if found.docs else ""
     file = name_cell(found.file or "") or found.file or ""
     return {"path": found.path, "docs": docs, "file": file, "line": found.line or 0}
-
-
-def write_deaths(program: "Program") -> dict[str, list[int]]:
-    """Return the storages that were freed, and the operators before each."""
-    n_ops, storage = read_deaths(program).T
-    return {"n_ops": as_differences(n_ops), "storage": as_differences(storage)}
 
 
 def name_inputs(signature: Signature) -> list[str]:

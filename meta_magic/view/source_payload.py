@@ -44,7 +44,7 @@ def find_texts(program: Program, own: str) -> Iterator[dict[str, Any]]:
             lines_by_scope.setdefault((at.file, at.function), []).append(at.line)
     cells = {file: name_cell(file) for file, _ in lines_by_scope}
     for file in sorted(
-        filter(cells.get, cells), key=lambda file: number_of(cells[file])
+        filter(cells.get, cells), key=lambda file: int(cells[file][3:-1])
     ):
         text = "".join(linecache.getlines(file)).rstrip()
         yield write_text(file, cells[file], 1, text)
@@ -61,11 +61,6 @@ def find_texts(program: Program, own: str) -> Iterator[dict[str, Any]]:
                     f"{shorten_path(file)}, {scope}" if Path(file).exists() else scope
                 )
                 yield write_text(file, heading, first, body)
-
-
-def number_of(cell: str) -> int:
-    """Return the number of a cell from its name."""
-    return int(cell[3:-1])
 
 
 def write_text(file: str, heading: str, first: int, text: str) -> dict[str, Any]:
@@ -128,15 +123,11 @@ def write_tokens(text: str) -> list[list[int]]:
     for _, kind, part in PythonLexer().get_tokens_unprocessed(text):
         # Kinds of Pygments contain their subkinds.
         number = next((n for k, n in NUMBER_BY_KIND.items() if kind in k), PLAIN)
-        first, *others = (count_units(line) for line in part.split("\n"))
+        coded = (o.encode("utf-16-le", "surrogatepass") for o in part.split("\n"))
+        first, *others = (len(line) // 2 for line in coded)
         lines[-1].append((number, first))
         lines += [[(number, length)] for length in others]
     return [[*join_stretches(filter(itemgetter(1), line))] for line in lines]
-
-
-def count_units(part: str) -> int:
-    """Return the length of a text in JavaScript."""
-    return len(part.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def join_stretches(line: Iterable[tuple[int, int]]) -> Iterator[int]:

@@ -4,10 +4,10 @@ Module, phase and line of a collective are those of its operator, which the repo
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.trace.modules import ModuleTensor
-from meta_magic.trace.sent import Sent
 from meta_magic.trace.world import World, describe_ranks
 from meta_magic.view.wire import Table, as_columns, as_differences
 
@@ -35,7 +35,7 @@ def world_payload(trace: "Trace") -> dict[str, Any]:
             "rank": world.rank,
             "per_node": world.per_node,
             "ops": as_differences([one.index for one in sent]),
-            "calls": [*map(calls.of, map(read_facts, sent))],
+            "calls": [*map(calls.of, map(FACTS, sent))],
             "sent": as_columns(calls.rows),
             "meshes": [*write_meshes(trace)],
         }
@@ -84,9 +84,8 @@ def describe_sharding(tensor: ModuleTensor) -> str:
     )
 
 
-def read_facts(sent: Sent) -> tuple[Any, ...]:
-    """Return the facts that equal collectives share."""
-    return sent.kind, sent.ranks, sent.peer, sent.nbytes, sent.dtype, sent.reduce
+FACTS: Final = attrgetter("kind", "ranks", "peer", "nbytes", "dtype", "reduce")
+"""The facts that equal collectives share."""
 
 
 def write_sent(facts: tuple[Any, ...], world: World) -> dict[str, Any]:

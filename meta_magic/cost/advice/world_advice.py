@@ -13,13 +13,13 @@ import numpy as np
 
 from meta_magic.cost.advice.advice_records import Advice
 from meta_magic.cost.advice.parameter_advice import name_by_storage, shorten
-from meta_magic.cost.step_times import USUAL_LINKS, Links, find_links, time_collective
-from meta_magic.trace.sent import Sent
+from meta_magic.cost.step_times import USUAL_LINKS, find_links, time_collective
 from meta_magic.trace.units import format_bytes
-from meta_magic.trace.world import World, describe_ranks
+from meta_magic.trace.world import describe_ranks
 
 if TYPE_CHECKING:
     from meta_magic.cost.advice.evidence import Evidence
+    from meta_magic.trace.sent import Sent
 
 LEAST_SHARE: Final = 0.05
 """Share of the peak from which there is an advice."""
@@ -164,7 +164,8 @@ def find_small_messages(evidence: "Evidence") -> Iterator[Advice]:
     total = sum(time_collective(sent, links, world) for sent in evidence.sent)
     for group in by_line.values():
         seconds = sum(time_collective(sent, links, world) for sent in group)
-        latency = sum(time_latency(sent, links, world) for sent in group)
+        empty = (replace(sent, nbytes=0) for sent in group)
+        latency = sum(time_collective(sent, links, world) for sent in empty)
         is_small = len(group) >= LEAST_CALLS and latency >= MOST_LATENCY * seconds
         if is_small and seconds >= max(LEAST_SECONDS, LEAST_TIME * total):
             most = max(sent.nbytes for sent in group)
@@ -177,8 +178,3 @@ def find_small_messages(evidence: "Evidence") -> Iterator[Advice]:
                 f"their time on latency (by {USUAL_LINKS}): send fewer, larger ones",
                 lines=lines,
             )
-
-
-def time_latency(sent: Sent, links: Links, world: World) -> float:
-    """Return the seconds that a collective would take without any bytes."""
-    return time_collective(replace(sent, nbytes=0), links, world)
