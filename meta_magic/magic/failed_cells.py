@@ -35,7 +35,7 @@ class FailedCell:
     """Shows why a cell failed, and the line that opens its recording.
 
     Args:
-        settings: ``depth``, ``hide`` and ``height`` of the report; None for no report.
+        settings: ``depth``, ``parameters``, ``height`` of the report; None for none.
     """
 
     def __init__(

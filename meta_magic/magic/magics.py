@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import parse_argstring
-from traitlets import Bool, Enum, Float, Int, List
+from traitlets import Bool, Float, Int
 
 from meta_magic.magic.awaiting import PartInterrupts
 from meta_magic.magic.cell import Body
@@ -77,8 +77,9 @@ class MetaMagics(Magics):
         help="Seconds that computing one value may take; all values of a cell may take "
         "six times as long.",
     ).tag(config=True)
-    hide = List(
-        Enum(["parameters"]), ["parameters"], help="What the flow hides at first."
+    parameters = Bool(
+        default_value=False,
+        help="Show parameters and constants in the flow, too.",
     ).tag(config=True)
 
     def __init__(self, shell: Any) -> None:
@@ -259,7 +260,7 @@ class MetaMagics(Magics):
             raise UsageError(f"%%meta: -o needs a name, and {options.out!r} is none")
         options.is_patient = self.is_patient
         options.quiet = options.quiet or self.quiet
-        options.hide = [] if options.parameters else list(self.hide)
+        options.parameters = options.parameters or self.parameters
         for setting, least in SMALLEST.items():
             value = getattr(options, setting)
             if value is None:

@@ -42,7 +42,7 @@ def build_outputs(
     """Return the outputs of a trace, and close earlier reports of its cell.
 
     Args:
-        settings: ``depth``, ``hide`` and ``height``; of a failed cell, also ``line``
+        settings: ``depth``, ``parameters``, ``height``; of a failed cell, also ``line``
             and ``why`` (see ``view/page.py``); with ``--diff`` also ``difference``, as
             ``Difference.describe`` gives it.
     """
@@ -96,7 +96,7 @@ def show_difference(difference: "Difference") -> None:
         print(difference)  # noqa: T201  asked for
         return
     found = {"difference": difference.describe()}
-    show(trace, {"depth": None, "height": 420, "hide": ["parameters"], **found})
+    show(trace, {"depth": None, "height": 420, **found})
 
 
 def show_ranks(ranks: "Ranks") -> None:

@@ -53,7 +53,7 @@ class Run:
         self._settings = {
             "depth": options.depth,
             "height": options.height,
-            "hide": options.hide,
+            "parameters": options.parameters,
         }
         namespace = shell.user_ns
         self.interrupts = make_interrupts()

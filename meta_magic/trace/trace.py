@@ -272,7 +272,7 @@ class Trace(Questions):
         """
         from meta_magic.magic.reports import show  # noqa: PLC0415
 
-        show(self, {"depth": depth, "height": height, "hide": ["parameters"]})
+        show(self, {"depth": depth, "height": height})
 
     def charts(self, of: str = "parameters", *, device: str = "h100-sxm") -> None:
         """Show a chart by plotly.

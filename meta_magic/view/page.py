@@ -83,7 +83,7 @@ def render_snapshot(
         packed: The payload.
         stored: What the sliders show, as of ``view/stored_designs.py``.
         uid: ``id`` of the element; a live report hides it.
-        settings: ``depth``, ``hide`` and ``height``. For a report below a traceback
+        settings: ``depth``, ``parameters``, ``height``. For a report below a traceback
             also ``line``, the only line shown until the report is opened, and ``why``,
             the ``id`` of the element above the traceback that shows the explanation, or
             "".

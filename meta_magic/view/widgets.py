@@ -281,7 +281,7 @@ def show_report(
         key: The cell, for :func:`close_reports`.
         packed: The payload, if it was built already.
         saved_id: ``id`` of the saved report that this one replaces.
-        settings: ``depth``, ``hide`` and ``height``, as the options of ``%%meta``.
+        settings: ``depth``, ``parameters``, ``height``, as the options of ``%%meta``.
         designs: What the sliders know already.
     """
     rows = [

@@ -39,7 +39,7 @@ TRAITS = {
     "growths": [],
     "stretches": {},
     "sliders": [],
-    "settings": {"depth": 2, "height": 420, "hide": ["parameters"]},
+    "settings": {"depth": 2, "height": 420},
 }
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>report</title>

@@ -11,7 +11,7 @@ from meta_magic import record
 pytestmark = pytest.mark.browser
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-SETTINGS = {"depth": 1, "height": 420, "hide": ["parameters"]}
+SETTINGS = {"depth": 1, "height": 420}
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def open_nested(serve):
     def open_flow(n_levels, **settings):
         with record() as trace:
             Nested(n_levels)(torch.zeros(1, 4, 8, 8))
-        page = serve(trace, settings={"hide": ["parameters"], **settings})
+        page = serve(trace, settings=settings)
         page.get_by_role("tab", name="Flow").click()
         return page.get_by_role("tabpanel", name="Flow")
 

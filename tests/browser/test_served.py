@@ -207,7 +207,7 @@ def test_the_flow_is_saved_as_a_picture(serve, trace, tmp_path):
 
 
 def test_a_box_that_opens_stays_where_it_was_if_it_fits(serve, trace, expect):
-    page = serve(trace, settings={"depth": 1, "height": 640, "hide": ["parameters"]})
+    page = serve(trace, settings={"depth": 1, "height": 640})
     flow = show(page, "Flow")
     run = flow.get_by_role("treeitem", name="12 \N{MULTIPLICATION SIGN} Block")
     expect(run).to_have_attribute("aria-expanded", "false")

@@ -263,7 +263,7 @@ def test_a_saved_report_says_what_is_not_recorded(open_saved, expect):
 def render_output(trace):
     """Return what a notebook stores of a cell's report."""
     shell = SimpleNamespace(kernel=None)
-    settings = {"depth": None, "height": 420, "hide": []}
+    settings = {"depth": None, "height": 420, "parameters": True}
     outputs = build_outputs(shell, trace, "a cell", settings)
     close_reports("a cell")
     return "<!doctype html><meta charset=utf-8>" + outputs.bundle["text/html"]

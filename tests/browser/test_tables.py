@@ -44,7 +44,7 @@ def trace():
 
 
 def test_a_closed_list_says_what_it_holds(serve, trace, expect):
-    page = serve(trace, settings={"depth": 1, "height": 420, "hide": []})
+    page = serve(trace, settings={"depth": 1, "height": 420, "parameters": True})
     row = page.get_by_role("row").filter(has_text="layers")
     expect(row.get_by_role("gridcell").nth(1)).to_have_text("6 x Block")
     expect(row).to_have_attribute("aria-expanded", "false")

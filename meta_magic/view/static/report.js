@@ -19,7 +19,7 @@ import { explain_text, split_line } from "./meanings.js";
 
 /**
  * @typedef {import("./data.js").TraceView} TraceView
- * @typedef {{depth?: number, hide?: string[], height?: number, line?: string, why?: string, tab?: number,
+ * @typedef {{depth?: number, parameters?: boolean, height?: number, line?: string, why?: string, tab?: number,
  *   difference?: import("./difference.js").Difference}} Settings
  *   of a failed cell: `line`, the text of the one line that opens the report; `why`, the id of
  *   the element above the traceback in which the explanation is shown, or ""

@@ -21,9 +21,12 @@ def test_charts_are_a_plotly_figure_with_a_picture_beside(kernel):
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        ("", {"depth": None, "height": 420, "hide": ["parameters"]}),
-        ("--depth 4", {"depth": 4, "height": 420, "hide": ["parameters"]}),
-        ("--height 300 --parameters", {"depth": None, "height": 300, "hide": []}),
+        ("", {"depth": None, "height": 420, "parameters": False}),
+        ("--depth 4", {"depth": 4, "height": 420, "parameters": False}),
+        (
+            "--height 300 --parameters",
+            {"depth": None, "height": 300, "parameters": True},
+        ),
     ],
 )
 def test_options_set_the_report(kernel, options, settings):

@@ -26,7 +26,7 @@ const WHEEL = "ctrl + wheel zooms, double click (z) zooms to a box, dragging mov
 /**
  * @typedef {import("./items.js").Item} Item
  * @typedef {import("../selection.js").Selected} Selected
- * @typedef {{depth?: number, hide?: string[]}} FlowSettings
+ * @typedef {{depth?: number, parameters?: boolean}} FlowSettings
  */
 
 /** Shows how tensors flow through the operators of a trace. */
@@ -52,7 +52,7 @@ export class Flow {
    * @param {import("../selection.js").Selection} selection @param {FlowSettings} settings
    * @param {import("../times.js").Times} times
    */
-  constructor(trace, selection, { depth, hide = ["parameters"] }, times) {
+  constructor(trace, selection, { depth, parameters = false }, times) {
     this.trace = trace;
     this.selection = selection;
     this.times = times;
@@ -67,7 +67,7 @@ export class Flow {
     this.has_functions = true;
     this.values = follow_values(trace);
     this.legend = make_legend(() => this.paint());
-    this.bar = make_bar(this, !hide.length);
+    this.bar = make_bar(this, parameters);
     this.svg.append(this.painter.content);
     follow_pointer(this.viewport, () => { this.bar.status.textContent = WHEEL; });
   }
