@@ -12,7 +12,7 @@ import select
 import signal
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from io import BytesIO
@@ -132,7 +132,8 @@ class Child:
     """A process that runs a function; it is ended at the end of the context.
 
     Args:
-        function: As in :func:`ask_children`.
+        function: As in :func:`ask_children`; or a generator: it gets what is sent, and
+            what it yields is read.
         seconds: As in :func:`ask_children`.
         load: As in :func:`ask_children`.
     """
@@ -144,16 +145,24 @@ class Child:
         self._number = 0
         self._is_over = False
         self._reader, writer = os.pipe()
+        questions, self._asker = os.pipe()
         try:
             with warnings.catch_warnings():  # Python warns of fork with threads
                 warnings.simplefilter("ignore")
                 self._number = os.fork()
                 if self._number == 0:
-                    end_with_answer(function, seconds, writer)
+                    os.close(self._asker)  # so that questions end with the parent
+                    end_with_answer(function, seconds, writer, questions)
         except Exception:  # noqa: BLE001, S110  no more processes, or a sandbox forbids it
             pass
         finally:
             os.close(writer)
+            os.close(questions)
+
+    def send(self, question: object) -> None:
+        """Send something to the generator, which yields an answer to it."""
+        with suppress(OSError), open(self._asker, "wb", closefd=False) as pipe:
+            pickle.dump(question, pipe)
 
     def read(self, patience: float) -> Any:
         """Return the result of the function, or ``NO_ANSWER``."""
@@ -189,6 +198,7 @@ class Child:
             return
         self._is_over = True
         os.close(self._reader)
+        os.close(self._asker)
         if self._number:  # unless the user's handler of SIGCHLD has waited for it
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(self._number, signal.SIGKILL)
@@ -228,7 +238,9 @@ def measure_load() -> float:
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def end_with_answer(function: Callable[[], Any], seconds: float, writer: int) -> None:
+def end_with_answer(
+    function: Callable[[], Any], seconds: float, writer: int, questions: int
+) -> None:
     """Run a function, write its result, and end this process, the child."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -247,7 +259,16 @@ def end_with_answer(function: Callable[[], Any], seconds: float, writer: int) ->
         torch.set_num_threads(1)  # the others are not in the child
         gc.freeze()  # what the parent made is never searched for garbage
         with suppress(NoAnswer), open(writer, "wb", closefd=False) as pipe:
-            pipe.write(pickle.dumps(function()))
+            returned = function()
+            if not isinstance(returned, Generator):
+                pipe.write(pickle.dumps(returned))
+                return
+            answered = next(returned)
+            while True:
+                pipe.write(pickle.dumps(answered))
+                pipe.flush()
+                with open(questions, "rb", 0, closefd=False) as asked:
+                    answered = returned.send(pickle.load(asked))  # noqa: S301  ours
     finally:
         os.kill(os.getpid(), signal.SIGKILL)  # no handlers, no cleanup
 

@@ -8,10 +8,8 @@ Read :func:`diagnose` first.
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache, partial
 from itertools import islice
-from time import monotonic
 from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.children import (
@@ -38,7 +36,7 @@ from meta_magic.explain.given_names import MAX_BACK, find_maker, read_text
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.refused_sizes import Sizes, trace_refused
-from meta_magic.explain.repairs import Block
+from meta_magic.explain.repairs import Block, Workers
 from meta_magic.explain.rules import find_rules
 from meta_magic.explain.trails import Made, find_trail
 from meta_magic.explain.value_ranges import find_value_range
@@ -98,14 +96,15 @@ class Diagnosis(NamedTuple):
     made: tuple[str, ...] = ()
 
 
-def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis:
+def diagnose(trace: Trace, failed: FailedCall, workers: Workers) -> Diagnosis:
     """Return what is wrong with a call that was made in a block.
 
     Args:
         trace: The trace that the call ended.
         failed: The call, its operands with names.
-        block: The block with its editable lines; None if there are none.
+        workers: Run it again, and know the lines of the block that can be edited.
     """
+    block = workers.block
     declined = _find_reason(trace)
     broken = Backward(trace, failed).find() if is_backward(failed) else None
     loading = failed.loading
@@ -120,11 +119,15 @@ def diagnose(trace: Trace, failed: FailedCall, block: Block | None) -> Diagnosis
         lines = [*dict.fromkeys(call.line for call in calls if call and call.line)]
         rules = (*_explain_loading(trace, failed, loading),)
         write = partial(
-            _edit_loading, trace=trace, failed=failed, loading=loading, trail=trail()
+            _edit_loading,
+            trace=trace,
+            failed=failed,
+            sizes=lambda: trace_refused(trace, failed, workers),
+            trail=trail(),
         )
         found = Diagnosis(rules, lines, write, declined=declined)
     else:
-        found = _diagnose_call(trace, failed, block, declined, trail)
+        found = _diagnose_call(trace, failed, workers, declined, trail)
     lines = [*found.lines, *trail()[:MAX_TRAIL]]
     return found._replace(lines=lines, made=_describe_makers(failed, block, found))
 
@@ -148,14 +151,14 @@ def _edit_loading(
     program: Program,
     trace: Trace,
     failed: FailedCall,
-    loading: Loading,
+    sizes: Callable[[], Sizes],
     trail: Sequence[int],
 ) -> list[Edit]:
     """Return edits with which a state dictionary may fit a module."""
     shapes = [one.geometry.shape for one in failed.operands]
     pairs = [
         pair
-        for _, own, given in loading.pairs
+        for _, own, given in (failed.loading.pairs if failed.loading else ())
         for pair in zip(shapes[own], shapes[given], strict=False)
         if pair[0] != pair[1]
     ]
@@ -164,7 +167,7 @@ def _edit_loading(
         call=failed,
         error=trace.error or "",
         accepted=Accepted(numbers=tuple(dict.fromkeys(pairs))),
-        seen=trace_refused(trace, failed).seen,
+        seen=sizes().seen,
         trail=trail,
     )
     return sort_edits(edit_modules(situation), edit_numbers(situation))
@@ -173,11 +176,12 @@ def _edit_loading(
 def _diagnose_call(
     trace: Trace,
     failed: FailedCall,
-    block: Block | None,
+    workers: Workers,
     declined: str,
     trail: Callable[[], Sequence[int]],
 ) -> Diagnosis:
     """Return what is wrong with a call that can be made again with other arguments."""
+    block = workers.block
     calls = [find_maker(trace, operand.tensor) for operand in failed.operands]
     made = [call.line for call in calls if call and call.line]
     positions = [None if call is None else call.position for call in calls]
@@ -190,11 +194,11 @@ def _diagnose_call(
     own_rules = (*failed.notes, *_explain_unpacking(trace, failed))
     own_rules += () if ranged is None else (ranged.rule,)
     probe = None if own_rules else make_probe(trace, failed, written)
-    with _ask_meanwhile(probe) as wait:
-        trail()  # in this process, while the probe runs in a child
-        sight = Sizes({}, ()) if declined else trace_refused(trace, failed)
-        known = own_rules, Accepted(is_of_values=ranged is not None)
-        rules, accepted = wait() or known
+    known: Found = own_rules, Accepted(is_of_values=ranged is not None)
+    child = probe and workers.start(partial(probe, is_careful=False))
+    sight = Sizes({}, ()) if declined else trace_refused(trace, failed, workers)
+    found = _read_probe(child, probe) if probe and child else None
+    rules, accepted = found or known
     shown = () if accepted.is_sure else sight.refused  # the sizes are right then
     lineages = tuple(refused.lineage for refused in shown)
     steps = [step for lineage in lineages for step in lineage.steps]
@@ -283,25 +287,13 @@ def make_probe(
     return run
 
 
-@contextmanager
-def _ask_meanwhile(
-    probe: Callable[..., Found] | None,
-) -> Iterator[Callable[[], Found | None]]:
-    """Run the result of :func:`make_probe` in a child; yield a function that waits."""
-    if probe is None:
-        yield lambda: None
-        return
-    start = monotonic()
-    with Child(partial(probe, is_careful=False), SECONDS) as child:
-
-        def wait() -> Found | None:
-            answered = child.read(PATIENCE)
-            if answered is NO_ANSWER and monotonic() < start + SECONDS:  # it crashed
-                careful = partial(probe, is_careful=True)
-                answered = ask_child(careful, SECONDS, PATIENCE)
-            return None if answered is NO_ANSWER else answered
-
-        yield wait
+def _read_probe(child: Child, probe: Callable[..., Found]) -> Found | None:
+    """Return what a probe in a child found; None if it does not come to its end."""
+    answered = child.read(PATIENCE)
+    if answered is NO_ANSWER:  # a call ended the process, or took long
+        careful = partial(probe, is_careful=True)
+        answered = ask_child(careful, SECONDS, PATIENCE)
+    return None if answered is NO_ANSWER else answered
 
 
 MAX_MADE: Final = 2

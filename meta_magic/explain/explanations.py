@@ -14,7 +14,7 @@ from typing import Final
 from meta_magic.explain.diagnosis import diagnose
 from meta_magic.explain.given_names import describe_module, name_operands, read_text
 from meta_magic.explain.lineage.lineage_records import Lineage
-from meta_magic.explain.repairs import Repair, find_block, try_edits
+from meta_magic.explain.repairs import Repair, Workers, find_block, try_edits
 from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import SourcePosition
@@ -237,12 +237,13 @@ def _locate(at: SourcePosition, first: SourcePosition) -> str:
 def _add_cause(trace: Trace, failed: FailedCall, found: Explanation) -> Explanation:
     """Return an explanation with operands, rules, and repairs that were tried."""
     block = find_block(trace)
-    diagnosis = diagnose(trace, failed, block)
     repairs: tuple[Repair, ...] = ()
     n_tried, reason = 0, ""
-    if block is not None and not diagnosis.declined:
-        edits = diagnosis.write_edits(block.program)
-        repairs, n_tried, reason = try_edits(trace, block, edits)
+    with Workers(block) as workers:
+        diagnosis = diagnose(trace, failed, workers)
+        if block is not None and not diagnosis.declined:
+            edits = diagnosis.write_edits(block.program)
+            repairs, n_tried, reason = try_edits(trace, workers, block, edits)
     declined = diagnosis.declined if failed.function or diagnosis.rules else ""
     lines = (*(repair.line for repair in repairs), *diagnosis.lines)
     return replace(

@@ -14,11 +14,14 @@ from meta_magic.errors import TrialError
 from meta_magic.explain.lineage.lineage_records import Lineage, Step
 from meta_magic.explain.lineage.size_lineages import CallProbe, find_lineages
 from meta_magic.explain.lineage.traced_numbers import SizeOf, trace_number
-from meta_magic.explain.lineage.traced_runs import Run, Seen, ask_run, read_seen
+from meta_magic.explain.lineage.traced_runs import SECONDS as RUN_SECONDS
+from meta_magic.explain.lineage.traced_runs import Run, Seen, prepare_run, read_seen
 from meta_magic.explain.probing import SECONDS, Probe, Variable
+from meta_magic.explain.repairs import Workers
 from meta_magic.explain.value_ranges import find_value_range
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.trace import Trace
+from meta_magic.trials.trial import read_answer
 
 MAX_CHAINS: Final = 4
 
@@ -60,17 +63,20 @@ class Sizes(NamedTuple):
     declined: str = ""
 
 
-def trace_refused(trace: Trace, failed: FailedCall) -> Sizes:
+def trace_refused(trace: Trace, failed: FailedCall, workers: Workers) -> Sizes:
     """Return where the sizes come from that a failed call refuses.
 
     Args:
         trace: The trace that the call ended.
         failed: The call, its operands with names.
+        workers: One of them runs the block.
     """
     try:
-        return ask_run(trace, partial(_answer, failed=failed), is_probe=True)
+        run = prepare_run(trace, partial(_answer, failed=failed))
     except TrialError as error:
         return Sizes({}, (), str(error))
+    found = read_answer(workers.start(run).read(RUN_SECONDS), RUN_SECONDS)
+    return Sizes({}, (), str(found)) if isinstance(found, TrialError) else found
 
 
 def _answer(run: Run, *, failed: FailedCall) -> Sizes:

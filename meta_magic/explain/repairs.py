@@ -8,22 +8,23 @@ has run, and its results stay. Read :func:`try_edits` first.
 
 import ast
 import linecache
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from math import inf
-from time import process_time
-from typing import Any, Final, NamedTuple, TypeAlias
+from time import monotonic, process_time
+from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from torch import nn
 
 from meta_magic.children import (
     NO_ANSWER,
+    Child,
     ask_children,
     can_fork,
-    start_clock,
+    measure_load,
 )
 from meta_magic.errors import MissingValueError, TrialError
 from meta_magic.explain.edits.program_text import Edit, Program, apply_edit
@@ -43,8 +44,11 @@ from meta_magic.trials.blocks import (
 from meta_magic.trials.sandbox import enter_sandbox
 from meta_magic.trials.trial import record_block, try_block
 
-SECONDS: Final = 1.0
-"""Processor time of a child, besides twice that of the block."""
+SECONDS: Final = 6.0
+"""Processor time of a child that runs many edits, besides twice that of the block."""
+
+SECONDS_OF_ONE: Final = 1.0
+"""The same of a child that runs one."""
 
 PATIENCE: Final = 6.0
 """How many seconds to wait for a child on a busy machine."""
@@ -151,8 +155,59 @@ def _find_lines(rerun: Rerun) -> frozenset[int]:
     return frozenset(range(body[0].lineno, last + 1))
 
 
-def _ask(block: Block, asked: Sequence[Callable[[], Any]]) -> list[Any]:
-    return ask_children(asked, SECONDS + 2 * block.seconds, PATIENCE)
+class Workers:
+    """Children that answer a first question, and then run a block with edits.
+
+    A fork, and the memory that a first run copies, take as long as ten runs.
+
+    Args:
+        block: The block; None if nothing of it can be edited.
+
+    Attributes:
+        block: The same.
+    """
+
+    def __init__(self, block: Block | None) -> None:
+        self.block = block
+        self._children: list[Child] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self._children:
+            child.end()
+
+    def start(self, first: Callable[[], Any] = lambda: None) -> Child:
+        """Start a child with its first question, whose answer is to be read."""
+        seconds = SECONDS + (2 * self.block.seconds if self.block else 0)
+        self._children.append(Child(partial(_work, self.block, first), seconds))
+        return self._children[-1]
+
+    def run(self, parts: Sequence[Sequence[Edit]]) -> list["Screened | None"]:
+        """Run the block with some edits in each child; None where that ended it."""
+        while len(self._children) < len(parts):
+            self.start().read(PATIENCE)
+        asked = [*zip(self._children, parts, strict=False)]
+        for child, part in asked:
+            child.send(part)
+        answers = [child.read(PATIENCE) for child, _ in asked]
+        for (child, _), answer in zip(asked, answers, strict=True):
+            if answer is NO_ANSWER:
+                child.end()
+                self._children.remove(child)
+        return [None if one is NO_ANSWER else one for one in answers]
+
+
+def _work(
+    block: Block | None, first: Callable[[], Any]
+) -> Generator[Any, Sequence[Edit], None]:
+    """Answer a first question, then run a block with the edits that are sent."""
+    edits = yield first()
+    leave_dynamo_out()  # code that the failed block did not reach may import dynamo
+    refused = enter_sandbox()
+    while block is not None:
+        edits = yield _run_in_turn(block, edits, refused)
 
 
 def _run_alone(
@@ -170,39 +225,54 @@ def _run_alone(
         leave_dynamo_out()
         return _run_edit(block, edit, enter_sandbox(), is_probe=is_probe)
 
-    answers = _ask(block, [partial(run, edit) for edit in edits])
+    asked = [partial(run, edit) for edit in edits]
+    answers = ask_children(asked, SECONDS_OF_ONE + 2 * block.seconds, PATIENCE)
     return [NO_END if answer is NO_ANSWER else answer for answer in answers]
 
 
-def _run_in_turn(
-    block: Block, edits: Sequence[Edit], n_wanted: int
-) -> tuple[dict[Edit, Ended], bool]:
+class Screened(NamedTuple):
+    """How a block ended with edits that one child tried.
+
+    Attributes:
+        ended: By edit how it ended.
+        is_sure: Whether it fails at the end without an edit as it did, so that no run
+            changed anything for those after it.
+        seconds: The processor time that it took.
+    """
+
+    ended: dict[Edit, Ended]
+    is_sure: bool
+    seconds: float
+
+
+def _run_in_turn(block: Block, edits: Sequence[Edit], refused: list[str]) -> Screened:
     """Run a block with one edit after the other; runs in a child.
 
     Most edits fail where the block failed, and need no recording of their own. The
     child stops when its time is over, or after some different outcomes.
-
-    Returns:
-        How the block ended with edits, and whether without an edit it fails at the end
-        as it did, so that no run changed anything for those after it.
     """
-    leave_dynamo_out()  # code that the failed block did not reach may import dynamo
-    refused, end = enter_sandbox(), process_time() + SECONDS_OF_MANY
+    start = process_time()
+    end = start + SECONDS_OF_MANY
     ended: dict[Edit, Ended] = {}
-    found, rest, most = set[Ended](), [*edits], inf
-    while rest and len(found) < n_wanted and not (ended and process_time() > end):
+    found, rest, most = list[Ended](), [*edits], inf
+    while rest and not _is_enough(found) and not (ended and process_time() > end):
         failing = _run_failing(block, rest, refused, end)
         ended |= failing
         rest = rest[len(failing) :]
         for edit in rest[:1]:
             ended[edit] = _run_edit(block, edit, refused, is_probe=True)
             if is_whole(ended[edit]):
-                found.add(ended[edit])
+                found.append(ended[edit])
                 most = min(most, edit.cost + MAX_WORSE)
         rest = [edit for edit in rest[1:] if edit.cost <= most]
-    has_passed = any(isinstance(one, Outcome) for one in [*ended.values()][1:])
+    has_passed = any(isinstance(one, Outcome) for one in ended.values())
     is_alike = not has_passed or _run_failing(block, [NO_EDIT], refused) == ALIKE
-    return ended, is_alike
+    return Screened(ended, is_alike, process_time() - start)
+
+
+def _is_enough(found: Sequence[Ended]) -> bool:
+    """Whether a child has found enough edits with which the block ran."""
+    return len({*found}) >= MAX_OF_CHILD or len(found) >= MAX_ALIKE
 
 
 def _run_failing(
@@ -331,6 +401,9 @@ MAX_REPAIRS: Final = 3
 MAX_OF_CHILD: Final = 2
 """After so many different outcomes a child tries no other edit."""
 
+MAX_ALIKE: Final = 4
+"""The same of outcomes that may be equal."""
+
 MAX_ALONE: Final = 6
 """How many edits that seem to help are run once more."""
 
@@ -422,7 +495,7 @@ class Ran(NamedTuple):
 
 
 def try_edits(
-    trace: Trace, block: Block, edits: Sequence[Edit]
+    trace: Trace, workers: Workers, block: Block, edits: Sequence[Edit]
 ) -> tuple[tuple[Repair, ...], int, str]:
     """Return the edits with which a block runs to its end, or else to a later error.
 
@@ -435,7 +508,7 @@ def try_edits(
     """
     before = read_outcome(trace).n_parameters
     allowed = [edit for edit in edits if block.lines.issuperset(edit.lines)]
-    tried = [*_screen(block, allowed)]
+    tried = [*_screen(workers, block, allowed)]
     passed = [
         Ran(edit, one, is_sure)
         for edit, one, is_sure in tried
@@ -461,31 +534,38 @@ def _weigh(outcome: Outcome, before: int) -> float:
     return GROWTH * min(1.0, more / before) if before else 0.0
 
 
-def _screen(block: Block, edits: Sequence[Edit]) -> Iterator[tuple[Edit, Ended, bool]]:
+def _screen(
+    workers: Workers, block: Block, edits: Sequence[Edit]
+) -> Iterator[tuple[Edit, Ended, bool]]:
     """Yield edits that were tried, how the block ended, and whether that is sure.
 
     Code may keep state between two runs in a process; what is not sure is run once more
     by :func:`_confirm`. Stops when the time is over, or after enough different
     outcomes.
     """
-    find_rest = start_clock(MAX_OF_CHILDREN, MAX_SECONDS)
-    found, rest = set[Ended](), [*edits]
-    while rest and len(found) < MAX_REPAIRS and find_rest() > 0:
+    end, spent = monotonic() + MAX_SECONDS * measure_load(), 0.0
+    found, rest = list[Ended](), [*edits]
+    while (
+        rest
+        and len({*found}) < MAX_REPAIRS
+        and len(found) < MAX_ALONE
+        and monotonic() < end
+        and spent < MAX_OF_CHILDREN
+    ):
         parts = [part for n in range(AT_ONCE) if (part := rest[n::AT_ONCE])]
-        asked = [partial(_run_in_turn, block, part, MAX_OF_CHILD) for part in parts]
         most, done = inf, set[Edit]()
-        for part, answer in zip(parts, _ask(block, asked), strict=True):
-            if answer is not NO_ANSWER:
-                some, is_sure = answer
-            else:  # an edit ended the process, or never ended
-                ended = _run_alone(block, part[:AT_ONCE])
-                some, is_sure = dict(zip(part, ended, strict=False)), True
-            for n, (edit, one) in enumerate(some.items()):
-                yield edit, one, is_sure or not n
+        for part, answer in zip(parts, workers.run(parts), strict=True):
+            if answer is None:  # an edit ended the process, or never ended
+                some, spent = part[:AT_ONCE], spent + SECONDS_OF_ONE
+                ended = dict(zip(some, _run_alone(block, some), strict=True))
+                answer = Screened(ended, True, 0.0)  # noqa: FBT003, PLW2901
+            spent += answer.seconds
+            for edit, one in answer.ended.items():
+                yield edit, one, answer.is_sure
                 if is_whole(one):
-                    found.add(one)
+                    found.append(one)
                     most = min(most, edit.cost + MAX_WORSE)
-            done |= some.keys()
+            done |= answer.ended.keys()
         rest = [edit for edit in rest if edit not in done and edit.cost <= most]
 
 

@@ -170,13 +170,15 @@ def _answer_all(
 ) -> list[T | TrialError]:
     """Run functions, each in a child; a function returns a reason or an answer."""
     returned = ask_children(asked, seconds, seconds, at_once)
-    late = f"it crashed, or took more than {seconds:g} s", None
-    answers: list[tuple[str | None, Any]] = [
-        late if one is NO_ANSWER else one for one in returned
-    ]
-    return [
-        value if reason is None else TrialError(reason) for reason, value in answers
-    ]
+    return [read_answer(one, seconds) for one in returned]
+
+
+def read_answer(returned: Any, seconds: float) -> Any | TrialError:
+    """Return the answer that a child gave, or why there is none."""
+    if returned is NO_ANSWER:
+        return TrialError(f"it crashed, or took more than {seconds:g} s")
+    reason, value = returned
+    return value if reason is None else TrialError(reason)
 
 
 def _change_block(
@@ -405,11 +407,11 @@ def ask_variants(
     """
     rerun = check_rerun(trace)
     return _answer_all(
-        [partial(_answer_variant, rerun, one) for one in variants], seconds
+        [partial(answer_variant, rerun, one) for one in variants], seconds
     )
 
 
-def _answer_variant(rerun: Rerun, variant: Variant) -> tuple[str | None, Any]:
+def answer_variant(rerun: Rerun, variant: Variant) -> tuple[str | None, Any]:
     """Return why there is no answer, or the answer; runs in the child."""
     variables = restore_variables(rerun, variant.block, {})
     variant.prepare(variables)

@@ -9,7 +9,7 @@ on the failed call before an edit writes it. A new change is a row of a ``_list_
 import re
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
-from itertools import chain, combinations, islice, pairwise, product, takewhile
+from itertools import chain, combinations, islice, product, takewhile
 from math import isqrt, prod
 from operator import itemgetter, methodcaller
 from time import process_time
@@ -279,7 +279,7 @@ def _walk_changes(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
 
 
 def _walk_pairs(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
-    """Yield two changes at once, of an operand or of two."""
+    """Yield two changes of an operand at once."""
     operands = probe.call.operands
     for number in written:
         casts = islice(_list_casts(probe, number), 2)
@@ -290,12 +290,6 @@ def _walk_pairs(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
             )
             if probe.run(changes={number: both}) is not None:
                 yield _judge(probe, {number: both})
-    turns = {n: [*_turn(len(operands[n].geometry.shape))] for n in written}
-    for first, second in pairwise(written):
-        for pair in product(turns[first], turns[second]):
-            changes = dict(zip((first, second), pair, strict=True))
-            if probe.run(changes=changes) is not None:
-                yield _judge(probe, changes)
 
 
 def _judge(probe: Probe, changes: dict[int, Change]) -> Accepting:

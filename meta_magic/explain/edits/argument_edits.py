@@ -18,7 +18,6 @@ from meta_magic.explain.edits.program_text import (
     Program,
     join_edits,
     mark_lossy,
-    name_of,
     read_number,
 )
 from meta_magic.explain.edits.situations import Situation
@@ -48,7 +47,7 @@ ARGUMENTS: Final = _by_name(
     ("pack_padded_sequence pad_packed_sequence pad_sequence", ("batch_first=True",)),
     (
         CONVOLUTIONS,
-        ("padding=1", 'padding="same"', "stride=2", "padding=2", "padding=3"),
+        ("padding=1", 'padding="same"', "padding=2"),
     ),
     (POOLS, ("ceil_mode=True", "padding=1")),
     (TRANSPOSED, ("output_padding=1", "padding=1")),
@@ -56,8 +55,6 @@ ARGUMENTS: Final = _by_name(
     ("cat stack concat softmax log_softmax", ("dim=1", "dim=-1", "dim=2")),
     ("Softmax LogSoftmax", ("dim=1", "dim=-1")),
     ("flatten", ("1",)),
-    ("DataLoader", ("drop_last=True",)),
-    (FACTORIES, ("requires_grad=True",)),
 )
 """Arguments that people forget, by function."""
 
@@ -65,12 +62,6 @@ DTYPE_ARGUMENTS: Final = _by_name(
     (FACTORIES, ("dtype=torch.float", "dtype=torch.long"))
 )
 """The same, if the error is about dtypes."""
-
-NEEDED: Final[Mapping[str, str]] = {
-    "requires_grad=True": "grad",
-    "drop_last=True": "1 value",
-}
-"""Arguments that are proposed only if the message contains a text."""
 
 DIMS: Final = frozenset(
     (
@@ -84,20 +75,15 @@ DIMS: Final = frozenset(
 )
 """Functions whose integers are dimensions."""
 
+OF_ONE: Final = "more than 1 value per channel"
+"""Part of the message of a norm that is given one value."""
+
 OTHER_DIMS: Final = (1, 0, -1, 2)
 
 REMOVED: Final = frozenset(
     (
-        *(
-            "transpose",
-            "permute",
-            "t",
-            "squeeze",
-            "unsqueeze",
-            "flatten",
-            "mean",
-            "sum",
-        ),
+        *("transpose", "permute", "t", "squeeze", "unsqueeze", "flatten", "mean"),
+        *("sum",),
         *("contiguous", "detach", "long", "float", "int", "half", "double", "bool"),
         *("softmax", "argmax", "expand", "repeat", "swapaxes", "movedim", "item"),
         *("numpy", "to", "view", "reshape", "log_softmax", "sigmoid"),
@@ -126,16 +112,11 @@ MODULES: Final = (
 )
 """Modules of one, two and three dimensions."""
 
-LAYERS: Final = frozenset(f"{CONVOLUTIONS} {TRANSPOSED} {POOLS}".split())
-
-PASSED: Final = frozenset({"stride", "padding", "dilation", "groups"})
-"""Parameters of a function that it should pass on to a layer."""
-
 FLAGS: Final = frozenset({"keepdim", "batch_first", "inplace", "bidirectional"})
 
-PASS_COST, ADD_COST, DIM_COST, DROP_COST, RENAME_COST = 0.3, 0.6, 0.8, 0.8, 0.7
+ADD_COST, DIM_COST, DROP_COST, RENAME_COST = 0.6, 0.8, 0.8, 0.7
 SURE_COST = 0.1
-SWAP_COST, FREE_COST, FLAG_COST, OPERATOR_COST = 1.0, 0.8, 1.0, 1.2
+SWAP_COST, FREE_COST, FLAG_COST = 1.0, 0.8, 1.0
 
 
 def edit_arguments(situation: Situation) -> Iterator[Edit]:
@@ -152,7 +133,6 @@ def edit_arguments(situation: Situation) -> Iterator[Edit]:
             yield from mark_lossy(removed) if is_failed else removed
             yield from _swap(program, called, far)
             yield from _free_sizes(program, called, far)
-    yield from _edit_operators(situation)
 
 
 def _add_arguments(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
@@ -161,16 +141,13 @@ def _add_arguments(situation: Situation, called: Called, far: float) -> Iterator
     given = {keyword.arg for keyword in called.node.keywords}
     texts = ARGUMENTS.get(called.name, ())
     texts += DTYPE_ARGUMENTS.get(called.name, ()) if situation.is_of_dtypes else ()
+    if called.name == "DataLoader" and OF_ONE in error:
+        texts = ("drop_last=True",)
     for at, text in enumerate(texts):
         name = text.partition("=")[0]
-        is_needed = NEEDED.get(text, "") in error
-        if name not in given and is_needed and not _is_given(program, called, name):
+        if name not in given and not _is_given(program, called, name):
             cost = ADD_COST + far + 0.2 * at
             yield from program.add_argument(called.node, text, cost)
-    for name in PASSED & {*program.list_parameters(called.node)} - given:
-        if called.name in LAYERS and name not in program.read(called.node):
-            text = f"{name}={name}"
-            yield from program.add_argument(called.node, text, PASS_COST + far)
     for keyword in called.node.keywords:
         value = keyword.value
         if keyword.arg in FLAGS and isinstance(value, ast.Constant):
@@ -251,35 +228,7 @@ def _free_sizes(program: Program, called: Called, far: float) -> Iterator[Edit]:
             yield from program.replace(node, "-1", FREE_COST + far + 0.1 * at)
 
 
-PRODUCTS: Final = (ast.MatMult, ast.Mult)
-
-
-def _edit_operators(situation: Situation) -> Iterator[Edit]:
-    """Yield edits of ``@``, ``*`` and ``.T`` near the failed call."""
-    program = situation.program
-    for node in situation.find_near(ast.expr):
-        if (
-            isinstance(node, ast.BinOp)
-            and isinstance(node.op, PRODUCTS)
-            and read_number(node.left) is None is read_number(node.right)
-        ):
-            far = situation.weigh(node)
-            left, right = program.read(node.left), program.read(node.right)
-            symbol = "*" if isinstance(node.op, ast.MatMult) else "@"
-            for text, cost in (
-                (f"{left} {symbol} {right}", OPERATOR_COST),
-                (f"{right} @ {left}", SWAP_COST),
-            ):
-                yield from program.replace(node, text, cost + far)
-        if isinstance(node, ast.Attribute) and node.attr in {"T", "mT"}:
-            cost = DROP_COST + situation.weigh(node)
-            yield from program.replace(node, program.read(node.value), cost)
-
-
-ADDING: Final = frozenset({"add_module", "append"})
-"""Methods that add a layer to a module."""
-
-STATE_COST, MODULE_COST, FLATTEN_COST = 0.4, 0.5, 0.8
+STATE_COST, MODULE_COST = 0.4, 0.5
 
 KEYS: Final = ("model_state_dict", "state_dict", "model", "net", "weights")
 """Keys under which checkpoints hold the states of a module."""
@@ -294,15 +243,14 @@ LOSS: Final = re.compile(r"\w+Loss")
 
 def edit_modules(situation: Situation) -> Iterator[Edit]:
     """Yield edits of states, lists of modules, losses and modes."""
-    for family in (_load_states, _hold_modules, _flatten_before):
+    for family in (_load_states, _hold_modules):
         yield from family(situation)
     program = situation.program
     for called in program.calls:  # a loss module is made before it is called
         if LOSS.fullmatch(called.name) and len(called.node.args) > 1:
             yield from program.extend(called.node.func, "{}()", MODULE_COST)
     # Statistics need more than one value.
-    is_of_one = "more than 1 value per channel" in situation.error
-    for node in situation.find_near(ast.Name) if is_of_one else ():
+    for node in situation.find_near(ast.Name) if OF_ONE in situation.error else ():
         yield from program.extend(node, "{}.eval()", MODULE_COST)
 
 
@@ -355,23 +303,3 @@ def _hold_modules(situation: Situation) -> Iterator[Edit]:
                 yield from program.extend(value, "nn.ModuleList({})", MODULE_COST)
             if isinstance(value, (ast.Dict, ast.DictComp)):
                 yield from program.extend(value, "nn.ModuleDict({})", MODULE_COST)
-
-
-def _flatten_before(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that put a ``Flatten`` before the first layer that needs it."""
-    program = situation.program
-    for called in program.calls:
-        above = next(program.walk_up(called.node), None)
-        is_added = isinstance(above, ast.Call) and name_of(above) in ADDING
-        if called.name == "Linear" and called.owner is not None and is_added:
-            owner = ast.unparse(called.owner)
-            cost = FLATTEN_COST + situation.weigh(called.node)
-            text = f"{owner}.Sequential({owner}.Flatten(), {{}})"
-            yield from program.extend(called.node, text, cost)
-        if called.name == "Sequential" and called.owner is not None:
-            owner = ast.unparse(called.owner)
-            args = [arg for arg in called.node.args if isinstance(arg, ast.Call)]
-            linear = (n for n in args if ast.unparse(n.func) == f"{owner}.Linear")
-            for node in [*linear][:1]:
-                cost = FLATTEN_COST + situation.weigh(called.node)
-                yield from program.extend(node, f"{owner}.Flatten(), {{}}", cost)

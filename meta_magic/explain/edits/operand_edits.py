@@ -9,18 +9,16 @@ people often mean: ``x[:, :1]`` for ``x[:, 0]``, or ``self.rnn(x)[0]`` for
 import ast
 import re
 from collections.abc import Iterator
-from itertools import islice, pairwise
-from math import log
+from itertools import islice
 from typing import Final
 
-from meta_magic.explain.edits.accepted import Accepted, Accepting, list_forms
+from meta_magic.explain.edits.accepted import Accepting
 from meta_magic.explain.edits.number_edits import is_out_of_range
 from meta_magic.explain.edits.program_text import (
     Edit,
     is_read,
     join_edits,
     mark_lossy,
-    read_number,
 )
 from meta_magic.explain.edits.situations import Situation
 
@@ -46,9 +44,6 @@ COSTS: Final = (
 
 SURE: Final = 0.4
 """How much less an accepted cast costs if the error is about dtypes."""
-
-UNTESTED: Final = 0.4
-"""The cost if it is not known what the call accepts."""
 
 BROADCAST: Final = 1.2
 """The cost of a result that is larger than all operands."""
@@ -82,12 +77,6 @@ def edit_operands(situation: Situation) -> Iterator[Edit]:
         edits = change(situation, accepting, extra)
         is_lossy = any(LEAVING_OUT.search(text) for _, text in accepting.changes)
         yield from mark_lossy(edits) if is_lossy else edits
-    unknown = situation.call.operands if situation.accepted == Accepted() else ()
-    for number, operand in enumerate(unknown):  # it is not known what is accepted
-        for node in islice(situation.find_operand(number), 1):
-            for form in list_forms([operand], 0):
-                cost = _weigh(form.text) + UNTESTED + situation.weigh(node)
-                yield from situation.program.extend(node, form.text, cost)
 
 
 def _change_operand(
@@ -182,68 +171,15 @@ def _weigh(text: str) -> float:
     return next(cost for pattern, cost in COSTS if re.search(pattern, text))
 
 
-SLICE_COST, TUPLE_COST, SHIFT_COST, PAD_COST, RESIZE_COST = 0.9, 0.4, 0.6, 0.5, 1.3
-
-SLICES: Final = ("{}[:, 1:]", "{}[:, :-1]", "{}[1:]", "{}[:-1]")
-
-SIDES: Final = frozenset({28, 32, 48, 64, 96, 112, 128, 224, 227, 256, 299, 384, 512})
-"""Common sides of images."""
-
-MIN_SIDE: Final = 8
-
-MAX_SIDES: Final = 5
+TUPLE_COST, SHIFT_COST = 0.4, 0.6
 
 MANY: Final = re.compile(r"values to unpack|not enough values")
 
 
 def edit_intents(situation: Situation) -> Iterator[Edit]:
     """Yield edits of common mistakes with tensors."""
-    for family in (
-        _keep_dimensions,
-        _slice_names,
-        _unpack,
-        _take_first,
-        _shift_indexes,
-        _name_sizes,
-        _resize_images,
-    ):
+    for family in (_unpack, _take_first, _shift_indexes):
         yield from family(situation)
-    program = situation.program
-    for node in program.find(ast.BinOp):  # ``n + 1`` that should be ``n``
-        is_sum = isinstance(node.op, (ast.Add, ast.Sub))
-        if is_sum and read_number(node.right) == 1:
-            cost = SLICE_COST + situation.weigh(node)
-            yield from program.replace(node, program.read(node.left), cost)
-    for keyword in situation.find_near(ast.keyword):  # a mode that any size allows
-        is_mode = keyword.arg in {"mode", "padding_mode"}
-        if is_mode and getattr(keyword.value, "value", None) == "reflect":
-            yield from program.replace(keyword.value, '"replicate"', PAD_COST)
-
-
-def _keep_dimensions(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that keep a dimension: ``x[:, :1]`` for ``x[:, 0]``; or all of it."""
-    program = situation.program
-    for node in filter(is_read, situation.find_near(ast.Subscript)):
-        cost = SLICE_COST + situation.weigh(node)
-        inner = node.slice
-        for part in inner.elts if isinstance(inner, ast.Tuple) else [inner]:
-            at = read_number(part)
-            if at is not None:
-                text = f"{at or ''}:{'' if at == -1 else at + 1}"
-                yield from program.replace(part, text, cost)
-        yield from program.replace(node, program.read(node.value), cost + 0.6)
-
-
-def _slice_names(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that leave out the first or last item of a dimension."""
-    program = situation.program
-    for node in situation.find_near(ast.Name):
-        above = next(program.walk_up(node), None)
-        is_given = isinstance(above, (ast.Call, ast.Assign, ast.Attribute))
-        for at, text in enumerate(SLICES if is_given else ()):
-            if node.id in situation.tensors:
-                cost = SLICE_COST + 0.5 + 0.1 * at + situation.weigh(node)
-                yield from program.extend(node, text, cost)
 
 
 def _unpack(situation: Situation) -> Iterator[Edit]:
@@ -279,33 +215,3 @@ def _shift_indexes(situation: Situation) -> Iterator[Edit]:
         if called.name in {"cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss"}:
             cost = SHIFT_COST + 0.2 + situation.weigh(called.node)
             yield from program.add_argument(called.node, "ignore_index=-1", cost)
-
-
-def _name_sizes(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that write a tensor's batch size instead of a number."""
-    program = situation.program
-    for called in program.calls:
-        if called.name in {"view", "reshape", "expand"} and called.owner is not None:
-            owner, args = program.read(called.owner), called.node.args
-            if len(args) > 1 and re.fullmatch(r"[\w.]+", owner):
-                cost = SLICE_COST + situation.weigh(called.node)
-                yield from program.replace(args[0], f"{owner}.shape[0]", cost)
-
-
-def _resize_images(situation: Situation) -> Iterator[Edit]:
-    """Yield edits of the two sizes of square images, to common ones."""
-    program = situation.program
-    given = [node.args for node in program.find(ast.Call)]
-    given += [node.elts for node in program.find(ast.Tuple)]
-    for numbers in given:
-        for first, second in pairwise(numbers):
-            side = read_number(first) or 0
-            is_square = side >= MIN_SIDE and side == read_number(second)
-            others = SIDES - {side} if is_square else ()
-            near = sorted(others, key=lambda other: abs(log(other / side)))
-            for at, other in enumerate(near[:MAX_SIDES]):
-                edits = (
-                    *program.replace(first, str(other), 0),
-                    *program.replace(second, str(other), 0),
-                )
-                yield join_edits(edits, RESIZE_COST + at / 10)

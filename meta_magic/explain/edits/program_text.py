@@ -271,13 +271,6 @@ class Program:
         names = [node.name for node in self.find(ast.FunctionDef)]
         return frozenset([*names, *(node.name for node in self.find(ast.ClassDef))])
 
-    def list_parameters(self, node: ast.AST) -> list[str]:
-        """Return the parameters of the innermost function around a node."""
-        for above in self.walk_up(node):
-            if isinstance(above, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                return [one.arg for one in (*above.args.args, *above.args.kwonlyargs)]
-        return []
-
     def replace(self, node: Spot, text: str, cost: float) -> Iterator[Edit]:
         """Yield the edit that replaces a node, if it is on one line."""
         if node.lineno == node.end_lineno and id(node) not in self._in_texts:

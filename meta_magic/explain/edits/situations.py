@@ -28,10 +28,6 @@ FAR: Final = 0.6
 DTYPES: Final = re.compile(r"[dst]type|Float|Long|Half|Double|Byte|Int\b|Bool|integer")
 """Part of messages about dtypes."""
 
-NAME: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\()")
-
-PATH: Final = re.compile(r"[\w.\[\]]+")
-
 STEP: Final = 0.1
 """The additional cost for each line further away from the failed call."""
 
@@ -94,14 +90,6 @@ class Situation:
         lines = self.program.list_lines(node.lineno)
         known = [self.lines.index(n) for n in lines if n in self.lines]
         return min([FAR, *(STEP * at for at in known)])
-
-    @cached_property
-    def tensors(self) -> frozenset[str]:
-        """The variables in the names of the operands."""
-        named = (n for one in self.call.operands for n in (one.name, *one.aliases))
-        made = (text for text in named if "." not in text or not PATH.fullmatch(text))
-        names = {name for text in made for name in NAME.findall(text)}
-        return frozenset(names - self.program.imported - {"self"})
 
     @cached_property
     def is_of_dtypes(self) -> bool:

@@ -12,6 +12,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from torch import Tensor
@@ -30,7 +31,12 @@ from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block
-from meta_magic.trials.trial import Variant, ask_variants, check_rerun
+from meta_magic.trials.trial import (
+    Variant,
+    answer_variant,
+    ask_variants,
+    check_rerun,
+)
 
 Span: TypeAlias = tuple[int, int, int | None, int | None]
 """First line, first column, last line, column after the last."""
@@ -280,18 +286,30 @@ class Run(NamedTuple):
     variables: Mapping[str, Any]
 
 
-def ask_run(trace: Trace, question: Callable[[Run], T], *, is_probe: bool = False) -> T:
-    """Run a trace's block with traced numbers in a child, and return an answer.
+def prepare_run(trace: Trace, question: Callable[[Run], T]) -> Callable[[], Any]:
+    """Return a function that runs a trace's block with traced numbers, in a child.
+
+    The text of an error does not matter. ``read_answer`` reads what it returns.
 
     Args:
         trace: The trace.
         question: A function of the run; its result can be pickled.
-        is_probe: As of ``Recording``.
 
     Raises:
         TrialError: The block cannot run again; the message says why.
     """
-    (answered,) = ask_runs(trace, [{}], question, is_probe=is_probe)
+    rerun = check_rerun(trace)
+    variant = _make_variant(rerun, {}, question)._replace(is_probe=True)
+    return partial(answer_variant, rerun, variant)
+
+
+def ask_run(trace: Trace, question: Callable[[Run], T]) -> T:
+    """Run a trace's block with traced numbers in a child, and return an answer.
+
+    Raises:
+        TrialError: The block cannot run again; the message says why.
+    """
+    (answered,) = ask_runs(trace, [{}], question)
     if isinstance(answered, TrialError):
         raise answered
     return answered
@@ -301,23 +319,19 @@ def ask_runs(
     trace: Trace,
     values: Sequence[Mapping[int, int]],
     question: Callable[[Run], T],
-    *,
-    is_probe: bool = False,
 ) -> list[T | TrialError]:
     """Run a trace's block several times at once, with other values of its literals.
 
     Args:
         trace: The trace.
         values: For each run, by index of a literal, its value.
-        question: As of :func:`ask_run`.
-        is_probe: The same.
+        question: As of :func:`prepare_run`.
 
     Raises:
         TrialError: The block cannot run again at all.
     """
     rerun = check_rerun(trace)
     variants = [_make_variant(rerun, own, question) for own in values]
-    variants = [one._replace(is_probe=is_probe) for one in variants]
     return ask_variants(trace, variants, SECONDS)
 
 
@@ -350,8 +364,12 @@ def _make_variant(
                 variables[name] = trace_number(value, Given(name))
 
     def ask(trace: Trace, variables: Mapping[str, Any]) -> Any:
+        before = sys.getrecursionlimit()
         sys.setrecursionlimit(MAX_DEPTH)
         leave_dynamo_out()
-        return question(Run(trace, entered[0], literals, variables))
+        try:
+            return question(Run(trace, entered[0], literals, variables))
+        finally:
+            sys.setrecursionlimit(before)
 
     return Variant(block, observe, prepare, ask)

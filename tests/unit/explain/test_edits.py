@@ -15,8 +15,6 @@ from meta_magic.explain.edits.operand_edits import edit_intents, edit_operands
 from meta_magic.explain.edits.program_text import Program
 from tests.unit.explain.made_situations import make_situation, write_edits
 
-ERROR = "RuntimeError"
-
 
 def edit(family, text, line=1, **known):
     """Return the lines that a family's edits make of a program."""
@@ -44,11 +42,8 @@ def edit(family, text, line=1, **known):
         ("x.view(shape)", "x.view(*shape[:-1], -1)"),
         ("x.softmax(1)", "x.softmax(0)"),
         ("f(x.t())", "f(x)"),
-        ("f(x.T)", "f(x)"),
         ("nn.BatchNorm2d(8)", "nn.BatchNorm1d(8)"),
         ("nn.ConvTranspose2d(8, 4, 3)", "nn.ConvTranspose2d(4, 8, 3)"),
-        ("y = a * b", "y = a @ b"),
-        ("y = a @ b", "y = b @ a"),
         ("x.sum(1, keepdim=True)", "x.sum(1, keepdim=False)"),
     ],
 )
@@ -63,7 +58,6 @@ def test_a_call_gets_arguments_that_people_forget(text, written):
         ("nn.LSTM(4, 8, batch_first=True)", "batch_first=True, batch_first"),
         ("x.softmax(1)", "dim="),
         ("self.norm(x)", "keepdim"),
-        ("y = 2 * x", "@"),
         ("DataLoader(data)", "drop_last"),
         ("torch.ones(3)", "dtype"),
     ],
@@ -86,12 +80,6 @@ def test_a_call_gets_no_argument_that_it_has_or_that_does_not_matter(text, never
 def test_the_error_decides_whether_an_argument_matters(text, error, written):
     made = edit(edit_arguments, text, error=error)
     assert any(written in line for line in made)
-
-
-def test_a_parameter_of_a_function_is_passed_on_to_a_layer():
-    text = "def block(cin, cout, stride=1):\n    return nn.Conv2d(cin, cout, 1)\n"
-    made = edit(edit_arguments, text)
-    assert made[0] == "return nn.Conv2d(cin, cout, 1, stride=stride)"
 
 
 def test_far_from_the_failed_call_only_layers_get_arguments():
@@ -136,11 +124,6 @@ LOAD = "m.load_state_dict(states)"
         ),
         ("nn.MSELoss(x, y)", "bool value of Tensor", "nn.MSELoss()(x, y)"),
         (
-            "net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Linear(72, 4))",
-            "mat1 and mat2",
-            "net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Flatten(), nn.Linear(72, 4))",
-        ),
-        (
             "y = predict(net, x)",
             "ValueError: Expected more than 1 value per channel when training",
             "y = predict(net.eval(), x)",
@@ -162,18 +145,6 @@ def test_states_are_not_loaded_loosely_for_nothing():
 @pytest.mark.parametrize(
     ("text", "error", "written"),
     [
-        ("y = x[-1]", ERROR, "y = x[-1:]"),
-        ("y = x[0]", ERROR, "y = x[:1]"),
-        ("y = x[:, 0]", ERROR, "y = x[:, :1]"),
-        ("y = x[2]", ERROR, "y = x"),
-        ("n = a // b - 1", ERROR, "n = a // b"),
-        ("y = x.view(16, 72)", ERROR, "y = x.view(x.shape[0], 72)"),
-        ("x = torch.ones(1, 3, 61, 61)", ERROR, "x = torch.ones(1, 3, 64, 64)"),
-        (
-            "y = F.pad(x, (0, 9), mode='reflect')",
-            ERROR,
-            'y = F.pad(x, (0, 9), mode="replicate")',
-        ),
         (
             "out, h, c = rnn(x)",
             "ValueError: not enough values to unpack (expected 3, got 2)",
@@ -188,13 +159,6 @@ def test_states_are_not_loaded_loosely_for_nothing():
 )
 def test_tensors_are_written_as_meant(text, error, written):
     assert written in edit(edit_intents, text, error=error)
-
-
-def test_the_first_or_last_of_a_tensor_is_left_out():
-    operands = [("out", (4, 5)), ("target", (4, 6))]
-    made = edit(edit_intents, "loss = f(out, target)", operands=operands)
-    assert "loss = f(out, target[:, 1:])" in made
-    assert "loss = f[:, 1:](out, target)" not in made
 
 
 def test_class_numbers_that_are_too_large_are_shifted_or_ignored():
@@ -314,11 +278,6 @@ def test_a_result_larger_than_all_operands_comes_last():
     large = Accepting(((0, "{}.long()"),), is_as_large=False)
     made = change("y = f(x)", large, small)
     assert made == ["y = f(x.flatten())", "y = f(x.long())"]
-
-
-def test_common_changes_are_tried_where_nothing_is_known():
-    made = change("y = lstm(x)")
-    assert {"y = lstm(x.T)", "y = lstm(x.unsqueeze(0))"} <= {*made}
 
 
 # Autograd

@@ -4,6 +4,7 @@ import pytest
 
 from meta_magic.explain.given_names import name_operands
 from meta_magic.explain.refused_sizes import Sizes, solve, trace_refused
+from meta_magic.explain.repairs import Workers
 from tests.conformance.explanations import record_cell
 
 CLASSIFIER = """import torch
@@ -49,7 +50,8 @@ def test_the_text_is_no_longer_than_a_screen(trace):
 
 
 def test_written_numbers_are_solved_for_the_size_that_is_accepted(trace):
-    sight = trace_refused(trace, name_operands(trace, trace.failed))
+    with Workers(None) as workers:
+        sight = trace_refused(trace, name_operands(trace, trace.failed), workers)
     solved = {
         (step.line, step.value, value)
         for refused in sight.refused
@@ -69,4 +71,5 @@ def test_a_block_that_cannot_be_run_again_has_no_chains(tmp_path):
 
 def test_a_call_that_was_never_made_has_no_chains():
     trace = record_cell("1 / 0\n", "<nothing>")
-    assert trace_refused(trace, trace.failed) == Sizes({}, ())
+    with Workers(None) as workers:
+        assert trace_refused(trace, trace.failed, workers) == Sizes({}, ())
