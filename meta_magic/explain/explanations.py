@@ -12,7 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from meta_magic.explain.diagnosis import diagnose
-from meta_magic.explain.given_names import describe_module, name_operands, read_text
+from meta_magic.explain.given_names import (
+    describe_module,
+    name_operands,
+    read_assigned,
+    read_text,
+)
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.repairs import Repair, Workers, find_block, try_edits
 from meta_magic.trace.earlier_cells import name_cell
@@ -68,7 +73,7 @@ class Explanation:
             of the user's code was running.
         where: The innermost call site in the user's code: ``line 12``, or in another
             cell or file ``In[2], line 12``; "" for none.
-        expression: The code there.
+        expression: The code there, after the names that it is assigned to.
         callers: The call sites that led there, outermost first, each with its code.
         module: The module that was called: class and name; "" outside of modules.
         given: The tensors that the failed call was given.
@@ -202,7 +207,7 @@ def explain_alone(trace: Trace, failed: FailedCall) -> Explanation:
         error=str(trace.error),
         line=trace.error_line or (position.line if position else None),
         where=_locate(position, frames[0]) if position else "",
-        expression=read_text(position),
+        expression=read_assigned(position),
         callers=tuple((_locate(at, frames[0]), read_text(at)) for at in frames[:-1]),
         module=describe_module(trace),
         given=(),

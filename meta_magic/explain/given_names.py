@@ -6,6 +6,7 @@ the name that the failing line gives it, or else the code that made it, with its
 
 import ast
 import linecache
+import re
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -17,6 +18,8 @@ from meta_magic.trace.calls import OpCall
 from meta_magic.trace.failed_call import UNNAMED, FailedCall
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
+
+ASSIGNED: Final = re.compile(r"[\w., ]+ = ")
 
 MAX_BACK: Final = 1000
 """How many calls back the maker of an operand is looked for."""
@@ -123,3 +126,12 @@ def read_text(position: SourcePosition | None) -> str:
     end = position.end_column if is_whole else None
     more = "" if is_whole else " ..."
     return line[position.column : end].decode(errors="replace").strip() + more
+
+
+def read_assigned(position: SourcePosition | None) -> str:
+    """Return the code at a call site, after the names that it alone is assigned to."""
+    text = read_text(position)
+    line = "" if position is None else linecache.getline(position.file, position.line)
+    before, _, after = line.strip().partition(text)
+    is_whole = not after.partition("#")[0].strip()
+    return before + text if is_whole and ASSIGNED.fullmatch(before) else text
