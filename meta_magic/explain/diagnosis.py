@@ -12,13 +12,7 @@ from functools import cache, partial
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from meta_magic.children import (
-    NO_ANSWER,
-    Child,
-    ask_child,
-    can_fork,
-    measure_load,
-)
+from meta_magic.children import NO_ANSWER, ask_child, can_fork, measure_load
 from meta_magic.errors import TrialError
 from meta_magic.explain.backward_errors import (
     Backward,
@@ -197,8 +191,10 @@ def _diagnose_call(
     known: Found = own_rules, Accepted(is_of_values=ranged is not None)
     child = probe and workers.start(partial(probe, is_careful=False))
     sight = Sizes({}, ()) if declined else trace_refused(trace, failed, workers)
-    found = _read_probe(child, probe) if probe and child else None
-    rules, accepted = found or known
+    found = workers.read(child) if child else known
+    if found is NO_ANSWER and probe:  # a call ended the process, or took long
+        found = ask_child(partial(probe, is_careful=True), SECONDS, PATIENCE)
+    rules, accepted = known if found is NO_ANSWER else found
     shown = () if accepted.is_sure else sight.refused  # the sizes are right then
     lineages = tuple(refused.lineage for refused in shown)
     steps = [step for lineage in lineages for step in lineage.steps]
@@ -285,15 +281,6 @@ def make_probe(
         return find_rules(probe, trace.error or ""), find_accepted(probe, written)
 
     return run
-
-
-def _read_probe(child: Child, probe: Callable[..., Found]) -> Found | None:
-    """Return what a probe in a child found; None if it does not come to its end."""
-    answered = child.read(PATIENCE)
-    if answered is NO_ANSWER:  # a call ended the process, or took long
-        careful = partial(probe, is_careful=True)
-        answered = ask_child(careful, SECONDS, PATIENCE)
-    return None if answered is NO_ANSWER else answered
 
 
 MAX_MADE: Final = 2

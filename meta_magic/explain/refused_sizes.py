@@ -14,10 +14,9 @@ from meta_magic.errors import TrialError
 from meta_magic.explain.lineage.lineage_records import Lineage, Step
 from meta_magic.explain.lineage.size_lineages import CallProbe, find_lineages
 from meta_magic.explain.lineage.traced_numbers import SizeOf, trace_number
-from meta_magic.explain.lineage.traced_runs import SECONDS as RUN_SECONDS
 from meta_magic.explain.lineage.traced_runs import Run, Seen, prepare_run, read_seen
 from meta_magic.explain.probing import SECONDS, Probe, Variable
-from meta_magic.explain.repairs import Workers
+from meta_magic.explain.repairs import PATIENCE, Workers
 from meta_magic.explain.value_ranges import find_value_range
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.trace import Trace
@@ -75,7 +74,7 @@ def trace_refused(trace: Trace, failed: FailedCall, workers: Workers) -> Sizes:
         run = prepare_run(trace, partial(_answer, failed=failed))
     except TrialError as error:
         return Sizes({}, (), str(error))
-    found = read_answer(workers.start(run).read(RUN_SECONDS), RUN_SECONDS)
+    found = read_answer(workers.read(workers.start(run)), PATIENCE)
     return Sizes({}, (), str(found)) if isinstance(found, TrialError) else found
 
 

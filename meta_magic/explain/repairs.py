@@ -8,6 +8,7 @@ has run, and its results stay. Read :func:`try_edits` first.
 
 import ast
 import linecache
+import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from functools import cached_property, partial
 from itertools import islice
 from math import inf
 from time import monotonic, process_time
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
+import torch
 from torch import nn
 
 from meta_magic.children import (
@@ -184,19 +187,22 @@ class Workers:
         self._children.append(Child(partial(_work, self.block, first), seconds))
         return self._children[-1]
 
-    def run(self, parts: Sequence[Sequence[Edit]]) -> list["Screened | None"]:
-        """Run the block with some edits in each child; None where that ended it."""
+    def read(self, child: Child) -> Any:
+        """Return the answer of a child, or ``NO_ANSWER``: then it is ended."""
+        answered = child.read(PATIENCE)
+        if answered is NO_ANSWER:
+            child.end()
+            self._children.remove(child)
+        return answered
+
+    def run(self, parts: Sequence[Sequence[Edit]]) -> list[Any]:
+        """Run the block with some edits in each child; return what each screened."""
         while len(self._children) < len(parts):
-            self.start().read(PATIENCE)
+            self.read(self.start())
         asked = [*zip(self._children, parts, strict=False)]
         for child, part in asked:
             child.send(part)
-        answers = [child.read(PATIENCE) for child, _ in asked]
-        for (child, _), answer in zip(asked, answers, strict=True):
-            if answer is NO_ANSWER:
-                child.end()
-                self._children.remove(child)
-        return [None if one is NO_ANSWER else one for one in answers]
+        return [self.read(child) for child, _ in asked]
 
 
 def _work(
@@ -206,8 +212,9 @@ def _work(
     edits = yield first()
     leave_dynamo_out()  # code that the failed block did not reach may import dynamo
     refused = enter_sandbox()
+    is_plain = block is not None and _fails_plainly(block, refused)
     while block is not None:
-        edits = yield _run_in_turn(block, edits, refused)
+        edits = yield _run_in_turn(block, edits, refused, is_plain=is_plain)
 
 
 def _run_alone(
@@ -245,7 +252,9 @@ class Screened(NamedTuple):
     seconds: float
 
 
-def _run_in_turn(block: Block, edits: Sequence[Edit], refused: list[str]) -> Screened:
+def _run_in_turn(
+    block: Block, edits: Sequence[Edit], refused: list[str], *, is_plain: bool
+) -> Screened:
     """Run a block with one edit after the other; runs in a child.
 
     Most edits fail where the block failed, and need no recording of their own. The
@@ -256,7 +265,7 @@ def _run_in_turn(block: Block, edits: Sequence[Edit], refused: list[str]) -> Scr
     ended: dict[Edit, Ended] = {}
     found, rest, most = list[Ended](), [*edits], inf
     while rest and not _is_enough(found) and not (ended and process_time() > end):
-        failing = _run_failing(block, rest, refused, end)
+        failing = _run_failing(block, rest, refused, end, is_plain=is_plain)
         ended |= failing
         rest = rest[len(failing) :]
         for edit in rest[:1]:
@@ -266,8 +275,8 @@ def _run_in_turn(block: Block, edits: Sequence[Edit], refused: list[str]) -> Scr
                 most = min(most, edit.cost + MAX_WORSE)
         rest = [edit for edit in rest[1:] if edit.cost <= most]
     has_passed = any(isinstance(one, Outcome) for one in ended.values())
-    is_alike = not has_passed or _run_failing(block, [NO_EDIT], refused) == ALIKE
-    return Screened(ended, is_alike, process_time() - start)
+    again = partial(_run_failing, block, [NO_EDIT], refused, is_plain=is_plain)
+    return Screened(ended, not has_passed or again() == ALIKE, process_time() - start)
 
 
 def _is_enough(found: Sequence[Ended]) -> bool:
@@ -276,7 +285,12 @@ def _is_enough(found: Sequence[Ended]) -> bool:
 
 
 def _run_failing(
-    block: Block, edits: Sequence[Edit], refused: list[str], end: float = inf
+    block: Block,
+    edits: Sequence[Edit],
+    refused: list[str],
+    end: float = inf,
+    *,
+    is_plain: bool,
 ) -> dict[Edit, Ended]:
     """Run a block with one edit after another until it passes the failed call.
 
@@ -287,12 +301,18 @@ def _run_failing(
         edits: The edits.
         refused: What the sandbox refused.
         end: The processor time of this child at which no other edit is begun.
+        is_plain: Whether plain torch refuses the block alike: then nothing is recorded,
+            which takes a third of the time.
 
     Returns:
         Why the block did not come to its end with the edits before that one.
     """
     rerun, ended = block.rerun, dict[Edit, Ended]()
-    recording = Recording(rerun.file, options=rerun.options, is_probe=True)
+    recording = (
+        None
+        if is_plain
+        else Recording(rerun.file, options=rerun.options, is_probe=True)
+    )
 
     def run() -> None:
         for edit in edits:
@@ -301,16 +321,36 @@ def _run_failing(
             error = SyntaxError() if parsed is None else try_block(rerun, *parsed)
             frames = () if error is None else find_frames(error)
             # A value that is missing may be that of a parameter.
-            is_further = error is None or isinstance(error, MissingValueError)
+            is_further = error is None or isinstance(error, UNKNOWN)
             if (is_further or _is_later(block, edit, frames)) and not refused:
                 return
             ended[edit] = f"it {refused[0]}" if refused else ""
-            if process_time() > end or recording.n_operators > MAX_OPERATORS:
+            n_operators = recording.n_operators if recording else 0
+            if process_time() > end or n_operators > MAX_OPERATORS:
                 return
 
-    with _skip_inits():
-        recording.guard.run(run)
+    with _skip_inits(), torch.device("meta") if is_plain else nullcontext():
+        recording.guard.run(run) if recording else run()
     return ended
+
+
+def _fails_plainly(block: Block, refused: list[str]) -> bool:
+    """Whether plain torch refuses a block on meta, and where the recording does.
+
+    What names a device or has real data would compute on the CPU; it is not tried.
+    """
+    held = (one.kept for one in block.rerun.before.values() if not one.is_plain)
+    kinds = (ModuleType, FunctionType, BuiltinFunctionType, type, type(None))
+    is_real = not all(isinstance(one and one(), kinds) for one in held)
+    parsed = None if is_real or REAL.search(block.text) else block.parse(NO_EDIT)
+    if parsed is None:
+        return False
+    with _skip_inits(), torch.device("meta"):
+        error = try_block(block.rerun, *parsed)
+    if error is None or refused or REAL.search(str(error)):
+        return False
+    frames = [at for at in find_frames(error) if at.file == block.rerun.file]
+    return tuple(frames) == block.frames
 
 
 @contextmanager
@@ -384,6 +424,12 @@ def read_outcome(trace: Trace) -> Outcome:
     n_parameters = sum(root.n_parameters for root in trace.modules)
     return Outcome(n_parameters, tuple(last[0].shape) if last else None)
 
+
+REAL: Final = re.compile(r"device|cuda|cpu|numpy|\bmeta\b", re.IGNORECASE)
+"""Part of code that makes real tensors, and of errors where these meet others."""
+
+UNKNOWN: Final = (MissingValueError, NotImplementedError)
+"""Errors that do not say whether a recording comes further."""
 
 MAX_OPERATORS: Final = 5_000
 """A recording of several runs ends after so many operators."""
@@ -555,7 +601,7 @@ def _screen(
         parts = [part for n in range(AT_ONCE) if (part := rest[n::AT_ONCE])]
         most, done = inf, set[Edit]()
         for part, answer in zip(parts, workers.run(parts), strict=True):
-            if answer is None:  # an edit ended the process, or never ended
+            if answer is NO_ANSWER:  # an edit ended the process, or never ended
                 some, spent = part[:AT_ONCE], spent + SECONDS_OF_ONE
                 ended = dict(zip(some, _run_alone(block, some), strict=True))
                 answer = Screened(ended, True, 0.0)  # noqa: FBT003, PLW2901
