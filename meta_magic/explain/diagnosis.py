@@ -20,6 +20,7 @@ from meta_magic.explain.backward_errors import (
     is_backward,
     list_backward_edits,
 )
+from meta_magic.explain.edited_runs import Block, Workers
 from meta_magic.explain.edits.accepted import Accepted, find_accepted
 from meta_magic.explain.edits.argument_edits import edit_arguments, edit_modules
 from meta_magic.explain.edits.number_edits import edit_numbers, edit_roots
@@ -30,7 +31,6 @@ from meta_magic.explain.given_names import MAX_BACK, find_maker, read_text
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.refused_sizes import Sizes, trace_refused
-from meta_magic.explain.repairs import Block, Workers
 from meta_magic.explain.rules import find_rules
 from meta_magic.explain.trails import Made, find_trail
 from meta_magic.explain.value_ranges import find_value_range

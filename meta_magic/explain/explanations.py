@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from meta_magic.explain.diagnosis import diagnose
+from meta_magic.explain.edited_runs import Workers, find_block
 from meta_magic.explain.given_names import (
     describe_module,
     name_operands,
@@ -19,7 +20,7 @@ from meta_magic.explain.given_names import (
     read_text,
 )
 from meta_magic.explain.lineage.lineage_records import Lineage
-from meta_magic.explain.repairs import Repair, Workers, find_block, try_edits
+from meta_magic.explain.repairs import Repair, try_edits
 from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import SourcePosition

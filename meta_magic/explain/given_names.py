@@ -131,7 +131,9 @@ def read_text(position: SourcePosition | None) -> str:
 def read_assigned(position: SourcePosition | None) -> str:
     """Return the code at a call site, after the names that it alone is assigned to."""
     text = read_text(position)
-    line = "" if position is None else linecache.getline(position.file, position.line)
-    before, _, after = line.strip().partition(text)
+    if position is None or not text:
+        return text
+    line = linecache.getline(position.file, position.line).strip()
+    before, _, after = line.partition(text)
     is_whole = not after.partition("#")[0].strip()
     return before + text if is_whole and ASSIGNED.fullmatch(before) else text

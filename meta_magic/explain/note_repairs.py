@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from meta_magic.children import ask_children
+from meta_magic.explain.edited_runs import Block, find_block
 from meta_magic.explain.edits.program_text import (
     Called,
     Edit,
@@ -27,7 +28,6 @@ from meta_magic.explain.edits.program_text import (
     join_edits,
     read_number,
 )
-from meta_magic.explain.repairs import Block, find_block
 from meta_magic.trace.notes import Note
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.annotations import check_annotations

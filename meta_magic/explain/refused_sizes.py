@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from meta_magic.errors import TrialError
+from meta_magic.explain.edited_runs import PATIENCE, Workers
 from meta_magic.explain.lineage.lineage_records import Lineage, Step
 from meta_magic.explain.lineage.size_lineages import CallProbe, find_lineages
 from meta_magic.explain.lineage.traced_numbers import SizeOf, trace_number
 from meta_magic.explain.lineage.traced_runs import Run, Seen, prepare_run, read_seen
 from meta_magic.explain.probing import SECONDS, Probe, Variable
-from meta_magic.explain.repairs import PATIENCE, Workers
 from meta_magic.explain.value_ranges import find_value_range
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.trace import Trace

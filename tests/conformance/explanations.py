@@ -30,8 +30,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from meta_magic.explain.edited_runs import Outcome, read_outcome
 from meta_magic.explain.explanations import Explanation
-from meta_magic.explain.repairs import Outcome, Repair, read_outcome
+from meta_magic.explain.repairs import Repair
 from meta_magic.session.recording import Recording
 from meta_magic.trace.earlier_cells import EarlierCell
 from meta_magic.trace.notes import CellSource

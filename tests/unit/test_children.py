@@ -153,3 +153,18 @@ def test_no_child_is_left_behind(monkeypatch):
     (child,) = children
     with pytest.raises(ChildProcessError):
         os.waitpid(child, os.WNOHANG)
+
+
+def test_a_generator_answers_what_it_is_sent_until_it_ends():
+    def add():
+        total = 0
+        while total < 5:
+            total += yield total
+
+    with children.Child(add, 1) as child:
+        answers = [child.read(1)]
+        for number in (2, 1, 4):
+            child.send(number)
+            answers.append(child.read(1))
+        child.send(1)  # nobody reads it
+    assert answers == [0, 2, 3, NO_ANSWER]

@@ -18,6 +18,7 @@ from meta_magic.explain.edits.program_text import (
     Program,
     join_edits,
     mark_lossy,
+    name_of,
     read_number,
 )
 from meta_magic.explain.edits.situations import Situation
@@ -228,7 +229,10 @@ def _free_sizes(program: Program, called: Called, far: float) -> Iterator[Edit]:
             yield from program.replace(node, "-1", FREE_COST + far + 0.1 * at)
 
 
-STATE_COST, MODULE_COST = 0.4, 0.5
+ADDING: Final = frozenset({"add_module", "append"})
+"""Methods that add a layer to a module."""
+
+STATE_COST, MODULE_COST, FLATTEN_COST = 0.4, 0.5, 0.8
 
 KEYS: Final = ("model_state_dict", "state_dict", "model", "net", "weights")
 """Keys under which checkpoints hold the states of a module."""
@@ -243,7 +247,7 @@ LOSS: Final = re.compile(r"\w+Loss")
 
 def edit_modules(situation: Situation) -> Iterator[Edit]:
     """Yield edits of states, lists of modules, losses and modes."""
-    for family in (_load_states, _hold_modules):
+    for family in (_load_states, _hold_modules, _flatten_before):
         yield from family(situation)
     program = situation.program
     for called in program.calls:  # a loss module is made before it is called
@@ -303,3 +307,23 @@ def _hold_modules(situation: Situation) -> Iterator[Edit]:
                 yield from program.extend(value, "nn.ModuleList({})", MODULE_COST)
             if isinstance(value, (ast.Dict, ast.DictComp)):
                 yield from program.extend(value, "nn.ModuleDict({})", MODULE_COST)
+
+
+def _flatten_before(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that put a ``Flatten`` before the first layer that needs it."""
+    program = situation.program
+    for called in program.calls:
+        above = next(program.walk_up(called.node), None)
+        is_added = isinstance(above, ast.Call) and name_of(above) in ADDING
+        if called.name == "Linear" and called.owner is not None and is_added:
+            owner = ast.unparse(called.owner)
+            cost = FLATTEN_COST + situation.weigh(called.node)
+            text = f"{owner}.Sequential({owner}.Flatten(), {{}})"
+            yield from program.extend(called.node, text, cost)
+        if called.name == "Sequential" and called.owner is not None:
+            owner = ast.unparse(called.owner)
+            args = [arg for arg in called.node.args if isinstance(arg, ast.Call)]
+            linear = (n for n in args if ast.unparse(n.func) == f"{owner}.Linear")
+            for node in [*linear][:1]:
+                cost = FLATTEN_COST + situation.weigh(called.node)
+                yield from program.extend(node, f"{owner}.Flatten(), {{}}", cost)

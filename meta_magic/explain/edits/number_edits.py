@@ -8,10 +8,11 @@ written far away, and solves for their value.
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
-from math import inf
+from math import inf, prod
 from operator import ne
 from typing import Final, TypeAlias
 
@@ -76,6 +77,10 @@ MIN_FACTORS: Final = 2
 PRODUCT: Final = re.compile(r"\{\}( \* \{\})+")
 
 
+TOGETHER: Final = 0.05
+"""How much less it costs to change several factors, than to replace the product."""
+
+
 def edit_numbers(situation: Situation) -> Iterator[Edit]:
     """Yield edits of numbers, the likeliest first."""
     program, known = situation.program, _list_values(situation)
@@ -88,7 +93,8 @@ def edit_numbers(situation: Situation) -> Iterator[Edit]:
             is_passed = node.lineno in situation.list_passed(wrong)
             weight = cost + (0 if is_passed else situation.weigh(node) / 2)
             weight += DATA if program.is_data(node) else 0
-            edits = _edit_number(situation, node, (wrong, right), names, weight)
+            edits = [*_edit_number(situation, node, (wrong, right), names, weight)]
+            edits += _edit_products(situation, node, (wrong, right), weight)
             yield from mark_lossy(edits) if right == 1 and is_broadcast else edits
         together = _edit_together(situation, nodes, (wrong, right), cost)
         yield from mark_lossy(together) if right == 1 and is_broadcast else together
@@ -243,6 +249,38 @@ def _scale(situation: Situation, wrong: int, right: int) -> Iterator[str]:
         yield "{} + 1"
 
 
+def _edit_products(
+    situation: Situation, node: ast.expr, pair: Pair, cost: float
+) -> Iterator[Edit]:
+    """Yield the edit of several factors at once: ``16 * 5 * 5`` to ``16 * 4 * 4``.
+
+    The new factors are those of the size that is needed, as a flatten made it; or
+    the factors that are alike in the text stay alike.
+    """
+    factors = [*_list_factors(node)]
+    old = [read_number(factor) or 0 for factor in factors]
+    if len(old) < MIN_FACTORS or prod(old) != pair[0]:
+        return
+    for new in (*_read_products(situation, pair[1]), _scale_alike(old, pair)):
+        if len(new) == len(old) and sum(map(ne, old, new)) > 1:
+            edits = [
+                edit
+                for factor, value in zip(factors, new, strict=True)
+                if factor.value != value
+                for edit in situation.program.replace(factor, str(value), 0)
+            ]
+            yield join_edits(edits, cost - TOGETHER)
+
+
+def _list_factors(node: ast.AST) -> Iterator[ast.Constant]:
+    """Yield the factors of a product of numbers, from left to right."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        yield from _list_factors(node.left)
+        yield from _list_factors(node.right)
+    elif isinstance(node, ast.Constant) and type(node.value) is int:
+        yield node
+
+
 def _read_products(situation: Situation, size: int) -> Iterator[list[int]]:
     """Yield the factors that a refused size of the call came from."""
     for refused in situation.refused:
@@ -250,6 +288,15 @@ def _read_products(situation: Situation, size: int) -> Iterator[list[int]]:
         first = steps[0]
         if refused.lineage.size == size and PRODUCT.fullmatch(first.formula):
             yield [int(steps[part].value) for part in first.parts]
+
+
+def _scale_alike(old: Sequence[int], pair: Pair) -> list[int]:
+    """Return factors of another product, those that are equal changed alike."""
+    common, count = Counter(old).most_common(1)[0]
+    rest = prod(old) // common**count
+    value = round((pair[1] / rest) ** (1 / count)) if rest else 0
+    is_whole = count > 1 and rest * value**count == pair[1]
+    return [value if one == common else one for one in old] if is_whole else []
 
 
 def _edit_ratios(situation: Situation) -> Iterator[Edit]:

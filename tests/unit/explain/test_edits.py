@@ -124,6 +124,11 @@ LOAD = "m.load_state_dict(states)"
         ),
         ("nn.MSELoss(x, y)", "bool value of Tensor", "nn.MSELoss()(x, y)"),
         (
+            "net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Linear(72, 4))",
+            "mat1 and mat2",
+            "net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Flatten(), nn.Linear(72, 4))",
+        ),
+        (
             "y = predict(net, x)",
             "ValueError: Expected more than 1 value per channel when training",
             "y = predict(net.eval(), x)",

@@ -44,6 +44,19 @@ def test_the_line_is_that_of_the_failing_expression():
     assert found.line == Classifier.forward.__code__.co_firstlineno + 1
 
 
+def test_a_call_is_shown_with_the_name_that_it_alone_is_assigned_to():
+    def run(_):
+        whole = torch.stack([torch.ones(2), torch.ones(3)])  # of two
+        whole.sum()
+
+    def run_part(_):
+        part = torch.ones(2) @ torch.ones(3) + 1
+        part.sum()
+
+    assert explain(run).expression.startswith("whole = torch.stack([")
+    assert explain(run_part).expression == "torch.ones(2) @ torch.ones(3)"
+
+
 def test_a_module_that_checks_its_input_itself_has_its_operands():
     found = explain(lambda _: nn.LSTM(3, 4)(torch.ones(5, 2, 7)))
     assert [o.name for o in found.given] == ["torch.ones(5, 2, 7)"]

@@ -2,9 +2,9 @@
 
 import pytest
 
+from meta_magic.explain.edited_runs import Workers
 from meta_magic.explain.given_names import name_operands
 from meta_magic.explain.refused_sizes import Sizes, solve, trace_refused
-from meta_magic.explain.repairs import Workers
 from tests.conformance.explanations import record_cell
 
 CLASSIFIER = """import torch

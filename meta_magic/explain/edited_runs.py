@@ -1,0 +1,420 @@
+"""Run a failed block with edits of its text, in children.
+
+Most edits do not mend a block. So a child tries many, one after the other, and records
+only those with which the block comes further, from the variables as they were before
+it. Of a ``with record()`` only the body is edited: the rest of the file has run, and
+its results stay. Read :class:`Workers` first.
+"""
+
+import ast
+import linecache
+import re
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import inf
+from time import process_time
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any, Final, NamedTuple, Self, TypeAlias
+
+import torch
+from torch import nn
+
+from meta_magic.children import NO_ANSWER, Child, ask_children, can_fork
+from meta_magic.errors import MissingValueError, TrialError
+from meta_magic.explain.edits.program_text import Edit, Program, apply_edit
+from meta_magic.session.failed_calls import find_frames
+from meta_magic.session.recording import Recording
+from meta_magic.torch_private.dynamo import leave_dynamo_out
+from meta_magic.trace.rerun import Rerun
+from meta_magic.trace.signature import SourcePosition
+from meta_magic.trace.trace import Trace
+from meta_magic.trials.blocks import (
+    find_bound,
+    parse_block,
+    restore_variables,
+    split_modules,
+)
+from meta_magic.trials.sandbox import enter_sandbox
+from meta_magic.trials.trial import record_block, try_block
+
+SECONDS: Final = 6.0
+"""Processor time of a child that runs many edits, besides twice that of the block."""
+
+SECONDS_OF_ONE: Final = 1.0
+"""The same of a child that runs one."""
+
+PATIENCE: Final = 6.0
+"""How many seconds to wait for a child on a busy machine."""
+
+SECONDS_OF_MANY: Final = 0.25
+"""Processor time after which a child that tries many edits begins no other."""
+
+NO_END: Final = "it crashed, or did not end"
+
+
+class Outcome(NamedTuple):
+    """The end of a block that ran, or that passed the failed call.
+
+    Attributes:
+        n_parameters: Of all its modules.
+        shape: Of the last tensor that it made; None if it made none.
+        then: Which later line fails, and how; "" if the block ran to its end.
+    """
+
+    n_parameters: int
+    shape: tuple[int, ...] | None
+    then: str = ""
+
+
+Ended: TypeAlias = Outcome | str
+"""The outcome of a block that passed the failed call; else what stopped it, such as
+the sandbox, or "" for an error there."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block, and what of it may be edited.
+
+    Attributes:
+        rerun: What a second run needs.
+        text: The text to edit, as Python: the cell at its lines in the file, or the
+            file.
+        typed: The text as the user typed it.
+        first_line: The number of the first line that was typed.
+        lines: Lines that may be edited: the user typed them, and they run again.
+        seconds: How long the block took.
+        frames: The lines of its file on the way to the failed call, outermost first.
+    """
+
+    rerun: Rerun
+    text: str
+    typed: str
+    first_line: int
+    lines: frozenset[int]
+    seconds: float
+    frames: tuple[SourcePosition, ...] = ()
+
+    @cached_property
+    def program(self) -> Program:
+        """The lines that may be edited as a syntax tree."""
+        return Program(self.text, self.lines)
+
+    @cached_property
+    def bound(self) -> set[str]:
+        """The names that the block binds."""
+        _, own = split_modules(self.rerun, parse_block(self.rerun).body)
+        return find_bound(ast.Module(own, []))
+
+    def parse(self, edit: Edit) -> tuple[ast.Module, dict[str, Any]] | None:
+        """Return the statements after an edit, and their variables; runs in a child.
+
+        None if the edited text cannot run.
+        """
+        try:
+            body = parse_block(self.rerun, apply_edit(self.text, edit))
+            return body, restore_variables(self.rerun, body, {}, self.bound)
+        except (TrialError, SyntaxError):
+            return None
+
+
+def find_block(trace: Trace) -> Block | None:
+    """Return a trace's block with its editable lines; None if there are none."""
+    rerun = trace.rerun
+    if rerun is None or not can_fork():
+        return None
+    failed = () if trace.failed is None else trace.failed.frames
+    frames = tuple(frame for frame in failed if frame.file == rerun.file)
+    if rerun.text is None:
+        text = "".join(linecache.getlines(rerun.file))
+        lines = _find_lines(rerun)
+        found = Block(rerun, text, text, 1, lines, trace.seconds, frames)
+        return found if lines else None
+    first, now = trace.cell.first_line, rerun.text.split("\n")
+    typed = enumerate(trace.source.split("\n"), first)
+    same = (at for at, line in typed if now[at - 1 : at] == [line])
+    lines = frozenset(same)
+    return Block(rerun, rerun.text, trace.source, first, lines, trace.seconds, frames)
+
+
+def _find_lines(rerun: Rerun) -> frozenset[int]:
+    try:
+        body = parse_block(rerun).body
+    except (TrialError, SyntaxError):
+        return frozenset()
+    last = body[-1].end_lineno or body[-1].lineno
+    return frozenset(range(body[0].lineno, last + 1))
+
+
+class Workers:
+    """Children that answer a first question, and then run a block with edits.
+
+    A fork, and the memory that a first run copies, take as long as ten runs.
+
+    Attributes:
+        block: The block; None if nothing of it can be edited.
+    """
+
+    def __init__(self, block: Block | None) -> None:
+        self.block = block
+        self._children: list[Child] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in self._children:
+            child.end()
+
+    def start(self, first: Callable[[], Any] = lambda: None) -> Child:
+        """Start a child with its first question, whose answer is to be read."""
+        seconds = SECONDS + (2 * self.block.seconds if self.block else 0)
+        self._children.append(Child(partial(_work, self.block, first), seconds))
+        return self._children[-1]
+
+    def read(self, child: Child) -> Any:
+        """Return the answer of a child, or ``NO_ANSWER``: then it is ended."""
+        answered = child.read(PATIENCE)
+        if answered is NO_ANSWER:
+            child.end()
+            self._children.remove(child)
+        return answered
+
+    def run(self, parts: Sequence[Sequence[Edit]]) -> list[Any]:
+        """Run the block with some edits in each child; return what each screened."""
+        while len(self._children) < len(parts):
+            self.read(self.start())
+        asked = [*zip(self._children, parts, strict=False)]
+        for child, part in asked:
+            child.send(part)
+        return [self.read(child) for child, _ in asked]
+
+
+def _work(
+    block: Block | None, first: Callable[[], Any]
+) -> Generator[Any, Sequence[Edit], None]:
+    """Answer a first question, then run a block with the edits that are sent."""
+    edits = yield first()
+    leave_dynamo_out()  # code that the failed block did not reach may import dynamo
+    refused = enter_sandbox()
+    is_plain = block is not None and _fails_plainly(block, refused)
+    while block is not None:
+        edits = yield _run_in_turn(block, edits, refused, is_plain=is_plain)
+
+
+def run_alone(
+    block: Block, edits: Sequence[Edit], *, is_probe: bool = True
+) -> list[Ended]:
+    """Run a block with each of some edits, in a child of its own."""
+
+    def run(edit: Edit) -> Ended:
+        leave_dynamo_out()
+        return _run_edit(block, edit, enter_sandbox(), is_probe=is_probe)
+
+    asked = [partial(run, edit) for edit in edits]
+    answers = ask_children(asked, SECONDS_OF_ONE + 2 * block.seconds, PATIENCE)
+    return [NO_END if answer is NO_ANSWER else answer for answer in answers]
+
+
+class Screened(NamedTuple):
+    """How a block ended with edits that one child tried.
+
+    Attributes:
+        ended: By edit how it ended.
+        is_sure: Whether it fails at the end without an edit as it did, so that no run
+            changed anything for those after it.
+        seconds: The processor time that it took.
+    """
+
+    ended: dict[Edit, Ended]
+    is_sure: bool = True
+    seconds: float = SECONDS_OF_ONE
+
+
+def _run_in_turn(
+    block: Block, edits: Sequence[Edit], refused: list[str], *, is_plain: bool
+) -> Screened:
+    """Run a block with one edit after the other; runs in a child.
+
+    Most edits fail where the block failed, and need no recording of their own. The
+    child stops when its time is over, or after some different outcomes.
+    """
+    start = process_time()
+    end = start + SECONDS_OF_MANY
+    ended: dict[Edit, Ended] = {}
+    found, rest, most = list[Ended](), [*edits], inf
+    while rest and not _is_enough(found) and not (ended and process_time() > end):
+        failing = _run_failing(block, rest, refused, end, is_plain=is_plain)
+        ended |= failing
+        rest = rest[len(failing) :]
+        for edit in rest[:1]:
+            ended[edit] = _run_edit(block, edit, refused, is_probe=True)
+            if is_whole(ended[edit]):
+                found.append(ended[edit])
+                most = min(most, edit.cost + MAX_WORSE)
+        rest = [edit for edit in rest[1:] if edit.cost <= most]
+    has_passed = any(isinstance(one, Outcome) for one in ended.values())
+    again = partial(_run_failing, block, [NO_EDIT], refused, is_plain=is_plain)
+    return Screened(ended, not has_passed or again() == ALIKE, process_time() - start)
+
+
+def _is_enough(found: Sequence[Ended]) -> bool:
+    """Whether a child has found enough edits with which the block ran."""
+    return len({*found}) >= MAX_OF_CHILD or len(found) >= MAX_ALIKE
+
+
+def _run_failing(
+    block: Block,
+    edits: Sequence[Edit],
+    refused: list[str],
+    end: float = inf,
+    *,
+    is_plain: bool,
+) -> dict[Edit, Ended]:
+    """Run a block with one edit after another until it passes the failed call.
+
+    All runs are under one recording, or under none if plain torch refuses the block
+    alike, which takes a third of the time. No edit is begun after the time ``end``.
+
+    Returns:
+        Why the block did not come to its end with the edits before that one.
+    """
+    rerun, ended = block.rerun, dict[Edit, Ended]()
+    recording = Recording(rerun.file, options=rerun.options, is_probe=True)
+
+    def run() -> None:
+        for edit in edits:
+            refused.clear()
+            parsed = block.parse(edit)
+            error = SyntaxError() if parsed is None else try_block(rerun, *parsed)
+            frames = () if error is None else find_frames(error)
+            # A value that is missing may be that of a parameter.
+            is_further = error is None or isinstance(error, UNKNOWN)
+            if (is_further or _is_later(block, edit, frames)) and not refused:
+                return
+            ended[edit] = f"it {refused[0]}" if refused else ""
+            if process_time() > end or recording.n_operators > MAX_OPERATORS:
+                return
+
+    with _skip_inits(), torch.device("meta") if is_plain else nullcontext():
+        run() if is_plain else recording.guard.run(run)
+    return ended
+
+
+def _fails_plainly(block: Block, refused: list[str]) -> bool:
+    """Whether plain torch refuses a block on meta, and where the recording does.
+
+    What names a device or has real data would compute on the CPU; it is not tried.
+    """
+    held = (one.kept for one in block.rerun.before.values() if not one.is_plain)
+    kinds = (ModuleType, FunctionType, BuiltinFunctionType, type, type(None))
+    is_real = not all(isinstance(one and one(), kinds) for one in held)
+    parsed = None if is_real or REAL.search(block.text) else block.parse(NO_EDIT)
+    if parsed is None:
+        return False
+    with _skip_inits(), torch.device("meta"):
+        error = try_block(block.rerun, *parsed)
+    if error is None or refused or REAL.search(str(error)):
+        return False
+    frames = [at for at in find_frames(error) if at.file == block.rerun.file]
+    return tuple(frames) == block.frames
+
+
+@contextmanager
+def _skip_inits() -> Iterator[None]:
+    """Make no first values of parameters, which take half of the time of a small block.
+
+    Where a block fails rests on shapes; one that comes further is recorded with values.
+    """
+    functions = vars(nn.init)
+    inits = {name: one for name, one in functions.items() if name[-1] == "_" != name[0]}
+    functions.update(dict.fromkeys(inits, lambda tensor, *_, **__: tensor))
+    try:
+        yield
+    finally:
+        functions.update(inits)
+
+
+def _run_edit(block: Block, edit: Edit, refused: list[str], *, is_probe: bool) -> Ended:
+    """Run a block with an edit in this process, under a recording of its own."""
+    refused.clear()
+    parsed = block.parse(edit)
+    if parsed is None:
+        return ""
+    trace = record_block(block.rerun, *parsed, nullcontext, is_probe=is_probe)
+    if refused:
+        return f"it {refused[0]}"
+    if trace.error is None:
+        return read_outcome(trace)
+    frames = () if trace.failed is None else trace.failed.frames
+    if not _is_later(block, edit, frames):
+        return ""
+    line = [frame.line for frame in frames if frame.file == block.rerun.file][-1]
+    error = trace.error.partition("\n")[0]
+    shown = error if len(error) <= MAX_ERROR else f"{error[:MAX_ERROR]}..."
+    return read_outcome(trace)._replace(then=f"then line {line} fails: {shown}")
+
+
+def is_whole(one: Ended) -> bool:
+    """Whether a block ran to its end."""
+    return isinstance(one, Outcome) and not one.then
+
+
+def _is_later(block: Block, edit: Edit, frames: Sequence[SourcePosition]) -> bool:
+    """Whether an error comes from a later line than that at which the block failed."""
+    own = [frame for frame in frames if frame.file == block.rerun.file]
+    for before, now in zip(block.frames, own, strict=False):
+        if before != now:
+            is_same = before.line == now.line and now.line in edit.lines
+            is_after = _read_start(now) > _read_end(before) or _contains(now, before)
+            return before.function == now.function and not is_same and is_after
+    return False
+
+
+def _read_start(at: SourcePosition) -> tuple[int, int]:
+    return at.line, at.column or 0
+
+
+def _read_end(at: SourcePosition) -> tuple[int, int]:
+    return at.end_line, at.end_column or 0
+
+
+def _contains(outer: SourcePosition, inner: SourcePosition) -> bool:
+    """Whether an expression is an argument of another one."""
+    is_begun = _read_start(outer) <= _read_start(inner)
+    return is_begun and _read_end(inner) <= _read_end(outer)
+
+
+def read_outcome(trace: Trace) -> Outcome:
+    """Return the outcome of a block that ran."""
+    last = trace.ops[-1].outputs if len(trace.ops) else ()
+    n_parameters = sum(root.n_parameters for root in trace.modules)
+    return Outcome(n_parameters, tuple(last[0].shape) if last else None)
+
+
+REAL: Final = re.compile(r"device|cuda|cpu|numpy|\bmeta\b", re.IGNORECASE)
+"""Part of code that makes real tensors, and of errors where these meet others."""
+
+UNKNOWN: Final = (MissingValueError, NotImplementedError)
+"""Errors that do not say whether a recording comes further."""
+
+MAX_OPERATORS: Final = 5_000
+"""A recording of several runs ends after so many operators."""
+
+NO_EDIT: Final = Edit(stretches=(), cost=0.0)
+
+ALIKE: Final = {NO_EDIT: ""}
+"""The answer of ``_run_failing`` if the block without an edit still fails where it did:
+then no trial before it in this process has changed anything."""
+
+MAX_ERROR: Final = 100
+
+MAX_OF_CHILD: Final = 2
+"""After so many different outcomes a child tries no other edit."""
+
+MAX_ALIKE: Final = 4
+"""The same of outcomes that may be equal."""
+
+MAX_WORSE: Final = 1.8
+"""Once an edit has run, edits that cost so much more are not tried."""
