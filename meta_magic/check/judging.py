@@ -223,9 +223,7 @@ def explain(trace: "Trace") -> str:
     explanation = trace.explanation
     if explanation is None or explanation.is_silent:
         return ""
-    from meta_magic.explain.across_cells import (  # noqa: PLC0415  few fail
-        explain_later,
-    )
+    from meta_magic.explain.across_cells import explain_later  # noqa: PLC0415  few fail
 
     later = (
         f"\nwith the first edit: {one}" for one in explain_later(trace, explanation)

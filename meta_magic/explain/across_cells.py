@@ -16,12 +16,7 @@ from typing import Final
 
 from torch import Tensor
 
-from meta_magic.children import (
-    NO_ANSWER,
-    Child,
-    ask_child,
-    can_fork,
-)
+from meta_magic.children import NO_ANSWER, Child, ask_child, can_fork
 from meta_magic.errors import TrialError
 from meta_magic.explain.explanations import Explanation, explain_alone
 from meta_magic.explain.lineage.lineage_records import Lineage, Step

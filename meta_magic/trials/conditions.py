@@ -226,8 +226,7 @@ def try_near_sizes(trace: Trace) -> tuple[Note, ...]:
 
 
 def _note_failing(
-    usual: Outcome,
-    found: Mapping[tuple[str, int], Outcome | TrialError],
+    usual: Outcome, found: Mapping[tuple[str, int], Outcome | TrialError]
 ) -> Iterator[Note]:
     """Yield a note for the first size of each name that fails."""
     noted = set[str]()

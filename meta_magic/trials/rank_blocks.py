@@ -17,12 +17,7 @@ from meta_magic.trace.notes import CellSource
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.world import Peers
-from meta_magic.trials.blocks import (
-    find_bound,
-    parse_block,
-    split_block,
-    split_modules,
-)
+from meta_magic.trials.blocks import find_bound, parse_block, split_block, split_modules
 from meta_magic.trials.slices import join_slice
 
 

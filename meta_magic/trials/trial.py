@@ -16,22 +16,14 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 
-from meta_magic.children import (
-    NO_ANSWER,
-    ask_children,
-    can_fork,
-)
+from meta_magic.children import NO_ANSWER, ask_children, can_fork
 from meta_magic.errors import TrialError
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.snapshot import Snapshot
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.accumulation import (
-    accumulate,
-    find_remade,
-    read_parts,
-)
+from meta_magic.trials.accumulation import accumulate, find_remade, read_parts
 from meta_magic.trials.blocks import (
     as_size,
     enter_modes,

@@ -284,9 +284,7 @@ def _use_optimizer(optimizer: type[Optimizer], **options: Any) -> None:
 
 def _shard_optimizers(*_: str) -> None:
     """Have each rank hold a part of the optimizer state, as ZeRO does."""
-    from torch.distributed.optim import (  # noqa: PLC0415  not in each build
-        ZeroRedundancyOptimizer,
-    )
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: PLC0415  not in each build
 
     def shard(kind: type, params: Any, *args: Any, **kwargs: Any) -> Optimizer:
         given = dict(zip(("lr",), args, strict=False)) | kwargs

@@ -46,10 +46,7 @@ FACTORIES: Final = "randn rand zeros ones empty full tensor arange randint as_te
 ARGUMENTS: Final = _by_name(
     (f"{RECURRENT} {ATTENTION}", ("batch_first=True",)),
     ("pack_padded_sequence pad_packed_sequence pad_sequence", ("batch_first=True",)),
-    (
-        CONVOLUTIONS,
-        ("padding=1", 'padding="same"', "padding=2"),
-    ),
+    (CONVOLUTIONS, ("padding=1", 'padding="same"', "padding=2")),
     (POOLS, ("ceil_mode=True", "padding=1")),
     (TRANSPOSED, ("output_padding=1", "padding=1")),
     (REDUCTIONS, ("keepdim=True",)),

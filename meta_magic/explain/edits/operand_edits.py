@@ -14,12 +14,7 @@ from typing import Final
 
 from meta_magic.explain.edits.accepted import Accepting
 from meta_magic.explain.edits.number_edits import is_out_of_range
-from meta_magic.explain.edits.program_text import (
-    Edit,
-    is_read,
-    join_edits,
-    mark_lossy,
-)
+from meta_magic.explain.edits.program_text import Edit, is_read, join_edits, mark_lossy
 from meta_magic.explain.edits.situations import Situation
 
 COSTS: Final = (

@@ -31,12 +31,7 @@ from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block
-from meta_magic.trials.trial import (
-    Variant,
-    answer_variant,
-    ask_variants,
-    check_rerun,
-)
+from meta_magic.trials.trial import Variant, answer_variant, ask_variants, check_rerun
 
 Span: TypeAlias = tuple[int, int, int | None, int | None]
 """First line, first column, last line, column after the last."""
@@ -316,9 +311,7 @@ def ask_run(trace: Trace, question: Callable[[Run], T]) -> T:
 
 
 def ask_runs(
-    trace: Trace,
-    values: Sequence[Mapping[int, int]],
-    question: Callable[[Run], T],
+    trace: Trace, values: Sequence[Mapping[int, int]], question: Callable[[Run], T]
 ) -> list[T | TrialError]:
     """Run a trace's block several times at once, with other values of its literals.
 

@@ -43,10 +43,7 @@ from meta_magic.trace.units import format_shape
 
 
 def why(
-    trace: Trace,
-    tensor: Tensor | TensorMetadata,
-    dim: int,
-    rerun: Rerun | None = None,
+    trace: Trace, tensor: Tensor | TensorMetadata, dim: int, rerun: Rerun | None = None
 ) -> Lineage:
     """Return where a size of a recorded tensor comes from.
 
@@ -96,12 +93,7 @@ def _summarize(call: OpCall) -> tuple[str, tuple[tuple[int, ...], ...]]:
 
 
 def _answer_why(
-    run: Run,
-    *,
-    calls: Sequence[object],
-    find: Callable[..., Node],
-    dim: int,
-    name: str,
+    run: Run, *, calls: Sequence[object], find: Callable[..., Node], dim: int, name: str
 ) -> tuple[Lineage, tuple[Unresolved, ...]]:
     """Return where a size of a tensor comes from; runs in the child.
 
