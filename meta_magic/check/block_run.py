@@ -38,6 +38,7 @@ from meta_magic.trace.options import (
     Options,
     ValueLimits,
     read_assumptions,
+    read_check,
     read_device,
     read_dims,
     read_meaning,
@@ -58,6 +59,7 @@ def read_options(request: Request) -> Options:
     settings = request.settings
     try:
         device, n_devices = read_device(settings["as_device"])
+        is_checked, batch = read_check(read_wrong(settings))
         return Options(
             limits=ValueLimits(seconds=pick_seconds(request)),
             device=device,
@@ -65,13 +67,20 @@ def read_options(request: Request) -> Options:
             assumed=read_assumptions(settings["assume"]),
             named=read_meaning(settings["named"]),
             check_values=settings["check_values"],
-            is_checked=settings.get("wrong", False),
+            is_checked=is_checked,
+            batch=batch,
             dims=read_dims(settings.get("dims", "")),
             is_patient=True,
             world=read_world(settings.get("world"), None, settings.get("per_node")),
         )
     except ValueError as error:
         raise CheckError(str(error)) from None
+
+
+def read_wrong(settings: Mapping[str, Any]) -> bool | str:
+    """Return the value of ``--wrong`` as ``record(check=...)`` takes it."""
+    wrong = settings.get("wrong")
+    return False if wrong is None else wrong or True
 
 
 def pick_seconds(request: Request) -> float:

@@ -49,6 +49,9 @@ INTERRUPTED: Final = 130
 LEAST_NBYTES: Final = 2**29
 """The memory that Python and torch need for themselves."""
 
+CHECKED: Final = "--wrong="
+"""The option ``--wrong`` without a name of a batch."""
+
 EXIT_CODES: Final = (
     "Exit codes: 0 all is right; 1 a program fails, or is over its budget; 2 something "
     "cannot be checked, with the reason."
@@ -63,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = [*(sys.argv[1:] if argv is None else argv)]
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    options = make_parser().parse_args(arguments[:at])
+    options = make_parser().parse_args(join_wrong(arguments[:at]))
     argv = tuple(arguments[at + 1 :])
     try:
         if options.command == "class":
@@ -81,6 +84,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return UNCHECKED
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def join_wrong(arguments: Sequence[str]) -> list[str]:
+    """Return a line on which ``--wrong`` has its value, which may be left out."""
+    joined: list[str] = []
+    for one in arguments:
+        if joined[-1:] == [CHECKED] and one.startswith("batch="):
+            joined[-1] = f"--wrong={one}"
+        else:
+            joined.append(CHECKED if one == "--wrong" else one)
+    return joined
 
 
 def check(options: argparse.Namespace, argv: tuple[str, ...]) -> int:
@@ -262,9 +276,10 @@ def add_output_options(group: Any) -> None:
     )
     add(
         "--wrong",
-        action="store_true",
+        metavar="[batch=NAME]",
         help="report likely mistakes of programs that run, too, such as a softmax over "
-        "the batch; `# meta: ok` at the end of a line silences it",
+        "the batch; with batch=B also the first call that mixes the samples of a batch "
+        "of size B; `# meta: ok` at the end of a line silences it",
     )
     add(
         "--dims",
@@ -318,7 +333,7 @@ def make_request(
             "named": options.named,
             "assume": options.assume,
             "check_values": options.check_values,
-            "wrong": bool(given("wrong")),
+            "wrong": given("wrong"),
             "dims": given("dims", ""),
             "world": options.world,
             "ranks": options.ranks,

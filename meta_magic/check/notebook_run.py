@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from meta_magic.check.block_run import pick_seconds, read_options, start_sandbox
+from meta_magic.check.block_run import (
+    pick_seconds,
+    read_options,
+    read_wrong,
+    start_sandbox,
+)
 from meta_magic.check.judging import Judge, judge_unread
 from meta_magic.check.records import Part, Request
 from meta_magic.errors import CheckError
@@ -95,7 +100,8 @@ def write_line(request: Request) -> str:
         arguments += ["--assume", text]
     if settings.get("dims"):
         arguments += ["--dims", settings["dims"]]
-    arguments += ["--check"] * settings.get("wrong", False)
+    wrong = read_wrong(settings)
+    arguments += ["--check", *([wrong] if isinstance(wrong, str) else [])] * bool(wrong)
     return " ".join([*arguments, *["--check-values"] * settings["check_values"]])
 
 

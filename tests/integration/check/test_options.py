@@ -47,6 +47,16 @@ def test_likely_mistakes_are_reported_where_that_is_chosen(check, tmp_path):
     assert "mixed" in [result["ruleId"] for result in results]
 
 
+def test_the_first_call_that_mixes_the_samples_of_a_named_batch_is_reported(check):
+    script = "import torch\nB = 4\ntorch.nn.LSTM(3, 2)(torch.ones(B, 5, 3))\n"
+    _, text = check("--wrong", "a.py", a=script)
+    assert "lstm mixes samples" not in text
+    code, text = check("--wrong", "batch=B", "a.py")
+    assert code == 0
+    assert "note: line 3: lstm mixes samples of the batch" in text
+    assert check("--wrong", "batch=B D", "a.py")[0] == 2
+
+
 def test_shapes_are_shown_by_the_names_that_are_chosen(check):
     script = "import torch\nB, D = 4, 3\nmodel = torch.nn.Linear(D, 2 * D)\n"
     script += "model(torch.zeros(B, D))\n"
