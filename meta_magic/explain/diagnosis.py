@@ -188,7 +188,7 @@ def _diagnose_call(
     own_rules = (*failed.notes, *_explain_unpacking(trace, failed))
     own_rules += () if ranged is None else (ranged.rule,)
     probe = None if own_rules else make_probe(trace, failed, written)
-    known: Found = own_rules, Accepted(is_of_values=ranged is not None)
+    known: Found = own_rules, Accepted()
     child = probe and workers.start(partial(probe, is_careful=False))
     sight = Sizes({}, ()) if declined else trace_refused(trace, failed, workers)
     found = workers.read(child) if child else known

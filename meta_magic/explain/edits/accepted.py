@@ -223,14 +223,12 @@ class Accepted(NamedTuple):
     Attributes:
         numbers: (number, accepted number), each pair once; the likeliest first.
         changes: Changes of operands.
-        is_of_values: Whether the call is refused for values alone, not for metadata.
         is_sure: Whether a rule gives the changes, as for the layout of a loss of
             classes: no others are tried.
     """
 
     numbers: tuple[tuple[int, int], ...] = ()
     changes: tuple[Accepting, ...] = ()
-    is_of_values: bool = False
     is_sure: bool = False
 
 
@@ -242,7 +240,7 @@ def find_accepted(probe: Probe, written: Collection[int]) -> Accepted:
         written: The operands that the user's code writes; no others are changed.
     """
     if probe.accepts({}):
-        return Accepted(is_of_values=True)
+        return Accepted()
     layouts = [_judge(probe, dict(changes)) for changes in list_layouts(probe)]
     if layouts:
         return Accepted(changes=tuple(layouts), is_sure=True)

@@ -139,20 +139,6 @@ def _weigh_rows(situation: Situation) -> Iterator[tuple[Pair, float]]:
     if ranged is not None and ranged.limit is not None and ranged.needed is not None:
         shape = situation.call.operands[ranged.limit.operand].geometry.shape
         yield (shape[int(str(ranged.limit.at))], ranged.needed), 0.0
-    elif situation.accepted.is_of_values and is_out_of_range(situation.error):
-        operands = [
-            (one.geometry.dtype, one.geometry.shape) for one in situation.call.operands
-        ]
-        rows = [
-            shape[0] for dtype, shape in operands if dtype.is_floating_point and shape
-        ]
-        for wrong in rows:
-            yield (wrong, wrong + 1), 0.0
-            for dtype, shape in operands:
-                if not dtype.is_floating_point:
-                    yield from (
-                        ((wrong, size), LATER) for size in shape if size > wrong
-                    )
 
 
 def is_out_of_range(error: str) -> bool:

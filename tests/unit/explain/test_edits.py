@@ -230,17 +230,6 @@ def test_numbers_in_an_error_are_tried():
     assert "torch.zeros(2 * layers, 3, 8)" in made
 
 
-def test_a_table_gets_as_many_rows_as_indices_need():
-    made = edit(
-        edit_numbers,
-        "nn.Embedding(100, 16)",
-        error="IndexError: index out of range in self",
-        operands=[("pos", (1, 128), torch.int64), ("w", (100, 16))],
-        accepted=Accepted(is_of_values=True),
-    )
-    assert {"nn.Embedding(101, 16)", "nn.Embedding(128, 16)"} <= {*made}
-
-
 def test_an_argument_of_the_users_own_class_may_be_scaled():
     text = "class Net: pass\nnet = Net(512, grid=16)\nnet(x)"
     assert "net = Net(512, grid=32)" in edit_pairs(text, (32, 64), line=3)
