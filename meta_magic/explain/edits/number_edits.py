@@ -29,7 +29,6 @@ from meta_magic.explain.edits.program_text import (
 from meta_magic.explain.edits.situations import Situation
 from meta_magic.explain.lineage.traced_runs import span_of
 from meta_magic.explain.refused_sizes import solve
-from meta_magic.explain.value_ranges import find_value_range
 
 Pair: TypeAlias = tuple[int, int]
 """A wrong number, and the accepted one."""
@@ -118,7 +117,6 @@ def _weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
             yield pair, GUESSED * (2 if accepted else 1) + (SMALL if is_small else 0)
     for wrong in () if accepted or situation.call.function is None else numbers:
         yield (wrong, 1), GUESSED + ONE
-    yield from _weigh_rows(situation)
 
 
 def _align_shapes(error: str) -> Iterator[Pair]:
@@ -131,14 +129,6 @@ def _align_shapes(error: str) -> Iterator[Pair]:
         differing = [*filter(lambda pair: ne(*pair), zip(first, second, strict=False))]
         if len(first) == len(second) and len(differing) == 1:
             yield from (differing[0], differing[0][::-1])
-
-
-def _weigh_rows(situation: Situation) -> Iterator[tuple[Pair, float]]:
-    """Yield the numbers of rows that an embedding needs for its indices."""
-    ranged = find_value_range(situation.call)
-    if ranged is not None and ranged.limit is not None and ranged.needed is not None:
-        shape = situation.call.operands[ranged.limit.operand].geometry.shape
-        yield (shape[int(str(ranged.limit.at))], ranged.needed), 0.0
 
 
 def is_out_of_range(error: str) -> bool:
