@@ -4,7 +4,8 @@
 the answer. ``diagnosis`` finds the cause: ``probing`` makes the failed call again in a
 child, with other arguments, and ``rules`` reads from what torch accepts which rule was
 broken. ``lineage/`` follows a refused size back to the numbers in the user's code.
-``edits/`` writes edits that may mend the block; ``repairs`` runs the block with each.
+``edits/`` writes edits that may mend the block, ``edited_runs`` runs it with them, and
+``repairs`` chooses.
 
 May import ``trials``, ``session``, ``recording``, ``cost``, ``trace``,
 ``torch_private``, ``children``, ``errors``. Read ``across_cells`` first.

@@ -62,11 +62,7 @@ def explain(trace: Trace) -> Explanation | None:
 
 
 class Explaining:
-    """Finds in a child why a trace's block failed, while something else is done.
-
-    Args:
-        trace: The trace.
-    """
+    """Finds in a child why a trace's block failed, while something else is done."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace

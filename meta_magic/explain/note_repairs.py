@@ -53,12 +53,7 @@ LOGARITHMS: Final = MappingProxyType(
 
 
 class NotedLines:
-    """The lines of a note in a program.
-
-    Args:
-        program: The program.
-        note: The note.
-    """
+    """The lines of a note in a program."""
 
     def __init__(self, program: Program, note: Note) -> None:
         self.program, self.note = program, note
@@ -229,12 +224,7 @@ def check_notes(trace: Trace, notes: Sequence[Note]) -> tuple[Note, ...]:
 
 
 def repair_notes(trace: Trace, notes: Sequence[Note]) -> tuple[Note, ...]:
-    """Return notes, those with a repair for which an edit was found.
-
-    Args:
-        trace: The recording.
-        notes: Its notes.
-    """
+    """Return notes, those with a repair for which an edit was found."""
     todo = [note for note in notes if note.kind in EDITS][:MAX_REPAIRED]
     block = find_block(trace) if todo and trace.seconds < MAX_SECONDS else None
     if block is None or trace.error is not None:

@@ -70,11 +70,6 @@ def name_trace(trace: Trace) -> Trace:
 def find_shape(trace: Trace, tensor: int | None, shape: Sequence[int]) -> str:
     """Return the shape of a tensor by name.
 
-    Args:
-        trace: The recording.
-        tensor: The number of the tensor.
-        shape: Its shape.
-
     Raises:
         TrialError: The recording was asked for no names, or has no such tensor.
     """
@@ -87,12 +82,7 @@ def find_shape(trace: Trace, tensor: int | None, shape: Sequence[int]) -> str:
 
 
 class Naming:
-    """Gives the shapes of a program names.
-
-    Args:
-        program: The program.
-        dims: The names.
-    """
+    """Gives the shapes of a program names."""
 
     def __init__(self, program: Program, dims: Dims) -> None:
         self._program, self._dims = program, dims

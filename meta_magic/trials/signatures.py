@@ -64,9 +64,6 @@ def write_signature(trace: Trace, of: type[nn.Module] | nn.Module) -> str:
 class Writer:
     """Writes annotations, one argument after the other.
 
-    Args:
-        trace: The recording.
-
     Attributes:
         kinds: The types of jaxtyping that are used.
     """

@@ -37,11 +37,7 @@ class SizeOf(NamedTuple):
 
 
 class Given(NamedTuple):
-    """The origin of a number that a variable has when the block starts.
-
-    Attributes:
-        name: The variable.
-    """
+    """The origin of a number that a variable has when the block starts."""
 
     name: str
 
