@@ -9,8 +9,8 @@ its results stay. Read :class:`Workers` first.
 import ast
 import linecache
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import inf
@@ -19,7 +19,6 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import torch
-from torch import nn
 
 from meta_magic.children import NO_ANSWER, Child, ask_children, can_fork
 from meta_magic.errors import MissingValueError, TrialError
@@ -297,8 +296,11 @@ def _run_failing(
             if process_time() > end or recording.n_operators > MAX_OPERATORS:
                 return
 
-    with _skip_inits(), torch.device("meta") if is_plain else nullcontext():
-        run() if is_plain else recording.guard.run(run)
+    if is_plain:
+        with torch.device("meta"):
+            run()
+    else:
+        recording.guard.run(run)
     return ended
 
 
@@ -313,27 +315,12 @@ def _fails_plainly(block: Block, refused: list[str]) -> bool:
     parsed = None if is_real or REAL.search(block.text) else block.parse(NO_EDIT)
     if parsed is None:
         return False
-    with _skip_inits(), torch.device("meta"):
+    with torch.device("meta"):
         error = try_block(block.rerun, *parsed)
     if error is None or refused or REAL.search(str(error)):
         return False
     frames = [at for at in find_frames(error) if at.file == block.rerun.file]
     return tuple(frames) == block.frames
-
-
-@contextmanager
-def _skip_inits() -> Iterator[None]:
-    """Make no first values of parameters, which take half of the time of a small block.
-
-    Where a block fails rests on shapes; one that comes further is recorded with values.
-    """
-    functions = vars(nn.init)
-    inits = {name: one for name, one in functions.items() if name[-1] == "_" != name[0]}
-    functions.update(dict.fromkeys(inits, lambda tensor, *_, **__: tensor))
-    try:
-        yield
-    finally:
-        functions.update(inits)
 
 
 def _run_edit(block: Block, edit: Edit, refused: list[str], *, is_probe: bool) -> Ended:
