@@ -147,9 +147,10 @@ def _find_lines(rerun: Rerun) -> frozenset[int]:
 
 
 class Workers:
-    """Children that answer a first question, and then run a block with edits.
+    """Children that first run another function, and then a block with edits.
 
-    A fork, and the memory that a first run copies, take as long as ten runs.
+    The children that probe the failed call go on as those that try edits, as a fork and
+    the memory that a first run copies take as long as ten runs.
 
     Attributes:
         block: The block; None if nothing of it can be edited.
@@ -167,7 +168,7 @@ class Workers:
             child.end()
 
     def start(self, first: Callable[[], Any] = lambda: None) -> Child:
-        """Start a child with its first question, whose answer is to be read."""
+        """Start a child with its first function, whose result is to be read."""
         seconds = SECONDS + (2 * self.block.seconds if self.block else 0)
         self._children.append(Child(partial(_work, self.block, first), seconds))
         return self._children[-1]
@@ -193,7 +194,7 @@ class Workers:
 def _work(
     block: Block | None, first: Callable[[], Any]
 ) -> Generator[Any, Sequence[Edit], None]:
-    """Answer a first question, then run a block with the edits that are sent."""
+    """Run a first function, then a block with the edits that are sent."""
     edits = yield first()
     leave_dynamo_out()  # code that the failed block did not reach may import dynamo
     refused = enter_sandbox()
@@ -381,7 +382,7 @@ def read_outcome(trace: Trace) -> Outcome:
 
 
 REAL: Final = re.compile(r"device|cuda|cpu|numpy|\bmeta\b", re.IGNORECASE)
-"""Part of code that makes real tensors, and of errors where these meet others."""
+"""Part of code that makes real tensors, and of errors of real ones beside meta ones."""
 
 UNKNOWN: Final = (MissingValueError, NotImplementedError)
 """Errors that do not say whether a recording comes further."""
