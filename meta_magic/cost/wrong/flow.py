@@ -78,7 +78,6 @@ class Flow:
         is_everything_own: Whether code of libraries counts as the user's own.
         calls: All calls.
         axes: Which dimensions are the same; empty before ``follow_axes``.
-        read_by: For each tensor the calls that read it; likewise.
     """
 
     program: "Program"
@@ -86,19 +85,15 @@ class Flow:
     is_everything_own: bool = False
     calls: list[Call] = field(default_factory=list)
     axes: Axes = field(default_factory=Axes)
-    read_by: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
-        for call in self._read():
-            self.calls.append(call)
+        self.calls.extend(self._read())
 
     def follow_axes(self) -> None:
-        """Find which dimensions are the same, and which calls read a tensor."""
+        """Find which dimensions are the same."""
         turns: dict[tuple[int, int], int] = defaultdict(int)
         last: dict[tuple[int, int], Call] = {}
         for call in self.calls:
-            for tensor in call.inputs:
-                self.read_by[tensor].append(call.index)
             if call.phase in FORWARD:
                 alike = id(call.site), id(call.signature)
                 turns[alike] += 1
@@ -108,6 +103,15 @@ class Flow:
                 else:
                     self.axes.repeat(call, last[alike])
 
+    @cached_property
+    def read_by(self) -> dict[int, list[int]]:
+        """For each tensor the calls that read it."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for call in self.calls:
+            for tensor in call.inputs:
+                found[tensor].append(call.index)
+        return found
+
     def _read(self) -> Iterator[Call]:
         program, last = self.program, dict[int, int]()
         words = memoryview(program.words).cast("I").tolist()
@@ -115,33 +119,27 @@ class Flow:
         functions = [(s.function or "").rpartition(".")[2] if s else "" for s in sites]
         own = [s is not None and self._is_own(s) for s in sites]
         phases = ["other" if s is None else s.phase for s in sites]
-        facts = [(short_name(s.op), dict(s.arguments)) for s in program.signatures]
-        offsets = program.offsets
+        facts = [
+            ((s, short_name(s.op), dict(s.arguments)), len(s.inputs), s.writes)
+            for s in program.signatures
+        ]
+        made_at = [*zip(sites, functions, phases, strict=True)]
+        offsets, find = program.offsets, last.get
         for index in range(program.n_calls):
             offset = offsets[index]
             number, at, module_word = words[offset : offset + 3]
-            signature = program.signatures[number]
-            middle = offset + HEADER + len(signature.inputs)
+            fact, n_inputs, writes = facts[number]
+            middle = offset + HEADER + n_inputs
             inputs = words[offset + HEADER : middle]
             outputs = words[middle : offsets[index + 1]]
-            makers = [last.get(tensor, STOPPED) for tensor in inputs]
-            for written in signature.writes:
+            makers = [find(tensor, STOPPED) for tensor in inputs]
+            for written in writes:
                 last[inputs[written]] = index
             for tensor in outputs:
                 last[tensor] = index
-            yield Call(
-                index,
-                signature,
-                *facts[number],
-                sites[at],
-                functions[at],
-                phases[at],
-                inputs,
-                outputs,
-                makers,
-                call_of(module_word),
-                own[at],
-            )
+            module = call_of(module_word)
+            tensors = inputs, outputs, makers
+            yield Call(index, *fact, *made_at[at], *tensors, module, own[at])
 
     def _is_own(self, site: "CallSite") -> bool:
         if self.is_everything_own:

@@ -70,6 +70,7 @@ def find_wrong(
             if has_likely:
                 flow.follow_axes()
                 found += run_rules(flow, "likely", LIKELY)
+            del flow  # so that the collector does not walk its calls
     except Exception as error:  # noqa: BLE001  the report of a cell must not fail
         text = f"programs that run and are wrong were not looked for: {error!r}"
         return (Note(kind="unchecked", text=text, line=None),)

@@ -89,7 +89,7 @@ def find_old_gradients(flow: Flow) -> Iterator[Mistake]:
 
     A gradient was stepped, then added to, then stepped again, and was never cleared.
     """
-    storages = memoryview(flow.program.storage_by_tensor).cast("I")
+    storages = memoryview(flow.program.storage_by_tensor).cast("I").tolist()
     state: dict[int, tuple[Call, bool]] = {}  # by storage: the step, whether added to
     for call in flow.calls:
         writes = call.signature.writes
