@@ -2,7 +2,7 @@
 
 ``Written`` are the parts that write; ``make_written`` makes them. ``ProgramBuilder``
 builds the program at the end, and a snapshot for ``loss.item()`` in the middle;
-``LiveColumns`` is cheaper than a snapshot, for a loop that reads a value in each step.
+``read_columns`` is cheaper than a snapshot, for a loop that reads a value in each step.
 """
 
 from bisect import bisect_left
@@ -40,7 +40,7 @@ class ProgramBuilder:
         self._written = written
         self._device = device
         self.raised: RaisedCall | None = None
-        self._signatures: tuple[Signature, ...] = ()
+        self._signatures: list[Signature] = []
         self._tensors, self._deaths = Growing(), Growing()
 
     def snapshot(self) -> Program:
@@ -58,6 +58,26 @@ class ProgramBuilder:
         columns = {name: view.cast("B") for name, view in views.items()}
         nothing = {"module_rows": b"", "module_values": b"", "modules": ()}
         return self._build([], {**columns, **nothing}, omits_failures=True)
+
+    def read_columns(self) -> Columns:
+        """Return what a forward replay reads; cheaper than a snapshot."""
+        write = self._written
+        write.rows.flush()
+        return Columns(
+            words=write.rows.words.view(),
+            storage_by_tensor=write.registry.storage_by_tensor,
+            signatures=self._read_signatures(),
+            deaths=write.registry.deaths,
+            randomness=write.draws.build_randomness,
+            find_constant=write.constants.find,
+        )
+
+    def _read_signatures(self) -> "list[Signature]":
+        """Return the signatures; only new ones are read."""
+        known = self._signatures
+        added = self._written.rows.entries[len(known) :]
+        known += [entry.signature for entry in added]
+        return known
 
     def build(self, trees: Sequence[Tree], *, omits_failures: bool) -> Program:
         """Return the whole program.
@@ -86,15 +106,12 @@ class ProgramBuilder:
         self, trees: Sequence[Tree], columns: dict[str, Any], *, omits_failures: bool
     ) -> Program:
         write, diagnostics = self._written, self._written.diagnostics
-        # A snapshot for each step would be slow if it read all signatures again.
-        added = write.rows.entries[len(self._signatures) :]
-        self._signatures += tuple(entry.signature for entry in added)
         positions = write.sites.build_positions()
         failures = () if omits_failures else describe_failures(diagnostics)
         texts = [*[GAP][: write.draws.has_gap], *write.imports.caveats]
         n_calls = write.clock.now  # the call that runs now may have evaluations already
         return Program(
-            signatures=self._signatures,
+            signatures=tuple(self._read_signatures()),
             call_sites=write.sites.build_call_sites(positions),
             positions=positions,
             nbytes_by_storage=tuple(write.registry.nbytes_by_storage.items()),
@@ -151,31 +168,3 @@ def _find_owners(trees: Sequence[Tree]) -> dict[int, int]:
         for storage, number in tree.owner_by_storage.items():
             owners.setdefault(storage, number)
     return owners
-
-
-class LiveColumns:
-    """The columns of the running recording, as they grow."""
-
-    def __init__(self, written: Written) -> None:
-        self._written = written
-        self._signatures: list[Signature] = []
-
-    def read(self) -> Columns:
-        """Return what was recorded so far."""
-        write, known = self._written, self._signatures
-        write.rows.flush()
-        known += [entry.signature for entry in write.rows.entries[len(known) :]]
-        return Columns(
-            words=write.rows.words.view(),
-            storage_by_tensor=write.registry.storage_by_tensor,
-            signatures=known,
-            deaths=write.registry.deaths,
-            randomness=write.draws.build_randomness,
-            find_constant=write.constants.find,
-        )
-
-    def is_changed(self) -> bool:
-        """Whether a replay may differ: flags were changed, or values were assumed."""
-        return bool(
-            self._written.flags.changes or self._written.diagnostics.assumptions
-        )

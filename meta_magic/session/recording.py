@@ -116,7 +116,7 @@ class Recording:
         self._borrowed = BorrowedModules(write, self._capture)
         self._composites = DeviceComposites(write)
         self._autocast = DeviceAutocast(write, self._composites)
-        self._values = ValuesOnDemand(write, self._programs.snapshot, options)
+        self._values = ValuesOnDemand(write, self._programs, options)
         self._shared = SharedMemory(write, self._values)
         self._is_probe = is_probe
         self._imported = ImportedNames(sys.modules.get(str(namespace.get("__name__"))))
@@ -134,7 +134,7 @@ class Recording:
         on_meta, take = StoragesOnMeta(), self._programs.snapshot
         plan.find_derived = lambda: on_meta.follow(take(), registry.on_meta)
         attention = DeviceAttention(write, self._autocast, self._composites)
-        checks = make_checks(write, take, options, values)
+        checks = make_checks(write, self._programs, options, values)
         how = attention, values, capture, refusals, checks
         dispatch = DispatchMode(write, cache, KernelCalls(write, cache, *how))
         functions = FunctionMode(write, attention, dispatch, capture, refusals, shared)
@@ -384,7 +384,7 @@ def run_with_values(
     options = Options(limits=limits)
     write = make_written(options, pick_cache(options), "", None)
     programs = ProgramBuilder(write, options.device)
-    values = ValuesOnDemand(write, programs.snapshot, options)
+    values = ValuesOnDemand(write, programs, options)
     texts = ShownTensors(
         write, values, is_recording=False, has_placements=has_placements
     )

@@ -53,7 +53,7 @@ from meta_magic.session.assumptions import (
 )
 from meta_magic.session.other_ranks import OtherRanks
 from meta_magic.session.plain_use import describe_outside
-from meta_magic.session.program_builder import LiveColumns
+from meta_magic.session.program_builder import ProgramBuilder
 from meta_magic.torch_private.modes import DisableTorchFunction, is_real_below
 from meta_magic.torch_private.snapshot import RealTorch, WithoutModes
 from meta_magic.trace.options import LITTLE_NBYTES, Assumed, Options
@@ -82,7 +82,7 @@ class ValuesOnDemand:
     Args:
         written: The parts that write the recording; its diagnostics take what was
             evaluated or assumed.
-        snapshot: Returns the program recorded so far.
+        programs: Builds the program recorded so far.
         options: The limits of one value, and what is assumed beyond them.
 
     Attributes:
@@ -93,15 +93,15 @@ class ValuesOnDemand:
     def __init__(
         self,
         written: Written,
-        snapshot: Callable[[], Program],
+        programs: ProgramBuilder,
         options: Options,
     ) -> None:
         # Does nothing until `SharedMemory` sets it: arrays may have been written.
         self.prepare: Callable[[Sequence[Tensor]], object] = len
         self._sites, self._unseen = written.sites, written.constants.written_unseen
-        self._live = LiveColumns(written)
+        self._changes = written.flags.changes
         self._clock = written.clock
-        self._snapshot = snapshot
+        self._programs = programs
         self._options = options
         self._diagnostics = written.diagnostics
         self._registry = written.registry
@@ -238,13 +238,13 @@ class ValuesOnDemand:
     def _go_on(self, chosen: Inputs) -> tuple[list[UntypedStorage], Evaluation] | None:
         """Return storages of tensors, and their cost, if a running loop has them."""
         loops, refs = self._evaluator.loops, [seen[1] for _, seen in chosen]
-        if not loops.is_live or self._live.is_changed() or self._budget.is_spent:
+        if not loops.is_live or self._budget.is_spent or self._may_differ():
             return None
-        if None in refs or self._options.assumed != NOTHING_ASSUMED:
+        if None in refs:
             return None
         self.prepare([tensor for tensor, _ in chosen])
         storages, n_unseen = [ref.number for ref in refs if ref], len(self._unseen)
-        columns = self._live.read()
+        columns = self._programs.read_columns()
         with self._budget:
             found = loops.find_values(columns, storages, n_unseen)
         if found is not None and self.others is not None:
@@ -256,13 +256,18 @@ class ValuesOnDemand:
     ) -> Tensor | None:
         """Return a tensor for a check, if a running loop has it; nothing is noted."""
         loops = self._evaluator.loops
-        if not loops.is_near(self._clock.now) or self._live.is_changed():
-            return None
-        if self._options.assumed != NOTHING_ASSUMED:
+        if not loops.is_near(self._clock.now) or self._may_differ():
             return None
         with RealTorch():
-            found = loops.look(self._live.read(), storage, len(self._unseen), budget)
+            found = loops.look(
+                self._programs.read_columns(), storage, len(self._unseen), budget
+            )
             return None if found is None else make_view(found, geometry)
+
+    def _may_differ(self) -> bool:
+        """Whether a loop may go on with other flags of torch, or assumed values."""
+        is_assumed = self._options.assumed != NOTHING_ASSUMED
+        return bool(is_assumed or self._changes or self._diagnostics.assumptions)
 
     def read(self, chosen: Inputs, *, can_wait: bool = True) -> list[Tensor]:
         """Return the values of tensors, which do not depend on assumptions."""
@@ -275,16 +280,16 @@ class ValuesOnDemand:
         """Refuse to save values that rest on other processes."""
         if self.others is not None:
             storages = [seen[1].number for _, seen in chosen if seen[1] is not None]
-            self.others.refuse(self._live.read(), storages, what)
+            self.others.refuse(self._programs.read_columns(), storages, what)
 
     def note_received(self, seen: Seen) -> None:
         """Note that a tensor holds what another process really sent."""
         if self.others is not None and seen[1] is not None:
-            self.others.forget(self._live.read(), seen[1].number)
+            self.others.forget(self._programs.read_columns(), seen[1].number)
 
     def state_at(self, source: int) -> Tensor | None:
         """Return the state of a CPU generator; None if that is beyond the limits."""
-        return self._evaluator.state_at(self._snapshot(), source, self._budget)
+        return self._evaluator.state_at(self._programs.snapshot(), source, self._budget)
 
     def keep_for_later(self, program: Program) -> None:
         """Let later recordings use the values that were computed in this one."""
@@ -297,7 +302,7 @@ class ValuesOnDemand:
         function = describe_function(self._sites.function) or table.name
         shape = format_shape(chosen[0][0].shape)
         frame = self._sites.frame
-        at = describe_outside(error, self._registry, frame, self._snapshot())
+        at = describe_outside(error, self._registry, frame, self._programs.snapshot())
         text = f"{function} needs the value of a tensor {shape}: {error}{at}."
         if not isinstance(error, ValueLimitError):
             return type(error)(f"{text}{ADVICE}")
@@ -357,7 +362,7 @@ class ValuesOnDemand:
                 if found is not None:
                     return _copy_views(chosen, found[0]), found[1]
         self.prepare([tensor for tensor, _ in chosen])
-        program = self._snapshot()
+        program = self._programs.snapshot()
         values = self._evaluator.evaluate(
             program,
             wanted,
@@ -366,7 +371,9 @@ class ValuesOnDemand:
             stops_at_limit=stops_at_limit,
         )
         if self.others is not None:
-            self.others.note(self._live.read(), [number for number, _ in wanted])
+            self.others.note(
+                self._programs.read_columns(), [number for number, _ in wanted]
+            )
         return values
 
     def _describe(self) -> str:
@@ -512,14 +519,14 @@ SHARE = 8
 
 def make_checks(
     write: Written,
-    snapshot: Callable[[], Program],
+    programs: ProgramBuilder,
     options: Options,
     values: ValuesOnDemand,
 ) -> ValueChecks:
     """Return the checks that refuse calls whose operands have values out of range.
 
     Args:
-        snapshot: Returns the program recorded so far.
+        programs: Builds the program recorded so far.
         options: The limits of one value, and whether all values are checked.
         values: Has the values of a loop that reads some in each step.
     """
@@ -533,7 +540,7 @@ def make_checks(
             return known
         wanted = [(storage, geometry)]
         reals, _ = evaluator.evaluate(
-            snapshot(), wanted, budget, can_assume=False, stops_at_limit=True
+            programs.snapshot(), wanted, budget, can_assume=False, stops_at_limit=True
         )
         return reals[0]
 
