@@ -6,6 +6,7 @@ Each comment says what breaks without the names below it.
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -98,12 +99,17 @@ def is_python_excluded() -> bool:
 @uninterrupted
 def override_kernels(
     kernel_by_name: Mapping[str, Callable[..., Any]],
+    below: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
 ) -> torch.library.Library:
     """Make operators of torch run other kernels on meta, above autograd.
 
     ``Library.impl`` would refuse where a recording around this one has put in a kernel,
     and takes twice the time; torch warns of a second one. Without the key
     ``AutogradMeta``, attention and autocast on meta are those of meta.
+
+    Args:
+        below: Kernels below autograd, of operators that have one on devices and none on
+            meta: without it autograd decomposes them on meta.
 
     Returns:
         A library, to be given to :func:`destroy_library`.
@@ -112,18 +118,10 @@ def override_kernels(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, kernel in kernel_by_name.items():
-            library.m.impl(name, "AutogradMeta", kernel)  # type: ignore[union-attr]  # as below
+            library.m.impl(name, "AutogradMeta", kernel)  # type: ignore[union-attr]  # None at its end
+        for name, kernel in below.items():
+            library.m.impl(name, "Meta", kernel)  # type: ignore[union-attr]  # as above
     return library
-
-
-def add_kernel(
-    library: torch.library.Library, name: str, kernel: Callable[..., Any]
-) -> None:
-    """Give an operator of a library, which has a kernel on devices, one for meta.
-
-    Without it autograd decomposes the operator on meta; ``Library.impl`` refuses.
-    """
-    library.m.impl(name, "Meta", kernel)  # type: ignore[union-attr]  # None at its end
 
 
 @uninterrupted

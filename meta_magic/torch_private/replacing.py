@@ -14,6 +14,7 @@ from itertools import chain
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
+from meta_magic.torch_private.dispatcher import destroy_library, override_kernels
 from meta_magic.torch_private.replaced import Replaceable
 
 # What ``threading.setprofile`` sets: it stays set when recordings of two threads end in
@@ -147,7 +148,7 @@ lock = threading.RLock()
 
 
 class Replacements:
-    """The attributes that one recording replaced, and restores.
+    """The attributes and kernels that one recording replaced, and restores.
 
     A subclass defines ``__enter__``, in which it replaces them.
     """
@@ -155,6 +156,7 @@ class Replacements:
     def __init__(self) -> None:
         self._made: list[tuple[Any, str, Any]] = []
         self._entered: list[Swapped] = []
+        self._libraries: list[Any] = []
 
     @property
     def is_entered(self) -> bool:
@@ -200,11 +202,17 @@ class Replacements:
             found.enter()
             self._entered.append(found)
 
+    def override_kernels(self, *kernels: Methods) -> None:
+        """Make operators run other kernels on meta: above autograd, and below it."""
+        self._libraries.append(override_kernels(*kernels))
+
     def __exit__(self, *_: object) -> None:
         self.restore()
 
     def restore(self) -> None:
         """Restore all, except what somebody else replaced meanwhile."""
+        while self._libraries:
+            destroy_library(self._libraries.pop())
         with lock:
             while self._entered:
                 self._entered.pop().leave()

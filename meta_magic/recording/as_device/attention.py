@@ -24,18 +24,16 @@ from meta_magic.recording.as_device.autocast import (
 )
 from meta_magic.recording.as_device.composites import DeviceComposites
 from meta_magic.recording.as_device.cpu_kernels import adds_batch_to_attention
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
     attention_priorities,
     cudnn_attention,
-    destroy_library,
     efficient_attention,
     flash_attention,
     flash_attention_on_cpu,
     math_attention,
-    override_kernels,
     run_kernel,
 )
 from meta_magic.torch_private.modes import DisableAutocast
@@ -324,7 +322,7 @@ RUNS: Final = {
 }
 
 
-class DeviceAttention:
+class DeviceAttention(OfRecording):
     """Makes attention on meta run as on a device, within the block.
 
     The kernel is below function modes, so it also runs while activations are computed
@@ -342,23 +340,17 @@ class DeviceAttention:
     def __init__(
         self, write: Written, autocast: DeviceAutocast, composites: DeviceComposites
     ) -> None:
+        super().__init__(write)
         self.device = write.plan.kernels
-        self._write, self._plan = write, write.plan
         self._thread = threading.get_ident()
         self.autocast = autocast
         self._composites = composites
-        self._library: torch.library.Library | None = None
 
     def __enter__(self) -> None:
         if self.device == "meta":
             return
         self._thread = threading.get_ident()
-        self._library = override_kernels({ATTENTION: self.attend})
-
-    def __exit__(self, *_: object) -> None:
-        if self._library is not None:
-            destroy_library(self._library)
-            self._library = None
+        self.override_kernels({ATTENTION: self.attend})
 
     def attend(
         self,

@@ -24,10 +24,8 @@ from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
-    destroy_library,
     has_kernel,
     list_kernels,
-    override_kernels,
     run_kernel,
     schema_of,
 )
@@ -169,7 +167,6 @@ class DeviceAutocast(OfRecording):
         self._names: dict[str, frozenset[str]] = {}
         self._enabled: set[str] = set()
         self._device = write.plan.kernels
-        self._library: torch.library.Library | None = None
         self._casts: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = {}
         self._thread = threading.get_ident()
         self._nesting = read_nesting()
@@ -190,7 +187,8 @@ class DeviceAutocast(OfRecording):
 
     def __exit__(self, *_: object) -> None:
         self.restore()
-        self._leave()
+        self.is_on = False
+        self._casts.clear()
 
     def reset(self) -> None:
         """Restore the state of autocast, after an interrupt of the cell."""
@@ -317,22 +315,15 @@ class DeviceAutocast(OfRecording):
         self.is_on = bool(self._enabled)
         if not read_nesting():
             self._casts.clear()
-        if self.is_on and self._library is None:
+        if self.is_on and not self._libraries:
             for device in DEVICES:
                 self._names[device], foreign = list_casts(device)
                 self.foreign |= foreign
             names = frozenset().union(*self._names.values())
             # DeviceAttention overrides attention, and casts.
-            self._library = override_kernels(
+            self.override_kernels(
                 {name: self._make_kernel(name) for name in names - {ATTENTION}}
             )
-
-    def _leave(self) -> None:
-        self.is_on = False
-        self._casts.clear()
-        if self._library is not None:
-            destroy_library(self._library)
-            self._library = None
 
     def _make_kernel(self, name: str) -> Callable[..., Any]:
         """Return the kernel of an operator on meta that casts its arguments first."""

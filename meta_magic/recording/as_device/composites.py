@@ -22,16 +22,13 @@ from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.cpu_kernels import find_refusal_of_pooling
 from meta_magic.recording.as_device.recurrent import PACKED_RECURRENT, RECURRENT
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.autograd import name_nodes
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
-    add_kernel,
-    destroy_library,
     eigenvalues,
     loss_of_sequences,
-    override_kernels,
     run_kernel,
     singular_values,
     symmetric_eigenvalues,
@@ -439,29 +436,21 @@ def key_of(operator: Any) -> DispatchKey:
     return DispatchKey.Autograd if is_differentiated else COMPOSITE
 
 
-class DeviceComposites:
+class DeviceComposites(OfRecording):
     """Makes composite operators on meta run as on a device, within the block."""
 
     def __init__(self, write: Written) -> None:
-        self._write, self._plan = write, write.plan
+        super().__init__(write)
         self._thread = threading.get_ident()
-        self._library: torch.library.Library | None = None
 
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
         if self._plan.kernels == "meta":
             return
         operators = {name: find_operator(name) for name in ON_CPU}
-        self._library = override_kernels(
-            {name: partial(self._run_here, it) for name, it in operators.items()}
+        self.override_kernels(
+            {name: partial(self._run_here, it) for name, it in operators.items()}, WHOLE
         )
-        for name, make in WHOLE.items():
-            add_kernel(self._library, name, make)
-
-    def __exit__(self, *_: object) -> None:
-        if self._library is not None:
-            destroy_library(self._library)
-            self._library = None
 
     def makes(self, operator: Any) -> bool:
         """Whether an operator has another decomposition on the CPU."""
