@@ -16,28 +16,11 @@ from torch import Tensor
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.intercept.moves import DTYPES
-from meta_magic.recording.rows.written import OfRecording
+from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.torch_private.backend_flags import has_gpu
 
 plans_by_thread: defaultdict[int, list[DevicePlan]] = defaultdict(list)
 """The types below are made once for all recordings, and find the current plan here."""
-
-
-class PlanOfThread:
-    """Context manager that makes a plan the current one of this thread."""
-
-    def __init__(self, plan: DevicePlan) -> None:
-        self._plan = plan
-        self._thread = 0
-
-    def __enter__(self) -> None:
-        self._thread = threading.get_ident()
-        plans_by_thread[self._thread].append(self._plan)
-
-    def __exit__(self, *_: object) -> None:
-        plans_by_thread[self._thread].remove(self._plan)
-        if not plans_by_thread[self._thread]:
-            del plans_by_thread[self._thread]
 
 
 def find_plan() -> DevicePlan | None:
@@ -244,10 +227,25 @@ KINDS: Final = {home: make_kinds(home) for home in (torch, torch.cuda)}
 
 
 class PlannedTypes(OfRecording):
-    """Replaces ``torch.cuda.FloatTensor`` and its like, within the block."""
+    """Replaces ``torch.cuda.FloatTensor`` and its like, within the block.
+
+    Its plan is the current one of this thread.
+    """
+
+    def __init__(self, write: Written) -> None:
+        super().__init__(write)
+        self._thread = 0
 
     def __enter__(self) -> None:
+        self._thread = threading.get_ident()
+        plans_by_thread[self._thread].append(self._plan)
         if self._plan.is_real or has_gpu():
             return
         for home, kinds in KINDS.items():
             self.replace_all(home, kinds)
+
+    def __exit__(self, *_: object) -> None:
+        plans_by_thread[self._thread].remove(self._plan)
+        if not plans_by_thread[self._thread]:
+            del plans_by_thread[self._thread]
+        self.restore()

@@ -32,7 +32,6 @@ from meta_magic.recording.intercept.planned.gpu_types import (
     TYPES,
     GpuProperties,
     PlannedTypes,
-    PlanOfThread,
     do_nothing,
     find_index,
 )
@@ -181,10 +180,9 @@ def make_device_contexts(
 ) -> tuple[AbstractContextManager[Any], ...]:
     """Return the context managers that replace functions that ask for devices."""
     return (
-        PlanOfThread(write.plan),
+        PlannedTypes(write),
         PlannedCuda(write),
         PlannedGenerators(write),
-        PlannedTypes(write),
         PlannedTraining(write, compute),
         DefaultDevices(write),
         EncoderKernels(write),
