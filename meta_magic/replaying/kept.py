@@ -267,10 +267,6 @@ class Kept:
             for draw in [*states][:-1]:
                 del states[draw]
 
-    def drop_others(self, storages: Collection[int]) -> None:
-        """Drop all contents but those of some storages."""
-        self.drop([storage for storage in self._contents if storage not in storages])
-
 
 kept_by_program: dict[int, tuple[weakref.ref[Program], Kept]] = {}
 
@@ -295,5 +291,5 @@ def forget_unreachable() -> None:
     for ref, kept in [*kept_by_program.values()]:
         program = ref()
         if program is not None:
-            kept.drop_others(live_storages_of(program))
+            kept.drop({*kept.storages} - live_storages_of(program))
             kept.drop_states()

@@ -80,10 +80,6 @@ class Attention(NamedTuple):
         """Size of a head."""
         return self.query.shape[-1]
 
-    def lacks_batch(self) -> bool:
-        """Whether all have three dimensions."""
-        return all(t.ndim == BATCHED - 1 for t in self.tensors)
-
     def with_batch(self) -> "Attention":
         """Return the call with a batch of one.
 
@@ -378,7 +374,8 @@ class DeviceAttention(OfRecording):
             return run_empty(call)
         if threading.get_ident() != self._thread:  # another thread is not recorded
             return run_math(call)
-        if call.lacks_batch() and adds_batch_to_attention():
+        has_batch = any(t.ndim != BATCHED - 1 for t in call.tensors)
+        if not has_batch and adds_batch_to_attention():
             return self._run(call.with_batch(), device).squeeze(0)
         return self._run(call, device)
 

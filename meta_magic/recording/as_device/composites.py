@@ -80,14 +80,11 @@ def _differentiate(
         Tensor,
         torch.nn.Parameter,
     )
-    if not (is_wanted and is_plain and a.ndim) or is_dual(a):
+    if not (is_wanted and is_plain and a.ndim):
+        return NotImplemented
+    if forward_ad.unpack_dual(a).tangent is not None:
         return NotImplemented
     return apply(operator, a, where, given)
-
-
-def is_dual(a: Tensor) -> bool:
-    """Whether a tensor has a tangent of forward-mode differentiation."""
-    return forward_ad.unpack_dual(a).tangent is not None
 
 
 class _AnyProduct(torch.autograd.Function):

@@ -71,10 +71,10 @@ def ask_cpu(
     tensors = tensors_in(args, kwargs)
     is_inference = torch.is_inference_mode_enabled()
     with RealTorch():
-        is_askable = str(func).startswith("aten.") and all(map(can_have_proxy, tensors))
         if (
             not tensors
-            or not is_askable
+            or not str(func).startswith("aten.")
+            or not all(t.is_meta and t.layout in LAYOUTS for t in tensors)
             or sum(map(count_nbytes, tensors)) > MAX_NBYTES
         ):
             return NotImplemented
@@ -140,11 +140,6 @@ def put_on_cpu(record: Geometry, *, has_ones: bool = False) -> Tensor:
     like = torch.empty(0, dtype=record.dtype, device="meta")
     made = like.as_strided(record.shape, record.stride or ())
     return make_proxy(made, has_ones=has_ones)
-
-
-def can_have_proxy(tensor: Tensor) -> bool:
-    """Whether a tensor can have a proxy."""
-    return tensor.is_meta and tensor.layout in LAYOUTS
 
 
 def count_nbytes(tensor: Tensor) -> int:

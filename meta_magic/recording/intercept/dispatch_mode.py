@@ -119,7 +119,7 @@ class Dispatch:
             if (
                 entry is None
                 or n_dispatch_modes()  # such as make_fx's, which must see the kernel
-                or (read is not None and self._writes_arrays(table, read))
+                or (read is not None and table.written and self._is_shared(read))
             ):
                 return self._run(
                     OperatorCall(table, key, words, args, kwargs or {}), read
@@ -264,10 +264,9 @@ class Dispatch:
             self._shared.update_read(read)
         return read
 
-    def _writes_arrays(self, table: OpTable, read: Sequence[Tensor]) -> bool:
-        """Whether an operator may write memory that an array shares."""
-        shared = self._shared
-        return shared is not None and bool(table.written) and shared.concerns(read)
+    def _is_shared(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether an array shares the memory of one of some tensors."""
+        return self._shared is not None and self._shared.concerns(tensors)
 
 
 class DispatchMode(Dispatch, Inside, TorchDispatchMode):

@@ -100,7 +100,8 @@ class SparseCalls:
         if table.name.startswith(READERS):
             return self._run_for_real(table, given, reads_all=True)
         is_of_dense = SPARSE.isdisjoint(layouts)
-        if not is_of_dense and makes_sparse(table):
+        is_right = table.name in RIGHT_ON_META or table.name in COPIES
+        if not (is_of_dense or is_right or table.reads_data):  # it may make sparse ones
             return self._run_on_sparse(table, given, (table.func, *layouts))
         returned = run(kernels)
         if table.name in CONSTRUCTORS:
@@ -211,12 +212,6 @@ class SparseCalls:
             planned = parts_of(alike.planned)[:-1]
         parts = [*planned, plan_part(values)]
         return build_sparse(real, parts, is_coalesced=has_coalesced(real))
-
-
-def makes_sparse(table: OpTable) -> bool:
-    """Whether an operator may make sparse tensors, which it does not on meta."""
-    is_right = table.name in RIGHT_ON_META or table.name in COPIES
-    return not (is_right or table.reads_data)
 
 
 def has_no_sparse(returned: Any) -> bool:

@@ -160,7 +160,9 @@ class ValueChecks:
         """Return values that are out of range; remember those that are in range."""
         if real is not None and not is_allowed(real, state[0].allowed):
             return real
-        self._note_right(state)
+        if len(self._right) >= MAX_RIGHT:
+            self._right.clear()
+        self._right.add(state)  # it is in range until it is written
         return None
 
     def _find_constants(
@@ -178,12 +180,6 @@ class ValueChecks:
             if real is not None:
                 found[id(tensor)] = real
         return found
-
-    def _note_right(self, state: State) -> None:
-        """Remember that an operand is in range, until it is written."""
-        if len(self._right) >= MAX_RIGHT:
-            self._right.clear()
-        self._right.add(state)
 
 
 def is_allowed(real: Tensor, allowed: Allowed) -> bool:

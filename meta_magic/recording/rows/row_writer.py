@@ -194,12 +194,10 @@ class RowWriter:
     ) -> None:
         """Record that the call just written would have drawn random numbers."""
         planned = self.entries[words[0]].drawn_on
-        is_on_meta = self._registry.has_on_meta and self._has_on_meta(words[HEADER:])
+        is_on_meta = self._registry.has_on_meta and any(
+            map(self._registry.is_on_meta, words[HEADER:])
+        )
         self.draws.note(self._clock.now - 1, generator, planned, is_on_meta=is_on_meta)
-
-    def _has_on_meta(self, numbers: Sequence[int]) -> bool:
-        """Whether the cell put one of some tensors on meta by name."""
-        return any(map(self._registry.is_on_meta, numbers))
 
     def draw_for_real(
         self,

@@ -213,12 +213,6 @@ def take_one(value: Any) -> Any:
     return value
 
 
-def base_name(operator: Any) -> str:
-    """Return the name of an operator without overload and outer underscores."""
-    name: str = operator.name().removeprefix("aten::")
-    return name.partition(".")[0].strip("_")
-
-
 def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> "Smaller | None":
     """Return a smaller call that can run on the CPU.
 
@@ -230,7 +224,8 @@ def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> "Smaller | None"
         end the process.
     """
     is_elementwise = torch.Tag.pointwise in func.tags
-    if not is_elementwise and base_name(func) not in CHECKING:
+    name = func.name().removeprefix("aten::").partition(".")[0].strip("_")
+    if not is_elementwise and name not in CHECKING:
         return None
     smaller = Smaller(call, tensors)
     smaller.propose()
