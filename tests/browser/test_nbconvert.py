@@ -66,4 +66,4 @@ def test_the_chart_is_a_picture_in_converted_html(html, page, expect):
     page.goto(html.as_uri())
     chart = page.get_by_role("img", name="Parameter bytes by module").last
     expect(chart).to_be_visible()
-    expect(chart).to_have_text("0-11: 12 x Linear — 3.38 KiB")
+    expect(chart).to_have_text("0-11: 12 x Linear — 3.4 KiB")
