@@ -33,6 +33,7 @@ STYLE: Final = (
     f"display:flex;width:100%;max-width:720px;height:{HEIGHT}px;overflow:hidden;"
     f"color:{DARK};font:11px system-ui,sans-serif"
 )
+LABEL: Final = "white-space:nowrap;text-overflow:ellipsis;text-indent:4px"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +173,7 @@ def render_box(box: Box, least: float, color: str, direction: str) -> str:
     """
     across = "column" if direction == "row" else "row"
     inner = escape(box.title)
-    style = f"outline:1px solid #fff;background:{color};white-space:nowrap"
+    style = f"box-shadow:inset 0 0 0 1px #fff;background:{color};{LABEL}"
     if box.children and box.nbytes >= least:
         boxes = (render_box(child, least, color, across) for child in box.children)
         inner, style = "".join(boxes), f"display:flex;flex-direction:{across}"
