@@ -351,7 +351,7 @@ class ProgramCalls:
         """Add some calls to the index."""
         births = np.frombuffer(self.births, np.int64)
         sizes = np.frombuffer(self.nbytes_by_storage, np.int64)
-        storages, firsts = columns.list_firsts()
+        storages, firsts = np.unique(columns.storages, return_index=True)
         is_new = (births[storages] == NOTHING) & ~np.isin(storages, [*self._outside])
         is_born = is_new & columns.is_made[firsts]
         births[storages[is_born]] = columns.calls[firsts[is_born]]

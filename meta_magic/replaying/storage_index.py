@@ -45,11 +45,6 @@ class RowColumns(NamedTuple):
     is_made: Truths
     is_written: Truths
 
-    def list_firsts(self) -> tuple[Integers, Integers]:
-        """Return the storages, each once, and the index of each one's first item."""
-        storages, firsts = np.unique(self.storages, return_index=True)
-        return storages, firsts
-
     def list_writes(self) -> Iterator[tuple[int, list[int]]]:
         """Yield the storages that are written, each with the calls that write it."""
         written, calls = self.storages[self.is_written], self.calls[self.is_written]

@@ -221,15 +221,10 @@ def compare(
             recorded = getattr(geometry, field)
             if recorded != value:
                 yield number, field, recorded, value
-        shared = find_shared(call, number), find_base(inputs, tensor)
-        if shared[0] != shared[1]:
-            yield number, "storage of input", *shared
-
-
-def find_shared(call: Call, number: int) -> int | None:
-    """Return the first input that shares its storage with an output in the record."""
-    storage = call.outputs[number]
-    return call.inputs.index(storage) if storage in call.inputs else None
+        storage, base = call.outputs[number], find_base(inputs, tensor)
+        shared = call.inputs.index(storage) if storage in call.inputs else None
+        if shared != base:
+            yield number, "storage of input", shared, base
 
 
 def find_base(inputs: Sequence[Tensor], tensor: Tensor) -> int | None:

@@ -123,7 +123,11 @@ def _find_clash(signature: Signature) -> tuple[set[int], torch.device] | None:
     With the device of another input.
     """
     named = [g.placement for g in signature.inputs if g.placement not in (None, CPU)]
-    unnamed = {i for i, g in enumerate(signature.inputs) if _is_unnamed(g)}
+    unnamed = {
+        i
+        for i, g in enumerate(signature.inputs)
+        if g.placement is None and g.device.type == "meta" and g.stride is not None
+    }
     if not named or not unnamed or named[0] is None:
         return None
     on_cpu = [
@@ -143,12 +147,6 @@ def _is_refused(op: str, inputs: Iterable[Geometry]) -> bool:
     except RuntimeError:
         return True
     return False
-
-
-def _is_unnamed(geometry: Geometry) -> bool:
-    """Whether a tensor is on meta and no device was named for it."""
-    is_meta = geometry.device.type == "meta"
-    return geometry.placement is None and is_meta and geometry.stride is not None
 
 
 def _find_drawn(program: Program, *, has_saved: bool) -> Iterator[Note]:

@@ -52,7 +52,9 @@ def copy_deeply(args: Args, registry: TensorRegistry) -> Tensor:
         storage = copy.deepcopy(tensor.untyped_storage(), memo)
         made = tensor.new_empty(())
         made.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
-        copy_placement(made, tensor, registry)
+        with DisableTorchFunction():
+            registry.note_deaths()
+            registry.set_placement(made, registry.placement_of(tensor))
         if tensor.is_conj():
             made = made.conj_physical()
         if tensor.is_neg():
@@ -63,13 +65,6 @@ def copy_deeply(args: Args, registry: TensorRegistry) -> Tensor:
         made.__dict__ = copy.deepcopy(tensor.__dict__, memo)
     memo[id(tensor)] = made
     return made
-
-
-def copy_placement(made: Tensor, tensor: Tensor, registry: TensorRegistry) -> None:
-    """Give a tensor the placement of another one."""
-    with DisableTorchFunction():
-        registry.note_deaths()
-        registry.set_placement(made, registry.placement_of(tensor))
 
 
 def is_copying(caller: FrameType) -> bool:

@@ -222,8 +222,10 @@ class Question:
         for filling in FILLINGS:
             proxies = self._make_proxies(filling)
             answer = decide(lambda: self._run_with(proxies), is_tried=True)  # noqa: B023  called at once
-            if isinstance(answer, Verdict) or mentions_types(answer):
+            if isinstance(answer, Verdict):
                 return answer
+            if OF_TYPES.search(str(answer)) and not mentions_values(answer):
+                return answer  # it refuses types, whatever the values
             answers.append(answer)
         is_one = len(set(map(str, answers))) == 1  # different errors depend on values
         return answers[0] if is_one else Verdict.UNKNOWN
@@ -403,11 +405,6 @@ OF_METADATA: Final = re.compile(
     re.IGNORECASE,
 )
 """Errors that are about metadata, even if they match ``LIKE_VALUES``."""
-
-
-def mentions_types(error: BaseException) -> bool:
-    """Whether an operator refused types, whatever the values."""
-    return bool(OF_TYPES.search(str(error))) and not mentions_values(error)
 
 
 def mentions_values(error: BaseException, *, is_tried: bool = False) -> bool:
