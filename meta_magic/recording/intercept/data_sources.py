@@ -29,7 +29,7 @@ from meta_magic.recording.intercept.real_tensors.capturable import find_address
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
-from meta_magic.recording.intercept.saving import Saver, ScriptSaver, is_on_meta
+from meta_magic.recording.intercept.saving import Saver, is_on_meta
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.torch_private.backend_flags import has_gpu
@@ -73,7 +73,6 @@ class DataSources(OfRecording):
         self._capture = capture
         self._loader = loader
         self._saver = saver
-        self._scripts = ScriptSaver(saver)
         self._shared = shared
 
     def __enter__(self) -> None:
@@ -92,8 +91,8 @@ class DataSources(OfRecording):
         for module in (torch, torch.utils.dlpack):
             packing = {"from_dlpack": self._adopt, "to_dlpack": self._export}
             self.replace_here(module, packing)
-        scripts = {"save": self._scripts.save, "save_to_buffer": self._scripts.save}
-        self.replace_here(SCRIPTED, scripts)
+        names = "save", "save_to_buffer"
+        self.replace_here(SCRIPTED, dict.fromkeys(names, self._saver.save_script))
         for found in filter(None, (find() for find in FIND_WRITERS)):
             self.replace_here(found[0], dict.fromkeys(found[1], self._saver.lay_out))
         self.replace_here(DataLoader, {"__iter__": self._iterate})

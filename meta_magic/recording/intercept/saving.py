@@ -39,6 +39,13 @@ ADVICE: Final = (
 )
 
 
+CONSTANT: Final = "prim::Constant"
+FROZEN: Final = (
+    "torch.jit.save cannot write what torch.jit.freeze made constants of, on meta: "
+    "freeze after the cell, when meta_magic.materialize has made the module real, or "
+    "save before it is frozen."
+)
+
 NOT_WRITTEN: Final = "no file is written: {}"
 """A plan of several ranks goes on when a script saves what this process cannot know."""
 
@@ -112,6 +119,30 @@ class Saver:
             laid_out = plain(real, *rest)
         self.note_saved(library, metas)
         return laid_out
+
+    def save_script(
+        self, plain: Callable[..., Any], module: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Call a function that writes a scripted module, with real tensors in it.
+
+        Raises:
+            MissingValueError: They cannot be computed, or take too much.
+        """
+        if any(map(is_on_meta, find_constants(module))):
+            raise MissingValueError(FROZEN)
+        held = list(find_held(module))
+        tensors = [tensor for *_, tensor in held]
+        reals = self.compute(tensors)
+        try:
+            for (owner, name, _), real in zip(held, reals, strict=True):
+                owner.setattr(name, real)
+            saved = plain(module, *args, **kwargs)
+        finally:
+            for owner, name, tensor in held:
+                owner.setattr(name, tensor)
+        if held:
+            self.note_saved("torch.jit.save", tensors)
+        return saved
 
     def note_saved(self, name: str, metas: Sequence[Tensor]) -> None:
         """Note that a function wrote meta tensors as if they were real."""
@@ -236,45 +267,6 @@ def match_class(real: Tensor, tensor: Tensor) -> Tensor:
     real.requires_grad_(tensor.requires_grad)
     real.__dict__.update(tensor.__dict__)
     return real
-
-
-CONSTANT: Final = "prim::Constant"
-FROZEN: Final = (
-    "torch.jit.save cannot write what torch.jit.freeze made constants of, on meta: "
-    "freeze after the cell, when meta_magic.materialize has made the module real, or "
-    "save before it is frozen."
-)
-
-
-class ScriptSaver:
-    """Saves scripted modules that a cell has on meta."""
-
-    def __init__(self, saver: Saver) -> None:
-        self._saver = saver
-
-    def save(
-        self, plain: Callable[..., Any], module: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Call a function that writes a scripted module, with real tensors in it.
-
-        Raises:
-            MissingValueError: They cannot be computed, or take too much.
-        """
-        if any(map(is_on_meta, find_constants(module))):
-            raise MissingValueError(FROZEN)
-        held = list(find_held(module))
-        tensors = [tensor for *_, tensor in held]
-        reals = self._saver.compute(tensors)
-        try:
-            for (owner, name, _), real in zip(held, reals, strict=True):
-                owner.setattr(name, real)
-            saved = plain(module, *args, **kwargs)
-        finally:
-            for owner, name, tensor in held:
-                owner.setattr(name, tensor)
-        if held:
-            self._saver.note_saved("torch.jit.save", tensors)
-        return saved
 
 
 def find_constants(module: Any) -> Iterator[Tensor]:
