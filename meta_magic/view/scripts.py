@@ -88,6 +88,11 @@ def join_styles(name: str) -> str:
     return "\n".join((STATIC / f"{n}.css").read_text("utf-8") for n in STYLES[name])
 
 
+def join_report(script: str, styles: str) -> bytes:
+    """Return the text that a saved report unpacks: two constants."""
+    return f"{script}\nconst styles = {json.dumps(styles)};\n".encode()
+
+
 @cache
 def read_script(kind: Kind) -> str:
     """Return the JavaScript, minified if installed from a wheel."""
@@ -105,8 +110,8 @@ def pack_report(kind: Saved) -> bytes:
     """Return script and CSS of a saved report, compressed by gzip."""
     if built := read_built(f"{kind}.gz"):
         return built
-    styles = f"const styles = {json.dumps(join_styles(kind))};"
-    return gzip.compress(f"{join_scripts(kind)}\n{styles}\n".encode(), mtime=0)
+    text = join_report(join_scripts(kind), join_styles(kind))
+    return gzip.compress(text, mtime=0)
 
 
 def read_built(name: str) -> bytes:

@@ -145,7 +145,8 @@ def test_a_function_of_a_module_is_called(call):
 
 
 def test_a_model_that_a_function_returns_is_described(call):
-    assert call("own_models.py:build").modules["result"]["class"] == "Linear"
+    (root,) = call("own_models.py:build", has_design=True).design.roots
+    assert (root.name, root.class_name) == ("result", "Linear")
 
 
 @pytest.mark.parametrize(
