@@ -9,7 +9,7 @@
   before (:func:`find_dependents`).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from math import prod
 from typing import Any, Final, NamedTuple
@@ -291,16 +291,17 @@ class Result(NamedTuple):
     is_assumed: bool
 
 
-def find_results(plan: Plan, given: Collection[int]) -> dict[int, Result]:
+def find_results(plan: Plan, given: Mapping[int, Result]) -> dict[int, Result]:
     """Return where the contents come from that storages have after a plan.
 
     Args:
-        given: Storages that rest on assumed values of an earlier recording.
+        given: Such storages of an earlier recording.
     """
     recorded, kept, births = plan.recorded, plan.recorded.kept, plan.recorded.births
     assumptions = {a.call for a in recorded.program.assumptions}
     numbers = AssumedNumbers(recorded.program)
-    results = {s: Result(-1, s in given) for s in plan.given}
+    assumed = {storage for storage, result in given.items() if result.is_assumed}
+    results = {s: Result(-1, s in assumed) for s in plan.given}
     for storage, last_call in plan.held.items():
         is_assumed = kept is not None and kept.is_assumed(storage)
         results[storage] = Result(last_call, is_assumed)

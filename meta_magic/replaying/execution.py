@@ -247,7 +247,7 @@ class Execution:
                 requests[number] = known.extend(needed)
         self._last = parts[0]
         self._keeps, self.read = request.keeps, request.read
-        self._results: list[dict[int, Result]] = []
+        self._results: dict[int, dict[int, Result]] = {}
         self._is_followed = False
         self.parts = parts[::-1]
         self.plan = self._last.plan
@@ -357,7 +357,7 @@ class Execution:
         done: dict[int, Part] = {}
         given: dict[int, dict[int, RawMemory]] = {}
         if self._keeps:  # before the parts take kept contents out
-            self._results = list(self._find_results())
+            self._results = self.follow(find_results)
         for part in self.parts:
             is_last = part is self._last
             part.use_earlier_states(done)
@@ -381,20 +381,9 @@ class Execution:
         Args:
             made: The wanted storages.
         """
-        for part, results in zip(self.parts, self._results, strict=True):
-            own = made if part is self._last else {}
-            part.keep(own, results, self._raw[id(part)])
-
-    def _find_results(self) -> Iterator[dict[int, Result]]:
-        """Yield, for each part, where the contents of its storages come from."""
-        assumed: dict[int, set[int]] = {}
         for part in self.parts:
-            results = find_results(part.plan, assumed.get(id(part), ()))
-            yield results
-            for storage in part.plan.wanted & results.keys():
-                if results[storage].is_assumed:
-                    for importer, number in self._importers_of(part, storage):
-                        assumed.setdefault(id(importer), set()).add(number)
+            own, number = made if part is self._last else {}, id(part)
+            part.keep(own, self._results[number], self._raw[number])
 
     def end_state(self) -> Tensor | None:
         """Return the end state of torch's default CPU generator, if it is used."""
