@@ -61,7 +61,7 @@ def explain(trace: Trace) -> Explanation | None:
     return replace(found, taken="; ".join(filter(None, (found.taken, note))))
 
 
-class Explaining:
+class PendingExplanation:
     """Finds in a child why a trace's block failed, while something else is done."""
 
     def __init__(self, trace: Trace) -> None:

@@ -21,7 +21,7 @@ from meta_magic.trace.summary import describe_failure
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from meta_magic.explain.across_cells import Explaining
+    from meta_magic.explain.across_cells import PendingExplanation
     from meta_magic.trace.trace import Trace
 
 WAIT: Final = 1.0
@@ -47,7 +47,7 @@ class FailedCell:
         self._settings = settings
         self._handle: Any = None
         self._why = ""
-        self._late: Explaining | None = None
+        self._late: PendingExplanation | None = None
 
     def start(self, show: "Callable[..., Any]") -> None:
         """Show why the cell failed; in a notebook, its first line.
@@ -61,9 +61,9 @@ class FailedCell:
             self._why = f"mm-{uuid4().hex[:8]}"
             self._handle = show(self._build_bundle(LATER), is_open=True)
             return
-        from meta_magic.explain.across_cells import Explaining  # noqa: PLC0415  torch
+        from meta_magic.explain.across_cells import PendingExplanation  # noqa: PLC0415  torch
 
-        self._late = Explaining(self._trace)
+        self._late = PendingExplanation(self._trace)
         if self._late.is_done(WAIT):
             self._show_why(show)
 
