@@ -21,7 +21,7 @@ from meta_magic.cost.saved_storages import SEED, find_saved_slots
 from meta_magic.explain.edits.program_text import (
     Called,
     Edit,
-    Program,
+    SourceText,
     join_edits,
     sort_edits,
 )
@@ -257,13 +257,13 @@ REFUSED: Final = re.compile(r"grad|leaf|converted to Scalar")
 """Parts of autograd's messages."""
 
 
-def list_backward_edits(program: Program, broken: BrokenGraph) -> list[Edit]:
+def list_backward_edits(program: SourceText, broken: BrokenGraph) -> list[Edit]:
     """Return edits of a program that may mend its graph, the likeliest first."""
     edits = {"cut": _edit_cuts, "freed": _retain_graphs, "written": _avoid_writes}
     return sort_edits(edits[broken.kind](program, broken.line))
 
 
-def _edit_cuts(program: Program, line: int | None) -> Iterator[Edit]:
+def _edit_cuts(program: SourceText, line: int | None) -> Iterator[Edit]:
     """Yield edits that remove ``detach()``, ``.data`` and ``no_grad``."""
     for node in program.nodes:
         if isinstance(node, ast.Attribute) and node.attr == "data":
@@ -282,7 +282,7 @@ def _edit_cuts(program: Program, line: int | None) -> Iterator[Edit]:
     yield from _edit_steps(program, line)
 
 
-def _edit_steps(program: Program, line: int | None) -> Iterator[Edit]:
+def _edit_steps(program: SourceText, line: int | None) -> Iterator[Edit]:
     """Yield edits that unfreeze, or compute with what a comparison compares."""
     for node in program.find(ast.Assign):
         target, value = node.targets[0], node.value
@@ -299,7 +299,7 @@ def _edit_steps(program: Program, line: int | None) -> Iterator[Edit]:
                 yield from program.replace(cast, text, AT_LINE)
 
 
-def _retain_graphs(program: Program, line: int | None) -> Iterator[Edit]:
+def _retain_graphs(program: SourceText, line: int | None) -> Iterator[Edit]:
     """Yield edits that retain a graph, or detach a name that a loop carries over."""
     for called in program.calls:
         if called.name == "backward":
@@ -318,7 +318,7 @@ def _retain_graphs(program: Program, line: int | None) -> Iterator[Edit]:
         yield join_edits(edits, ANYWHERE)
 
 
-def _avoid_writes(program: Program, line: int | None) -> Iterator[Edit]:
+def _avoid_writes(program: SourceText, line: int | None) -> Iterator[Edit]:
     """Yield edits that make a new tensor instead of writing one."""
     for called in program.calls:
         name, owner = called.name, called.owner
@@ -335,7 +335,7 @@ def _avoid_writes(program: Program, line: int | None) -> Iterator[Edit]:
             yield from program.replace(node.value, "False", ANYWHERE)
 
 
-def _avoid_write(program: Program, node: ast.AST) -> Iterator[Edit]:
+def _avoid_write(program: SourceText, node: ast.AST) -> Iterator[Edit]:
     if isinstance(node, ast.AugAssign):
         target = copy(node.target)  # ``x = x + (y)`` for ``x += y``
         target.ctx = ast.Load()

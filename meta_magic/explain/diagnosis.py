@@ -20,12 +20,12 @@ from meta_magic.explain.backward_errors import (
     is_backward,
     list_backward_edits,
 )
-from meta_magic.explain.edited_runs import Block, Workers
+from meta_magic.explain.edited_runs import EditableBlock, Workers
 from meta_magic.explain.edits.accepted import Accepted, find_accepted
 from meta_magic.explain.edits.argument_edits import edit_arguments, edit_modules
 from meta_magic.explain.edits.number_edits import edit_numbers, edit_roots
 from meta_magic.explain.edits.operand_edits import edit_intents, edit_operands
-from meta_magic.explain.edits.program_text import Edit, Program, sort_edits
+from meta_magic.explain.edits.program_text import Edit, SourceText, sort_edits
 from meta_magic.explain.edits.situations import Situation, list_written
 from meta_magic.explain.given_names import MAX_BACK, find_maker, read_text
 from meta_magic.explain.lineage.lineage_records import Lineage
@@ -83,7 +83,7 @@ class Diagnosis(NamedTuple):
 
     rules: tuple[str, ...]
     lines: Sequence[int] = ()
-    write_edits: Callable[[Program], list[Edit]] = lambda _: []
+    write_edits: Callable[[SourceText], list[Edit]] = lambda _: []
     operands: tuple[Operand, ...] = ()
     lineages: tuple[Lineage, ...] = ()
     declined: str = ""
@@ -127,7 +127,7 @@ def diagnose(trace: Trace, failed: FailedCall, workers: Workers) -> Diagnosis:
 
 
 def _describe_makers(
-    failed: FailedCall, block: Block | None, found: Diagnosis
+    failed: FailedCall, block: EditableBlock | None, found: Diagnosis
 ) -> tuple[str, ...]:
     """Return which lines made the operands that the rules are about, in sentences."""
     named = _follow_back(failed, block, " ".join(found.rules))
@@ -142,7 +142,7 @@ def _describe_makers(
 
 
 def _edit_loading(
-    program: Program,
+    program: SourceText,
     trace: Trace,
     failed: FailedCall,
     sizes: Callable[[], Sizes],
@@ -202,7 +202,7 @@ def _diagnose_call(
     lines = [step.line for step in steps if step.line is not None]
     lines += [line for one in shown for line in one.passed]
 
-    def write_edits(program: Program) -> list[Edit]:
+    def write_edits(program: SourceText) -> list[Edit]:
         situation = Situation(
             program=program,
             call=failed,
@@ -231,7 +231,9 @@ def _diagnose_call(
     )
 
 
-def _follow_back(failed: FailedCall, block: Block | None, rules: str) -> list[Made]:
+def _follow_back(
+    failed: FailedCall, block: EditableBlock | None, rules: str
+) -> list[Made]:
     """Return the lines of a block that made what a call was given.
 
     Args:

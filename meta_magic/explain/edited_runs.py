@@ -22,7 +22,7 @@ import torch
 
 from meta_magic.children import NO_ANSWER, Child, ask_children, can_fork
 from meta_magic.errors import MissingValueError, TrialError
-from meta_magic.explain.edits.program_text import Edit, Program, apply_edit
+from meta_magic.explain.edits.program_text import Edit, SourceText, apply_edit
 from meta_magic.session.failed_calls import find_frames
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.dynamo import leave_dynamo_out
@@ -53,7 +53,7 @@ SECONDS_OF_MANY: Final = 0.25
 NO_END: Final = "it crashed, or did not end"
 
 
-class Outcome(NamedTuple):
+class Ending(NamedTuple):
     """The end of a block that ran, or that passed the failed call.
 
     Attributes:
@@ -67,13 +67,13 @@ class Outcome(NamedTuple):
     then: str = ""
 
 
-Ended: TypeAlias = Outcome | str
+Ended: TypeAlias = Ending | str
 """The outcome of a block that passed the failed call; else what stopped it, such as
 the sandbox, or "" for an error there."""
 
 
 @dataclass(frozen=True)
-class Block:
+class EditableBlock:
     """A block, and what of it may be edited.
 
     Attributes:
@@ -96,9 +96,9 @@ class Block:
     frames: tuple[SourcePosition, ...] = ()
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> SourceText:
         """The lines that may be edited as a syntax tree."""
-        return Program(self.text, self.lines)
+        return SourceText(self.text, self.lines)
 
     @cached_property
     def bound(self) -> set[str]:
@@ -118,7 +118,7 @@ class Block:
             return None
 
 
-def find_block(trace: Trace) -> Block | None:
+def find_block(trace: Trace) -> EditableBlock | None:
     """Return a trace's block with its editable lines; None if there are none."""
     rerun = trace.rerun
     if rerun is None or not can_fork():
@@ -128,13 +128,15 @@ def find_block(trace: Trace) -> Block | None:
     if rerun.text is None:
         text = "".join(linecache.getlines(rerun.file))
         lines = _find_lines(rerun)
-        found = Block(rerun, text, text, 1, lines, trace.seconds, frames)
+        found = EditableBlock(rerun, text, text, 1, lines, trace.seconds, frames)
         return found if lines else None
     first, now = trace.cell.first_line, rerun.text.split("\n")
     typed = enumerate(trace.source.split("\n"), first)
     same = (at for at, line in typed if now[at - 1 : at] == [line])
     lines = frozenset(same)
-    return Block(rerun, rerun.text, trace.source, first, lines, trace.seconds, frames)
+    return EditableBlock(
+        rerun, rerun.text, trace.source, first, lines, trace.seconds, frames
+    )
 
 
 def _find_lines(rerun: Rerun) -> frozenset[int]:
@@ -156,7 +158,7 @@ class Workers:
         block: The block; None if nothing of it can be edited.
     """
 
-    def __init__(self, block: Block | None) -> None:
+    def __init__(self, block: EditableBlock | None) -> None:
         self.block = block
         self._children: list[Child] = []
 
@@ -192,7 +194,7 @@ class Workers:
 
 
 def _work(
-    block: Block | None, first: Callable[[], Any]
+    block: EditableBlock | None, first: Callable[[], Any]
 ) -> Generator[Any, Sequence[Edit], None]:
     """Run a first function, then a block with the edits that are sent."""
     edits = yield first()
@@ -204,7 +206,7 @@ def _work(
 
 
 def run_alone(
-    block: Block, edits: Sequence[Edit], *, is_probe: bool = True
+    block: EditableBlock, edits: Sequence[Edit], *, is_probe: bool = True
 ) -> list[Ended]:
     """Run a block with each of some edits, in a child of its own."""
 
@@ -233,7 +235,7 @@ class Screened(NamedTuple):
 
 
 def _run_in_turn(
-    block: Block, edits: Sequence[Edit], refused: list[str], *, is_plain: bool
+    block: EditableBlock, edits: Sequence[Edit], refused: list[str], *, is_plain: bool
 ) -> Screened:
     """Run a block with one edit after the other; runs in a child.
 
@@ -254,7 +256,7 @@ def _run_in_turn(
                 found.append(ended[edit])
                 most = min(most, edit.cost + MAX_WORSE)
         rest = [edit for edit in rest[1:] if edit.cost <= most]
-    has_passed = any(isinstance(one, Outcome) for one in ended.values())
+    has_passed = any(isinstance(one, Ending) for one in ended.values())
     again = partial(_run_failing, block, [NO_EDIT], refused, is_plain=is_plain)
     return Screened(ended, not has_passed or again() == ALIKE, process_time() - start)
 
@@ -265,7 +267,7 @@ def _is_enough(found: Sequence[Ended]) -> bool:
 
 
 def _run_failing(
-    block: Block,
+    block: EditableBlock,
     edits: Sequence[Edit],
     refused: list[str],
     end: float = inf,
@@ -305,7 +307,7 @@ def _run_failing(
     return ended
 
 
-def _fails_plainly(block: Block, refused: list[str]) -> bool:
+def _fails_plainly(block: EditableBlock, refused: list[str]) -> bool:
     """Whether plain torch refuses a block on meta, and where the recording does.
 
     What names a device or has real data would compute on the CPU; it is not tried.
@@ -324,7 +326,9 @@ def _fails_plainly(block: Block, refused: list[str]) -> bool:
     return tuple(frames) == block.frames
 
 
-def _run_edit(block: Block, edit: Edit, refused: list[str], *, is_probe: bool) -> Ended:
+def _run_edit(
+    block: EditableBlock, edit: Edit, refused: list[str], *, is_probe: bool
+) -> Ended:
     """Run a block with an edit in this process, under a recording of its own."""
     refused.clear()
     parsed = block.parse(edit)
@@ -334,22 +338,24 @@ def _run_edit(block: Block, edit: Edit, refused: list[str], *, is_probe: bool) -
     if refused:
         return f"it {refused[0]}"
     if trace.error is None:
-        return read_outcome(trace)
+        return read_ending(trace)
     frames = () if trace.failed is None else trace.failed.frames
     if not _is_later(block, edit, frames):
         return ""
     line = [frame.line for frame in frames if frame.file == block.rerun.file][-1]
     error = trace.error.partition("\n")[0]
     shown = error if len(error) <= MAX_ERROR else f"{error[:MAX_ERROR]}..."
-    return read_outcome(trace)._replace(then=f"then line {line} fails: {shown}")
+    return read_ending(trace)._replace(then=f"then line {line} fails: {shown}")
 
 
 def is_whole(one: Ended) -> bool:
     """Whether a block ran to its end."""
-    return isinstance(one, Outcome) and not one.then
+    return isinstance(one, Ending) and not one.then
 
 
-def _is_later(block: Block, edit: Edit, frames: Sequence[SourcePosition]) -> bool:
+def _is_later(
+    block: EditableBlock, edit: Edit, frames: Sequence[SourcePosition]
+) -> bool:
     """Whether an error comes from a later line than that at which the block failed."""
     own = [frame for frame in frames if frame.file == block.rerun.file]
     for before, now in zip(block.frames, own, strict=False):
@@ -374,11 +380,11 @@ def _contains(outer: SourcePosition, inner: SourcePosition) -> bool:
     return is_begun and _read_end(inner) <= _read_end(outer)
 
 
-def read_outcome(trace: Trace) -> Outcome:
+def read_ending(trace: Trace) -> Ending:
     """Return the outcome of a block that ran."""
     last = trace.ops[-1].outputs if len(trace.ops) else ()
     n_parameters = sum(root.n_parameters for root in trace.modules)
-    return Outcome(n_parameters, tuple(last[0].shape) if last else None)
+    return Ending(n_parameters, tuple(last[0].shape) if last else None)
 
 
 REAL: Final = re.compile(r"device|cuda|cpu|numpy|\bmeta\b", re.IGNORECASE)

@@ -19,11 +19,11 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from meta_magic.children import ask_children
-from meta_magic.explain.edited_runs import Block, find_block
+from meta_magic.explain.edited_runs import EditableBlock, find_block
 from meta_magic.explain.edits.program_text import (
     Called,
     Edit,
-    Program,
+    SourceText,
     apply_edit,
     join_edits,
     read_number,
@@ -55,7 +55,7 @@ LOGARITHMS: Final = MappingProxyType(
 class NotedLines:
     """The lines of a note in a program."""
 
-    def __init__(self, program: Program, note: Note) -> None:
+    def __init__(self, program: SourceText, note: Note) -> None:
         self.program, self.note = program, note
         first = () if note.line is None else program.list_lines(note.line)
         others = chain.from_iterable(map(program.list_lines, note.lines))
@@ -253,7 +253,7 @@ def repair_notes(trace: Trace, notes: Sequence[Note]) -> tuple[Note, ...]:
 
 
 def find_edit(
-    block: Block, edits: Sequence[Edit], kind: str, before: Mapping[str, int]
+    block: EditableBlock, edits: Sequence[Edit], kind: str, before: Mapping[str, int]
 ) -> Edit | None:
     """Return the first edit with which a note is gone, or None; runs in a child."""
     end, refused = process_time() + SECONDS, enter_sandbox()

@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple
 from meta_magic.children import NO_ANSWER, measure_load
 from meta_magic.explain.edited_runs import (
     MAX_WORSE,
-    Block,
+    EditableBlock,
     Ended,
-    Outcome,
+    Ending,
     Screened,
     Workers,
     is_whole,
-    read_outcome,
+    read_ending,
     run_alone,
 )
 from meta_magic.explain.edits.program_text import Edit, apply_edit
@@ -121,7 +121,7 @@ class Ran(NamedTuple):
 
 
 def try_edits(
-    trace: Trace, workers: Workers, block: Block, edits: Sequence[Edit]
+    trace: Trace, workers: Workers, block: EditableBlock, edits: Sequence[Edit]
 ) -> tuple[tuple[Repair, ...], int, str]:
     """Return the edits with which a block runs to its end, or else to a later error.
 
@@ -132,10 +132,10 @@ def try_edits(
         The edits, how many were tried, and what stopped another one, such as the
         sandbox, or "".
     """
-    before = read_outcome(trace).n_parameters
+    before = read_ending(trace).n_parameters
     allowed = [edit for edit in edits if block.lines.issuperset(edit.lines)]
     tried = [*_screen(workers, block, allowed)]
-    passed = [one for one in tried if isinstance(one.outcome, Outcome)]
+    passed = [one for one in tried if isinstance(one.outcome, Ending)]
     ran = [one for one in passed if not one.outcome.then]
     ran = ran or [one for one in passed if not one.edit.is_lossy]
     ran.sort(key=lambda one: one.edit.cost + _weigh(one.outcome, before))
@@ -150,13 +150,15 @@ def try_edits(
     return repairs, len(tried), next(filter(None, reasons), "")
 
 
-def _weigh(outcome: Outcome, before: int) -> float:
+def _weigh(outcome: Ending, before: int) -> float:
     """Return the cost of a changed number of parameters."""
     more = abs(outcome.n_parameters - before)
     return GROWTH * min(1.0, more / before) if before else 0.0
 
 
-def _screen(workers: Workers, block: Block, edits: Sequence[Edit]) -> Iterator[Ran]:
+def _screen(
+    workers: Workers, block: EditableBlock, edits: Sequence[Edit]
+) -> Iterator[Ran]:
     """Yield the edits that are tried.
 
     Code may keep state between two runs in a process; what is not sure is run once more
@@ -188,7 +190,9 @@ def _screen(workers: Workers, block: Block, edits: Sequence[Edit]) -> Iterator[R
         rest = [edit for edit in rest if edit not in done and edit.cost <= most]
 
 
-def _confirm(block: Block, ran: Sequence[Ran], *, is_later: bool) -> Iterator[Ran]:
+def _confirm(
+    block: EditableBlock, ran: Sequence[Ran], *, is_later: bool
+) -> Iterator[Ran]:
     """Yield the edits with which a block runs in a child of its own.
 
     Args:
@@ -203,11 +207,11 @@ def _confirm(block: Block, ran: Sequence[Ran], *, is_later: bool) -> Iterator[Ra
         again = dict(zip(edits, ended, strict=True))
         for one in some:
             outcome = again.get(one.edit, one.outcome)
-            if isinstance(outcome, Outcome) and (is_later or not outcome.then):
+            if isinstance(outcome, Ending) and (is_later or not outcome.then):
                 yield Ran(one.edit, outcome)
 
 
-def _write_repair(block: Block, ran: Ran, before: int) -> Repair:
+def _write_repair(block: EditableBlock, ran: Ran, before: int) -> Repair:
     first, outcome = block.first_line, ran.outcome
     source = apply_edit(block.typed, ran.edit, first)
     old, new = block.typed.split("\n"), source.split("\n")

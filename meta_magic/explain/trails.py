@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Final, NamedTuple, TypeAlias
 
-from meta_magic.explain.edits.program_text import Node, Program, is_read, name_of
+from meta_magic.explain.edits.program_text import Node, SourceText, is_read, name_of
 from meta_magic.explain.lineage.traced_runs import span_of
 from meta_magic.trace.failed_call import UNNAMED
 from meta_magic.trace.signature import SourcePosition
@@ -55,7 +55,7 @@ frame that runs it, from the outermost; -1 for another."""
 
 
 def find_trail(
-    program: Program, frames: Sequence[SourcePosition], names: Sequence[str]
+    program: SourceText, frames: Sequence[SourcePosition], names: Sequence[str]
 ) -> list[Made]:
     """Return the lines that made what a call was given, the nearest first.
 
@@ -70,7 +70,7 @@ def find_trail(
 class _Trail:
     """Follows names back, the nearest bindings first."""
 
-    def __init__(self, program: Program, frames: Sequence[SourcePosition]) -> None:
+    def __init__(self, program: SourceText, frames: Sequence[SourcePosition]) -> None:
         self._program, self._frames = program, frames
         self._functions = {node.name: node for node in program.find(*FUNCTIONS)}
         self._classes = {node.name: node for node in program.find(ast.ClassDef)}

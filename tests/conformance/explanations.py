@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from meta_magic.explain.edited_runs import Outcome, read_outcome
+from meta_magic.explain.edited_runs import Ending, read_ending
 from meta_magic.explain.explanations import Explanation
 from meta_magic.explain.repairs import Repair
 from meta_magic.session.recording import Recording
@@ -215,10 +215,10 @@ def record_cell(
     return replace(recording.finish(raised, variables, source), rerun=rerun)
 
 
-def is_as_good(program: str, wanted: Outcome) -> bool:
+def is_as_good(program: str, wanted: Ending) -> bool:
     """Whether a program is repaired to what the known fix makes of it."""
     trace = record_cell(program, "<repaired>")
-    return trace.error is None and read_outcome(trace) == wanted
+    return trace.error is None and read_ending(trace) == wanted
 
 
 def fails(program: str, repair: Repair, firsts: dict[str, int]) -> bool:
@@ -252,7 +252,7 @@ def judge(path: Path, n_cells: int, *, is_file: bool) -> Case | None:
     seconds = perf_counter() - start
     if found is None or fields["kind"] != "error":
         return None
-    wanted = read_outcome(record_cell(mend(text), "<mended>"))
+    wanted = read_ending(record_cell(mend(text), "<mended>"))
     firsts = {piece.name: piece.first for piece in pieces}
     lines = {firsts[""] + line - 1 for line in found.culprits}
     lines |= {

@@ -15,7 +15,7 @@ from typing import Final
 from meta_magic.explain.edits.program_text import (
     Called,
     Edit,
-    Program,
+    SourceText,
     join_edits,
     mark_lossy,
     name_of,
@@ -155,7 +155,7 @@ def _add_arguments(situation: Situation, called: Called, far: float) -> Iterator
             yield from program.replace(value, other, cost)
 
 
-def _is_given(program: Program, called: Called, name: str) -> bool:
+def _is_given(program: SourceText, called: Called, name: str) -> bool:
     """Whether a call has a dimension already, by position."""
     owner = None if called.owner is None else ast.unparse(called.owner)
     n_given = len(called.node.args)
@@ -165,7 +165,7 @@ def _is_given(program: Program, called: Called, name: str) -> bool:
     return name in {"1", "dim"} and n_given > is_function
 
 
-def _turn_dims(program: Program, called: Called, far: float) -> Iterator[Edit]:
+def _turn_dims(program: SourceText, called: Called, far: float) -> Iterator[Edit]:
     if called.name not in DIMS:
         return
     given = [*called.node.args, *(keyword.value for keyword in called.node.keywords)]
@@ -176,7 +176,7 @@ def _turn_dims(program: Program, called: Called, far: float) -> Iterator[Edit]:
                 yield from program.replace(node, str(dim), DIM_COST + far + 0.1 * at)
 
 
-def _remove_method(program: Program, called: Called, far: float) -> Iterator[Edit]:
+def _remove_method(program: SourceText, called: Called, far: float) -> Iterator[Edit]:
     if called.owner is not None and called.name in REMOVED:
         end, start = called.node, called.owner
         if end.lineno == end.end_lineno:
@@ -186,7 +186,7 @@ def _remove_method(program: Program, called: Called, far: float) -> Iterator[Edi
             yield from program.replace(end, kept, DROP_COST + far)
 
 
-def _replace_called(program: Program, called: Called, far: float) -> Iterator[Edit]:
+def _replace_called(program: SourceText, called: Called, far: float) -> Iterator[Edit]:
     """Yield edits that call a function which is often confused with this one."""
     for other in INSTEAD.get(called.name, ()):
         yield from program.rename(called, other, RENAME_COST + far)
@@ -198,7 +198,7 @@ def _replace_called(program: Program, called: Called, far: float) -> Iterator[Ed
             )
 
 
-def _swap(program: Program, called: Called, far: float) -> Iterator[Edit]:
+def _swap(program: SourceText, called: Called, far: float) -> Iterator[Edit]:
     args = [arg for arg in called.node.args if not isinstance(arg, ast.Starred)]
     for first, second in combinations(
         args[:2] if called.name != "permute" else args, 2
@@ -213,7 +213,7 @@ def _swap(program: Program, called: Called, far: float) -> Iterator[Edit]:
             yield join_edits(edits, cost)
 
 
-def _free_sizes(program: Program, called: Called, far: float) -> Iterator[Edit]:
+def _free_sizes(program: SourceText, called: Called, far: float) -> Iterator[Edit]:
     """Yield edits that let torch compute one size of a view."""
     if called.name not in {"view", "reshape"}:
         return

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 from meta_magic.explain.edits.argument_edits import DIMS
 from meta_magic.explain.edits.program_text import (
     Edit,
-    Program,
+    SourceText,
     is_read,
     join_edits,
     mark_lossy,
@@ -149,7 +149,7 @@ def _list_values(situation: Situation) -> list[tuple[ast.expr, set[int]]]:
 
 
 def _find_names(
-    program: Program, expressions: Iterable[tuple[ast.expr, set[int]]], right: int
+    program: SourceText, expressions: Iterable[tuple[ast.expr, set[int]]], right: int
 ) -> dict[int, list[str]]:
     """Return by scope the names whose value was a number, the surest first."""
     known: dict[int, dict[str, int]] = {}
@@ -195,7 +195,7 @@ def _edit_number(
             yield from program.replace(node, name, cost + extra / 2)
 
 
-def _is_dim(program: Program, node: ast.expr) -> bool:
+def _is_dim(program: SourceText, node: ast.expr) -> bool:
     """Whether a number names a dimension, or has a sign before it."""
     above = next(program.walk_up(node), None)
     if isinstance(above, ast.keyword):
@@ -298,7 +298,7 @@ def _edit_ratios(situation: Situation) -> Iterator[Edit]:
             yield from program.replace(node, str(value // ratio), cost)
 
 
-def _is_outermost(program: Program, node: ast.expr) -> bool:
+def _is_outermost(program: SourceText, node: ast.expr) -> bool:
     """Whether a node is a number or product of numbers, in no larger product."""
     above = next(program.walk_up(node), None)
     is_in = above is not None and read_number(above) is not None
@@ -374,7 +374,9 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
                         yield replace(edit, is_solved=is_solved, is_lossy=is_lossy)
 
 
-def _drop(program: Program, node: ast.expr, value: int, cost: float) -> Iterator[Edit]:
+def _drop(
+    program: SourceText, node: ast.expr, value: int, cost: float
+) -> Iterator[Edit]:
     """Yield the edit that removes a number which should change nothing.
 
     That is 3 in ``width + 3`` or 2 in ``2 * width``: ``width`` stays.

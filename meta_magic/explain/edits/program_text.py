@@ -1,8 +1,8 @@
 """The user's code as text and as syntax tree, and edits that rewrite stretches of it.
 
 A repair changes ``x @ w`` in the user's line to ``x @ w.T`` and leaves comments,
-spaces and all other lines alone; ``ast.unparse`` would not. :class:`Program` makes the
-edits, :func:`apply_edit` applies one. No edit adds or removes a line.
+spaces and all other lines alone; ``ast.unparse`` would not. :class:`SourceText` makes
+the edits, :func:`apply_edit` applies one. No edit adds or removes a line.
 """
 
 import ast
@@ -152,7 +152,7 @@ class Called(NamedTuple):
     owner: ast.expr | None
 
 
-class Program:
+class SourceText:
     """A program as text and as syntax tree.
 
     Args:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from meta_magic.explain.edits.accepted import Accepted
-from meta_magic.explain.edits.program_text import Node, Program, Spot, is_read
+from meta_magic.explain.edits.program_text import Node, SourceText, Spot, is_read
 from meta_magic.explain.lineage.traced_runs import Seen, span_of
 from meta_magic.explain.refused_sizes import Refused
 from meta_magic.trace.failed_call import FailedCall
@@ -47,7 +47,7 @@ class Situation:
         trail: The lines that made what the call was given.
     """
 
-    program: Program
+    program: SourceText
     call: FailedCall
     error: str
     makers: Sequence[SourcePosition | None] = ()
@@ -114,7 +114,7 @@ class Situation:
 
 
 def list_written(
-    program: Program, call: FailedCall, makers: Sequence[SourcePosition | None]
+    program: SourceText, call: FailedCall, makers: Sequence[SourcePosition | None]
 ) -> list[int]:
     """Return the operands of a call that the program's text has."""
     situation = Situation(program=program, call=call, error="", makers=makers)

@@ -3,7 +3,7 @@
 import torch
 
 from meta_magic.explain.edits.accepted import Accepted
-from meta_magic.explain.edits.program_text import Program, apply_edit
+from meta_magic.explain.edits.program_text import SourceText, apply_edit
 from meta_magic.explain.edits.situations import Situation
 from meta_magic.explain.lineage.traced_runs import span_of
 from meta_magic.explain.trails import find_trail
@@ -24,7 +24,7 @@ def make_situation(
         accepted: What the call accepts.
         seen: By expressions of the program the integers that were their values.
     """
-    program = Program(text)
+    program = SourceText(text)
     spots = [node for node in program.nodes if hasattr(node, "ctx")]
     spans = {
         span_of(node): frozenset(seen[program.read(node)])

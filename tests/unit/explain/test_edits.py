@@ -12,7 +12,7 @@ from meta_magic.explain.edits.accepted import Accepted, Accepting
 from meta_magic.explain.edits.argument_edits import edit_arguments, edit_modules
 from meta_magic.explain.edits.number_edits import edit_numbers
 from meta_magic.explain.edits.operand_edits import edit_intents, edit_operands
-from meta_magic.explain.edits.program_text import Program
+from meta_magic.explain.edits.program_text import SourceText
 from tests.unit.explain.made_situations import make_situation, write_edits
 
 
@@ -292,7 +292,7 @@ def test_a_result_larger_than_all_operands_comes_last():
     ],
 )
 def test_a_graph_is_mended(text, kind, written):
-    edits = list_backward_edits(Program(text), BrokenGraph("", kind, 1))
+    edits = list_backward_edits(SourceText(text), BrokenGraph("", kind, 1))
     assert written in write_edits(make_situation(text), edits)
 
 
