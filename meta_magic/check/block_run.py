@@ -30,19 +30,10 @@ from meta_magic.check.records import Diagnostic, Part, Request, Subject, read_su
 from meta_magic.errors import CheckError, WorldError
 from meta_magic.ranks.nursery import run_side_by_side
 from meta_magic.ranks.recorded_ranks import enter_main, find_mismatches, read_ranks
+from meta_magic.session.record import record
 from meta_magic.session.recording import Recording
 from meta_magic.trace.notes import CellSource
-from meta_magic.trace.options import (
-    LIMITS,
-    N_VALUES,
-    Options,
-    ValueLimits,
-    read_assumptions,
-    read_check,
-    read_device,
-    read_dims,
-    read_meaning,
-)
+from meta_magic.trace.options import LIMITS, N_VALUES, Options, ValueLimits
 from meta_magic.trace.rerun import Rerun, list_names, make_call_rerun, make_rerun
 from meta_magic.trace.sent import SentCalls
 from meta_magic.trace.trace import Trace
@@ -56,31 +47,12 @@ def read_options(request: Request) -> Options:
     Raises:
         CheckError: One of the values is not valid.
     """
-    settings = request.settings
+    settings = {n: v for n, v in request.settings.items() if n != "ranks"}
+    limits = ValueLimits(seconds=pick_seconds(request))
     try:
-        device, n_devices = read_device(settings["as_device"])
-        is_checked, batch = read_check(read_wrong(settings))
-        return Options(
-            limits=ValueLimits(seconds=pick_seconds(request)),
-            device=device,
-            n_devices=n_devices,
-            assumed=read_assumptions(settings["assume"]),
-            named=read_meaning(settings["named"]),
-            check_values=settings["check_values"],
-            is_checked=is_checked,
-            batch=batch,
-            dims=read_dims(settings.get("dims", "")),
-            is_patient=True,
-            world=read_world(settings.get("world"), None, settings.get("per_node")),
-        )
+        return record(limits=limits, **settings).options._replace(is_patient=True)
     except ValueError as error:
         raise CheckError(str(error)) from None
-
-
-def read_wrong(settings: Mapping[str, Any]) -> bool | str:
-    """Return the value of ``--wrong`` as ``record(check=...)`` takes it."""
-    wrong = settings.get("wrong")
-    return False if wrong is None else wrong or True
 
 
 def pick_seconds(request: Request) -> float:

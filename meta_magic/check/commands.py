@@ -322,7 +322,7 @@ def make_request(
         CheckError: The arguments are no JSON.
     """
     given = vars(options).get  # only ``check`` has options for results
-    budget = given("budget", "")
+    budget, wrong = given("budget", ""), given("wrong")
     return partial(
         Request,
         argv=argv,
@@ -333,7 +333,7 @@ def make_request(
             "named": options.named,
             "assume": options.assume,
             "check_values": options.check_values,
-            "wrong": given("wrong"),
+            "check": wrong is not None and (wrong or True),
             "dims": given("dims", ""),
             "world": options.world,
             "ranks": options.ranks,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from meta_magic.check.block_run import (
     pick_seconds,
     read_options,
-    read_wrong,
     start_sandbox,
 )
 from meta_magic.check.judging import Judge, judge_unread
@@ -100,7 +99,7 @@ def write_line(request: Request) -> str:
         arguments += ["--assume", text]
     if settings.get("dims"):
         arguments += ["--dims", settings["dims"]]
-    wrong = read_wrong(settings)
+    wrong = settings.get("check", False)
     arguments += ["--check", *([wrong] if isinstance(wrong, str) else [])] * bool(wrong)
     return " ".join([*arguments, *["--check-values"] * settings["check_values"]])
 
