@@ -103,8 +103,8 @@ def follow_call(
     """
     sizes, signature = plan.recorded.nbytes_by_storage, call.signature
     is_tainted = not is_made and reads_raw(call, raw)
-    if is_tainted and call.operator.name == COPY:
-        copy_raw(call, raw, sizes[call.inputs[0]])
+    if is_tainted and call.operator.name in COPIES:
+        copy_raw(call, raw, sizes)
         return
     for index in signature.writes:
         storage = call.inputs[index]
@@ -122,18 +122,24 @@ def follow_call(
         raw |= make_raw(call, plan, is_tainted=is_tainted)
 
 
-def copy_raw(call: Call, raw: dict[int, RawMemory], nbytes: int) -> None:
+def copy_raw(call: Call, raw: dict[int, RawMemory], sizes: Sequence[int]) -> None:
     """Follow a copy of a tensor that has uninitialized elements.
 
-    ``F.pad(x, (1, 1, 1, 1), mode="circular")`` copies corners that it writes later.
+    ``torch.empty(3).to(device)`` is written later, and ``F.pad(x, (1, 1, 1, 1),
+    mode="circular")`` copies corners that it writes later.
     """
-    (to, source), geometries = call.inputs, call.signature.inputs
-    memory = raw.setdefault(to, RawMemory(nbytes, is_written=True))
+    signature = call.signature
+    if call.operator.name == COPY:
+        (to, source), (geometry, copied) = call.inputs, signature.inputs
+    else:
+        (to,), (source,) = call.outputs, call.inputs
+        (geometry,), (copied,) = signature.outputs, signature.inputs
+    memory = raw.setdefault(to, RawMemory(sizes[to], is_written=True))
     memory.is_tainted |= raw[source].is_tainted
-    which = raw[source].find_written(geometries[1])
-    memory.write_some(
-        geometries[0], np.broadcast_to(which, geometries[0].shape), is_only=True
-    )
+    memory.erase(geometry)
+    if not raw[source].is_blank:
+        which = raw[source].find_written(copied)
+        memory.write_some(geometry, np.broadcast_to(which, geometry.shape))
 
 
 def make_raw(call: Call, plan: Plan, *, is_tainted: bool) -> dict[int, RawMemory]:
@@ -171,6 +177,7 @@ def reads_raw(
 
 
 COPY: Final = "aten.copy_.default"
+COPIES: Final = frozenset({COPY, "aten.clone.default", "aten._to_copy.default"})
 WHERE: Final = "aten.where.self"
 
 Given = Mapping[str, Any]
@@ -242,7 +249,7 @@ class RawTracker:
             return
         if (
             step.kind == StepKind.RUN
-            and call.operator.name != COPY
+            and call.operator.name not in COPIES
             and reads_raw(call, raw, but_first=mark is not None)
         ):
             raise ReplayError(

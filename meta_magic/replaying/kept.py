@@ -60,6 +60,11 @@ class RawMemory:
             self._written, self._is_whole = None, True
         return self._is_whole
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether no byte is written."""
+        return self._written is None and not self._is_whole
+
     def holds(self, geometry: Geometry) -> bool:
         """Whether all elements of a tensor are written."""
         if self._is_whole or not prod(geometry.shape):
@@ -85,26 +90,22 @@ class RawMemory:
         elif not self._is_whole:
             self._mark(geometry, is_written=True)
 
-    def write_some(
-        self, geometry: Geometry, which: Bytes, *, is_only: bool = False
-    ) -> None:
-        """Write the elements of a tensor where ``which`` is true.
-
-        Args:
-            is_only: Whether the other elements are uninitialized after it.
-        """
-        if is_only:
-            self._mark(geometry, is_written=False)
+    def write_some(self, geometry: Geometry, which: Bytes) -> None:
+        """Write the elements of a tensor where ``which`` is true."""
         if self._written is None:
             self._written = np.full(self._nbytes, self._is_whole, np.bool_)
         elements = _view_bytes(self._written, geometry)
         if elements is not None:
             elements[which] = True
 
+    def erase(self, geometry: Geometry) -> None:
+        """Overwrite the elements of a tensor with uninitialized ones."""
+        self._mark(geometry, is_written=False)
+
     def taint(self, geometry: Geometry) -> None:
         """Overwrite the elements of a tensor with values of uninitialized ones."""
         self.is_tainted = True
-        self._mark(geometry, is_written=False)
+        self.erase(geometry)
 
     def leave_out_gaps(self, geometry: Geometry) -> None:
         """Mark the elements of a tensor as unwritten, all other bytes as written."""

@@ -186,6 +186,17 @@ def by_copies_of_parts():
     return copied
 
 
+def by_a_part_of_a_copy():
+    made = torch.empty(4, 3).t().contiguous().to(torch.double)
+    made[:2] = torch.arange(4.0)
+    return made.clone()[:2] + 1
+
+
+def by_a_smaller_result():
+    made = torch.empty(2, 4).clone()
+    return torch.sin(torch.arange(3.0), out=made.resize_(0))
+
+
 def a_part_of_it():
     made = torch.empty(3)
     made[torch.tensor([0, 1])] = 1.0
@@ -205,6 +216,8 @@ WHOLE = [
     by_circular_padding,
     by_a_circular_convolution,
     by_copies_of_parts,
+    by_a_part_of_a_copy,
+    by_a_smaller_result,
     a_part_of_it,
 ]
 
