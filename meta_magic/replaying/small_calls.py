@@ -256,8 +256,13 @@ def find_usage(signature: Signature) -> Usage | None:
     except ReplayError:
         return None
     operator = usage.operator
-    is_other = operator.lays_out_anew or operator.is_setting
-    return None if is_other else usage
+    is_other = operator.lays_out_anew and not keeps_layout(signature)
+    return None if is_other or operator.is_setting else usage
+
+
+def keeps_layout(signature: Signature) -> bool:
+    """Whether a call returns all that it writes, as it was: no ``out=`` grew."""
+    return tuple(signature.inputs[i] for i in signature.writes) == signature.outputs
 
 
 def is_plain(geometry: Geometry) -> bool:
