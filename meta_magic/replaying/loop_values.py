@@ -209,7 +209,13 @@ class LoopValues:
         kept, n_values = recorded.kept, self._n_values + 1
         if kept is None or n_values < MIN_VALUES or self._n_missed >= MAX_MISSED:
             return set()
-        return find_live(recorded, 0).difference(kept.storages)
+        constants = recorded.constants
+        written = {
+            storage
+            for storage in recorded.writers.written - recorded.dead
+            if storage not in constants or constants[storage].tensor is None
+        }
+        return find_live(recorded, 0).union(written).difference(kept.storages)
 
     def note_value(
         self, recorded: ProgramCalls, cost: Evaluation, planned: Execution | None

@@ -15,8 +15,8 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.memory import allocate, make_view
-from meta_magic.replaying.operators import N_TRAINED, Usage, find_operator
-from meta_magic.replaying.special_operators import DEVICE_BY_KERNEL, READ_BY_ARGUMENTS
+from meta_magic.replaying.operators import N_TRAINED, Usage
+from meta_magic.replaying.special_operators import make_operator
 from meta_magic.torch_private.dispatcher import kernel_of, schema_of
 from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.program import HEADER
@@ -236,7 +236,7 @@ def make_small_call(signature: Signature, numbers: dict[Geometry, int]) -> Small
         call.kind = CallKind.PASS
     elif not op.startswith("aten."):  # a custom schema may hide writes
         call.changed = tuple(range(call.width - HEADER))
-    elif op not in READ_BY_ARGUMENTS and op not in DEVICE_BY_KERNEL:
+    else:
         made += [signature.inputs[i] for i in signature.writes]
         if not made:  # a view, or a value that the cell reads
             call.kind = CallKind.PASS
@@ -252,7 +252,7 @@ def make_small_call(signature: Signature, numbers: dict[Geometry, int]) -> Small
 def find_usage(signature: Signature) -> Usage | None:
     """Return how an operator uses its tensors; None if it cannot be run forward."""
     try:
-        usage = Usage(signature, find_operator(signature.op))
+        usage = Usage(signature, make_operator(signature))
     except ReplayError:
         return None
     operator = usage.operator

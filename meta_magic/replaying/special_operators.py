@@ -82,8 +82,9 @@ def make_operator(signature: Signature) -> Operator:
     """
     if signature.op in READ_BY_ARGUMENTS:
         return READ_BY_ARGUMENTS[signature.op](signature)
-    find = AttentionOperator if signature.op in DEVICE_BY_KERNEL else find_operator
-    return find(signature.op)
+    if signature.op in DEVICE_BY_KERNEL:
+        return AttentionOperator(signature)
+    return find_operator(signature.op)
 
 
 COPY: Final = "aten._to_copy.default"
@@ -169,13 +170,15 @@ BIAS: Final = 3
 class AttentionOperator(Operator):
     """A fused kernel of attention; on other devices than its own, the same math."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, signature: Signature) -> None:
+        name = signature.op
         self._home = DEVICE_BY_KERNEL[name]
         self._fused = find_function(name)
         self._is_backward = "_backward." in name
         run = self._run_backward if self._is_backward else self._run
         self._seed = 0
         super().__init__(name, self._fused, run=run)
+        self.is_random &= bool(dict(signature.arguments).get("dropout_p"))
 
     def call(
         self,

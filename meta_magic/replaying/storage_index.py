@@ -152,6 +152,11 @@ class Writers:
             known = self._later[storage] = array("I")
         known.extend(calls)
 
+    @property
+    def written(self) -> AbstractSet[int]:
+        """The storages that a call wrote after they were made."""
+        return self._later.keys()
+
     def of(self, storage: int) -> list[int]:
         """Return the calls that made or wrote a storage, in order."""
         birth = self._births[storage]

@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from meta_magic import ValueLimits, record
 from meta_magic.errors import ValueLimitError
@@ -288,7 +289,26 @@ def write_into_out(n_steps=60):
     return losses
 
 
-@pytest.mark.parametrize("run", [load_in_steps, write_into_out])
+def train_on_pictures(n_steps=30):
+    """Read a loss in each step of a model with convolutions, statistics, attention."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.RReLU()]
+    model, head = torch.nn.Sequential(*layers), torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], 0.1)
+    losses = []
+    for step in range(n_steps):
+        parts = model(torch.rand(2, 1, 5, 5)).flatten(2).transpose(1, 2).unsqueeze(1)
+        dropout = 0.1 * (step % 2)
+        seen = F.scaled_dot_product_attention(parts, parts, parts, dropout_p=dropout)
+        loss = F.cross_entropy(head(seen.mean((1, 2))), torch.tensor([0, 2]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [*losses, *model[1].running_mean.tolist()]
+
+
+@pytest.mark.parametrize("run", [load_in_steps, write_into_out, train_on_pictures])
 def test_no_plan_is_needed_once_a_loop_is_run_forward(run, monkeypatch):
     planned = []
     make = evaluator.Evaluator._make
