@@ -15,6 +15,7 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError
 from meta_magic.replaying.call_runner import needs_flags
+from meta_magic.replaying.contents import find_outdated
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.forward_replay import (
     N_AT_ONCE,
@@ -215,7 +216,8 @@ class LoopValues:
             for storage in recorded.writers.written - recorded.dead
             if storage not in constants or constants[storage].tensor is None
         }
-        return find_live(recorded, 0).union(written).difference(kept.storages)
+        known = {*kept.storages} - find_outdated(recorded)
+        return find_live(recorded, 0).union(written) - known
 
     def note_value(
         self, recorded: ProgramCalls, cost: Evaluation, planned: Execution | None

@@ -61,9 +61,10 @@ def test_each_call_of_a_training_loop_is_made_once(kind, read):
         train_from_scratch(kind, read, 6)
     made = [e.n_calls for e in trace.program.evaluations]
     # From the third step on, as many for each: those of one step; a few more once they
-    # are run forward, as nothing is left out of these.
-    assert sorted(made[2:]) == made[2:]
-    assert len(set(made[2:])) <= 2
+    # are run forward, as nothing is left out of these. The fourth step makes up for it.
+    third, fourth, *later = made[2:]
+    assert {*later} == {later[0]}
+    assert third <= later[0] <= fourth
     assert sum(made) <= len(trace.ops)
 
 
