@@ -44,7 +44,7 @@ class ValueLimits(NamedTuple):
         """
         nbytes = LITTLE_NBYTES if self.nbytes is None else self.nbytes
         flops = LITTLE_FLOPS if self.flops is None else self.flops
-        return ValueLimits(nbytes // share, flops // share, self.seconds)
+        return ValueLimits(nbytes // share, flops // share, self.seconds / share)
 
 
 LIMITS: Final = ValueLimits()

@@ -81,6 +81,12 @@ def test_all_values_of_a_recording_take_six_times_as_long_at_most():
             torch.ones(100).sum().item()
 
 
+def test_what_nobody_asked_for_takes_its_share_of_each_limit():
+    limits = ValueLimits(nbytes=800, flops=80, seconds=8.0)
+    assert limits.little(8) == ValueLimits(nbytes=100, flops=10, seconds=1.0)
+    assert limits.little() == limits
+
+
 def test_little_is_computed_where_a_guess_can_stand_for_the_value():
     def read():
         return torch.ones(2**24 + 1).sum().item()  # 64 MiB and 8 bytes
