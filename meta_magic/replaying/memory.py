@@ -147,10 +147,13 @@ def allocate(nbytes: int, device: torch.device) -> UntypedStorage:
     return torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
 
 
+frombuffer = torch.frombuffer  # which a recording replaces
+
+
 def load_bytes(data: bytes) -> UntypedStorage:
     """Return a new storage with some bytes; torch has none for no bytes."""
     copied = bytearray(data) or bytearray(1)
-    return torch.frombuffer(copied, dtype=torch.uint8).untyped_storage()
+    return frombuffer(copied, dtype=torch.uint8).untyped_storage()
 
 
 def has_memory(storage: UntypedStorage) -> bool:

@@ -12,12 +12,12 @@ from functools import cache
 from math import prod
 from typing import Final, NamedTuple
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.kept import Kept
+from meta_magic.replaying.memory import frombuffer
 from meta_magic.replaying.operators import DRAWN, default_generator, is_dense
 from meta_magic.replaying.program_calls import Call, Draw, draw_before, state_before
 from meta_magic.torch_private.generator_state import N, advance, count_taken
@@ -241,7 +241,7 @@ def find_returns(draws: Iterable[Draw]) -> set[int]:
 
 def read_state(state: bytes) -> Tensor:
     """Return a generator state as torch takes it."""
-    return torch.from_numpy(np.frombuffer(state, dtype=np.uint8).copy())
+    return frombuffer(bytearray(state), dtype=torch.uint8)
 
 
 NAMES: Final = """

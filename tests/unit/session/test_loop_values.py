@@ -308,7 +308,22 @@ def train_on_pictures(n_steps=30):
     return [*losses, *model[1].running_mean.tolist()]
 
 
-@pytest.mark.parametrize("run", [load_in_steps, write_into_out, train_on_pictures])
+def look_for_anomalies(n_steps=20):
+    """Seed and read in each step; the backward reads each gradient."""
+    layer, losses = torch.nn.Linear(3, 2), []
+    with torch.autograd.set_detect_anomaly(mode=True):
+        for step in range(n_steps):
+            torch.manual_seed(step)
+            layer.weight.data.normal_()
+            loss = F.dropout(layer(torch.rand(4, 3)), 0.5).square().sum()
+            loss.backward()
+            losses.append((loss + layer.weight.grad.sum()).item())
+    return losses
+
+
+@pytest.mark.parametrize(
+    "run", [load_in_steps, write_into_out, train_on_pictures, look_for_anomalies]
+)
 def test_no_plan_is_needed_once_a_loop_is_run_forward(run, monkeypatch):
     planned = []
     make = evaluator.Evaluator._make
@@ -317,7 +332,9 @@ def test_no_plan_is_needed_once_a_loop_is_run_forward(run, monkeypatch):
         "_make",
         lambda self, *args: planned.append(args) or make(self, *args),
     )
+    torch.manual_seed(0)
     wanted = run()
+    torch.manual_seed(0)
     with record() as trace:
         assert run() == wanted
     assert len(planned) < 6 < len(trace.program.evaluations)
