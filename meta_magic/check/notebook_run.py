@@ -11,11 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from meta_magic.check.block_run import (
-    pick_seconds,
-    read_options,
-    start_sandbox,
-)
+from meta_magic.check.block_run import pick_seconds, read_options, start_sandbox
 from meta_magic.check.judging import Judge, judge_unread
 from meta_magic.check.records import Part, Request
 from meta_magic.errors import CheckError

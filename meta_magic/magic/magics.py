@@ -78,8 +78,7 @@ class MetaMagics(Magics):
         "six times as long.",
     ).tag(config=True)
     parameters = Bool(
-        default_value=False,
-        help="Show parameters and constants in the flow, too.",
+        default_value=False, help="Show parameters and constants in the flow, too."
     ).tag(config=True)
 
     def __init__(self, shell: Any) -> None:

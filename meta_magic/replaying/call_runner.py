@@ -180,11 +180,7 @@ class CallRunner:
             )
 
     def _keep(
-        self,
-        storage: int,
-        geometry: Geometry,
-        tensor: Tensor,
-        inputs: Sequence[Tensor],
+        self, storage: int, geometry: Geometry, tensor: Tensor, inputs: Sequence[Tensor]
     ) -> None:
         if geometry.stride is None:
             self.memory.add(storage, tensor)

@@ -179,9 +179,7 @@ def write(make: Callable[[Alike, Given], Tensor]) -> Callable[[Alike, Given], An
     return lambda alike, given: given["out"].copy_(make(alike, given))
 
 
-def for_each(
-    make: Callable[[Alike, Given], Tensor],
-) -> Callable[[Alike, Given], Any]:
+def for_each(make: Callable[[Alike, Given], Tensor]) -> Callable[[Alike, Given], Any]:
     """Call ``make`` for each of several tensors."""
     return lambda alike, given: [make(alike, {"input": t}) for t in given["inputs"]]
 

@@ -17,12 +17,7 @@ from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
 from meta_magic.recording.identities.origins import live_storages_of
 from meta_magic.replaying.contents import find_dependents, find_outdated
 from meta_magic.replaying.execution import Execution
-from meta_magic.replaying.kept import (
-    Kept,
-    find_kept,
-    forget_unreachable,
-    keep_for,
-)
+from meta_magic.replaying.kept import Kept, find_kept, forget_unreachable, keep_for
 from meta_magic.replaying.loop_values import LoopValues, run_earlier_loops
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.replay import build_tensor

@@ -14,12 +14,7 @@ import torch
 
 from meta_magic.errors import ReplayError, ValueLimitError
 from meta_magic.replaying.collectives import check_alone
-from meta_magic.replaying.program_calls import (
-    Call,
-    Draw,
-    ProgramCalls,
-    draw_before,
-)
+from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls, draw_before
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind
 from meta_magic.replaying.streams import count_words
 from meta_magic.trace.derived_facts import AssumedNumbers

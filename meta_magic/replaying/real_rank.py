@@ -12,11 +12,7 @@ import torch
 from torch import Tensor, UntypedStorage, distributed
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.torch_private.distributed import (
-    SHARDED,
-    describe_group,
-    read_group,
-)
+from meta_magic.torch_private.distributed import SHARDED, describe_group, read_group
 from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.tensor_internals import address_of_storage, list_parts
 from meta_magic.trace.sent import find_kind

@@ -10,11 +10,7 @@ from torch import Tensor
 from meta_magic.errors import ReplayError
 from meta_magic.recording.identities.origins import Origin, find_origin
 from meta_magic.replaying.devices import read_device
-from meta_magic.replaying.execution import (
-    Execution,
-    imported_by,
-    order_latest_first,
-)
+from meta_magic.replaying.execution import Execution, imported_by, order_latest_first
 from meta_magic.replaying.memory import make_view, read_geometry, view_sparse
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.steps import Request

@@ -6,12 +6,7 @@ from enum import IntEnum
 from itertools import takewhile
 from typing import NamedTuple
 
-from meta_magic.replaying.program_calls import (
-    Call,
-    Draw,
-    ProgramCalls,
-    state_before,
-)
+from meta_magic.replaying.program_calls import Call, Draw, ProgramCalls, state_before
 from meta_magic.replaying.streams import split_draw
 from meta_magic.trace.program import EarlierEnd, Import, Program
 from meta_magic.trace.signature import Geometry

@@ -38,9 +38,7 @@ class ValueProgress:
     """
 
     def __init__(
-        self,
-        describe: Callable[[], str],
-        estimate: Callable[[], Sequence[float]],
+        self, describe: Callable[[], str], estimate: Callable[[], Sequence[float]]
     ) -> None:
         self._describe = describe
         self._estimate = estimate
@@ -122,9 +120,7 @@ class ValueBudget:
     """
 
     def __init__(
-        self,
-        limits: ValueLimits,
-        describe: Callable[[], str] = lambda: A_VALUE,
+        self, limits: ValueLimits, describe: Callable[[], str] = lambda: A_VALUE
     ) -> None:
         self.limits = limits
         self._describe = describe

@@ -44,17 +44,8 @@ from meta_magic.torch_private.module_internals import (
     walk_modules,
 )
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.failed_call import (
-    WRONG_VALUE,
-    FailedCall,
-    Loading,
-    Operand,
-)
-from meta_magic.trace.signature import (
-    OpaqueArgument,
-    SourcePosition,
-    TensorArgument,
-)
+from meta_magic.trace.failed_call import WRONG_VALUE, FailedCall, Loading, Operand
+from meta_magic.trace.signature import OpaqueArgument, SourcePosition, TensorArgument
 
 MAX_SITES: Final = 16
 LOADING: Final = nn.Module.load_state_dict.__code__

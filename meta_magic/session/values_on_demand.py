@@ -91,10 +91,7 @@ class ValuesOnDemand:
     """
 
     def __init__(
-        self,
-        written: Written,
-        programs: ProgramBuilder,
-        options: Options,
+        self, written: Written, programs: ProgramBuilder, options: Options
     ) -> None:
         # Does nothing until `SharedMemory` sets it: arrays may have been written.
         self.prepare: Callable[[Sequence[Tensor]], object] = len
@@ -518,10 +515,7 @@ SHARE = 8
 
 
 def make_checks(
-    write: Written,
-    programs: ProgramBuilder,
-    options: Options,
-    values: ValuesOnDemand,
+    write: Written, programs: ProgramBuilder, options: Options, values: ValuesOnDemand
 ) -> ValueChecks:
     """Return the checks that refuse calls whose operands have values out of range.
 

@@ -17,10 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, UntypedStorage, nn
 
-from meta_magic.recording.identities.live_versions import (
-    LiveTensors,
-    is_counted,
-)
+from meta_magic.recording.identities.live_versions import LiveTensors, is_counted
 from meta_magic.recording.identities.storages import StorageRef
 from meta_magic.torch_private.tensor_internals import address_of_storage, count_owners
 from meta_magic.trace.program import Program

@@ -14,15 +14,8 @@ import torch
 from torch import Tensor, UntypedStorage
 from torch.autograd.graph import increment_version
 
-from meta_magic.recording.identities.geometries import (
-    GeometryTable,
-    LiveGeometry,
-)
-from meta_magic.recording.identities.storages import (
-    Clock,
-    StorageRef,
-    StorageRegistry,
-)
+from meta_magic.recording.identities.geometries import GeometryTable, LiveGeometry
+from meta_magic.recording.identities.storages import Clock, StorageRef, StorageRegistry
 from meta_magic.torch_private.tensor_internals import (
     address_of_storage,
     has_version,

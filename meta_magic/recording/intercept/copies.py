@@ -21,10 +21,7 @@ from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.modes import DisableTorchFunction
-from meta_magic.torch_private.tensor_internals import (
-    RECONSTRUCTING,
-    copy_lazy_bits,
-)
+from meta_magic.torch_private.tensor_internals import RECONSTRUCTING, copy_lazy_bits
 
 DEEPCOPY: Final[Any] = Tensor.__deepcopy__
 UNPICKLED: Final = (

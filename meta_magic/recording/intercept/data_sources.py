@@ -83,10 +83,7 @@ class DataSources(OfRecording):
             "frombuffer": self._adopt,
         }
         self.replace_here(torch, methods)
-        for (owner, name), method in (
-            (REDUCE, self._reduce),
-            (REBUILD, self._rebuild),
-        ):
+        for (owner, name), method in ((REDUCE, self._reduce), (REBUILD, self._rebuild)):
             self.replace_here(owner, {name: method})
         for module in (torch, torch.utils.dlpack):
             packing = {"from_dlpack": self._adopt, "to_dlpack": self._export}

@@ -192,11 +192,7 @@ class Dispatch:
         return entry
 
     def _make_result(
-        self,
-        entry: Entry,
-        words: list[int],
-        args: Args,
-        kwargs: Kwargs,
+        self, entry: Entry, words: list[int], args: Args, kwargs: Kwargs
     ) -> Any:
         """Return the result of the kernel, and append the numbers of its tensors."""
         kind, registry = entry.kind, self._registry

@@ -38,12 +38,7 @@ from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.factories import LIKE, NEW, Factories
 from meta_magic.recording.intercept.indexing import INDEXING, prepare_index
 from meta_magic.recording.intercept.mixed_devices import explain_mix
-from meta_magic.recording.intercept.moves import (
-    DEVICE_READERS,
-    MOVES,
-    Mover,
-    is_cast,
-)
+from meta_magic.recording.intercept.moves import DEVICE_READERS, MOVES, Mover, is_cast
 from meta_magic.recording.intercept.real_tensors.capturable import MustBorrow
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,

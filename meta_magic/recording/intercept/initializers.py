@@ -15,10 +15,7 @@ from torch.nn import init
 
 from meta_magic.recording.identities.call_sites import TORCH
 from meta_magic.torch_private.dispatcher import parse_schema
-from meta_magic.torch_private.module_internals import (
-    PREFIX,
-    initialize_truncated,
-)
+from meta_magic.torch_private.module_internals import PREFIX, initialize_truncated
 
 IS_META: Final = torch.Tensor.is_meta
 """The getter of the attribute that initializers ask for."""

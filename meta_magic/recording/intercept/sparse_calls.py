@@ -23,10 +23,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
     put_arguments_on_cpu,
     put_on_meta,
 )
-from meta_magic.recording.identities.live_versions import (
-    find_positions,
-    plan_positions,
-)
+from meta_magic.recording.identities.live_versions import find_positions, plan_positions
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.intercept.value_checks import ValueSource

@@ -56,11 +56,7 @@ class SpecialTensors:
         self._diagnostics = write.diagnostics
 
     def pass_on(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Args,
-        kwargs: Kwargs | None,
+        self, func: Any, types: Sequence[type], args: Args, kwargs: Kwargs | None
     ) -> tuple[Any] | None:
         """Let tensor subclasses run an operator; None if all tensors are plain."""
         for kind in types:

@@ -59,11 +59,7 @@ class Constants:
         self._sums: dict[int, int] = {}
 
     def note_values(
-        self,
-        made: Tensor,
-        function: Any,
-        args: Args,
-        kwargs: Kwargs,
+        self, made: Tensor, function: Any, args: Args, kwargs: Kwargs
     ) -> None:
         """Note the values of a meta tensor that a function made from Python values."""
         data = data_of(function, args, kwargs)

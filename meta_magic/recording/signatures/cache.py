@@ -80,11 +80,7 @@ class SignatureCache:
         return table
 
     def intern(
-        self,
-        table: OpTable,
-        entries: dict[Any, Entry],
-        key: object,
-        call: LiveCall,
+        self, table: OpTable, entries: dict[Any, Entry], key: object, call: LiveCall
     ) -> Entry:
         """Return the entry of a call that ran; add it if its signature is new."""
         outputs = tuple([seen[2] for _, seen in call.outputs])

@@ -286,7 +286,7 @@ REDUCED: Final = "tensors"
 """Name of the argument that a collective reads and writes."""
 
 OTHERS: Final[Mapping[str, frozenset[str]]] = {
-    "fsdp.all_gather_copy_in.default": frozenset({"all_gather_output"}),
+    "fsdp.all_gather_copy_in.default": frozenset({"all_gather_output"})
 }
 
 STATISTICS: Final = frozenset({"running_mean", "running_var"})

@@ -39,10 +39,7 @@ default_dtype = torch.get_default_dtype
 
 
 def build_operator_key(
-    read: Callable[[Tensor], Seen],
-    args: Args,
-    kwargs: Kwargs | None,
-    words: list[int],
+    read: Callable[[Tensor], Seen], args: Args, kwargs: Kwargs | None, words: list[int]
 ) -> Key:
     """Return the key of a call; append the numbers of its tensors to its row.
 
@@ -140,10 +137,7 @@ class Describer:
         self._span_by_name: dict[str, range] = {}
 
     def describe_arguments(
-        self,
-        names: Sequence[str],
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
+        self, names: Sequence[str], args: Sequence[object], kwargs: Mapping[str, object]
     ) -> tuple[tuple[str, Argument], ...]:
         """Return (name, plain value) pairs of a call's arguments."""
         described = []

@@ -21,11 +21,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
     is_without_kernel,
     take_geometries,
 )
-from meta_magic.recording.as_device.oracle.oracle import (
-    Oracle,
-    Verdict,
-    is_view,
-)
+from meta_magic.recording.as_device.oracle.oracle import Oracle, Verdict, is_view
 from meta_magic.recording.as_device.oracle.proxy_tensors import CPU, MAX_NUMEL
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.nested_tensors import tensors_in

@@ -20,11 +20,7 @@ from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]  # public
 from torch.nn.parameter import Parameter, is_lazy
 
-from meta_magic.children import (
-    NO_ANSWER,
-    can_fork,
-    run_in_child,
-)
+from meta_magic.children import NO_ANSWER, can_fork, run_in_child
 from meta_magic.recording.as_device.oracle.proxy_tensors import (
     FILLINGS,
     MAX_NUMEL,

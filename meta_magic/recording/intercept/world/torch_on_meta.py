@@ -90,11 +90,7 @@ class KeptIndices(TorchDispatchMode):
     """Keeps real index tensors as they are where torch would copy them from meta."""
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         del types
         is_copy = func is torch.ops.aten.copy_.default
