@@ -74,30 +74,6 @@ class Allocated:
         )
 
 
-def allocate_on_cuda(table: StorageTable, gpu: str | None, major: int) -> Allocated:
-    """Return the estimated bytes of the allocator; see :meth:`Memory.as_allocated`."""
-    gpus = [name for name in table.devices if name.startswith("cuda")]
-    gpu = gpu or min(gpus, default="cuda")
-    if gpu not in gpus:
-        others = ", ".join(table.devices)
-        raise ValueError(
-            f"no tensor is on {gpu}, only on {others}: name a device in the code, or "
-            'record it with as_device="cuda"'
-        )
-    columns, lives = table.columns, table.lives
-    is_there = table.device == table.devices.index(gpu)
-    blocks = -(-lives.nbytes // BLOCK_NBYTES) * BLOCK_NBYTES
-    live = add_up(lives, columns.n_calls, is_there[lives.storage], blocks)
-    large = major in LARGE_WORKSPACES
-    nbytes = LARGE_WORKSPACE_NBYTES if large else WORKSPACE_NBYTES
-    workspaces = nbytes * count_workspaces(table, is_there)
-    return Allocated(
-        place=gpu,
-        live_nbytes=tuple((live + workspaces).tolist()),
-        workspace_nbytes=int(workspaces.max(initial=0)),
-    )
-
-
 def count_workspaces(table: StorageTable, is_there: Flags) -> Integers:
     """Return the number of workspaces after each call.
 
@@ -203,7 +179,27 @@ class Memory:
         Raises:
             ValueError: No storage is there.
         """
-        return allocate_on_cuda(self.table, place, major)
+        table = self.table
+        gpus = [name for name in table.devices if name.startswith("cuda")]
+        gpu = place or min(gpus, default="cuda")
+        if gpu not in gpus:
+            others = ", ".join(table.devices)
+            raise ValueError(
+                f"no tensor is on {gpu}, only on {others}: name a device in the code, "
+                'or record it with as_device="cuda"'
+            )
+        columns, lives = table.columns, table.lives
+        is_there = table.device == table.devices.index(gpu)
+        blocks = -(-lives.nbytes // BLOCK_NBYTES) * BLOCK_NBYTES
+        live = add_up(lives, columns.n_calls, is_there[lives.storage], blocks)
+        large = major in LARGE_WORKSPACES
+        nbytes = LARGE_WORKSPACE_NBYTES if large else WORKSPACE_NBYTES
+        workspaces = nbytes * count_workspaces(table, is_there)
+        return Allocated(
+            place=gpu,
+            live_nbytes=tuple((live + workspaces).tolist()),
+            workspace_nbytes=int(workspaces.max(initial=0)),
+        )
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per operator call.
