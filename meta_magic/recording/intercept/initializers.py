@@ -5,12 +5,15 @@ would miss it, and Materialize would leave uninitialized memory. Here that quest
 answered by recording the whole initializer as one operator.
 """
 
+import math
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.nn import init
 
 from meta_magic.recording.identities.call_sites import TORCH
@@ -28,6 +31,12 @@ UNLOADABLE: Final = (
     "module (see meta_magic.materialize for the module that they are from)"
 )
 
+LEAST_INSIDE: Final = 0.3
+"""Share of the distribution within the bounds up to which ``trunc_normal_`` draws in
+another way."""
+
+HALF: Final = 0.5
+
 
 class Initializer:
     """An initializer, recorded like an operator.
@@ -37,7 +46,10 @@ class Initializer:
         tags: The tags of an operator.
     """
 
-    def __init__(self, function: Any, arguments: str) -> None:
+    def __init__(
+        self, function: Any, arguments: str, count: Callable[..., int]
+    ) -> None:
+        self._count = count
         self._name = f"nn.init.{function.__name__.removeprefix(PREFIX)}"
         self._schema = parse_schema(
             f"init::_(Tensor(a!) tensor{arguments})->Tensor(a!)"
@@ -52,6 +64,10 @@ class Initializer:
 
     def __str__(self) -> str:
         return self._name
+
+    def count_writes(self, arguments: list[Any]) -> None:
+        """Add the writes of a real run to the version of a tensor on meta."""
+        increment_version(arguments[:1] * self._count(*arguments))
 
     def read_arguments(self, frame: FrameType) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of the initializer's call that runs in ``frame``."""
@@ -68,6 +84,27 @@ def plain(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def count_truncated(tensor: Tensor, mean: float, std: float, a: float, b: float) -> int:
+    """Return how often ``trunc_normal_`` writes a tensor, or the likelier count.
+
+    It writes again if the first draw has a value out of bounds, which only a real draw
+    would show.
+    """
+    inside = normal_cdf((b - mean) / std) - normal_cdf((a - mean) / std)
+    if inside > LEAST_INSIDE:
+        accepted = inside
+    else:  # uniform draws: nearer to the mode they are accepted more often
+        mode = (max(a, min(mean, b)) - mean) / std
+        box = (b - a) / std * math.exp(-0.5 * mode**2) / math.sqrt(2 * math.pi)
+        accepted = inside / box if box else 1
+    return 1 if accepted ** tensor.numel() >= HALF else 2
+
+
+def normal_cdf(x: float) -> float:
+    """Return the share of a normal distribution below a value."""
+    return (1 + math.erf(x / math.sqrt(2))) / 2
+
+
 GENERATOR: Final = ", *, Generator? generator=None"
 INITIALIZERS: Final = {
     str(initializer): initializer
@@ -75,10 +112,21 @@ INITIALIZERS: Final = {
         Initializer(
             initialize_truncated,
             f", float mean, float std, float a, float b{GENERATOR}",
+            count_truncated,
         ),
-        Initializer(init.orthogonal_, f", float gain{GENERATOR}"),
-        Initializer(init.sparse_, f", float sparsity, float std{GENERATOR}"),
-        Initializer(init.dirac_, ", int groups"),
+        Initializer(init.orthogonal_, f", float gain{GENERATOR}", lambda *_: 2),
+        Initializer(
+            init.sparse_,
+            f", float sparsity, float std{GENERATOR}",
+            lambda tensor, *_: 1 + tensor.shape[1],
+        ),
+        Initializer(
+            init.dirac_,
+            ", int groups",
+            lambda tensor, groups: (
+                1 + groups * min(tensor.shape[0] // groups, tensor.shape[1])
+            ),
+        ),
     )
 }
 """Initializers by the name in their rows."""

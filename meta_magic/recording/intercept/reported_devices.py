@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, distributed
-from torch.autograd.graph import increment_version
 from torch.nn import functional
 from torch.nn.modules import activation, transformer
 
@@ -165,7 +164,7 @@ class ReportedAttributes:
             try:
                 with DisableTorchDispatch():
                     self._dispatch.__torch_dispatch__(initializer, (), *arguments)
-                    increment_version(arguments[0][0])
+                    initializer.count_writes(arguments[0])
             finally:
                 sites.running = before
         elif code is LOADING and not asker.f_locals[IS_ASSIGNING]:
