@@ -86,6 +86,7 @@ def take_world(page: Any, url: str, root: Path) -> None:
     live = page.locator(LIVE).last
     live.get_by_role("tab", name="World").click()
     world = live.get_by_role("tabpanel", name="World")
+    page.add_style_tag(content=".Toastify { display: none }")  # JupyterLab's news
     box = world.get_by_role("slider", name="Collective").bounding_box()
     page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 9)
     world.screenshot(path=PICTURES / "world.png")
