@@ -12,6 +12,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from meta_magic import record
 from meta_magic.view.payload import build_payload
 from meta_magic.view.scripts import join_scripts
+from tests.browser.gallery import SETTLE
 from tests.browser.test_memory import CHECK, show_tab
 
 pytestmark = pytest.mark.browser
@@ -122,6 +123,7 @@ def test_what_is_selected_elsewhere_is_shown(world, page, trace, expect):
 @pytest.mark.parametrize("width", [350, 700, 1280])
 def test_a_person_can_read_it(world, page, width):
     page.set_viewport_size({"width": width, "height": 900})
+    page.evaluate(SETTLE)  # the strip is drawn anew
     page.keyboard.press("Tab")
     found = page.evaluate(f"() => {{ {CHECK}; return check_report(); }}")
     assert [(f["what"], f["text"], f["where"]) for f in found] == []
