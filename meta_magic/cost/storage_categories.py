@@ -133,11 +133,14 @@ def find_unsharded(
     program: "Program", columns: Columns, parameters: Integers
 ) -> Integers:
     """Return the storages that hold parameters gathered from all ranks."""
+    is_chosen = find_calls(program, columns, GATHERS)
+    may_gather = find_calls(program, columns, GATHER_OF_PARAMETERS)
+    if not (is_chosen | may_gather).any():
+        return columns.storage[:0]
     is_parameter = np.isin(columns.storage, parameters)
     reads = np.zeros(columns.n_calls, np.bool_)
     reads[columns.call[is_parameter & ~columns.is_written]] = True
-    is_chosen = find_calls(program, columns, GATHERS)
-    is_chosen |= reads & find_calls(program, columns, GATHER_OF_PARAMETERS)
+    is_chosen |= reads & may_gather
     is_result = (columns.is_made | columns.is_written) & ~is_parameter
     return columns.storage[is_result & is_chosen[columns.call]]
 

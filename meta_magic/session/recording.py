@@ -135,8 +135,10 @@ class Recording:
         plan.find_derived = lambda: on_meta.follow(take(), registry.on_meta)
         attention = DeviceAttention(write, self._autocast, self._composites)
         checks = make_checks(write, self._programs, options, values)
-        how = attention, values, capture, refusals, checks
-        dispatch = DispatchMode(write, cache, KernelCalls(write, cache, *how))
+        kernels = KernelCalls(
+            write, cache, attention, values, capture, refusals, checks
+        )
+        dispatch = DispatchMode(write, cache, kernels)
         functions = FunctionMode(write, attention, dispatch, capture, refusals, shared)
         self._modes = functions, dispatch
         # A call of a real module borrows it, and borrowing reads what calls wrote.

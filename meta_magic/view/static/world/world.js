@@ -114,8 +114,8 @@ class WorldView {
     return make("figure", { class: "mm-fit" }, make("figcaption", {}, title),
       dims.length && cells.length <= MOST_RANKS ? grid : "",
       make("table", { class: "mm-room", "aria-label": title },
-        make("thead", {}, make("tr", {}, ...["how", "tensors", "bytes on this rank", "in all"].map((text) => make("th", { scope: "col" }, text)))),
-        make("tbody", {}, ...rows.map(([how, count, local, whole]) => make("tr", {}, make("th", { scope: "row" }, how),
+        make("thead", {}, make("tr", {}, ...["placement", "tensors", "bytes on this rank", "in all"].map((text) => make("th", { scope: "col" }, text)))),
+        make("tbody", {}, ...rows.map(([placement, count, local, whole]) => make("tr", {}, make("th", { scope: "row" }, placement),
           ...[`${count}`, format_bytes(local), format_bytes(whole)].map((text) => make("td", {}, text)))))));
   };
 
