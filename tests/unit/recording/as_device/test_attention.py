@@ -143,11 +143,11 @@ def test_each_operator_says_which_kernel_was_chosen_and_why():
 
 def test_a_line_whose_attention_is_no_fused_kernel_is_noted():
     with record(as_device="cpu") as trace:
-        scaled_dot_product_attention(*same(2, 4, 8))
+        mask = torch.zeros(4, 4, requires_grad=True)
+        scaled_dot_product_attention(*same(2, 2, 4, 8), mask)
     (note,) = trace.notes
     assert note.text == (
-        "attention runs no fused kernel on cpu, because query, key and value have 3 "
-        "dimensions, not 4"
+        "attention runs no fused kernel on cpu, because the mask requires grad"
     )
 
 
