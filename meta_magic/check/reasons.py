@@ -24,6 +24,8 @@ def find_reason(error: BaseException, request: Request) -> str | None:
     if isinstance(error, KeyboardInterrupt):
         return f"it took more than {request.seconds:g} s (--timeout)"
     if isinstance(error, ModuleNotFoundError):
+        if not error.name and error.__cause__ is not None:  # as transformers raises it
+            return find_reason(error.__cause__, request)
         return find_missing_package(error.name)
     return find_expected_input(error) or find_lacking_resource(error, request.nbytes)
 
@@ -32,8 +34,8 @@ def find_missing_package(name: str | None) -> str | None:
     """Return which package is not installed; None if the package is there."""
     package = (name or "").partition(".")[0]
     try:
-        is_here = importlib.util.find_spec(package) is not None
-    except ValueError:  # it has no name, or is half imported
+        is_here = not package or importlib.util.find_spec(package) is not None
+    except ValueError:  # it is half imported
         is_here = True
     return None if is_here else f"it needs {package!r}, which is not installed"
 

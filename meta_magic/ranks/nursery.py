@@ -100,6 +100,10 @@ def run_all(
     """
     if not hasattr(os, "fork"):
         raise WorldError("several ranks need fork(), which this system lacks")
+    from meta_magic.recording.intercept.world.checkpoints import (  # noqa: PLC0415
+        remove_left_out,  # imports torch.distributed
+    )
+
     with tempfile.TemporaryDirectory() as folder:
         folders = [Path(folder) / str(number) for number in range(len(givens))]
         jobs = [
@@ -107,6 +111,8 @@ def run_all(
             for given, own in zip(givens, folders, strict=True)
         ]
         run_nursery(jobs)
+        for own in folders:
+            remove_left_out(own)
         if shows_output:
             for own in folders:
                 show_output(own)

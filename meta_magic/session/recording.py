@@ -154,7 +154,7 @@ class Recording:
             ProcessWatch(write),
             DataSources(write, saver, loader, shared, capture),
             *make_device_contexts(write, compute),
-            *make_world_contexts(options, write, values),
+            *make_world_contexts(options, write, values, saver),
             NewOfSubclass(write),
             GeneratorStates(write, values, saver.compute),
             self._borrowed,
@@ -262,7 +262,7 @@ class Recording:
 
 
 def make_world_contexts(
-    options: Options, write: Written, values: ValuesOnDemand
+    options: Options, write: Written, values: ValuesOnDemand, saver: Saver
 ) -> tuple[AbstractContextManager[Any], ...]:
     """Return the context managers that give a block its world; () if it has none."""
     if options.world is None:
@@ -288,11 +288,10 @@ def make_world_contexts(
         with DisableTorchFunction():
             values.check_saved([(t, registry.read(t)) for t in tensors], what)
 
-    recorded = (options.world.rank,) if options.peers is None else options.peers.ranks
     contexts = (
         planned_world.PlannedWorld(options.world),
         torch_on_meta.TorchOnMeta(write.plan),
-        checkpoints.Checkpoints(frozenset(recorded), check_saved, write.note),
+        checkpoints.Checkpoints(options.world.rank, options.peers, check_saved, saver),
     )
     if options.peers is None:
         return contexts

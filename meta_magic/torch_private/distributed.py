@@ -314,6 +314,16 @@ def find_saver() -> tuple[Any, str]:
     return state_dict_saver, "_save_state_dict"
 
 
+def find_loader() -> tuple[Any, str]:
+    """Return the function of ``torch.distributed.checkpoint`` that all loads call.
+
+    Without it a script that loads what it saved fails, where the save was left out.
+    """
+    from torch.distributed.checkpoint import state_dict_loader  # noqa: PLC0415
+
+    return state_dict_loader, "_load_state_dict"
+
+
 def list_shards(group: Any) -> list[Tensor]:
     """Return the shards of the parameters that a group of FSDP holds."""
     return [local_of(parameter.sharded_param) for parameter in group.fsdp_params]

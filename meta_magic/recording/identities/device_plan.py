@@ -30,7 +30,7 @@ from meta_magic.torch_private.modes import (
     DisableTorchFunction,
     function_mode_stack,
 )
-from meta_magic.torch_private.tensor_internals import address_of_storage
+from meta_magic.torch_private.tensor_internals import address_of_storage, list_parts
 from meta_magic.trace.options import DeviceName, Options
 
 kept_placements: dict[int, tuple["weakref.ref[UntypedStorage]", torch.device]] = {}
@@ -175,7 +175,8 @@ class DevicePlan:
             return None if wanted == META else wanted
         running = self._sites.running
         given = () if running is None else tensors_in(running.args)
-        return next((self.placement_of(tensor) for tensor in given), None)
+        parts = (part for tensor in given for part in list_parts(tensor))
+        return next(map(self.placement_of, parts), None)
 
     def set_placements(self, made: Iterable[Tensor], device: torch.device) -> None:
         """Set the placement of tensors that a function made without an operator."""

@@ -91,7 +91,9 @@ class DataSources(OfRecording):
         names = "save", "save_to_buffer"
         self.replace_here(SCRIPTED, dict.fromkeys(names, self._saver.save_script))
         for found in filter(None, (find() for find in FIND_WRITERS)):
-            self.replace_here(found[0], dict.fromkeys(found[1], self._saver.lay_out))
+            module, lay_out, write = found
+            self.replace_here(module, dict.fromkeys(lay_out, self._saver.lay_out))
+            self.replace_here(module, dict.fromkeys(write, self._saver.write_laid_out))
         self.replace_here(DataLoader, {"__iter__": self._iterate})
         restore = {"default_restore_location": self._loader.restore}
         self.replace_here(serialization, restore)

@@ -32,9 +32,10 @@ class Library:
             function checks the device of the result.
         reported_device: Names of functions to which a tensor's ``device`` is the device
             whose kernels are recorded, because they choose kernels by it.
-        find_writers: Returns a module, and the names of its functions that take a
-            dictionary of tensors and lay it out for a file; None if the module cannot
-            be imported.
+        find_writers: Returns a module, the names of its functions that take a
+            dictionary of tensors and lay it out for a file, and of those that take
+            what was laid out, and a path if they write a file; None if the module
+            cannot be imported.
         adopted: By torch's function, a function that makes a tensor of the library's
             memory.
         initialize: Names of the methods by which its models initialize a submodule;
@@ -43,7 +44,9 @@ class Library:
 
     make_real: frozenset[str] = frozenset()
     reported_device: frozenset[str] = frozenset()
-    find_writers: Callable[[], tuple[Any, Sequence[str]] | None] = lambda: None
+    find_writers: Callable[[], tuple[Any, Sequence[str], Sequence[str]] | None] = (
+        lambda: None
+    )
     adopted: Mapping[Any, Adopt] = field(default_factory=dict)
     initialize: tuple[str, ...] = ()
 
@@ -71,7 +74,7 @@ def adopt_storage(args: Args, kwargs: Kwargs) -> Tensor | None:
 
 
 @cache
-def find_writers() -> tuple[Any, Sequence[str]] | None:
+def find_writers() -> tuple[Any, Sequence[str], Sequence[str]] | None:
     """Return the functions that pass addresses of tensors to the library's Rust code.
 
     It is imported here (1 ms): a cell may be the first to do so, and others import
@@ -81,7 +84,8 @@ def find_writers() -> tuple[Any, Sequence[str]] | None:
         import safetensors.torch as module  # noqa: PLC0415  if it is there at all
     except ImportError:
         return None
-    return module, [name for name in WRITERS if hasattr(module, name)]
+    lay_out = [name for name in WRITERS if hasattr(module, name)]
+    return module, lay_out, ("serialize", "serialize_file")
 
 
 SAFETENSORS: Final = Library(

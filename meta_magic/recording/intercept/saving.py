@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from os import PathLike
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -56,21 +57,41 @@ class Saver:
     Args:
         in_world: Whether a file that cannot be right is left out with a note, as the
             script is recorded for several ranks.
+
+    Attributes:
+        left_out: Paths of the files that were left out.
     """
 
     def __init__(
         self, write: Written, values: ValueSource, *, in_world: bool = False
     ) -> None:
-        self._registry, self._note = write.registry, write.note
+        self._registry, self.note = write.registry, write.note
         self._in_world = in_world
         self._values = values
+        self.left_out: list[Path] = []
+
+    def leave_out(self, file: Any, error: Exception) -> None:
+        """Note that a file is left out; raise the error where that is impossible.
+
+        A file that the script opened can be left out, too: what it held is gone.
+
+        Args:
+            file: A path, or an open file.
+            error: Why its values are not known.
+        """
+        is_path = isinstance(file, (str, PathLike))
+        path = file if is_path else getattr(file, "name", None)
+        if not (self._in_world and isinstance(path, (str, PathLike))):
+            raise error
+        self.left_out.append(Path(path).resolve())
+        self.note("save", NOT_WRITTEN.format(error))
 
     def save(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """Call ``torch.save`` with real tensors instead of those on meta.
 
         Raises:
             MissingValueError: They cannot be computed, or take too much; in a world
-                only for a file that is open already.
+                only for a file in memory.
         """
         try:
             given = inspect.signature(plain).bind(*args, **kwargs)
@@ -84,10 +105,7 @@ class Saver:
         try:
             real_by_id = dict(zip(map(id, metas), self.compute(metas), strict=True))
         except MissingValueError as error:
-            if self._in_world and isinstance(given.arguments["f"], (str, PathLike)):
-                self._note("save", NOT_WRITTEN.format(error))
-                return None
-            raise
+            return self.leave_out(given.arguments["f"], error)
 
         def reduce(value: object) -> Any:
             real = real_by_id.get(id(value))
@@ -103,6 +121,8 @@ class Saver:
     def lay_out(self, plain: Any, tensors: Any, *rest: Any) -> Any:
         """Call a function that lays out tensors for a file, with real tensors.
 
+        In a world it returns the error, for :meth:`write_laid_out`.
+
         Raises:
             MissingValueError: They cannot be computed, or take too much.
         """
@@ -111,14 +131,24 @@ class Saver:
         if not metas:
             return plain(tensors, *rest)
         library = plain.__module__.partition(".")[0]
-        real_by_id = dict(
-            zip(map(id, metas), self.compute(metas, library), strict=True)
-        )
+        try:
+            reals = self.compute(metas, library)
+        except MissingValueError as error:
+            if self._in_world:
+                return error
+            raise
+        real_by_id = dict(zip(map(id, metas), reals, strict=True))
         real = {name: real_by_id.get(id(t), t) for name, t in tensors.items()}
         with WithoutModes():
             laid_out = plain(real, *rest)
         self.note_saved(library, metas)
         return laid_out
+
+    def write_laid_out(self, plain: Any, laid_out: Any, *args: Any, **rest: Any) -> Any:
+        """Call a function that writes what was laid out, unless that is an error."""
+        if isinstance(laid_out, MissingValueError):
+            return self.leave_out(args[0] if args else None, laid_out)
+        return plain(laid_out, *args, **rest)
 
     def save_script(
         self, plain: Callable[..., Any], module: Any, *args: Any, **kwargs: Any
@@ -149,7 +179,7 @@ class Saver:
         with DisableTorchFunction():
             parts = chain.from_iterable(map(parts_of, metas))
             nbytes = sum({id(p.untyped_storage()): p.nbytes for p in parts}.values())
-        self._note(
+        self.note(
             "save",
             f"{name} wrote {count(metas)} ({format_bytes(nbytes)}) with the values "
             f"that {'it' if len(metas) == 1 else 'they'} would have, on the CPU",

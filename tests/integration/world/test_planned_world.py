@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from meta_magic import (
     MissingValueError,
@@ -368,3 +370,27 @@ def test_a_model_of_the_cpu_is_moved_to_the_gpus_of_its_mesh():
         "Shard(0), Shard(0)",
     ]
     assert [tensor.nbytes for tensor in held] == [16, 16, 8 * 16]
+
+
+def test_folders_that_were_there_or_hold_other_files_are_kept(tmp_path):
+    (tmp_path / "before").mkdir()
+    with record(world=4):
+        begin()
+        others = torch.ones(3)
+        dist.all_reduce(others)
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new" / "log.txt").write_text("a line")
+        for folder in tmp_path.iterdir():
+            torch.save(others, folder / "model.pt")
+    kept = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert kept == {"before", "new", "new/log.txt"}
+
+
+def test_a_cast_to_the_type_of_a_dtensor_stays_on_its_device():
+    with record(world=2, as_device="cuda") as trace:
+        begin("nccl")
+        mesh = init_device_mesh("cuda", (2,))
+        x = distribute_tensor(torch.ones(4, 4, device="cuda"), mesh, [Shard(0)])
+        halved = x.half().type_as(x).to_local() * torch.ones(4, device="cuda")
+        assert halved.device == torch.device("cuda", 0)
+    assert not [note for note in trace.notes if "without a named device" in note.text]

@@ -118,3 +118,38 @@ def test_ranks_that_are_all_recorded_save_a_checkpoint(script, tmp_path):
             for note in trace.notes
         )
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+CHECKPOINTS = """
+import sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
+
+folder = Path(sys.argv[1])
+dist.init_process_group("gloo")
+others = torch.ones(3)
+dist.all_reduce(others)
+(folder / "single").mkdir(parents=True, exist_ok=True)
+torch.save(others, folder / "single" / "model.pt")
+save_file({"others": others}, folder / "single" / "model.safetensors")
+with open(folder / "single" / "opened.pt", "wb") as file:
+    torch.save(others, file)
+dcp.save({"others": others}, checkpoint_id=folder / "sharded")
+torch.save({"step": 3}, folder / "sharded" / "step.pt")
+dcp.load({"others": others}, checkpoint_id=folder / "sharded")
+assert others.shape == (3,)
+"""
+
+
+@pytest.mark.parametrize("ranks", [(0,), (0, 1)])
+def test_folders_for_what_was_left_out_are_not_found_by_the_next_plan(
+    script, tmp_path, ranks
+):
+    folder = tmp_path / "checkpoints"
+    for _ in range(2):
+        traces = record_ranks(script(CHECKPOINTS), 4, ranks, args=[str(folder)])
+        assert traces[0].error is None
+        assert not folder.exists()

@@ -37,6 +37,13 @@ def test_what_is_not_the_programs_fault_has_a_reason(error, reason):
     assert find_reason(error, REQUEST) == reason
 
 
+def test_a_module_without_a_name_lacks_what_its_cause_says():
+    error = ModuleNotFoundError("Could not import module 'Apple'")
+    assert find_reason(error, REQUEST) is None
+    error.__cause__ = ModuleNotFoundError("No module named 'pears'", name="pears")
+    assert "it needs 'pears'" in find_reason(error, REQUEST)
+
+
 @pytest.mark.parametrize(
     "error",
     [

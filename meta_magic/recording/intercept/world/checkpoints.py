@@ -1,49 +1,127 @@
 """Leave out a checkpoint of a world that would be wrong, before a file is opened.
 
 torch.distributed.checkpoint opens its files, and then asks for the values: a refusal
-would come when an earlier checkpoint is destroyed already. Read :class:`Checkpoints`.
+would come when an earlier checkpoint is destroyed already. Folders that a script makes
+for what is left out are removed when the plan ends: the next run of the script would
+find them, and load from them. Read :class:`Checkpoints`.
 """
 
+import os
+import pickle
+import shutil
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
 from meta_magic.errors import MissingValueError, WorldError
-from meta_magic.recording.identities.call_sites import TakeNote
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.intercept.saving import NOT_WRITTEN
-from meta_magic.torch_private.distributed import find_saver, list_ranks, local_of
+from meta_magic.recording.intercept.saving import Saver
+from meta_magic.torch_private.distributed import (
+    find_loader,
+    find_saver,
+    list_ranks,
+    local_of,
+)
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.tensor_internals import is_on_meta
-from meta_magic.trace.world import describe_ranks
+from meta_magic.trace.world import Peers, describe_ranks
 
-SAVE = "torch.distributed.checkpoint.save"
+SAVE: Final = "torch.distributed.checkpoint.save"
+NOT_READ: Final = (
+    "no values are loaded: the checkpoint {} was left out before; the tensors stay as "
+    "they are"
+)
+LEFT_OUT: Final = "left-out-{}"
+"""The file in which a rank says what it left out, for when all ranks have ended."""
+
+
+class LeftOut(NamedTuple):
+    """What a rank leaves for files that were not written.
+
+    Attributes:
+        made: Folders that it made, in order.
+        paths: Files and folders of checkpoints that were not written.
+    """
+
+    made: list[Path]
+    paths: list[Path]
+
+    def remove(self) -> None:
+        """Remove the folders that were made for what was not written.
+
+        A checkpoint in several files is removed with what else is in its folder; other
+        folders, and a file that the script opened itself, if they are empty.
+        """
+        for path in {*self.paths}.intersection(self.made):
+            shutil.rmtree(path, ignore_errors=True)
+        for path in filter(Path.is_file, self.paths):
+            if not path.stat().st_size:
+                path.unlink()
+        for folder in reversed(self.made):
+            if any(path.is_relative_to(folder) for path in self.paths):
+                with suppress(OSError):  # it holds something
+                    folder.rmdir()
+
+
+def remove_left_out(folder: Path) -> None:
+    """Remove what ranks made that were recorded side by side in a folder."""
+    found = [
+        LeftOut(*pickle.loads(file.read_bytes()))  # noqa: S301  our own child's
+        for file in folder.glob(LEFT_OUT.format("*"))
+    ]
+    made = [path for rank in found for path in rank.made]
+    LeftOut(made, [path for rank in found for path in rank.paths]).remove()
 
 
 class Checkpoints(Replacements):
     """Checks what is saved, within the block.
 
     Args:
-        recorded: The ranks that are recorded at the same time.
+        rank: The rank that is recorded.
+        peers: The ranks that are recorded at the same time; None if it is the only one.
         check: Raises if the values of meta tensors rest on other ranks; takes the
             tensors, and what saves them.
+        saver: Notes what is left out.
     """
 
     def __init__(
         self,
-        recorded: frozenset[int],
+        rank: int,
+        peers: Peers | None,
         check: Callable[[list[Tensor], str], None],
-        note: TakeNote,
+        saver: Saver,
     ) -> None:
         super().__init__()
-        self._recorded = recorded
+        self._rank, self._peers = rank, peers
         self._check = check
-        self._note = note
+        self._saver = saver
+        self._left_out = LeftOut([], saver.left_out)
 
     def __enter__(self) -> None:
-        module, name = find_saver()
-        self.replace_here(module, {name: self._save})
+        for (module, name), method in (
+            (find_saver(), self._save),
+            (find_loader(), self._load),
+            ((os, "mkdir"), self._make_folder),
+        ):
+            self.replace_here(module, {name: method})
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        if self._peers is None:
+            self._left_out.remove()
+        else:
+            file = Path(self._peers.folder, LEFT_OUT.format(self._rank))
+            file.write_bytes(pickle.dumps((*self._left_out,)))
+
+    def _make_folder(
+        self, plain: Callable[..., None], path: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        plain(path, *args, **kwargs)
+        if isinstance(path, (str, os.PathLike)):
+            self._left_out.made.append(Path(path).resolve())
 
     def _save(
         self,
@@ -59,14 +137,30 @@ class Checkpoints(Replacements):
         try:
             self._check_all(state_dict, [] if no_dist else list_ranks(process_group))
         except (MissingValueError, WorldError) as error:
-            self._note("save", NOT_WRITTEN.format(error))
-            return None
+            path = getattr(storage_writer, "path", "")
+            if isinstance(path, Path):  # the script may write other files there
+                path.mkdir(parents=True, exist_ok=True)
+            return self._saver.leave_out(path, error)
         given = state_dict, storage_writer, process_group, coordinator_rank, no_dist
         return plain(*given, *args, **kwargs)
 
+    def _load(
+        self,
+        plain: Any,
+        state_dict: Any,
+        storage_reader: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        path = Path(getattr(storage_reader, "path", "")).resolve()
+        if path in self._left_out.paths:
+            return self._saver.note("save", NOT_READ.format(path))
+        return plain(state_dict, storage_reader, *args, **kwargs)
+
     def _check_all(self, state_dict: Mapping[str, Any], ranks: Iterable[int]) -> None:
         """Raise if a rank that takes part, or what another one sends, is not known."""
-        missing = sorted({*ranks} - self._recorded)
+        recorded = {self._rank} if self._peers is None else {*self._peers.ranks}
+        missing = sorted({*ranks} - recorded)
         if missing:
             raise WorldError(
                 f"{SAVE} needs what each rank holds, and ranks "
