@@ -101,6 +101,9 @@ JIT_TRACES: Final = (
 # dropout when it recomputes.
 CUDA_IS_THERE: Final = (torch.cuda, "_initialized")
 
+# Scripts that look for bfloat16 ask for the version of CUDA, and plan half precision.
+CUDA_VERSION: Final = (torch.version, "cuda")
+
 # Hooks and custom functions make real tensors, and cannot read values.
 RUN_BACKWARD: Final = (torch.autograd, "_engine_run_backward")
 

@@ -39,11 +39,18 @@ from meta_magic.recording.intercept.real_tensors.capturable import wants_gradien
 from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import function_mode_stack
-from meta_magic.torch_private.replaced import CUDA_IS_THERE, STEP_OF_SCALER
+from meta_magic.torch_private.replaced import (
+    CUDA_IS_THERE,
+    CUDA_VERSION,
+    STEP_OF_SCALER,
+)
 
 Replacement = Callable[..., Any]
 
 GPU: Final = GpuProperties()
+CUDA: Final = torch.version.cuda or "13.0"
+NCCL: Final = (2, 28, 9)
+"""Versions that scripts compare with the first one that knows bfloat16."""
 
 IDLE: Final = frozenset(
     {"synchronize", "empty_cache", "ipc_collect", "init", "set_stream"}
@@ -83,6 +90,9 @@ class PlannedCuda(OfRecording):
         nothing = without_original(do_nothing)
         self.replace_here(torch.cuda.nvtx, dict.fromkeys(MARKING, nothing))
         self.replace(*CUDA_IS_THERE, value=True)
+        if self._plan.is_for_cuda:
+            self.replace(*CUDA_VERSION, value=CUDA)
+            self.replace_here(torch.cuda.nccl, {"version": lambda _: NCCL})
         cudnn: Any = torch.backends.cudnn
         self.replace_here(cudnn.m, {"is_acceptable": nothing})
         self.replace_all(torch.cuda, TYPES)

@@ -41,6 +41,20 @@ def test_a_planned_machine_tells_what_it_has(name):
         assert call(name) == FACTS[name]
 
 
+def test_a_script_that_asks_whether_bfloat16_is_there_is_told_so():
+    before = torch.version.cuda
+    with record(as_device="cuda:8"):
+        is_there = (
+            torch.version.cuda
+            and torch.cuda.is_bf16_supported()
+            and int(torch.version.cuda.split(".")[0]) >= 11
+            and torch.cuda.nccl.version() >= (2, 10)
+        )
+    assert is_there
+    with record(as_device="cpu"):
+        assert torch.version.cuda == before
+
+
 @pytest.mark.parametrize("name", TRUTHS)
 def test_without_cuda_the_machine_has_no_gpu(name):
     wanted = call(name)
