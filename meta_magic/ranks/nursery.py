@@ -101,7 +101,7 @@ def run_all(
     if not hasattr(os, "fork"):
         raise WorldError("several ranks need fork(), which this system lacks")
     from meta_magic.recording.intercept.world.checkpoints import (  # noqa: PLC0415
-        remove_left_out,  # imports torch.distributed
+        remove_unwritten,  # imports torch.distributed
     )
 
     with tempfile.TemporaryDirectory() as folder:
@@ -112,7 +112,7 @@ def run_all(
         ]
         run_nursery(jobs)
         for own in folders:
-            remove_left_out(own)
+            remove_unwritten(own)
         if shows_output:
             for own in folders:
                 show_output(own)

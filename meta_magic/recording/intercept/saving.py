@@ -59,7 +59,7 @@ class Saver:
             script is recorded for several ranks.
 
     Attributes:
-        left_out: Paths of the files that were left out.
+        unwritten: Paths of the files that were left out.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Saver:
         self._registry, self.note = write.registry, write.note
         self._in_world = in_world
         self._values = values
-        self.left_out: list[Path] = []
+        self.unwritten: list[Path] = []
 
     def leave_out(self, file: Any, error: Exception) -> None:
         """Note that a file is left out; raise the error where that is impossible.
@@ -83,7 +83,7 @@ class Saver:
         path = file if is_path else getattr(file, "name", None)
         if not (self._in_world and isinstance(path, (str, PathLike))):
             raise error
-        self.left_out.append(Path(path).resolve())
+        self.unwritten.append(Path(path).resolve())
         self.note("save", NOT_WRITTEN.format(error))
 
     def save(self, plain: Any, *args: Any, **kwargs: Any) -> Any:

@@ -34,11 +34,11 @@ NOT_READ: Final = (
     "no values are loaded: the checkpoint {} was left out before; the tensors stay as "
     "they are"
 )
-LEFT_OUT: Final = "left-out-{}"
+UNWRITTEN: Final = "unwritten-{}"
 """The file in which a rank says what it left out, for when all ranks have ended."""
 
 
-class LeftOut(NamedTuple):
+class Unwritten(NamedTuple):
     """What a rank leaves for files that were not written.
 
     Attributes:
@@ -66,14 +66,14 @@ class LeftOut(NamedTuple):
                     folder.rmdir()
 
 
-def remove_left_out(folder: Path) -> None:
+def remove_unwritten(folder: Path) -> None:
     """Remove what ranks made that were recorded side by side in a folder."""
     found = [
-        LeftOut(*pickle.loads(file.read_bytes()))  # noqa: S301  our own child's
-        for file in folder.glob(LEFT_OUT.format("*"))
+        Unwritten(*pickle.loads(file.read_bytes()))  # noqa: S301  our own child's
+        for file in folder.glob(UNWRITTEN.format("*"))
     ]
     made = [path for rank in found for path in rank.made]
-    LeftOut(made, [path for rank in found for path in rank.paths]).remove()
+    Unwritten(made, [path for rank in found for path in rank.paths]).remove()
 
 
 class Checkpoints(Replacements):
@@ -98,7 +98,7 @@ class Checkpoints(Replacements):
         self._rank, self._peers = rank, peers
         self._check = check
         self._saver = saver
-        self._left_out = LeftOut([], saver.left_out)
+        self._unwritten = Unwritten([], saver.unwritten)
 
     def __enter__(self) -> None:
         for (module, name), method in (
@@ -111,17 +111,17 @@ class Checkpoints(Replacements):
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         if self._peers is None:
-            self._left_out.remove()
+            self._unwritten.remove()
         else:
-            file = Path(self._peers.folder, LEFT_OUT.format(self._rank))
-            file.write_bytes(pickle.dumps((*self._left_out,)))
+            file = Path(self._peers.folder, UNWRITTEN.format(self._rank))
+            file.write_bytes(pickle.dumps((*self._unwritten,)))
 
     def _make_folder(
         self, plain: Callable[..., None], path: Any, *args: Any, **kwargs: Any
     ) -> None:
         plain(path, *args, **kwargs)
         if isinstance(path, (str, os.PathLike)):
-            self._left_out.made.append(Path(path).resolve())
+            self._unwritten.made.append(Path(path).resolve())
 
     def _save(
         self,
@@ -153,7 +153,7 @@ class Checkpoints(Replacements):
         **kwargs: Any,
     ) -> Any:
         path = Path(getattr(storage_reader, "path", "")).resolve()
-        if path in self._left_out.paths:
+        if path in self._unwritten.paths:
             return self._saver.note("save", NOT_READ.format(path))
         return plain(state_dict, storage_reader, *args, **kwargs)
 
