@@ -22,7 +22,7 @@ from meta_magic.replaying.operators import DRAWN, default_generator, is_dense
 from meta_magic.replaying.program_calls import Call, Draw, draw_before, state_before
 from meta_magic.torch_private.generator_state import N, advance, count_taken
 from meta_magic.torch_private.snapshot import RealTorch
-from meta_magic.trace.program import EarlierEnd, Randomness
+from meta_magic.trace.program import ELSEWHERE, EarlierEnd, Randomness
 from meta_magic.trace.signature import Geometry
 
 StateOn = Callable[[str], Tensor | None]
@@ -208,17 +208,20 @@ class Streams:
 
     def _set(self, generator: Generator, number: int, state: int) -> None:
         """Set an accelerator's generator to the state that matches a CPU state."""
-        recorded = self._randomness.states[state]
-        known = dict(self._randomness.accelerator).get(str(generator.device))
-        is_default = not number or not self._randomness.generators[number]
+        randomness = self._randomness
+        recorded, n_unseeded = randomness.states[state], randomness.n_unseeded
+        known = dict(randomness.accelerator).get(str(generator.device))
+        is_planned = not randomness.generators[number]
+        is_default = not number or is_planned
         like = Generator()
         if isinstance(recorded, bytes):
             like.set_state(read_state(recorded))
         seed = like.initial_seed()
-        if is_default and known is not None:
+        is_from_start = n_unseeded is None or state < n_unseeded
+        if is_default and is_from_start and known is not None:
             generator.set_state(read_state(known))
         elif recorded == like.manual_seed(seed).get_state().numpy().tobytes():
-            generator.manual_seed(seed)
+            generator.manual_seed(seed ^ ELSEWHERE if is_planned else seed)
         elif is_default:
             generator.set_state(default_generator(generator.device).get_state())
         else:

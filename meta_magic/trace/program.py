@@ -99,6 +99,11 @@ class EarlierEnd:
     source: int
 
 
+ELSEWHERE: Final = 0xE15E
+"""Changes the seed of the generator in place of a planned device's, so that it draws
+other numbers than the CPU's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Randomness:
     """The states of generators that random operators would have drawn from.
@@ -115,7 +120,9 @@ class Randomness:
         generators: Device of each generator; index 0 is torch's default on the CPU.
         ends: State of each generator at the end of the block, as the source of a draw.
         accelerator: (device, state) of the default generators of CUDA devices at the
-            first draw, where CUDA was in use.
+            start, where CUDA was in use.
+        n_unseeded: How many of ``states`` were there when the block first seeded the
+            default generators; None if it never did.
     """
 
     draws: bytes = b""
@@ -124,6 +131,7 @@ class Randomness:
     generators: tuple[str, ...] = ("cpu",)
     ends: tuple[int, ...] = (0,)
     accelerator: tuple[tuple[str, bytes], ...] = ()
+    n_unseeded: int | None = None
 
 
 class Import(NamedTuple):

@@ -42,7 +42,7 @@ from meta_magic.torch_private.generator_state import GeneratorMemory, find_memor
 from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import address_of_generator
-from meta_magic.trace.program import EarlierEnd, Program, Randomness
+from meta_magic.trace.program import ELSEWHERE, EarlierEnd, Program, Randomness
 
 MARK: Final = 0x6D6D << 48
 """Highest bits of every token, then 16 of the recording and 32 of the draw."""
@@ -53,10 +53,6 @@ TOKEN: Final = slice(3, 6)
 they replace the first numbers of its Mersenne Twister, of 32 bits each."""
 
 UNKNOWN: Final = 0
-
-ELSEWHERE: Final = 0xE15E
-"""Changes a seed, so that another device draws other numbers than the CPU."""
-
 
 class Stream:
     """One generator while recording.
@@ -212,7 +208,8 @@ class Draws:
         self._words = array("I")
         self._shadows: list[Tensor | None] = []
         self._made: dict[int, Tensor] = {}
-        self._accelerator: tuple[tuple[str, bytes], ...] = ()
+        self._accelerator = read_accelerators()
+        self._n_unseeded: int | None = None
         self.has_gap = False
         self._states: list[bytes | EarlierEnd] = []
         self._known: dict[int, bytes] = {}
@@ -286,8 +283,6 @@ class Draws:
     @uninterrupted
     def _add(self, op: int, stream: Stream, source: int) -> None:
         draw = len(self._shadows)
-        if draw == 0 and torch.cuda.is_initialized():
-            self._accelerator = read_accelerators()
         self._words.extend((op, stream.number, source))
         self._shadows.append(stream.shadow)
         if source:  # else a recording around this one has its token in the state
@@ -362,6 +357,7 @@ class Draws:
 
     def seed_elsewhere(self, kind: str, seed: int) -> None:
         """Seed the default generators of all planned devices of a kind."""
+        self._note_seed()
         self._seed_by_kind[kind] = seed
         for _, device in self._others:
             if device is not None and device.type == kind:
@@ -369,7 +365,13 @@ class Draws:
 
     def seed_at(self, device: torch.device, seed: int) -> None:
         """Seed the default generator of a planned device."""
+        self._note_seed()
         self.generator_at(device).manual_seed(seed ^ ELSEWHERE)
+
+    def _note_seed(self) -> None:
+        """Note that no later state is that of the start of the block."""
+        if self._n_unseeded is None:
+            self._n_unseeded = len(self._states)
 
     def build_randomness(self) -> Randomness:
         """Return the record of all draws."""
@@ -383,6 +385,7 @@ class Draws:
             ),
             ends=tuple(stream.end for stream in streams),
             accelerator=self._accelerator,
+            n_unseeded=self._n_unseeded,
         )
 
     def end_state(self) -> bytes | None:

@@ -31,12 +31,12 @@ from meta_magic.recording.intercept.planned.gpu_types import (
     find_plan,
 )
 from meta_magic.recording.intercept.value_checks import ValueSource
-from meta_magic.recording.rows.draws import ELSEWHERE
 from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.replaced import GENERATOR, Replaceable
 from meta_magic.torch_private.replacing import Methods, Replacements
+from meta_magic.trace.program import ELSEWHERE
 
 PLAIN = torch.Generator
 
