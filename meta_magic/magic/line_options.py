@@ -84,7 +84,8 @@ OPTIONS: Final = (
         values=("cpu", "cuda", "meta"),
         settings=(("dest", "as_device"),),
         help="Record the kernels of this device: cpu, cuda, cuda:8 (eight of them) or "
-        "meta (default: cuda where torch sees one, else cpu). Tensors stay on meta.",
+        "meta (default: cpu). What the code puts on a GPU has those of CUDA in any "
+        "case. Tensors stay on meta.",
         example="%%meta --as cuda",
     ),
     Option(

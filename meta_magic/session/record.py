@@ -45,8 +45,8 @@ class record:  # noqa: N801  a context manager is named as a function
         as_device: The device whose kernels are recorded: ``cpu``, ``cuda``, or
             ``cuda:8`` for eight of them. It decides the operator of attention, the
             optimizers and the dtypes of autocast. ``meta`` records torch's own kernels
-            there, whose attention is many operators. By default ``cuda`` where torch
-            sees one, else ``cpu``.
+            there, whose attention is many operators. Tensors that the code puts on
+            a GPU have the kernels of CUDA in any case.
         assume: What to assume of values beyond ``limits``, one option or several:
             ``nonzero=all`` or ``nonzero=0.5`` of a mask's elements are true,
             ``routing=uniform`` gives each expert as many tokens,
@@ -102,7 +102,9 @@ class record:  # noqa: N801  a context manager is named as a function
         dims: str | Sequence[str] = (),
         params: Mapping[str, Iterable[int]] | Iterable[str] = (),
     ) -> None:
-        device, n_devices = read_device(as_device)
+        planned_world = read_world(world, rank, per_node)
+        in_world = planned_world is not None
+        device, n_devices = read_device(as_device, in_world=in_world)
         is_checked, batch = read_check(check)
         self.options = Options(
             cache=cache,
@@ -114,7 +116,7 @@ class record:  # noqa: N801  a context manager is named as a function
             check_values=check_values,
             is_checked=is_checked,
             batch=batch,
-            world=read_world(world, rank, per_node),
+            world=planned_world,
             dims=read_dims(dims),
             sliders=read_sliders(params),
         )

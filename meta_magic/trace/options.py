@@ -97,7 +97,7 @@ class Options(NamedTuple):
         cache: Whether calls seen before need no kernel (the operator cache).
         limits: Limits of the values that the block asks for.
         device: The device whose kernels are recorded.
-        n_devices: Number of such devices; None for as many as the code names.
+        n_devices: Number of GPUs; None for as many as the code names.
         assumed: Assumptions on values beyond the limits.
         named: Meaning of a device in the code: ``plan`` keeps all tensors on meta,
             ``real`` is torch's own meaning.
@@ -219,18 +219,21 @@ def read_dims(dims: str | Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def read_device(name: str | None) -> tuple[DeviceName, int | None]:
-    """Return the device whose kernels are recorded, and the number of such devices.
+def read_device(
+    name: str | None, *, in_world: bool = False
+) -> tuple[DeviceName, int | None]:
+    """Return the device whose kernels are recorded, and how many GPUs there are.
 
     Args:
-        name: One of ``DEVICES``, ``cuda:8`` for eight; None for CUDA where torch sees
-            it, else the CPU.
+        name: One of ``DEVICES``, ``cuda:8`` for eight; None for the CPU of this
+            machine, beside the GPUs that torch sees.
+        in_world: Whether the machines are those of a world, and not this one.
 
     Raises:
         ValueError: Another name.
     """
     if name is None:
-        return ("cuda" if torch.cuda.is_available() else "cpu"), None
+        return "cpu", None if in_world else torch.cuda.device_count() or None
     kind, _, number = name.partition(":")
     is_number = number.isdecimal() and int(number) > 0
     for device in DEVICES:

@@ -18,7 +18,9 @@ import logging
 import statistics
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from math import prod
+from typing import Any, Final
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -60,9 +62,16 @@ def compare_runs(call: Callable[[], object], device: str) -> str:
     with mm.record(as_device=device, limits=LIMITS) as trace:
         met = try_to(call)
     gc.collect()
-    if wanted != met:
+    if wanted.partition(":")[0] != met.partition(":")[0]:
         return f"error: {met or 'none'}, not {wanted or 'none'}"
-    return find_difference(cut(log.made), cut(list_recorded(trace)))
+    real, recorded = log.made, list_recorded(trace)
+    is_begun = all(any(is_mark(made) for made in run) for run in (real, recorded))
+    return find_difference(cut(real), cut(recorded)) if is_begun else ""
+
+
+def is_mark(made: Made) -> bool:
+    """Whether an operator made the tensor before which a model is built."""
+    return [shape for shape, _ in made.metadata] == [MARK]
 
 
 def try_to(call: Callable[[], object]) -> str:
@@ -77,15 +86,35 @@ def try_to(call: Callable[[], object]) -> str:
 def find_difference(real: list[Made], recorded: list[Made]) -> str:
     """Return where operators, shapes, dtypes or strides differ first."""
     for number, (made, met) in enumerate(zip(real, recorded, strict=False)):
-        for field in ("op", "metadata", "strides"):
-            a, b = getattr(met, field), getattr(made, field)
+        for field, read in FIELDS.items():
+            a, b = read(met), read(made)
             if a != b:
-                return f"{field}: {made.op}, {number} of {len(real)}: {a}, not {b}"
+                before = real[number - 1].op
+                return (
+                    f"{field}: {made.op}, {number} of {len(real)} after {before}: "
+                    f"{a}, not {b}; next is {real[number + 1 : number + 2]}"
+                )
     if len(real) != len(recorded):
         longer = max(real, recorded, key=len)
         extra = longer[min(len(real), len(recorded))].op
         return f"count: {len(recorded)}, not {len(real)} operators; next is {extra}"
     return ""
+
+
+def find_strides(made: Made) -> list[Any]:
+    """Return the strides along more than one element."""
+    return [
+        strides
+        and [s for n, s in zip(shape, strides, strict=True) if n > 1 and prod(shape)]
+        for (shape, _), strides in zip(made.metadata, made.strides, strict=True)
+    ]
+
+
+FIELDS: Final[dict[str, Callable[[Made], Any]]] = {
+    "op": lambda made: made.op,
+    "metadata": lambda made: made.metadata,
+    "strides": find_strides,
+}
 
 
 def run_operators(options: argparse.Namespace) -> Iterator[Found]:
@@ -174,7 +203,7 @@ def run_draws(options: argparse.Namespace) -> Iterator[Found]:
         **CONSTRUCTIONS,
         **{f"torch {name}": make_torch_build(name) for name in MODULES},
         **{
-            f"transformers {name}": architectures.make_build(name)
+            f"transformers {name}": partial(build_architecture, name)
             for name in architectures.ARCHITECTURES
             if architectures.is_known(name)
         },
@@ -183,19 +212,27 @@ def run_draws(options: argparse.Namespace) -> Iterator[Found]:
         yield name, compare_modules(builds[name], options.device)
 
 
+def build_architecture(name: str) -> torch.nn.Module:
+    """Build an architecture of transformers."""
+    built: torch.nn.Module = architectures.make_build(name)()
+    return built
+
+
 def compare_modules(build: Callable[[], torch.nn.Module], device: str) -> str:
     """Return how a module materialized on a device differs from one built there."""
     kept: list[torch.nn.Module] = []
     call = at(device, lambda: kept.append(build()))
     seed()
     error = try_to(call)
+    if error:
+        return ""
     seed()
     try:
         with mm.record(as_device=device):
             call()
         report = mm.materialize(kept[-1], device)
     except Exception as met:
-        return "" if describe(met) == error else f"error: {describe(met)}, not {error}"
+        return f"error: {describe(met)}, not none"
     direct, module = (read_tensors(module) for module in kept)
     return "; ".join(differences(module, direct, report.uninitialized)[:3])
 
@@ -208,6 +245,7 @@ def run_memory(options: argparse.Namespace) -> Iterator[Found]:
         gc.collect()
         major, _ = torch.cuda.get_device_capability()
         allocated = trace.memory.as_allocated(major=major)
+        torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         train(name)
         real = torch.cuda.max_memory_allocated() - before

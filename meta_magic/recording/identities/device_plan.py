@@ -211,8 +211,8 @@ class DevicePlan:
 
     @property
     def is_for_cuda(self) -> bool:
-        """Whether the kernels of CUDA are recorded, so that a GPU is planned."""
-        return self.kernels == "cuda"
+        """Whether a GPU is planned, or this machine has one and nothing is planned."""
+        return self.kernels == "cuda" or self.n_accelerators is not None
 
     def count_bytes(self, index: int) -> int:
         """Return how many bytes the live tensors take on a GPU."""

@@ -32,7 +32,6 @@ from meta_magic.recording.intercept.real_tensors.captured_constants import (
 from meta_magic.recording.intercept.saving import Saver, is_on_meta
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.written import OfRecording, Written
-from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.torch_private.tensor_internals import (
@@ -209,8 +208,7 @@ class Loader:
     def restore(self, plain: Any, storage: Any, location: str) -> Any:
         """Return a file's storage for a location, and note its planned device."""
         placements, kind = self._placement_by_address, location.partition(":")[0]
-        is_there = kind in ("cpu", "meta") or has_gpu()
-        if placements is None or is_there or self._plan.is_real:
+        if placements is None or kind in ("cpu", "meta") or self._plan.is_real:
             return plain(storage, location)
         placements[address_of_storage(storage)] = self._plan.read(location)
         return storage

@@ -54,6 +54,7 @@ they replace the first numbers of its Mersenne Twister, of 32 bits each."""
 
 UNKNOWN: Final = 0
 
+
 class Stream:
     """One generator while recording.
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.recording.intercept.moves import DTYPES
 from meta_magic.recording.rows.written import OfRecording, Written
-from meta_magic.torch_private.backend_flags import has_gpu
 
 plans_by_thread: defaultdict[int, list[DevicePlan]] = defaultdict(list)
 """The types below are made once for all recordings, and find the current plan here."""
@@ -239,7 +238,7 @@ class PlannedTypes(OfRecording):
     def __enter__(self) -> None:
         self._thread = threading.get_ident()
         plans_by_thread[self._thread].append(self._plan)
-        if self._plan.is_real or has_gpu():
+        if self._plan.is_real:
             return
         for home, kinds in KINDS.items():
             self.replace_all(home, kinds)

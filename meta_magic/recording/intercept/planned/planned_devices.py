@@ -1,9 +1,10 @@
 """Enter all replacements of functions that ask for devices, while a recording runs.
 
 ``make_device_contexts`` lists it. Here are functions of ``torch.cuda`` and
-``torch.accelerator``: where CUDA is recorded, they return what a machine with planned
-GPUs returns. Elsewhere ``is_available()`` is false; functions that only act on a GPU do
-nothing, and a GPU that the code names has properties: it is planned. Also here: the
+``torch.accelerator``: where GPUs are planned, they return what a machine with these
+returns. Elsewhere ``is_available()`` is false; functions that only act on a GPU do
+nothing, and a GPU that the code names has properties: it is planned. A real GPU is not
+asked, so that a child process, which could not, does the same. Also here: the
 default device, ``GradScaler`` and ``DataParallel``, and the fast paths of attention in
 eval mode.
 """
@@ -37,7 +38,6 @@ from meta_magic.recording.intercept.planned.gpu_types import (
 )
 from meta_magic.recording.intercept.real_tensors.capturable import wants_gradient
 from meta_magic.recording.rows.written import OfRecording, Written
-from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import function_mode_stack
 from meta_magic.torch_private.replaced import (
     CUDA_IS_THERE,
@@ -79,7 +79,7 @@ class PlannedCuda(OfRecording):
     """Replaces functions of ``torch.cuda``, within the block."""
 
     def __enter__(self) -> None:
-        if self._plan.is_real or has_gpu():
+        if self._plan.is_real:
             return
         functions = {
             n: without_original(a) for n, a in self._list_replacements().items()
@@ -300,7 +300,7 @@ class PlannedTraining(OfRecording):
     def __enter__(self) -> None:
         scaler, step = STEP_OF_SCALER
         self.replace_here(scaler, {step: self._step})
-        if not (self._plan.is_real or has_gpu()):
+        if not self._plan.is_real:
             self.replace_here(nn.DataParallel, {"forward": self._run_replica})
 
     def _step(
