@@ -7,5 +7,5 @@ events and tensor types of ``torch.cuda``, ``generators`` seeds and generators.
 what modules and ``GradScaler`` ask.
 
 May import ``recording``'s ``identities``, ``rows`` and ``intercept``,
-``torch_private``, ``errors``. Read ``planned_devices`` first.
+``torch_private``, ``trace``, ``errors``. Read ``planned_devices`` first.
 """
