@@ -12,8 +12,8 @@ import meta_magic
 ROOT = Path(meta_magic.__file__).parent
 FLOORS = (
     "errors",
-    "children",
     "torch_private",
+    "children",
     "trace",
     "cost",
     "recording.identities",
