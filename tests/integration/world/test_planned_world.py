@@ -394,3 +394,11 @@ def test_a_cast_to_the_type_of_a_dtensor_stays_on_its_device():
         halved = x.half().type_as(x).to_local() * torch.ones(4, device="cuda")
         assert halved.device == torch.device("cuda", 0)
     assert not [note for note in trace.notes if "without a named device" in note.text]
+
+
+def test_folders_that_two_ranks_made_are_removed_in_any_order(tmp_path):
+    from meta_magic.recording.intercept.world.checkpoints import Unwritten
+
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    Unwritten([tmp_path / "a" / "b", tmp_path / "a"], [tmp_path / "a/b/c.pt"]).remove()
+    assert not [*tmp_path.iterdir()]

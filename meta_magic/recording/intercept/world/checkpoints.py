@@ -42,7 +42,7 @@ class Unwritten(NamedTuple):
     """What a rank leaves for files that were not written.
 
     Attributes:
-        made: Folders that it made, in order.
+        made: Folders that it made.
         paths: Files and folders of checkpoints that were not written.
     """
 
@@ -60,7 +60,7 @@ class Unwritten(NamedTuple):
         for path in filter(Path.is_file, self.paths):
             if not path.stat().st_size:
                 path.unlink()
-        for folder in reversed(self.made):
+        for folder in sorted(self.made, reverse=True):  # the inner ones first
             if any(path.is_relative_to(folder) for path in self.paths):
                 with suppress(OSError):  # it holds something
                     folder.rmdir()
