@@ -59,6 +59,7 @@ class Saver:
             script is recorded for several ranks.
 
     Attributes:
+        saved: Paths of the files that ``torch.save`` wrote in a world.
         unwritten: Paths of the files that were left out.
     """
 
@@ -68,6 +69,7 @@ class Saver:
         self._registry, self.note = write.registry, write.note
         self._in_world = in_world
         self._values = values
+        self.saved: list[Path] = []
         self.unwritten: list[Path] = []
 
     def leave_out(self, file: Any, error: Exception) -> None:
@@ -98,14 +100,16 @@ class Saver:
         except TypeError:
             return plain(*args, **kwargs)  # which raises the error
         given.apply_defaults()
-        module = given.arguments["pickle_module"]
+        module, file = given.arguments["pickle_module"], given.arguments["f"]
+        if self._in_world and isinstance(file, (str, PathLike)):
+            self.saved.append(Path(file).resolve())
         metas = find_on_meta(given.arguments["obj"], module)
         if not metas:
             return plain(*args, **kwargs)
         try:
             real_by_id = dict(zip(map(id, metas), self.compute(metas), strict=True))
         except MissingValueError as error:
-            return self.leave_out(given.arguments["f"], error)
+            return self.leave_out(file, error)
 
         def reduce(value: object) -> Any:
             real = real_by_id.get(id(value))

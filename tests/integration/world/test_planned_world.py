@@ -400,5 +400,6 @@ def test_folders_that_two_ranks_made_are_removed_in_any_order(tmp_path):
     from meta_magic.recording.intercept.world.checkpoints import Unwritten
 
     (tmp_path / "a" / "b").mkdir(parents=True)
-    Unwritten([tmp_path / "a" / "b", tmp_path / "a"], [tmp_path / "a/b/c.pt"]).remove()
+    made = [tmp_path / "a" / "b", tmp_path / "a"]
+    Unwritten(made, [], [tmp_path / "a/b/c.pt"]).remove()
     assert not [*tmp_path.iterdir()]

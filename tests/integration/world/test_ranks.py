@@ -134,6 +134,7 @@ others = torch.ones(3)
 dist.all_reduce(others)
 (folder / "single").mkdir(parents=True, exist_ok=True)
 torch.save(others, folder / "single" / "model.pt")
+torch.save({"step": 3}, folder / "single" / "step.pt")
 save_file({"others": others}, folder / "single" / "model.safetensors")
 with open(folder / "single" / "opened.pt", "wb") as file:
     torch.save(others, file)

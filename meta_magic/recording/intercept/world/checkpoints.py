@@ -43,27 +43,36 @@ class Unwritten(NamedTuple):
 
     Attributes:
         made: Folders that it made.
+        saved: Files that ``torch.save`` wrote.
         paths: Files and folders of checkpoints that were not written.
     """
 
     made: list[Path]
+    saved: list[Path]
     paths: list[Path]
 
     def remove(self) -> None:
         """Remove the folders that were made for what was not written.
 
-        A checkpoint in several files is removed with what else is in its folder; other
-        folders, and a file that the script opened itself, if they are empty.
+        What ``torch.save`` wrote there is a part of the same checkpoint. Other files
+        stay, and so do their folders, but in that of a checkpoint in several files.
         """
-        for path in {*self.paths}.intersection(self.made):
-            shutil.rmtree(path, ignore_errors=True)
+        folders = [
+            folder
+            for folder in sorted({*self.made}, reverse=True)  # the inner ones first
+            if any(path.is_relative_to(folder) for path in self.paths)
+        ]
+        for folder in {*folders}.intersection(self.paths):
+            shutil.rmtree(folder, ignore_errors=True)
+        for path in self.saved:
+            if path.parent in folders:
+                path.unlink(missing_ok=True)
         for path in filter(Path.is_file, self.paths):
-            if not path.stat().st_size:
+            if not path.stat().st_size:  # the script opened it itself
                 path.unlink()
-        for folder in sorted(self.made, reverse=True):  # the inner ones first
-            if any(path.is_relative_to(folder) for path in self.paths):
-                with suppress(OSError):  # it holds something
-                    folder.rmdir()
+        for folder in folders:
+            with suppress(OSError):  # it holds something
+                folder.rmdir()
 
 
 def remove_unwritten(folder: Path) -> None:
@@ -72,8 +81,11 @@ def remove_unwritten(folder: Path) -> None:
         Unwritten(*pickle.loads(file.read_bytes()))  # noqa: S301  our own child's
         for file in folder.glob(UNWRITTEN.format("*"))
     ]
-    made = [path for rank in found for path in rank.made]
-    Unwritten(made, [path for rank in found for path in rank.paths]).remove()
+    joined = (
+        [path for one in each for path in one] for each in zip(*found, strict=True)
+    )
+    if found:
+        Unwritten(*joined).remove()
 
 
 class Checkpoints(Replacements):
@@ -98,7 +110,7 @@ class Checkpoints(Replacements):
         self._rank, self._peers = rank, peers
         self._check = check
         self._saver = saver
-        self._unwritten = Unwritten([], saver.unwritten)
+        self._unwritten = Unwritten([], saver.saved, saver.unwritten)
 
     def __enter__(self) -> None:
         for (module, name), method in (
