@@ -3,6 +3,7 @@
 import atexit
 import gc
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -60,6 +61,14 @@ def seed():
     ``torch.manual_seed`` would write down the stack once for each kind of GPU.
     """
     torch.default_generator.manual_seed(0)
+
+
+@pytest.fixture
+def forked_pythons(monkeypatch):
+    """The Pythons that the package starts are forks of this process, with torch."""
+    from tests.forked import ForkedPython
+
+    monkeypatch.setattr(subprocess, "Popen", ForkedPython)
 
 
 @pytest.fixture

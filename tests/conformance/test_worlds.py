@@ -13,6 +13,7 @@ N_RUNS = 3
 NAMES = ("ddp_features", "two_dimensions", "pipeline")
 
 
+@pytest.mark.usefixtures("forked_pythons")
 @pytest.mark.parametrize("name", NAMES)
 def test_each_rank_holds_and_sends_what_its_real_process_does(name):
     for _ in range(N_RUNS):

@@ -6,7 +6,13 @@ from meta_magic.check.commands import main
 
 
 @pytest.fixture
-def check(tmp_path, monkeypatch, capsys):
+def check(check_apart, forked_pythons):
+    """The same, without a new Python for each file."""
+    return check_apart
+
+
+@pytest.fixture
+def check_apart(tmp_path, monkeypatch, capsys):
     """Run ``meta-magic check`` on files that are given as texts.
 
     Returns the exit code and what was printed.

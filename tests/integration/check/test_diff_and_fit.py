@@ -26,7 +26,7 @@ model(torch.ones(4, width)).sum().backward()
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, forked_pythons):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(NET)
     (tmp_path / "train.py").write_text(TRAIN)

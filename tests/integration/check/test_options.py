@@ -7,6 +7,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from meta_magic.check.commands import main
+
 LINEAR = "import torch\nmodel = torch.nn.Linear({}, 4)\nmodel(torch.zeros(2, {}))\n"
 
 
@@ -147,15 +149,14 @@ def test_the_command_imports_no_torch(tmp_path):
     assert run.stdout.endswith("False\n")
 
 
-def test_what_a_script_prints_is_shown_if_asked_for(tmp_path):
-    (tmp_path / "a.py").write_text("print('so many arguments')")
-    command = [sys.executable, "-m", "meta_magic", "check", "a.py", "--verbose"]
+def test_what_a_script_prints_is_shown_if_asked_for(tmp_path, forked_pythons, capfd):
+    script = tmp_path / "a.py"
+    script.write_text("print('so many arguments')")
     for world, line in (((), "so many arguments\n"), (("--world", "2"), "rank 0: so")):
-        run = subprocess.run(
-            [*command, *world], capture_output=True, text=True, cwd=tmp_path, check=True
-        )
-        assert line in run.stderr
-        assert "so many arguments" not in run.stdout
+        assert main(["check", str(script), "--verbose", *world]) == 0
+        out, err = capfd.readouterr()
+        assert line in err
+        assert "so many arguments" not in out
 
 
 def test_help_says_what_exit_codes_mean(check, capsys):

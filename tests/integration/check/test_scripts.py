@@ -75,14 +75,14 @@ def test_what_a_script_does_to_its_process_decides_the_exit_code(
     assert words in text
 
 
-def test_a_script_that_trains_for_ever_is_reported_with_how_far_it_came(check):
+def test_a_script_that_trains_for_ever_is_reported_with_how_far_it_came(check_apart):
     script = """\
 import torch
 model = torch.nn.Linear(3, 3)
 while True:
     model(torch.zeros(2, 3))
 """
-    code, text = check("forever.py", "--timeout", 12, forever=script)
+    code, text = check_apart("forever.py", "--timeout", 12, forever=script)
     assert code == 2
     assert "it took more than 12 s (--timeout)" in text
     assert "model: Linear" in text
@@ -93,10 +93,10 @@ while True:
     "line",
     ["torch.ones(3 * 2**30, device='cpu')", "bytearray(3 * 2**30)"],
 )
-def test_a_script_that_takes_memory_is_refused_it(check, line):
+def test_a_script_that_takes_memory_is_refused_it(check_apart, line):
     # Real memory: what is made on meta takes none.
     script = f"import torch\nwith torch.device('cpu'):\n    {line}\n"
-    code, text = check("big.py", "--memory", "2GB", big=script)
+    code, text = check_apart("big.py", "--memory", "2GB", big=script)
     assert code == 2
     assert "it needs more memory than 1.9 GiB (--memory)" in text
 

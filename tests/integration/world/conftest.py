@@ -3,6 +3,11 @@
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def _forked_pythons(forked_pythons):
+    pass
+
+
 @pytest.fixture
 def script(tmp_path):
     """Write the text of a script; return its path."""
