@@ -22,6 +22,17 @@ def pytest_configure():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtestloop(session):
+    """Add the lines that ran in children, before pytest-cov combines its data."""
+    result = yield
+    if "tests.coverage_of_children" in sys.modules and not hasattr(
+        session.config, "workerinput"
+    ):
+        sys.modules["tests.coverage_of_children"].gather()
+    return result
+
+
 def torch_state():
     """Return the modes and the default device of this thread."""
     return (

@@ -150,7 +150,8 @@ class RunningKernel:
 
     def stop(self) -> None:
         self._client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
+        # A kernel whose lines are counted saves them at its end.
+        self.manager.shutdown_kernel(now="COVERAGE_PROCESS_CONFIG" not in os.environ)
 
 
 def apply_message(
