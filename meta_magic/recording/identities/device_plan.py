@@ -88,6 +88,7 @@ class DevicePlan:
         default: Planned device of the tensors of factories that got no device.
         current: Index of the accelerator that ``"cuda"`` means.
         is_real: Whether tensors are really made on the devices that the code names.
+        in_world: Whether the block is recorded as one process of several.
         n_accelerators: How many accelerators are planned; None for any number.
         device_count: What ``torch.cuda.device_count()`` returns: of any number, one
             for each rank of a machine.
@@ -108,6 +109,7 @@ class DevicePlan:
         self.current = 0
         self.is_real = options.named == "real"
         self.n_accelerators = options.n_devices
+        self.in_world = options.world is not None
         per_node = 1 if options.world is None else options.world.per_node
         self.device_count = options.n_devices or per_node
         self.kernels = options.device
