@@ -91,6 +91,16 @@ class MissingValueError(MetaMagicError, RuntimeError):
     """
 
 
+class UnwrittenError(MissingValueError):
+    """A value comes from memory that was allocated, and that nothing was written to.
+
+    Attributes:
+        allocated: The storages that the first such call allocated.
+    """
+
+    allocated: frozenset[int] = frozenset()
+
+
 class ValueLimitError(MissingValueError):
     """A value would take more than the limits allow.
 

@@ -298,6 +298,12 @@ class Execution:
                 return f"{recorded.describe(call)} made that{''.join(said)}"
         return "torch.empty made that"
 
+    def find_allocated(self) -> frozenset[int]:
+        """Return the storages that the call of :meth:`describe_raw` allocated."""
+        found = (find_raw_source(p.plan, self._raw[id(p)]) for p in self.parts)
+        call = next(filter(None, found), None)
+        return frozenset(() if call is None else call.outputs)
+
     @cached_property
     def _raw(self) -> dict[int, dict[int, RawMemory]]:
         """Storages of each part that have uninitialized bytes."""

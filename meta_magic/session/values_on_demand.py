@@ -302,7 +302,9 @@ class ValuesOnDemand:
         at = describe_outside(error, self._registry, frame, self._programs.snapshot())
         text = f"{function} needs the value of a tensor {shape}: {error}{at}."
         if not isinstance(error, ValueLimitError):
-            return type(error)(f"{text}{ADVICE}")
+            explained = type(error)(f"{text}{ADVICE}")
+            explained.__dict__.update(error.__dict__)
+            return explained
         ways = [f"allow it ({way})" for way in advise_more(error)]
         ways += [
             f"go on without it ({way})" for way in self._advise(table, chosen, function)

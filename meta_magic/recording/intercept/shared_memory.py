@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.errors import MetaMagicError
+from meta_magic.errors import MetaMagicError, UnwrittenError
 from meta_magic.recording.identities.call_sites import Running
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.storages import (
@@ -282,7 +282,13 @@ class SharedMemory:
         again = self._find_again(tensor)
         if again is not None:
             return func(again, *rest, **kwargs)
-        real = tensor.cpu()
+        try:
+            real = tensor.cpu()
+        except UnwrittenError as error:  # code fills a buffer: file.readinto(x.numpy())
+            if self._registry.find_storage(tensor) not in error.allocated:
+                raise
+            with DisableTorchFunction(), DisableTorchDispatch():
+                real = torch.zeros_like(tensor, device="cpu")
         with DisableTorchFunction(), DisableTorchDispatch():
             if tensor.is_conj():  # numpy refuses it, as on the CPU
                 real = real.conj().resolve_conj().conj()

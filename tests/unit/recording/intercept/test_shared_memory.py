@@ -1,11 +1,13 @@
 """Arrays and tensors that share memory: each follows what is written to the other."""
 
+from io import BytesIO
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from meta_magic import ValueLimits, materialize, record
+from meta_magic import MissingValueError, ValueLimits, materialize, record
 from tests.unit.recording.intercept.data_of_cells import notes_of
 
 LARGE = 2**15
@@ -219,3 +221,21 @@ def test_a_tensor_of_a_capsule_is_not_taken_for_a_dead_one_at_its_address():
     dead = {op.outputs[0].tensor_id for op in trace.ops if "detach" in op.op}
     read = {op.inputs[0].tensor_id for op in trace.ops if "clone" in op.op}
     assert not dead & read
+
+
+def test_a_buffer_that_torch_allocated_is_filled_through_its_array():
+    data = np.arange(6, dtype=np.uint16).tobytes()
+    with record():
+        tokens = torch.empty(6, dtype=torch.uint16)
+        assert BytesIO(data).readinto(tokens.numpy()) == 12
+        assert tokens[2:].long().tolist() == [2, 3, 4, 5]
+
+
+def test_an_array_of_memory_that_nothing_fills_gives_no_values():
+    with record():
+        tokens = torch.empty(6)
+        tokens.numpy()
+        with pytest.raises(MissingValueError, match="nothing was written"):
+            tokens.sum().item()
+        with pytest.raises(MissingValueError, match="nothing was written"):
+            (tokens + 1).numpy()
