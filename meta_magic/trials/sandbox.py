@@ -29,6 +29,7 @@ from typing import Any, Final
 import torch
 
 from meta_magic import children
+from meta_magic.torch_private import forking
 
 with suppress(ImportError):  # on Windows, where nothing is forked either
     import resource
@@ -132,6 +133,10 @@ REFUSED: Final = {
 """What each refused audit event does, as the message says it."""
 
 
+OWN: Final = frozenset({children.__file__, forking.__file__})
+"""Files of the package that start children, and end them."""
+
+
 class Refused(BaseException):
     """Raised in a block that does what a trial may not do.
 
@@ -205,7 +210,7 @@ def _describe(event: str, args: tuple[Any, ...]) -> str | None:
     what = REFUSED.get(event)
     if what is None:
         return None
-    # Allowed: a child ends itself by a signal, and a trial within a trial sets limits.
+    # Allowed: a child forks and ends itself, and a trial within a trial sets limits.
     caller = sys._getframe(2).f_code.co_filename
-    is_own = caller == children.__file__ or (event == LIMIT and caller == __file__)
+    is_own = caller in OWN or (event == LIMIT and caller == __file__)
     return None if is_own else what
