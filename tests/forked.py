@@ -19,6 +19,7 @@ import warnings
 import torch
 import torch.distributed.fsdp
 import torch.distributed.tensor.parallel
+from IPython.core import async_helpers
 
 import meta_magic.check.block_run
 import meta_magic.check.notebook_run  # noqa: F401
@@ -61,6 +62,7 @@ def leave_parent(folder, env, *standard):
     warnings.simplefilter("ignore")
     faulthandler.disable()
     atexit._clear()
+    async_helpers._asyncio_event_loop = None
     torch.set_num_threads(1)
     gc.freeze()
 

@@ -76,21 +76,31 @@ def test_a_cell_that_is_interrupted_before_its_first_part_is_closed():
     assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
-def run_program(*arguments):
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+@pytest.fixture
+def run_program(forked_pythons):
+    """Run a program of this folder in a process of its own."""
+
+    def run(name, *arguments):
+        path = Path(__file__).with_name(name)
+        code = (
+            f"import runpy, sys; sys.argv[1:] = {arguments}; "
+            f"runpy.run_path({str(path)!r}, run_name='__main__')"
+        )
+        return subprocess.run(
+            [sys.executable, "-P", "-c", code],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            capture_output=True, text=True, timeout=180, check=False,
+        )  # fmt: skip
+
+    return run
 
 
 @pytest.mark.parametrize(
     ("kind", "n_interrupts"),
     [("guard", 100), ("record", 50), ("magic", 30), ("all", 15)],
 )
-def test_a_storm_of_interrupts_leaves_nothing_behind(kind, n_interrupts):
-    program = Path(__file__).with_name("storm.py")
-    run = run_program(str(program), kind, str(n_interrupts))
+def test_a_storm_of_interrupts_leaves_nothing_behind(run_program, kind, n_interrupts):
+    run = run_program("storm.py", kind, str(n_interrupts))
     assert run.stdout == "{}\n", run.stderr
 
 
@@ -106,25 +116,27 @@ def test_a_storm_of_interrupts_leaves_nothing_behind(kind, n_interrupts):
         ("awaiting", 307),
     ],
 )
-def test_an_interrupt_at_any_call_leaves_nothing_behind_and_is_raised(kind, step):
-    program = str(Path(__file__).with_name("every_call.py"))
-    run = run_program(program, kind, str(step))
+def test_an_interrupt_at_any_call_leaves_nothing_behind_and_is_raised(
+    run_program, kind, step
+):
+    run = run_program("every_call.py", kind, str(step))
     assert run.stdout.endswith(" {}\n"), run.stdout + run.stderr
 
 
 @pytest.mark.kernel
-def test_interrupts_of_a_kernel_leave_nothing_behind_and_are_raised():
-    run = run_program(str(Path(__file__).with_name("kernel_storm.py")), "12")
+def test_interrupts_of_a_kernel_leave_nothing_behind_and_are_raised(run_program):
+    run = run_program("kernel_storm.py", "12")
     assert run.stdout == "12 {}\n", run.stderr
 
 
-def test_no_interrupt_is_lost_in_a_loop_of_operators():
-    run = run_program(str(Path(__file__).with_name("storm.py")), "operators", "20")
+def test_no_interrupt_is_lost_in_a_loop_of_operators(run_program):
+    run = run_program("storm.py", "operators", "20")
     assert run.stdout == "{}\n", run.stderr
 
 
-def test_a_cell_that_swallows_interrupts_of_replays_has_the_values_of_the_cpu():
-    program = str(Path(__file__).with_name("value_storm.py"))
-    run = run_program(program, "12")
+def test_a_cell_that_swallows_interrupts_of_replays_has_the_values_of_the_cpu(
+    run_program,
+):
+    run = run_program("value_storm.py", "12")
     assert run.stdout.endswith(" {}\n"), run.stdout + run.stderr
     assert not run.stdout.startswith("0 ")
