@@ -151,6 +151,10 @@ class ReplayError(MetaMagicError):
         self.refusal = refusal
 
 
+class NotSentError(ReplayError):
+    """A value is what another rank of a world sends, which is not recorded."""
+
+
 class TrialError(MetaMagicError):
     """A recorded block cannot be run again; the message says why.
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from meta_magic.errors import ReplayError
+from meta_magic.errors import NotSentError, ReplayError
 from meta_magic.torch_private.dispatcher import schema_of
 from meta_magic.torch_private.distributed import (
     find_group,
@@ -281,13 +281,13 @@ def call_planned(function: Any, group: Group, given: Given) -> Any:
         given: Its arguments by name.
 
     Raises:
-        ReplayError: Another process, which is not recorded, sends the result.
+        NotSentError: Another process, which is not recorded, sends the result.
     """
     name = str(function).removesuffix(".default")
     to = given.get("root_rank", given.get("src"))
     if name in FROM_ONE or (name == "c10d.scatter_" and to != group.rank):
         sender = "another rank" if to is None else f"rank {group.ranks[to]}"
-        raise ReplayError(
+        raise NotSentError(
             f"{name} takes what {sender} sends, which this recording does not have "
             "(--assume values=nan goes on without it)"
         )

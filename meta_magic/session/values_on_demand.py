@@ -8,12 +8,18 @@ raise in every cell. Read ``ValuesOnDemand.evaluate`` first.
 
 from collections.abc import Callable, Mapping, Sequence
 from math import nan, prod
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
+from meta_magic.errors import (
+    MetaMagicError,
+    MissingValueError,
+    NotSentError,
+    ReplayError,
+    ValueLimitError,
+)
 from meta_magic.recording.as_device.cpu_kernels import (
     lay_out_as,
     make_proxy,
@@ -76,6 +82,12 @@ ADVICE: Final = (
 )
 
 
+NOT_SENT: Final = "values=nan, because another rank sends it, which is not recorded"
+"""The assumption about a loss in the last stage of a pipeline."""
+
+Kind = TypeVar("Kind", bound=MetaMagicError)
+
+
 class ValuesOnDemand:
     """Computes values that a cell asks for, as :class:`ValueSource` says.
 
@@ -132,9 +144,12 @@ class ValuesOnDemand:
                     self._beyond[key] = numel
                 if table.name == ALIGNED:
                     return True  # torch records the same calls after False
-                if otherwise is None or not (is_limit or guess):
+                is_not_sent = find_cause(error, NotSentError) is not None
+                if otherwise is None or not (is_limit or guess or is_not_sent):
                     self._raise_refusal(error)
                     raise
+                if is_not_sent and guess is None:
+                    otherwise = otherwise._replace(text=NOT_SENT)
         return self._assume(table, given, chosen[0][0], otherwise)
 
     def _run(
@@ -185,7 +200,7 @@ class ValuesOnDemand:
         return None
 
     def _guess_of_world(self, table: OpTable, chosen: Inputs) -> Guess | None:
-        """Return NaN for a number that a world reads and this machine cannot compute.
+        """Return NaN for a number that a world reads and this process cannot compute.
 
         A script for many GPUs prints its losses, and its plan does not need them. A
         condition, such as ``if loss > 3``, is not answered.
@@ -317,9 +332,7 @@ class ValuesOnDemand:
 
         On the CPU that operator raises at once; here the replay is the first to run it.
         """
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, ReplayError):
-            cause = cause.__cause__
+        cause = find_cause(error, ReplayError)
         error.__cause__ = None
         if cause is None or cause.refusal is None or self._options.device != "cpu":
             return
@@ -541,3 +554,10 @@ def make_checks(
         return reals[0]
 
     return ValueChecks(write, evaluate, options)
+
+
+def find_cause(error: BaseException | None, kind: type[Kind]) -> Kind | None:
+    """Return the error, or the first of its causes, that is of a kind."""
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__
+    return error

@@ -58,6 +58,18 @@ def test_a_loss_that_takes_too_much_is_nan_with_a_note_on_its_line():
         (torch.ones(999, 999) @ torch.ones(999, 999)).mean().item()
 
 
+def test_a_loss_of_what_another_rank_sends_is_nan_with_a_note():
+    with record(world=2, rank=1) as trace:
+        begin()
+        received = torch.empty(4)
+        dist.recv(received, 0)
+        assert isnan(received.mean().item())
+        with pytest.raises(MissingValueError, match="takes what rank 0 sends"):
+            bool(received.sum() > 3)
+    (note,) = (note for note in trace.notes if note.kind == "assumed")
+    assert "another rank sends it" in note.text
+
+
 def test_a_condition_that_takes_too_much_is_refused_in_a_world():
     with pytest.raises(ValueLimitError), record(world=8, limits=ValueLimits(flops=10)):
         begin()
