@@ -25,6 +25,7 @@ from typing import Any, cast
 
 import torch
 
+from meta_magic.check.checked_process import GRACE
 from meta_magic.check.judging import Judge, judge_unread
 from meta_magic.check.records import Diagnostic, Part, Request, Subject, read_subject
 from meta_magic.errors import CheckError, WorldError
@@ -120,7 +121,7 @@ def run_script(request: Request) -> Iterator[Part]:
     try:
         ranks = read_ranks(settings["ranks"], size)
         results = run_side_by_side(
-            run_rank, request, ranks, request.seconds, shows_output=True
+            run_rank, request, ranks, request.seconds + GRACE, is_check=True
         )
     except (ValueError, WorldError) as error:
         raise CheckError(str(error)) from None
@@ -128,7 +129,8 @@ def run_script(request: Request) -> Iterator[Part]:
         yield replace(part, name=f"rank {rank}")
     found = find_mismatches({rank: sent for rank, (_, sent) in results.items()})
     file = str(request.subject.path)
-    if found:
+    is_whole = all(part.outcome != "unchecked" for part, _ in results.values())
+    if found and is_whole:
         diagnostics = tuple(
             Diagnostic(
                 rule="hang",

@@ -60,7 +60,7 @@ def run_side_by_side(
     ranks: Sequence[int],
     timeout: float,
     *,
-    shows_output: bool = False,
+    is_check: bool = False,
 ) -> dict[int, Any]:
     """Call a function for each rank, in children side by side; return the results.
 
@@ -69,14 +69,14 @@ def run_side_by_side(
         given: What it needs.
         ranks: The ranks; results may include ranks that these wait for.
         timeout: Seconds that each child may take, from its own start.
-        shows_output: Whether what the children printed is written to the standard
-            error when all have ended.
+        is_check: Whether what the children printed is written to the standard error
+            when all have ended, and an interrupt ends their blocks, not the children.
 
     Raises:
         WorldError: A child ended without a result, or took too long; or this system
             forks no processes.
     """
-    (results,) = run_all(work, [given], ranks, timeout, shows_output=shows_output)
+    (results,) = run_all(work, [given], ranks, timeout, is_check=is_check)
     if isinstance(results, WorldError):
         raise results
     return results
@@ -88,7 +88,7 @@ def run_all(
     ranks: Sequence[int],
     timeout: float,
     *,
-    shows_output: bool = False,
+    is_check: bool = False,
 ) -> list[dict[int, Any] | WorldError]:
     """Call a function for each rank with each of several things that it needs.
 
@@ -110,10 +110,10 @@ def run_all(
             Job(pickle.dumps((work, given)), tuple(ranks), str(own), timeout)
             for given, own in zip(givens, folders, strict=True)
         ]
-        run_nursery(jobs)
+        run_nursery(jobs, is_check=is_check)
         for own in folders:
             remove_unwritten(own)
-        if shows_output:
+        if is_check:
             for own in folders:
                 show_output(own)
         return [*map(read_results, folders)]
@@ -140,7 +140,7 @@ def read_results(folder: Path) -> dict[int, Any] | WorldError:
     return dict(sorted(results.items()))
 
 
-def run_nursery(jobs: Sequence[Job]) -> None:
+def run_nursery(jobs: Sequence[Job], *, is_check: bool) -> None:
     """Run the process that starts the children; end all with it."""
     nursery = subprocess.Popen(  # noqa: S603  ourselves
         [sys.executable, "-P", "-W", "ignore", "-c", CODE],
@@ -151,6 +151,11 @@ def run_nursery(jobs: Sequence[Job]) -> None:
     )
     try:
         _, said = nursery.communicate(pickle.dumps([*jobs]))
+    except KeyboardInterrupt:
+        if not is_check:
+            raise
+        nursery.send_signal(signal.SIGINT)
+        _, said = nursery.communicate()
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(nursery.pid, signal.SIGKILL)  # with all children
@@ -188,6 +193,15 @@ def main() -> None:
     waiting = [(job, rank) for job in jobs for rank in job.ranks]
     started, running = set[tuple[str, int]](), dict[int, Child]()
     n_at_once = os.cpu_count() or 1
+
+    def interrupt(*_: object) -> None:
+        """Let each child that runs return what it has recorded so far."""
+        waiting.clear()
+        for process in running:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGINT)
+
+    signal.signal(signal.SIGINT, interrupt)
     while waiting or running:
         wanted = [
             (job, rank)
@@ -200,7 +214,7 @@ def main() -> None:
                 started.add((job.folder, rank))
                 process = start(rank, job)
                 running[process] = Child(job, rank, time.monotonic() + job.timeout)
-        waiting = [(j, rank) for j, rank in waiting if (j.folder, rank) not in started]
+        waiting[:] = [w for w in waiting if (w[0].folder, w[1]) not in started]
         for process, child in running.items():
             if time.monotonic() > child.end:
                 stop(process, child)
@@ -240,6 +254,7 @@ def start(rank: int, job: Job) -> int:
     if process:
         return process
     code = 1
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         run(rank, job)
         code = 0

@@ -1,6 +1,7 @@
 """``meta-magic check`` of scripts: right ones, wrong ones, and odd ones."""
 
 import json
+import os
 import socket
 import sys
 import time
@@ -85,6 +86,22 @@ while True:
     code, text = check_apart("forever.py", "--timeout", 12, forever=script)
     assert code == 2
     assert "it took more than 12 s (--timeout)" in text
+    assert "model: Linear" in text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forked")
+def test_a_rank_that_trains_for_ever_is_reported_with_how_far_it_came(check_apart):
+    script = """\
+import os, signal, time
+import psutil, torch
+model = torch.nn.Linear(3, 3)
+model(torch.zeros(2, 3))
+os.kill(psutil.Process().parent().ppid(), signal.SIGINT)  # as at the time limit
+time.sleep(600)
+"""
+    code, text = check_apart("forever.py", "--world", 2, forever=script)
+    assert code == 2
+    assert "it took more than 300 s (--timeout)" in text
     assert "model: Linear" in text
 
 
