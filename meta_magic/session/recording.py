@@ -288,10 +288,12 @@ def make_world_contexts(
         with DisableTorchFunction():
             values.check_saved([(t, registry.read(t)) for t in tensors], what)
 
+    rank, peers = options.world.rank, options.peers
+    saves = checkpoints.Checkpoints(rank, peers, check_saved, saver)
     contexts = (
-        planned_world.PlannedWorld(options.world),
+        planned_world.PlannedWorld(options.world, saves.watch_libraries),
         torch_on_meta.TorchOnMeta(write.plan),
-        checkpoints.Checkpoints(options.world.rank, options.peers, check_saved, saver),
+        saves,
     )
     if options.peers is None:
         return contexts

@@ -4,6 +4,7 @@ import os
 import sys
 from io import BytesIO
 from math import isnan
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -426,3 +427,23 @@ def test_what_is_no_longer_on_meta_is_on_the_cpu_in_a_world():
         model.load_state_dict(held, assign=True)
         assert model.weight.device == torch.device("cpu")
         assert model.to(torch.device("cuda", 0)).weight.device.type == "cuda"
+
+
+def test_a_checkpoint_that_lightning_saves_to_memory_first_is_left_out(
+    tmp_path, monkeypatch
+):
+    class TorchCheckpointIO:
+        def save_checkpoint(self, checkpoint, path, storage_options=None):
+            memory = BytesIO()
+            torch.save(checkpoint, memory)
+            path.write_bytes(memory.getvalue())
+
+    plugins = SimpleNamespace(TorchCheckpointIO=TorchCheckpointIO)
+    monkeypatch.setitem(sys.modules, "lightning.fabric.plugins.io", plugins)
+    with record(world=4) as trace:
+        begin()
+        others = torch.ones(3)
+        dist.all_reduce(others)
+        TorchCheckpointIO().save_checkpoint({"sum": others}, tmp_path / "last.ckpt")
+    assert not [*tmp_path.iterdir()]
+    assert any("no file is written" in note.text for note in trace.notes)

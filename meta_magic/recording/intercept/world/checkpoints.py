@@ -9,6 +9,7 @@ find them, and load from them. Read :class:`Checkpoints`.
 import os
 import pickle
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +37,10 @@ NOT_READ: Final = (
 )
 UNWRITTEN: Final = "unwritten-{}"
 """The file in which a rank says what it left out, for when all ranks have ended."""
+
+
+LIGHTNING: Final = "lightning.fabric.plugins.io", "lightning_fabric.plugins.io"
+"""Modules whose ``TorchCheckpointIO`` saves to memory, and then writes a file."""
 
 
 class Unwritten(NamedTuple):
@@ -110,6 +115,7 @@ class Checkpoints(Replacements):
         self._rank, self._peers = rank, peers
         self._check = check
         self._saver = saver
+        self._watched: list[Any] = []
         self._unwritten = Unwritten([], saver.saved, saver.unwritten)
 
     def __enter__(self) -> None:
@@ -127,6 +133,22 @@ class Checkpoints(Replacements):
         else:
             file = Path(self._peers.folder, UNWRITTEN.format(self._rank))
             file.write_bytes(pickle.dumps((*self._unwritten,)))
+
+    def watch_libraries(self) -> None:
+        """Replace what libraries save with; they are imported when a group is made."""
+        for name in LIGHTNING:
+            found = getattr(sys.modules.get(name), "TorchCheckpointIO", None)
+            if found is not None and found not in self._watched:
+                self._watched.append(found)
+                self.replace_here(found, {"save_checkpoint": self._save_file})
+
+    def _save_file(
+        self, plain: Any, io: Any, checkpoint: Any, path: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        try:
+            return plain(io, checkpoint, path, *args, **kwargs)
+        except MissingValueError as error:
+            return self._saver.leave_out(path, error)
 
     def _make_folder(
         self, plain: Callable[..., None], path: Any, *args: Any, **kwargs: Any

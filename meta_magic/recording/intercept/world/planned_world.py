@@ -57,13 +57,15 @@ class PlannedWorld(Replacements):
 
     Args:
         world: The world, and the process that is recorded.
+        on_group: Is called when a process group is made.
 
     Raises:
         WorldError: On entering, if this process is in a process group already.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, on_group: Callable[[], None]) -> None:
         super().__init__()
+        self._on_group = on_group
         self._world = world
         self._n_groups = 0
         self._environment: dict[str, str | None] = {}
@@ -145,6 +147,7 @@ class PlannedWorld(Replacements):
         **kwargs: Any,
     ) -> Any:
         """Make a group that sends nothing, and whose name says who is in it."""
+        self._on_group()
         members = tuple(ranks or range(size))
         name = name_group(self._n_groups, Group(members, rank))
         self._n_groups += 1
