@@ -6,6 +6,7 @@ gives the assumed values. Read :func:`make_operator` first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any, Final, cast
 
@@ -18,7 +19,7 @@ from meta_magic.replaying.operators import (
     find_function,
     find_operator,
 )
-from meta_magic.torch_private.dispatcher import math_attention
+from meta_magic.torch_private.dispatcher import find_decomposition, math_attention
 from meta_magic.trace.program_facts import Assumption
 from meta_magic.trace.signature import Signature, TensorArgument
 
@@ -84,7 +85,27 @@ def make_operator(signature: Signature) -> Operator:
         return READ_BY_ARGUMENTS[signature.op](signature)
     if signature.op in DEVICE_BY_KERNEL:
         return AttentionOperator(signature)
+    if signature.op in ON_CUDA_ALONE:
+        function = find_function(signature.op)
+        return Operator(signature.op, function, partial(run_anywhere, function))
     return find_operator(signature.op)
+
+
+ON_CUDA_ALONE: Final = frozenset(
+    {
+        "aten.cudnn_batch_norm.default",
+        "aten.cudnn_batch_norm_backward.default",
+        "aten._fused_rms_norm_backward.default",
+    }
+)
+"""Operators without a kernel of the CPU, but with a decomposition."""
+
+
+def run_anywhere(operator: Any, **given: Any) -> Any:
+    """Call an operator of ``ON_CUDA_ALONE``: on other devices its decomposition."""
+    is_there = any(isinstance(v, Tensor) and v.is_cuda for v in given.values())
+    run = operator if is_there else find_decomposition(operator)
+    return run(**given)
 
 
 COPY: Final = "aten._to_copy.default"

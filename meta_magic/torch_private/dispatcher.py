@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 from torch import _ops
+from torch._decomp import decomposition_table
 from torch.library import _impls
 
 from meta_magic.torch_private.interrupts import uninterrupted
@@ -94,6 +95,14 @@ def is_python_excluded() -> bool:
     Without it nobody knows that the values of a list are read for a new tensor.
     """
     return torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.Python)
+
+
+def find_decomposition(operator: Any) -> Any:
+    """Return torch's composition of other operators for an operator.
+
+    Without it what CUDA alone has a kernel for could not be computed on the CPU.
+    """
+    return decomposition_table[operator]
 
 
 @uninterrupted

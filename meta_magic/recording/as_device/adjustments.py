@@ -199,8 +199,9 @@ def lay_out_layer_gradient(
     """Return a gradient in rows.
 
     Source:
-        ``layer_norm_backward_cpu`` in ``layer_norm.cpp`` of torch 2.13: the gradient
-        has the layout of a contiguous input.
+        ``layer_norm_backward_cpu`` in ``layer_norm.cpp`` of torch 2.13, and
+        ``layer_norm_backward_cuda`` in ``layer_norm_kernel.cu``: the gradient has the
+        layout of a contiguous input.
     """
     gradient, *rest = returned
     if gradient is None or not a.is_meta:
@@ -362,6 +363,7 @@ ADJUSTMENTS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = MappingProx
         "cuda": MappingProxyType(
             {
                 "aten.convolution.default": lay_out_image,
+                "aten.native_layer_norm_backward.default": lay_out_layer_gradient,
                 "aten.native_batch_norm_backward.default": mask_gradients,
                 "aten.batch_norm_backward.default": mask_gradients,
             }

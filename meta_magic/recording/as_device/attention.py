@@ -92,6 +92,10 @@ class Attention(NamedTuple):
             mask = mask.unsqueeze(0)
         return self._replace(query=q, key=k, value=v, mask=mask)
 
+    def has_equal_sizes(self) -> bool:
+        """Whether the heads of query, key and value have the same size."""
+        return len({tensor.shape[-1] for tensor in self.tensors}) == 1
+
     def has_fitting_heads(self) -> bool:
         """Whether all have the same heads, or those of the query can be grouped."""
         q, k, v = (t.shape[1] for t in self.tensors)
@@ -160,13 +164,17 @@ def find_obstacle(call: Attention, device: FusingDevice) -> str:
         f"{q.dtype} has no fused kernel": q.dtype not in DTYPES[device],
         "query, key and value differ in dtype": not q.dtype == k.dtype == v.dtype,
         "their batches differ": not q.shape[0] == k.shape[0] == v.shape[0],
-        "their heads differ in size": not q.shape[-1] == k.shape[-1] == v.shape[-1],
         "a sequence is empty": not all(t.shape[-2] for t in call.tensors),
         "elements of a head are apart": any(t.stride(-1) != 1 for t in call.tensors),
         "they differ in heads": not call.has_fitting_heads(),
-        "the mask is of an unusual shape": not call.has_fitting_mask(),
-        "the mask requires grad": call.mask is not None and call.mask.requires_grad,
     }
+    if device == "cpu":
+        has_gradient = call.mask is not None and call.mask.requires_grad
+        obstacles |= {
+            "their heads differ in size": not call.has_equal_sizes(),
+            "the mask is of an unusual shape": not call.has_fitting_mask(),
+            "the mask requires grad": has_gradient,
+        }
     return next((text for text, is_so in obstacles.items() if is_so), "")
 
 
@@ -189,7 +197,7 @@ def choose_on_cuda(call: Attention) -> tuple[Kernel | None, str]:
         ),
         SDPBackend.EFFICIENT_ATTENTION.value: (
             "efficient",
-            flags.mem_efficient_sdp_enabled(),
+            flags.mem_efficient_sdp_enabled() and has_efficient(call),
         ),
         SDPBackend.CUDNN_ATTENTION.value: (
             "cudnn",
@@ -209,22 +217,38 @@ def has_flash(call: Attention) -> bool:
     is_square = q.shape[-2] == k.shape[-2]
     return (
         call.mask is None
+        and call.has_equal_sizes()
         and q.dtype in HALVES
         and call.head_dim <= MAX_HEAD_DIM["flash"]
         and (is_square or not call.is_causal)
     )
 
 
+def has_efficient(call: Attention) -> bool:
+    """Whether CUDA's memory-efficient kernel accepts a call, without grouped heads.
+
+    Source:
+        ``can_use_mem_efficient_attention`` in ``cuda/sdp_utils.cpp``.
+    """
+    q, k, v = call.tensors
+    alignment = ALIGNMENT if q.dtype in HALVES else ALIGNMENT // 2
+    is_aligned = not any(t.shape[-1] % alignment for t in (q, v))
+    return is_aligned and q.shape[-1] == k.shape[-1] and q.shape[1] == k.shape[1]
+
+
 def has_cudnn(call: Attention) -> bool:
     """Whether CUDA's kernel of cuDNN accepts a call."""
+    q, k, v = call.tensors
+    sizes = q.shape[-1], v.shape[-1]
     return (
-        call.query.dtype in HALVES
-        and call.head_dim <= MAX_HEAD_DIM["cudnn"]
-        and call.head_dim % ALIGNMENT == 0
+        q.dtype in HALVES
+        and q.shape[-1] == k.shape[-1]
+        and max(sizes) <= MAX_HEAD_DIM["cudnn"]
+        and not any(size % ALIGNMENT for size in sizes)
+        and call.has_fitting_mask()
+        and not (call.mask is not None and call.mask.requires_grad)
     )
 
-
-MASK_ALIGNMENT: Final = 16
 
 aten = torch.ops.aten
 OPERATOR: Final = aten.scaled_dot_product_attention.default
@@ -268,9 +292,6 @@ def run_flash(call: Attention) -> Tensor:
 def run_efficient(call: Attention) -> Any:
     """Return the output of CUDA's memory-efficient kernel."""
     q, k, v = call.tensors
-    if call.enable_gqa and q.shape[1] != k.shape[1]:
-        n = q.shape[1] // k.shape[1]
-        k, v = k.repeat_interleave(n, 1), v.repeat_interleave(n, 1)
     mask = as_float(call)
     if mask is not None:
         mask = align(mask).expand(*q.shape[:2], q.shape[-2], k.shape[-2])
@@ -304,10 +325,16 @@ def as_float(call: Attention) -> Tensor | None:
 
 
 def align(mask: Tensor) -> Tensor:
-    """Return a mask whose rows begin at multiples of 16 elements."""
+    """Return a mask whose rows begin at multiples of 8 elements.
+
+    Source:
+        ``preprocess_mask`` in ``transformers/attention.cpp`` of torch 2.13.
+    """
+    *strides, last = mask.stride()
+    if last == 1 and not any(stride % ALIGNMENT for stride in strides):
+        return mask
     width = mask.shape[-1]
-    missing = -width % MASK_ALIGNMENT
-    return aten.pad(mask, [0, missing])[..., :width] if missing else mask
+    return aten.pad(mask, [0, ALIGNMENT - width % ALIGNMENT])[..., :width]
 
 
 RUNS: Final = {

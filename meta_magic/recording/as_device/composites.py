@@ -1,10 +1,12 @@
-"""Run the CPU's decomposition of composite operators.
+"""Run a device's decomposition of composite operators.
 
 Torch composes some operators in C++ of other operators, and chooses them by the device
 of the arguments, or by whether a mode is on. Without this ``torch.linalg.svdvals(x)``
-would be recorded as a decomposition with vectors, which the CPU does not compute.
+would be recorded as a decomposition with vectors, which the CPU does not compute, and
+``dropout`` as four operators, which on CUDA are one.
 Functions here return ``NotImplemented`` for a call that torch itself composes right.
-The kernels are above autograd, as those of attention. Read ``ON_CPU`` first.
+The kernels are above autograd, as those of attention. ``ON_CPU`` and ``ON_CUDA`` are
+the tables.
 """
 
 import threading
@@ -399,14 +401,90 @@ ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
 """By the operator's name; each returns ``NotImplemented`` where torch does it."""
 
 
+def fused_dropout(_: Keep, a: Tensor, p: float, train: bool) -> Any:  # noqa: FBT001
+    """Return what a dropout of one operator leaves, whose mask has a byte an element.
+
+    Source:
+        ``is_fused_kernel_acceptable`` in ``Dropout.cpp`` of torch 2.13.
+    """
+    if not (train and 0 < p < 1 and a.numel()):
+        return NotImplemented
+    return aten.native_dropout(a, p, train)[0]
+
+
+LEAST_EPS: Final = 1e-5
+MOST_IMAGES: Final = {True: 880_801, False: 65_535}
+"""The largest batch by whether it is trained."""
+
+
+def cudnn_batch_norm(  # noqa: PLR0913, PLR0917  the operator's own
+    _: Keep,
+    a: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    training: bool,  # noqa: FBT001
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,  # noqa: FBT001
+) -> Any:
+    """Return the batch norm of cuDNN, where torch prefers it.
+
+    Source:
+        ``_select_batch_norm_backend`` and ``_batch_norm_impl_index`` in
+        ``Normalization.cpp`` of torch 2.13.
+    """
+    if weight is None or bias is None or a.dtype is torch.bfloat16:
+        return NotImplemented
+    is_narrow = a.dtype is torch.float16 and weight.dtype is not torch.float32
+    has_statistics = mean is not None and var is not None
+    is_without = mean is None and var is None and training
+    takes = (
+        cudnn_enabled
+        and torch.backends.cudnn.enabled
+        and weight.dtype is not torch.bfloat16
+        and not is_narrow
+        and (has_statistics or is_without)
+        and a.ndim > 2  # noqa: PLR2004  it has a spatial dimension
+        and a.shape[0] <= MOST_IMAGES[training]
+        and eps >= LEAST_EPS
+        and 0 < a.numel() < 2**31
+    )
+    if not takes:
+        return NotImplemented
+    a = a.contiguous(memory_format=suggest_memory_format(a))
+    given = (t if t is None else t.contiguous() for t in (weight, bias, mean, var))
+    return aten.cudnn_batch_norm(a, *given, training, momentum, eps)[0]
+
+
+ON_CUDA: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {"dropout": fused_dropout, "batch_norm": cudnn_batch_norm}
+)
+"""As ``ON_CPU``."""
+
 COUNTED: Final = frozenset({"one_hot"})
 """Operators that write in C++, where no mode sees it: the write is counted here."""
 
 DIFFERENTIATED: Final = frozenset({"prod", "prod.dim_int"})
 """Operators that torch does not compose: autograd knows their gradients."""
 
-WHOLE: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
-    {"mish_backward": aten.mul.Tensor}
+FUSED_ON_CUDA: Final = "_fused_rms_norm"
+"""An operator with a kernel on CUDA, and a composition for other devices."""
+
+
+def scale_by_root(a: Tensor, sizes: Sequence[int], *_: object) -> tuple[Tensor, Tensor]:
+    """Return a tensor as large as ``a``, and a number for each row, in float32.
+
+    Source:
+        ``_fused_rms_norm_cuda`` in ``layer_norm_kernel.cu`` of torch 2.13.
+    """
+    rows = [*a.shape[: a.ndim - len(sizes)], *[1] * len(sizes)]
+    return a.new_empty(a.shape), a.new_empty(rows, dtype=torch.float32)
+
+
+WHOLE: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {"mish_backward": aten.mul.Tensor, FUSED_ON_CUDA: scale_by_root}
 )
 """Operators that torch composes on meta only; values return the same metadata.
 
@@ -427,10 +505,14 @@ def name_of(operator: Any) -> str:
     return str(operator).removeprefix("aten.").removesuffix(".default")
 
 
-def key_of(operator: Any) -> DispatchKey:
+def key_of(operator: Any, kernels: str) -> DispatchKey:
     """Return the key of torch's own kernel for an operator of the table."""
-    is_differentiated = name_of(operator) in DIFFERENTIATED
-    return DispatchKey.Autograd if is_differentiated else COMPOSITE
+    name = name_of(operator)
+    is_fused = name == FUSED_ON_CUDA and kernels == "cuda"
+    return DispatchKey.Autograd if is_fused or name in DIFFERENTIATED else COMPOSITE
+
+
+TABLES: Final = {"cpu": ON_CPU, "cuda": ON_CUDA}
 
 
 class DeviceComposites(OfRecording):
@@ -444,20 +526,22 @@ class DeviceComposites(OfRecording):
         self._thread = threading.get_ident()
         if self._plan.kernels == "meta":
             return
-        operators = {name: find_operator(name) for name in ON_CPU}
+        names = (*ON_CPU, *ON_CUDA, FUSED_ON_CUDA)
+        operators = {name: find_operator(name) for name in names}
         self.override_kernels(
             {name: partial(self._run_here, it) for name, it in operators.items()}, WHOLE
         )
 
     def makes(self, operator: Any) -> bool:
-        """Whether an operator has another decomposition on the CPU."""
-        return name_of(operator) in ON_CPU
+        """Whether an operator has another decomposition on a device."""
+        name = name_of(operator)
+        return name in ON_CPU or name in ON_CUDA or name == FUSED_ON_CUDA
 
     def run(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run a composite operator."""
         name = name_of(operator)
-        is_on_cpu = self._plan.kernels_of(args) == "cpu"
-        make = ON_CPU.get(name) if is_on_cpu else None
+        kernels = self._plan.kernels_of(args)
+        make = TABLES.get(kernels, {}).get(name)
         sizes = args[1] if name in PACKED_RECURRENT else None  # batch sizes are real
         returned: Any = NotImplemented
         if make is not None and all(t.is_meta or t is sizes for t in tensors_in(args)):
@@ -469,10 +553,10 @@ class DeviceComposites(OfRecording):
                 write.registry.count_write(returned)
         if returned is NotImplemented:  # if some arguments are real, torch refuses
             # Not its own decompose(), which prefers decompositions of torch.compile.
-            return run_kernel(operator, key_of(operator), args, kwargs)
+            return run_kernel(operator, key_of(operator, kernels), args, kwargs)
         return returned
 
     def _run_here(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != self._thread:  # another thread is not recorded
-            return run_kernel(operator, key_of(operator), args, kwargs)
+            return run_kernel(operator, key_of(operator, "meta"), args, kwargs)
         return self.run(operator, args, kwargs)

@@ -138,7 +138,7 @@ CALLS = {
     "flash": {"dtype": torch.float16},
     "flash, causal": {"dtype": torch.bfloat16, "is_causal": True},
     "masked": {"dtype": torch.float32, "has_mask": True},
-    "in groups": {"dtype": torch.float32, "n_heads": 1},
+    "in groups": {"dtype": torch.float16, "n_heads": 1},
 }
 
 
