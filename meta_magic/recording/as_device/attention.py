@@ -167,13 +167,12 @@ def find_obstacle(call: Attention, device: FusingDevice) -> str:
         "a sequence is empty": not all(t.shape[-2] for t in call.tensors),
         "elements of a head are apart": any(t.stride(-1) != 1 for t in call.tensors),
         "they differ in heads": not call.has_fitting_heads(),
+        "the mask requires grad": call.mask is not None and call.mask.requires_grad,
     }
     if device == "cpu":
-        has_gradient = call.mask is not None and call.mask.requires_grad
         obstacles |= {
             "their heads differ in size": not call.has_equal_sizes(),
             "the mask is of an unusual shape": not call.has_fitting_mask(),
-            "the mask requires grad": has_gradient,
         }
     return next((text for text, is_so in obstacles.items() if is_so), "")
 
@@ -246,7 +245,6 @@ def has_cudnn(call: Attention) -> bool:
         and max(sizes) <= MAX_HEAD_DIM["cudnn"]
         and not any(size % ALIGNMENT for size in sizes)
         and call.has_fitting_mask()
-        and not (call.mask is not None and call.mask.requires_grad)
     )
 
 

@@ -39,7 +39,6 @@ PROGRAMS = {
     ),
     "a root mean square": (lambda: nn.RMSNorm(6)(make(2, 6)), "_fused_rms_norm"),
     "values of another size": (lambda: attend(values=16), ATTENTION),
-    "a mask that is trained": (lambda: attend(mask=make(4, 5, 5)), ATTENTION),
 }
 
 
@@ -70,6 +69,7 @@ WITHOUT = {
         make(2, 3, 4, 4)
     ),
     "a dropout of nothing": lambda: F.dropout(make(3, 4), 0.0),
+    "a mask that is trained": lambda: attend(mask=make(4, 5, 5)),
     "heads in groups": lambda: attend(keys=2),
     "heads of an odd size": lambda: attend(width=7, values=7),
 }
