@@ -223,6 +223,11 @@ class Factories:
         if func in self._constructors and is_meta_by_name(device, caller):
             self._diagnostics.note_caveat(BY_NAME)
             return self._registry.make_on_meta(lambda: func(*args, **kwargs))
+        out = kwargs.get("out")
+        if isinstance(out, torch.Tensor) and out.is_meta:
+            where = self._plan.placement_of(out) or self._plan.home
+            if torch.device(device).type == where.type:
+                return func(*args, **{**kwargs, "device": META})
         if "out" in kwargs or must_be_real(
             self._plan, torch.device(device), device, caller
         ):

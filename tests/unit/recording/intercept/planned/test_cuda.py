@@ -215,3 +215,15 @@ def test_a_file_is_loaded_onto_a_planned_gpu_with_its_values(tmp_path):
         model = nn.Linear(3, 2).cuda()
         model.load_state_dict(loaded["model"])
         assert model.weight.tolist() == state["model"]["weight"].tolist()
+
+
+def test_a_factory_fills_what_lies_on_a_planned_device():
+    with record():
+        with torch.device("cuda"):
+            eye = nn.init.eye_(torch.empty(2, 2))
+        zeros = torch.ones(2, device="cuda")
+        torch.zeros(2, out=zeros, device="cuda")
+        with pytest.raises(RuntimeError, match="does not match device type of out"):
+            torch.zeros(2, out=zeros, device="cpu")
+        assert (eye.tolist(), zeros.tolist()) == ([[1, 0], [0, 1]], [0, 0])
+        assert eye.device.type == zeros.device.type == "cuda"
