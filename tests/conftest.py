@@ -2,9 +2,14 @@
 
 import atexit
 import gc
+import os
 import signal
 import subprocess
 import sys
+
+# The tests are about a machine without a GPU, but for those that skip without one:
+# CUDA_VISIBLE_DEVICES=0 pytest tests/unit/materializing/test_cuda.py
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import pytest
 import torch

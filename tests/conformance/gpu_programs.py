@@ -258,3 +258,22 @@ def mlp_half_with_scaler() -> Step:
         scaler.update()
 
     return step
+
+
+def train(name: str) -> None:
+    """Make a program, and run two steps: in the first an optimizer makes its state."""
+    step = PROGRAMS[name]()
+    step()
+    step()
+
+
+def measure_peak(name: str) -> int:
+    """Return the most bytes of the GPU's allocator while a program runs.
+
+    With workspaces of cuBLAS, which a process has once.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    train(name)
+    return torch.cuda.max_memory_allocated() - before

@@ -29,7 +29,7 @@ import meta_magic as mm
 from tests.conformance import architectures
 from tests.conformance.constructions import CONSTRUCTIONS
 from tests.conformance.exactness import differences, read_tensors, seed
-from tests.conformance.gpu_programs import PROGRAMS
+from tests.conformance.gpu_programs import PROGRAMS, measure_peak, train
 from tests.conformance.library_sweep import (
     LIBRARIES,
     LIMITS,
@@ -221,12 +221,14 @@ def build_architecture(name: str) -> torch.nn.Module:
 def compare_modules(build: Callable[[], torch.nn.Module], device: str) -> str:
     """Return how a module materialized on a device differs from one built there."""
     kept: list[torch.nn.Module] = []
-    call = at(device, lambda: kept.append(build()))
-    seed()
-    error = try_to(call)
-    if error:
+
+    def make() -> None:
+        seed()
+        kept.append(build())
+
+    call = at(device, make)
+    if try_to(call):
         return ""
-    seed()
     try:
         with mm.record(as_device=device):
             call()
@@ -245,19 +247,9 @@ def run_memory(options: argparse.Namespace) -> Iterator[Found]:
         gc.collect()
         major, _ = torch.cuda.get_device_capability()
         allocated = trace.memory.as_allocated(major=major)
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        train(name)
-        real = torch.cuda.max_memory_allocated() - before
+        real = measure_peak(name)
         ratio = allocated.peak_nbytes / real
         yield name, f"{allocated.peak_nbytes:,} of {real:,} bytes, {ratio:.4f}"
-
-
-def train(name: str) -> None:
-    """Make a program, and run two steps: in the first an optimizer makes its state."""
-    step = PROGRAMS[name]()
-    step()
-    step()
 
 
 def run_times(options: argparse.Namespace) -> Iterator[Found]:

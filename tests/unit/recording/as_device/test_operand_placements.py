@@ -41,7 +41,7 @@ def device_of(make, first, second):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("devices", itertools.product(DEVICES, DEVICES))
+@pytest.mark.parametrize("devices", [*itertools.product(DEVICES, DEVICES)])
 def test_results_lie_where_torch_puts_them(name, devices):
     with FakeTensorMode():
         wanted = device_of(CASES[name], *devices)
@@ -55,7 +55,7 @@ def test_a_tensor_without_a_place_joins_any():
         assert made.device == torch.device("cuda", 0)
 
 
-@pytest.mark.parametrize("devices", itertools.product(DEVICES, DEVICES))
+@pytest.mark.parametrize("devices", [*itertools.product(DEVICES, DEVICES)])
 def test_a_copy_lies_where_it_is_written(devices):
     with record():
         written = torch.rand(3, device=devices[0])
@@ -63,7 +63,7 @@ def test_a_copy_lies_where_it_is_written(devices):
         assert written.device == torch.device(devices[0])
 
 
-@pytest.mark.parametrize("devices", itertools.product(DEVICES, DEVICES))
+@pytest.mark.parametrize("devices", [*itertools.product(DEVICES, DEVICES)])
 def test_an_index_lies_on_the_cpu_or_with_what_it_is_for(devices):
     def take(a, b):
         return torch.rand(3, device=a)[torch.zeros(2, dtype=torch.long, device=b)]
