@@ -332,7 +332,8 @@ def align(mask: Tensor) -> Tensor:
     if last == 1 and not any(stride % ALIGNMENT for stride in strides):
         return mask
     width = mask.shape[-1]
-    return aten.pad(mask, [0, ALIGNMENT - width % ALIGNMENT])[..., :width]
+    padded: Tensor = aten.pad(mask, [0, ALIGNMENT - width % ALIGNMENT])
+    return padded[..., :width]
 
 
 RUNS: Final = {
