@@ -97,6 +97,13 @@ def is_python_excluded() -> bool:
     return torch._C._dispatch_tls_is_dispatch_key_excluded(DispatchKey.Python)
 
 
+FUSED_RMS_NORM: Final = "_fused_rms_norm"
+"""An operator with a kernel on CUDA, and a composition for other devices.
+
+Without it ``nn.RMSNorm`` on CUDA is recorded as six operators.
+"""
+
+
 def find_decomposition(operator: Any) -> Any:
     """Return torch's composition of other operators for an operator.
 

@@ -28,6 +28,7 @@ from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.autograd import name_nodes
 from meta_magic.torch_private.dispatcher import (
+    FUSED_RMS_NORM,
     DispatchKey,
     eigenvalues,
     loss_of_sequences,
@@ -469,9 +470,6 @@ COUNTED: Final = frozenset({"one_hot"})
 DIFFERENTIATED: Final = frozenset({"prod", "prod.dim_int"})
 """Operators that torch does not compose: autograd knows their gradients."""
 
-FUSED_ON_CUDA: Final = "_fused_rms_norm"
-"""An operator with a kernel on CUDA, and a composition for other devices."""
-
 
 def scale_by_root(a: Tensor, sizes: Sequence[int], *_: object) -> tuple[Tensor, Tensor]:
     """Return a tensor as large as ``a``, and a number for each row, in float32.
@@ -484,7 +482,7 @@ def scale_by_root(a: Tensor, sizes: Sequence[int], *_: object) -> tuple[Tensor, 
 
 
 WHOLE: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {"mish_backward": aten.mul.Tensor, FUSED_ON_CUDA: scale_by_root}
+    {"mish_backward": aten.mul.Tensor, FUSED_RMS_NORM: scale_by_root}
 )
 """Operators that torch composes on meta only; values return the same metadata.
 
@@ -508,7 +506,7 @@ def name_of(operator: Any) -> str:
 def key_of(operator: Any, kernels: str) -> DispatchKey:
     """Return the key of torch's own kernel for an operator of the table."""
     name = name_of(operator)
-    is_fused = name == FUSED_ON_CUDA and kernels == "cuda"
+    is_fused = name == FUSED_RMS_NORM and kernels == "cuda"
     return DispatchKey.Autograd if is_fused or name in DIFFERENTIATED else COMPOSITE
 
 
@@ -526,7 +524,7 @@ class DeviceComposites(OfRecording):
         self._thread = threading.get_ident()
         if self._plan.kernels == "meta":
             return
-        names = (*ON_CPU, *ON_CUDA, FUSED_ON_CUDA)
+        names = (*ON_CPU, *ON_CUDA, FUSED_RMS_NORM)
         operators = {name: find_operator(name) for name in names}
         self.override_kernels(
             {name: partial(self._run_here, it) for name, it in operators.items()}, WHOLE
@@ -535,7 +533,7 @@ class DeviceComposites(OfRecording):
     def makes(self, operator: Any) -> bool:
         """Whether an operator has another decomposition on a device."""
         name = name_of(operator)
-        return name in ON_CPU or name in ON_CUDA or name == FUSED_ON_CUDA
+        return name in ON_CPU or name in ON_CUDA or name == FUSED_RMS_NORM
 
     def run(self, operator: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run a composite operator."""
