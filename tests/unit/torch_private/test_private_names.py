@@ -20,13 +20,19 @@ from meta_magic.torch_private import tensor_internals as tensors
 from meta_magic.torch_private.replacing import Replacements
 
 MANY = ("DEVICE_OF_CHUNKED_LOSSES", "MAKE_SUBCLASS", "JIT_TRACES", "STORAGE_READERS")
-OTHERS = {"CAPTURABLE_DEVICES", "CUDA_IS_THERE", "DYNAMO", "GENERATOR", *MANY}
+VALUES = ("CUDA_VERSION",)
+OTHERS = {"CAPTURABLE_DEVICES", "CUDA_IS_THERE", "DYNAMO", "GENERATOR", *MANY, *VALUES}
 SINGLE = [n for n in vars(replaced) if n.isupper() and n not in OTHERS]
 
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_what_is_replaced_is_there(name):
     assert callable(getattr(*getattr(replaced, name)))
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_that_is_replaced_is_there(name):
+    assert hasattr(*getattr(replaced, name))
 
 
 @pytest.mark.parametrize("name", MANY)
