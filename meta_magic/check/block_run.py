@@ -25,7 +25,7 @@ from typing import Any, cast
 
 import torch
 
-from meta_magic.check.checked_process import GRACE
+from meta_magic.check.checked_process import find_grace
 from meta_magic.check.judging import Judge, judge_unread
 from meta_magic.check.records import Diagnostic, Part, Request, Subject, read_subject
 from meta_magic.errors import CheckError, WorldError
@@ -120,9 +120,8 @@ def run_script(request: Request) -> Iterator[Part]:
         return
     try:
         ranks = read_ranks(settings["ranks"], size)
-        results = run_side_by_side(
-            run_rank, request, ranks, request.seconds + GRACE, is_check=True
-        )
+        seconds = request.seconds + find_grace(request)
+        results = run_side_by_side(run_rank, request, ranks, seconds, is_check=True)
     except (ValueError, WorldError) as error:
         raise CheckError(str(error)) from None
     for rank, (part, _) in results.items():
