@@ -122,7 +122,7 @@ def collect(
 
 def find_grace(request: Request) -> float:
     """Return the seconds that a child has after an interrupt: more for a long run."""
-    return max(GRACE, request.seconds / 5)
+    return max(GRACE, request.seconds / 3)
 
 
 def read_parts(stream: IO[bytes], parts: list[Any], show: Show) -> None:
