@@ -132,23 +132,6 @@ def test_the_flow_is_opened_and_closed_level_by_level(report, expect):
     expect(flow.get_by_role("treeitem", name="addmm")).to_have_count(0)
 
 
-def test_the_flow_stands_in_columns_unless_chosen_otherwise(report, expect):
-    flow = show(report, "Flow")
-    flow.get_by_label("More", exact=True).click()
-    flow.get_by_label("Direction").select_option("down")
-    flow.get_by_label("Open a level").click()
-    graph = flow.locator(".mm-flow-graph > g")
-    heights = []
-    for is_wide in (True, False):
-        flow.get_by_label("columns").set_checked(is_wide)
-        flow.get_by_role("tree").press("0")
-        flow.get_by_label("More", exact=True).click()
-        box = graph.bounding_box()
-        heights.append(box["height"] / box["width"])
-    assert heights[0] < heights[1]
-    assert report.page.errors == []
-
-
 def test_a_box_that_the_flow_is_within_is_named_and_found_again(report, expect):
     flow = show(report, "Flow")
     crumbs = flow.get_by_label("Boxes round the view")

@@ -27,13 +27,13 @@ const make_unet = (n_levels, more) => make_chain(2 * n_levels + 1,
   Array.from({ length: n_levels }, (_, i) => [i, 2 * n_levels - i]), more);
 
 const bends = ({ nodes, wires }) => {
-  arrange_nodes(nodes, wires, true);
+  arrange_nodes(nodes, wires);
   return nodes.some(({ is_up }) => is_up);
 };
 
 test("what nests stands side by side: down one half, up the other", () => {
   const { nodes, wires } = make_unet(4);
-  const { h } = arrange_nodes(nodes, wires, true);
+  const { h } = arrange_nodes(nodes, wires);
   nodes.slice(0, 5).forEach(({ y }, i, half) => assert.ok(!i || y > half[i - 1].y));
   nodes.slice(5).forEach(({ y }, i, half) => assert.ok(!i || y < half[i - 1].y));
   assert.ok(nodes[5].x > Math.max(...nodes.slice(0, 5).map(({ x, w }) => x + w)));
@@ -42,7 +42,7 @@ test("what nests stands side by side: down one half, up the other", () => {
 
 test("a skip is short: it enters beside where it leaves", () => {
   const { nodes, wires } = make_unet(4);
-  arrange_nodes(nodes, wires, true);
+  arrange_nodes(nodes, wires);
   for (let i = 0; i < 4; i += 1) {
     const [from, to] = [nodes[i], nodes[8 - i]];
     assert.equal(to.y + to.h, from.floor);
@@ -56,7 +56,7 @@ for (const is_across of [false, true]) {
     for (const n_levels of [2, 3, 5, 9]) {
       for (const more of [[], n_levels > 4 ? shared : []]) {
         const { nodes, wires } = make_unet(n_levels, more);
-        const { w, h } = arrange_nodes(nodes, wires, true, is_across);
+        const { w, h } = arrange_nodes(nodes, wires, is_across);
         assert.ok(nodes.some(({ is_up }) => is_up));
         assert.deepEqual(find_crossings({ nodes, wires }), []);
         for (const node of nodes) {
@@ -73,7 +73,7 @@ test("what is made of it comes down again, out of the second half's way", () => 
   chain.wires.push({ from: chain.nodes[6], starts: [{ node: chain.nodes[6], x: null }], label: "",
     ends: [{ node: out, x: null }] });
   const nodes = [...chain.nodes, out];
-  arrange_nodes(nodes, chain.wires, true);
+  arrange_nodes(nodes, chain.wires);
   assert.equal(out.is_up, false);
   assert.ok(out.x > Math.max(...chain.nodes.map(({ x, w }) => x + w)));
   assert.deepEqual(find_crossings({ nodes, wires: chain.wires }), []);
@@ -99,12 +99,6 @@ test("a gate within a residual is too uneven to bend", () => {
   assert.equal(bends(make_chain(13, [[0, 12], [5, 11]])), false);
 });
 
-test("where no columns are wanted, nothing bends", () => {
-  const { nodes, wires } = make_unet(4);
-  arrange_nodes(nodes, wires, false);
-  nodes.forEach(({ y }, i) => assert.ok(!i || y > nodes[i - 1].y));
-});
-
 test("a row is as high as the higher of its sides", () => {
   const bend = { starts: [0, 3, 5], rows: [[1, 3], [0, 4]] };
   // From the bend up: layer 2 of 30, with a gap; then 3 of 100 beside 1 of 20; then 4, and 0.
@@ -114,7 +108,7 @@ test("a row is as high as the higher of its sides", () => {
 test("what is flipped leads up, and flipped again is as before", () => {
   for (const is_across of [false, true]) {
     const { nodes, wires } = make_chain(5, [[0, 3]]);
-    const size = arrange_nodes(nodes, wires, false, is_across);
+    const size = arrange_nodes(nodes, wires, is_across);
     const arranged = /** @type {any} */ ({ ...size, nodes, wires, is_up: false });
     const read = () => JSON.stringify([nodes.map(({ x, y }) => [x, y]), wires.map(({ path, label_x, label_y }) =>
       [path, label_x, label_y])]);

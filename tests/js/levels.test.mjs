@@ -5,7 +5,7 @@ import { Boxes } from "../../meta_magic/view/static/flow/boxes.js";
 import { walk } from "../../meta_magic/view/static/flow/items.js";
 import { arrange } from "../../meta_magic/view/static/flow/layout.js";
 import {
-  count_levels, open_levels, open_what_fits,
+  count_levels, open_levels, open_main, open_what_fits,
 } from "../../meta_magic/view/static/flow/levels.js";
 import { choose_phase, follow_values } from "../../meta_magic/view/static/flow/values.js";
 import { make_layers, make_trace } from "./flow_payloads.mjs";
@@ -74,15 +74,53 @@ test("of a module's calls the first is opened, also where many are seen", () => 
     ["model: Net · call 1", "a: Linear · call 1", "b: Linear · call 1"]);
 });
 
-test("as many levels are open as fit", () => {
+test("as many levels are open as fit, and runs stay closed", () => {
   const boxes = build(make_layers(5));
-  const last = count_levels(boxes.root);
-  assert.equal(open_what_fits(boxes, () => true), last);
-  const sizes = [...Array(last + 1).keys()].map((level) => {
-    open_levels(boxes.root, level);
-    return arrange(boxes, boxes.root).h;
-  });
-  assert.deepEqual(sizes, sizes.toSorted((a, b) => a - b));
+  assert.equal(open_what_fits(boxes, () => true), count_levels(boxes.root) - 1);
+  assert.deepEqual(list_open(boxes), ["model: Net"]);
+});
+
+test("one block is shown for a run, if that fits", () => {
+  const boxes = build(make_layers(5));
+  open_what_fits(boxes, () => true);
+  const { h } = arrange(boxes, boxes.root);
+  assert.equal(open_main(boxes, (size) => size.h <= h), 0);
+  assert.equal(arrange(boxes, boxes.root).h, h);
+  assert.equal(open_main(boxes, () => true), 1);
+  const [run] = walk(boxes.root).filter(({ is_sample }) => is_sample);
+  assert.equal(boxes.name(run), "layers.0–4: 5 × Layer");
+  const find_node = ({ nodes }) => nodes.map(({ item, inner }) =>
+    (item === run ? inner : inner && find_node(inner))).find(Boolean);
+  assert.deepEqual(find_node(arrange(boxes, boxes.root)).nodes.filter(({ item }) => item)
+    .map(({ item }) => item), run.items[0].items);
+  open_levels(boxes.root, 9);
+  assert.equal(run.is_sample, false);
+});
+
+test("a run of few blocks stays closed", () => {
+  const boxes = build(make_layers(3));
+  open_what_fits(boxes, () => true);
+  assert.equal(open_main(boxes, () => true), 0);
+});
+
+test("a box that holds nearly all parameters is opened, one of two is not", () => {
+  const build_two = (sizes) => {
+    const trace = make_trace(
+      [0, 1].map((i) => ({ op: "aten.mm.default", reads: [`x${i}`], makes: [`x${i + 1}`], module: 2 * i + 2, call: 2 * i + 2 })),
+      [{ name: "model" }, { name: "a", parent: 0 }, { name: "a1", parent: 1 },
+        { name: "b", parent: 0 }, { name: "b1", parent: 3 }],
+      [{ module: 0, first: 0, end: 2 }, { module: 1, parent: 0, first: 0, end: 1 },
+        { module: 2, parent: 1, first: 0, end: 1 }, { module: 3, parent: 0, first: 1, end: 2 },
+        { module: 4, parent: 3, first: 1, end: 2 }],
+    );
+    trace.modules.forEach((module, i) => { module.n_params = sizes[i]; });
+    const boxes = build(trace);
+    open_levels(boxes.root, 1);
+    open_main(boxes, () => true);
+    return list_open(boxes);
+  };
+  assert.deepEqual(build_two([100, 20, 20, 80, 80]), ["model: Linear", "b: Linear"]);
+  assert.deepEqual(build_two([100, 40, 40, 60, 60]), ["model: Linear"]);
 });
 
 test("what a model is made of is seen even where it does not fit", () => {

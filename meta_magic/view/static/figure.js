@@ -16,7 +16,7 @@ async function draw_figure(packed, { depth, style }) {
   const trace = await decode(Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0)));
   const element = make("div", { class: `mm-live mm-${style}` });
   document.body.append(element);
-  const flow = mount_flow(element, trace, new Selection(), { depth }, new Times(trace));
+  const flow = mount_flow(element, trace, new Selection(), { depth, marks: style === "report" }, new Times(trace));
   await new Promise((resolve) => setTimeout(resolve, 100)); // it is laid out when its size is known
   const { text, width, height } = copy_picture(flow.viewport, flow.painter.content);
   const letters = new TextEncoder().encode(text);

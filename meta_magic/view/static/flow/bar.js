@@ -74,9 +74,10 @@ function make_menu(parts) {
 
 /**
  * Make the bar.
- * @param {import("./flow.js").Flow} flow @param {boolean} has_parameters at first
+ * @param {import("./flow.js").Flow} flow
+ * @param {{parameters?: boolean, marks?: boolean}} chosen at first
  */
-export function make_bar(flow, has_parameters) {
+export function make_bar(flow, chosen) {
   const { trace } = flow;
   const save = (is_png) => save_picture(flow.viewport, flow.painter.content, is_png);
   const steps = make_steps(flow);
@@ -87,7 +88,7 @@ export function make_bar(flow, has_parameters) {
   const make_choice = (is_chosen) => make("input", {
     type: "checkbox", checked: is_chosen && "", onchange: () => flow.choose(),
   });
-  const [parameters, columns] = [make_choice(has_parameters), make_choice(true)];
+  const [parameters, marks] = [chosen.parameters, chosen.marks].map(make_choice);
   const direction = make_select("Direction", DIRECTIONS, () => direct(flow));
   const measures = { kind: "by kind", ...Object.fromEntries(list_measures(flow.values, flow.times)), "": "no colours" };
   const [heat, scale] = [make_select("Colours by", measures, () => flow.choose()), make_scale()];
@@ -109,8 +110,8 @@ export function make_bar(flow, has_parameters) {
     heat, scale.element, device,
     make_menu([direction,
       make("label", {}, parameters, " parameters and constants"),
-      make("label", { title: "Lay long boxes out in columns; from left to right, in rows" }, columns, " columns"),
+      make("label", {}, marks, " views dashed, writes in place orange"),
       make("span", {}, "save as ", make_button("SVG", "Save as SVG", () => save(false)), " ",
         make_button("PNG", "Save as PNG", () => save(true)))]));
-  return { element, phases, steps, parameters, columns, direction, heat, scale, device, status, show_level };
+  return { element, phases, steps, parameters, marks, direction, heat, scale, device, status, show_level };
 }

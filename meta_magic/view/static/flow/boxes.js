@@ -21,8 +21,6 @@ const MORE_CELLS = 22; // letters of settings below a name
 export class Boxes {
   /** Parameters and constants are shown, too. */
   has_parameters = false;
-  /** Towers are laid out in columns. */
-  is_wide = true;
   /** Layers go from left to right. */
   is_across = false;
   /** The colours of boxes by a quantity, else by family. @type {import("./heat.js").Heat | null} */ heat = null;

@@ -12,7 +12,6 @@ import { press_in_flow } from "./keyboard.js";
 import { make_legend } from "./legend.js";
 import { BOX_HEADER, arrange, forget_layout } from "./layout.js";
 import { count_levels, find_bounds, open_levels } from "./levels.js";
-import { FlowMap } from "./map.js";
 import { FlowPainter } from "./painter.js";
 import { follow_pointer } from "./pointer.js";
 import { draw_thing, find_size } from "./shapes.js";
@@ -26,7 +25,7 @@ const WHEEL = "ctrl + wheel zooms, double click (z) zooms to a box, dragging mov
 /**
  * @typedef {import("./items.js").Item} Item
  * @typedef {import("../selection.js").Selected} Selected
- * @typedef {{depth?: number, parameters?: boolean}} FlowSettings
+ * @typedef {{depth?: number, parameters?: boolean, marks?: boolean}} FlowSettings
  */
 
 /** Shows how tensors flow through the operators of a trace. */
@@ -43,7 +42,6 @@ export class Flow {
     ondblclick: () => this.zoom_to(this.clicked),
   });
   viewport = new Viewport(this.svg, () => this.paint());
-  map = new FlowMap(this.viewport);
   painter = new FlowPainter((spot) => this.draw_spot(spot));
   crumbs = new Crumbs((item) => this.go_to(item), (item) => this.boxes.name(item));
 
@@ -52,7 +50,7 @@ export class Flow {
    * @param {import("../selection.js").Selection} selection @param {FlowSettings} settings
    * @param {import("../times.js").Times} times
    */
-  constructor(trace, selection, { depth, parameters = false }, times) {
+  constructor(trace, selection, { depth, parameters = false, marks = false }, times) {
     this.trace = trace;
     this.selection = selection;
     this.times = times;
@@ -67,7 +65,7 @@ export class Flow {
     this.has_functions = true;
     this.values = follow_values(trace);
     this.legend = make_legend(() => this.paint());
-    this.bar = make_bar(this, parameters);
+    this.bar = make_bar(this, { parameters, marks });
     this.svg.append(this.painter.content);
     follow_pointer(this.viewport, () => { this.bar.status.textContent = WHEEL; });
   }
@@ -76,7 +74,6 @@ export class Flow {
   show_phase(phase) {
     this.boxes = new Boxes(this.values, phase, this.has_functions);
     this.bar.phases.value = String(phase);
-    this.legend.show(walk(this.boxes.root).map((item) => find_family(this.boxes, item)));
     this.active = null;
     open_at_first(this);
     this.begin();
@@ -108,12 +105,16 @@ export class Flow {
 
   /** Open the boxes down to a level: those of modules, what is in them, then functions. */
   open_level(level) {
+    open_levels(this.boxes.root, this.set_level(level));
+  }
+
+  /** Take a level as the one that is open. */
+  set_level(level) {
     const { root } = this.boxes;
-    const last = count_levels(root);
     const [least, most] = find_bounds(root);
     this.level = Math.max(least, Math.min(most, level));
-    open_levels(root, this.level);
-    this.bar.show_level(this.level, last);
+    this.bar.show_level(this.level, count_levels(root));
+    return this.level;
   }
 
   /** Open or close a level. @param {number} step */
@@ -125,11 +126,11 @@ export class Flow {
   /** Lay out all as it was chosen in the bar. */
   read_choices() {
     this.boxes.has_parameters = this.bar.parameters.checked;
-    this.boxes.is_wide = this.bar.columns.checked;
     this.boxes.is_across = this.bar.direction.value === "across";
     const { value: colours } = this.bar.heat;
     this.boxes.heat = make_heat(this.values, colours, this.times);
     this.boxes.has_families = colours === "kind";
+    this.svg.classList.toggle("mm-marks", this.bar.marks.checked);
     this.legend.element.hidden = !this.boxes.has_families;
     this.bar.device.hidden = colours !== "time";
     for (const item of walk(this.boxes.root)) item.arranged = null;
@@ -143,12 +144,13 @@ export class Flow {
 
   /** Lay out what is open. */
   refresh() {
-    const { boxes, viewport, map } = this;
+    const { boxes, viewport } = this;
     const arranged = arrange(boxes, boxes.root);
     viewport.extent = arranged;
-    this.spots = list_spots(arranged);
-    this.bar.scale.show(boxes.heat, this.spots.map(({ thing }) => thing.item));
-    map.show(this.spots);
+    this.spots = list_spots(arranged, boxes.is_across);
+    const items = this.spots.map(({ thing }) => thing.item).filter(Boolean);
+    this.legend.show(items.map((item) => find_family(boxes, item)));
+    this.bar.scale.show(boxes.heat, items);
   }
 
   /** Say how much there is, and whether it can be read. */
@@ -165,7 +167,6 @@ export class Flow {
   /** Draw what is in sight. */
   paint() {
     this.show_size();
-    this.map.follow();
     this.crumbs.show(list_frames(this.spots, this.viewport));
     this.painter.paint(this.spots, this.viewport);
     const { chosen } = this.legend;
@@ -197,6 +198,7 @@ export class Flow {
   toggle(box) {
     const before = this.find_spot(box);
     box.is_open = !box.is_open;
+    box.is_sample = false;
     forget_layout(box.parent);
     this.refresh();
     const { thing, x, y } = this.find_spot(box);
@@ -216,8 +218,9 @@ export class Flow {
   /** Open what an item is in, and bring it into sight. @param {Item} item */
   reveal(item) {
     for (let box = item.parent; box; box = box.parent) {
-      if (!box.is_open) forget_layout(box);
+      if (!box.is_open || box.is_sample) forget_layout(box);
       box.is_open = true;
+      box.is_sample = false;
     }
     this.refresh();
     this.go_to(item);
@@ -300,8 +303,8 @@ export function mount_flow(element, trace, selection, settings, times) {
     return;
   }
   const flow = new Flow(trace, selection, settings, times);
-  const stage = make("div", { class: "mm-flow-stage" }, flow.svg, flow.map.element,
-    flow.crumbs.element, make_views(flow), flow.bar.status);
+  const stage = make("div", { class: "mm-flow-stage" }, flow.svg, flow.crumbs.element,
+    make_views(flow), flow.bar.status);
   element.append(flow.bar.element, stage, flow.legend.element);
   selection.subscribe(flow.follow);
   times.subscribe(() => flow.bar.heat.value === "time" && flow.choose());

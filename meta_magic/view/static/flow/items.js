@@ -6,12 +6,12 @@ const PART_SIZE = 100; // items
 /**
  * @typedef {{kind: "all" | "module" | "run" | "turn" | "part" | "steps" | "function" | "op", op: number, module: number,
  *   call: number, title: string, parent: Item | null, position: number, items: Item[],
- *   latest: Map<number, Item> | null, n_ops: number, last_op: number, is_open: boolean, family: string | null,
+ *   latest: Map<number, Item> | null, n_ops: number, last_op: number, is_open: boolean, is_sample: boolean, family: string | null,
  *   arranged: import("./layout.js").Arranged | null,
  *   connected: {key: string, nets: import("./boxes.js").Net[]} | null}} Item
  *   an operator, or a box of items; a `turn` is one of a pattern that repeats in a run; `title`: of a part, of steps, of the call of a function, or of its
  *   one operator, which stands for it; `position`: in its parent; `latest`: boxes by their key,
- *   while boxes are built; `family`, `arranged`, `connected`: kept by families.js and layout.js
+ *   while boxes are built; `is_sample`: of an open run, whether it shows the inside of its first block for all; `family`, `arranged`, `connected`: kept by families.js and layout.js
  */
 
 /**
@@ -21,7 +21,7 @@ const PART_SIZE = 100; // items
 export function make_item(kind, parent = null, more = {}) {
   const item = {
     kind, op: -1, module: -1, call: -1, title: "", parent, position: parent?.items.length ?? 0,
-    items: [], latest: null, n_ops: 0, last_op: -1, is_open: false, family: null, arranged: null,
+    items: [], latest: null, n_ops: 0, last_op: -1, is_open: false, is_sample: false, family: null, arranged: null,
     connected: null, ...more,
   };
   parent?.items.push(item);

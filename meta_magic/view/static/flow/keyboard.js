@@ -9,12 +9,14 @@ export function press_in_flow(flow, event) {
   const items = spots.map(({ thing }) => thing.item).filter(Boolean);
   const at = items.indexOf(active);
   const step = (to) => flow.go_to(items[Math.max(0, Math.min(items.length - 1, to))]);
+  let above = active?.parent;
+  while (above && !items.includes(above)) above = above.parent;
   const is_open = active?.is_open || active?.kind === "op";
   const acts = {
     ArrowDown: () => step(at + 1),
     ArrowUp: () => step(at - 1),
     ArrowRight: () => (active && !is_open ? flow.toggle(active) : step(at + 1)),
-    ArrowLeft: () => (active?.is_open ? flow.toggle(active) : step(items.indexOf(active?.parent))),
+    ArrowLeft: () => (active?.is_open ? flow.toggle(active) : step(items.indexOf(above))),
     Home: () => step(0),
     End: () => step(items.length - 1),
     Enter: () => active && flow.act(active),

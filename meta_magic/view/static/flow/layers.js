@@ -10,32 +10,33 @@ const WIDE_LAYER = 1400; // a wider layer is broken
 const HIGH_LAYER = 700; // from left to right, a higher one
 const FEW_LABELS = 4; // below a node, each shown alone
 const GUTTER = 36; // between columns
+const TURNS = 16; // pixels above and below columns, in which wires lead from one to the next
 
 /**
  * Give nodes their positions, and route the wires between them. What is not connected is
- * side by side.
+ * side by side. A dot on the frame stands `lift` pixels before all else.
  * @param {import("./layout.js").ViewNode[]} nodes @param {import("./layout.js").Wire[]} wires
- * @param {boolean} is_wide whether towers are cut into columns
  * @param {boolean} is_across whether layers go from left to right: all is laid out from top
  *   to bottom, with heights for widths, and turned
  */
-export function arrange_nodes(nodes, wires, is_wide = false, is_across = false) {
+export function arrange_nodes(nodes, wires, is_across = false) {
   if (is_across) nodes.forEach(turn);
   nodes.forEach(prepare);
   for (const wire of wires) wire.from.leaving.push(wire);
   for (const node of nodes) make_labels(node, is_across);
   assign_layers(nodes);
-  const { w, h } = arrange_groups(find_groups(nodes, wires), is_wide, is_across);
+  const { w, h, lift } = arrange_groups(find_groups(nodes, wires), is_across);
+  for (const node of nodes.filter(({ is_port }) => is_port)) node.y = (node.kind === "in") === node.is_up ? h - node.h : -lift;
   for (const node of nodes) {
     spread_starts(node);
     spread(node.arriving.sort((a, b) => a.above.x - b.above.x));
   }
   for (const wire of wires) draw_route(wire);
   for (const node of nodes) node.x -= node.w / 2;
-  if (!is_across) return { w, h };
+  if (!is_across) return { w, h, lift };
   nodes.forEach(turn);
   wires.forEach(turn_route);
-  return { w: h, h: w };
+  return { w: h, h: w, lift };
 }
 
 /**
@@ -57,15 +58,15 @@ export function flip(arranged, is_up, is_across = false) {
 }
 
 /** Put groups of connected nodes side by side, as far as there is room. */
-function arrange_groups(groups, is_wide, is_across) {
+function arrange_groups(groups, is_across) {
   const limit = is_across ? HIGH_LAYER : WIDE_LAYER;
-  let [x, y, w, h] = [0, 0, 0, 0];
+  let [x, y, w, h, lift] = [0, 0, 0, 0, 0];
   for (const group of groups) {
-    const { layers, bend } = make_layers(group, limit, is_wide);
+    const { layers, bend } = make_layers(group, limit);
     align(layers);
     const heights = layers.map(measure);
-    const starts = bend?.starts.filter((first) => first < layers.length) ?? (is_wide
-      ? cut_columns(layers, find_sides(layers).width, heights, is_across) : [0]);
+    const starts = bend?.starts.filter((first) => first < layers.length)
+      ?? cut_columns(layers, (column) => find_sides(column).width + GUTTER, heights, is_across);
     const columns = starts.map((first, i) => layers.slice(first, starts[i + 1]));
     const sizes = columns.map(find_sides);
     const gutter = GUTTER + LANE * number_lanes(group, bend);
@@ -80,12 +81,14 @@ function arrange_groups(groups, is_wide, is_across) {
       });
       x = end + gutter;
     });
-    h = Math.max(h, y + Math.max(...floors) + (bend ? LAYER_GAP : 0));
+    const is_cut = columns.length > 1;
+    if (is_cut || layers[0].length > 1) lift = TURNS;
+    h = Math.max(h, y + Math.max(...floors) + (bend ? LAYER_GAP : is_cut ? TURNS : 0));
     x -= gutter;
     w = Math.max(w, x);
     x += APART;
   }
-  return { w, h };
+  return { w, h, lift };
 }
 
 /** Number the wires between columns; return how many there are. */
@@ -197,7 +200,7 @@ function find_groups(nodes, wires) {
 }
 
 /** Layers of connected nodes; those that are too wide are broken. */
-function make_layers(group, limit, is_wide) {
+function make_layers(group, limit) {
   const last = Math.max(...group.map(({ kind, layer }) => (kind === "out" ? 0 : layer))) + 1;
   for (const node of group) if (node.kind === "out") node.layer = last;
   const layers = [];
@@ -212,7 +215,7 @@ function make_layers(group, limit, is_wide) {
     node.layer = layers.length - 1;
     layers[node.layer].push(node);
   }
-  const bend = is_wide ? find_bend(group) : null;
+  const bend = find_bend(group);
   for (const wire of group.flatMap((node) => node.leaving)) pass_layers(wire, layers, bend);
   return { layers, bend };
 }

@@ -6,8 +6,9 @@ import { arrange_nodes, flip } from "./layers.js";
 import { LARGE_TEXT, measure_text } from "./letters.js";
 
 export const BOX_HEADER = 24; // of an open box
-export const BOX_INSET = 30; // from its top to what is in it
+const BOX_INSET = 30; // from its top to what is in it
 const BOX_PADDING = 12;
+const PORT = 6; // the size of a dot on the frame of a box
 const MAX_CELLS = 42; // of a name; a wide letter takes two
 const NODE_HEIGHTS = { op: 24, function: 24, closed: 40 };
 const CIRCLE = 24;
@@ -21,12 +22,12 @@ const PILL_HEIGHT = 18;
  * @typedef {import("./items.js").Item} Item
  * @typedef {import("./values.js").Value} Value
  * @typedef {{kind: "op" | "function" | "closed" | "open" | "in" | "out" | "source" | "", item: Item | null,
- *   values: Value[], text: string, sizes: string, detail: string, sign: string, inner: Arranged | null, x: number, y: number,
+ *   values: Value[], is_port: boolean, text: string, sizes: string, detail: string, sign: string, inner: Arranged | null, x: number, y: number,
  *   w: number, h: number, room: number, layer: number, is_up: boolean, floor: number, gutter: number,
  *   up: ViewNode[], down: ViewNode[], leaving: Wire[], arriving: Port[],
  *   labels: Wire[]}} ViewNode
  *   a node of an item, a pill for what comes in or goes out, or, without a kind, a wire on its
- *   way through a layer. `sizes`: beside its name; `sign`: instead of it. While it is placed, `x` is its middle; `room` is its width with labels,
+ *   way through a layer. `is_port`: a pill is a dot on the frame; `sizes`: beside its name; `sign`: instead of it. While it is placed, `x` is its middle; `room` is its width with labels,
  *   `floor` where its layer ends, `gutter` what is right of its column, `is_up` whether wires
  *   enter it from below
  * @typedef {{node: ViewNode, x: number | null, above?: ViewNode}} Port where a wire reaches a
@@ -36,8 +37,8 @@ const PILL_HEIGHT = 18;
  *   label_y?: number, label_w?: number, label_h?: number, left?: number, top?: number, right?: number, bottom?: number}} Wire
  *   from a node to later ones; `trunk`: its way by layer; `lane`: its number between columns; `label_x`, `label_y`: the middle of
  *   its label
- * @typedef {{w: number, h: number, nodes: ViewNode[], wires: Wire[], is_up: boolean}} Arranged
- *   `is_up`: whether wires lead from the bottom to the top, or from right to left
+ * @typedef {{w: number, h: number, nodes: ViewNode[], wires: Wire[], ports: boolean[], lift: number, is_up: boolean}} Arranged
+ *   `ports`: whether what comes in is a dot on the frame, and what goes out; `lift`: pixels between the first dot and all else; `is_up`: whether wires lead from the bottom to the top, or from right to left
  */
 
 const count_cells = (text) => text.replace(/[^\0-\u10ff]/gu, "--").length;
@@ -58,7 +59,7 @@ export function ellipsize(text, n_cells = MAX_CELLS) {
 export function arrange(boxes, box) {
   if (box.arranged) return box.arranged;
   const items = box.items.map((item) => make_item_node(boxes, item));
-  const [ins, outs] = [[], []];
+  const [ins, outs, labelled] = [[], [], new Set()];
   const add_pill = (pills, kind, { values, name }) =>
     pills[pills.push(make_node(kind, name, { values })) - 1];
   const wires = connect(boxes, box).map((net) => {
@@ -67,16 +68,21 @@ export function arrange(boxes, box) {
     const from = items[net.from] ?? add_pill(ins, is_flow ? "in" : "source", net);
     const find = (node, side) => find_ports(node, side, values, boxes.is_across);
     const ends = to.flatMap((position) => find(items[position], "in"));
-    const is_unlabelled = !from.item || from.inner || (net.is_out && !to.length);
+    const is_unlabelled = !from.item || (net.is_out && !to.length)
+      || (from.inner && (!from.inner.ports[1] || labelled.has(from)));
+    labelled.add(from);
     if (net.is_out) ends.push({ node: add_pill(outs, "out", net), x: null });
     return {
       from, starts: find(from, "out"), ends, values, label: is_unlabelled ? "" : net.name,
       kind: is_flow ? boxes.find_effect(from.item, values[0]) : "source",
     };
   });
+  // The wire outside says what comes in or goes out, if it is one thing.
+  const ports = box.parent ? [ins, outs].map((pills) => pills.length === 1 && pills[0].kind !== "source") : [];
+  [ins, outs].forEach(([pill], i) => ports[i] && Object.assign(pill, { is_port: true, text: "", w: PORT, h: PORT }));
   const nodes = [...ins, ...items, ...outs];
   box.arranged = {
-    ...arrange_nodes(nodes, wires, boxes.is_wide, boxes.is_across), nodes, wires, is_up: false,
+    ...arrange_nodes(nodes, wires, boxes.is_across), nodes, wires, ports, is_up: false,
   };
   for (const { inner, is_up } of nodes) if (inner) flip(inner, is_up, boxes.is_across);
   return box.arranged;
@@ -96,17 +102,30 @@ export function forget_layout(box) {
 
 /** Where values enter or leave a node: an open box, at its pills. @returns {Port[]} */
 function find_ports(node, kind, values, is_across) {
-  const { inner } = node;
+  const { inner, item } = node;
   if (!inner) return [{ node, x: null }];
-  const pills = inner.nodes.filter((pill) => pill.kind === kind
-    && pill.values.some((value) => values.includes(value)));
+  const all = inner.nodes.filter((pill) => pill.kind === kind);
+  const found = all.filter((pill) => pill.values.some((value) => values.includes(value)));
+  // What the last block of a run makes leaves the one that is shown for it.
+  const pills = item.is_sample && !found.length ? all.slice(0, 1) : found;
   return pills.map((pill) => ({
     node, x: is_across ? BOX_INSET + pill.y + pill.h / 2 - node.h / 2 : pill.x + pill.w / 2 - inner.w / 2,
   }));
 }
 
+/**
+ * The pixels between the frame of a box and what is in it, from the left on; a dot stands on the frame.
+ * @param {Arranged} inner @returns {number[]}
+ */
+export function find_insets({ ports: [has_in, has_out], lift, is_up }, is_across) {
+  const ends = [has_in ? lift - PORT / 2 : BOX_PADDING, has_out ? -PORT / 2 : BOX_PADDING];
+  const [before, after] = is_up ? ends.toReversed() : ends;
+  return is_across ? [before, BOX_INSET, after, BOX_PADDING]
+    : [BOX_PADDING, before === BOX_PADDING ? BOX_INSET : BOX_HEADER + before, BOX_PADDING, after];
+}
+
 /** Whether an item is drawn as several boxes, on each other. @param {Item} item */
-export const is_stacked = ({ kind, is_open }) => !is_open && ["run", "part"].includes(kind);
+export const is_stacked = ({ kind, is_open, is_sample }) => is_sample || (!is_open && ["run", "part"].includes(kind));
 
 function make_item_node(boxes, item) {
   const name = (boxes.trace.is_raised(item.last_op) ? "✗ " : "") + boxes.name(item);
@@ -115,13 +134,15 @@ function make_item_node(boxes, item) {
     return make_node(item.kind, name, { item, ...sign && { sign, w: CIRCLE } });
   }
   const { sizes } = boxes.read_facts(item);
+  const more = is_stacked(item) ? STACKED : 0;
   if (!item.is_open) {
     const node = make_node("closed", name, { item, sizes, detail: (boxes.heat ?? boxes).describe(item) });
-    return is_stacked(item) ? { ...node, w: node.w + STACKED, h: node.h + STACKED } : node;
+    return { ...node, w: node.w + more, h: node.h + more };
   }
-  const inner = arrange(boxes, item);
-  const node = make_node("open", name, { item, inner, sizes, h: inner.h + BOX_INSET + BOX_PADDING });
-  return { ...node, w: Math.max(node.w, inner.w + 2 * BOX_PADDING) };
+  const inner = arrange(boxes, item.is_sample ? item.items[0] : item);
+  const [left, top, right, bottom] = find_insets(inner, boxes.is_across);
+  const node = make_node("open", name, { item, inner, sizes, h: inner.h + top + bottom + more });
+  return { ...node, w: Math.max(node.w, inner.w + left + right) + more };
 }
 
 /** The title of a node in two parts: a name, and what has it. @returns {string[]} */
@@ -141,7 +162,7 @@ function make_node(kind, name, more) {
   const { item = null, detail = "", sizes: all = "" } = more;
   const text = ellipsize(name);
   const sizes = ellipsize(all, MAX_CELLS - text.length);
-  const node = { kind, item, values: [], text, detail, sign: "", inner: null, sizes };
+  const node = { kind, item, values: [], is_port: false, text, detail, sign: "", inner: null, sizes };
   const title = item ? measure_title(node) : measure_text(text);
   const w = Math.ceil(Math.max(title, measure_text(detail)) + (item && kind !== "op" ? 36 : 20));
   const h = NODE_HEIGHTS[kind] ?? PILL_HEIGHT;

@@ -2,7 +2,6 @@
 
 import { make } from "../dom.js";
 import { FAMILY_NAMES, classify_family } from "./families.js";
-import { FLOW_LEGEND } from "./shapes.js";
 
 /** Make the legend. @param {() => void} redraw after a choice */
 export function make_legend(redraw) {
@@ -17,12 +16,10 @@ export function make_legend(redraw) {
       redraw();
     },
   }, family)]));
-  const effects = Object.entries({ view: "view", write: "in place" }).map(([kind, text]) =>
-    make("span", { class: `mm-flow-key mm-key-${kind}`, title: FLOW_LEGEND[kind] }, text));
-  const element = make("div", { class: "mm-flow-legend", role: "group", "aria-label": "Legend" }, ...chips.values(), ...effects);
+  const element = make("div", { class: "mm-flow-legend", role: "group", "aria-label": "Legend" }, ...chips.values());
   return {
     element, chosen,
-    /** Have a chip for each of the families. @param {string[]} families */
+    /** Have a chip for each of the families that are seen. @param {string[]} families */
     show(families) {
       const found = new Set(families);
       for (const [family, chip] of chips) chip.hidden = !found.has(family) && !chosen.has(family);

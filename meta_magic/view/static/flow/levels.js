@@ -6,6 +6,8 @@ import { arrange, forget_layout } from "./layout.js";
 
 const FEW_MODULES = 4; // so many show what a model is made of, even if they do not fit
 const MOST_SHOWN = 200; // more do not fit any view
+const LEAST_BLOCKS = 4; // a run of fewer blocks stays closed
+const MAIN_SHARE = 0.75; // of all parameters: a box that holds more is opened
 
 /** @typedef {import("./items.js").Item} Item */
 
@@ -42,24 +44,27 @@ export function find_bounds(root) {
  * Open the boxes in a box down to a level, and close all others. Of a module's calls the
  * first is opened: the steps of a loop look alike.
  * @param {Item} root @param {number} n_levels
+ * @param {boolean} has_runs whether runs are opened, too
  */
-export function open_levels(root, n_levels) {
+export function open_levels(root, n_levels, has_runs = true) {
   const last = count_levels(root);
   const called = new Set();
   const visit = (box, level) => {
     const own = box.kind === "function" ? last + 2 : box.items.some(is_box) ? level : last + 1;
     const is_again = called.has(box.module);
     if (box.call >= 0) called.add(box.module);
-    const is_open = is_opened(box) && !is_again && own <= n_levels;
-    if (box.is_open !== is_open) forget_layout(box.parent);
+    const is_open = is_opened(box) && !is_again && own <= n_levels && (has_runs || box.kind !== "run");
+    if (box.is_open !== is_open || box.is_sample) forget_layout(box.parent);
     box.is_open = is_open;
+    box.is_sample = false;
     for (const item of box.items) if (item.kind !== "op") visit(item, level + 1);
   };
   for (const item of root.items) if (item.kind !== "op") visit(item, 1);
 }
 
 /** The items in sight. @param {Item} box @returns {Item[]} */
-const list_shown = (box) => box.items.flatMap((item) => (item.is_open ? list_shown(item) : [item]));
+const list_shown = (box) => (box.is_sample ? box.items[0] : box).items
+  .flatMap((item) => (item.is_open ? list_shown(item) : [item]));
 
 const count_modules = (items) => {
   const modules = new Set(items.map(({ module }) => module));
@@ -72,7 +77,7 @@ const has_models = (root) =>
   count_modules(root.items.filter((item) => item.kind !== "op" && item.items.some(is_box))) > 1;
 
 /**
- * Open as many levels as fit, and at least so many that there is something to be seen.
+ * Open as many levels as fit, and at least so many that there is something to be seen. Runs stay closed.
  * @param {import("./boxes.js").Boxes} boxes
  * @param {(size: {w: number, h: number}) => boolean} fits whether a picture can be read whole
  * @returns {number} the levels that are open
@@ -83,12 +88,43 @@ export function open_what_fits(boxes, fits) {
   let level = 0;
   open_levels(root, level);
   while (level < last) {
-    const has_few = count_modules(list_shown(root)) < FEW_MODULES && !(level < 1 && has_models(root));
-    open_levels(root, level + 1);
-    const is_much = list_shown(root).length > MOST_SHOWN;
-    if (!has_few && (is_much || !fits(arrange(boxes, root)))) break;
+    const shown = list_shown(root);
+    const has_few = count_modules(shown) < FEW_MODULES && !(level < 1 && has_models(root));
+    open_levels(root, level + 1, false);
+    const { length } = list_shown(root);
+    const is_same = length === shown.length && shown.every(({ is_open }) => !is_open);
+    if (is_same || !has_few && (length > MOST_SHOWN || !fits(arrange(boxes, root)))) break;
     level += 1;
   }
-  open_levels(root, level);
+  open_levels(root, level, false);
   return level;
+}
+
+/**
+ * Open boxes that hold nearly all parameters, and show the inside of one block of runs, each as
+ * long as all fits.
+ * @param {import("./boxes.js").Boxes} boxes
+ * @param {(size: {w: number, h: number}) => boolean} fits
+ * @returns {number} how many were opened
+ */
+export function open_main(boxes, fits) {
+  const { root, trace: { modules, roots } } = boxes;
+  const least = MAIN_SHARE * roots.reduce((sum, index) => sum + modules[index].n_params, 0);
+  const [tried, opened] = [new Set(), new Set()];
+  const is_main = (item) => !tried.has(item) && item.module >= 0 && (item.kind === "run"
+    ? item.n_ops >= LEAST_BLOCKS * item.items[0].n_ops
+    : item.items.some(is_box) && modules[item.module].n_params > least);
+  for (let item; (item = list_shown(root).find(is_main));) {
+    const block = item.kind === "run" ? item.items[0] : item;
+    const set = (is_open) => {
+      item.is_open = block.is_open = is_open;
+      item.is_sample = is_open && block !== item;
+      forget_layout(block);
+    };
+    tried.add(item);
+    set(true);
+    if (fits(arrange(boxes, root))) opened.add(item);
+    else set(false);
+  }
+  return opened.size;
 }

@@ -5,7 +5,7 @@ const ROUND = 7; // radius of corners
 const SLOT = 12; // pixels for a wire without a label
 
 /** Pixels between layers. */
-export const LAYER_GAP = 26;
+export const LAYER_GAP = 22;
 /** Pixels for a wire beside a column. */
 export const LANE = 5;
 /** Pixels for a label. */
@@ -48,7 +48,7 @@ export function draw_route(wire) {
     path += `V${point(passing.floor)}`;
   });
   for (const { node, x, above } of ends) lead(above, node, node.x + x);
-  const heads = ends.map(({ node, x }) => (node.is_up
+  const heads = ends.filter(({ node }) => !node.is_port).map(({ node, x }) => (node.is_up
     ? `M${point(node.x + x - 3.5, node.y + node.h + 7)}h7l-3.5 -7z`
     : `M${point(node.x + x - 3.5, node.y - 7)}h7l-3.5 7z`));
   const half = label_w / 2;

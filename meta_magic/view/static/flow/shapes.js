@@ -10,8 +10,8 @@ import { measure_text } from "./letters.js";
 const LEAST_CELLS = 12; // of settings that are cut
 const STRIPE = 4; // pixels of a family's colour at the left of a box
 
-/** The effects of operators on tensors, as the legend has them. */
-export const FLOW_LEGEND = {
+/** The effects of operators on tensors, as tooltips have them. */
+const EFFECTS = {
   new: "new tensor", view: "view of its base", write: "written in place",
 };
 
@@ -29,8 +29,11 @@ function draw_wire({ kind, path, heads, label, label_x, label_y }) {
   return draw("g", { class: `mm-wire mm-${kind}` },
     draw("path", { class: "mm-reach", d: path }), draw("path", { d: path }),
     draw("path", { class: "mm-head", d: heads }),
-    draw("text", { x: label_x, y: label_y + 3.5 }, label));
+    draw("text", { x: label_x, y: label_y + 3.5 }, shorten_more(label)));
 }
+
+/** A label with no more than a sign that there are other tensors: the tooltip has them. @param {string} label */
+const shorten_more = (label) => label.replace(/ \(\+\d+\)$/, " +");
 
 /** The dimension whose size was clicked in a label; undefined beside them. @param {MouseEvent & {target: any}} event */
 export function find_size({ target, clientX, clientY }) {
@@ -41,7 +44,7 @@ export function find_size({ target, clientX, clientY }) {
 }
 
 function draw_node(node, boxes) {
-  const { item, kind, text, detail, sign } = node;
+  const { item, kind, text, detail, sign, is_port } = node;
   const stacked = item && is_stacked(item) ? STACKED : 0;
   const [w, h] = [node.w - stacked, node.h - stacked];
   const is_failed = text.startsWith("✗") && kind !== "open";
@@ -50,7 +53,7 @@ function draw_node(node, boxes) {
   const middle = Math.min(BOX_HEADER, h) / 2 + 4;
   const write = (x, name, y, ...written) => draw("text", { x, y, class: name }, ...written);
   const group = draw("g", {
-    class: `mm-node mm-${kind} mm-${effect} ${sign && "mm-sign"} ${is_failed ? "mm-failed" : ""}`,
+    class: `mm-node mm-${kind} mm-${effect} ${sign && "mm-sign"} ${is_failed ? "mm-failed" : ""} ${is_port ? "mm-port" : ""}`,
   });
   if (boxes.heat && item && !item.is_open && !is_failed) {
     group.classList.add("mm-heated");
@@ -67,7 +70,7 @@ function draw_node(node, boxes) {
   if (kind === "open") group.append(rect({ height: BOX_HEADER, class: "mm-handle" }));
   else if (family && !sign) group.append(draw("rect", { width: STRIPE, height: h, rx: 2, class: "mm-stripe" }));
   if (sign) group.append(write(w / 2, "mm-middle", h / 2 + 5, sign));
-  else if (!item || kind === "op") group.append(write(w / 2, "mm-middle", middle, text));
+  else if (!item || kind === "op") group.append(write(w / 2, "mm-middle", middle, shorten_more(text)));
   else {
     const [name, rest] = split_title(node);
     group.append(write(9, "mm-arrow", middle, item.is_open ? "▾" : "▸"),
@@ -111,7 +114,7 @@ function explain(boxes, { item, values }) {
       `${explain_shape(shape)} ${dtype} on ${device}, ${format_bytes(nbytes)}`
         + (place ? `, for ${place}` : ""),
       `  stride ${stride ? format_shape(stride) : "unknown"}, storage ${storage}`,
-      `  ${FLOW_LEGEND[kind] ?? "from outside"}${origin}`,
+      `  ${EFFECTS[kind] ?? "from outside"}${origin}`,
     ];
   });
   if (!item) return lines;

@@ -1,6 +1,6 @@
 // The positions of things in the whole picture, and which of them are in sight.
 
-import { BOX_INSET } from "./layout.js";
+import { find_insets } from "./layout.js";
 
 /**
  * @typedef {{thing: any, x: number, y: number, level: number}} Spot
@@ -11,13 +11,14 @@ import { BOX_INSET } from "./layout.js";
  * What is laid out, with its position in the whole; what is in a box comes after it.
  * @returns {Spot[]}
  */
-export function list_spots({ nodes, wires }, x = 0, y = 0, level = 1, spots = []) {
+export function list_spots({ nodes, wires }, is_across, x = 0, y = 0, level = 1, spots = []) {
   for (const thing of wires) spots.push({ thing, x, y, level });
   for (const thing of nodes) {
     const [left, top, inner] = [x + thing.x, y + thing.y, thing.inner];
     spots.push({ thing, x: left, y: top, level });
     if (!inner) continue;
-    list_spots(inner, left + (thing.w - inner.w) / 2, top + BOX_INSET, level + 1, spots);
+    const [before, above, after] = find_insets(inner, is_across);
+    list_spots(inner, is_across, left + (thing.w - inner.w + before - after) / 2, top + above, level + 1, spots);
   }
   return spots;
 }

@@ -1,9 +1,9 @@
 // The first layout of the flow: its direction, and as many open levels as are readable.
 
 import { arrange } from "./layout.js";
-import { count_levels, open_what_fits } from "./levels.js";
+import { count_levels, open_main, open_what_fits } from "./levels.js";
 
-const MOST_HEIGHT = 640; // pixels to which a view grows whose height nobody chose
+const MOST_HEIGHT = 720; // pixels to which a view grows whose height nobody chose
 
 /** The pixels by which the view of a flow can grow. @param {import("./flow.js").Flow} flow */
 function find_spare({ svg: { parentElement: { parentElement: view } } }) {
@@ -20,18 +20,21 @@ function find_spare({ svg: { parentElement: { parentElement: view } } }) {
 export function open_at_first(flow) {
   const { boxes, viewport, depth, is_directed, svg, bar: { direction } } = flow;
   const last = count_levels(boxes.root);
+  const spare = find_spare(flow);
+  const fits = (all) => viewport.find_share(all, spare) === 1;
   const show = (value) => {
     direction.value = value;
     flow.read_choices();
-    flow.open_level(depth ? Math.min(depth, last) : open_what_fits(boxes, viewport.can_show));
-    return arrange(boxes, boxes.root);
+    if (depth) flow.open_level(Math.min(depth, last));
+    else flow.set_level(open_what_fits(boxes, fits));
+    const n_main = depth ? 0 : open_main(boxes, fits);
+    const size = arrange(boxes, boxes.root);
+    return { size, worth: n_main + viewport.find_share(size, spare) };
   };
-  const spare = find_spare(flow);
-  let size = show(is_directed ? direction.value : "down");
-  if (!is_directed && !viewport.can_show(size)) {
+  let { size, worth } = show(is_directed ? direction.value : "down");
+  if (!is_directed) {
     const across = show("across");
-    const is_better = viewport.find_share(across, spare) > viewport.find_share(size, spare);
-    size = viewport.can_show(across) || is_better ? across : show("down");
+    size = across.worth > worth ? across.size : show("down").size;
   }
   const missing = Math.min(spare, viewport.find_height(size) - svg.clientHeight);
   const view = svg.parentElement.parentElement;
