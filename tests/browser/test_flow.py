@@ -1,6 +1,7 @@
 """The gestures of the flow: colours, folds, directions, what is brought into view."""
 
 import re
+from itertools import pairwise
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from meta_magic import record
 pytestmark = pytest.mark.browser
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-SETTINGS = {"depth": 1, "height": 420}
+SETTINGS = {"depth": 1, "height": 380}
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +84,8 @@ def test_boxes_are_coloured_by_what_they_take(flow, expect):
 
 def test_boxes_have_the_hue_of_their_kind(flow, expect):
     legend = flow.get_by_role("group", name="Legend")
-    expect(legend.get_by_role("button")).to_have_text(
-        ["input, output", "linear", "activation", "reshape"]
-    )
+    chips = legend.get_by_role("button")
+    expect(chips).to_have_text(["input, output", "linear"])
     linear = find(flow, "24: Linear")
     expect(linear).to_have_class(re.compile("mm-family-linear"))
     flow.get_by_label("Colours by").select_option("no colours")
@@ -93,13 +93,25 @@ def test_boxes_have_the_hue_of_their_kind(flow, expect):
     expect(legend).to_be_hidden()
 
 
+def test_the_legend_has_the_kinds_that_are_seen(flow, expect):
+    chips = flow.get_by_role("group", name="Legend").get_by_role("button")
+    expect(chips).to_have_text(["input, output", "linear"])
+    find(flow, f"12 {TIMES} (Linear, ReLU)").click()
+    find(flow, f"0\N{EN DASH}1: Linear, ReLU").click()
+    expect(chips).to_have_text(["input, output", "linear", "activation"])
+
+
 def test_the_legend_filters(flow, expect):
     run, last = find(flow, f"12 {TIMES} (Linear, ReLU)"), find(flow, "24: Linear")
+    turn = find(flow, f"0\N{EN DASH}1: Linear, ReLU")
+    run.click()
+    turn.click()
+    flow.get_by_role("button", name="Fit all").click()
     chip = flow.get_by_role("button", name="activation")
     chip.click()
     expect(chip).to_have_attribute("aria-pressed", "true")
     expect(last).to_have_class(re.compile("mm-off"))
-    expect(run).not_to_have_class(re.compile("mm-off"))  # it holds some
+    expect(turn).not_to_have_class(re.compile("mm-off"))  # it holds some
     chip.click()
     expect(flow.locator(".mm-off")).to_have_count(0)
 
@@ -137,6 +149,55 @@ def test_a_double_click_opens_a_box_and_zooms_to_it(flow, expect):
     corner = {"x": 5, "y": view["height"] - 5}
     graph.dblclick(position=corner)
     assert is_inside(find(flow, "model: Sequential"), graph)
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Linear(8, 8)
+        widths = [8, *range(9, 69), 8]
+        self.two = nn.Sequential(*(nn.Linear(*pair) for pair in pairwise(widths)))
+
+    def forward(self, x):
+        return x + self.two(self.one(x).relu_())
+
+
+def test_a_run_shows_one_block_until_it_is_clicked(serve, expect):
+    with record() as trace:
+        model = nn.Sequential(*(Layer() for _ in range(12)))
+        model(torch.zeros(3, 8))
+    page = serve(trace, settings={})
+    page.get_by_role("tab", name="Flow").click()
+    flow = page.get_by_role("tabpanel", name="Flow")
+    run = find(flow, f"0\N{EN DASH}11: 12 {TIMES} Layer")
+    expect(run).to_have_attribute("aria-expanded", "true")
+    one = find(flow, "one: Linear")
+    expect(one).to_have_count(1)
+    expect(find(flow, f"11 {TIMES} Layer")).to_have_count(0)
+    flow.get_by_role("button", name="operators").click()  # it stays as it is
+    expect(find(flow, f"11 {TIMES} Layer")).to_have_count(0)
+    one.click()
+    flow.get_by_role("tree").press("ArrowLeft")
+    flow.get_by_role("tree").press("ArrowLeft")  # to the run, and closes it
+    flow.get_by_role("tree").press("ArrowLeft")
+    expect(run).to_have_attribute("aria-expanded", "false")
+    run.click()
+    expect(find(flow, f"11 {TIMES} Layer")).to_be_visible()
+    assert page.errors == []
+
+
+def test_writes_in_place_are_marked_where_that_is_chosen(serve):
+    with record() as trace:
+        Layer()(torch.zeros(3, 8))
+    page = serve(trace, settings={"depth": 1})
+    page.get_by_role("tab", name="Flow").click()
+    flow = page.get_by_role("tabpanel", name="Flow")
+    read = "group => getComputedStyle(group.querySelector('rect')).stroke"
+    write = flow.locator(".mm-node.mm-write").first
+    before = write.evaluate(read)
+    flow.get_by_label("More", exact=True).click()
+    flow.get_by_label("writes in place").check()
+    assert write.evaluate(read) != before
 
 
 class Block(nn.Module):

@@ -138,19 +138,6 @@ def test_text_shortened_without_a_way_to_it_is_found(browser, pages):
     assert any(words.startswith("shortened") for words in found)
 
 
-@pytest.mark.parametrize(
-    ("name", "direction"), [("llama", "across"), ("resnet-50", "down")]
-)
-def test_the_flow_takes_the_direction_in_which_all_can_be_read(
-    browser, pages, expect, name, direction
-):
-    page = open_page(browser, pages[name], 1440, "light")
-    show_view(page, "Flow")
-    chosen = page.get_by_label("Direction")
-    expect(chosen).to_have_value(direction)
-    page.close()
-
-
 def test_the_flow_keeps_the_direction_that_was_chosen(browser, pages, expect):
     page = open_page(browser, pages["lstm"], 1440, "light")
     show_view(page, "Flow")

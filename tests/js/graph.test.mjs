@@ -100,7 +100,7 @@ test("tensors with the same ends share a net, and are counted", () => {
     { op: "aten.cat.default", reads: ["a", "b", "c"], makes: ["d"] },
   ]));
   const [net] = boxes.connect(boxes.root);
-  assert.equal(net.name, "(2, 3) f32 (+2)");
+  assert.equal(net.name, "(2, 3) f32 +2");
 });
 
 test("a module that is called twice has a box for each call", () => {

@@ -30,18 +30,12 @@ const make_steps = (flow) => STEPS.map((name, i) => make("button", {
 const make_select = (label, texts, onchange) => make("select", { "aria-label": label, onchange },
   ...Object.entries(texts).map(([value, text]) => make("option", { value }, text)));
 
-/** Take the direction that was chosen, from now on. @param {import("./flow.js").Flow} flow */
-function direct(flow) {
-  flow.is_directed = true;
-  flow.choose();
-}
-
 /** The scale of the colours. */
 function make_scale() {
   const most = make("output", { "aria-label": "Most in a box" });
   const element = make("span", {
     class: "mm-flow-heat", hidden: "",
-  }, "0", make("i"), most, "(runs: sum)");
+  }, "0", make("i"), most);
   return {
     element,
     /** @param {import("./heat.js").Heat | null} heat @param {import("./items.js").Item[]} items */
@@ -68,7 +62,7 @@ function make_menu(parts) {
     class: "mm-flow-menu",
     onfocusout: ({ relatedTarget }) => { if (!menu.contains(relatedTarget)) menu.open = false; },
     onkeydown: ({ key }) => { if (key === "Escape") menu.open = false; },
-  }, make("summary", { "aria-label": "More", title: "direction, parameters, export" }, "⋯"), make("div", {}, ...parts));
+  }, make("summary", { "aria-label": "More" }, "⋯"), make("div", {}, ...parts));
   return menu;
 }
 
@@ -89,7 +83,7 @@ export function make_bar(flow, chosen) {
     type: "checkbox", checked: is_chosen && "", onchange: () => flow.choose(),
   });
   const [parameters, marks] = [chosen.parameters, chosen.marks].map(make_choice);
-  const direction = make_select("Direction", DIRECTIONS, () => direct(flow));
+  const direction = make_select("Direction", DIRECTIONS, () => flow.choose());
   const measures = { kind: "by kind", ...Object.fromEntries(list_measures(flow.values, flow.times)), "": "no colours" };
   const [heat, scale] = [make_select("Colours by", measures, () => flow.choose()), make_scale()];
   const device = make_device_select(flow.times);

@@ -266,7 +266,7 @@ export class Boxes {
       `${shape} ${dtype}` === `${geometry.shape} ${geometry.dtype}`) ?? [];
     const names = { flow: "", parameter: owned.length === 1 ? owned[0].name : "" };
     const own = `${format_shape(geometry.shape)} ${shorten_dtype(geometry.dtype)}`;
-    const more = values.length > 1 ? `${own} (+${values.length - 1})` : own;
+    const more = values.length > 1 ? `${own} +${values.length - 1}` : own;
     return `${names[kind] ?? kind} ${this.#name_range(values) ?? more}`.trim();
   }
 

@@ -59,8 +59,6 @@ export class Flow {
     this.level = 0;
     /** The size that was shown last; another message may be there since. */
     this.shown_size = "";
-    /** Whether somebody chose the direction. */
-    this.is_directed = false;
     /** Whether the operators of a function's call are one step, until it is opened. */
     this.has_functions = true;
     this.values = follow_values(trace);
@@ -83,15 +81,16 @@ export class Flow {
   show_functions(is_so) {
     const name_of_item = ({ module, call, kind }) => `${kind} ${module} ${call}`;
     const list_modules = () => walk(this.boxes.root).filter(({ module }) => module >= 0);
-    const opened = new Set(list_modules().filter(({ is_open }) => is_open).map(name_of_item));
+    const opened = new Map(list_modules().filter(({ is_open }) => is_open).map((item) => [name_of_item(item), item.is_sample]));
     this.has_functions = is_so;
     this.bar.steps.forEach((button, i) => button.setAttribute("aria-pressed", String(is_so === !i)));
-    const { level, bar: { direction } } = this;
-    const { value } = direction;
+    const { level } = this;
     this.show_phase(this.boxes.phase);
-    direction.value = value;
     this.open_level(level);
-    for (const item of list_modules()) item.is_open = opened.has(name_of_item(item));
+    for (const item of list_modules()) {
+      const is_sample = opened.get(name_of_item(item));
+      Object.assign(item, { is_open: is_sample !== undefined, is_sample: Boolean(is_sample) });
+    }
     this.read_choices();
     this.begin();
     this.follow(this.selection.current, null);

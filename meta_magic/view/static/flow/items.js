@@ -35,7 +35,7 @@ export function make_item(kind, parent = null, more = {}) {
 export function finish(item, folder) {
   if (item.kind === "op") return item;
   item.items = item.items.map((inner) => finish(inner, folder));
-  if (item.kind === "module" || item.kind === "all") item.items = folder.fold(item.items);
+  if (item.kind === "module" || item.kind === "all") item.items = folder.fold(item.items, item.kind === "module");
   const [first, ...others] = item.items;
   if (["run", "turn"].includes(item.kind) && others.length === 0) return first;
   if (item.kind === "function" && others.length === 0) return Object.assign(first, { title: item.title });

@@ -1,5 +1,7 @@
 // The keys of the flow: through its items in order, in and out of boxes.
 
+import { has_inside } from "./items.js";
+
 /**
  * Handle a key.
  * @param {import("./flow.js").Flow} flow @param {KeyboardEvent} event
@@ -9,14 +11,12 @@ export function press_in_flow(flow, event) {
   const items = spots.map(({ thing }) => thing.item).filter(Boolean);
   const at = items.indexOf(active);
   const step = (to) => flow.go_to(items[Math.max(0, Math.min(items.length - 1, to))]);
-  let above = active?.parent;
-  while (above && !items.includes(above)) above = above.parent;
   const is_open = active?.is_open || active?.kind === "op";
   const acts = {
     ArrowDown: () => step(at + 1),
     ArrowUp: () => step(at - 1),
     ArrowRight: () => (active && !is_open ? flow.toggle(active) : step(at + 1)),
-    ArrowLeft: () => (active?.is_open ? flow.toggle(active) : step(items.indexOf(above))),
+    ArrowLeft: () => (active?.is_open ? flow.toggle(active) : step(items.findLastIndex((item) => item !== active && has_inside(item, active)))),
     Home: () => step(0),
     End: () => step(items.length - 1),
     Enter: () => active && flow.act(active),

@@ -78,8 +78,10 @@ export function arrange(boxes, box) {
     };
   });
   // The wire outside says what comes in or goes out, if it is one thing.
-  const ports = box.parent ? [ins, outs].map((pills) => pills.length === 1 && pills[0].kind !== "source") : [];
-  [ins, outs].forEach(([pill], i) => ports[i] && Object.assign(pill, { is_port: true, text: "", w: PORT, h: PORT }));
+  const ports = [ins, outs].map(([pill, ...more]) => {
+    const is_port = Boolean(box.parent && pill && !more.length && pill.kind !== "source");
+    return is_port && Object.assign(pill, { is_port, text: "", w: PORT, h: PORT }).is_port;
+  });
   const nodes = [...ins, ...items, ...outs];
   box.arranged = {
     ...arrange_nodes(nodes, wires, boxes.is_across), nodes, wires, ports, is_up: false,

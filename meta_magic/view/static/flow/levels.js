@@ -6,7 +6,7 @@ import { arrange, forget_layout } from "./layout.js";
 
 const FEW_MODULES = 4; // so many show what a model is made of, even if they do not fit
 const MOST_SHOWN = 200; // more do not fit any view
-const LEAST_BLOCKS = 4; // a run of fewer blocks stays closed
+const LEAST_BLOCKS = 3; // a run of fewer blocks stays closed
 const MAIN_SHARE = 0.75; // of all parameters: a box that holds more is opened
 
 /** @typedef {import("./items.js").Item} Item */
@@ -72,12 +72,9 @@ const count_modules = (items) => {
   return modules.size;
 };
 
-/** Whether there are several models: then their connections matter more than their insides. */
-const has_models = (root) =>
-  count_modules(root.items.filter((item) => item.kind !== "op" && item.items.some(is_box))) > 1;
-
 /**
- * Open as many levels as fit, and at least so many that there is something to be seen. Runs stay closed.
+ * Open as many levels as fit, and at least so many that there is something to be seen. Unless
+ * all fit, runs stay closed.
  * @param {import("./boxes.js").Boxes} boxes
  * @param {(size: {w: number, h: number}) => boolean} fits whether a picture can be read whole
  * @returns {number} the levels that are open
@@ -85,15 +82,18 @@ const has_models = (root) =>
 export function open_what_fits(boxes, fits) {
   const { root } = boxes;
   const last = count_levels(root);
+  const has_room = () => list_shown(root).length <= MOST_SHOWN && fits(arrange(boxes, root));
+  open_levels(root, last);
+  if (has_room()) return last;
   let level = 0;
   open_levels(root, level);
   while (level < last) {
     const shown = list_shown(root);
-    const has_few = count_modules(shown) < FEW_MODULES && !(level < 1 && has_models(root));
+    // Of several models their connections matter more than their insides.
+    const is_one = level || count_modules(root.items.filter(({ items }) => items.some(is_box))) < 2;
+    const has_few = is_one && count_modules(shown) < FEW_MODULES;
     open_levels(root, level + 1, false);
-    const { length } = list_shown(root);
-    const is_same = length === shown.length && shown.every(({ is_open }) => !is_open);
-    if (is_same || !has_few && (length > MOST_SHOWN || !fits(arrange(boxes, root)))) break;
+    if (shown.every(({ is_open }) => !is_open) || !has_few && !has_room()) break;
     level += 1;
   }
   open_levels(root, level, false);

@@ -29,11 +29,8 @@ function draw_wire({ kind, path, heads, label, label_x, label_y }) {
   return draw("g", { class: `mm-wire mm-${kind}` },
     draw("path", { class: "mm-reach", d: path }), draw("path", { d: path }),
     draw("path", { class: "mm-head", d: heads }),
-    draw("text", { x: label_x, y: label_y + 3.5 }, shorten_more(label)));
+    draw("text", { x: label_x, y: label_y + 3.5 }, label));
 }
-
-/** A label with no more than a sign that there are other tensors: the tooltip has them. @param {string} label */
-const shorten_more = (label) => label.replace(/ \(\+\d+\)$/, " +");
 
 /** The dimension whose size was clicked in a label; undefined beside them. @param {MouseEvent & {target: any}} event */
 export function find_size({ target, clientX, clientY }) {
@@ -70,7 +67,7 @@ function draw_node(node, boxes) {
   if (kind === "open") group.append(rect({ height: BOX_HEADER, class: "mm-handle" }));
   else if (family && !sign) group.append(draw("rect", { width: STRIPE, height: h, rx: 2, class: "mm-stripe" }));
   if (sign) group.append(write(w / 2, "mm-middle", h / 2 + 5, sign));
-  else if (!item || kind === "op") group.append(write(w / 2, "mm-middle", middle, shorten_more(text)));
+  else if (!item || kind === "op") group.append(write(w / 2, "mm-middle", middle, text));
   else {
     const [name, rest] = split_title(node);
     group.append(write(9, "mm-arrow", middle, item.is_open ? "▾" : "▸"),

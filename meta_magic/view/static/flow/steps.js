@@ -35,10 +35,13 @@ export class Folder {
     });
   }
 
-  /** Return the items of a box, with repeated and small steps folded. @param {Item[]} items @returns {Item[]} */
-  fold(items) {
+  /**
+   * Return the items of a box, with repeated and small steps folded.
+   * @param {Item[]} items @param {boolean} is_module whether it is a module's box @returns {Item[]}
+   */
+  fold(items, is_module) {
     const folded = items.length < MANY_STEPS ? items : this.#fold_loops(items);
-    return this.has_functions && !folded.every(is_step) ? this.#fold_steps(folded) : folded;
+    return this.has_functions && !folded.every(is_step) ? this.#fold_steps(folded, is_module) : folded;
   }
 
   /** The label of some steps. */
@@ -90,7 +93,7 @@ export class Folder {
    * Fold the steps between modules; one that two wires reach, as the sum of a residual,
    * stays, and so does what is not small.
    */
-  #fold_steps(items) {
+  #fold_steps(items, is_module) {
     const folds = new Map(); // by operator, of those since the last item that stays
     const found = [];
     for (const item of items) {
@@ -110,7 +113,28 @@ export class Folder {
       joined.push(...more);
       for (const { op } of more.flatMap((one) => walk(one))) folds.set(op, joined);
     }
+    if (is_module) this.#join_sides(found, new Set(items.flatMap((item) => walk(item)).map(({ op }) => op)));
     return found.filter(({ length }) => length).map((steps) =>
       (steps.length === 1 ? steps[0] : box_up("steps", this.#name(steps), steps)));
+  }
+
+  /**
+   * Join the steps that compute masks and positions: of integers from outside of a box alone.
+   * What only views them, such as token ids, stays.
+   * @param {Item[][]} found @param {Set<number>} inside the operators of the box
+   */
+  #join_sides(found, inside) {
+    const made = new Set();
+    let first = null;
+    for (const steps of found) {
+      const ops = steps.flatMap((one) => walk(one)).map(({ op }) => op).filter((op) => op >= 0);
+      const is_side = steps.every(is_step) && ops.every((op) => this.#is_small(op)
+        && this.reads[op].every(({ maker, geometry: { dtype } }) => ops.includes(maker) || made.has(maker)
+          || (!inside.has(maker) && /int|bool/.test(dtype))));
+      if (!is_side || ops.every((op) => this.trace.signature(op).views.every((base) => base >= 0))) continue;
+      for (const op of ops) made.add(op);
+      if (first) first.push(...steps.splice(0));
+      else first = steps;
+    }
   }
 }
