@@ -306,8 +306,9 @@ class Trace(Questions):
         Args:
             path: Of the files, without ``.svg`` and ``.pdf``.
             depth: Levels of modules that are open; None for what can be read at once.
-            style: ``"paper"``, or ``"report"`` with what is written in place, what is a
-                view, and marks of what opens.
+            style: ``"paper"`` numbers the closed boxes, and writes a caption that says
+                what they are beside the figure, as ``.txt``; ``"report"`` has marks of
+                what is a view, is written in place, or opens.
 
         Returns:
             The paths of both files.

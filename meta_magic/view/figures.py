@@ -39,6 +39,8 @@ def write_figure(
 ) -> tuple[Path, Path]:
     """Write the flow as ``path.svg`` and ``path.pdf``; return both paths.
 
+    In the style for papers, boxes are numbered, and ``path.txt`` is the caption.
+
     Raises:
         ValueError: There is no such style.
         FileNotFoundError: No browser was found.
@@ -52,14 +54,16 @@ def write_figure(
         page = Path(folder) / "figure.html"
         page.write_text(render_figure(trace, depth, style), "utf-8")
         shown = run_browser(browser, page, "--dump-dom")
-        found = FIGURE.search(shown)
+        found = FIGURE.findall(shown)
         printed = Path(folder) / "figure.pdf"
         run_browser(browser, page, f"--print-to-pdf={printed}")
-        if found is None or not printed.is_file():
+        if not found or not printed.is_file():
             raise RuntimeError(
                 f"{browser} drew no figure; save one from the menu of the report's Flow"
             )
-        svg.write_bytes(base64.b64decode(found[1]))
+        svg.write_bytes(base64.b64decode(found[0]))
+        for caption in found[1:]:  # none is empty: the style has one, or not
+            path.with_name(f"{path.name}.txt").write_bytes(base64.b64decode(caption))
         shutil.copyfile(printed, pdf)
     return svg, pdf
 

@@ -48,6 +48,13 @@ def draw(trace, tmp_path, monkeypatch):
 def test_a_figure_is_an_svg_and_a_pdf_of_one_page(draw):
     texts, svg, pdf = draw(depth=1)
     assert "0 Block" in texts
+    assert {"1", "2"} <= set(texts)
+    # 8 x 8 + 8 of the Linear, 2 x 8 of the norm; 2 x 3 x 8 x 8 FLOPs of the product.
+    caption = pdf.with_suffix(".txt").read_text("utf-8")
+    assert caption.startswith("88 parameters, 352 bytes, ")
+    assert caption.endswith(
+        "(1) 0: Block, 72 params; (2) 1: LayerNorm 8, 16 params.\n"
+    )
     assert "1 LayerNorm 8" in texts
     assert "+" not in texts  # in the closed block
     assert "color-mix" not in svg
@@ -57,6 +64,7 @@ def test_a_figure_is_an_svg_and_a_pdf_of_one_page(draw):
 
 
 def test_a_deeper_figure_shows_what_is_in_a_block(draw):
-    texts, _, _ = draw(depth=2, style="report")
+    texts, _, pdf = draw(depth=2, style="report")
     assert "+" in texts
+    assert not pdf.with_suffix(".txt").exists()
     assert any(text.startswith(f"{EVIL} Linear") for text in texts)

@@ -97,13 +97,13 @@ def test_the_legend_has_the_kinds_that_are_seen(flow, expect):
     chips = flow.get_by_role("group", name="Legend").get_by_role("button")
     expect(chips).to_have_text(["input, output", "linear"])
     find(flow, f"12 {TIMES} (Linear, ReLU)").click()
-    find(flow, f"0\N{EN DASH}1: Linear, ReLU").click()
+    find(flow, "0\N{EN DASH}1: Linear, ReLU").click()
     expect(chips).to_have_text(["input, output", "linear", "activation"])
 
 
 def test_the_legend_filters(flow, expect):
     run, last = find(flow, f"12 {TIMES} (Linear, ReLU)"), find(flow, "24: Linear")
-    turn = find(flow, f"0\N{EN DASH}1: Linear, ReLU")
+    turn = find(flow, "0\N{EN DASH}1: Linear, ReLU")
     run.click()
     turn.click()
     flow.get_by_role("button", name="Fit all").click()

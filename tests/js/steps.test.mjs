@@ -83,3 +83,15 @@ test("what is folded opens with the leaf modules, and nets lead through it", () 
     return steps.is_open;
   }), [false, true]);
 });
+
+test("what makes masks and positions is one box; what reads activations is not in it", () => {
+  const steps = ["arange: -> p", "P: p -> e", "eq: ids -> m", "where: m -> n", "A: e, n -> a", "neg: a -> b"];
+  const { trace } = make_boxes(steps);
+  const [floats] = trace.signatures[0].outputs;
+  for (const { inputs, outputs, op } of trace.signatures) {
+    if (/arange|eq|where/.test(op)) for (const list of [inputs, outputs]) list.fill({ ...floats, dtype: "int64" });
+  }
+  const boxes = new Boxes(follow_values(trace), choose_phase(trace), true);
+  assert.deepEqual(list_names(boxes), ["arange, eq, where", "P: P", "A: A", "neg"]);
+  assert.deepEqual(read(steps), ["arange", "P: P", "eq, where", "A: A", "neg"]);
+});

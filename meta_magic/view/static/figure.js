@@ -1,14 +1,32 @@
 // The flow alone, as a figure for print: a browser without a window runs it.
 
 import { decode } from "./data.js";
-import { make } from "./dom.js";
+import { draw, make } from "./dom.js";
 import { copy_picture } from "./flow/export.js";
 import { mount_flow } from "./flow/flow.js";
 import { Selection } from "./selection.js";
 import { Times } from "./times.js";
 
+const to_base64 = (/** @type {string} */ text) =>
+  btoa(Array.from(new TextEncoder().encode(text), (code) => String.fromCharCode(code)).join(""));
+
 /**
- * Draw the flow, and leave nothing in the page but the figure, and its text for who reads the page.
+ * Number the closed boxes, and return a caption that says what they are.
+ * @param {import("./flow/flow.js").Flow} flow
+ */
+function number_boxes({ trace, boxes, painter, viewport }) {
+  viewport.fit(); // draws all
+  const totals = trace.headline.split(" · ").filter((part) => /parameters|FLOPs/.test(part));
+  const named = [...painter.painted].filter(([{ thing }]) => thing.kind === "closed").map(([{ thing }, group], i) => {
+    group.append(draw("text", { x: thing.w - 10, y: 14, class: "mm-detail mm-number" }, String(i + 1)));
+    return `(${i + 1}) ${boxes.name(thing.item)} ${thing.sizes}`.trimEnd() + `, ${boxes.describe(thing.item)}`;
+  });
+  return `${totals.join(", ")}. ${named.join("; ")}.\n`;
+}
+
+/**
+ * Draw the flow, and leave nothing in the page but the figure, and in hidden elements its text and
+ * its caption, for who reads the page.
  * @param {string} packed the payload, as base64
  * @param {{depth?: number, style: string}} settings `style`: "report" or "paper"
  */
@@ -18,12 +36,12 @@ async function draw_figure(packed, { depth, style }) {
   document.body.append(element);
   const flow = mount_flow(element, trace, new Selection(), { depth, marks: style === "report" }, new Times(trace));
   await new Promise((resolve) => setTimeout(resolve, 100)); // it is laid out when its size is known
+  const caption = style === "paper" ? number_boxes(flow) : "";
   const { text, width, height } = copy_picture(flow.viewport, flow.painter.content);
-  const letters = new TextEncoder().encode(text);
   document.body.replaceChildren(
     make("style", {}, `@page { size: ${Math.ceil(width)}px ${Math.ceil(height) + 1}px; margin: 0 } body { margin: 0 } svg { display: block }`),
     document.importNode(new DOMParser().parseFromString(text, "image/svg+xml").documentElement, true),
-    make("pre", { hidden: "" }, btoa(Array.from(letters, (code) => String.fromCharCode(code)).join(""))));
+    ...[text, caption].map((one) => make("pre", { hidden: "" }, to_base64(one))));
 }
 
 export default { draw_figure };

@@ -3,7 +3,7 @@
 import { arrange } from "./layout.js";
 import { count_levels, open_main, open_what_fits } from "./levels.js";
 
-const MOST_HEIGHT = 720; // pixels to which a view grows whose height nobody chose
+const MOST_HEIGHT = 740; // pixels to which a view grows whose height nobody chose
 
 /** The pixels by which the view of a flow can grow. @param {import("./flow.js").Flow} flow */
 function find_spare({ svg: { parentElement: { parentElement: view } } }) {

@@ -130,7 +130,7 @@ export class Folder {
       const ops = steps.flatMap((one) => walk(one)).map(({ op }) => op).filter((op) => op >= 0);
       const is_side = steps.every(is_step) && ops.every((op) => this.#is_small(op)
         && this.reads[op].every(({ maker, geometry: { dtype } }) => ops.includes(maker) || made.has(maker)
-          || (!inside.has(maker) && /int|bool/.test(dtype))));
+          || ((maker < 0 || !inside.has(maker)) && /int|bool/.test(dtype))));
       if (!is_side || ops.every((op) => this.trace.signature(op).views.every((base) => base >= 0))) continue;
       for (const op of ops) made.add(op);
       if (first) first.push(...steps.splice(0));
