@@ -18,7 +18,7 @@ function number_boxes({ trace, boxes, painter, viewport }) {
   viewport.fit(); // draws all
   const totals = trace.headline.split(" · ").filter((part) => /parameters|FLOPs/.test(part));
   const named = [...painter.painted].filter(([{ thing }]) => thing.kind === "closed").map(([{ thing }, group], i) => {
-    group.append(draw("text", { x: thing.w - 10, y: 14, class: "mm-detail mm-number" }, String(i + 1)));
+    group.append(draw("text", { x: 13, y: 16, class: "mm-detail mm-middle" }, String(i + 1)));
     return `(${i + 1}) ${boxes.name(thing.item)} ${thing.sizes}`.trimEnd() + `, ${boxes.describe(thing.item)}`;
   });
   return `${totals.join(", ")}. ${named.join("; ")}.\n`;
