@@ -55,7 +55,11 @@ class MetaMagics(Magics):
         "by default as many as can be read at once, and all of the text.",
     ).tag(config=True)
     height = Int(
-        420, min=SMALLEST["height"], help="Height of the report's views, in pixels."
+        None,
+        min=SMALLEST["height"],
+        allow_none=True,
+        help="Height of the report's views, in pixels; by default 420, and more where "
+        "the flow needs it.",
     ).tag(config=True)
     value_nbytes = Int(
         None,

@@ -96,7 +96,7 @@ def show_difference(difference: "Difference") -> None:
         print(difference)  # noqa: T201  asked for
         return
     found = {"difference": difference.describe()}
-    show(trace, {"depth": None, "height": 420, **found})
+    show(trace, {"depth": None, **found})
 
 
 def show_ranks(ranks: "Ranks") -> None:

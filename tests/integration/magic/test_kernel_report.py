@@ -21,8 +21,8 @@ def test_charts_are_a_plotly_figure_with_a_picture_beside(kernel):
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
-        ("", {"depth": None, "height": 420, "parameters": False}),
-        ("--depth 4", {"depth": 4, "height": 420, "parameters": False}),
+        ("", {"depth": None, "height": None, "parameters": False}),
+        ("--depth 4", {"depth": 4, "height": None, "parameters": False}),
         (
             "--height 300 --parameters",
             {"depth": None, "height": 300, "parameters": True},
