@@ -38,14 +38,16 @@ optimizer.step()
 
 ADAPTERS: Final = """
 from torch import nn
+from transformers.pytorch_utils import Conv1D  # GPT-2's Linear, its weight transposed
 
 class Adapter(nn.Module):
     def __init__(self, layer, rank=16):
         super().__init__()
         self.layer = layer
         like = {"dtype": layer.weight.dtype, "device": "cuda"}
-        self.down = nn.Linear(layer.in_features, rank, bias=False, **like)
-        self.up = nn.Linear(rank, layer.out_features, bias=False, **like)
+        n_in, n_out = layer.weight.shape[:: 1 if isinstance(layer, Conv1D) else -1]
+        self.down = nn.Linear(n_in, rank, bias=False, **like)
+        self.up = nn.Linear(rank, n_out, bias=False, **like)
     def forward(self, x):
         return self.layer(x) + self.up(self.down(x))
 
@@ -53,7 +55,7 @@ model.requires_grad_(False)
 head = model.get_output_embeddings()
 for parent in [*model.modules()]:
     for name, layer in [*parent.named_children()]:
-        if isinstance(layer, nn.Linear) and layer is not head:
+        if isinstance(layer, nn.Linear | Conv1D) and layer is not head:
             setattr(parent, name, Adapter(layer))
 model.enable_input_require_grads()
 """

@@ -52,9 +52,7 @@ def test_a_figure_is_an_svg_and_a_pdf_of_one_page(draw):
     # 8 x 8 + 8 of the Linear, 2 x 8 of the norm; 2 x 3 x 8 x 8 FLOPs of the product.
     caption = pdf.with_suffix(".txt").read_text("utf-8")
     assert caption.startswith("88 parameters, 352 bytes, ")
-    assert caption.endswith(
-        "(1) 0: Block, 72 params; (2) 1: LayerNorm 8, 16 params.\n"
-    )
+    assert caption.endswith("(1) 0: Block, 72 params; (2) 1: LayerNorm 8, 16 params.\n")
     assert "1 LayerNorm 8" in texts
     assert "+" not in texts  # in the closed block
     assert "color-mix" not in svg

@@ -8,7 +8,7 @@ import torch
 
 from meta_magic import record
 from meta_magic.check.commands import main
-from meta_magic.check.fit_command import SCRIPTS
+from meta_magic.check.fit_command import ADAPTERS, SCRIPTS
 from meta_magic.trace.units import format_bytes
 
 NET = """
@@ -111,3 +111,14 @@ def test_a_config_is_trained_and_used(folder, capsys, monkeypatch):
     names = [line.split("  ")[0] for line in out.splitlines()]
     assert names == [*kept]
     assert all("NVIDIA T4 (16 GB)" in line for line in out.splitlines())
+
+
+def test_layers_of_gpt_2_get_adapters():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=100)
+    made = {"model": transformers.GPT2LMHeadModel(config), "torch": torch}
+    exec(ADAPTERS.replace('"cuda"', '"cpu"'), made)
+    n_trained = sum(p.numel() for p in made["model"].parameters() if p.requires_grad)
+    # Rank 16 for 64 to 192, 64 to 64, 64 to 256 and 256 to 64, in each of two layers.
+    assert n_trained == 2 * 16 * (64 + 192 + 64 + 64 + 64 + 256 + 256 + 64)
+    made["model"](torch.zeros(1, 8, dtype=torch.long)).logits.sum().backward()
