@@ -48,7 +48,7 @@ function count_overlaps(boxes) {
 function check_arranged(arranged) {
   assert.equal(count_overlaps(arranged.nodes), 0);
   for (const { x, y, w, h, inner } of arranged.nodes) {
-    assert.ok(x >= -0.1 && y >= -arranged.lift && x + w <= arranged.w + 0.1 && y + h <= arranged.h + 0.1);
+    assert.ok(x >= -0.1 && y >= -arranged.headroom && x + w <= arranged.w + 0.1 && y + h <= arranged.h + 0.1);
     if (inner) check_arranged(inner);
   }
 }
@@ -199,7 +199,7 @@ test("equal graphs are laid out equally", () => {
 });
 
 test("nothing takes no room", () => {
-  assert.deepEqual(arrange_nodes([], []), { w: 0, h: 0, lift: 0 });
+  assert.deepEqual(arrange_nodes([], []), { w: 0, h: 0, headroom: 0 });
 });
 
 for (const n_layers of [1, 2, 5, 80, 300]) {

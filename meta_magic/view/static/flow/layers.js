@@ -14,7 +14,7 @@ const TURNS = 16; // pixels above and below columns, in which wires lead from on
 
 /**
  * Give nodes their positions, and route the wires between them. What is not connected is
- * side by side. A dot on the frame stands `lift` pixels before all else.
+ * side by side. A dot on the frame stands `headroom` pixels before all else.
  * @param {import("./layout.js").ViewNode[]} nodes @param {import("./layout.js").Wire[]} wires
  * @param {boolean} is_across whether layers go from left to right: all is laid out from top
  *   to bottom, with heights for widths, and turned
@@ -25,18 +25,18 @@ export function arrange_nodes(nodes, wires, is_across = false) {
   for (const wire of wires) wire.from.leaving.push(wire);
   for (const node of nodes) make_labels(node, is_across);
   assign_layers(nodes);
-  const { w, h, lift } = arrange_groups(find_groups(nodes, wires), is_across);
-  for (const node of nodes.filter(({ is_port }) => is_port)) node.y = (node.kind === "in") === node.is_up ? h - node.h : -lift;
+  const { w, h, headroom } = arrange_groups(find_groups(nodes, wires), is_across);
+  for (const node of nodes.filter(({ is_port }) => is_port)) node.y = (node.kind === "in") === node.is_up ? h - node.h : -headroom;
   for (const node of nodes) {
     spread_starts(node);
     spread(node.arriving.sort((a, b) => a.above.x - b.above.x));
   }
   for (const wire of wires) draw_route(wire);
   for (const node of nodes) node.x -= node.w / 2;
-  if (!is_across) return { w, h, lift };
+  if (!is_across) return { w, h, headroom };
   nodes.forEach(turn);
   wires.forEach(turn_route);
-  return { w: h, h: w, lift };
+  return { w: h, h: w, headroom };
 }
 
 /**
@@ -60,7 +60,7 @@ export function flip(arranged, is_up, is_across = false) {
 /** Put groups of connected nodes side by side, as far as there is room. */
 function arrange_groups(groups, is_across) {
   const limit = is_across ? HIGH_LAYER : WIDE_LAYER;
-  let [x, y, w, h, lift] = [0, 0, 0, 0, 0];
+  let [x, y, w, h, headroom] = [0, 0, 0, 0, 0];
   for (const group of groups) {
     const { layers, bend } = make_layers(group, limit);
     align(layers);
@@ -82,13 +82,13 @@ function arrange_groups(groups, is_across) {
       x = end + gutter;
     });
     const is_cut = columns.length > 1;
-    if (is_cut || layers[0].length > 1) lift = TURNS;
+    if (is_cut || layers[0].length > 1) headroom = TURNS;
     h = Math.max(h, y + Math.max(...floors) + (bend ? LAYER_GAP : is_cut ? TURNS : 0));
     x -= gutter;
     w = Math.max(w, x);
     x += APART;
   }
-  return { w, h, lift };
+  return { w, h, headroom };
 }
 
 /** Number the wires between columns; return how many there are. */

@@ -37,8 +37,8 @@ const PILL_HEIGHT = 18;
  *   label_y?: number, label_w?: number, label_h?: number, left?: number, top?: number, right?: number, bottom?: number}} Wire
  *   from a node to later ones; `trunk`: its way by layer; `lane`: its number between columns; `label_x`, `label_y`: the middle of
  *   its label
- * @typedef {{w: number, h: number, nodes: ViewNode[], wires: Wire[], ports: boolean[], lift: number, is_up: boolean}} Arranged
- *   `ports`: whether what comes in is a dot on the frame, and what goes out; `lift`: pixels between the first dot and all else; `is_up`: whether wires lead from the bottom to the top, or from right to left
+ * @typedef {{w: number, h: number, nodes: ViewNode[], wires: Wire[], ports: boolean[], headroom: number, is_up: boolean}} Arranged
+ *   `ports`: whether what comes in is a dot on the frame, and what goes out; `headroom`: pixels between the first dot and all else; `is_up`: whether wires lead from the bottom to the top, or from right to left
  */
 
 const count_cells = (text) => text.replace(/[^\0-\u10ff]/gu, "--").length;
@@ -119,8 +119,8 @@ function find_ports(node, kind, values, is_across) {
  * The pixels between the frame of a box and what is in it, from the left on; a dot stands on the frame.
  * @param {Arranged} inner @returns {number[]}
  */
-export function find_insets({ ports: [has_in, has_out], lift, is_up }, is_across) {
-  const ends = [has_in ? lift - PORT / 2 : BOX_PADDING, has_out ? -PORT / 2 : BOX_PADDING];
+export function find_insets({ ports: [has_in, has_out], headroom, is_up }, is_across) {
+  const ends = [has_in ? headroom - PORT / 2 : BOX_PADDING, has_out ? -PORT / 2 : BOX_PADDING];
   const [before, after] = is_up ? ends.toReversed() : ends;
   return is_across ? [before, BOX_INSET, after, BOX_PADDING]
     : [BOX_PADDING, before === BOX_PADDING ? BOX_INSET : BOX_HEADER + before, BOX_PADDING, after];
