@@ -1,5 +1,6 @@
 """Functions in a child process, and what comes back of them."""
 
+import ctypes
 import os
 import resource
 import runpy
@@ -8,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from meta_magic.children import (
     run_in_child,
 )
 from meta_magic.recording.as_device.oracle.proxy_tensors import Unaskable
+from meta_magic.torch_private.forking import fork
 
 
 def fail(error):
@@ -168,3 +171,23 @@ def test_a_generator_answers_what_it_is_sent_until_it_ends():
             answers.append(child.read(1))
         child.send(1)  # nobody reads it
     assert answers == [0, 2, 3, NO_ANSWER]
+
+
+def fork_and_differentiate(fork_process):
+    """Return whether a handler of the C library ran, and how the child ended."""
+    called = []
+    handler = ctypes.CFUNCTYPE(None)(lambda: called.append("handler"))
+    ctypes.CDLL(None).__register_atfork(handler, None, None, None)
+    number = fork_process()
+    if number == 0:
+        x = torch.ones(3, device="meta", requires_grad=True)
+        (x * 2).sum().backward()
+        os._exit(7 if x.grad.is_meta else 1)
+    return bool(called), os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+
+
+def test_beside_a_gpu_a_child_is_forked_without_handlers_of_the_c_library(monkeypatch):
+    # One of them is torch's, which refuses backward passes in the child.
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    handled, left_out = (partial(fork_and_differentiate, f) for f in (os.fork, fork))
+    assert ask_children([handled, left_out], 60, 60) == [(True, 7), (False, 7)]
