@@ -13,7 +13,6 @@ from meta_magic.recording.identities.device_plan import (
     is_home,
     is_in_cpu_context,
 )
-from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
@@ -80,7 +79,7 @@ class Mover:
     """Moves tensors from one planned device to another."""
 
     def __init__(self, write: Written, capture: ConstantCapture) -> None:
-        self.plan, self._registry = write.plan, write.registry
+        self.plan = write.plan
         self._capture = capture
 
     def move(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
@@ -98,9 +97,6 @@ class Mover:
         device, options = self._read(func, args[1:], dict(kwargs))
         if device is None or self.plan.is_real:
             return NotImplemented
-        if self.plan.in_world and device == META and NamedDevices.exist:
-            # A script for several processes that says "meta" wants no values.
-            return self._registry.make_on_meta(lambda: torch.empty_like(tensor))
         is_written = any(value is WRITTEN for value in given)
         placement = META if is_written else self._find_placement(tensor, device, caller)
         if not tensor.is_meta and placement.type in ("cpu", "meta"):

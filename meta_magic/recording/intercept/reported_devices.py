@@ -142,7 +142,8 @@ class ReportedAttributes:
             return self._plan.home
         if self._plan.is_on_meta(local_of(tensor)):
             return ON_META
-        if not (is_distributed or (self._plan.in_world and NamedDevices.exist)):
+        is_planned = self._plan.in_world and self._write.registry.has_on_meta
+        if not (is_distributed or is_planned):
             return META
         # Where the code names GPUs, what it puts nowhere is on the CPU: DDP moves
         # inputs that are not on a GPU yet, scripts look for what is on meta still.

@@ -421,7 +421,7 @@ def test_folders_that_two_ranks_made_are_removed_in_any_order(tmp_path):
 def test_what_is_no_longer_on_meta_is_on_the_cpu_in_a_world():
     with record(world=2, as_device="cuda"):
         torch.cuda.set_device(torch.device("cuda", 0))
-        model = nn.Linear(3, 3).to(torch.device("meta"))
+        model = nn.Linear(3, 3, device="meta")
         assert model.weight.device == torch.device("meta")
         held = {"weight": torch.zeros(3, 3), "bias": torch.zeros(3)}
         model.load_state_dict(held, assign=True)
