@@ -83,19 +83,15 @@ class MissingValueError(MetaMagicError, RuntimeError):
 
     It is a ``RuntimeError``, as torch raises it for the data of a meta tensor.
 
+    Attributes:
+        allocated: Numbers of the storages that one call allocated, where the value
+            comes from memory that nothing was written to; else empty.
+
     Example:
         >>> with record():
         ...     torch.ones(2**42).sum().item()  # 16 TiB: beyond the limits
         Traceback (most recent call last):
         meta_magic.errors.ValueLimitError: ...
-    """
-
-
-class UnwrittenError(MissingValueError):
-    """A value comes from memory that was allocated, and that nothing was written to.
-
-    Attributes:
-        allocated: The storages that the first such call allocated.
     """
 
     allocated: frozenset[int] = frozenset()

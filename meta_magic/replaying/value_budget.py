@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from meta_magic.errors import MissingValueError, UnwrittenError, ValueLimitError
+from meta_magic.errors import MissingValueError, ValueLimitError
 from meta_magic.replaying.devices import estimate_seconds, free_nbytes, measure_rates
 from meta_magic.replaying.execution import Execution, Finished
 from meta_magic.replaying.steps import Step, StepKind
@@ -270,7 +270,7 @@ def refuse_unknown(replay: Execution) -> None:
         )
     if replay.reads_raw() and not replay.follow_partial_writes():
         # Kernels trust sizes and indices: garbage there would corrupt memory.
-        error = UnwrittenError(
+        error = MissingValueError(
             "nothing was written to it, or to some of what it comes from, since "
             f"{replay.describe_raw()}"
         )

@@ -15,6 +15,8 @@ ADVISED = {
     # 1,024 tokens with dropout in attention, which no kernel of the CPU has; and their
     # activations are half of the peak.
     ("gpt2-training", "cpu"): {"activations", "attention"},
+    # In float32 no fused kernel of CUDA takes heads in groups.
+    ("llama-70b", "cuda"): {"attention"},
     ("leak", "cpu"): {"leak"},
     ("foreach", "cpu"): {"foreach"},
 }

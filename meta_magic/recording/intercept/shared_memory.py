@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.errors import MetaMagicError, UnwrittenError
+from meta_magic.errors import MetaMagicError, MissingValueError
 from meta_magic.recording.identities.call_sites import Running
 from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.storages import (
@@ -284,7 +284,9 @@ class SharedMemory:
             return func(again, *rest, **kwargs)
         try:
             real = tensor.cpu()
-        except UnwrittenError as error:  # code fills a buffer: file.readinto(x.numpy())
+        except (
+            MissingValueError
+        ) as error:  # code fills a buffer: file.readinto(x.numpy())
             if self._registry.find_storage(tensor) not in error.allocated:
                 raise
             with DisableTorchFunction(), DisableTorchDispatch():
