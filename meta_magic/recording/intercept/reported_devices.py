@@ -20,7 +20,11 @@ from meta_magic.recording.identities.call_sites import (
     Running,
     is_library,
 )
-from meta_magic.recording.identities.device_plan import META, has_carried_placement
+from meta_magic.recording.identities.device_plan import (
+    CONTEXT,
+    META,
+    has_carried_placement,
+)
 from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.intercept.constructors import DATA, DataAttribute
 from meta_magic.recording.intercept.initializers import (
@@ -109,6 +113,8 @@ class ReportedAttributes:
 
     def answer(self, func: Any, args: Args, asker: FrameType) -> Any:
         """Return on which device a tensor is, or whether on meta; note ``.data``."""
+        if asker.f_code is CONTEXT and asker.f_back is not None:
+            asker = asker.f_back  # who asked within ``with torch.device(...)``
         if func.__self__ is IS_META:
             return self._read_is_meta(func, args, asker)
         if func.__self__ is DATA:

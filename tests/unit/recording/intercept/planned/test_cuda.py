@@ -227,3 +227,10 @@ def test_a_factory_fills_what_lies_on_a_planned_device():
             torch.zeros(2, out=zeros, device="cpu")
         assert (eye.tolist(), zeros.tolist()) == ([[1, 0], [0, 1]], [0, 0])
         assert eye.device.type == zeros.device.type == "cuda"
+
+
+def test_modules_are_parametrized_under_a_planned_device():
+    with record(), torch.device("cuda"):
+        layer = nn.utils.parametrizations.orthogonal(nn.Linear(4, 4))
+        assert layer(torch.ones(2, 4)).shape == (2, 4)
+        assert layer.weight.device.type == "cuda"
