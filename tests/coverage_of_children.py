@@ -71,7 +71,7 @@ class Child:
 def save():
     """Save which lines ran in this process, which is about to end."""
     child, Child.current = Child.current, None
-    with suppress(Exception):
+    with suppress(BaseException):  # whatever it is, the process must end
         if child:
             child.save()
         elif counted := Coverage.current():
@@ -92,12 +92,11 @@ def save_and_kill(number, name, /):
     caller = sys._getframe(1).f_code.co_filename
     if name != signal.SIGKILL or not caller.endswith("meta_magic/children.py"):
         return kill(number, name)
-    process = os.pidfd_open(number)
     if number == os.getpid():
-        save()
-    else:
-        signal.pidfd_send_signal(process, signal.SIGTERM)
-        wait_for_end(number)
+        save_and_leave(1)
+    process = os.pidfd_open(number)
+    signal.pidfd_send_signal(process, signal.SIGTERM)
+    wait_for_end(number)
     signal.pidfd_send_signal(process, signal.SIGKILL)
     return os.close(process)
 

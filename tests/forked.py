@@ -35,16 +35,15 @@ class ForkedPython(subprocess.Popen):
         folder, env, pipes = others[4], others[5], others[9:15]
         self.pid = os.fork()
         if self.pid == 0:
-            if others[-2]:
-                os.setsid()
-            leave_parent(folder, env, pipes[0], pipes[3], pipes[5])
-            run(args[-1])
+            run(args[-1], others[-2], folder, env, (pipes[0], pipes[3], pipes[5]))
         self._child_created = True
         self._close_pipe_fds(*pipes)
 
 
-def leave_parent(folder, env, *standard):
+def leave_parent(is_session, folder, env, standard):
     """Let go of what pytest and earlier tests left in this process."""
+    if is_session:
+        os.setsid()
     for number, pipe in enumerate(standard):
         if pipe != -1:
             os.dup2(pipe, number)
@@ -67,10 +66,11 @@ def leave_parent(folder, env, *standard):
     gc.freeze()
 
 
-def run(code):
+def run(code, *settings):
     """Run code, and end this process as a Python ends that has run it."""
     status = 1
     try:
+        leave_parent(*settings)
         exec(code, {"__name__": "__main__"})
         status = 0
     except SystemExit as ended:
