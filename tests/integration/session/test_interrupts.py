@@ -76,23 +76,24 @@ def test_a_cell_that_is_interrupted_before_its_first_part_is_closed():
     assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
+def run_in_python(name, *arguments):
+    """Run a program of this folder in a process of its own."""
+    path = Path(__file__).with_name(name)
+    code = (
+        f"import runpy, sys; sys.argv[1:] = {arguments}; "
+        f"runpy.run_path({str(path)!r}, run_name='__main__')"
+    )
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+
+
 @pytest.fixture
 def run_program(forked_pythons):
-    """Run a program of this folder in a process of its own."""
-
-    def run(name, *arguments):
-        path = Path(__file__).with_name(name)
-        code = (
-            f"import runpy, sys; sys.argv[1:] = {arguments}; "
-            f"runpy.run_path({str(path)!r}, run_name='__main__')"
-        )
-        return subprocess.run(
-            [sys.executable, "-P", "-c", code],
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-            capture_output=True, text=True, timeout=180, check=False,
-        )  # fmt: skip
-
-    return run
+    """Run a program of this folder in a fork of this process."""
+    return run_in_python
 
 
 @pytest.mark.parametrize(
@@ -124,8 +125,8 @@ def test_an_interrupt_at_any_call_leaves_nothing_behind_and_is_raised(
 
 
 @pytest.mark.kernel
-def test_interrupts_of_a_kernel_leave_nothing_behind_and_are_raised(run_program):
-    run = run_program("kernel_storm.py", "12")
+def test_interrupts_of_a_kernel_leave_nothing_behind_and_are_raised():
+    run = run_in_python("kernel_storm.py", "12")  # a fork has this process's event loop
     assert run.stdout == "12 {}\n", run.stderr
 
 
