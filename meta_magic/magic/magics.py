@@ -7,6 +7,7 @@ import re
 import tokenize
 from collections.abc import Callable
 from functools import partial
+from importlib.util import cache_from_source
 from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -366,6 +367,8 @@ def write_file(repair: Any) -> None:
             lines[line - 1] = lines[line - 1].replace(before, after)
         with Path(repair.path).open("w", encoding=encoding, newline="") as file:
             file.write("\n".join(lines))
+        # Python would not compile a file anew of the same size and second.
+        Path(cache_from_source(repair.path)).unlink(missing_ok=True)
     except (OSError, SyntaxError, UnicodeError) as error:
         raise UsageError(f"%meta {REPAIR}: {repair.cell}: {error}") from None
     print(f"{repair.cell} is changed")  # noqa: T201  asked for
