@@ -19,7 +19,7 @@ LOAD = """%load_ext meta_magic
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM"""
 
-LLAMA_70B = """%%meta --depth 3 --height 560
+LLAMA_70B = """%%meta --depth 3
 config = LlamaConfig(
     hidden_size=8192, intermediate_size=28672, num_hidden_layers=80,
     num_attention_heads=64, num_key_value_heads=8, vocab_size=128256)
@@ -49,31 +49,35 @@ LIVE = ".mm-live:not(.mm-root)"
 WARM_UP = "%%meta\nmodel = torch.nn.Linear(2, 2).reset_parameters()"
 
 
-def take_pictures(page: Any, url: str, root: Path) -> None:
-    """Run the cell in JupyterLab, and write a picture of each view."""
-    write_notebook(root / "llama.ipynb", LOAD, WARM_UP, LLAMA_70B)
-    open_in_lab(page, url, "llama.ipynb")
-    page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area')")
-    for cell in range(3):
-        page.evaluate(RUN, cell)
-    live = page.locator(LIVE).last
+def take_report(page: Any, url: str, root: Path) -> None:
+    """Run the cell in JupyterLab, and write a picture of it with its modules."""
+    live = run_llama(page, url, root, LLAMA_70B)
     find_row(live, "0-79").locator("i").click()
     find_row(live, "0").locator("i").click()
     find_row(live, "self_attn").get_by_text("LlamaAttention").click()
     cell = page.locator(".jp-CodeCell").nth(2)
     cell.get_by_text("what would").wait_for()  # fit, says the panel after a moment
     cell.screenshot(path=PICTURES / "report.png")
-    live.get_by_role("button", name="Details", exact=True).click()  # all its width
+
+
+def take_flow(page: Any, url: str, root: Path) -> None:
+    """Run the cell without options, and write a picture of its flow."""
+    live = run_llama(page, url, root, LLAMA_70B.replace(" --depth 3", ""))
     live.get_by_role("tab", name="Flow").click()
     flow = live.get_by_role("tabpanel", name="Flow")
-    flow.locator(".mm-active").wait_for()
-    flow.get_by_role("tree").press("ArrowRight")
-    at = flow.get_by_role("tree").bounding_box()
-    page.mouse.move(at["x"] + 600, at["y"] + 300)
-    page.mouse.down()
-    page.mouse.move(at["x"] + 600, at["y"] + 370, steps=5)  # from below the crumbs
-    page.mouse.up()
+    flow.get_by_text("LlamaDecoderLayer").first.wait_for()
     flow.screenshot(path=PICTURES / "flow.png")
+
+
+def run_llama(page: Any, url: str, root: Path, cell: str) -> Any:
+    """Run a cell in a new notebook; return its report."""
+    write_notebook(root / "llama.ipynb", LOAD, WARM_UP, cell)
+    open_in_lab(page, url, "llama.ipynb")
+    page.evaluate("() => jupyterapp.commands.execute('application:toggle-left-area')")
+    for number in range(3):
+        page.evaluate(RUN, number)
+    page.add_style_tag(content=".Toastify { display: none }")  # JupyterLab's news
+    return page.locator(LIVE).last
 
 
 def take_world(page: Any, url: str, root: Path) -> None:
@@ -86,7 +90,6 @@ def take_world(page: Any, url: str, root: Path) -> None:
     live = page.locator(LIVE).last
     live.get_by_role("tab", name="World").click()
     world = live.get_by_role("tabpanel", name="World")
-    page.add_style_tag(content=".Toastify { display: none }")  # JupyterLab's news
     box = world.get_by_role("slider", name="Collective").bounding_box()
     page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 9)
     world.screenshot(path=PICTURES / "world.png")
@@ -120,7 +123,8 @@ def main() -> None:
         open_chromium() as browser,
     ):
         page = browser.new_page(viewport={"width": 1100, "height": 1400})
-        take_pictures(page, url, Path(folder))
+        take_report(page, url, Path(folder))
+        take_flow(page, url, Path(folder))
         take_world(page, url, Path(folder))
         page.set_viewport_size({"width": 900, "height": 1400})
         take_lesson(page, url, Path(folder))
