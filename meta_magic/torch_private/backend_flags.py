@@ -10,8 +10,9 @@ from torch.backends import mkldnn
 
 from meta_magic.torch_private.replaced import Replaceable
 
-# The original: a recording replaces torch.cuda.is_available, which it would ask itself.
+# The originals: a recording replaces both, and would ask itself.
 has_gpu = cuda.is_available
+count_gpus = cuda.device_count
 
 # A cell draws for a planned GPU what the last cell drew, although it set a seed.
 seeds = cuda._lazy_seed_tracker

@@ -3,7 +3,7 @@
 import ctypes
 import os
 
-import torch
+from meta_magic.torch_private.backend_flags import count_gpus
 
 
 def fork() -> int:
@@ -23,15 +23,11 @@ def fork() -> int:
     Source:
         ``track_bad_autograd_forks`` in ``torch/csrc/autograd/engine.cpp``.
     """
-    if not torch.cuda.device_count():
+    libc, python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
+    if not (count_gpus() and hasattr(libc, "_Fork")):
         return os.fork()
-    libc = ctypes.PyDLL(None, use_errno=True)
-    fork_without_handlers = getattr(libc, "_Fork", os.fork)
-    if fork_without_handlers is os.fork:
-        return os.fork()
-    python = ctypes.pythonapi
     python.PyOS_BeforeFork()
-    number: int = fork_without_handlers()
+    number: int = libc._Fork()
     if number:
         python.PyOS_AfterFork_Parent()
     else:

@@ -100,8 +100,8 @@ class EarlierEnd:
 
 
 ELSEWHERE: Final = 0xE15E
-"""Changes the seed of the generator in place of a planned device's, so that it draws
-other numbers than the CPU's."""
+"""A planned device draws from a generator of the CPU. This changes its seed, so that it
+draws other numbers than the CPU's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

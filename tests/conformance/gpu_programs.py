@@ -1,5 +1,6 @@
 """Training steps that keep a GPU busy: each makes a model and returns a step."""
 
+import statistics
 from collections.abc import Callable
 
 import torch
@@ -277,3 +278,19 @@ def measure_peak(name: str) -> int:
     before = torch.cuda.memory_allocated()
     train(name)
     return torch.cuda.max_memory_allocated() - before
+
+
+def measure_seconds(name: str) -> float:
+    """Return the median seconds of a step, by the events of a GPU."""
+    step = PROGRAMS[name]()
+    for _ in range(3):  # what is done once: libraries, kernels that are chosen
+        step()
+    seconds = []
+    for _ in range(5):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        step()
+        end.record()
+        torch.cuda.synchronize()
+        seconds.append(start.elapsed_time(end) / 1000)
+    return statistics.median(seconds)

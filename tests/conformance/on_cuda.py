@@ -15,7 +15,6 @@ import importlib.util
 import itertools
 import json
 import logging
-import statistics
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,7 +28,12 @@ import meta_magic as mm
 from tests.conformance import architectures
 from tests.conformance.constructions import CONSTRUCTIONS
 from tests.conformance.exactness import differences, read_tensors, seed
-from tests.conformance.gpu_programs import PROGRAMS, measure_peak, train
+from tests.conformance.gpu_programs import (
+    PROGRAMS,
+    measure_peak,
+    measure_seconds,
+    train,
+)
 from tests.conformance.library_sweep import (
     LIBRARIES,
     LIMITS,
@@ -260,18 +264,7 @@ def run_times(options: argparse.Namespace) -> Iterator[Found]:
         work = trace.cost.roofline(options.gpu).by_phase
         phases = "forward", "backward", "optimizer"
         estimate = sum(work.get(phase, 0.0) for phase in phases) / 2
-        step = PROGRAMS[name]()
-        for _ in range(3):
-            step()
-        seconds = []
-        for _ in range(5):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            step()
-            end.record()
-            torch.cuda.synchronize()
-            seconds.append(start.elapsed_time(end) / 1000)
-        real = statistics.median(seconds)
+        real = measure_seconds(name)
         yield name, f"{estimate:.4f} of {real:.4f} s, {real / estimate:.2f}"
 
 

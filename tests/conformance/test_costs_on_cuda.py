@@ -1,13 +1,16 @@
 """Memory and time of training steps, beside those of a real GPU, where there is one."""
 
-import statistics
-
 import pytest
 import torch
 
 from meta_magic import record
 from meta_magic.cost.device_table import list_devices
-from tests.conformance.gpu_programs import PROGRAMS, measure_peak, train
+from tests.conformance.gpu_programs import (
+    PROGRAMS,
+    measure_peak,
+    measure_seconds,
+    train,
+)
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA device"
@@ -48,16 +51,5 @@ def test_the_time_is_within_a_factor_of_a_roofline(name):
         train(name)
     work = trace.cost.roofline(device).by_phase
     estimated = sum(work[phase] for phase in ("forward", "backward", "optimizer")) / 2
-    step = PROGRAMS[name]()
-    step()  # what is done once: libraries, kernels that are compiled or chosen
-    step()
-    seconds = []
-    for _ in range(5):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        step()
-        end.record()
-        torch.cuda.synchronize()
-        seconds.append(start.elapsed_time(end) / 1000)
-    ratio = statistics.median(seconds) / estimated
+    ratio = measure_seconds(name) / estimated
     assert 1 / LARGEST_RATIO <= ratio <= LARGEST_RATIO

@@ -227,7 +227,8 @@ def has_efficient(call: Attention) -> bool:
     """Whether CUDA's memory-efficient kernel accepts a call, without grouped heads.
 
     Source:
-        ``can_use_mem_efficient_attention`` in ``cuda/sdp_utils.cpp``.
+        ``can_use_mem_efficient_attention`` in ``cuda/sdp_utils.cpp``; as on an H100
+        with torch 2.11. Sources after 2.13 take groups.
     """
     q, k, v = call.tensors
     alignment = ALIGNMENT if q.dtype in HALVES else ALIGNMENT // 2
@@ -326,7 +327,8 @@ def align(mask: Tensor) -> Tensor:
     """Return a mask whose rows begin at multiples of 8 elements.
 
     Source:
-        ``preprocess_mask`` in ``transformers/attention.cpp`` of torch 2.13.
+        ``preprocess_mask`` in ``transformers/attention.cpp``; as on an H100 with
+        torch 2.11.
     """
     *strides, last = mask.stride()
     if last == 1 and not any(stride % ALIGNMENT for stride in strides):

@@ -370,7 +370,7 @@ class Draws:
         self.generator_at(device).manual_seed(seed ^ ELSEWHERE)
 
     def _note_seed(self) -> None:
-        """Note that no later state is that of the start of the block."""
+        """Note how many states there were before the block seeded first."""
         if self._n_unseeded is None:
             self._n_unseeded = len(self._states)
 
