@@ -23,6 +23,8 @@ from meta_magic.torch_private.dispatcher import find_decomposition, math_attenti
 from meta_magic.trace.program_facts import Assumption
 from meta_magic.trace.signature import Signature, TensorArgument
 
+HALVES: Final = frozenset({torch.float16, torch.bfloat16})
+
 RRELU_BACKWARD: Final = "aten.rrelu_with_noise_backward.default"
 
 
@@ -85,6 +87,13 @@ def make_operator(signature: Signature) -> Operator:
         return READ_BY_ARGUMENTS[signature.op](signature)
     if signature.op in DEVICE_BY_KERNEL:
         return AttentionOperator(signature)
+    if signature.op in NORMS and not HALVES.isdisjoint(
+        g.dtype for g in signature.inputs
+    ):
+        is_backward = "_backward." in signature.op
+        dtypes = [] if is_backward else [g.dtype for g in signature.outputs]
+        function = find_function(signature.op)
+        return Operator(signature.op, function, partial(run_norm, function, dtypes))
     if signature.op in ON_CUDA_ALONE:
         function = find_function(signature.op)
         return Operator(signature.op, function, partial(run_anywhere, function))
@@ -106,6 +115,39 @@ def run_anywhere(operator: Any, **given: Any) -> Any:
     is_there = any(isinstance(v, Tensor) and v.is_cuda for v in given.values())
     run = operator if is_there else find_decomposition(operator)
     return run(**given)
+
+
+NORMS: Final = frozenset(
+    f"aten.{name}{part}.default"
+    for name in ("native_batch_norm", "native_layer_norm")
+    for part in ("", "_backward")
+)
+"""Norms whose statistics are float32 on CUDA; on the CPU they are as the parameters."""
+
+STATISTICS: Final = frozenset({"mean", "rstd", "save_mean", "save_invstd"})
+
+
+def run_norm(operator: Any, dtypes: Sequence[torch.dtype], **given: Any) -> Any:
+    """Call an operator of ``NORMS`` with the statistics of any device.
+
+    Args:
+        dtypes: Those of the recorded results; none for a backward.
+    """
+    like = given["input"] if given.get("weight") is None else given["weight"]
+    if not like.is_cuda:
+        given = {
+            name: value.to(like.dtype) if name in STATISTICS else value
+            for name, value in given.items()
+        }
+    returned = operator(**given)
+    if dtypes and given.get("training") is False and not like.is_cuda:
+        # As in torch's decomposition: the CPU returns no statistics in eval mode.
+        deviation = (given["running_var"] + given["eps"]).rsqrt()
+        returned = returned[0], given["running_mean"].clone(), deviation
+    return [
+        made if made is None or not dtypes else made.to(dtypes[index])
+        for index, made in enumerate(returned)
+    ]
 
 
 COPY: Final = "aten._to_copy.default"

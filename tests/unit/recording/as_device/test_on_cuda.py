@@ -113,3 +113,30 @@ def test_values_are_those_of_the_cpu(name):
         met = run()
     for one, other in zip(met, wanted, strict=True):
         assert torch.allclose(torch.tensor(one), torch.tensor(other), atol=1e-5)
+
+
+HALVED = {
+    **NORMS,
+    "a layer norm": lambda: nn.LayerNorm(4),
+    "a layer norm without parameters": lambda: nn.LayerNorm(
+        4, elementwise_affine=False
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", HALVED)
+def test_losses_of_norms_in_half_precision_are_those_of_the_cpu(name, dtype):
+    def run():
+        torch.manual_seed(7)
+        norm, a = HALVED[name]().to(dtype), torch.randn(2, 3, 5, 4).to(dtype)
+        a.requires_grad_()
+        loss = norm(a).float().pow(2).sum()
+        loss.backward()
+        return loss.item(), a.grad.float().tolist()
+
+    wanted = run()
+    with record(as_device="cuda"):
+        met = run()
+    assert met[0] == pytest.approx(wanted[0])
+    assert torch.allclose(torch.tensor(met[1]), torch.tensor(wanted[1]), atol=1e-3)
