@@ -118,9 +118,9 @@ def run_anywhere(operator: Any, **given: Any) -> Any:
 
 
 NORMS: Final = frozenset(
-    f"aten.{name}{part}.default"
+    f"aten.{name}{end}"
     for name in ("native_batch_norm", "native_layer_norm")
-    for part in ("", "_backward")
+    for end in (".default", "_backward.default")
 )
 """Norms whose statistics are float32 on CUDA; on the CPU they are as the parameters."""
 
