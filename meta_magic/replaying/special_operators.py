@@ -21,7 +21,7 @@ from meta_magic.replaying.operators import (
 )
 from meta_magic.torch_private.dispatcher import find_decomposition, math_attention
 from meta_magic.trace.program_facts import Assumption
-from meta_magic.trace.signature import Signature, TensorArgument
+from meta_magic.trace.signature import Geometry, Signature, TensorArgument
 
 HALVES: Final = frozenset({torch.float16, torch.bfloat16})
 
@@ -91,9 +91,9 @@ def make_operator(signature: Signature) -> Operator:
         g.dtype for g in signature.inputs
     ):
         is_backward = "_backward." in signature.op
-        dtypes = [] if is_backward else [g.dtype for g in signature.outputs]
+        wanted = () if is_backward else signature.outputs
         function = find_function(signature.op)
-        return Operator(signature.op, function, partial(run_norm, function, dtypes))
+        return Operator(signature.op, function, partial(run_norm, function, wanted))
     if signature.op in ON_CUDA_ALONE:
         function = find_function(signature.op)
         return Operator(signature.op, function, partial(run_anywhere, function))
@@ -127,11 +127,11 @@ NORMS: Final = frozenset(
 STATISTICS: Final = frozenset({"mean", "rstd", "save_mean", "save_invstd"})
 
 
-def run_norm(operator: Any, dtypes: Sequence[torch.dtype], **given: Any) -> Any:
+def run_norm(operator: Any, wanted: Sequence[Geometry], **given: Any) -> Any:
     """Call an operator of ``NORMS`` with the statistics of any device.
 
     Args:
-        dtypes: Those of the recorded results; none for a backward.
+        wanted: Geometries of the recorded results; none for a backward.
     """
     like = given["input"] if given.get("weight") is None else given["weight"]
     if not like.is_cuda:
@@ -140,12 +140,12 @@ def run_norm(operator: Any, dtypes: Sequence[torch.dtype], **given: Any) -> Any:
             for name, value in given.items()
         }
     returned = operator(**given)
-    if dtypes and given.get("training") is False and not like.is_cuda:
-        # As in torch's decomposition: the CPU returns no statistics in eval mode.
+    if wanted and returned[1].shape != wanted[1].shape:
+        # In eval mode the CPU returns no statistics; these are torch's decomposition's.
         deviation = (given["running_var"] + given["eps"]).rsqrt()
         returned = returned[0], given["running_mean"].clone(), deviation
     return [
-        made if made is None or not dtypes else made.to(dtypes[index])
+        made if made is None or not wanted else made.to(wanted[index].dtype)
         for index, made in enumerate(returned)
     ]
 
