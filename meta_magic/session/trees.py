@@ -71,6 +71,9 @@ class TreeFinder:
         ]
         early = self._calls.early_trees
         described = set[int]().union(*(tree.fqn_by_module for tree in trees if early))
+        for tree in early.values():
+            # Without its root: a part that was also called alone is no second tree.
+            described.update(tree.fqn_by_module.keys() - {tree.number})
         trees += [
             tree.with_final_calls(calls)
             for number, tree in early.items()

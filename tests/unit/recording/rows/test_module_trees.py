@@ -77,6 +77,16 @@ def test_a_temporary_module_is_described_although_it_is_gone():
     assert trace.ops[-1].module == ""
 
 
+def test_a_part_of_a_temporary_module_that_is_also_called_alone_is_counted_once():
+    with record() as trace:
+        model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+        model[2](model(model[0](torch.ones(2, 3))))
+        del model
+    (root,) = trace.modules
+    assert (root.class_name, root.n_parameters) == ("Sequential", 24)
+    assert [child.n_calls for child in root.children] == [2, 1, 2]
+
+
 def test_what_stands_there_again_holds_its_tensors_but_once():
     with record() as trace:
         layer = nn.Linear(3, 4)
