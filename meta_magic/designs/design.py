@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Final, TypeAlias
 
 from meta_magic.errors import TrialError
-from meta_magic.trace.modules import ModuleNode
+from meta_magic.trace.modules import ModuleNode, count_bytes, count_elements
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block
 from meta_magic.trials.fields import list_named
@@ -111,8 +111,9 @@ def read_design(
         roots=roots,
         numbers={**_read_numbers(trace), **(numbers or {})},
         totals={
-            "params": sum(root.n_parameters for root in roots),
-            "nbytes": sum(n.parameter_nbytes + n.buffer_nbytes for n in trace.modules),
+            "params": count_elements(trace.modules, "parameter"),
+            "nbytes": count_bytes(trace.modules, "parameter")
+            + count_bytes(trace.modules, "buffer"),
             "flops": cost.flops,
             "peak_nbytes": max(memory.peak_by_place.values(), default=0),
             "seconds": cost.seconds(device),

@@ -26,6 +26,7 @@ from meta_magic.explain.edits.program_text import Edit, SourceText, apply_edit
 from meta_magic.session.failed_calls import find_frames
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.dynamo import leave_dynamo_out
+from meta_magic.trace.modules import count_elements
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
@@ -383,7 +384,7 @@ def _contains(outer: SourcePosition, inner: SourcePosition) -> bool:
 def read_ending(trace: Trace) -> Ending:
     """Return the outcome of a block that ran."""
     last = trace.ops[-1].outputs if len(trace.ops) else ()
-    n_parameters = sum(root.n_parameters for root in trace.modules)
+    n_parameters = count_elements(trace.modules, "parameter")
     return Ending(n_parameters, tuple(last[0].shape) if last else None)
 
 

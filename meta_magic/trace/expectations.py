@@ -14,6 +14,7 @@ from types import EllipsisType, MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from meta_magic.errors import BudgetError
+from meta_magic.trace.modules import count_bytes, count_elements
 from meta_magic.trace.units import (
     format_bytes,
     format_count,
@@ -38,17 +39,17 @@ QUANTITIES: Final[Mapping[str, Quantity]] = MappingProxyType(
     {
         "params": Quantity(
             "elements of all parameters, tied ones counted once",
-            lambda trace: sum(root.n_parameters for root in trace.modules),
+            lambda trace: count_elements(trace.modules, "parameter"),
             format_count,
         ),
         "param_nbytes": Quantity(
             "their bytes",
-            lambda trace: sum(root.parameter_nbytes for root in trace.modules),
+            lambda trace: count_bytes(trace.modules, "parameter"),
             format_bytes,
         ),
         "buffer_nbytes": Quantity(
             "bytes of all buffers",
-            lambda trace: sum(root.buffer_nbytes for root in trace.modules),
+            lambda trace: count_bytes(trace.modules, "buffer"),
             format_bytes,
         ),
         "peak_nbytes": Quantity(

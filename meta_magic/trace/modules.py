@@ -178,28 +178,45 @@ class ModuleNode:
             return ()
         return tuple(sorted({str(tensor.place or "cpu") for tensor in tensors}))
 
-    def _own(self, kind: str) -> Iterator[ModuleTensor]:
-        return (
-            tensor
-            for node in self.walk()
-            for tensor in node.tensors
-            if tensor.kind == kind and tensor.tied_to is None
-        )
-
     @property
     def n_parameters(self) -> int:
         """Elements of all parameters in the tree, tied ones counted once."""
-        return sum(tensor.numel for tensor in self._own("parameter"))
+        return count_elements([self], "parameter")
 
     @property
     def parameter_nbytes(self) -> int:
         """Bytes of all parameters in the tree, tied ones counted once."""
-        return sum(tensor.nbytes for tensor in self._own("parameter"))
+        return count_bytes([self], "parameter")
 
     @property
     def buffer_nbytes(self) -> int:
         """Bytes of all buffers in the tree, tied ones counted once."""
-        return sum(tensor.nbytes for tensor in self._own("buffer"))
+        return count_bytes([self], "buffer")
+
+
+def distinct_tensors(roots: Sequence[ModuleNode]) -> Iterator[ModuleTensor]:
+    """Yield the tensors of some trees, those that are tied or in several trees once."""
+    earlier: set[tuple[int, tuple[int, ...]]] = set()
+    for root in roots:
+        found = [
+            (tensor, (storage, tensor.shape))
+            for node in root.walk()
+            for tensor, storage in zip(node.tensors, node.storages, strict=True)
+            if tensor.tied_to is None
+        ]
+        yield from (tensor for tensor, key in found if key not in earlier)
+        if len(roots) > 1:
+            earlier.update(key for tensor, key in found if not tensor.is_lazy)
+
+
+def count_elements(roots: Sequence[ModuleNode], kind: str) -> int:
+    """Return the number of elements of all distinct tensors of a kind."""
+    return sum(t.numel for t in distinct_tensors(roots) if t.kind == kind)
+
+
+def count_bytes(roots: Sequence[ModuleNode], kind: str) -> int:
+    """Return the bytes of all distinct tensors of a kind."""
+    return sum(t.nbytes for t in distinct_tensors(roots) if t.kind == kind)
 
 
 def list_classes(nodes: Sequence[ModuleNode]) -> str:

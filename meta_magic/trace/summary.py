@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata, describe_flow
 from meta_magic.trace.module_columns import TreeLine, build_tree, tree_columns
-from meta_magic.trace.modules import at_any_depth
+from meta_magic.trace.modules import at_any_depth, count_bytes, count_elements
 from meta_magic.trace.op_columns import Format
 from meta_magic.trace.units import (
     format_bytes,
@@ -75,8 +75,8 @@ def format_headline(trace: "Trace") -> str:
     """Return the one line with parameters, operators, FLOPs, peak and time."""
     parts = []
     if trace.modules:
-        parameters = sum(root.n_parameters for root in trace.modules)
-        nbytes = sum(root.parameter_nbytes for root in trace.modules)
+        parameters = count_elements(trace.modules, "parameter")
+        nbytes = count_bytes(trace.modules, "parameter")
         parts.append(f"{format_count(parameters)} parameters, {format_bytes(nbytes)}")
     n_operators = trace.program.n_calls
     parts.append(f"{n_operators:,} operator{'' if n_operators == 1 else 's'}")

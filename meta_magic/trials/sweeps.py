@@ -27,6 +27,7 @@ from meta_magic.ranks.recorded_ranks import (
     record_script,
 )
 from meta_magic.trace.expectations import Limit, parse_budget
+from meta_magic.trace.modules import count_elements
 from meta_magic.trace.progress import show_line
 from meta_magic.trace.sent import SentCalls
 from meta_magic.trace.trace import Trace
@@ -70,7 +71,7 @@ def measure_needs(
     if {"seconds", "exposed"} & {*metrics}:
         time = estimate_step_time(trace, device, links)
     count: dict[str, Callable[[], float]] = {
-        "params": lambda: sum(root.n_parameters for root in trace.modules),
+        "params": lambda: count_elements(trace.modules, "parameter"),
         "flops": lambda: trace.flops,
         "peak_nbytes": lambda: take_sample(trace).peak_nbytes,
         "sent_nbytes": lambda: sum(sent.nbytes for sent in trace.sent),

@@ -9,7 +9,7 @@ Read :meth:`Payload.build` first.
 import gzip
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -27,7 +27,7 @@ from meta_magic.cost.rooflines import (
 from meta_magic.cost.storage_categories import CATEGORIES
 from meta_magic.cost.storage_lives import order_stretches
 from meta_magic.trace.derived_facts import first_operators
-from meta_magic.trace.modules import ModuleNode, at_any_depth
+from meta_magic.trace.modules import ModuleNode, at_any_depth, distinct_tensors
 from meta_magic.trace.program import MODULE_HEADER
 from meta_magic.trace.signature import CallSite, Geometry, Signature, SourcePosition
 from meta_magic.trace.summary import describe_failure, describe_others, format_headline
@@ -237,15 +237,13 @@ class Payload:
         ]
 
 
-def count_nbytes(roots: Iterable[ModuleNode]) -> dict[str, int]:
+def count_nbytes(roots: Sequence[ModuleNode]) -> dict[str, int]:
     """Return the bytes of parameters and buffers by dtype, tied ones counted once."""
     nbytes: dict[str, int] = {}
-    for root in roots:
-        for node in root.walk():
-            for tensor in node.tensors:
-                if tensor.kind != "attribute" and tensor.tied_to is None:
-                    name = str(tensor.dtype).removeprefix("torch.")
-                    nbytes[name] = nbytes.get(name, 0) + tensor.nbytes
+    for tensor in distinct_tensors(roots):
+        if tensor.kind != "attribute":
+            name = str(tensor.dtype).removeprefix("torch.")
+            nbytes[name] = nbytes.get(name, 0) + tensor.nbytes
     return nbytes
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from meta_magic.trace.modules import ModuleTensor
+from meta_magic.trace.modules import ModuleTensor, distinct_tensors
 from meta_magic.trace.world import World, describe_ranks
 from meta_magic.view.wire import Table, as_columns, as_differences
 
@@ -51,7 +51,9 @@ def write_meshes(trace: "Trace") -> Iterator[dict[str, Any]]:
         mesh.
     """
     by_mesh: dict[Any, dict[str, list[int]]] = {}
-    for tensor in list_tensors(trace):
+    for tensor in distinct_tensors(trace.modules):
+        if tensor.kind == "attribute":
+            continue
         rows = by_mesh.setdefault(tensor.mesh, {})
         row = rows.setdefault(describe_sharding(tensor), [0, 0, 0])
         whole = tensor.numel * tensor.dtype.itemsize
@@ -60,17 +62,6 @@ def write_meshes(trace: "Trace") -> Iterator[dict[str, Any]]:
     for dims in sorted(by_mesh, key=len, reverse=True) if any(by_mesh) else ():
         lying = sorted(by_mesh[dims].items(), key=lambda item: -item[1][1])
         yield {"dims": dims, "rows": [[words, *sums] for words, sums in lying]}
-
-
-def list_tensors(trace: "Trace") -> list[ModuleTensor]:
-    """Return the parameters and buffers of all modules, tied ones once."""
-    return [
-        tensor
-        for root in trace.modules
-        for node in root.walk()
-        for tensor in node.tensors
-        if tensor.kind != "attribute" and tensor.tied_to is None
-    ]
 
 
 def describe_sharding(tensor: ModuleTensor) -> str:

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
+from meta_magic.trace.summary import format_headline
 
 
 class Block(nn.Module):
@@ -73,3 +74,16 @@ def test_the_text_names_the_layers_of_a_list():
     assert model is not None
     assert "layers: 3 x Block" in str(trace)
     assert "ModuleList" not in str(trace)
+
+
+def test_a_part_of_two_models_is_counted_once():
+    with record() as trace:
+        shared, first, second = (nn.Linear(10, n) for n in (10, 5, 5))
+        second.weight = first.weight
+        models = [nn.Sequential(shared, nn.Linear(10, n)) for n in (2, 3)]
+    roots = first, second, *models
+    distinct = {id(p): p.numel() for root in roots for p in root.parameters()}
+    n_elements = sum(distinct.values())
+    assert len(trace.modules) == len(roots)
+    parts = format_headline(trace).split(" · ")
+    assert parts[0] == f"{n_elements} parameters, {4 * n_elements} bytes"
