@@ -30,6 +30,7 @@ from meta_magic.recording.rows.module_trees import (
     ModuleNumbers,
     Tree,
     describe_columns,
+    find_root,
     walk_tree,
 )
 from meta_magic.torch_private.autograd import current_autograd_node
@@ -172,8 +173,9 @@ class ModuleCallRecorder:
         structures: The distinct structures, in order of first call.
         while_built: The calls that came from the construction of a module.
         while_in_backward: The calls that began inside of a backward pass.
-        early_trees: Trees of the modules built and called here, by module number, as
-            they were after their first call: a temporary one is gone at the end.
+        early_trees: Trees of the modules built and called here, by the number of the
+            root, as they were after their first call: a temporary one is gone at the
+            end.
         registered: (module number, name, storage number) of each parameter registered.
         threads: Names of other threads that called modules meanwhile.
         on_older_module: Called with each module that the block did not build, and its
@@ -207,6 +209,7 @@ class ModuleCallRecorder:
         self._seen: set[int] = set()  # ids of modules whose roots are kept alive
         self._stack: list[tuple[int, FrameType | None, Site, bool]] = []
         self._built: set[int] = set()
+        self._described: set[int] = set()
         self._held: dict[int, nn.Module] = {}
         self._live: list[tuple[int, nn.Module]] = []
         self._thread = 0
@@ -276,18 +279,26 @@ class ModuleCallRecorder:
         self.rows[row + 5] = self._clock.now
         self.word, self.entry, self.site, self.is_in_backward = self._stack.pop()
         if not self.word:
-            self._keep_root(module)
+            self._keep_root(module, row // MODULE_HEADER)
 
-    def _keep_root(self, module: nn.Module) -> None:
-        """Describe a root after its first call: it may be gone at the end."""
+    def _keep_root(self, module: nn.Module, call: int) -> None:
+        """Describe the tree of a module after its first call: it may be gone later.
+
+        That is the whole model where a function calls its parts one by one, but not
+        while its ``__init__`` runs, as other parts may come.
+        """
         number = self._numbers.of(module)
-        if number in self._built:
-            if number not in self.early_trees:
-                self.early_trees[number] = describe_columns(
-                    self._registry, self._numbers, walk_tree(module)
-                )
-        else:
+        if number not in self._built:
             self._held[number] = module
+        elif number not in self._described:
+            is_whole = call not in self.while_built
+            if is_whole:
+                live = self._numbers.live()
+                module = find_root(module, [m for n, m in live if n in self._built])
+            tree = describe_columns(self._registry, self._numbers, walk_tree(module))
+            self.early_trees.setdefault(tree.number, tree)
+            if is_whole:
+                self._described.update(tree.fqn_by_module)
 
     def close_open_calls(self) -> None:
         """End the calls that an error interrupted, with an empty structure."""

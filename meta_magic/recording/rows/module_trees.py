@@ -337,6 +337,20 @@ def find_roots(live: list[nn.Module]) -> list[nn.Module]:
     return [m for m in live if id(m) not in held and is_made(m)]
 
 
+def find_root(module: nn.Module, live: list[nn.Module]) -> nn.Module:
+    """Return the root of the tree of a module: one that no other live one holds."""
+    seen = {id(module)}
+    while holders := [
+        one
+        for one in live
+        if id(one) not in seen and is_made(one)
+        if any(child is module for child in children_of(one).values())
+    ]:
+        module = holders[0]
+        seen.add(id(module))
+    return module
+
+
 def list_children(modules: Sequence[nn.Module]) -> list[nn.Module]:
     """Return the children of some modules; none before ``Module.__init__``."""
     try:

@@ -87,6 +87,28 @@ def test_a_part_of_a_temporary_module_that_is_also_called_alone_is_counted_once(
     assert [child.n_calls for child in root.children] == [2, 1, 2]
 
 
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(6, 2), nn.Linear(2, 6)
+        self.width = self.encoder(torch.ones(1, 6)).shape[-1]
+        self.scale = nn.Parameter(torch.ones(()))
+
+
+def test_a_temporary_model_whose_parts_are_called_is_described_whole():
+    with record() as trace:
+        model = Autoencoder()
+        model.decoder(model.encoder(torch.ones(3, 6)))
+        del model
+    (root,) = trace.modules
+    assert (root.class_name, root.n_parameters) == ("Autoencoder", 14 + 18 + 1)
+    assert [(c.name, c.n_calls) for c in root.children] == [
+        ("encoder", 2),
+        ("decoder", 1),
+    ]
+    assert trace.ops[-1].module == "decoder"
+
+
 def test_what_stands_there_again_holds_its_tensors_but_once():
     with record() as trace:
         layer = nn.Linear(3, 4)
