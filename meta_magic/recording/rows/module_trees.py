@@ -339,15 +339,12 @@ def find_roots(live: list[nn.Module]) -> list[nn.Module]:
 
 def find_root(module: nn.Module, live: list[nn.Module]) -> nn.Module:
     """Return the root of the tree of a module: one that no other live one holds."""
-    seen = {id(module)}
-    while holders := [
-        one
-        for one in live
-        if id(one) not in seen and is_made(one)
-        if any(child is module for child in children_of(one).values())
-    ]:
-        module = holders[0]
+    held = set(map(id, list_children(live)))
+    seen = set[int]()
+    while id(module) in held - seen:  # a module may hold itself
         seen.add(id(module))
+        holders = (m for m in live if any(c is module for c in list_children([m])))
+        module = next(holders)
     return module
 
 
