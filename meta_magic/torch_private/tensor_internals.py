@@ -53,6 +53,7 @@ TAKES_DATA: Final[Any] = torch._has_compatible_shallow_copy_type
 # How often a tensor was written in place. A tensor that was changed outside of any
 # recording is replayed with its old values.
 version_of: Final = attrgetter("_version")
+set_versions: Final = torch._C._autograd._unsafe_set_version_counter
 
 
 def has_version(tensor: Tensor) -> bool:

@@ -26,6 +26,8 @@ BY_VALUES = {
     *("bernoulli", "multinomial", "geqrf", "lu_solve", "linalg.ldl_solve"),
 }
 """Of these more samples are run, into all kinds."""
+COUNTED_OTHERWISE = {"kron", "split_with_sizes_copy"}
+"""Of these torch counts writes into ``out=`` in another way where a mode looks on."""
 KINDS = [*OUTS]
 SAMPLED = [
     op
@@ -45,9 +47,7 @@ def test_out_is_what_it_is_on_the_cpu(number):
             samples, KINDS if is_whole else KINDS[first::3]
         )
         if (text := find_difference(op, sample, kind))
-        if not text.startswith(
-            "versions"
-        )  # torch resizes by an operator where a mode is
+        if not (op.name in COUNTED_OTHERWISE and text.startswith("versions"))
     ]
     assert found == []
 

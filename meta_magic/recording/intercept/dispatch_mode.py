@@ -67,6 +67,7 @@ class Dispatch:
     Attributes:
         is_in_backward: Whether the function mode is on for hooks of a backward pass:
             kernels, which are no code of the cell, run without it.
+        n_resized: How many calls of ``resize_`` there were.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Dispatch:
     ) -> None:
         super().__init__()
         self.is_in_backward = False
+        self.n_resized = 0
         self._registry, self._rows = write.registry, write.rows
         self._cache = cache
         self._table_by_op = cache.table_by_op
@@ -248,6 +250,7 @@ class Dispatch:
         Args:
             read: Its tensors, if arrays may share their memory; else None.
         """
+        self.n_resized += call.table.func is torch.ops.aten.resize_.default
         returned = self._kernels.run(self, call)
         if self._shared is not None and read is not None and call.table.written:
             self._shared.update_arrays(read)

@@ -63,7 +63,13 @@ from meta_magic.torch_private.modes import (
 )
 from meta_magic.torch_private.replaced import RUN_BACKWARD
 from meta_magic.torch_private.replacing import Replacements
-from meta_magic.torch_private.tensor_internals import TAKES_DATA, unravel_below
+from meta_magic.torch_private.tensor_internals import (
+    TAKES_DATA,
+    has_version,
+    set_versions,
+    unravel_below,
+    version_of,
+)
 
 PIN_MEMORY: Final[Any] = torch.Tensor.pin_memory
 UNRAVEL: Final[Any] = torch.unravel_index
@@ -153,7 +159,7 @@ class FunctionMode(DeviceContext):
                 func not in self._handled
                 and not self._is_watched
                 and not self._autocast.is_on
-                and not (kwargs and "device" in kwargs)
+                and not (kwargs and ("device" in kwargs or "out" in kwargs))
             ):  # nearly all calls
                 return func(*args, **kwargs) if kwargs else func(*args)
             return self._run(func, args, kwargs or {}, caller)
@@ -182,7 +188,15 @@ class FunctionMode(DeviceContext):
         names_device = kwargs and kwargs.get("device") is not None
         if names_device or func in self._constructors:
             return self._factories.make(func, args, kwargs, caller)
-        return func(*args, **kwargs)
+        out = kwargs.get("out")
+        if not isinstance(out, Tensor) or not has_version(out):
+            return func(*args, **kwargs)
+        before, version = self._dispatch.n_resized, version_of(out)
+        returned = func(*args, **kwargs)
+        if self._dispatch.n_resized > before and version_of(out) > version + 1:
+            # A composed operator resizes by ``resize_``, which counts where a mode is.
+            set_versions((out,), (version_of(out) - 1,))
+        return returned
 
     def _prepare(
         self, error: Exception, func: Any, args: Args, kwargs: Kwargs
