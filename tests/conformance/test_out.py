@@ -26,8 +26,11 @@ BY_VALUES = {
     *("bernoulli", "multinomial", "geqrf", "lu_solve", "linalg.ldl_solve"),
 }
 """Of these more samples are run, into all kinds."""
-COUNTED_OTHERWISE = {"kron", "split_with_sizes_copy"}
-"""Of these torch counts writes into ``out=`` in another way where a mode looks on."""
+COUNTED_OTHERWISE = {"diff", "kron", "split_with_sizes_copy"}
+"""Of these torch counts other writes into ``out=`` where no mode is on.
+
+``diff`` of order 0 also counts the resize, ``kron`` counts nothing.
+"""
 KINDS = [*OUTS]
 SAMPLED = [
     op
