@@ -40,7 +40,7 @@ FLOORS = (
 UP = {
     (
         "replaying.verify",
-        "trials.real_runs",
+        "trials.rank_runs",
     ): "verify(world=) runs a trace's code again",
     ("trace.trace", "magic.reports"): "Trace.show() is for users, who hold a trace",
     ("ranks.recorded_ranks", "magic.reports"): "Ranks.show(), as well",
@@ -56,7 +56,7 @@ UP = {
     ("trace.trace", "cost.costs"): "Trace.cost, as well",
     ("trace.trace", "cost.wrong.mistakes"): "Trace.notes and Trace.wrong, as well",
     ("trace.questions", "trials.dims"): "Trace.dims, as well",
-    ("trace.questions", "trials.signatures"): "Trace.annotate(), as well",
+    ("trace.questions", "trials.annotations"): "Trace.annotate(), as well",
     ("trace.trace", "explain.note_repairs"): "Trace.notes, as well",
     ("trace.questions", "trials.named_traces"): "Trace.named and shape(), as well",
     ("trace.questions", "explain.lineage.why"): "Trace.shape(), as well",
@@ -66,11 +66,10 @@ UP = {
     ("trace.trace", "cost.step_times"): "Trace.step_time(), as well",
     ("trace.trace", "cost.program_columns"): "Trace.columns, for both of these",
     ("trace.trace", "cost.initialization"): "Trace.contents, as well",
-    ("trace.questions", "trials.rank_blocks"): "Trace.record_ranks(), as well",
+    ("trace.questions", "trials.rank_runs"): "Trace.record_ranks(), as well",
     ("trace.questions", "ranks.recorded_ranks"): "the type of what it returns",
     ("trace.questions", "trials.proofs"): "Trace.advice, as well",
-    ("trace.questions", "explain.across_cells"): "Trace.explanation and why(), as well",
-    ("trace.questions", "explain.checked_sizes"): "Trace.check(), as well",
+    ("trace.questions", "explain.across_cells"): "Trace.explanation, why() and check()",
     ("trace.questions", "explain.explanations"): "the type of what it returns",
     (
         "trace.questions",

@@ -21,8 +21,7 @@ from meta_magic.check.baselines import (
     write_baseline,
 )
 from meta_magic.check.checked_process import check_subject
-from meta_magic.check.diff_command import add_arguments, diff
-from meta_magic.check.fit_command import add_fit_arguments, fit
+from meta_magic.check.diff_and_fit import add_arguments, add_fit_arguments, diff, fit
 from meta_magic.check.outputs import (
     format_total,
     format_verdict,

@@ -15,7 +15,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import IO
 
 from meta_magic.check.checked_process import END, Progress
-from meta_magic.check.reasons import find_lacking_resource
+from meta_magic.check.judging import find_lacking_resource
 from meta_magic.check.records import Part, Request, make_unchecked
 from meta_magic.errors import CheckError
 from meta_magic.trace.progress import OUTLETS

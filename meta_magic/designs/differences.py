@@ -1,6 +1,6 @@
 """What differs between two designs: ``mm.diff(a, b)``, ``%%meta --diff``.
 
-Modules are matched by name, order, class and content (``alignment``); the rest are
+Modules are matched by name, order, class and content (``design.align``); the rest are
 comparisons of plain records. Read :func:`compare` first.
 """
 
@@ -11,8 +11,7 @@ from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from meta_magic.designs.alignment import Pair, align
-from meta_magic.designs.design import Design, Part
+from meta_magic.designs.design import Design, Pair, Part, align
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import (
     format_bytes,

@@ -31,9 +31,8 @@ from meta_magic.explain.given_names import MAX_BACK, find_maker, read_text
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.refused_sizes import Sizes, trace_refused
-from meta_magic.explain.rules import find_rules
+from meta_magic.explain.rules import find_rules, find_value_range
 from meta_magic.explain.trails import Made, find_trail
-from meta_magic.explain.value_ranges import find_value_range
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.failed_call import FailedCall, Loading, Operand

@@ -248,9 +248,13 @@ class Probe:
                 break
         return shapes
 
-    def accepts(self, values: Mapping[Variable, int]) -> bool:
-        """Whether the call returns with other numbers."""
-        return self.run(values) is not None
+    def accepts(
+        self,
+        values: Mapping[Variable, int] = MappingProxyType({}),
+        changes: Mapping[int, Change] = MappingProxyType({}),
+    ) -> bool:
+        """Whether the call returns with other numbers, or with changed operands."""
+        return self.run(values, changes) is not None
 
     def seems_accepted(self, values: Mapping[Variable, int]) -> bool:
         """Whether it does on the first device alone, which is quick."""

@@ -17,7 +17,7 @@ from meta_magic.explain.lineage.size_lineages import CallProbe, find_lineages
 from meta_magic.explain.lineage.traced_numbers import SizeOf, trace_number
 from meta_magic.explain.lineage.traced_runs import Run, Seen, prepare_run, read_seen
 from meta_magic.explain.probing import SECONDS, Probe, Variable
-from meta_magic.explain.value_ranges import find_value_range
+from meta_magic.explain.rules import find_value_range
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.trial import read_answer
@@ -126,7 +126,7 @@ def _list_refused(probe: Probe, given: Mapping[Variable, Any]) -> Iterator[Accep
     Numbers come first if the accepted value is that of another number.
     """
     probe.limit(SECONDS)  # a candidate may be the number of layers
-    if probe.accepts({}):
+    if probe.accepts():
         return
     known = {*probe.values.values()} - {1}
     found: list[Accepted] = []

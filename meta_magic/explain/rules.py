@@ -11,16 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from meta_magic.explain.class_losses import find_layout_rules
 from meta_magic.explain.edits.accepted import (
     CONTIGUOUS,
+    DETACHED,
+    is_class_loss,
     list_accepted_casts,
     list_accepted_forms,
+    list_layouts,
 )
 from meta_magic.explain.probing import Change, Probe, Variable
 from meta_magic.trace.failed_call import UNNAMED, FailedCall, Operand
@@ -46,7 +48,7 @@ def find_rules(probe: Probe, error: str) -> tuple[str, ...]:
         probe: Makes the call.
         error: The text of its error.
     """
-    if probe.accepts({}):
+    if probe.accepts():
         return ()
     found = _list_rules(probe, error)
     while not found and probe.device is not None and probe.skip_device():
@@ -55,7 +57,7 @@ def find_rules(probe: Probe, error: str) -> tuple[str, ...]:
 
 
 def _list_rules(probe: Probe, error: str) -> list[str]:
-    sure = [*_find_count_rules(probe)] or [*find_layout_rules(probe)]
+    sure = [*_find_count_rules(probe)] or [*_find_layout_rules(probe)]
     if sure:
         return sure
     sizes = [*islice(_relate_numbers(probe), MAX_RULES)] or [*_relate_groups(probe)]
@@ -73,6 +75,19 @@ def _list_rules(probe: Probe, error: str) -> list[str]:
         *_find_class_rules(probe),
         *_find_dtype_rules(probe),
     ]
+
+
+def _find_layout_rules(probe: Probe) -> Iterator[str]:
+    """Yield in which dimension a loss wants the classes, if that is what it refuses."""
+    layouts = list_layouts(probe)
+    if layouts:
+        scores, targets = (operand for operand in probe.call.operands[:2])
+        *others, n_classes = scores.geometry.shape
+        asked = f"({prod(others)}, {n_classes}) with ({prod(others)},)"
+        if len(targets.geometry.shape) == len(others):
+            turned = format_shape((others[0], n_classes, *others[1:]))
+            asked = f"{turned} with {format_shape(tuple(others))}, or {asked}"
+        yield f"the classes must be dimension 1 of {scores.name}: {asked}, is accepted"
 
 
 def _relate_numbers(probe: Probe) -> Iterator[str]:
@@ -229,7 +244,7 @@ def _find_count_rules(probe: Probe) -> Iterator[str]:
     shape = operand.geometry.shape
     wanted = [n for v, n in probe.values.items() if not v.is_size]
     n_elements, fixed = prod(shape), prod(n for n in wanted if n != -1)
-    if probe.run(changes={0: CONTIGUOUS}) is not None:
+    if probe.accepts(changes={0: CONTIGUOUS}):
         strides = f"{operand.name} has strides {operand.geometry.stride}"
         yield f"{strides}, which allow no such view; {operand.name}.reshape() copies"
         return
@@ -325,16 +340,15 @@ def _has_shape(probe: Probe, numbers: Sequence[int], shape: Sequence[int]) -> bo
         return tensor.new_zeros(tuple(shape)).requires_grad_(tensor.requires_grad)
 
     change = Change(f"{{}} {tuple(shape)}", make)
-    return probe.run(changes=dict.fromkeys(numbers, change)) is not None
+    return probe.accepts(changes=dict.fromkeys(numbers, change))
 
 
 def _find_detach_rules(probe: Probe) -> list[str]:
     """Return which operand is accepted without its history, in sentences."""
-    detach = Change("{}.detach()", torch.Tensor.detach)
     return [
         f"{operand.name} requires a gradient: {operand.name}.detach() is accepted"
         for number, operand in enumerate(probe.call.operands)
-        if operand.requires_grad and probe.run(changes={number: detach}) is not None
+        if operand.requires_grad and probe.accepts(changes={number: DETACHED})
     ]
 
 
@@ -375,4 +389,52 @@ def _find_dtype_rules(probe: Probe) -> Iterator[str]:
 
 
 def _is_accepted(probe: Probe, call: FailedCall, function: Any = None) -> bool:
-    return Probe(function or probe.function, call, probe.record).accepts({})
+    return Probe(function or probe.function, call, probe.record).accepts()
+
+
+class ValueRange(NamedTuple):
+    """A value that is out of range.
+
+    Attributes:
+        rule: The value and the size that limits it, in a sentence.
+        limit: The size; None if no operand has it.
+        needed: The size that all values ask for; None if one is negative.
+    """
+
+    rule: str
+    limit: Variable | None = None
+    needed: int | None = None
+
+
+def find_value_range(failed: FailedCall) -> ValueRange | None:
+    """Return which value a call refused, if that is what it refused."""
+    wrong = failed.wrong_value
+    if wrong is None or type(wrong.value) is not int or type(wrong.high) is not int:
+        return None
+    high, value = wrong.high, wrong.value
+    shapes = [operand.geometry.shape for operand in failed.operands]
+    are_floats = [one.geometry.dtype.is_floating_point for one in failed.operands]
+    named = [
+        one.name
+        for one, is_float in zip(failed.operands, are_floats, strict=True)
+        if not is_float
+    ]
+    name = named[0] if len(named) == 1 else "an index"
+    is_named = name.replace("_", "").replace(".", "").isalnum()
+    shown = str(wrong) if is_named else str(wrong._replace(at=()))
+    name = name if is_named else f"a value of {name}"
+    limits = [
+        Variable(number, dim)
+        for number, (shape, is_float) in enumerate(zip(shapes, are_floats, strict=True))
+        for dim, size in enumerate(shape)
+        if size == high + 1 and is_float
+    ]
+    rule = f"{name}{shown}: 0 to {high} are allowed"
+    if is_class_loss(failed):
+        limits = [limit for limit in limits if limit.at == 1] or limits[-1:]
+    if not limits:
+        return ValueRange(rule)
+    operand = failed.operands[limits[0].operand].name
+    rule = f"{rule} by dimension {limits[0].at} of {operand} ({high + 1})"
+    needed = int(max(wrong.largest, value)) + 1
+    return ValueRange(rule, limits[0], needed if value >= 0 else None)

@@ -1,6 +1,6 @@
 """``mm.verify(trace)``: compare the record of each call with a real device.
 
-With ``world=`` it compares a plan with a real rank; that is ``trials/real_runs.py``.
+With ``world=`` it compares a plan with a real rank; that is ``trials/rank_runs.py``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -92,7 +92,7 @@ def verify(
     import pandas as pd  # noqa: PLC0415  takes a quarter of a second
 
     if world is not None:
-        from meta_magic.trials.real_runs import verify_rank  # noqa: PLC0415  as said
+        from meta_magic.trials.rank_runs import verify_rank  # noqa: PLC0415  as said
 
         if device != "cpu" or max_nbytes is not None:
             raise ReplayError(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from meta_magic.cost.advice.advice_records import Advice
-    from meta_magic.explain.checked_sizes import Condition
+    from meta_magic.explain.across_cells import Condition
     from meta_magic.explain.explanations import Explanation
     from meta_magic.explain.lineage.lineage_records import Lineage
     from meta_magic.ranks.recorded_ranks import Ranks
@@ -284,7 +284,7 @@ class Questions:
             >>> trace.check("side").condition
             'side % 7 == 0'
         """
-        from meta_magic.explain.checked_sizes import check_sizes  # noqa: PLC0415
+        from meta_magic.explain.across_cells import check_sizes  # noqa: PLC0415
 
         return check_sizes(self, {**dict.fromkeys(names), **values})
 
@@ -309,7 +309,7 @@ class Questions:
             >>> trace.annotate(torch.nn.Flatten).splitlines()[-1][:49]
             'def forward(self, input: Float[Tensor, "B 3 5"]) '
         """
-        from meta_magic.trials.signatures import write_signature  # noqa: PLC0415
+        from meta_magic.trials.annotations import write_signature  # noqa: PLC0415
 
         return write_signature(self, of)
 
@@ -318,6 +318,6 @@ class Questions:
 
         Each is a new process, which first runs the earlier cells that the cell needs.
         """
-        from meta_magic.trials.rank_blocks import record_block_ranks  # noqa: PLC0415
+        from meta_magic.trials.rank_runs import record_block_ranks  # noqa: PLC0415
 
         return record_block_ranks(self, ranks)

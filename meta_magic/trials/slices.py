@@ -36,12 +36,12 @@ from meta_magic.trace.rerun import ModuleText, Rerun, keep, list_names, walk_cod
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import end_with_value, find_bound, split_block
-from meta_magic.trials.enclosing import read_enclosing
 from meta_magic.trials.statements import (
     IMPORTS,
     Chosen,
     Statement,
     choose_statements,
+    read_enclosing,
     read_statements,
 )
 

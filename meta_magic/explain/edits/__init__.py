@@ -4,5 +4,5 @@ Each file is a family: functions that yield edits of a ``Situation``, with their
 ``program_text`` rewrites the text; ``accepted`` asks the failed call which other
 numbers and operands it accepts.
 
-May import ``explain``, ``trace``. Read ``situations`` first.
+May import ``explain``, ``session``, ``trace``. Read ``situations`` first.
 """

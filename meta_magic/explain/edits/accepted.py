@@ -7,7 +7,7 @@ on the failed call before an edit writes it. A new change is a row of a ``_list_
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, combinations, islice, product, takewhile
 from math import isqrt, prod
@@ -16,12 +16,12 @@ from time import process_time
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from meta_magic.explain.class_losses import list_layouts
 from meta_magic.explain.probing import Change, Probe, Shapes, Variable
-from meta_magic.trace.failed_call import Operand
+from meta_magic.session.raised_calls import call_module
+from meta_magic.trace.failed_call import FailedCall, Operand
 
 CASTS: Final = {
     "float": torch.float32,
@@ -41,9 +41,9 @@ ALL: Final = slice(None)
 
 CONTIGUOUS: Final = Change("{}.contiguous()", methodcaller("contiguous"))
 
-COPY: Final = Change("{}.clone()", methodcaller("clone"))
-
 DETACHED: Final = Change("{}.detach()", methodcaller("detach"))
+
+SAME: Final = (Change("{}.clone()", methodcaller("clone")), CONTIGUOUS, DETACHED)
 
 WRITTEN: Final = re.compile(r"[\w.\[\]]+")
 """Names that are Python expressions."""
@@ -55,21 +55,17 @@ def list_accepted_casts(probe: Probe, number: int) -> list[Change]:
     [] if a plain or detached copy is accepted: then the dtype is not the reason.
     """
     casts = _list_casts(probe, number)
-    return [cast for cast in casts if _is_accepted(probe, number, cast)]
+    return [cast for cast in casts if probe.accepts(changes={number: cast})]
 
 
 def list_accepted_forms(probe: Probe, number: int) -> list[Change]:
     """Return other forms of an operand that are accepted, the likeliest first."""
     forms = list_forms(probe.call.operands, number)
-    return [form for form in forms if _is_accepted(probe, number, form)]
-
-
-def _is_accepted(probe: Probe, number: int, change: Change) -> bool:
-    return probe.run(changes={number: change}) is not None
+    return [form for form in forms if probe.accepts(changes={number: form})]
 
 
 def _list_casts(probe: Probe, number: int) -> Iterator[Change]:
-    if any(_is_accepted(probe, number, same) for same in (COPY, CONTIGUOUS, DETACHED)):
+    if any(probe.accepts(changes={number: same}) for same in SAME):
         return
     for name, dtype in CASTS.items():
         if dtype != probe.call.operands[number].geometry.dtype:
@@ -239,7 +235,7 @@ def find_accepted(probe: Probe, written: Collection[int]) -> Accepted:
         probe: Makes the call.
         written: The operands that the user's code writes; no others are changed.
     """
-    if probe.accepts({}):
+    if probe.accepts():
         return Accepted()
     layouts = [_judge(probe, dict(changes)) for changes in list_layouts(probe)]
     if layouts:
@@ -286,7 +282,7 @@ def _walk_pairs(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
                 cast.text.format(form.text),
                 lambda t, one=form, other=cast: other.make(one.make(t)),  # type: ignore[misc]  # both bound
             )
-            if probe.run(changes={number: both}) is not None:
+            if probe.accepts(changes={number: both}):
                 yield _judge(probe, {number: both})
 
 
@@ -316,3 +312,44 @@ def _is_as_large(
         return tuple(torch.broadcast_shapes(*given)) != returned[0]
     except RuntimeError:
         return True
+
+
+LOSSES: Final = frozenset(
+    (functional.cross_entropy, functional.nll_loss, nn.CrossEntropyLoss, nn.NLLLoss)
+)
+
+SEQUENCE: Final = 3
+"""Dimensions of the scores of sequences.
+
+``F.cross_entropy(logits, targets)`` with (batch, time, classes) and (batch, time) is
+the commonest failed call: the classes must be dimension 1. With other sizes any layout
+is accepted, so the layouts that people mean are tried before any number.
+"""
+
+
+def list_layouts(probe: Probe) -> list[Mapping[int, Change]]:
+    """Return the layouts of scores and targets that a loss of classes accepts."""
+    layouts = _propose_layouts(probe.call) if is_class_loss(probe.call) else ()
+    return [changes for changes in layouts if probe.accepts(changes=changes)]
+
+
+def is_class_loss(call: FailedCall) -> bool:
+    """Whether a call computes a loss of classes from scores and targets."""
+    called = call.args[0] if call.function is call_module else call.function
+    return len(call.operands) > 1 and called in LOSSES
+
+
+def _propose_layouts(call: FailedCall) -> Iterator[Mapping[int, Change]]:
+    scores, targets = (operand.geometry.shape for operand in call.operands[:2])
+    rank = len(scores)
+    merged = Change(
+        f"{{}}.flatten(0, {rank - 2})", methodcaller("flatten", 0, rank - 2)
+    )
+    if rank < SEQUENCE:
+        return
+    if targets == scores[:-1]:
+        text = "transpose(1, 2)" if rank == SEQUENCE else "movedim(-1, 1)"
+        yield {0: Change(f"{{}}.{text}", methodcaller("movedim", -1, 1))}
+        yield {0: merged, 1: Change("{}.flatten()", methodcaller("flatten"))}
+    elif targets == (prod(scores[:-1]),):
+        yield {0: merged}

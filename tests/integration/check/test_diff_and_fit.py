@@ -8,7 +8,7 @@ import torch
 
 from meta_magic import record
 from meta_magic.check.commands import main
-from meta_magic.check.fit_command import ADAPTERS, SCRIPTS
+from meta_magic.check.diff_and_fit import ADAPTERS, SCRIPTS
 from meta_magic.trace.units import format_bytes
 
 NET = """
@@ -105,7 +105,7 @@ def test_a_config_is_trained_and_used(folder, capsys, monkeypatch):
     config.save_pretrained(folder)
     kept = ("adapters, checkpointing", "inference with a cache")
     scripts = {name: SCRIPTS[name] for name in kept}
-    monkeypatch.setattr("meta_magic.check.fit_command.SCRIPTS", scripts)
+    monkeypatch.setattr("meta_magic.check.diff_and_fit.SCRIPTS", scripts)
     code, out, _ = run(capsys, "fit", "config.json", "--length", "32")
     assert code == 0
     names = [line.split("  ")[0] for line in out.splitlines()]

@@ -158,7 +158,7 @@ def test_a_call_that_ends_the_process_is_refused():
         frames=(),
     )
     probe = Probe(call, failed, lambda run: run(), is_careful=True)
-    assert not probe.accepts({})
+    assert not probe.accepts()
     assert probe.run({Variable(0, 0): 4}) == ((4,),)
 
 

@@ -1,8 +1,12 @@
-"""``mm.verify(trace, world=...)``: a real rank of torchrun, beside its plan.
+"""A trace's code as a rank of a world: other ranks of a cell's plan, and a real rank.
 
-The code of the trace runs in this process, as it is. Read :func:`verify_rank`.
+``trace.record_ranks()`` records a cell as other ranks, each in a new process, which
+first runs the earlier cells that the cell rests on (:func:`record_block_ranks`).
+``mm.verify(trace, world=...)`` runs the code of a trace in this process, a real rank of
+torchrun, and compares what it sends with the plan (:func:`verify_rank`).
 """
 
+import ast
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,18 +18,29 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import distributed
 
 from meta_magic.errors import WorldError
-from meta_magic.ranks.recorded_ranks import enter_main
+from meta_magic.ranks.nursery import run_side_by_side
+from meta_magic.ranks.recorded_ranks import Ranks, enter_main, read_ranks, record_rank
 from meta_magic.replaying.real_rank import RealRank, RealSent
 from meta_magic.replaying.verify import COLUMNS
 from meta_magic.torch_private.distributed import has_group
+from meta_magic.trace.notes import CellSource
+from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.sent import Sent
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes
-from meta_magic.trace.world import describe_ranks
-from meta_magic.trials.blocks import parse_block, restore_variables
+from meta_magic.trace.world import Peers, describe_ranks
+from meta_magic.trials.blocks import (
+    find_bound,
+    parse_block,
+    restore_variables,
+    split_block,
+    split_modules,
+)
+from meta_magic.trials.slices import join_slice
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 Row: TypeAlias = tuple[object, ...]
 """The columns of :func:`verify`."""
@@ -173,3 +188,77 @@ def describe(sent: Sent | RealSent | None) -> str | None:
     reduce = f" {sent.reduce}" if sent.reduce else ""
     size = f"{format_bytes(sent.nbytes)} of {sent.dtype}"
     return f"{sent.kind}{reduce}, {size}, ranks {describe_ranks(sent.ranks)}"
+
+
+def record_block_ranks(
+    trace: Trace, ranks: str | Sequence[int], timeout: float = 300.0
+) -> Ranks:
+    """Return a cell's recordings as several ranks of its world.
+
+    See :meth:`Trace.record_ranks`.
+    """
+    rerun, world = trace.rerun, trace.world
+    if rerun is None or rerun.text is None or world is None:
+        raise WorldError(
+            "only a cell with %%meta --world is recorded as other ranks: use "
+            "meta_magic.record_ranks() for a script"
+        )
+    chosen = read_ranks(ranks, world.size)
+    joined = join_slice(trace)
+    whole = rerun if joined is None else joined.rerun
+    before, own = split_own(whole, 0 if joined is None else joined.n_above)
+    plain = {n: former.kept for n, former in whole.before.items() if former.is_plain}
+    if joined is None:
+        unknown = sorted({*rerun.before} - {*plain} - find_bound(own))
+        listed = ", ".join(unknown)
+        limits = f"it is not known which cell makes {listed}" if unknown else ""
+    else:
+        limits = joined.describe_limits(*plain)
+    if limits:
+        raise WorldError(f"the cell cannot be recorded as other ranks: {limits}")
+    given = {
+        "before": before,
+        "block": own,
+        "file": trace.cell.file,
+        "text": trace.source,
+        "variables": plain,
+        "path": sys.path,
+        "options": rerun.options,
+    }
+    recorded = run_side_by_side(record_cell, given, chosen, timeout)
+    return Ranks(recorded)
+
+
+def split_own(rerun: Rerun, n_above: int) -> tuple[ast.Module, ast.Module]:
+    """Return the statements of earlier cells, and the cell's own, at their own lines.
+
+    Args:
+        rerun: The cell, with the cells before it.
+        n_above: How many lines are above the cell.
+    """
+    block = parse_block(rerun)
+    _, body = split_modules(rerun, block.body)  # a new process imports the modules
+    before, own = split_block(ast.Module(body, []), rerun.own_line)
+    for node in own.body:
+        ast.increment_lineno(node, -n_above)
+    return before, own
+
+
+def record_cell(rank: int, peers: Peers, given: dict[str, Any]) -> Trace:
+    """Return the trace of a cell that is run as one rank of a world.
+
+    Raises:
+        WorldError: An earlier cell raises.
+    """
+    sys.path[:] = given["path"]
+    variables = vars(enter_main(Path(given["file"]), ()))
+    variables.update(given["variables"])
+    options = given["options"]
+    options = options._replace(world=options.world._replace(rank=rank))
+    if given["before"].body:
+        earlier = record_rank(given["before"], "<cells>", options, variables)
+        if earlier.error is not None:
+            raise WorldError(f"an earlier cell raises {earlier.error}")
+    source = CellSource(text=given["text"], file=given["file"])
+    options = options._replace(peers=peers)
+    return record_rank(given["block"], given["file"], options, variables, source)

@@ -1,6 +1,6 @@
 import pytest
 
-from meta_magic.check.reasons import describe_error, find_reason
+from meta_magic.check.judging import describe_error, find_reason
 from meta_magic.check.records import Request, Subject
 from meta_magic.errors import MissingValueError
 
