@@ -1,8 +1,8 @@
 """``meta-magic check``: run programs on meta from a terminal or in CI.
 
 ``commands`` reads the command line. Each script, notebook or function runs in a child
-process: ``checked_process`` starts it, ``worker`` is its entry point, ``block_run``
-and ``notebook_run`` record the code. ``judging`` turns each recording into the
+process: ``checked_process`` has both of its ends, ``block_run`` and ``notebook_run``
+record the code. ``judging`` turns each recording into the
 ``records`` that ``outputs`` writes and ``baselines`` compares. The parent process never
 imports torch.
 

@@ -27,12 +27,17 @@ from meta_magic.explain.edits.number_edits import edit_numbers, edit_roots
 from meta_magic.explain.edits.operand_edits import edit_intents, edit_operands
 from meta_magic.explain.edits.program_text import Edit, SourceText, sort_edits
 from meta_magic.explain.edits.situations import Situation, list_written
-from meta_magic.explain.given_names import MAX_BACK, find_maker, read_text
+from meta_magic.explain.given_names import (
+    MAX_BACK,
+    Made,
+    find_maker,
+    find_trail,
+    read_text,
+)
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.refused_sizes import Sizes, trace_refused
 from meta_magic.explain.rules import find_rules, find_value_range
-from meta_magic.explain.trails import Made, find_trail
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.failed_call import FailedCall, Loading, Operand

@@ -5,7 +5,7 @@ torch stays; ``sandbox`` refuses files, sockets and processes. ``trial`` runs th
 and brings back an answer. ``blocks`` finds the block's syntax tree and its sizes;
 ``slices`` joins it with the cells that it rests on, and reads their ``statements``.
 ``trial_choices`` and ``accumulation`` change how it runs. ``fit``, ``sweeps``,
-``growth``, ``conditions`` and ``dims`` search sizes; ``proofs`` tries advice.
+``conditions`` and ``dims`` search sizes; ``proofs`` tries advice.
 
 May import ``ranks``, ``session``, ``replaying``, ``recording``, ``cost``, ``trace``,
 ``errors``, ``children``, ``torch_private``. Read ``trial`` first.

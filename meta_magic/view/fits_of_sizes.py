@@ -11,18 +11,101 @@ says so.
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
 from meta_magic.cost.device_table import find_device
 from meta_magic.errors import MetaMagicError, TrialError
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.growth import Growth, combine, find_growth, find_stretches
+from meta_magic.trials.fit import LIMIT, find_fitting
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.trial_choices import CHOICES
 from meta_magic.view.answers import FORGOTTEN, make_reference
 from meta_magic.view.wire import Table
+
+ALIGNED: Final = 64
+"""Kernels round sizes up to no larger multiple than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """How the bytes at the peak grow with one size, the others unchanged.
+
+    Attributes:
+        name: The block's name for the size.
+        current: Its value there; 0 if nothing could be recorded.
+        choices: Changes of the block.
+        nbytes: The memory in which the largest size should fit.
+        largest: The largest size that fits, as recorded; 0 if none does.
+        recorded: (size, bytes at the peak) of the recordings that were made.
+        sizes: The recorded sizes from which others are interpolated; () where programs
+            differ by size.
+        step: Interpolated sizes are multiples of it.
+        highest: The bytes live at ``sizes``, for each call that is the peak at some
+            size.
+        reason: Why the growth is not known; None if it is.
+    """
+
+    name: str
+    choices: tuple[str, ...]
+    nbytes: int
+    current: int = 0
+    largest: int = 0
+    recorded: tuple[tuple[int, int], ...] = ()
+    sizes: tuple[int, ...] = ()
+    step: int = 1
+    highest: tuple[tuple[int, ...], ...] = ()
+    reason: str | None = None
+
+
+def find_growth(
+    recordings: Recordings, name: str, nbytes: int, choices: tuple[str, ...] = ()
+) -> Growth:
+    """Return how the peak of a block grows with a size.
+
+    All sizes are tried, then multiples of the power of two in the current size: kernels
+    that round sizes up leave these as they are.
+    """
+    try:
+        current = recordings.read_size(name)
+        steps = sorted({1, min(current & -current, ALIGNED)})
+        tried = [range(n, LIMIT + 1, n) for n in steps]
+        found = find_fitting(recordings, name, nbytes, tried, choices)
+    except TrialError as error:
+        return Growth(name=name, choices=choices, nbytes=nbytes, reason=str(error))
+    known = found.interpolation
+    calls = () if known is None else known.list_highest(found.least)
+    live = () if known is None else known.live
+    return Growth(
+        name=name,
+        choices=choices,
+        nbytes=nbytes,
+        current=found.current,
+        largest=found.largest,
+        recorded=found.recorded,
+        sizes=() if known is None else known.sizes,
+        step=found.least,
+        highest=tuple(tuple(int(at[call]) for at in live) for call in calls),
+    )
+
+
+def find_stretches(
+    recordings: Recordings, growth: Growth
+) -> tuple[tuple[int, ...], ...]:
+    """Return the bytes of each stretch of the recorded program at a growth's sizes.
+
+    Returns:
+        A row for each stretch, in the order of
+        ``memory_samples.Sample``; () where the program at these sizes
+        differs from the recorded one.
+    """
+    samples = [recordings.take(sizes={growth.name: size}) for size in growth.sizes]
+    programs = {sample.program for sample in (*samples, recordings.take())}
+    if len(programs) > 1:
+        return ()
+    return tuple(zip(*(sample.stretches for sample in samples), strict=True))
+
 
 Update: TypeAlias = Callable[..., object]
 
@@ -125,7 +208,9 @@ class FitsOf:
             raise TrialError(FORGOTTEN)
         recordings = Recordings(trace, self._prepare)
         nbytes = find_device(asked["device"]).nbytes
-        for choices in combine(asked["choices"]):
+        chosen = asked["choices"]
+        whole = [tuple(chosen)] if len(chosen) > 1 else []
+        for choices in ((), *((one,) for one in chosen), *whole):
             growth = find_growth(recordings, name, nbytes, choices)
             if not choices:
                 if growth.reason is not None:

@@ -13,9 +13,8 @@ from meta_magic import record
 from meta_magic.cost.device_table import list_devices
 from meta_magic.cost.memory_samples import take_sample
 from meta_magic.trials.fit import find_fitting, fit_trace
-from meta_magic.trials.growth import Growth
 from meta_magic.trials.recordings import Recordings
-from meta_magic.view.fits_of_sizes import NOTHING, FitsOf, offer_fits
+from meta_magic.view.fits_of_sizes import NOTHING, FitsOf, Growth, offer_fits
 from meta_magic.view.payload import memory_payload
 from tests.unit.view.panels import TIMEOUT
 

@@ -1,11 +1,11 @@
 // The memory of a cell at any size, interpolated from recordings at some sizes. No DOM, so that
-// node can test it. `trials/growth.py` and `view/fits_of_sizes.py` write its input.
+// node can test it. `view/fits_of_sizes.py` writes its input.
 
 /**
  * @typedef {{name: string, current: number, choices: string[], nbytes: number,
  *   largest: number, recorded: [size: number, peak: number][], sizes: number[], step: number,
  *   highest: number[][], reason: string | null}} Growth
- *   as `trials/growth.py` writes it: with `choices`, the peak of `recorded` sizes, and of all
+ *   as `view/fits_of_sizes.py` writes it: with `choices`, the peak of `recorded` sizes, and of all
  *   others that are multiples of `step` by the bytes at `sizes` after the calls that may be
  *   the `highest`; `largest`: that was recorded to fit `nbytes`
  * @typedef {{sizes: number[], row: number[], rows: number[][]}} Stretches

@@ -7,8 +7,8 @@ from torch import nn
 from meta_magic import record
 from meta_magic.cost.memory_samples import take_sample
 from meta_magic.trials.fit import find_fitting
-from meta_magic.trials.growth import combine, find_growth, find_stretches
 from meta_magic.trials.recordings import Recordings
+from meta_magic.view.fits_of_sizes import find_growth, find_stretches
 
 ROOM = 16 * 10**9
 SIZES = (1, 2, 9, 64, 777, 100_003)
@@ -80,15 +80,3 @@ def test_where_programs_differ_there_are_recordings_alone():
     assert (growth.sizes, growth.highest) == ((), ())
     assert dict(growth.recorded)[4] == 2 * 4 * 4 * 10**8
     assert find_stretches(recordings, growth) == ()
-
-
-@pytest.mark.parametrize(
-    ("choices", "combined"),
-    [
-        ([], [()]),
-        (["fused"], [(), ("fused",)]),
-        (["fused", "sgd"], [(), ("fused",), ("sgd",), ("fused", "sgd")]),
-    ],
-)
-def test_choices_are_made_alone_and_together(choices, combined):
-    assert list(combine(choices)) == combined
