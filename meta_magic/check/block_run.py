@@ -25,7 +25,6 @@ from typing import Any, cast
 
 import torch
 
-from meta_magic.check.checked_process import find_grace
 from meta_magic.check.judging import Judge, judge_unread
 from meta_magic.check.records import Diagnostic, Part, Request, Subject, read_subject
 from meta_magic.errors import CheckError, WorldError
@@ -120,7 +119,7 @@ def run_script(request: Request) -> Iterator[Part]:
         return
     try:
         ranks = read_ranks(settings["ranks"], size)
-        seconds = request.seconds + find_grace(request)
+        seconds = request.seconds + request.grace
         results = run_side_by_side(run_rank, request, ranks, seconds, is_check=True)
     except (ValueError, WorldError) as error:
         raise CheckError(str(error)) from None

@@ -32,9 +32,6 @@ with suppress(ImportError):  # on Windows
 END: Final = "end"
 """The last object that a child sends."""
 
-GRACE: Final = 10.0
-"""Seconds that a child has at least after an interrupt to send its results."""
-
 MAX_OUTPUT: Final = 40
 """Lines of the program's own output that are kept."""
 
@@ -117,22 +114,16 @@ def collect(
         reader.start()
     readers[0].join(request.seconds)
     is_late = readers[0].is_alive()
-    grace = find_grace(request)
     if is_late:
         if hasattr(os, "killpg"):  # not on Windows
             child.send_signal(signal.SIGINT)  # it then sends its recording so far
-        readers[0].join(grace)
+        readers[0].join(request.grace)
     with suppress(subprocess.TimeoutExpired):
-        child.wait(grace if END in parts or not is_late else 0)
+        child.wait(request.grace if END in parts or not is_late else 0)
     end_group(child)
     for reader in readers:
         reader.join(1)
     return is_late
-
-
-def find_grace(request: Request) -> float:
-    """Return the seconds that a child has after an interrupt: more for a long run."""
-    return max(GRACE, request.seconds / 3)
 
 
 def read_parts(stream: IO[bytes], parts: list[Any], show: Show) -> None:

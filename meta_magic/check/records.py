@@ -27,6 +27,9 @@ EMPTY: Final = "uninitialized"
 OTHERWISE: Final = "initialized otherwise"
 """The rules of ``--init``."""
 
+GRACE: Final = 10.0
+"""Seconds that a child has at least after an interrupt."""
+
 UNRUN: Final = "unrun"
 """The rule of a diagnostic about code that did not run, and so was not checked."""
 
@@ -119,6 +122,11 @@ class Request:
     checks_contents: bool = False
     has_design: bool = False
     choices: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def grace(self) -> float:
+        """The seconds that a child has after an interrupt to send its results."""
+        return max(GRACE, self.seconds / 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

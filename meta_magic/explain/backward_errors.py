@@ -26,7 +26,8 @@ from meta_magic.explain.edits.program_text import (
     sort_edits,
 )
 from meta_magic.explain.edits.situations import Situation
-from meta_magic.explain.given_names import name_result, read_text
+from meta_magic.explain.given_names import name_result
+from meta_magic.session.operand_names import read_text
 from meta_magic.trace.calls import OpCall
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.graphs import find_edges

@@ -32,12 +32,12 @@ from meta_magic.explain.given_names import (
     Made,
     find_maker,
     find_trail,
-    read_text,
 )
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.refused_sizes import Sizes, trace_refused
 from meta_magic.explain.rules import find_rules, find_value_range
+from meta_magic.session.operand_names import read_text
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.failed_call import FailedCall, Loading, Operand

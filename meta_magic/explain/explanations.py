@@ -17,10 +17,10 @@ from meta_magic.explain.given_names import (
     describe_module,
     name_operands,
     read_assigned,
-    read_text,
 )
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.repairs import Repair, try_edits
+from meta_magic.session.operand_names import read_text
 from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import SourcePosition

@@ -21,9 +21,14 @@ from typing import Final, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from meta_magic.explain.edits.program_text import Node, SourceText, is_read, name_of
-from meta_magic.explain.lineage.traced_runs import span_of
-from meta_magic.session.operand_names import NUMBER
+from meta_magic.explain.edits.program_text import (
+    Node,
+    SourceText,
+    is_read,
+    name_of,
+    span_of,
+)
+from meta_magic.session.operand_names import NUMBER, read_text
 from meta_magic.trace.calls import OpCall
 from meta_magic.trace.failed_call import UNNAMED, FailedCall
 from meta_magic.trace.signature import SourcePosition
@@ -125,17 +130,6 @@ def name_result(position: SourcePosition | None) -> str:
     while isinstance(target, ast.Subscript):
         target = target.value
     return "" if target is None else ast.unparse(target)
-
-
-def read_text(position: SourcePosition | None) -> str:
-    """Return the code at a call site; of several lines the first."""
-    if position is None:
-        return ""
-    line = linecache.getline(position.file, position.line).rstrip("\n").encode()
-    is_whole = position.line == position.end_line
-    end = position.end_column if is_whole else None
-    more = "" if is_whole else " ..."
-    return line[position.column : end].decode(errors="replace").strip() + more
 
 
 def read_assigned(position: SourcePosition | None) -> str:
@@ -305,9 +299,8 @@ class _Trail:
         calls = self._program.find(ast.Call)
         if above >= 0:
             at = self._frames[above]
-            span = at.line, at.column, at.end_line, at.end_column
             on_way = [c for c in calls if c.lineno == at.line]
-            same = [c for c in on_way if span_of(c) == span]
+            same = [c for c in on_way if span_of(c) == at.span]
             return [(call, above) for call in (same or on_way)[:1]]
         names = {function.name} if owner is None else {owner.name}
         if owner is None or function.name == "__init__":

@@ -88,6 +88,17 @@ def make_site(entry: TracebackType) -> Site:
     return Site(entry.tb_frame, position, text, node)
 
 
+def read_text(position: SourcePosition | None) -> str:
+    """Return the code at a call site; of several lines the first."""
+    if position is None:
+        return ""
+    line = linecache.getline(position.file, position.line).rstrip("\n").encode()
+    is_whole = position.line == position.end_line
+    end = position.end_column if is_whole else None
+    more = "" if is_whole else " ..."
+    return line[position.column : end].decode(errors="replace").strip() + more
+
+
 def list_names(value: object, sites: Sequence[Site]) -> list[str]:
     """Return the names of a tensor or a module at some sites, the innermost first."""
     found = (name for site in reversed(sites) for name in _walk_names(value, site))

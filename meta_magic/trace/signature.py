@@ -122,6 +122,10 @@ class Signature:
         return None
 
 
+Span: TypeAlias = tuple[int, int | None, int | None, int | None]
+"""First line, first column in UTF-8 bytes, last line, column after the last."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePosition:
     """A span of source text, as tracebacks count it.
@@ -147,6 +151,11 @@ class SourcePosition:
     column: int | None
     end_column: int | None
     function: str
+
+    @property
+    def span(self) -> Span:
+        """First line and column, last line, and the column after the last."""
+        return self.line, self.column, self.end_line, self.end_column
 
     def __repr__(self) -> str:
         file = name_cell(self.file) or PurePath(self.file).name

@@ -25,9 +25,9 @@ from meta_magic.explain.edits.program_text import (
     mark_lossy,
     name_of,
     read_number,
+    span_of,
 )
 from meta_magic.explain.edits.situations import Situation
-from meta_magic.explain.lineage.traced_runs import span_of
 from meta_magic.explain.refused_sizes import solve
 
 Pair: TypeAlias = tuple[int, int]

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from meta_magic.trace.signature import Span
+
 MAX_EDITS: Final = 80
 
 CROWD: Final = 0.02
@@ -319,6 +321,11 @@ def name_of(call: ast.Call) -> str:
     """Return the last part of the name of the called function."""
     own = getattr(call.func, "attr", None) or getattr(call.func, "id", None)
     return own or ast.unparse(call.func).rpartition(".")[2]
+
+
+def span_of(node: ast.expr | ast.stmt) -> Span:
+    """Return the position of a node."""
+    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
 def _end_of(node: Spot) -> tuple[int, int]:

@@ -14,8 +14,14 @@ from types import MappingProxyType
 from typing import Final
 
 from meta_magic.explain.edits.accepted import Accepted
-from meta_magic.explain.edits.program_text import Node, SourceText, Spot, is_read
-from meta_magic.explain.lineage.traced_runs import Seen, span_of
+from meta_magic.explain.edits.program_text import (
+    Node,
+    SourceText,
+    Spot,
+    is_read,
+    span_of,
+)
+from meta_magic.explain.lineage.traced_runs import Seen
 from meta_magic.explain.refused_sizes import Refused
 from meta_magic.trace.failed_call import FailedCall
 from meta_magic.trace.signature import SourcePosition
@@ -69,10 +75,7 @@ class Situation:
 
     def is_failed(self, node: ast.expr) -> bool:
         """Whether an expression is the failed call itself."""
-        at = self.call.frames[-1] if self.call.frames else None
-        if at is None:
-            return False
-        return span_of(node) == (at.line, at.column, at.end_line, at.end_column)
+        return span_of(node) in [at.span for at in self.call.frames[-1:]]
 
     def list_passed(self, size: int) -> set[int]:
         """Return the lines of calls that hand on a refused size."""
@@ -107,9 +110,8 @@ class Situation:
                     yield node
         maker = self.makers[number] if number < len(self.makers) else None
         if maker is not None and maker not in way:
-            span = maker.line, maker.column, maker.end_line, maker.end_column
             for node in self.program.find_expressions(maker.line):
-                if span == span_of(node):
+                if span_of(node) == maker.span:
                     yield node
 
 

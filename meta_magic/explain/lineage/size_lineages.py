@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from meta_magic.explain.given_names import read_text
 from meta_magic.explain.lineage.formulas import (
     UNKNOWN,
     Formula,
@@ -40,15 +39,15 @@ from meta_magic.explain.lineage.traced_numbers import (
     strip_nested,
     trace_number,
 )
-from meta_magic.explain.lineage.traced_runs import Literal, Run, Span, find_made
+from meta_magic.explain.lineage.traced_runs import Literal, Run, find_made
 from meta_magic.explain.probing import Probe, Variable
 from meta_magic.recording.identities.call_sites import describe_function
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.session.operand_names import NUMBER, find_paths, is_shells
+from meta_magic.session.operand_names import NUMBER, find_paths, is_shells, read_text
 from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.module_internals import is_made, walk_modules
 from meta_magic.trace.failed_call import FailedCall, Operand, walk_arguments
-from meta_magic.trace.signature import Geometry, SourcePosition, TensorArgument
+from meta_magic.trace.signature import Geometry, SourcePosition, Span, TensorArgument
 
 
 class Names:

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from meta_magic.trace.signature import Span
+
 
 class Written(NamedTuple):
     """The origin of a number that is written in the block's code.
@@ -61,7 +63,7 @@ class Returned(NamedTuple):
         span: The expression's position: first line and column, last line and column.
     """
 
-    span: tuple[int, int, int | None, int | None]
+    span: Span
 
 
 Origin: TypeAlias = Written | SizeOf | Given | Worked | Returned
@@ -110,7 +112,7 @@ def trace_number(value: Any, origin: Origin) -> Any:
     return traced
 
 
-def trace_returned(value: Any, span: tuple[int, int, int | None, int | None]) -> Any:
+def trace_returned(value: Any, span: Span) -> Any:
     """Return the integers that an expression returned, with the expression as origin.
 
     Other values, and integers that have an origin, stay as they are.

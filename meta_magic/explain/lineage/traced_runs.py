@@ -29,12 +29,10 @@ from meta_magic.explain.lineage.traced_numbers import (
 )
 from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.rerun import Rerun
+from meta_magic.trace.signature import Span
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block
 from meta_magic.trials.trial import Variant, answer_variant, ask_variants, check_rerun
-
-Span: TypeAlias = tuple[int, int, int | None, int | None]
-"""First line, first column, last line, column after the last."""
 
 Seen: TypeAlias = Mapping[Span, frozenset[int]]
 """The integers that expressions evaluated to, by the expressions' positions."""
@@ -128,11 +126,6 @@ def read_seen() -> Seen:
     return {span: frozenset(values) for span, values in SEEN.items() if values}
 
 
-def span_of(node: ast.expr) -> Span:
-    """Return the position of an expression."""
-    return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
-
-
 def set_literals(literals: Sequence[Literal], values: Mapping[int, int]) -> None:
     """Set the values of a rewritten block's literals, before it runs.
 
@@ -210,7 +203,8 @@ class _Tracer(ast.NodeTransformer):
         if not is_read or not isinstance(node, NUMBERS):
             return node
         name = RETURNED if isinstance(node, SOURCES) else NOTE
-        return _call(name, node, ast.Constant(span_of(node)), node)  # type: ignore[arg-type]  # a constant, too
+        span = node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+        return _call(name, node, ast.Constant(span), node)  # type: ignore[arg-type]  # a constant, too
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         """Replace an integer literal."""

@@ -148,7 +148,7 @@ def test_what_is_not_checked_and_what_would_fail_elsewhere_is_said(
 
 
 def test_a_script_that_lets_nobody_end_it_is_ended(check, monkeypatch):
-    monkeypatch.setattr("meta_magic.check.checked_process.GRACE", 0.5)
+    monkeypatch.setattr("meta_magic.check.records.GRACE", 0.5)
     script = """\
 import time
 while True:
