@@ -8,7 +8,7 @@ Read :func:`diagnose` first.
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
@@ -34,6 +34,7 @@ from meta_magic.explain.given_names import (
     find_trail,
 )
 from meta_magic.explain.lineage.lineage_records import Lineage
+from meta_magic.explain.lineage.traced_runs import Seen
 from meta_magic.explain.probing import Probe
 from meta_magic.explain.refused_sizes import Sizes, trace_refused
 from meta_magic.explain.rules import find_rules, find_value_range
@@ -77,7 +78,7 @@ class Diagnosis(NamedTuple):
     Attributes:
         rules: What it asks for, in sentences.
         lines: Lines that may have the mistake.
-        write_edits: Given the program, returns edits that may mend it.
+        edits: Edits that may mend it, the likeliest first.
         operands: Tensors that the rules are about, besides those that the call was
             given.
         lineages: Where the refused sizes come from.
@@ -87,7 +88,7 @@ class Diagnosis(NamedTuple):
 
     rules: tuple[str, ...]
     lines: Sequence[int] = ()
-    write_edits: Callable[[SourceText], list[Edit]] = lambda _: []
+    edits: Sequence[Edit] = ()
     operands: tuple[Operand, ...] = ()
     lineages: tuple[Lineage, ...] = ()
     declined: str = ""
@@ -103,30 +104,27 @@ def diagnose(trace: Trace, failed: FailedCall, workers: Workers) -> Diagnosis:
         workers: Run it again, and know the lines of the block that can be edited.
     """
     block = workers.block
+    program = None if block is None else block.program
     declined = _find_reason(trace)
     broken = Backward(trace, failed).find() if is_backward(failed) else None
-    loading = failed.loading
-    trail = cache(lambda: [made.line for made in _follow_back(failed, block, "")])
+    trail = [made.line for made in _follow_back(failed, block, "")]
     if broken is not None:
         at = [] if broken.line is None else [broken.line]
-        write = partial(list_backward_edits, broken=broken)
-        found = Diagnosis((broken.rule,), at, write, broken.operands, declined=declined)
-    elif loading is not None:
-        owned = (failed.operands[own].tensor for _, own, _ in loading.pairs)
+        edits = [] if program is None else list_backward_edits(program, broken)
+        found = Diagnosis((broken.rule,), at, edits, broken.operands, declined=declined)
+    elif failed.loading is not None:
+        owned = (failed.operands[own].tensor for _, own, _ in failed.loading.pairs)
         calls = [find_maker(trace, tensor) for tensor in owned]
         lines = [*dict.fromkeys(call.line for call in calls if call and call.line)]
-        rules = (*_explain_loading(trace, failed, loading),)
-        write = partial(
-            _edit_loading,
-            trace=trace,
-            failed=failed,
-            sizes=lambda: trace_refused(trace, failed, workers),
-            trail=trail(),
-        )
-        found = Diagnosis(rules, lines, write, declined=declined)
+        rules = (*_explain_loading(trace, failed, failed.loading),)
+        edits = []
+        if program is not None and not declined:
+            seen = trace_refused(trace, failed, workers).seen
+            edits = _edit_loading(program, trace, failed, seen, trail)
+        found = Diagnosis(rules, lines, edits, declined=declined)
     else:
         found = _diagnose_call(trace, failed, workers, declined, trail)
-    lines = [*found.lines, *trail()[:MAX_TRAIL]]
+    lines = [*found.lines, *trail[:MAX_TRAIL]]
     return found._replace(lines=lines, made=_describe_makers(failed, block, found))
 
 
@@ -149,7 +147,7 @@ def _edit_loading(
     program: SourceText,
     trace: Trace,
     failed: FailedCall,
-    sizes: Callable[[], Sizes],
+    seen: Seen,
     trail: Sequence[int],
 ) -> list[Edit]:
     """Return edits with which a state dictionary may fit a module."""
@@ -165,7 +163,7 @@ def _edit_loading(
         call=failed,
         error=trace.error or "",
         accepted=Accepted(numbers=tuple(dict.fromkeys(pairs))),
-        seen=sizes().seen,
+        seen=seen,
         trail=trail,
     )
     return sort_edits(edit_modules(situation), edit_numbers(situation))
@@ -176,7 +174,7 @@ def _diagnose_call(
     failed: FailedCall,
     workers: Workers,
     declined: str,
-    trail: Callable[[], Sequence[int]],
+    trail: Sequence[int],
 ) -> Diagnosis:
     """Return what is wrong with a call that can be made again with other arguments."""
     block = workers.block
@@ -205,33 +203,28 @@ def _diagnose_call(
     steps.sort(key=lambda step: not step.is_written)
     lines = [step.line for step in steps if step.line is not None]
     lines += [line for one in shown for line in one.passed]
-
-    def write_edits(program: SourceText) -> list[Edit]:
+    declined = declined or sight.declined
+    edits: list[Edit] = []
+    if block is not None and not declined:
         situation = Situation(
-            program=program,
+            program=block.program,
             call=failed,
             error=trace.error or "",
             makers=makers,
             accepted=accepted,
             seen=sight.seen,
             refused=sight.refused,
-            trail=trail(),
+            trail=trail,
         )
         families = FAMILIES[:1] if accepted.is_sure else FAMILIES
         edits = sort_edits(*(family(situation) for family in families))
-        if not situation.error.startswith("AssertionError"):
-            return edits
-        # An assertion says what is wanted: no repair changes it.
-        spans = [(one.lineno, one.end_lineno or 0) for one in program.find(ast.Assert)]
-        stated = {n for first, last in spans for n in range(first, last + 1)}
-        return [edit for edit in edits if stated.isdisjoint(edit.lines)]
-
+        if situation.error.startswith("AssertionError"):
+            # An assertion says what is wanted: no repair changes it.
+            asserts = block.program.find(ast.Assert)
+            stated = {n for a in asserts for n in block.program.list_lines(a.lineno)}
+            edits = [edit for edit in edits if stated.isdisjoint(edit.lines)]
     return Diagnosis(
-        rules,
-        [*lines, *made],
-        write_edits,
-        lineages=lineages,
-        declined=declined or sight.declined,
+        rules, [*lines, *made], edits, lineages=lineages, declined=declined
     )
 
 

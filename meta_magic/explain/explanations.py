@@ -248,7 +248,7 @@ def _add_cause(trace: Trace, failed: FailedCall, found: Explanation) -> Explanat
     with Workers(block) as workers:
         diagnosis = diagnose(trace, failed, workers)
         if block is not None and not diagnosis.declined:
-            edits = diagnosis.write_edits(block.program)
+            edits = diagnosis.edits
             repairs, n_tried, reason = try_edits(trace, workers, block, edits)
     declined = diagnosis.declined if failed.function or diagnosis.rules else ""
     lines = (*(repair.line for repair in repairs), *diagnosis.lines)

@@ -13,7 +13,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_origin
 
@@ -29,7 +28,7 @@ from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block
 from meta_magic.trials.dims import Dims, evaluate
 from meta_magic.trials.slices import join_slice
-from meta_magic.trials.trial import Variant, ask_variants, check_rerun
+from meta_magic.trials.trial import answer_all, answer_block, check_rerun
 
 ANY: Final = "_"
 """A size that has no name, or not the same one in all calls."""
@@ -188,9 +187,10 @@ def check_annotations(trace: Trace) -> tuple[Note, ...]:
     If the block has no annotations, those of earlier cells and of the user's modules
     are checked: the note then names the cell or the file.
     """
-    joined, rerun = None, trace.rerun
+    joined = None
     try:
-        block, seeing = rewrite(check_rerun(trace))
+        rerun = check_rerun(trace)
+        block, seeing = rewrite(rerun)
         if not seeing.n_seen:
             joined = join_slice(trace)
         if joined is not None:
@@ -199,14 +199,13 @@ def check_annotations(trace: Trace) -> tuple[Note, ...]:
         if not seeing.n_seen:
             return ()
         seen: list[AnnotatedTensor] = []
-        see_tensor = partial(see, seen)
-        variant = Variant(
-            block,
-            nullcontext,
-            lambda _: vars(builtins).update({SEE: see_tensor, FRAME: None}),
-            lambda *_: seen,
-        )
-        (found,) = ask_variants(replace(trace, rerun=rerun), [variant], SECONDS)
+
+        def add_names(_: object) -> nullcontext[None]:
+            vars(builtins).update({SEE: partial(see, seen), FRAME: None})
+            return nullcontext()
+
+        asked = partial(answer_block, rerun, block, add_names, lambda *_: seen)
+        (found,) = answer_all([asked], SECONDS)
         dims = trace.dims if joined is None else None
     except TrialError:
         return ()

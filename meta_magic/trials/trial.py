@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import MappingProxyType, ModuleType
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import torch
 
@@ -112,16 +112,16 @@ def ask_trials(
     each = [partial(answer, *own) for own in changed]
     if per_child == 1:
         alone = [partial(_answer_one, one) for one in each]
-        return _answer_all(alone, seconds, at_once)
+        return answer_all(alone, seconds, at_once)
     parts = [each[at : at + per_child] for at in range(0, len(each), per_child)]
     asked = [partial(_answer_in_turn, part) for part in parts]
     found: list[list[T | TrialError] | TrialError]
-    found = _answer_all(asked, per_child * seconds, at_once)
+    found = answer_all(asked, per_child * seconds, at_once)
     return [
         one
         for part, answers in zip(parts, found, strict=True)
         for one in (
-            _answer_all([partial(_answer_one, one) for one in part], seconds, at_once)
+            answer_all([partial(_answer_one, one) for one in part], seconds, at_once)
             if isinstance(answers, TrialError)
             else answers
         )
@@ -155,7 +155,7 @@ def _answer_in_turn(
     ]
 
 
-def _answer_all(
+def answer_all(
     asked: Sequence[Callable[[], tuple[str | None, T | None]]],
     seconds: float,
     at_once: int | None = None,
@@ -368,52 +368,31 @@ def _run_module(name: str, statements: list[ast.stmt], file: str) -> None:
     exec(compile(ast.Module(statements, []), file, "exec"), vars(module))  # noqa: S102  as below
 
 
-class Variant(NamedTuple):
-    """A block with other text, which a child records instead of a trace's block.
+def answer_block(
+    rerun: Rerun,
+    block: ast.Module,
+    around: Callable[[dict[str, Any]], AbstractContextManager[object]],
+    question: Question[T],
+    *,
+    is_probe: bool = False,
+) -> tuple[str | None, T | None]:
+    """Return an answer about another block, or why there is none; runs in a child.
 
-    Attributes:
-        block: Its statements.
-        around: Makes a context in which they run, within the recording.
-        prepare: Changes their variables before they run.
+    Args:
+        rerun: How the block was recorded before.
+        block: Other statements, which run instead.
+        around: Given their variables, makes the context that they run in, within the
+            recording.
         question: Is asked even if the block raised.
         is_probe: As of ``Recording``.
     """
-
-    block: ast.Module
-    around: Callable[[], AbstractContextManager[object]]
-    prepare: Callable[[dict[str, Any]], None]
-    question: Question[Any]
-    is_probe: bool = False
-
-
-def ask_variants(
-    trace: Trace, variants: Sequence[Variant], seconds: float
-) -> list[Any | TrialError]:
-    """Record other blocks instead of a trace's block, all at once.
-
-    Returns:
-        For each variant the answer, or the reason why there is none.
-
-    Raises:
-        TrialError: The trace's block cannot run again at all.
-    """
-    rerun = check_rerun(trace)
-    return _answer_all(
-        [partial(answer_variant, rerun, one) for one in variants], seconds
-    )
-
-
-def answer_variant(rerun: Rerun, variant: Variant) -> tuple[str | None, Any]:
-    """Return why there is no answer, or the answer; runs in the child."""
-    variables = restore_variables(rerun, variant.block, {})
-    variant.prepare(variables)
+    variables = restore_variables(rerun, block, {})
     refused = enter_sandbox()
-    trace = record_block(
-        rerun, variant.block, variables, variant.around, is_probe=variant.is_probe
-    )
+    choose = partial(around, variables)
+    trace = record_block(rerun, block, variables, choose, is_probe=is_probe)
     if refused:
         return f"it {refused[0]}", None
     try:
-        return None, variant.question(trace, variables)
+        return None, question(trace, variables)
     except TrialError as error:
         return str(error), None

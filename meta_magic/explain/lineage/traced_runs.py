@@ -32,7 +32,7 @@ from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.signature import Span
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block
-from meta_magic.trials.trial import Variant, answer_variant, ask_variants, check_rerun
+from meta_magic.trials.trial import answer_all, answer_block, check_rerun
 
 Seen: TypeAlias = Mapping[Span, frozenset[int]]
 """The integers that expressions evaluated to, by the expressions' positions."""
@@ -287,9 +287,7 @@ def prepare_run(trace: Trace, question: Callable[[Run], T]) -> Callable[[], Any]
     Raises:
         TrialError: The block cannot run again; the message says why.
     """
-    rerun = check_rerun(trace)
-    variant = _make_variant(rerun, {}, question)._replace(is_probe=True)
-    return partial(answer_variant, rerun, variant)
+    return _prepare(check_rerun(trace), {}, question, is_probe=True)
 
 
 def ask_run(trace: Trace, question: Callable[[Run], T]) -> T:
@@ -318,8 +316,7 @@ def ask_runs(
         TrialError: The block cannot run again at all.
     """
     rerun = check_rerun(trace)
-    variants = [_make_variant(rerun, own, question) for own in values]
-    return ask_variants(trace, variants, SECONDS)
+    return answer_all([_prepare(rerun, own, question) for own in values], SECONDS)
 
 
 def list_literals(trace: Trace) -> Sequence[Literal]:
@@ -331,24 +328,26 @@ def list_literals(trace: Trace) -> Sequence[Literal]:
     return trace_block(parse_block(check_rerun(trace)))[1]
 
 
-def _make_variant(
-    rerun: Rerun, values: Mapping[int, int], question: Callable[[Run], Any]
-) -> Variant:
-    """Return a block with traced numbers, and the question about its run."""
+def _prepare(
+    rerun: Rerun,
+    values: Mapping[int, int],
+    question: Callable[[Run], Any],
+    *,
+    is_probe: bool = False,
+) -> Callable[[], Any]:
+    """Return a function that runs a block with traced numbers and asks the question."""
     block, literals = trace_block(parse_block(rerun))
     entered: list[CallObserver] = []
 
     @contextmanager
-    def observe() -> Iterator[None]:
+    def observe(variables: dict[str, Any]) -> Iterator[None]:
+        for name in rerun.before:
+            if type(value := variables.get(name)) is int:
+                variables[name] = trace_number(value, Given(name))
         set_literals(literals, values)
         with CallObserver(rerun.file) as observer:
             entered.append(observer)
             yield
-
-    def prepare(variables: dict[str, Any]) -> None:
-        for name in rerun.before:
-            if type(value := variables.get(name)) is int:
-                variables[name] = trace_number(value, Given(name))
 
     def ask(trace: Trace, variables: Mapping[str, Any]) -> Any:
         before = sys.getrecursionlimit()
@@ -359,4 +358,4 @@ def _make_variant(
         finally:
             sys.setrecursionlimit(before)
 
-    return Variant(block, observe, prepare, ask)
+    return partial(answer_block, rerun, block, observe, ask, is_probe=is_probe)
