@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from meta_magic.explain.edits.program_text import SourceText, span_of
 from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
 from meta_magic.trace.derived_facts import first_operators
 
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 Shape: TypeAlias = tuple[int, ...]
-Span: TypeAlias = tuple[int, int, int, int]
 LONGEST: Final = 28
 """Characters of code that names an operand."""
-MODULES: Final = frozenset({"torch", "F", "nn", "functional", "self", "math"})
+MODULES: Final = frozenset({"functional", "self", "math"})
+"""Names before a dot that are no tensor, besides what the code imports."""
 
 
 class Group(NamedTuple):
@@ -115,28 +116,23 @@ class Reader:
         )
         text = trace.source or "".join(linecache.getlines(self.file))
         self.first = trace.cell.first_line if trace.source else 1
-        self.text = text
         try:
-            tree: ast.AST = ast.parse(text)
+            self.program = SourceText(text)
         except SyntaxError:  # a magic in it
-            tree = ast.Module([], [])
-        self.nodes: dict[Span, ast.AST] = {}
-        self.statements: dict[int, ast.stmt] = {}
-        self.modules = set(MODULES)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.alias):
-                self.modules.add((node.asname or node.name).split(".")[0])
-            if isinstance(node, ast.stmt) and not hasattr(node, "body"):
-                for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-                    self.statements[number] = node
-            if isinstance(node, ast.expr):
-                self.nodes.setdefault(span_of(node), node)
+            self.program = SourceText("")
+        expressions = self.program.find(ast.expr)
+        self.nodes = {span_of(node): node for node in reversed(expressions)}
+        self.statements = {
+            number: node
+            for node in self.program.find(ast.stmt)
+            if not hasattr(node, "body")
+            for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
         self.parts: dict[int | None, list[ModuleCall]] = {}
         for call in trace.module_calls:
             self.parts.setdefault(call.parent, []).append(call)
         self.line: Line | None = None
         self.seen: set[ast.stmt] = set()
-        self.codes: dict[ast.AST | None, str] = {}
         self.scopes: dict[str, Scope] = {}
         self.scope = Scope({}, {})
 
@@ -151,7 +147,7 @@ class Reader:
             return
         if self.line is None or self.line.statement is not statement:
             self.end_line()
-            code = self.get_code(statement)
+            code = self.program.read(statement)
             self.line = Line(statement.lineno + self.first - 1, code, statement)
             self.scope = self.scopes.setdefault(position.function, Scope({}, {}))
             if statement not in self.seen:
@@ -159,25 +155,19 @@ class Reader:
                 names = [n.id for n in sorted(found, key=lambda n: n.col_offset)]
                 known = self.scope.shapes
                 self.line.shapes = {n: known[n] for n in names if n in known}
-        columns = (position.column or 0, position.end_column or 0)
         end = position.end_line - self.first + 1
-        node = self.nodes.get((number, columns[0], end, columns[1]))
+        span = number, position.column, end, position.end_column
+        node = self.nodes.get(span)
         group = self.make_group(ops, node)
         self.line.groups.append(group)
         self.name_operands(group)
-        text = self.get_code(node)
-        if text and ops[0].phase != "init":
+        if node is not None and ops[0].phase != "init":
+            text = self.program.read(node)
             short = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
             code = " ".join(short.split())
             self.scope.names.setdefault(group.output.tensor_id, code)
         if statement not in self.seen:
             self.line.names = self.scope.names.copy()
-
-    def get_code(self, node: ast.AST | None) -> str:
-        """Return the code of a statement or an expression; "" if it is not known."""
-        if node is not None and node not in self.codes:
-            self.codes[node] = ast.get_source_segment(self.text, node) or ""
-        return self.codes.get(node, "")
 
     def make_group(self, ops: list[OpCall], node: ast.AST | None) -> Group:
         """Return the group of operators, with the module that was called here."""
@@ -236,7 +226,8 @@ class Reader:
         function = getattr(group.node, "func", None)
         if group.module is not None or not isinstance(function, ast.Attribute):
             return False
-        return ast.unparse(function.value).split(".")[0] not in self.modules
+        name = ast.unparse(function.value).split(".")[0]
+        return name not in self.program.imported | MODULES
 
     def bind(self, name: str, tensor: TensorMetadata) -> None:
         """Name a tensor."""
@@ -283,14 +274,6 @@ class Reader:
             elif len(outputs) < len(names) and len(last.ops) > 1:
                 outputs = [op.outputs[0] for op in last.ops[-len(names) :]]
             yield from zip(names, outputs, strict=False)
-
-
-def span_of(node: ast.AST) -> Span:
-    """Return where an expression begins and ends."""
-    return tuple(  # type: ignore[return-value]  # four numbers
-        getattr(node, name, 0)
-        for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")
-    )
 
 
 def is_inside(node: ast.AST | None, whole: ast.AST) -> bool:
