@@ -19,8 +19,7 @@ from typing import Final, TypeAlias
 from meta_magic.errors import TrialError
 from meta_magic.trace.modules import ModuleNode, count_bytes, count_elements
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.blocks import parse_block
-from meta_magic.trials.fields import list_named
+from meta_magic.trials.blocks import list_named, parse_block
 
 Tensors: TypeAlias = Mapping[str, tuple[tuple[int, ...], str, bool]]
 """By name: shape, dtype, and whether the tensor is tied to an earlier one."""

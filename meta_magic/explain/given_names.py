@@ -16,7 +16,7 @@ import linecache
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from torch import Tensor
@@ -33,6 +33,7 @@ from meta_magic.trace.calls import OpCall
 from meta_magic.trace.failed_call import UNNAMED, FailedCall
 from meta_magic.trace.signature import SourcePosition
 from meta_magic.trace.trace import Trace
+from meta_magic.trials.blocks import pair_defaults
 
 ASSIGNED: Final = re.compile(r"[\w., ]+ = ")
 
@@ -395,12 +396,8 @@ def _find_parameter(
 ) -> tuple[int | None, ast.expr | None]:
     """Return the position of a parameter and its default; None for no parameter."""
     given = function.args
-    named = [*given.posonlyargs, *given.args]
-    defaults = [*zip_longest(reversed(named), reversed(given.defaults))]
-    for number, (one, default) in enumerate(reversed(defaults)):
-        if one.arg == name:
-            return number, default
-    for one, value in zip(given.kwonlyargs, given.kw_defaults, strict=True):
-        if one.arg == name:
-            return len(named), value
-    return None, None
+    names = [one.arg for one in (*given.posonlyargs, *given.args)]
+    named = [one.arg for one in given.kwonlyargs]
+    defaults = {one.arg: default for one, default in pair_defaults(given)}
+    number = names.index(name) if name in names else len(names)
+    return (number if name in [*names, *named] else None), defaults.get(name)

@@ -19,14 +19,13 @@ from meta_magic.errors import TrialError
 from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.blocks import parse_block
+from meta_magic.trials.blocks import label, parse_block
 from meta_magic.trials.conditions import (
     AT_ONCE,
     SECONDS,
     check_unlooped,
     find_conditions,
 )
-from meta_magic.trials.fields import label
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.trial import ask_trials, check_rerun
 

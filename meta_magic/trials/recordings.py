@@ -12,8 +12,12 @@ from typing import TypeAlias
 from meta_magic.cost.memory_samples import Sample, take_sample
 from meta_magic.errors import TrialError
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.blocks import is_variable, list_sizes, parse_block
-from meta_magic.trials.fields import find_constants
+from meta_magic.trials.blocks import (
+    find_constants,
+    is_variable,
+    list_sizes,
+    parse_block,
+)
 from meta_magic.trials.slices import Slice, join_slice
 from meta_magic.trials.trial import ask_trials, check_rerun, read_size
 

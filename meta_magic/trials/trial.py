@@ -27,6 +27,7 @@ from meta_magic.trials.accumulation import accumulate, find_remade, read_parts
 from meta_magic.trials.blocks import (
     as_size,
     enter_modes,
+    find_constants,
     is_variable,
     list_sizes,
     parse_block,
@@ -35,7 +36,6 @@ from meta_magic.trials.blocks import (
     split_block,
     split_modules,
 )
-from meta_magic.trials.fields import find_constants
 from meta_magic.trials.sandbox import Refused, enter_sandbox, is_refusal
 from meta_magic.trials.trial_choices import Choice, Fault, check_choices, make_choices
 

@@ -24,8 +24,14 @@ from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.trace.modules import at_any_depth
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_line
-from meta_magic.trials.blocks import find_numbers, parse_block
-from meta_magic.trials.fields import find_constants, label, move_spot, name_spot
+from meta_magic.trials.blocks import (
+    find_constants,
+    find_numbers,
+    label,
+    move_spot,
+    name_spot,
+    parse_block,
+)
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.slices import Slice, restore_lines
 from meta_magic.trials.trial import ask_trials, check_rerun

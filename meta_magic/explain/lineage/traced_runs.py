@@ -3,7 +3,7 @@
 :func:`trace_block` rewrites the block's syntax tree: ``x = torch.ones(4, n)`` becomes
 ``x = note(torch.ones(written(0), note(n)))``, more or less. ``written`` returns the
 literal as a traced number, ``note`` keeps the integers that an expression evaluated to.
-Lines and columns stay. Read :func:`ask_run` first.
+Lines and columns stay. Read :func:`ask_runs` first.
 """
 
 import ast
@@ -31,7 +31,7 @@ from meta_magic.torch_private.dynamo import leave_dynamo_out
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.signature import Span
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.blocks import parse_block
+from meta_magic.trials.blocks import pair_defaults, parse_block
 from meta_magic.trials.trial import answer_all, answer_block, check_rerun
 
 Seen: TypeAlias = Mapping[Span, frozenset[int]]
@@ -166,20 +166,13 @@ def _label_parts(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
         yield node.value, ast.unparse(target)
     if isinstance(node, ast.arguments):
-        yield from ((default, one.arg) for one, default in _pair_defaults(node))
+        yield from ((default, one.arg) for one, default in pair_defaults(node))
     if isinstance(node, ast.Call):
         text = ast.unparse(node)
         short = text if len(text) <= MAX_LABEL else f"{ast.unparse(node.func)}(...)"
         for part in (*node.args, *node.keywords):
             yield from ((below, f"in {short}") for below in ast.walk(part))
         yield from ((one.value, one.arg) for one in node.keywords if one.arg)
-
-
-def _pair_defaults(node: ast.arguments) -> list[tuple[ast.arg, ast.expr]]:
-    named = [*node.posonlyargs, *node.args]
-    pairs = [*zip(named[len(named) - len(node.defaults) :], node.defaults, strict=True)]
-    alone = zip(node.kwonlyargs, node.kw_defaults, strict=True)
-    return [*pairs, *((argument, value) for argument, value in alone if value)]
 
 
 class _Tracer(ast.NodeTransformer):
@@ -290,18 +283,6 @@ def prepare_run(trace: Trace, question: Callable[[Run], T]) -> Callable[[], Any]
     return _prepare(check_rerun(trace), {}, question, is_probe=True)
 
 
-def ask_run(trace: Trace, question: Callable[[Run], T]) -> T:
-    """Run a trace's block with traced numbers in a child, and return an answer.
-
-    Raises:
-        TrialError: The block cannot run again; the message says why.
-    """
-    (answered,) = ask_runs(trace, [{}], question)
-    if isinstance(answered, TrialError):
-        raise answered
-    return answered
-
-
 def ask_runs(
     trace: Trace, values: Sequence[Mapping[int, int]], question: Callable[[Run], T]
 ) -> list[T | TrialError]:
@@ -317,15 +298,6 @@ def ask_runs(
     """
     rerun = check_rerun(trace)
     return answer_all([_prepare(rerun, own, question) for own in values], SECONDS)
-
-
-def list_literals(trace: Trace) -> Sequence[Literal]:
-    """Return the integers in the code of a trace's block.
-
-    Raises:
-        TrialError: The block cannot run again at all.
-    """
-    return trace_block(parse_block(check_rerun(trace)))[1]
 
 
 def _prepare(

@@ -30,9 +30,8 @@ from meta_magic.explain.lineage.traced_numbers import SizeOf, trace_number
 from meta_magic.explain.lineage.traced_runs import (
     Literal,
     Run,
-    ask_run,
     ask_runs,
-    list_literals,
+    trace_block,
 )
 from meta_magic.recording.identities.origins import find_origin
 from meta_magic.session.operand_names import find_paths, is_shells
@@ -40,6 +39,8 @@ from meta_magic.trace.calls import OpCall, TensorMetadata
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
+from meta_magic.trials.blocks import parse_block
+from meta_magic.trials.trial import check_rerun
 
 
 def why(
@@ -83,8 +84,10 @@ def why(
         name=f"dimension {at} of {format_shape(shape)}",
     )
     run = trace if rerun is None else replace(trace, rerun=rerun)
-    lineage, unresolved = ask_run(run, answer)
-    return _resolve(run, lineage, unresolved)
+    (found,) = ask_runs(run, [{}], answer)
+    if isinstance(found, TrialError):
+        raise found
+    return _resolve(run, *found)
 
 
 def _summarize(call: OpCall) -> tuple[str, tuple[tuple[int, ...], ...]]:
@@ -248,7 +251,7 @@ def _resolve(
     """Return a chain whose unresolved steps follow from the block's numbers."""
     if not unresolved:
         return lineage
-    literals = list_literals(trace)
+    _, literals = trace_block(parse_block(check_rerun(trace)))
     moved = _move_literals(trace, unresolved, literals)
     for at, one in enumerate(unresolved):
         sizes = {number: [seen[at] for seen in runs] for number, runs in moved.items()}
