@@ -247,7 +247,9 @@ def _run_in_turn(
     end = start + SECONDS_OF_MANY
     ended: dict[Edit, Ended] = {}
     found, rest, most = list[Ended](), [*edits], inf
-    while rest and not _is_enough(found) and not (ended and process_time() > end):
+    while rest and len({*found}) < MAX_OF_CHILD and len(found) < MAX_ALIKE:
+        if ended and process_time() > end:
+            break
         failing = _run_failing(block, rest, refused, end, is_plain=is_plain)
         ended |= failing
         rest = rest[len(failing) :]
@@ -260,11 +262,6 @@ def _run_in_turn(
     has_passed = any(isinstance(one, Ending) for one in ended.values())
     again = partial(_run_failing, block, [NO_EDIT], refused, is_plain=is_plain)
     return Screened(ended, not has_passed or again() == ALIKE, process_time() - start)
-
-
-def _is_enough(found: Sequence[Ended]) -> bool:
-    """Whether a child has found enough edits with which the block ran."""
-    return len({*found}) >= MAX_OF_CHILD or len(found) >= MAX_ALIKE
 
 
 def _run_failing(
@@ -362,23 +359,16 @@ def _is_later(
     for before, now in zip(block.frames, own, strict=False):
         if before != now:
             is_same = before.line == now.line and now.line in edit.lines
-            is_after = _read_start(now) > _read_end(before) or _contains(now, before)
+            start, end = _read_ends(now)
+            first, last = _read_ends(before)
+            is_after = start > last or (start <= first and last <= end)  # or around it
             return before.function == now.function and not is_same and is_after
     return False
 
 
-def _read_start(at: SourcePosition) -> tuple[int, int]:
-    return at.line, at.column or 0
-
-
-def _read_end(at: SourcePosition) -> tuple[int, int]:
-    return at.end_line, at.end_column or 0
-
-
-def _contains(outer: SourcePosition, inner: SourcePosition) -> bool:
-    """Whether an expression is an argument of another one."""
-    is_begun = _read_start(outer) <= _read_start(inner)
-    return is_begun and _read_end(inner) <= _read_end(outer)
+def _read_ends(at: SourcePosition) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return where an expression begins and ends."""
+    return (at.line, at.column or 0), (at.end_line, at.end_column or 0)
 
 
 def read_ending(trace: Trace) -> Ending:

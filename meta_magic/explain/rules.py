@@ -152,10 +152,8 @@ def _describe_relation(probe: Probe, variable: Variable, size: int, factor: int)
         return "must be at least"
     if probe.seems_accepted({variable: size + size // factor}):
         return "must be a multiple of"
-    parts = [n for n in range(2, size) if size % n == 0]
-    if factor == 1 and any(
-        probe.seems_accepted({variable: n}) for n in parts[:MAX_PARTS]
-    ):
+    parts = [n for n in range(2, size) if size % n == 0][:MAX_PARTS]
+    if factor == 1 and any(probe.seems_accepted({variable: n}) for n in parts):
         return "must divide"
     return "must equal" if factor == 1 else "must be twice"
 
@@ -185,27 +183,9 @@ def _relate_groups(probe: Probe) -> Iterator[str]:
     for group in probe.list_groups():
         names = " and ".join(map(probe.label, group))
         sizes = probe.find_values(*group)
-        leaders = [leader for n in sizes for leader in _find_leaders(probe, group, n)]
-        for leader in dict.fromkeys(leaders):
-            yield f"{names} must equal {probe.label(leader)}"
-        if sizes and not leaders:
+        if sizes:
             shown = " or ".join(map(str, sizes[:3]))
             yield f"{names} would be accepted as {shown}, together"
-
-
-def _find_leaders(
-    probe: Probe, group: Sequence[Variable], size: int
-) -> Iterator[Variable]:
-    """Yield the numbers that a group must equal, given a size that is accepted."""
-    grown = dict.fromkeys(group, size + 1)
-    for other, value in probe.values.items():
-        if value == size and other not in group:
-            moved = {other: size + 1}
-            stays = dict.fromkeys(group, size) | moved
-            if probe.seems_accepted({**grown, **moved}) and not probe.seems_accepted(
-                stays
-            ):
-                yield other
 
 
 def _find_cast_rules(probe: Probe) -> Iterator[str]:

@@ -9,7 +9,7 @@ on the failed call before an edit writes it. A new change is a row of a ``_list_
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, combinations, islice, product, takewhile
+from itertools import chain, combinations, takewhile
 from math import isqrt, prod
 from operator import itemgetter, methodcaller
 from time import process_time
@@ -193,8 +193,6 @@ def _one_hot(n_classes: int, dtype: torch.dtype, tensor: Tensor) -> Tensor:
 
 MAX_NUMBERS: Final = 40
 
-MAX_PAIRS: Final = 12
-
 SECONDS: Final = 0.25
 """Processor time for trying numbers, and again for trying changes."""
 
@@ -253,8 +251,6 @@ def find_accepted(probe: Probe, written: Collection[int]) -> Accepted:
     ordered = sorted(numbers, key=lambda pair: (pair[1] == 1, pair[1] not in known))
     all_changes = _walk_changes(probe, sorted(written))
     changes = [*takewhile(lambda _: process_time() < end + SECONDS, all_changes)]
-    if not changes and process_time() < end + SECONDS:
-        changes = [*islice(_walk_pairs(probe, sorted(written)), MAX_PAIRS)]
     return Accepted(tuple(ordered[:MAX_NUMBERS]), tuple(changes))
 
 
@@ -270,20 +266,6 @@ def _walk_changes(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
             for cut in probe.find_values(Variable(number, dim)):
                 if 1 < cut < size:
                     yield Accepting(((number, f"{{}}[{':, ' * dim}:{cut}]"),))
-
-
-def _walk_pairs(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
-    """Yield two changes of an operand at once."""
-    operands = probe.call.operands
-    for number in written:
-        casts = islice(_list_casts(probe, number), 2)
-        for form, cast in product(list_forms(operands, number), casts):
-            both = Change(
-                cast.text.format(form.text),
-                lambda t, one=form, other=cast: other.make(one.make(t)),  # type: ignore[misc]  # both bound
-            )
-            if probe.accepts(changes={number: both}):
-                yield _judge(probe, {number: both})
 
 
 def _judge(probe: Probe, changes: dict[int, Change]) -> Accepting:

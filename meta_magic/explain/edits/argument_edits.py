@@ -18,7 +18,6 @@ from meta_magic.explain.edits.program_text import (
     SourceText,
     join_edits,
     mark_lossy,
-    name_of,
     read_number,
 )
 from meta_magic.explain.edits.situations import Situation
@@ -226,9 +225,6 @@ def _free_sizes(program: SourceText, called: Called, far: float) -> Iterator[Edi
             yield from program.replace(node, "-1", FREE_COST + far + 0.1 * at)
 
 
-ADDING: Final = frozenset({"add_module", "append"})
-"""Methods that add a layer to a module."""
-
 STATE_COST, MODULE_COST, FLATTEN_COST = 0.4, 0.5, 0.8
 
 KEYS: Final = ("model_state_dict", "state_dict", "model", "net", "weights")
@@ -307,16 +303,9 @@ def _hold_modules(situation: Situation) -> Iterator[Edit]:
 
 
 def _flatten_before(situation: Situation) -> Iterator[Edit]:
-    """Yield edits that put a ``Flatten`` before the first layer that needs it."""
+    """Yield edits that put a ``Flatten`` before the first ``Linear`` of a sequence."""
     program = situation.program
     for called in program.calls:
-        above = next(program.walk_up(called.node), None)
-        is_added = isinstance(above, ast.Call) and name_of(above) in ADDING
-        if called.name == "Linear" and called.owner is not None and is_added:
-            owner = ast.unparse(called.owner)
-            cost = FLATTEN_COST + situation.weigh(called.node)
-            text = f"{owner}.Sequential({owner}.Flatten(), {{}})"
-            yield from program.extend(called.node, text, cost)
         if called.name == "Sequential" and called.owner is not None:
             owner = ast.unparse(called.owner)
             args = [arg for arg in called.node.args if isinstance(arg, ast.Call)]

@@ -8,7 +8,6 @@ written far away, and solves for their value.
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
@@ -126,7 +125,8 @@ def _align_shapes(error: str) -> Iterator[Pair]:
     """
     shapes = [[*map(int, NUMBER.findall(found))] for found in SHAPE.findall(error)]
     for first, second in combinations(shapes, 2):
-        differing = [*filter(lambda pair: ne(*pair), zip(first, second, strict=False))]
+        pairs = zip(first, second, strict=False)
+        differing = [pair for pair in pairs if pair[0] != pair[1]]
         if len(first) == len(second) and len(differing) == 1:
             yield from (differing[0], differing[0][::-1])
 
@@ -230,14 +230,13 @@ def _edit_products(
 ) -> Iterator[Edit]:
     """Yield the edit of several factors at once: ``16 * 5 * 5`` to ``16 * 4 * 4``.
 
-    The new factors are those of the size that is needed, as a flatten made it; or
-    the factors that are alike in the text stay alike.
+    The new factors are those of the size that is needed, as a flatten made it.
     """
     factors = [*_list_factors(node)]
     old = [read_number(factor) or 0 for factor in factors]
     if len(old) < MIN_FACTORS or prod(old) != pair[0]:
         return
-    for new in (*_read_products(situation, pair[1]), _scale_alike(old, pair)):
+    for new in _read_products(situation, pair[1]):
         if len(new) == len(old) and sum(map(ne, old, new)) > 1:
             edits = [
                 edit
@@ -264,15 +263,6 @@ def _read_products(situation: Situation, size: int) -> Iterator[list[int]]:
         first = steps[0]
         if refused.lineage.size == size and PRODUCT.fullmatch(first.formula):
             yield [int(steps[part].value) for part in first.parts]
-
-
-def _scale_alike(old: Sequence[int], pair: Pair) -> list[int]:
-    """Return factors of another product, those that are equal changed alike."""
-    common, count = Counter(old).most_common(1)[0]
-    rest = prod(old) // common**count
-    value = round((pair[1] / rest) ** (1 / count)) if rest else 0
-    is_whole = count > 1 and rest * value**count == pair[1]
-    return [value if one == common else one for one in old] if is_whole else []
 
 
 def _edit_ratios(situation: Situation) -> Iterator[Edit]:
@@ -346,9 +336,6 @@ MOST_DATA: Final = 8
 
 MAX_FOR_EACH: Final = 6
 
-NEUTRAL: Final = {ast.Add: 0, ast.Sub: 0, ast.Mult: 1, ast.FloorDiv: 1}
-"""The number that changes nothing on the right of an operator."""
-
 
 def edit_roots(situation: Situation) -> Iterator[Edit]:
     """Yield edits of written numbers with which a refused size is accepted."""
@@ -366,28 +353,8 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
                 cost = LATER * at + distance + (0 if refused.is_alone else BOTH)
                 cost += DATA if program.is_data(node) else 0
                 cost += ONE if wanted == 1 else 0
-                yield from _drop(program, node, value, cost)
                 is_lossy = wanted == 1  # it is only broadcast
                 is_solved = refused.is_alone and not is_lossy
                 for edit in program.replace(node, str(value), cost):
                     if value > 0:
                         yield replace(edit, is_solved=is_solved, is_lossy=is_lossy)
-
-
-def _drop(
-    program: SourceText, node: ast.expr, value: int, cost: float
-) -> Iterator[Edit]:
-    """Yield the edit that removes a number which should change nothing.
-
-    That is 3 in ``width + 3`` or 2 in ``2 * width``: ``width`` stays.
-    """
-    above = next(program.walk_up(node), None)
-    if not isinstance(above, ast.BinOp) or NEUTRAL.get(type(above.op)) != value:
-        return
-    if node is above.left and not isinstance(above.op, (ast.Add, ast.Mult)):
-        return
-    other = above.right if node is above.left else above.left
-    text = program.read(other)
-    yield from program.replace(
-        above, f"({text})" if isinstance(other, ast.BinOp) else text, cost
-    )

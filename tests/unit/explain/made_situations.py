@@ -3,10 +3,9 @@
 import torch
 
 from meta_magic.explain.edits.accepted import Accepted
-from meta_magic.explain.edits.program_text import SourceText, apply_edit
+from meta_magic.explain.edits.program_text import SourceText, apply_edit, span_of
 from meta_magic.explain.edits.situations import Situation
 from meta_magic.explain.given_names import find_trail
-from meta_magic.explain.lineage.traced_runs import span_of
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import Geometry, SourcePosition
 
