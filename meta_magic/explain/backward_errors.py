@@ -213,11 +213,8 @@ def _describe_parameter(trace: Trace, call: OpCall, tensor: ModuleTensor) -> Ope
     )
     return Operand(
         name=".".join(part for part in parts if part),
-        aliases=(),
-        tensor=-1,
         geometry=geometry,
         requires_grad=tensor.requires_grad,
-        is_leaf=True,
     )
 
 
@@ -228,9 +225,8 @@ def _describe_results(call: OpCall) -> tuple[Operand, ...]:
     return tuple(
         Operand(
             name=name,
-            aliases=(),
-            tensor=tensor.tensor_id,
             geometry=tensor.geometry,
+            tensor=tensor.tensor_id,
             requires_grad=bool(tensor.requires_grad),
             is_leaf=False,
         )

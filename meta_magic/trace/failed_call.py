@@ -22,19 +22,19 @@ class Operand:
 
     Attributes:
         name: The user's expression for it, such as ``self.fc.weight``; "" for none.
-        aliases: Its names in the callers of that code.
-        tensor: Its number in the trace.
         geometry: Its metadata.
+        aliases: Its names in the callers of that code.
+        tensor: Its number in the trace; -1 if the trace does not have it.
         requires_grad: As torch has it.
         is_leaf: As torch has it.
     """
 
     name: str
-    aliases: tuple[str, ...]
-    tensor: int
     geometry: Geometry
-    requires_grad: bool
-    is_leaf: bool
+    aliases: tuple[str, ...] = ()
+    tensor: int = -1
+    requires_grad: bool = False
+    is_leaf: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

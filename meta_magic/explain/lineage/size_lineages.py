@@ -227,21 +227,15 @@ def _describe_operand(node: Node) -> Operand:
     is_as_it_was = tuple(tensor.shape) == node.shape  # else written in place
     if is_as_it_was and tensor.layout is torch.strided:
         stride, offset = tuple(tensor.stride()), int(tensor.storage_offset())
-    return Operand(
-        name="",
-        aliases=(),
-        tensor=-1,
-        geometry=Geometry(
-            shape=node.shape,
-            stride=stride,
-            storage_offset=offset,
-            dtype=tensor.dtype,
-            device=tensor.device,
-            layout=tensor.layout,
-        ),
-        requires_grad=False,
-        is_leaf=True,
+    geometry = Geometry(
+        shape=node.shape,
+        stride=stride,
+        storage_offset=offset,
+        dtype=tensor.dtype,
+        device=tensor.device,
+        layout=tensor.layout,
     )
+    return Operand(name="", geometry=geometry)
 
 
 MAX_NESTED: Final = 3

@@ -72,14 +72,7 @@ def make_operand(name, shape, dtype=torch.float32):
         device=tensor.device,
         layout=tensor.layout,
     )
-    return Operand(
-        name=name,
-        aliases=(),
-        tensor=0,
-        geometry=geometry,
-        requires_grad=False,
-        is_leaf=True,
-    )
+    return Operand(name=name, geometry=geometry, tensor=0)
 
 
 def write_edits(situation, edits):

@@ -61,6 +61,15 @@ def test_a_second_pass_names_what_the_first_freed_and_retains_it():
     run(found.repairs[0].source)
 
 
+def test_what_a_loop_carries_over_is_detached():
+    found = explain(
+        f"{LEAF}h = torch.ones(3)\nfor _ in range(2):\n    h = (w * h).exp()\n"
+        "    h.sum().backward()"
+    )
+    assert "    h = (w * h.detach()).exp()" in [one.after for one in found.repairs]
+    run(found.repairs[0].source)
+
+
 def test_what_a_step_wrote_is_not_taken_for_what_a_pass_freed():
     found = explain(
         "import torch\nfrom torch import nn\na, b = nn.Linear(2, 2), nn.Linear(2, 1)\n"
@@ -86,6 +95,12 @@ def test_the_line_that_cut_the_graph_is_named(made, repaired):
     assert repaired in [repair.after for repair in found.repairs]
     for repair in found.repairs:
         run(repair.source)
+
+
+def test_what_ran_under_no_grad_is_enabled():
+    found = explain(f"{LEAF}with torch.no_grad(): y = w * 2\ny.sum().backward()")
+    assert found.repairs[0].after == "with torch.enable_grad(): y = w * 2"
+    run(found.repairs[0].source)
 
 
 def test_frozen_parameters_are_unfrozen():

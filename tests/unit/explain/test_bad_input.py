@@ -9,9 +9,10 @@ import torch
 from meta_magic import record
 from meta_magic.errors import MissingValueError
 from meta_magic.explain.probing import Probe, Variable
-from meta_magic.trace.failed_call import FailedCall, Operand
-from meta_magic.trace.signature import Geometry, TensorArgument
+from meta_magic.trace.failed_call import FailedCall
+from meta_magic.trace.signature import TensorArgument
 from tests.conformance.explanations import record_cell
+from tests.unit.explain.made_situations import make_operand
 
 HEAD = "import torch\n"
 DECORATED = """
@@ -133,27 +134,11 @@ def test_a_call_that_ends_the_process_is_refused():
             os.abort()
         return x
 
-    geometry = Geometry(
-        shape=(3,),
-        stride=(1,),
-        storage_offset=0,
-        dtype=torch.float32,
-        device=torch.device("meta"),
-        layout=torch.strided,
-    )
-    operand = Operand(
-        name="x",
-        aliases=(),
-        tensor=0,
-        geometry=geometry,
-        requires_grad=False,
-        is_leaf=True,
-    )
     failed = FailedCall(
         function=call,
         args=(TensorArgument(0),),
         kwargs={},
-        operands=(operand,),
+        operands=(make_operand("x", (3,)),),
         is_whole=True,
         frames=(),
     )

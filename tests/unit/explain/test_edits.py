@@ -3,16 +3,11 @@
 import pytest
 import torch
 
-from meta_magic.explain.backward_errors import (
-    BrokenGraph,
-    edit_refusals,
-    list_backward_edits,
-)
+from meta_magic.explain.backward_errors import edit_refusals
 from meta_magic.explain.edits.accepted import Accepted, Accepting
 from meta_magic.explain.edits.argument_edits import edit_arguments, edit_modules
 from meta_magic.explain.edits.number_edits import edit_numbers
 from meta_magic.explain.edits.operand_edits import edit_intents, edit_operands
-from meta_magic.explain.edits.program_text import SourceText
 from tests.unit.explain.made_situations import make_situation, write_edits
 
 
@@ -275,25 +270,6 @@ def test_a_result_larger_than_all_operands_comes_last():
 
 
 # Autograd
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "written"),
-    [
-        ("y = x.detach()", "cut", "y = x"),
-        ("y = x.data * 2", "cut", "y = x * 2"),
-        ("with torch.no_grad(): pass", "cut", "with torch.enable_grad(): pass"),
-        ("loss.backward()", "freed", "loss.backward(retain_graph=True)"),
-        ("out, h = rnn(x, h)", "freed", "out, h = rnn(x, h.detach())"),
-        ("x += 1", "written", "x = x + 1"),
-        ("x.relu_()", "written", "x = x.relu()"),
-        ("x[0] = 1", "written", "x = x.clone(); x[0] = 1"),
-        ("f = nn.ReLU(inplace=True)", "written", "f = nn.ReLU(inplace=False)"),
-    ],
-)
-def test_a_graph_is_mended(text, kind, written):
-    edits = list_backward_edits(SourceText(text), BrokenGraph("", kind, 1))
-    assert written in write_edits(make_situation(text), edits)
 
 
 @pytest.mark.parametrize(
