@@ -69,9 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = tuple(arguments[at + 1 :])
     try:
         if options.command == "class":
-            from meta_magic.teach.assignments import run_class  # noqa: PLC0415  torch
+            from meta_magic.teach import assignments  # noqa: PLC0415  needs torch
 
-            return run_class(options)
+            notebook = Path(options.notebook)
+            return (
+                assignments.build(notebook, Path(options.out))
+                if options.task == "build"
+                else assignments.grade_folder(Path(options.folder), notebook)
+            )
         command = {"diff": diff, "fit": fit}.get(options.command)
         if command is not None:
             return command(options, make_request(options, argv))

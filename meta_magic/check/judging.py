@@ -111,7 +111,7 @@ class Judge:
             name=name,
             outcome=worst_of(outcomes),
             file=self._locate(trace.cell.file, None)[0],
-            summary=summarize(trace, self._request.depth),
+            summary="" if trace.is_empty else trace.summary(self._request.depth),
             traceback=format_error(error, trace.cell.file, name),
             explanation=explain(trace) if has_failed else "",
             diagnostics=diagnostics,
@@ -213,11 +213,6 @@ def judge_unread(
         traceback="".join(traceback.format_exception_only(error)),
         diagnostics=(diagnostic,),
     )
-
-
-def summarize(trace: "Trace", depth: int | None) -> str:
-    """Return the summary of a recording; "" where nothing was recorded."""
-    return "" if trace.is_empty else trace.summary(depth)
 
 
 def explain(trace: "Trace") -> str:

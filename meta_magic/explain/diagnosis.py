@@ -30,8 +30,8 @@ from meta_magic.explain.edits.situations import Situation, list_written
 from meta_magic.explain.given_names import (
     MAX_BACK,
     Made,
+    Trail,
     find_maker,
-    find_trail,
 )
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.lineage.traced_runs import Seen
@@ -245,7 +245,7 @@ def _follow_back(
     operands = marked or failed.operands
     names = [name for one in operands for name in (one.name, *one.aliases)]
     names += [failed.receiver] if failed.receiver and not marked else []
-    return find_trail(block.program, frames, names)
+    return Trail(block.program, frames).follow(names)
 
 
 def _find_reason(trace: Trace) -> str:

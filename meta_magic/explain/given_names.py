@@ -7,7 +7,7 @@ the name that the failing line gives it, or else the code that made it, with its
 ``fc(x)`` refuses ``x``: ``x = body(image).squeeze()`` made it two lines above, and the
 function got ``image`` from ``predict(photo)``. Chains of sizes do not show that if a
 dimension is lost, a dtype is wrong, or numbers come from a list. So names are followed
-back (:func:`find_trail`): to where they are bound, to the caller that passed them, to
+back (:class:`Trail`): to where they are bound, to the caller that passed them, to
 the ``return`` of the user's function.
 """
 
@@ -181,21 +181,13 @@ Read: TypeAlias = tuple[ast.expr, int, int]
 frame that runs it, from the outermost; -1 for another."""
 
 
-def find_trail(
-    program: SourceText, frames: Sequence[SourcePosition], names: Sequence[str]
-) -> list[Made]:
-    """Return the lines that made what a call was given, the nearest first.
+class Trail:
+    """Follows names back, the nearest bindings first.
 
     Args:
         program: The text.
         frames: The lines of it on the way to the call, outermost first.
-        names: The operands, as the innermost line names them.
     """
-    return [] if not frames else [*_Trail(program, frames).follow(names)]
-
-
-class _Trail:
-    """Follows names back, the nearest bindings first."""
 
     def __init__(self, program: SourceText, frames: Sequence[SourcePosition]) -> None:
         self._program, self._frames = program, frames
@@ -214,8 +206,14 @@ class _Trail:
                 lines = self._changed.setdefault(ast.unparse(part), [])
                 lines.append(statement.lineno)
 
-    def follow(self, names: Sequence[str]) -> Iterator[Made]:
-        """Yield the lines that made the expressions at the innermost line."""
+    def follow(self, names: Sequence[str]) -> list[Made]:
+        """Return the lines that made what a call was given, the nearest first.
+
+        Args:
+            names: The operands, as the innermost line names them.
+        """
+        if not self._frames:
+            return []
         last, at = len(self._frames) - 1, self._frames[-1].line
         read = [n for n in self._program.find_expressions(at) if is_read(n)]
         named = [n for n in read if _is_part(ast.unparse(n), names)]
@@ -231,7 +229,7 @@ class _Trail:
                 if key not in seen:
                     seen.add(key)
                     todo += self._find_sources(name, before, level)
-        yield from self._found.values()
+        return [*self._found.values()]
 
     def _find_sources(self, name: ast.expr, before: int, level: int) -> Iterator[Read]:
         """Yield the expressions that a name got its value from."""

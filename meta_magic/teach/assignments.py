@@ -13,10 +13,9 @@ A cell that defines an exercise is plain code with a few comments::
 
 ``meta-magic class build`` packs the solution into a comment: out of sight, and not
 secret. For a secret one, call ``mm.exercise`` in a hidden test of nbgrader. Read
-:func:`read_cell` and :func:`run_class` first.
+:func:`read_cell` and :func:`build` first.
 """
 
-import argparse
 import base64
 import csv
 import json
@@ -115,18 +114,6 @@ def list_code(notebook: Mapping[str, Any]) -> Iterator[str]:
     for cell in notebook.get("cells", ()):
         if cell.get("cell_type") == "code":
             yield "".join(cell.get("source", ()))
-
-
-def run_class(options: argparse.Namespace) -> int:
-    """Run ``meta-magic class``; return its exit code.
-
-    Raises:
-        ExerciseError: An exercise cannot be used; the message names it.
-        OSError: A file cannot be read or written.
-    """
-    if options.task == "build":
-        return build(Path(options.notebook), Path(options.out))
-    return grade_folder(Path(options.folder), Path(options.notebook))
 
 
 def build(source: Path, out: Path) -> int:

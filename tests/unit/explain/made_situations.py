@@ -5,7 +5,7 @@ import torch
 from meta_magic.explain.edits.accepted import Accepted
 from meta_magic.explain.edits.program_text import SourceText, apply_edit, span_of
 from meta_magic.explain.edits.situations import Situation
-from meta_magic.explain.given_names import find_trail
+from meta_magic.explain.given_names import Trail
 from meta_magic.trace.failed_call import FailedCall, Operand
 from meta_magic.trace.signature import Geometry, SourcePosition
 
@@ -38,7 +38,7 @@ def make_situation(
         error=error,
         accepted=accepted or Accepted(),
         seen=spans,
-        trail=[made.line for made in find_trail(program, call.frames, names)],
+        trail=[made.line for made in Trail(program, call.frames).follow(names)],
     )
 
 
