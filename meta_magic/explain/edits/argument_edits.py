@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import Final
 
 from meta_magic.explain.edits.program_text import (
+    FACTORIES,
     Called,
     Edit,
     SourceText,
@@ -40,7 +41,6 @@ RECURRENT: Final = "LSTM GRU RNN"
 ATTENTION: Final = (
     "MultiheadAttention TransformerEncoderLayer TransformerDecoderLayer Transformer"
 )
-FACTORIES: Final = "randn rand zeros ones empty full tensor arange randint as_tensor"
 
 ARGUMENTS: Final = _by_name(
     (f"{RECURRENT} {ATTENTION}", ("batch_first=True",)),
@@ -55,10 +55,8 @@ ARGUMENTS: Final = _by_name(
 )
 """Arguments that people forget, by function."""
 
-DTYPE_ARGUMENTS: Final = _by_name(
-    (FACTORIES, ("dtype=torch.float", "dtype=torch.long"))
-)
-"""The same, if the error is about dtypes."""
+DTYPES: Final = ("dtype=torch.float", "dtype=torch.long")
+"""Those that people forget where they make data, if the error is about dtypes."""
 
 DIMS: Final = frozenset(
     (
@@ -137,7 +135,7 @@ def _add_arguments(situation: Situation, called: Called, far: float) -> Iterator
     program, error = situation.program, situation.error
     given = {keyword.arg for keyword in called.node.keywords}
     texts = ARGUMENTS.get(called.name, ())
-    texts += DTYPE_ARGUMENTS.get(called.name, ()) if situation.is_of_dtypes else ()
+    texts += DTYPES if situation.is_of_dtypes and called.name in FACTORIES else ()
     if called.name == "DataLoader" and OF_ONE in error:
         texts = ("drop_last=True",)
     for at, text in enumerate(texts):

@@ -129,7 +129,7 @@ SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 FACTORIES: Final = frozenset(
     (
         *("randn", "rand", "zeros", "ones", "empty", "full", "randint", "arange"),
-        *("tensor", "linspace", "normal"),
+        *("tensor", "as_tensor", "linspace", "normal"),
     )
 )
 """Functions of torch that make data."""

@@ -8,6 +8,7 @@ runs in a child that ends after its answer.
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import FrameType, MethodWrapperType
 from typing import Any, Final
 
@@ -32,63 +33,52 @@ SIZE: Final[Any] = Tensor.size
 NUMEL: Final = frozenset[Any]({Tensor.numel, Tensor.nelement})
 
 
+@dataclass(slots=True, eq=False)
 class Node:
     """A tensor as a call returned it; a write in place makes a new node.
 
     Attributes:
         tensor: The tensor.
-        shape: Its sizes.
         call: The call that returned it; None for a tensor from outside of the block.
         output: The index among the tensors that the call returned.
+        shape: Its sizes.
     """
 
-    __slots__ = ("call", "output", "shape", "tensor")
+    tensor: Tensor
+    call: "Call | None"
+    output: int
+    shape: tuple[int, ...] = field(init=False)
 
-    def __init__(self, tensor: Tensor, call: "Call | None", output: int) -> None:
-        self.tensor = tensor
-        self.shape = _read_shape(tensor)
-        self.call = call
-        self.output = output
+    def __post_init__(self) -> None:
+        self.shape = _read_shape(self.tensor)
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """A call of a function of torch.
 
     Attributes:
         index: The index among the observed calls; -1 - n for no call, but the operators
             from operator n on.
-        rows: The indexes of the operators that it ran.
-        is_inside: Whether ``outputs`` are what these operators made, one after another.
         function: The function.
         args: Positional arguments: numbers are traced, tensors are nodes.
         kwargs: Keyword arguments, likewise.
         line: The innermost line of the block's file; None if there is none.
         outputs: The tensors that it returned.
         has_failed: Whether it raised.
+        is_inside: Whether ``outputs`` are what its operators made, one after another.
+        rows: The indexes of the operators that it ran.
     """
 
-    __slots__ = (
-        *("args", "function", "has_failed", "index", "is_inside", "kwargs", "line"),
-        *("outputs", "rows"),
-    )
-
-    def __init__(
-        self,
-        index: int,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        line: int | None,
-    ) -> None:
-        self.index = index
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
-        self.line = line
-        self.outputs: list[Node] = []
-        self.has_failed = False
-        self.is_inside = False
-        self.rows = range(0)
+    index: int
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    line: int | None
+    outputs: list[Node] = field(default_factory=list)
+    has_failed: bool = False
+    is_inside: bool = False
+    rows: range = range(0)
 
 
 class CallObserver(TorchFunctionMode):
