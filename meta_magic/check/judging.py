@@ -9,6 +9,7 @@ import importlib.util
 import linecache
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -57,6 +58,7 @@ def measure_peaks(
     return peaks
 
 
+@dataclass(frozen=True, slots=True)
 class Judge:
     """Makes the results of recordings.
 
@@ -66,29 +68,23 @@ class Judge:
         locate: Returns the file and line to report.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        refused: Sequence[str] = (),
-        locate: Locate = lambda file, line: (file, line),
-    ) -> None:
-        self._request = request
-        self._refused = refused
-        self._locate = locate
+    request: Request
+    refused: Sequence[str] = ()
+    locate: Locate = lambda file, line: (file, line)
 
     def judge(
         self, trace: "Trace", error: BaseException | None, name: str = ""
     ) -> Part:
         """Return the results of a recording; ``error`` ended it, or is None."""
         sites = [] if error is None else [*self._find_sites(error, trace.cell.file)]
-        reason = None if error is None else find_reason(error, self._request)
-        if self._refused:
-            reason = f"it {self._refused[0]} (--sandbox)"
+        reason = None if error is None else find_reason(error, self.request)
+        if self.refused:
+            reason = f"it {self.refused[0]} (--sandbox)"
         diagnostics = (
             *self._find_end(error, reason, sites),
             *self._find_overruns(trace),
             *self._find_notes(trace),
-            *(self._find_empty(trace) if self._request.checks_contents else ()),
+            *(self._find_empty(trace) if self.request.checks_contents else ()),
             *([] if error or name else find_unrun(trace)),  # many cells only import
         )
         outcomes: list[Outcome] = [
@@ -98,20 +94,20 @@ class Judge:
         ]
         has_failed = error is not None and reason is None
         page = ""
-        if self._request.has_page:
+        if self.request.has_page:
             from meta_magic.view.page import render_page  # noqa: PLC0415  few ask for it
 
             page = render_page(trace)
         design = None
-        if self._request.has_design:
+        if self.request.has_design:
             from meta_magic.designs.design import read_design  # noqa: PLC0415  as well
 
             design = at_any_depth(read_design)(trace)
         return Part(
             name=name,
             outcome=worst_of(outcomes),
-            file=self._locate(trace.cell.file, None)[0],
-            summary="" if trace.is_empty else trace.summary(self._request.depth),
+            file=self.locate(trace.cell.file, None)[0],
+            summary="" if trace.is_empty else trace.summary(self.request.depth),
             traceback=format_error(error, trace.cell.file, name),
             explanation=explain(trace) if has_failed else "",
             diagnostics=diagnostics,
@@ -119,7 +115,7 @@ class Judge:
             seconds=trace.seconds,
             page=page,
             design=design,
-            peaks={} if error else measure_peaks(trace, self._request.choices),
+            peaks={} if error else measure_peaks(trace, self.request.choices),
         )
 
     def _find_sites(
@@ -129,9 +125,9 @@ class Judge:
         for entry in find_entries(error, file):
             own = entry.tb_frame.f_code.co_filename
             if home_of(own) == USERS:
-                yield self._locate(own, entry.tb_lineno)
+                yield self.locate(own, entry.tb_lineno)
         if isinstance(error, SyntaxError) and error.filename:
-            yield self._locate(error.filename, error.lineno)
+            yield self.locate(error.filename, error.lineno)
 
     def _find_end(
         self,
@@ -149,15 +145,15 @@ class Judge:
         yield Diagnostic(rule=rule, level=level, text=text, file=file, line=line)  # type: ignore[arg-type]
 
     def _find_overruns(self, trace: "Trace") -> Iterator[Diagnostic]:
-        file, line = self._locate(trace.cell.file, None)
-        for overrun in find_overruns(trace, self._request.limits):
+        file, line = self.locate(trace.cell.file, None)
+        for overrun in find_overruns(trace, self.request.limits):
             yield Diagnostic(
                 rule="budget", level="error", text=str(overrun), file=file, line=line
             )
 
     def _find_notes(self, trace: "Trace") -> Iterator[Diagnostic]:
         for note in trace.notes:
-            file, line = self._locate(trace.cell.file, note.line)
+            file, line = self.locate(trace.cell.file, note.line)
             level: Level = "error" if note.kind == FAILS else "note"
             text = "; the note is gone with ".join(
                 filter(None, (note.text, note.repair))
@@ -172,7 +168,7 @@ class Judge:
             yield Diagnostic(rule="unchecked", level="warning", text=text)
         for one in trace.contents:
             if one.is_empty or one.is_other:
-                file, line = self._locate(trace.cell.file, one.contents.line)
+                file, line = self.locate(trace.cell.file, one.contents.line)
                 yield Diagnostic(
                     rule=EMPTY if one.is_empty else OTHERWISE,
                     level="error" if one.is_empty else "note",
