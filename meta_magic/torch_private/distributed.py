@@ -251,14 +251,15 @@ def make_finished_work(tensors: list[Tensor]) -> Any:
     return parts._create_work_from_future(future).boxed()
 
 
-def find_reducer() -> tuple[type, str]:
-    """Return the class of DDP's reducer, and its method that copies bucket indices.
+def find_reducer() -> tuple[tuple[type, str], ...]:
+    """Return the methods of DDP's reducer that make tensors in C++, with its class.
 
-    The method copies indices to meta, and then reads them.
+    The first copies indices to meta, and then reads them. The second makes the table of
+    used parameters on the CPU, where a backward pass then writes what is on meta.
     """
     from torch._C._distributed_c10d import Reducer  # noqa: PLC0415  not in each build
 
-    return Reducer, "_rebuild_buckets"
+    return (Reducer, "_rebuild_buckets"), (Reducer, "_set_static_graph")
 
 
 GET_ACCELERATOR: Final = (torch._C, "_get_accelerator")

@@ -44,7 +44,7 @@ class TorchOnMeta(Replacements):
     def __enter__(self) -> None:
         replacements: list[tuple[tuple[Any, str], Callable[..., Any]]] = [
             ((distributed, "Reducer"), self._make_reducer),
-            (find_reducer(), self._rebuild_buckets),
+            *((pair, self._run_in_reducer) for pair in find_reducer()),
             (find_check_of_fully_shard(), self._check_shards),
             (find_propagation(), propagate_alone),
             (find_device_of_propagation(), make_fake_on_cpu),
@@ -60,10 +60,9 @@ class TorchOnMeta(Replacements):
         with self._placing():
             return plain(parameters, *args)
 
-    def _rebuild_buckets(self, plain: Callable[[Any], bool], reducer: Any) -> bool:
+    def _run_in_reducer(self, plain: Callable[[Any], Any], reducer: Any) -> Any:
         """Rebuild DDP's buckets in this rank's order, as if rank 0 had sent it."""
-        mode: Any = KeptIndices
-        with mode(), self._placing():
+        with self._placing():
             return plain(reducer)
 
     @contextmanager
@@ -71,8 +70,10 @@ class TorchOnMeta(Replacements):
         """Put what torch makes in C++ where the parameters are."""
         plan, before = self._plan, self._plan.wanted
         plan.wanted = self._placement or before
+        mode: Any = InReducer
         try:
-            yield
+            with mode():
+                yield
         finally:
             plan.wanted = before
 
@@ -86,8 +87,12 @@ class TorchOnMeta(Replacements):
         return torch.device("cuda") if self._plan.is_for_cuda else CPU
 
 
-class KeptIndices(TorchDispatchMode):
-    """Keeps real index tensors as they are where torch would copy them from meta."""
+class InReducer(TorchDispatchMode):
+    """Keeps real indices where torch would copy them from meta.
+
+    The table of used parameters, the only zeros, is on meta: torch copies into it later
+    what a collective has reduced.
+    """
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -96,7 +101,9 @@ class KeptIndices(TorchDispatchMode):
         is_copy = func is torch.ops.aten.copy_.default
         if is_copy and args[1].is_meta and not args[0].is_meta:
             return args[0]
-        return func(*args, **(kwargs or {}))
+        is_table = func is torch.ops.aten.zeros.default
+        device = {"device": "meta"} if is_table else {}
+        return func(*args, **{**(kwargs or {}), **device})
 
 
 def propagate_alone(plain: Any, *args: Any, **kwargs: Any) -> Any:
