@@ -9,9 +9,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from meta_magic.cost.advice.advice_records import Advice
 from meta_magic.errors import WorldError
@@ -21,7 +22,7 @@ from meta_magic.session.record import record
 from meta_magic.session.recording import NO_SOURCE, Recording
 from meta_magic.trace.notes import CellSource
 from meta_magic.trace.options import Options
-from meta_magic.trace.sent import Sent
+from meta_magic.trace.sent import MESSAGES, Sent
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_bytes
 from meta_magic.trace.world import Peers, describe_ranks, read_world
@@ -29,16 +30,14 @@ from meta_magic.trace.world import Peers, describe_ranks, read_world
 if TYPE_CHECKING:
     import pandas as pd
 
-BETWEEN_TWO: Final = ("send", "recv")
-
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first collective of a group at which two ranks differ: it hangs.
+    """The first collective of a group, or message, at which two ranks differ: it hangs.
 
     Attributes:
-        ranks: The ranks of the group.
-        call: Which collective of the group it is, from 1.
+        ranks: The ranks of the group; of messages the sender and the receiver.
+        call: Which of their collectives, or messages, it is, from 1.
         first: One rank.
         first_sent: What it calls; None if it makes no further call.
         second: The other rank.
@@ -61,8 +60,11 @@ class Mismatch:
     def __str__(self) -> str:
         first = describe_call(self.first, self.first_sent)
         second = describe_call(self.second, self.second_sent)
+        sent = self.first_sent or self.second_sent
+        is_message = sent is not None and sent.kind in MESSAGES
+        what = "message" if is_message else "collective"
         return (
-            f"ranks {describe_ranks(self.ranks)}, collective {self.call}: {first}, "
+            f"ranks {describe_ranks(self.ranks)}, {what} {self.call}: {first}, "
             f"{second}: this hangs, or mixes tensors"
         )
 
@@ -73,7 +75,8 @@ def describe_call(rank: int, sent: Sent | None) -> str:
         return f"rank {rank} calls no more"
     at = "" if sent.line is None else f" in line {sent.line}"
     size = f"{format_bytes(sent.nbytes)} of {sent.dtype}"
-    return f"rank {rank} calls {sent.kind}{at} ({size})"
+    root = "" if sent.root is None else f", root {sent.root}"
+    return f"rank {rank} calls {sent.kind}{at} ({size}{root})"
 
 
 class Ranks(Mapping[int, Trace]):
@@ -162,39 +165,53 @@ def describe_rank(rank: int, trace: Trace) -> str:
 
 
 def find_mismatches(sent: Mapping[int, Sequence[Sent]]) -> tuple[Mismatch, ...]:
-    """Return for each group the first collective at which two ranks differ.
+    """Return for each group, and each pair, the first call at which two ranks differ.
 
     Args:
         sent: What each recorded rank sends.
     """
-    groups = {
-        one.ranks: None
-        for calls in sent.values()
-        for one in calls
-        if one.kind not in BETWEEN_TWO and len(one.ranks) > 1
-    }
-    return tuple(filter(None, (find_mismatch(group, sent) for group in groups)))
+    shared: dict[tuple[int, ...], dict[int, list[Sent]]] = {}
+    for rank, calls in sent.items():
+        for one in calls:
+            if one.ranks and one.kind not in MESSAGES:
+                members: list[int] = [member for member in sent if member in one.ranks]
+                by_rank = shared.setdefault(one.ranks, {r: [] for r in members})
+                by_rank[rank].append(one)
+    alike = [*shared.items(), *pair_messages(sent)]
+    return tuple(filter(None, (find_mismatch(*one) for one in alike)))
+
+
+def pair_messages(
+    sent: Mapping[int, Sequence[Sent]],
+) -> Iterator[tuple[tuple[int, int], dict[int, list[Sent]]]]:
+    """Return pairs of a sender and a receiver, with the messages that each calls."""
+    found: dict[tuple[int, int], dict[int, list[Sent]]] = {}
+    for rank, calls in sent.items():
+        for one in calls:
+            if one.peer is not None and one.peer in sent:
+                pair = (rank, one.peer) if one.kind == "send" else (one.peer, rank)
+                found.setdefault(pair, {r: [] for r in pair})[rank].append(one)
+    # A rank that receives from any may receive what seems to be sent in vain.
+    from_any = {rank for rank, calls in sent.items() if any(map(is_from_any, calls))}
+    return ((pair, calls) for pair, calls in found.items() if pair[1] not in from_any)
+
+
+def is_from_any(sent: Sent) -> bool:
+    """Whether this receives what any rank sends."""
+    return sent.kind == "recv" and sent.peer is None
 
 
 def find_mismatch(
-    group: tuple[int, ...], sent: Mapping[int, Sequence[Sent]]
+    ranks: tuple[int, ...], calls: Mapping[int, Sequence[Sent]]
 ) -> Mismatch | None:
-    """Return the first collective of a group at which two ranks differ."""
-    calls = {
-        rank: [s for s in calls if s.ranks == group and s.kind not in BETWEEN_TWO]
-        for rank, calls in sent.items()
-        if rank in group
-    }
-    if not calls:
-        return None
+    """Return the first call at which two ranks differ, of those that they share."""
     first, *others = calls
     found = []
     for other in others:
-        pair = calls[first], calls[other]
-        for number in range(max(map(len, pair))):
-            a, b = (each[number] if number < len(each) else None for each in pair)
+        pairs = enumerate(zip_longest(calls[first], calls[other]), 1)
+        for number, (a, b) in pairs:
             if a is None or b is None or a.matches != b.matches:
-                found.append(Mismatch(group, number + 1, first, a, other, b))
+                found.append(Mismatch(ranks, number, first, a, other, b))
                 break
     return min(found, key=lambda mismatch: mismatch.call, default=None)
 

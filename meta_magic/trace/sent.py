@@ -35,6 +35,8 @@ class Sent:
         phase: ``forward``, ``backward`` or another phase of the program.
         line: Line of the user's code, or None.
         peer: The other rank of ``send`` and ``recv``; None for all others.
+        root: The rank that a ``broadcast`` or ``scatter`` is from, or a ``reduce`` or
+            ``gather`` to; None for all others.
 
     Example:
         >>> with record(world=8) as trace:
@@ -54,11 +56,15 @@ class Sent:
     phase: Phase
     line: int | None
     peer: int | None = None
+    root: int | None = None
 
     @property
     def matches(self) -> tuple[object, ...]:
-        """The fields that must be equal in all processes of the group."""
-        return self.kind, self.nbytes, self.dtype, self.reduce
+        """The fields that must be equal in all processes, or in both of a message."""
+        kind = "message" if self.kind in MESSAGES else self.kind
+        # In an all_to_all each process may send other numbers of rows.
+        nbytes = None if kind == "all_to_all" else self.nbytes
+        return kind, nbytes, self.dtype, self.reduce, self.root
 
 
 class SentCalls(tuple[Sent, ...]):
@@ -95,6 +101,9 @@ KINDS: Final[Mapping[str, str]] = {
 }
 """The kind of an operator, by the beginning of its name; the first that fits."""
 
+MESSAGES: Final = ("send", "recv")
+ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
+
 
 def find_kind(op: str) -> str | None:
     """Return the kind of a collective's operator; None for other operators."""
@@ -123,7 +132,8 @@ def describe_sent(call: OpCall) -> Sent:
     ranks = () if group is None else group.ranks
     peer = given.get("dst", given.get("src")) if "process_group" in given else None
     kind = find_kind(call.op) or ""
-    has_peer = kind in ("send", "recv") and ranks
+    has_peer = kind in MESSAGES and ranks
+    root = given.get("root_rank", given.get("src")) if kind in ROOTED else None
     return Sent(
         index=call.index,
         kind=kind,
@@ -135,4 +145,5 @@ def describe_sent(call: OpCall) -> Sent:
         phase=call.phase,
         line=call.position.line if call.position else call.line,
         peer=ranks[peer] if has_peer and isinstance(peer, int) else None,
+        root=ranks[root] if ranks and isinstance(root, int) else None,
     )
