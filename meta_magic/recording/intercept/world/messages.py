@@ -79,6 +79,8 @@ class Messages(Replacements):
             "isend": self._send,
             "recv": self._receive,
             "irecv": self._receive,
+            "all_to_all_single": self._exchange_rows,
+            "all_to_all": self._exchange_lists,
         }
         for name, function in functions.items():
             plain = getattr(distributed_c10d, name)
@@ -124,6 +126,31 @@ class Messages(Replacements):
             self._put(f"{name}-{rank}", part)
         if root != self._me:
             self._get(f"{name}-{self._me}", root, given["tensor"])
+
+    def _exchange_rows(self, given: Given, ranks: Sequence[int]) -> None:
+        if is_handed_over(given["input"]):
+            n = len(ranks)
+            inputs = split_rows(given["input"], given["input_split_sizes"], n)
+            outputs = split_rows(given["output"], given["output_split_sizes"], n)
+            self._exchange(inputs, outputs, ranks)
+
+    def _exchange_lists(self, given: Given, ranks: Sequence[int]) -> None:
+        lists = given["input_tensor_list"], given["output_tensor_list"]
+        self._exchange(*lists, ranks)
+
+    def _exchange(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], ranks: Sequence[int]
+    ) -> None:
+        """Send a tensor to each process and get one of each, if all are recorded."""
+        if not self._peers.issuperset(ranks):
+            return
+        name = f"all_to_all-{name_ranks(ranks)}"
+        for rank, part in zip(ranks, inputs, strict=True):
+            if rank != self._me:
+                self._put(f"{name}-{self._me}-{rank}", part)
+        for rank, output in zip(ranks, outputs, strict=True):
+            if rank != self._me:
+                self._get(f"{name}-{rank}-{self._me}", rank, output)
 
     def _send(self, given: Given, ranks: Sequence[int]) -> None:
         to = find_rank(ranks, given["dst"], given["group_dst"])
@@ -201,6 +228,11 @@ def is_handed_over(tensor: Tensor) -> bool:
     """Whether the values of a tensor are handed over: few whole numbers."""
     is_whole = not (tensor.is_floating_point() or tensor.is_complex())
     return is_whole and tensor.nbytes <= MAX_NBYTES
+
+
+def split_rows(tensor: Tensor, sizes: Sequence[int] | None, n: int) -> Sequence[Tensor]:
+    """Return the rows for, or of, each process; equally many if no sizes are given."""
+    return tensor.split(list(sizes)) if sizes else tensor.tensor_split(n)
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
