@@ -200,16 +200,18 @@ class ValuesOnDemand:
         return None
 
     def _guess_of_world(self, table: OpTable, chosen: Inputs) -> Guess | None:
-        """Return NaN for a number that a world reads and this process cannot compute.
+        """Return NaN for numbers that a world reads and this process cannot compute.
 
         A script for many GPUs prints its losses, and its plan does not need them. A
         condition, such as ``if loss > 3``, is not answered.
         """
         tensor = chosen[0][0]
-        is_number = tensor.numel() == 1 and tensor.is_floating_point()
-        if self.others is None or table.name not in READ or not is_number:
+        function = describe_function(self._sites.function)
+        is_list = function == "torch.Tensor.tolist" and tensor.nbytes <= LITTLE_NBYTES
+        is_read = (tensor.numel() == 1 or is_list) and tensor.is_floating_point()
+        if self.others is None or table.name not in READ or not is_read:
             return None
-        if describe_function(self._sites.function) in CONTROL:
+        if function in CONTROL:
             return None
         return Guess(0, "values=nan, because it takes too much to compute", nan)
 

@@ -65,10 +65,35 @@ def test_a_loss_of_what_another_rank_sends_is_nan_with_a_note():
         received = torch.empty(4)
         dist.recv(received, 0)
         assert isnan(received.mean().item())
+        assert isnan(received.tolist()[3])
         with pytest.raises(MissingValueError, match="takes what rank 0 sends"):
             bool(received.sum() > 3)
-    (note,) = (note for note in trace.notes if note.kind == "assumed")
-    assert "another rank sends it" in note.text
+    notes = [note for note in trace.notes if note.kind == "assumed"]
+    assert len(notes) == 2
+    assert all("another rank sends it" in note.text for note in notes)
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_parameters_that_no_rank_uses_have_no_gradient(is_static):
+    with record(world=2):
+        begin()
+        pair = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+        pair.forward = lambda x: pair[0](x) * 2
+        model = nn.parallel.DistributedDataParallel(
+            pair, find_unused_parameters=True, static_graph=is_static
+        )
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+        assert pair[0].weight.grad is not None
+        assert pair[1].weight.grad is None
+
+
+def test_rows_that_others_would_send_are_as_many_as_were_asked_for():
+    with record(world=2):
+        begin()
+        got = torch.empty(7)
+        dist.all_to_all_single(got, torch.arange(5.0), [2, 5], [2, 3])
+        assert got.tolist() == [0, 1, 0, 1, 0, 1, 0]
 
 
 def test_a_condition_that_takes_too_much_is_refused_in_a_world():

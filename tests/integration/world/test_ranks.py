@@ -1,5 +1,7 @@
 """A script recorded as several ranks: what they hand each other, and what hangs."""
 
+from textwrap import dedent
+
 import pytest
 import torch
 
@@ -63,6 +65,37 @@ def test_a_rank_that_waits_for_ever_is_told_what_hangs(script):
     text = f"{BEGIN}\nif rank == 1:\n    dist.recv(torch.zeros(1, dtype=torch.long), 0)"
     ranks = record_ranks(script(text), 2, "all")
     assert "waits in send for rank 0, which has ended: this hangs" in ranks[1].error
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("dist.broadcast(torch.ones(2), rank)", "(8 bytes of float32, root 1)"),
+        ("dist.send(torch.ones(2), 1) if rank == 0 else None", "ranks 0,1, message 1"),
+        ("dist.recv(torch.ones(2), 0) if rank == 1 else None", "rank 0 calls no more"),
+    ],
+)
+def test_roots_that_differ_and_messages_without_a_receiver_hang(script, line, told):
+    (found,) = record_ranks(script(f"{BEGIN}\n{line}"), 2, "all").mismatches
+    assert told in str(found)
+
+
+def test_ranks_hand_each_other_the_numbers_of_rows_that_they_exchange(script):
+    text = """
+    sent = torch.tensor([1 + rank, 2])
+    rows = torch.empty_like(sent)
+    dist.all_to_all_single(rows, sent)
+    assert rows.tolist() == [[1, 2], [2, 2]][rank]
+    got = torch.empty(sum(rows.tolist()))
+    dist.all_to_all_single(got, torch.ones(3 + rank), rows.tolist(), sent.tolist())
+    parts = [torch.empty(1, dtype=torch.long) for _ in sent]
+    dist.all_to_all(parts, [torch.tensor([10 * rank]), torch.tensor([10 * rank + 1])])
+    assert [part.item() for part in parts] == [rank, 10 + rank]
+    """
+    ranks = record_ranks(script(BEGIN + dedent(text)), 2, "all")
+    assert [trace.error for trace in ranks.values()] == [None, None]
+    assert ranks.mismatches == ()
+    assert [trace.sent[1].nbytes for trace in ranks.values()] == [12, 16]
 
 
 def test_an_error_of_one_rank_is_in_its_trace(script):
