@@ -214,6 +214,27 @@ def find_raw_scores(flow: Flow) -> Iterator[Mistake]:
             )
 
 
+def find_weighted_means(flow: Flow) -> Iterator[Mistake]:
+    """Yield where weights of samples multiply a loss that is one number already."""
+    for call in flow.named(("mul",)):
+        if not call.is_own or len(call.inputs) != 2 or prod(call.made_shapes[0]) < 2:
+            continue
+        for operand, shape in enumerate(call.shapes):
+            made = flow.maker(call, operand)
+            if shape or made is None or "loss" not in made.name:
+                continue
+            weights = flow.maker(call, 1 - operand)
+            if weights is None or weights.index not in flow.differentiated:
+                yield Mistake(
+                    call,
+                    f"each of {prod(call.made_shapes[0])} weights multiplies the same "
+                    f"number, the mean that {made.label} returns (line {made.line}): "
+                    'reduction="none" keeps a loss for each sample',
+                    "the result depends on the sum of the weights alone",
+                    (made,),
+                )
+
+
 def find_cut_terms(flow: Flow) -> Iterator[Mistake]:
     """Yield where a term is detached and then added to what is differentiated."""
     for start in flow.calls:

@@ -31,16 +31,21 @@ CERTAIN: Final[Mapping[str, Rule]] = MappingProxyType(
 LIKELY: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "raw scores": losses.find_raw_scores,
+        "weighted mean": losses.find_weighted_means,
         "one key": shapes.find_one_key,
         "softmax dimension": shapes.find_softmax_axes,
+        "normalized dimension": shapes.find_normalized,
         "mixed": shapes.find_scrambles,
         "merged batch": shapes.find_merged_batches,
         "squeeze": shapes.find_bare_squeezes,
+        "mixed samples": shapes.find_mixed_samples,
         "last sample": shapes.find_last_samples,
         "crossed": shapes.find_crossed,
         "scale": shapes.find_scales,
         "train mode": training.find_train_mode,
+        "eval mode": training.find_eval_mode,
         "no step": training.find_missing_steps,
+        "idle step": training.find_idle_steps,
         "stale optimizer": training.find_stale_optimizers,
         "early schedule": training.find_early_schedules,
     }

@@ -32,6 +32,11 @@ REDUCING: Final = name_set(
 )
 KEEPING: Final = name_set("sqrt rsqrt exp log clamp clamp_min add clone")
 RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN"})
+SEQUENTIAL: Final = RECURRENT | {"MultiheadAttention"}
+LOSSES: Final = name_set(
+    "nll_loss_forward mse_loss smooth_l1_loss huber_loss binary_cross_entropy "
+    "binary_cross_entropy_with_logits"
+)
 MAX_STEPS: Final = 6
 
 
@@ -101,6 +106,50 @@ def find_softmax_axes(flow: Flow) -> Iterator[Mistake]:
                 yield from judge_product(flow, call, operand, soft)
     for call in flow.named(("sum",)):
         yield from judge_weighted_sum(flow, call)
+    for call in flow.named(("nll_loss_forward", "nll_loss2d_forward")):
+        made = flow.origin(call, 0, is_view)
+        if made is not None and made.name == "log_softmax" and made.is_own:
+            yield from judge_classes(flow, call, made)
+
+
+def judge_classes(flow: Flow, call: Call, soft: Call) -> Iterator[Mistake]:
+    """Yield a mistake if ``nll_loss`` has its classes in another dimension."""
+    axes, normalized = call.axes[0], {*soft_axis(soft)}
+    classes = axes[1 if len(axes) > 1 else 0]
+    if normalized <= atoms_of(*axes) - {*classes} and normalized:
+        yield describe_softmax(flow, soft, call, size_of(classes), "not the classes")
+
+
+def find_normalized(flow: Flow) -> Iterator[Mistake]:
+    """Yield products of tensors whose norms are along another dimension."""
+    for call in flow.named(("mm", "bmm")):
+        norms = [find_norm(flow, call, operand) for operand in (0, 1)]
+        summed = {*call.axes[0][-1], *call.axes[1][-2]}
+        for operand, norm in enumerate(norms):
+            if norm is None or None in norms or not norm.is_own:
+                break
+            dims = list_dims(norm.arguments.get("dim"), len(norm.axes[0]))
+            gone = atoms_of(*[norm.axes[0][dim] for dim in dims])
+            if not gone or gone & summed or not gone <= atoms_of(*call.axes[operand]):
+                break
+        else:
+            yield Mistake(
+                norms[0] or call,
+                f"{call.label} (line {call.line}) sums over {size_of(call.axes[0][-1])}"
+                f" elements of vectors that are normalized over another dimension: "
+                "normalize over that one",
+                "the products are no cosines",
+                (call,),
+            )
+
+
+def find_norm(flow: Flow, call: Call, operand: int) -> Call | None:
+    """Return the norm that an operand of a call is divided by."""
+    made = flow.origin(call, operand, is_view)
+    if made is None or made.name != "div" or len(made.inputs) < 2:
+        return None
+    norm = flow.origin(made, 1, lambda c: is_view(c) or c.name in KEEPING)
+    return norm if norm is not None and norm.name == "linalg_vector_norm" else None
 
 
 def judge_product(
@@ -137,25 +186,24 @@ def find_position(flow: Flow, call: Call, operand: int, soft: Call) -> int | Non
         chain.append(made)
         made = flow.maker(made, 0)
     shape = soft.made_shapes[0]
-    position: int | None = soft.arguments["dim"] % len(shape) - len(shape)
+    at = soft.arguments["dim"] % len(shape)
     for step in reversed(chain):
-        if position not in {-1, -2}:
-            return None
         before, after = step.shapes[0], step.made_shapes[0]
         if step.name in {"t", "transpose", "permute"}:
-            dims = list(range(-len(before), 0))
+            dims = list(range(len(before)))
+            one, two = (step.arguments.get(f"dim{k}", k) % len(before) for k in (0, 1))
+            dims[one], dims[two] = two, one
             if step.name == "permute":
-                dims = [
-                    dim % len(before) - len(before) for dim in step.arguments["dims"]
-                ]
-            else:
-                one = step.arguments.get("dim0", 0) % len(before)
-                two = step.arguments.get("dim1", 1) % len(before)
-                dims[one], dims[two] = dims[two], dims[one]
-            position = dims.index(position) - len(before)
-        elif before[-2:] != after[-2:]:
+                dims = [dim % len(before) for dim in step.arguments["dims"]]
+            at = dims.index(at)
+        elif before != after:
+            left, size = prod(before[:at]), before[at]
+            kept = (k for k, n in enumerate(after) if n == size > 1)
+            at = next((k for k in kept if prod(after[:k]) == left), -1)
+        if at < 0 or prod(before) != prod(after):
             return None
-    return position if position in {-1, -2} else None
+        shape = after
+    return at - len(shape) if at >= len(shape) - 2 else None
 
 
 def soft_axis(soft: Call) -> Axis:
@@ -308,10 +356,13 @@ def find_merge(flow: Flow, outer: "ModuleCall", axis: Axis) -> Call | None:
 
 
 def find_bare_squeezes(flow: Flow) -> Iterator[Mistake]:
-    """Yield where ``squeeze()`` drops a batch of one, in a module."""
-    for call in flow.named(("squeeze",)):
+    """Yield where ``squeeze()`` drops a batch of one, in a module or beside larger."""
+    found = flow.named(("squeeze",))
+    kept = {c.site for c in found if c.shapes[0][:1] == c.made_shapes[0][:1] != (1,)}
+    for call in found:
         shape, made = call.shapes[0], call.made_shapes[0]
-        if "dim" in call.arguments or not call.is_own or call.module_call is None:
+        is_known = call.module_call is not None or call.site in kept
+        if "dim" in call.arguments or not call.is_own or not is_known:
             continue
         if len(shape) > 2 and shape[:2] == (1, 1):
             continue  # one step of one sample, as decoders take: both may be meant
@@ -325,21 +376,64 @@ def find_bare_squeezes(flow: Flow) -> Iterator[Mistake]:
             )
 
 
-# Recurrent layers, reductions, scales
+# Recurrent layers, attention, reductions, scales
+
+
+def list_layers(flow: Flow) -> "Iterator[tuple[ModuleCall, str, bool]]":
+    """Yield the calls of layers of sequences, their names, and ``batch_first``."""
+    for layer in flow.module_calls:
+        name = layer.class_name.rpartition(".")[2]
+        is_batched = layer.inputs and len(layer.inputs[0][1].shape) == 3
+        if name in SEQUENTIAL and is_batched and layer.outputs:
+            node = flow.nodes.get((layer.root or 0, layer.module or ""))
+            if node is not None and layer.root is not None:
+                yield layer, name, "batch_first=True" in node.settings
+
+
+def find_mixed_samples(flow: Flow) -> Iterator[Mistake]:
+    """Yield layers whose steps are the samples of the loss, or of a table of steps."""
+    losses = [call.axes[0] for call in flow.named(LOSSES) if call.axes[0]]
+    sums = [call for call in flow.named(("add",)) if call.is_own and len(call.axes) > 1]
+    for layer, name, first in list_layers(flow):
+        axes = flow.axes.of.get(layer.inputs[0][1].tensor_id, ())
+        if len(axes) != 3 or not axes[0] or not axes[1]:
+            continue
+        steps, batch = (axes[1], axes[0]) if first else (axes[0], axes[1])
+        for rows in losses:
+            if rows[0] == steps and not {*batch} & atoms_of(*rows):
+                call = flow.calls[layer.first_op]
+                yield Mistake(
+                    call,
+                    f"{name} takes the {size_of(steps)} samples of the loss for steps "
+                    f"of one sequence: it has batch_first={first}",
+                    f"the {size_of(batch)} others are gone before the loss",
+                    line=layer.line,
+                )
+        for call in sums:
+            if call.axes[0][:2] == (batch, steps) and is_table(flow, call):
+                yield Mistake(
+                    call,
+                    f"adds a row of a table to each of {size_of(batch)} samples, not "
+                    f"to each of {size_of(steps)} steps: cut dimension 1 of the table",
+                    f"{name} (line {layer.line}) has batch_first={first}",
+                )
+
+
+def is_table(flow: Flow, call: Call) -> bool:
+    """Whether the second operand is the first rows, ``(n, 1, d)``, of a tensor."""
+    cut = flow.maker(call, 1)
+    made = call.shapes[1]
+    return len(made) == 3 and made[1] == 1 < made[0] < (
+        cut.shapes[0][0] if cut is not None and cut.name == "slice" else 0
+    )
 
 
 def find_last_samples(flow: Flow) -> Iterator[Mistake]:
     """Yield where the last sample of a recurrent layer is taken for its last step."""
     made: dict[int, tuple[int, str, bool]] = {}
-    for layer in flow.module_calls:
-        name = layer.class_name.rpartition(".")[2]
-        if name not in RECURRENT or not layer.outputs or layer.root is None:
-            continue
-        node = flow.nodes.get((layer.root, layer.module or ""))
-        first = node is not None and "batch_first=True" in node.settings
-        tensor = layer.outputs[0][1]
-        if len(tensor.shape) == 3:
-            made[tensor.tensor_id] = (0 if first else 1, name, first)
+    for layer, name, first in list_layers(flow):
+        if name in RECURRENT:
+            made[layer.outputs[0][1].tensor_id] = (0 if first else 1, name, first)
     for call in flow.named(("select",)) if made else ():
         known = made.get(find_passed(flow, call))
         if known is None or not call.is_own:
@@ -378,9 +472,11 @@ def find_crossed(flow: Flow) -> Iterator[Mistake]:
         if reduced is None or reduced.name not in REDUCING or not reduced.is_own:
             continue
         wide, left = call.axes[long], call.axes[short]
+        dims = list_dims(reduced.arguments.get("dim"), len(wide))
+        is_its_own = reduced.inputs[0] == call.inputs[long] and max(dims) >= len(dims)
         pairs = zip(wide[len(wide) - len(left) :], left, strict=True)
         for above, below in pairs:
-            is_other = above and below and not {*above} & {*below}
+            is_other = above and below and (is_its_own or not {*above} & {*below})
             if is_other and {*below} <= atoms_of(*wide):
                 yield Mistake(
                     reduced,
@@ -395,7 +491,7 @@ def find_crossed(flow: Flow) -> Iterator[Mistake]:
 
 
 def find_scales(flow: Flow) -> Iterator[Mistake]:
-    """Yield where scores of one head are scaled by the size of all heads."""
+    """Yield where scores are scaled by the size of all heads, or by the keys."""
     for call in flow.named(("div", "mul")):
         factor = call.arguments.get("other")
         if not call.is_own or not isinstance(factor, (int, float)) or factor <= 0:
@@ -406,12 +502,15 @@ def find_scales(flow: Flow) -> Iterator[Mistake]:
         root = 1 / factor if call.name == "mul" else factor
         n, k = round(root * root), size_of(product.axes[-2][-1])
         heads = [size for size in call.made_shapes[0][:-2] if size > 1]
-        is_root = abs(root * root - n) < 1e-6 * n
-        if is_root and k > 1 and any(n == k * size for size in heads):
+        is_root = abs(root * root - n) < 1e-6 * n and k > 1
+        what = "the size of all heads" if any(n == k * h for h in heads) else ""
+        if n == call.made_shapes[0][-1] != k and product.name == "bmm":
+            what = what or "the number of keys"
+        if is_root and what:
             yield Mistake(
                 call,
-                f"scores of {k} products each are divided by the root of {n} = {k} * "
-                f"{n // k}, the size of all heads: divide by the root of {k}",
+                f"scores of {k} products each are divided by the root of {n}, {what}: "
+                f"divide by the root of {k}",
                 f"the product at line {product.line} sums over a dimension of {k}",
                 (product,),
             )

@@ -4,10 +4,11 @@ Each yields mistakes on the calls of a ``Flow``; ``mistakes`` says how sure each
 """
 
 import ast
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
-from linecache import getlines
+from linecache import getline, getlines
 from typing import TYPE_CHECKING, Final
 
 from meta_magic.cost.initialization import (
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 CLEARING: Final = frozenset({"zero_", "foreach_zero_", "fill_", "copy_"})
 RECORDED: Final = "record_function_enter_new"
 """The operator by which torch's optimizers name what they do."""
+
+RECORDED_END: Final = "record_function_exit"
 
 
 class Loop:
@@ -63,25 +66,52 @@ class Loop:
 
 
 def find_missing_steps(flow: Flow) -> Iterator[Mistake]:
-    """Yield a loop that computes and clears gradients, and never steps."""
+    """Yield a loop that computes and clears gradients, and never steps them all.
+
+    Where an optimizer steps, another one is cleared in the loop and does not.
+    """
     loop = Loop(flow)
-    if loop.steps or len(loop.clears) < 2 or len(loop.backwards) < 2:
+    cleared = [call.site for call in loop.clears]
+    n_cleared = len({site for site in cleared if cleared.count(site) > 1})
+    n_stepped = len({call.site for call in loop.steps})
+    if len(cleared) < 2 or len(loop.backwards) < 2 or (n_stepped >= n_cleared > 0):
         return
-    trained = loop.trained
+    left = loop.trained
     for call in flow.calls:
-        if call.phase in {"forward", "other"} and call.signature.writes:
-            written = {loop.storages[call.inputs[k]] for k in call.signature.writes}
-            if written & trained:
-                return  # the user's own step
-    last = loop.backwards[-1]
+        if call.phase not in {"init", "backward"} and call.signature.writes:
+            left = left - {loop.storages[call.inputs[k]] for k in call.signature.writes}
+    if not left or (left == loop.trained) is bool(loop.steps):
+        return
+    first = min(row for row, leaf in flow.program.facts.accumulated if leaf in left)
+    before = [call for call in loop.backwards if call.index < first]
     yield Mistake(
-        last,
+        before[-1] if loop.steps else loop.backwards[-1],
         "gradients are computed and cleared, and no optimizer steps: optimizer.step() "
         "is missing",
-        f"{len(loop.backwards)} backward passes and {len(loop.clears)} zero_grad(), no "
-        "step()",
+        f"{len(left)} parameters get gradients in {len(loop.backwards)} backward "
+        f"passes and {len(cleared)} zero_grad(), and none steps them",
         (loop.clears[-1],),
     )
+
+
+def find_idle_steps(flow: Flow) -> Iterator[Mistake]:
+    """Yield steps of an optimizer that change nothing: there are no gradients."""
+    loop = Loop(flow)
+    by_site: dict[object, list[Call]] = defaultdict(list)
+    for step in loop.steps:
+        by_site[step.site].append(step)
+    for steps in by_site.values():
+        ends = [flow.calls[step.index + 1 : step.index + 2] for step in steps]
+        is_idle = all(end and end[0].name == RECORDED_END for end in ends)
+        before = [c for c in loop.backwards if c.index < steps[0].index]
+        if is_idle and before and len(steps) > 1:
+            yield Mistake(
+                steps[0],
+                "this step changes nothing: its parameters have no gradients, as they "
+                "were cleared after backward(), or the loss is detached from them",
+                f"{len(steps)} steps ran no operator",
+                (before[-1],),
+            )
 
 
 def find_old_gradients(flow: Flow) -> Iterator[Mistake]:
@@ -121,15 +151,31 @@ def find_train_mode(flow: Flow) -> Iterator[Mistake]:
     loop = Loop(flow)
     if not loop.steps or not loop.trained:
         return
+    starts = [step.index for step in loop.steps]
     outer = [call for call in flow.module_calls if call.parent is None]
     trained = {c.root for c in outer if is_differentiated(flow, c)}
     plain = [c for c in outer if c.root in trained and not is_differentiated(flow, c)]
-    inputs = [tuple(t.tensor_id for _, t in c.inputs) for c in plain]
+    inputs = [
+        (*[t.tensor_id for _, t in c.inputs], bisect(starts, c.first_op)) for c in plain
+    ]
     for call, given in zip(plain, inputs, strict=True):
-        if inputs.count(given) > 1 or call.first_op < loop.steps[0].index:
+        if inputs.count(given) > 1 or call.first_op < starts[0]:
             continue  # several samples of a dropout may be meant
         noisy = next(filter(is_noisy, flow.calls[call.first_op : call.end_op]), None)
-        if noisy is not None and is_only_read(flow, call):
+        if noisy is None or not is_only_read(flow, call):
+            continue
+        if is_put_in_eval(flow, call):
+            source = get_source(noisy)
+            if "dropout(" in source and "training" not in source:
+                yield Mistake(
+                    noisy,
+                    f"{noisy.label} drops elements in evaluation, too: "
+                    "training=self.training says when it should",
+                    "a function does not know the mode of the module that calls it",
+                    (flow.calls[call.first_op],),
+                )
+                return
+        else:
             yield Mistake(
                 noisy,
                 f"{call.class_name} runs without gradients and in training mode "
@@ -139,6 +185,45 @@ def find_train_mode(flow: Flow) -> Iterator[Mistake]:
                 line=call.line,
             )
             return
+
+
+def get_source(call: Call) -> str:
+    """Return the line of source that made a call; "" for none."""
+    position = None if call.site is None else call.site.position
+    return "" if position is None else getline(position.file, position.line)
+
+
+def is_put_in_eval(flow: Flow, call: "ModuleCall") -> bool:
+    """Whether the source puts the module of a call in evaluation mode, by its name."""
+    if call.position is None or call.root is None:
+        return False
+    name = flow.modules[call.root].name
+    return any(f"{name}.eval()" in line for line in getlines(call.position.file))
+
+
+def find_eval_mode(flow: Flow) -> Iterator[Mistake]:
+    """Yield a line that trains in training mode first, and later in evaluation mode."""
+    loop, seen = Loop(flow), dict[object, list[tuple[int, bool]]]()
+    for call in flow.module_calls if loop.steps else ():
+        if call.parent is None and is_differentiated(flow, call):
+            ops = flow.calls[call.first_op : call.end_op]
+            is_noted = any(map(is_noisy, ops))
+            seen.setdefault((call.root, call.position), []).append(
+                (call.index, is_noted)
+            )
+    for turns in seen.values():
+        noisy = [is_training for _, is_training in turns]
+        if noisy[0] and not noisy[-1] and len(loop.steps) > 1:
+            call = flow.module_calls[turns[noisy.index(False)][0]]
+            first = flow.calls[call.first_op]
+            if loop.steps[-1].index > call.end_op:
+                yield Mistake(
+                    first,
+                    f"{call.class_name} is trained in evaluation mode, after an "
+                    "evaluation: call train() before each epoch",
+                    "in earlier turns this line ran in training mode",
+                    line=call.line,
+                )
 
 
 def is_differentiated(flow: Flow, call: "ModuleCall") -> bool:
