@@ -123,18 +123,18 @@ def judge_classes(flow: Flow, call: Call, soft: Call) -> Iterator[Mistake]:
 def find_normalized(flow: Flow) -> Iterator[Mistake]:
     """Yield products of tensors whose norms are along another dimension."""
     for call in flow.named(("mm", "bmm")):
-        norms = [find_norm(flow, call, operand) for operand in (0, 1)]
         summed = {*call.axes[0][-1], *call.axes[1][-2]}
-        for operand, norm in enumerate(norms):
-            if norm is None or None in norms or not norm.is_own:
-                break
-            dims = list_dims(norm.arguments.get("dim"), len(norm.axes[0]))
-            gone = atoms_of(*[norm.axes[0][dim] for dim in dims])
-            if not gone or gone & summed or not gone <= atoms_of(*call.axes[operand]):
-                break
-        else:
+        norms = [n for k in (0, 1) if (n := find_norm(flow, call, k)) is not None]
+        axes = [
+            atoms_of(
+                *[n.axes[0][d] for d in list_dims(n.arguments["dim"], len(n.axes[0]))]
+            )
+            for n in norms
+        ]
+        kept = atoms_of(*call.axes[0], *call.axes[1]) - summed
+        if len(norms) == 2 and norms[0].is_own and all(a and a <= kept for a in axes):
             yield Mistake(
-                norms[0] or call,
+                norms[0],
                 f"{call.label} (line {call.line}) sums over {size_of(call.axes[0][-1])}"
                 f" elements of vectors that are normalized over another dimension: "
                 "normalize over that one",

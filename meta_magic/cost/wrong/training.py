@@ -202,28 +202,30 @@ def is_put_in_eval(flow: Flow, call: "ModuleCall") -> bool:
 
 
 def find_eval_mode(flow: Flow) -> Iterator[Mistake]:
-    """Yield a line that trains in training mode first, and later in evaluation mode."""
-    loop, seen = Loop(flow), dict[object, list[tuple[int, bool]]]()
-    for call in flow.module_calls if loop.steps else ():
-        if call.parent is None and is_differentiated(flow, call):
-            ops = flow.calls[call.first_op : call.end_op]
-            is_noted = any(map(is_noisy, ops))
-            seen.setdefault((call.root, call.position), []).append(
-                (call.index, is_noted)
+    """Yield a line that trains in training mode first, then in evaluation mode."""
+    steps = Loop(flow).steps
+    was_noisy: set[object] = set()
+    for call in flow.module_calls if steps else ():
+        ops = flow.calls[call.first_op : call.end_op]
+        is_followed = steps[-1:] and steps[-1].index > call.end_op
+        if (
+            call.parent is not None
+            or not is_followed
+            or not is_differentiated(flow, call)
+        ):
+            continue
+        where = call.root, call.position
+        if any(map(is_noisy, ops)):
+            was_noisy.add(where)
+        elif where in was_noisy and is_put_in_eval(flow, call):
+            was_noisy.discard(where)
+            yield Mistake(
+                ops[0],
+                f"{call.class_name} is trained in evaluation mode, after an "
+                "evaluation: call train() before each epoch",
+                "in earlier turns this line ran in training mode",
+                line=call.line,
             )
-    for turns in seen.values():
-        noisy = [is_training for _, is_training in turns]
-        if noisy[0] and not noisy[-1] and len(loop.steps) > 1:
-            call = flow.module_calls[turns[noisy.index(False)][0]]
-            first = flow.calls[call.first_op]
-            if loop.steps[-1].index > call.end_op:
-                yield Mistake(
-                    first,
-                    f"{call.class_name} is trained in evaluation mode, after an "
-                    "evaluation: call train() before each epoch",
-                    "in earlier turns this line ran in training mode",
-                    line=call.line,
-                )
 
 
 def is_differentiated(flow: Flow, call: "ModuleCall") -> bool:

@@ -399,3 +399,31 @@ for _ in range(3):
     out = weights @ values
     keys = values = torch.cat([keys, out], 1)
 best = scores.softmax(-1).squeeze(0).argmax(-1)
+
+# %% dropout in evaluation on purpose
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters())
+model(torch.randn(8, 4)).pow(2).mean().backward()
+optimizer.step()
+model.eval()
+for layer in model:
+    if isinstance(layer, nn.Dropout):
+        layer.train()
+with torch.no_grad():
+    draws = torch.stack([model(torch.randn(8, 4)) for _ in range(5)]).std(0)
+
+# %% positions of steps, and a head alone that is stepped
+table, net = torch.randn(50, 1, 8), nn.GRU(8, 8)
+head = nn.Linear(8, 3)
+optimizer = torch.optim.SGD(head.parameters(), 0.1)
+optimizer.zero_grad()
+for _ in range(3):
+    x = torch.randn(10, 4, 8)
+    steps, _ = net(x + table[: x.size(0)])
+    optimizer.zero_grad()
+    F.cross_entropy(head(steps.mean(0)), torch.randint(0, 3, (4,))).backward()
+    optimizer.step()
+weights = torch.rand(9, 9)
+weights = weights / weights.sum(0)
+codes = F.normalize(torch.randn(12, 5), dim=0)
+correlations = codes.T @ codes

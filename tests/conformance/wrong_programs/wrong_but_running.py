@@ -192,3 +192,88 @@ context = (weights * hidden).sum(1)
 pred, target = nn.Linear(4, 1)(torch.randn(12, 4)), torch.randn(12)
 loss = nn.HuberLoss()(pred, target)  # wrong
 loss.backward()
+
+# %% log_softmax over the batch
+scores = nn.Linear(8, 5)(torch.randn(12, 8))
+logs = F.log_softmax(scores, dim=0)  # wrong
+F.nll_loss(logs, torch.randint(0, 5, (12,))).backward()
+
+# %% cosines of columns
+z = F.normalize(nn.Linear(8, 5)(torch.randn(12, 8)), dim=0)  # wrong
+F.cross_entropy(z @ z.T / 0.1, torch.arange(12)).backward()
+
+# %% rows by the sums of columns
+weights = torch.rand(9, 9).exp()
+weights = weights / weights.sum(1)  # wrong
+
+# %% an encoder over the batch
+net, head = nn.TransformerEncoderLayer(16, 2, 32), nn.Linear(16, 3)
+hidden = net(torch.randn(6, 10, 16))  # wrong
+F.cross_entropy(head(hidden.mean(1)), torch.randint(0, 3, (6,))).backward()
+
+# %% positions of samples
+table, net = torch.randn(50, 1, 8), nn.GRU(8, 8, batch_first=True)
+x = torch.randn(4, 10, 8)
+x = x + table[: x.size(0)]  # wrong
+net(x)
+
+# %% scores by the number of keys
+q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 20, 8), torch.randn(2, 4, 20, 8)
+scores = q @ k.transpose(-2, -1) / k.size(-2) ** 0.5  # wrong
+scores.softmax(-1) @ v
+
+# %% weights of a mean
+model, weights = nn.Linear(4, 3), torch.rand(8)
+loss = weights * F.cross_entropy(model(torch.randn(8, 4)), torch.randint(0, 3, (8,)))  # wrong
+loss.mean().backward()
+
+# %% cleared before the step
+model = nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(3):
+    model(torch.randn(8, 4)).pow(2).mean().backward()
+    optimizer.zero_grad()
+    optimizer.step()  # wrong
+
+# %% one of two optimizers
+first, second = nn.Linear(4, 4), nn.Linear(4, 1)
+one, two = torch.optim.SGD(first.parameters(), 0.1), torch.optim.SGD(second.parameters(), 0.1)
+for _ in range(3):
+    one.zero_grad()
+    two.zero_grad()
+    second(first(torch.randn(8, 4))).mean().backward()  # wrong
+    two.step()
+
+# %% training after an evaluation
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(2):
+    loss = model(torch.randn(8, 4)).pow(2).mean()  # wrong
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        model(torch.randn(8, 4)).pow(2).mean()
+
+
+# %% dropout by a function
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return F.dropout(self.layer(x), 0.1)  # wrong
+
+
+model, x = Dropping(), torch.randn(8, 4)
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(2):
+    model.train()
+    optimizer.zero_grad()
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        model(x).pow(2).mean()
