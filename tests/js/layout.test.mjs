@@ -165,14 +165,28 @@ test("a wire to the next column goes round the foot of its own", () => {
   }
 });
 
-test("what is low, and where several wires lead on, is not cut into columns", () => {
+test("what is low, and where many wires lead on, is not cut into columns", () => {
   const low = make_tower(4);
   arrange_nodes(low.spots, low.wires);
   assert.equal(new Set(low.spots.map(({ x }) => x)).size, 1);
   const { spots, wires } = make_tower(30);
-  wires.push({ from: spots[0], starts: [{ x: 0 }], label: "", ends: [{ node: spots[29], x: 0 }] });
+  for (let i = 0; i < 3; i += 1) wires.push(make_skip(spots));
   arrange_nodes(spots, wires);
   spots.forEach(({ y }, i) => assert.ok(!i || y > spots[i - 1].y));
+});
+
+const make_skip = (spots) => ({ from: spots[0], starts: [{ x: 0 }], label: "", ends: [{ node: spots.at(-1), x: 0 }] });
+
+test("a few wires lead from column to column, each in its lane", () => {
+  const { spots, wires } = make_tower(30);
+  wires.push(make_skip(spots));
+  arrange_nodes(spots, wires);
+  const firsts = spots.filter(({ y }, i) => i && y < spots[i - 1].y);
+  assert.ok(firsts.length > 1);
+  for (const first of firsts) {
+    const wire = wires.find(({ ends: [{ node }] }) => node === first);
+    assert.notEqual(wire.lane, wires.at(-1).lane);
+  }
 });
 
 test("a fixed end is reached where it was asked for", () => {

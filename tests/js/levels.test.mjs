@@ -107,9 +107,10 @@ test("a run of few blocks stays closed", () => {
 });
 
 test("a box that holds nearly all parameters is opened, one of two is not", () => {
-  const build_two = (sizes) => {
+  const build_two = (sizes, n_more = 10) => {
+    const more = Array.from({ length: n_more }, (_, i) => ({ op: "aten.mm.default", reads: [`y${i}`], makes: [`y${i + 1}`] }));
     const trace = make_trace(
-      [0, 1].map((i) => ({ op: "aten.mm.default", reads: [`x${i}`], makes: [`x${i + 1}`], module: 2 * i + 2, call: 2 * i + 2 })),
+      [...[0, 1].map((i) => ({ op: "aten.mm.default", reads: [`x${i}`], makes: [`x${i + 1}`], module: 2 * i + 2, call: 2 * i + 2 })), ...more],
       [{ name: "model" }, { name: "a", parent: 0 }, { name: "a1", parent: 1 },
         { name: "b", parent: 0 }, { name: "b1", parent: 3 }],
       [{ module: 0, first: 0, end: 2 }, { module: 1, parent: 0, first: 0, end: 1 },
@@ -124,6 +125,9 @@ test("a box that holds nearly all parameters is opened, one of two is not", () =
   };
   assert.deepEqual(build_two([100, 20, 20, 80, 80]), ["model: Linear", "b: Linear"]);
   assert.deepEqual(build_two([100, 40, 40, 60, 60]), ["model: Linear"]);
+  // Where little is in sight, a fifth is enough.
+  assert.deepEqual(build_two([100, 40, 40, 60, 60], 0), ["model: Linear", "a: Linear", "b: Linear"]);
+  assert.deepEqual(build_two([100, 15, 15, 85, 85], 0), ["model: Linear", "b: Linear"]);
 });
 
 test("what a model is made of is seen even where it does not fit", () => {

@@ -2,6 +2,7 @@
 // node can test it.
 
 import { format_count, format_shape, show_sizes, shorten_dtype, shorten_function, shorten_op } from "../dom.js";
+import { WIDE } from "./columns.js";
 import { finish, has_inside, is_leaf, make_item, walk } from "./items.js";
 import { FEW_SOURCES, merge_nets } from "./nets.js";
 import { find_repeated } from "./patterns.js";
@@ -23,6 +24,8 @@ export class Boxes {
   has_parameters = false;
   /** Layers go from left to right. */
   is_across = false;
+  /** Widths by heights at which columns of boxes aim, and those in the blocks of runs. */
+  wides = [WIDE, WIDE];
   /** The colours of boxes by a quantity, else by family. @type {import("./heat.js").Heat | null} */ heat = null;
   has_families = true;
   /** Of operators, by their number; those of other phases have none. @type {Item[]} */

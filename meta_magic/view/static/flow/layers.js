@@ -2,7 +2,7 @@
 
 import { APART, align } from "./align.js";
 import { find_bend, find_column, stack_halves } from "./bends.js";
-import { cut_columns } from "./columns.js";
+import { WIDE, cut_columns } from "./columns.js";
 import { measure_text } from "./letters.js";
 import { LABEL_LINE, LANE, LAYER_GAP, draw_route, find_slots, flip_route, spread, turn_route } from "./routes.js";
 
@@ -19,13 +19,13 @@ const TURNS = 16; // pixels above and below columns, in which wires lead from on
  * @param {boolean} is_across whether layers go from left to right: all is laid out from top
  *   to bottom, with heights for widths, and turned
  */
-export function arrange_nodes(nodes, wires, is_across = false) {
+export function arrange_nodes(nodes, wires, is_across = false, wide = WIDE) {
   if (is_across) nodes.forEach(turn);
   nodes.forEach(prepare);
   for (const wire of wires) wire.from.leaving.push(wire);
   for (const node of nodes) make_labels(node, is_across);
   assign_layers(nodes);
-  const { w, h, headroom } = arrange_groups(find_groups(nodes, wires), is_across);
+  const { w, h, headroom } = arrange_groups(find_groups(nodes, wires), is_across, wide);
   for (const node of nodes.filter(({ is_port }) => is_port)) node.y = (node.kind === "in") === node.is_up ? h - node.h : -headroom;
   for (const node of nodes) {
     spread_starts(node);
@@ -58,7 +58,7 @@ export function flip(arranged, is_up, is_across = false) {
 }
 
 /** Put groups of connected nodes side by side, as far as there is room. */
-function arrange_groups(groups, is_across) {
+function arrange_groups(groups, is_across, wide) {
   const limit = is_across ? HIGH_LAYER : WIDE_LAYER;
   let [x, y, w, h, headroom] = [0, 0, 0, 0, 0];
   for (const group of groups) {
@@ -66,10 +66,10 @@ function arrange_groups(groups, is_across) {
     align(layers);
     const heights = layers.map(measure);
     const starts = bend?.starts.filter((first) => first < layers.length)
-      ?? cut_columns(layers, (column) => find_sides(column).width + GUTTER, heights, is_across);
+      ?? cut_columns(layers, (column) => find_sides(column).width + GUTTER, heights, is_across, wide);
     const columns = starts.map((first, i) => layers.slice(first, starts[i + 1]));
     const sizes = columns.map(find_sides);
-    const gutter = GUTTER + LANE * number_lanes(group, bend);
+    const gutter = GUTTER + LANE * (number_lanes(group, starts) - 1);
     const whole = sizes.reduce((sum, size) => sum + size.width, gutter * (columns.length - 1));
     if (x && x + whole > limit) [x, y] = [0, h + LAYER_GAP];
     const floors = find_floors(heights, starts, bend);
@@ -91,12 +91,14 @@ function arrange_groups(groups, is_across) {
   return { w, h, headroom };
 }
 
-/** Number the wires between columns; return how many there are. */
-function number_lanes(group, bend) {
-  const wires = group.flatMap(({ leaving }) => leaving).filter(({ from, ends }) =>
-    bend && ends.some(({ node }) => find_column(bend, node) !== find_column(bend, from)));
-  wires.forEach((wire, lane) => { wire.lane = lane; });
-  return wires.length;
+/** Number the wires that lead side by side into a column; return how many there are at most. */
+function number_lanes(group, starts) {
+  const wires = group.flatMap(({ leaving }) => leaving);
+  return Math.max(1, ...starts.slice(1).map((start) => {
+    const between = wires.filter(({ from, ends }) => from.layer < start && ends.some(({ node }) => node.layer >= start));
+    for (const wire of between) wire.lane ??= between.findIndex((_, lane) => between.every((other) => other.lane !== lane));
+    return between.length;
+  }));
 }
 
 /** The bottom of each layer: the layers of a column are below each other. */

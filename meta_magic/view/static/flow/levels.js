@@ -4,10 +4,11 @@
 import { walk } from "./items.js";
 import { arrange, forget_layout } from "./layout.js";
 
-const FEW_MODULES = 4; // so many show what a model is made of, even if they do not fit
+const FEW_MODULES = 3; // so many show what a model is made of, even if they do not fit
 const MOST_SHOWN = 200; // more do not fit any view
+const FEW_SHOWN = 10; // items: where fewer are in sight, a box is opened for a smaller share
 const LEAST_BLOCKS = 3; // a run of fewer blocks stays closed
-const MAIN_SHARE = 0.75; // of all parameters: a box that holds more is opened
+const [MAIN_SHARE, SOME_SHARE] = [0.75, 0.2]; // of all parameters: a box that holds more is opened
 
 /** @typedef {import("./items.js").Item} Item */
 
@@ -66,6 +67,9 @@ export function open_levels(root, n_levels, has_runs = true) {
 const list_shown = (box) => (box.is_sample ? box.items[0] : box).items
   .flatMap((item) => (item.is_open ? list_shown(item) : [item]));
 
+/** How many items are in sight. @param {Item} root */
+export const count_shown = (root) => list_shown(root).length;
+
 const count_modules = (items) => {
   const modules = new Set(items.map(({ module }) => module));
   modules.delete(-1); // of operators
@@ -101,20 +105,21 @@ export function open_what_fits(boxes, fits) {
 }
 
 /**
- * Open boxes that hold nearly all parameters, and show the inside of one block of runs, each as
- * long as all fits.
+ * Open the boxes that hold most parameters, and show the inside of one block of runs, the largest
+ * first, each as long as all fits.
  * @param {import("./boxes.js").Boxes} boxes
  * @param {(size: {w: number, h: number}) => boolean} fits
  * @returns {number} how many were opened
  */
 export function open_main(boxes, fits) {
   const { root, trace: { modules, roots } } = boxes;
-  const least = MAIN_SHARE * roots.reduce((sum, index) => sum + modules[index].n_params, 0);
+  const all = roots.reduce((sum, index) => sum + modules[index].n_params, 0);
+  const count = ({ module }) => modules[module].n_params;
   const [tried, opened] = [new Set(), new Set()];
   const is_main = (item) => !tried.has(item) && item.module >= 0 && (item.kind === "run"
     ? item.n_ops >= LEAST_BLOCKS * item.items[0].n_ops
-    : item.items.some(is_box) && modules[item.module].n_params > least);
-  for (let item; (item = list_shown(root).find(is_main));) {
+    : item.items.some(is_box) && count(item) > (count_shown(root) < FEW_SHOWN ? SOME_SHARE : MAIN_SHARE) * all);
+  for (let item; ([item] = list_shown(root).filter(is_main).sort((a, b) => count(b) - count(a))).length;) {
     const block = item.kind === "run" ? item.items[0] : item;
     const set = (is_open) => {
       item.is_open = block.is_open = is_open;

@@ -1,9 +1,12 @@
 // The first layout of the flow: what is open.
 
 import { arrange } from "./layout.js";
-import { count_levels, open_main, open_what_fits } from "./levels.js";
+import { count_levels, count_shown, open_main, open_what_fits } from "./levels.js";
 
-const MOST_HEIGHT = 740; // pixels to which a view grows whose height nobody chose
+const MOST_HEIGHT = 760; // pixels to which a view grows whose height nobody chose
+// Widths by heights at which columns of boxes and of blocks aim, as multiples of the view's.
+const SHAPES = [[0.7, 3], [1.2, 2], [1.8, 1.4]];
+const WORTH_OF_SIZE = 10; // items that are worth as much as letters of full size
 
 /** The pixels by which the view of a flow can grow. @param {import("./flow.js").Flow} flow */
 function find_spare({ svg: { parentElement: { parentElement: view } } }) {
@@ -12,20 +15,31 @@ function find_spare({ svg: { parentElement: { parentElement: view } } }) {
 }
 
 /**
- * Open as many levels as the settings say, else what can be read at once. The view grows if
- * the flow is higher.
+ * Open as many levels as the settings say, else what can be read at once, in the shape that shows
+ * most and largest. The view grows if the flow is higher.
  * @param {import("./flow.js").Flow} flow
  */
 export function open_at_first(flow) {
   const { boxes, viewport, depth, svg } = flow;
   const spare = find_spare(flow);
-  const fits = (/** @type {{w: number, h: number}} */ all) => viewport.find_share(all, spare) === 1;
-  flow.read_choices();
-  if (depth) flow.open_level(Math.min(depth, count_levels(boxes.root)));
-  else {
-    flow.set_level(open_what_fits(boxes, fits));
-    open_main(boxes, fits);
-  }
+  const find_share = (/** @type {{w: number, h: number}} */ all) => viewport.find_share(all, spare);
+  const fits = (all) => find_share(all) === 1;
+  const height = svg.clientHeight + spare;
+  const ratio = svg.clientWidth / height;
+  const open = (shape) => {
+    if (ratio) boxes.wides = shape.map((wide) => wide * ratio);
+    flow.read_choices();
+    if (depth) flow.open_level(Math.min(depth, count_levels(boxes.root)));
+    else {
+      flow.set_level(open_what_fits(boxes, fits));
+      open_main(boxes, fits);
+    }
+    const all = arrange(boxes, boxes.root);
+    const zoom = Math.min(1, svg.clientWidth / all.w, height / all.h);
+    return count_shown(boxes.root) * find_share(all) + WORTH_OF_SIZE * zoom;
+  };
+  const shown = SHAPES.map(open);
+  open(SHAPES[shown.indexOf(Math.max(...shown))]);
   const missing = Math.min(spare, viewport.find_height(arrange(boxes, boxes.root)) - svg.clientHeight);
   const view = svg.parentElement.parentElement;
   if (missing > 0) view.style.setProperty("--mm-height", `${view.offsetHeight + missing}px`);

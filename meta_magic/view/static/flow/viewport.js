@@ -62,8 +62,9 @@ export class Viewport {
     return share(w, clientWidth) * share(h, clientHeight + spare);
   };
 
-  /** The height at which all of something can be read. */
-  find_height = (/** @type {{h: number}} */ { h }) => Math.ceil((h + 2 * EDGE) * READABLE);
+  /** The height at which all of something is as large as its width allows. */
+  find_height = (/** @type {{w: number, h: number}} */ { w, h }) =>
+    Math.ceil((h + 2 * EDGE) * Math.min(1, this.svg.clientWidth / (w + 2 * EDGE)));
 
   /** Whether all of something fits, and can be read then. */
   can_show = (/** @type {{w: number, h: number}} */ size) => this.find_share(size) === 1;
