@@ -15,6 +15,7 @@ from meta_magic.view.scripts import (
     STATIC,
     join_scripts,
     list_scripts,
+    strip_script,
 )
 from tests.minified import as_from_a_wheel, count_added
 
@@ -140,6 +141,11 @@ def test_no_text_is_longer_than_its_line():
 @needs_tsc
 def test_the_types_are_right():
     run_node("--project", TSCONFIG, program=TSC)
+
+
+def test_all_pictures_of_operations_take_15_kb():
+    scripts = (STATIC / "pictures").glob("*.js")
+    assert sum(len(strip_script(path).encode()) for path in scripts) < 15_000
 
 
 def test_a_saved_cell_does_not_grow():

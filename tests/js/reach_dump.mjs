@@ -4,9 +4,11 @@
 import { createInterface } from "node:readline";
 import { TraceView } from "../../meta_magic/view/static/data.js";
 import { make_call } from "../../meta_magic/view/static/pictures/call.js";
-import { count, read_inputs, to_index, to_number } from "../../meta_magic/view/static/pictures/reach.js";
+import { read_inputs, to_index, to_number } from "../../meta_magic/view/static/pictures/reach.js";
 
 const MOST_ELEMENTS = 2000; // of an output that is compared
+
+const count = (shape) => shape.reduce((a, b) => a * b, 1);
 
 /** All combinations of the indices in each dimension, as numbers. */
 function to_numbers(found, shape) {
@@ -22,8 +24,8 @@ for await (const line of createInterface({ input: process.stdin })) {
     const call = make_call(trace.op(op));
     if (!call) continue;
     const is_large = call.outputs.some(({ geometry: { shape } }) => count(shape) > MOST_ELEMENTS);
-    const read = is_large ? [] : call.outputs.map(({ geometry: { shape } }, output) =>
-      Array.from({ length: count(shape) }, (_, n) => read_inputs(call, to_index(n, shape), output)
+    const read = is_large ? [] : call.outputs.map((output) => [output.geometry.shape, { ...call, outputs: [output] }]).map(([shape, one]) =>
+      Array.from({ length: count(shape) }, (_, n) => read_inputs(one, to_index(n, shape))
         .map((found, i) => found && to_numbers(found, call.inputs[i].geometry.shape))));
     calls.push({ op, kind: call.picture.kind, read });
   }

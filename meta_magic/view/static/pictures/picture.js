@@ -2,7 +2,7 @@
 // at, or reached by the arrow keys, shows which cells of the inputs it is computed from.
 
 import { format_shape, make } from "../dom.js";
-import { find_index, format_read, list_window, range, read_inputs, to_address, to_number } from "./reach.js";
+import { find_index, format_read, has_index, list_window, range, read_inputs, to_address, to_number } from "./reach.js";
 
 /**
  * @typedef {import("./reach.js").DrawnCall} DrawnCall
@@ -16,9 +16,9 @@ const BUTTONS = 8; // indices of an outer dimension that are buttons
 const STRIP = 24; // cells of memory that are drawn at once
 
 const PICTURE_RULES = {
-  broadcast: "Aligned from the right, the sizes of a column are equal, or one is 1 or missing: that one is repeated.",
-  product: "A dimension that is struck out is summed: each element of the result is a sum along it.",
-  loss: "The shapes are aligned from the right: the loss has one term for each element of the result.",
+  broadcast: "Aligned from the right, sizes are equal, or one is 1 or missing: that one is repeated.",
+  product: "Each element of the result is a sum along the dimension that is struck out.",
+  loss: "Aligned from the right; the loss has one term for each element of the result.",
   memory: "A view is the same memory, read with other strides. Numbers are addresses, counted in elements.",
   order: "The elements keep their order, row by row.",
   copy: "Each element is copied to new memory.",
@@ -36,7 +36,7 @@ const list_drawn = (size) => (size <= MOST_CELLS ? range(0, size) : [...range(0,
 
 /** The two dimensions that are rows and columns. @param {number[]} shape @param {(dim: number) => number} rank says how much a dimension matters */
 const choose_faces = (shape, rank) => shape.map((_, dim) => dim)
-  .sort((a, b) => rank(b) - rank(a) || b - a).slice(0, 2).sort((a, b) => a - b);
+  .sort((a, b) => (shape[b] > 1 && rank(b)) - (shape[a] > 1 && rank(a)) || b - a).slice(0, 2).sort((a, b) => a - b);
 
 /** Make cells as wide as the longest text in them. @param {HTMLElement} element @param {string} longest */
 const widen = (element, longest) => element.style.setProperty("--mm-wide", `${Math.max(32, 7 * longest.length + 5)}px`);
@@ -44,118 +44,86 @@ const widen = (element, longest) => element.style.setProperty("--mm-wide", `${Ma
 /**
  * Fill a strip with places from `low` to `high`, from `first` on, with "…" where it goes on.
  * @param {HTMLElement} strip @param {number} low @param {number} high @param {number} first
- * @param {(place: number) => Record<string, boolean>} mark which classes a place has
+ * @param {(place: number) => (string | false)[]} mark which classes a place has
  */
 function fill_strip(strip, low, high, first, mark) {
   const end = Math.min(first + STRIP, high);
   strip.replaceChildren(...first > low ? ["…"] : [], ...range(first, end).map((place) => {
-    const classes = Object.entries(mark(place)).flatMap(([name, is]) => (is ? [`mm-${name}`] : []));
-    return make("span", { class: ["mm-element", ...classes].join(" ") }, `${classes.includes("mm-padding") ? 0 : place}`);
+    const marks = ["element", ...mark(place)].filter(Boolean);
+    return make("span", { class: marks.map((name) => `mm-${name}`).join(" ") }, `${marks.includes("padding") ? 0 : place}`);
   }), ...end < high ? ["…"] : []);
 }
 
-/** A tensor as a grid of cells. `is_memory`: they are numbered as they lie in memory; null: row by row. */
-class CellGrid {
-  /** @type {number[]} */ at;
-  /** @type {{cell: HTMLElement, row: number, column: number}[]} */ cells = [];
-
-  /** @param {Drawn} drawn @param {number[]} faces @param {boolean | null} is_memory @param {(index: number[]) => void} point is called with the cell that is pointed at @param {boolean} pick whether cells are reached by keys, too: those of an output */
-  constructor(drawn, faces, is_memory, point, pick = false) {
-    const { name, geometry: { shape } } = drawn;
-    this.drawn = drawn;
-    this.faces = faces;
-    this.is_memory = is_memory;
-    this.point = point;
-    this.pick = pick;
-    this.at = shape.map(() => 0);
-    const [rows, columns] = [faces.at(-2), faces.at(-1)].map((dim) => (dim === undefined ? [0] : list_drawn(shape[dim])));
-    const body = rows.map((row) => make("div", { class: "mm-row-of-cells", role: pick ? "row" : false },
-      ...columns.map((column) => this.make_cell(row, column))));
-    this.grid = make("div", { class: "mm-lattice", role: pick ? "grid" : "img", "aria-label": `${name} ${format_shape(shape)}` }, ...body);
-    this.slice = make("span", { class: "mm-faint" });
-    this.element = make("figure", {}, make("figcaption", {}, make("b", {}, name), ` ${format_shape(shape)} `, this.slice), this.grid);
-  }
-
-  make_cell(row, column) {
-    const is_omitted = row < 0 || column < 0;
-    const cell = make("div", { class: is_omitted ? "mm-omitted" : "mm-element", role: this.pick ? "gridcell" : false });
-    if (is_omitted) cell.textContent = "…";
-    else this.cells.push({ cell, row, column });
-    if (is_omitted) return cell;
-    const choose = () => this.point(this.place(row, column));
-    cell.addEventListener("pointerenter", choose);
-    if (!this.pick) return cell;
-    cell.tabIndex = -1;
-    cell.addEventListener("focus", choose);
-    cell.addEventListener("keydown", (event) => this.move(event, cell));
-    return cell;
-  }
-
+/**
+ * A tensor as a grid of cells.
+ * @param {Drawn} drawn @param {number[]} faces its dimensions that are rows and columns
+ * @param {((index: number[], geometry: any) => number) | undefined} number says what a cell shows, else its index
+ * @param {(index: number[]) => void} point is called with the cell that is pointed at
+ * @param {boolean} pick whether cells are reached by keys, too: those of an output
+ */
+function make_grid({ name, geometry }, faces, number, point, pick = false) {
+  const { shape } = geometry;
+  const [of_rows, of_columns] = [faces.at(-2), faces.at(-1)];
+  const [rows, columns] = [of_rows, of_columns].map((dim) => (dim === undefined ? [0] : list_drawn(shape[dim])));
+  let at = shape.map(() => 0);
+  const cells = [];
   /** The index of a cell. */
-  place(row, column) {
-    const index = [...this.at];
-    const [of_rows, of_columns] = [this.faces.at(-2), this.faces.at(-1)];
-    if (of_rows !== undefined) index[of_rows] = row;
-    if (of_columns !== undefined) index[of_columns] = column;
-    return index;
-  }
-
-  move(event, cell) {
-    const width = this.cells.filter(({ row }) => row === this.cells[0].row).length;
-    const at = this.cells.findIndex((other) => other.cell === cell);
-    const column = at % width;
+  const place = ({ row, column }) => at.map((i, dim) => ({ [of_rows]: row, [of_columns]: column }[dim] ?? i));
+  const write = (index) => (number ? `${number(index, geometry)}` : faces.map((dim) => index[dim]).join(",") || "·");
+  const move = (event, i) => {
+    const width = columns.filter((column) => column >= 0).length;
+    const column = i % width;
     const step = { ArrowUp: -width, ArrowDown: width, ArrowLeft: column && -1, ArrowRight: Number(column < width - 1) }[event.key];
     if (step === undefined) return;
     event.preventDefault();
-    this.cells[at + step]?.cell.focus();
-  }
-
+    cells[i + step]?.cell.focus();
+  };
+  const make_cell = (row, column) => {
+    const role = pick && "gridcell";
+    if (row < 0 || column < 0) return make("div", { class: "mm-omitted", role }, "…");
+    const i = cells.length;
+    const choose = () => point(place(cells[i]));
+    const cell = make("div", { role, onpointerenter: choose, onfocus: pick && choose, onkeydown: pick && ((event) => move(event, i)) });
+    cells.push({ cell, row, column });
+    return cell;
+  };
+  const slice = make("span", { class: "mm-faint" });
+  const grid = make("div", { class: "mm-lattice", role: pick ? "grid" : "img", "aria-label": `${name} ${format_shape(shape)}` },
+    ...rows.map((row) => make("div", { class: "mm-row-of-cells", role: pick && "row" }, ...columns.map((column) => make_cell(row, column)))));
+  widen(grid, write(shape.map((size) => size - 1)));
   /** Mark what is read, or the cell that is picked; nothing for null. @param {number[][] | null} found */
-  mark(found) {
-    const { geometry } = this.drawn;
-    if (found) this.at = found.map(([first]) => first);
-    const outer = geometry.shape.map((size, dim) => (this.faces.includes(dim) ? ":" : `${this.at[dim]}`));
-    this.slice.textContent = outer.some((text) => text !== ":") ? `at [${outer.join(", ")}]` : "";
-    const name = (index) => (this.is_memory === null ? `${to_number(index, geometry.shape)}`
-      : this.is_memory ? `${to_address(index, geometry)}`
-        : this.faces.map((dim) => index[dim]).join(",") || "·");
-    widen(this.grid, name(geometry.shape.map((size) => size - 1)));
-    for (const { cell, row, column } of this.cells) {
-      const index = this.place(row, column);
-      const is_read = Boolean(found?.every((some, dim) => some.includes(index[dim])));
-      cell.className = `mm-element${is_read ? " mm-read" : ""}`;
-      cell.textContent = name(index);
-      if (this.pick) {
-        cell.tabIndex = is_read ? 0 : -1;
-        cell.ariaSelected = `${is_read}`;
-        cell.ariaLabel = `[${index.join(", ")}]`;
-      }
+  const mark = (found) => {
+    if (found) at = found.map(([first]) => first);
+    if (at.length > faces.length) slice.textContent = `at [${at.map((i, dim) => (faces.includes(dim) ? ":" : i)).join(", ")}]`;
+    for (const one of cells) {
+      const index = place(one);
+      const is_read = has_index(found, index);
+      Object.assign(one.cell, { className: `mm-element${is_read ? " mm-read" : ""}`, textContent: write(index) },
+        pick && { tabIndex: is_read ? 0 : -1, ariaSelected: `${is_read}`, ariaLabel: `[${index.join(", ")}]` });
     }
-  }
+  };
+  const element = make("figure", {}, make("figcaption", {}, make("b", {}, name), ` ${format_shape(shape)} `, slice), grid);
+  return { element, cells, place, mark };
 }
 
 /** Shapes below one another. @param {DrawnCall} call */
-function make_alignment({ inputs, outputs: [{ name, geometry: { shape } }] }) {
-  const cells = (own, is_result) => shape.map((size, dim) => {
+function make_alignment({ inputs, outputs }) {
+  const [{ geometry: { shape } }] = outputs;
+  const row = ({ name, geometry: { shape: own } }) => make("tr", {}, make("th", { scope: "row" }, name), ...shape.map((size, dim) => {
     const has = own[dim - shape.length + own.length];
-    const is_repeated = !is_result && (has ?? 1) === 1 && size !== 1;
-    const text = has === undefined ? "none" : `${has}`;
-    return make("td", { class: is_repeated && "mm-repeated" }, is_repeated ? `${text} → ${size}` : text);
-  });
-  const row = (title, own, is_result = false) =>
-    make("tr", {}, make("th", { scope: "row" }, title), ...cells(own, is_result));
-  const head = make("tr", {}, make("td"), ...shape.map((_, dim) =>
-    make("th", { scope: "col", class: "mm-faint" }, `dim ${dim}`)));
-  return make("table", { class: "mm-alignment" }, head,
-    ...inputs.map((input) => row(input.name, input.geometry.shape)), row(name, shape, true));
+    const is_repeated = (has ?? 1) === 1 && size !== 1;
+    return make("td", { class: is_repeated && "mm-repeated" }, `${has ?? "none"}${is_repeated ? ` → ${size}` : ""}`);
+  }));
+  const head = make("tr", {}, make("td"), ...shape.map((_, dim) => make("th", { scope: "col", class: "mm-faint" }, `dim ${dim}`)));
+  return make("table", { class: "mm-alignment" }, head, ...[...inputs, ...outputs].map(row));
 }
 
 /** The letters of a product, with their sizes. @param {DrawnCall} call */
 function make_letters({ picture: { terms, reaches }, inputs }) {
   const [given, out] = terms.split("->");
-  const drawn = inputs.filter((_, i) => reaches[i].length === given.split(",")[i]?.length);
-  const sizes = new Map(drawn.flatMap(({ geometry: { shape } }, i) =>
-    [...given.split(",")[i] ?? ""].map((letter, dim) => [letter, shape[dim]])));
+  const letters = given.split(",");
+  const drawn = inputs.filter((_, i) => reaches[i].length === letters[i]?.length);
+  const sizes = new Map(drawn.flatMap(({ geometry: { shape } }, i) => shape.map((size, dim) => [letters[i][dim], size])));
   return make("p", {}, make("code", {}, terms), ...[...sizes].flatMap(([letter, size]) => [" ",
     make(out.includes(letter) ? "span" : "s", { class: "mm-letter" }, `${letter} = ${size}`)]));
 }
@@ -170,10 +138,10 @@ function make_strip({ inputs: [{ name, geometry }], outputs: [made] }) {
     const before = walk(find_index(address, geometry) ?? [], geometry);
     const after = walk(index, made.geometry);
     const first = Math.floor(address / STRIP) * STRIP;
-    const last = Math.max(...[geometry, made.geometry].map((g) => to_address(g.shape.map((size) => Math.max(0, size - 1)), g)));
+    const last = Math.max(...[geometry, made.geometry].map((g) => to_address(g.shape.map((size) => size - 1), g)));
     widen(element, `${last}`);
-    fill_strip(element, 0, last + 1, first, (place) => (
-      { walk: after.includes(place), before: before.includes(place), read: place === address }));
+    fill_strip(element, 0, last + 1, first, (place) => [
+      after.includes(place) && "walk", before.includes(place) && "before", place === address && "read"]);
     element.ariaLabel = `memory: a row of ${made.name} is at ${after.slice(0, STRIP).join(", ")}`;
   };
   const legend = make("p", {}, "memory: ", make("span", { class: "mm-walk" }, `a row of ${made.name}`), ", ",
@@ -193,8 +161,8 @@ function make_row({ picture: { reaches: [reach] }, inputs: [{ geometry: { shape 
   const follow = (index) => {
     const window = list_window(index[dim] * step - padding, dilation, width);
     const first = Math.max(-padding, Math.min(window[0] - step, size + padding - STRIP));
-    fill_strip(element, -padding, size + padding, first, (place) => (
-      { padding: place < 0 || place >= size, over: place >= over, read: window.includes(place) }));
+    fill_strip(element, -padding, size + padding, first, (place) => [
+      (place < 0 || place >= size) && "padding", place >= over && "over", window.includes(place) && "read"]);
     element.ariaLabel = `window at ${window.join(", ")}`;
   };
   const sum = `⌊(${size} + 2·${padding} − ${span}) / ${step}⌋ + 1 = ${places}`;
@@ -202,12 +170,11 @@ function make_row({ picture: { reaches: [reach] }, inputs: [{ geometry: { shape 
   return { element: make("div", {}, make("p", {}, `one row, dimension ${dim}: ${sum}${words}`), element), follow };
 }
 
-/** Choose the index in a dimension that is not drawn. @param {number} dim @param {number} size @param {number} first @param {(i: number) => void} choose */
-function choose_index(dim, size, first, choose) {
-  const label = `dimension ${dim}`;
+/** Choose an index of a dimension that is not drawn, or a result. @param {string} label @param {number} size @param {number} first @param {(i: number) => void} choose */
+function choose_index(label, size, first, choose) {
   if (size > BUTTONS) {
     const input = make("input", { type: "number", min: 0, max: size - 1, value: first, "aria-label": label,
-      oninput: () => choose(Math.min(size - 1, Math.max(0, Math.floor(Number(input.value) || 0)))) });
+      oninput: () => { if (input.validity.valid) choose(Number(input.value)); } });
     return make("label", { class: "mm-outer" }, `${label}: `, input);
   }
   const buttons = range(0, size).map((i) => make("button", {
@@ -220,66 +187,59 @@ function choose_index(dim, size, first, choose) {
   return make("span", { class: "mm-outer", role: "group", "aria-label": label }, `${label}: `, ...buttons);
 }
 
-/** The reach of an input dimension, where it has one. */
-const is_ranged = (reach) => (typeof reach === "number" ? reach < 0 : ["upto", "window", "share", "group"].includes(reach?.[0]));
+/** Whether several elements are read in a dimension. @param {import("./reach.js").Reach} [reach] */
+const is_ranged = (reach) => reach === -1 || ["upto", "window", "share", "group"].includes(reach?.[0]);
 
-/** What an element is computed from, as text. @param {DrawnCall} call @param {number} output @param {number[]} index */
-function describe_read(call, output, index, reads) {
-  const { picture: { kind }, inputs, outputs } = call;
-  const { name, geometry } = outputs[output];
-  const target = index.length ? `${name}[${index.join(", ")}]` : name;
-  if (kind === "memory") {
-    const sum = index.map((i, d) => ` + ${i}·${geometry.stride[d]}`).join("");
-    return `${target} is at ${geometry.offset}${sum} = ${to_address(index, geometry)}`;
-  }
-  const parts = inputs.flatMap((input, i) => (reads[i] ? [format_read(input, reads[i])] : []));
-  return `${target} ← ${parts.join(", ") || "no element: padding"}`;
-}
+/** An element of a tensor. @param {Drawn} drawn @param {number[]} index */
+const format_element = (drawn, index) => format_read(drawn, index.map((i) => [i]));
 
 /** Draw a call. @param {DrawnCall} call @param {number[]} [at] the element that is picked at first */
 export function draw_picture(call, at = []) {
   const { picture: { kind, reaches }, inputs, outputs } = call;
-  const is_memory = { memory: true, order: null }[kind] ?? false;
+  const number = { memory: to_address, order: (index, { shape }) => to_number(index, shape) }[kind];
   const said = make("p", { class: "mm-said", role: "status" });
   const box = make("div");
   const header = { broadcast: make_alignment, loss: make_alignment, product: make_letters }[kind]?.(call) ?? "";
   /** @param {number} output */
   const show = (output) => {
-    const one = { ...call, outputs: [outputs[output]] };
-    const { shape } = one.outputs[0].geometry;
+    const drawn = outputs[output];
+    const one = { ...call, outputs: [drawn] };
+    const { shape } = drawn.geometry;
     const part = { memory: make_strip, window: make_row }[kind]?.(one);
-    const faces = choose_faces(shape, (dim) => (shape[dim] > 1 ? 1 : 0));
+    const faces = choose_faces(shape, () => 1);
     let picked = shape.map((_, dim) => at[dim] ?? 0);
     const pick = (index) => {
       picked = index;
       const reads = read_inputs(one, index);
-      given.forEach((grid, i) => grid?.mark(reads[i]));
+      given.forEach((grid, i) => grid && grid.mark(reads[i]));
       made.mark(index.map((i) => [i]));
       part?.follow(index);
-      said.textContent = describe_read(one, 0, index, reads);
+      const read = inputs.flatMap((input, i) => (reads[i] ? [format_read(input, reads[i])] : []));
+      const terms = [drawn.geometry.offset, ...index.map((i, d) => `${i}·${drawn.geometry.stride[d]}`)];
+      said.textContent = format_element(drawn, index) + (kind === "memory"
+        ? ` is at ${terms.join(" + ")} = ${to_address(index, drawn.geometry)}` : ` ← ${read.join(", ") || "no element: padding"}`);
     };
-    const given = inputs.map((drawn, i) => {
-      if (reaches.length && !reaches[i]?.length && drawn.geometry.shape.length) return null;
-      const rank = (dim) => (drawn.geometry.shape[dim] < 2 ? 0 : is_ranged(reaches[i]?.[dim]) ? 3
-        : faces.includes(/** @type {number} */ (reaches[i]?.[dim])) ? 2 : 1);
-      return new CellGrid(drawn, choose_faces(drawn.geometry.shape, rank), is_memory, (index) => show_readers(i, index));
+    const given = inputs.map((input, i) => {
+      const { geometry: { shape: own } } = input;
+      if (reaches.length && !reaches[i]?.length && own.length) return false;
+      const rank = (dim) => (is_ranged(reaches[i]?.[dim]) ? 3 : faces.includes(/** @type {number} */ (reaches[i]?.[dim])) ? 2 : 1);
+      return make_grid(input, choose_faces(own, rank), number, (index) => show_readers(i, index));
     });
-    const made = new CellGrid(one.outputs[0], faces, is_memory, pick, true);
+    const made = make_grid(drawn, faces, number, pick, true);
     /** Mark the elements that read one of an input. @param {number} i @param {number[]} index */
     const show_readers = (i, index) => {
-      const readers = made.cells.filter(({ cell, row, column }) => cell.classList.toggle("mm-walk",
-        Boolean(read_inputs(one, made.place(row, column))[i]?.every((some, d) => some.includes(index[d])))));
-      said.textContent = `${format_read(inputs[i], index.map((at) => [at]))} → ${readers.length} of the elements shown of ${made.drawn.name}`;
+      const readers = made.cells.filter((at) =>
+        at.cell.classList.toggle("mm-walk", has_index(read_inputs(one, made.place(at))[i], index)));
+      said.textContent = `${format_element(inputs[i], index)} → ${readers.length} of the elements shown of ${drawn.name}`;
     };
     const outer = shape.flatMap((size, dim) => (faces.includes(dim) || size < 2 ? [] : [
-      choose_index(dim, size, picked[dim], (i) => pick(picked.map((old, d) => (d === dim ? i : old))))]));
+      choose_index(`dimension ${dim}`, size, picked[dim], (i) => pick(picked.map((old, d) => (d === dim ? i : old))))]));
     box.replaceChildren(...part ? [part.element] : [], ...outer,
-      make("div", { class: "mm-grids" }, ...given.flatMap((grid) => (grid ? [grid.element] : [])), made.element));
+      make("div", { class: "mm-grids" }, ...given.map((grid) => grid && grid.element), made.element));
     pick(picked);
   };
-  const results = outputs.length > 1 ? [choose_index(0, outputs.length, 0, show)] : [];
-  results.forEach((chooser) => chooser.firstChild.replaceWith("result: "));
+  const results = outputs.length > 1 && choose_index("result", outputs.length, 0, show);
   if (outputs.every(({ geometry: { shape } }) => shape.every(Boolean))) show(0);
   else said.textContent = "It has no elements.";
-  return make("div", { class: "mm-picture" }, make("p", {}, PICTURE_RULES[kind]), header, ...results, box, said);
+  return make("div", { class: "mm-picture" }, make("p", {}, PICTURE_RULES[kind]), header, results, box, said);
 }

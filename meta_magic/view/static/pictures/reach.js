@@ -8,21 +8,13 @@
  * @typedef {{op: string, picture: Picture, inputs: Drawn[], outputs: Drawn[]}} DrawnCall
  */
 
-export const count = (/** @type {number[]} */ shape) => shape.reduce((a, b) => a * b, 1);
 /** Whole numbers. @param {number} start @param {number} stop */
 export const range = (start, stop, step = 1) =>
   Array.from({ length: Math.max(0, Math.ceil((stop - start) / step)) }, (_, i) => start + i * step);
 
 /** Indices from a number, the last dimension fastest. @param {number} n @param {number[]} shape */
-export function to_index(n, shape) {
-  const index = [];
-  let rest = n;
-  for (const size of shape.toReversed()) {
-    index.unshift(rest % size);
-    rest = Math.floor(rest / size);
-  }
-  return index;
-}
+export const to_index = (n, shape) => shape.map((size, d) =>
+  Math.floor(n / shape.slice(d + 1).reduce((a, b) => a * b, 1)) % size);
 
 /** The number of an index, the last dimension fastest. @param {number[]} index @param {number[]} shape */
 export const to_number = (index, shape) => index.reduce((n, i, d) => n * shape[d] + i, 0);
@@ -53,7 +45,7 @@ function read_dimension(reach, size, index) {
     case "flip": return [size - 1 - at];
     case "turn": return [(at - n + size * (1 + Math.abs(n))) % size];
     case "shift": return range(0, size).includes(at - n) ? [at - n] : [];
-    case "group": return range(Math.floor(at / n) * padding, (Math.floor(at / n) + 1) * padding);
+    case "group": return range(0, padding).map((i) => Math.floor(at / n) * padding + i);
     case "share": return range(Math.floor(at * size / n), Math.ceil((at + 1) * size / n));
     default: return list_window(at * n - padding, dilation, width).filter((i) => i >= 0 && i < size);
   }
@@ -64,11 +56,10 @@ export const list_window = (start, dilation, width) => range(start, start + dila
 
 /**
  * For each input, the indices in each of its dimensions; null where nothing is read.
- * @param {DrawnCall} call @param {number[]} index of an element of the output @param {number} [output]
+ * @param {DrawnCall} call @param {number[]} index of an element of its first output
  * @returns {(number[][] | null)[]}
  */
-export function read_inputs({ picture, inputs, outputs }, index, output = 0) {
-  const made = outputs[output].geometry;
+export function read_inputs({ picture, inputs, outputs: [{ geometry: made }] }, index) {
   const single = (found) => inputs.map((_, i) => (i || !found ? null : found.map((n) => [n])));
   if (picture.kind === "memory") return single(find_index(to_address(index, made), inputs[0].geometry));
   if (picture.kind === "order") return single(to_index(to_number(index, made.shape), inputs[0].geometry.shape));
@@ -80,6 +71,9 @@ export function read_inputs({ picture, inputs, outputs }, index, output = 0) {
     return is_read && reaches.length >= shape.length && found.every(({ length }) => length) ? found : null;
   });
 }
+
+/** Whether an index is among those that are read. @param {number[][] | null} found @param {number[]} index */
+export const has_index = (found, index) => Boolean(found?.every((some, d) => some.includes(index[d])));
 
 /** Indices of a dimension as Python slices them. @param {number[]} found @param {number} size */
 function format_slice(found, size) {
