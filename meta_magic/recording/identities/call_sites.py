@@ -18,6 +18,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
+import typing_extensions
 from torch import nn
 
 from meta_magic.trace.program import GOES_ON
@@ -71,7 +72,10 @@ PACKAGE: Final = f"{Path(__file__).parents[2]}/"
 TORCH_FILES: Final = f"{TORCH}/"
 """Prefix of the names of torch's own files."""
 
-OWN: Final = (TORCH_FILES, PACKAGE, "<frozen ")
+DEPRECATED: Final = typing_extensions.__file__
+"""A wrapper of torch's deprecated functions is there, before Python 3.13."""
+
+OWN: Final = (TORCH_FILES, PACKAGE, DEPRECATED, "<frozen ")
 OPTIM: Final = f"{TORCH / 'optim'}/"
 NN_INIT: Final = f"{TORCH / 'nn' / 'init.py'}"
 STDLIB: Final = f"{sysconfig.get_paths()['stdlib']}/"

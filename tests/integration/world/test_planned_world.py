@@ -88,6 +88,14 @@ def test_parameters_that_no_rank_uses_have_no_gradient(is_static):
         assert pair[1].weight.grad is None
 
 
+def test_a_call_that_torch_deprecates_has_the_line_of_the_code():
+    with record(world=2) as trace:
+        begin()
+        dist.all_gather_into_tensor(torch.empty(2), torch.ones(1))
+    (sent,) = trace.sent
+    assert trace.ops[sent.index].position.file == __file__
+
+
 def test_rows_that_others_would_send_are_as_many_as_were_asked_for():
     with record(world=2):
         begin()
