@@ -203,7 +203,10 @@ def check_rerun(trace: Trace) -> Rerun:
         TrialError: The block cannot run again.
     """
     if trace.rerun is None:
-        raise TrialError("only a cell, or a `with record()` in a file, is run again")
+        raise TrialError(
+            "only a cell, or a `with record()` in a file, is run again; of a script "
+            "meta_magic.sweep_ranks records other sizes"
+        )
     if not can_fork():
         raise TrialError("no process can be forked here")
     return trace.rerun
