@@ -4,6 +4,7 @@ Read :class:`Flow` first.
 """
 
 import ast
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -78,6 +79,8 @@ class Flow:
         is_everything_own: Whether code of libraries counts as the user's own.
         calls: All calls.
         axes: Which dimensions are the same; empty before ``follow_axes``.
+        made: For each tensor the call that first returned it.
+        written: For each tensor the later calls that wrote it.
     """
 
     program: "Program"
@@ -85,6 +88,8 @@ class Flow:
     is_everything_own: bool = False
     calls: list[Call] = field(default_factory=list)
     axes: Axes = field(default_factory=Axes)
+    made: dict[int, int] = field(default_factory=dict)
+    written: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.calls.extend(self._read())
@@ -113,7 +118,7 @@ class Flow:
         return found
 
     def _read(self) -> Iterator[Call]:
-        program, last = self.program, dict[int, int]()
+        program, made, written = self.program, self.made, self.written
         words = memoryview(program.words).cast("I").tolist()
         sites = [None, *program.call_sites]
         functions = [(s.function or "").rpartition(".")[2] if s else "" for s in sites]
@@ -124,7 +129,7 @@ class Flow:
             for s in program.signatures
         ]
         made_at = [*zip(sites, functions, phases, strict=True)]
-        offsets, find = program.offsets, last.get
+        offsets = program.offsets
         for index in range(program.n_calls):
             offset = offsets[index]
             number, at, module_word = words[offset : offset + 3]
@@ -132,14 +137,13 @@ class Flow:
             middle = offset + HEADER + n_inputs
             inputs = words[offset + HEADER : middle]
             outputs = words[middle : offsets[index + 1]]
-            makers = [find(tensor, STOPPED) for tensor in inputs]
-            for written in writes:
-                last[inputs[written]] = index
+            for number in writes:
+                written.setdefault(inputs[number], []).append(index)
             for tensor in outputs:
-                last[tensor] = index
+                if made.setdefault(tensor, index) != index:
+                    written.setdefault(tensor, []).append(index)
             module = call_of(module_word)
-            tensors = inputs, outputs, makers
-            yield Call(index, *fact, *made_at[at], *tensors, module, own[at])
+            yield Call(index, *fact, *made_at[at], inputs, outputs, module, own[at])
 
     def _is_own(self, site: "CallSite") -> bool:
         if self.is_everything_own:
@@ -161,9 +165,14 @@ class Flow:
         return sorted(forward, key=lambda call: call.index)
 
     def maker(self, call: Call, operand: int) -> Call | None:
-        """Return the call that made an operand; None for one from outside."""
-        index = call.makers[operand] if operand < len(call.makers) else STOPPED
-        return None if index == STOPPED else self.calls[index]
+        """Return the call that made or last wrote an operand; None for none."""
+        if operand >= len(call.inputs):
+            return None
+        tensor, index = call.inputs[operand], call.index
+        rows = self.written.get(tensor, ())
+        before = bisect_left(rows, index)
+        row = rows[before - 1] if before else self.made.get(tensor, index)
+        return None if row >= index else self.calls[row]
 
     def origin(
         self, call: Call, operand: int, is_passed: Callable[[Call], bool]

@@ -45,7 +45,6 @@ class Call:
         phase: What the program was doing.
         inputs: The number of each tensor that it reads.
         outputs: The number of each tensor that it returns.
-        makers: For each of ``inputs`` the call that made or last wrote it, or -1.
         module_call: The number of the module call that it ran in; None for none.
         is_own: Whether the user's own code made it.
         axes: The dimensions of ``inputs``; () outside of the forward.
@@ -61,7 +60,6 @@ class Call:
     phase: str
     inputs: Sequence[int]
     outputs: Sequence[int]
-    makers: Sequence[int]
     module_call: int | None
     is_own: bool
     axes: tuple[tuple[Axis, ...], ...] = ()

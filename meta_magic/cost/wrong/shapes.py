@@ -393,7 +393,9 @@ def list_layers(flow: Flow) -> "Iterator[tuple[ModuleCall, str, bool]]":
 def find_mixed_samples(flow: Flow) -> Iterator[Mistake]:
     """Yield layers whose steps are the samples of the loss, or of a table of steps."""
     losses = [call.axes[0] for call in flow.named(LOSSES) if call.axes[0]]
-    sums = [call for call in flow.named(("add",)) if call.is_own and len(call.axes) > 1]
+    sums = [
+        call for call in flow.named(("add",)) if call.is_own and is_table(flow, call)
+    ]
     for layer, name, first in list_layers(flow):
         axes = flow.axes.of.get(layer.inputs[0][1].tensor_id, ())
         if len(axes) != 3 or not axes[0] or not axes[1]:
@@ -410,7 +412,7 @@ def find_mixed_samples(flow: Flow) -> Iterator[Mistake]:
                     line=layer.line,
                 )
         for call in sums:
-            if call.axes[0][:2] == (batch, steps) and is_table(flow, call):
+            if call.axes[0][:2] == (batch, steps):
                 yield Mistake(
                     call,
                     f"adds a row of a table to each of {size_of(batch)} samples, not "
@@ -422,10 +424,10 @@ def find_mixed_samples(flow: Flow) -> Iterator[Mistake]:
 def is_table(flow: Flow, call: Call) -> bool:
     """Whether the second operand is the first rows, ``(n, 1, d)``, of a tensor."""
     cut = flow.maker(call, 1)
-    made = call.shapes[1]
-    return len(made) == 3 and made[1] == 1 < made[0] < (
-        cut.shapes[0][0] if cut is not None and cut.name == "slice" else 0
-    )
+    if cut is None or cut.name != "slice" or len(cut.made_shapes[0]) != 3:
+        return False
+    n_rows, size, _ = cut.made_shapes[0]
+    return size == 1 < n_rows < cut.shapes[0][0]
 
 
 def find_last_samples(flow: Flow) -> Iterator[Mistake]:
