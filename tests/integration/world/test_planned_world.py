@@ -269,10 +269,12 @@ def test_a_loop_hides_no_values_of_other_ranks():
 def test_what_another_rank_alone_has_is_refused():
     with record(world=4):
         begin()
-        x = torch.empty(3)
+        x, sizes = torch.empty(3), torch.empty(3, dtype=torch.long)
         dist.recv(x, src=2)
-        with pytest.raises(MissingValueError, match="what rank 2 sends"):
-            x.tolist()
+        dist.recv(sizes, src=2)
+        for read in (x.numpy, sizes.tolist):
+            with pytest.raises(MissingValueError, match="what rank 2 sends"):
+                read()
 
 
 def test_a_model_is_counted_by_what_the_rank_holds():
