@@ -203,8 +203,24 @@ class Child:
         os.close(self._asker)
         if self._number:  # unless the user's handler of SIGCHLD has waited for it
             with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(self._number, signal.SIGKILL)
+                kill(self._number)
                 os.waitpid(self._number, 0)
+
+
+def lead_group() -> None:
+    """Let a child end with all its own children, and when its alarm rings, too."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGALRM, lambda *_: kill(os.getpid()))
+
+
+def kill(number: int) -> None:
+    """End a process, and those of the group that it leads, without cleanup.
+
+    Raises:
+        ProcessLookupError: There is no such process.
+    """
+    is_leader = os.getpgid(number) == number
+    (os.killpg if is_leader else os.kill)(number, signal.SIGKILL)
 
 
 def read_answer(
@@ -272,7 +288,7 @@ def end_with_answer(
                 with open(questions, "rb", 0, closefd=False) as asked:
                     answered = returned.send(pickle.load(asked))  # noqa: S301  ours
     finally:
-        os.kill(os.getpid(), signal.SIGKILL)  # no handlers, no cleanup
+        kill(os.getpid())
 
 
 def answer(function: Callable[[], object]) -> tuple[type[Any], str] | None:

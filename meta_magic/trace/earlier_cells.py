@@ -26,11 +26,22 @@ class EarlierCell(NamedTuple):
     read: Callable[[str], str] = str
 
 
+def find_shell() -> Any:
+    """Return IPython's shell, or None outside of IPython."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+
+def count_cells() -> tuple[int, int]:
+    """Return how many cells have begun in this process, and how many have ended."""
+    shell = find_shell()
+    history = getattr(shell, "history_manager", None)
+    begun = len(getattr(history, "input_hist_parsed", ()))
+    return begun, getattr(shell, "execution_count", 0)
+
+
 def name_cell(file: str) -> str:
     """Return ``In[2]`` for the file name of a cell; "" for other files."""
-    ipython = sys.modules.get("IPython")
-    get_shell: Any = getattr(ipython, "get_ipython", lambda: None)
-    compiler = getattr(get_shell(), "compile", None)
+    compiler = getattr(find_shell(), "compile", None)
     # absent in IPython 7
     number = getattr(compiler, "_filename_map", {}).get(file)
     return "" if number is None else f"In[{number}]"

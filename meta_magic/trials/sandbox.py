@@ -126,7 +126,7 @@ REFUSED: Final = {
         ),
         "starts a process",
     ),
-    "os.kill": "sends a signal",
+    **dict.fromkeys(("os.kill", "os.killpg"), "sends a signal"),
     LIMIT: "changes its limits",
     "builtins.input": "asks for input",
 }

@@ -7,8 +7,9 @@ files and change the user's variables. Read :func:`ask_trial`, then
 """
 
 import ast
+import signal
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import MappingProxyType, ModuleType
@@ -16,8 +17,16 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import torch
 
-from meta_magic.children import NO_ANSWER, ask_children, can_fork
+from meta_magic.children import (
+    NO_ANSWER,
+    Child,
+    NoAnswer,
+    ask_children,
+    can_fork,
+    lead_group,
+)
 from meta_magic.errors import TrialError
+from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.snapshot import Snapshot
 from meta_magic.trace.notes import CellSource
@@ -46,6 +55,9 @@ Question: TypeAlias = Callable[[Trace, Mapping[str, Any]], T]
 
 SECONDS: Final = 60.0
 """How long a trial may take, by default."""
+
+IDLE: Final = 60
+"""Seconds without a question after which a template ends."""
 
 
 def ask_trial(
@@ -126,6 +138,55 @@ def ask_trials(
             else answers
         )
     ]
+
+
+def serve_trials(
+    trace: Trace, question: Question[T], seconds: float
+) -> Generator[Any, Sequence[Mapping[str, int]], None]:
+    """Record a trace's block at sizes that are sent; runs in a child, the *template*.
+
+    Each recording is made in a child of the template, and so begins with the state that
+    the template was forked with. The first sizes that are sent are wanted now. The
+    others are recorded meanwhile, and kept until the next sizes are sent.
+
+    Args:
+        trace: As of :func:`ask_trial`, like all arguments that are not listed here.
+        question: Is asked of a block that raised, too.
+        seconds: How long each recording may take.
+
+    Yields:
+        None at first, then the answer to the first sizes, or why there is none.
+
+    Raises:
+        NoAnswer: The template was forked while something was recorded.
+    """
+    if RARE_COLLECTION.n_entered:  # the template would have torch's modes
+        raise NoAnswer
+    lead_group()
+    rerun = check_rerun(trace)
+
+    def record(sizes: Mapping[str, int]) -> tuple[str | None, T | None]:
+        try:
+            changed = _change_block(trace, sizes, ())
+        except TrialError as error:
+            return str(error), None
+        asked = partial(_answer_trial, rerun, question, (), *changed, asks_failed=True)
+        return _answer_one(asked)
+
+    running: dict[frozenset[tuple[str, int]], Child] = {}
+    answered = None
+    while True:
+        signal.alarm(IDLE)
+        asked = {frozenset(sizes.items()): sizes for sizes in (yield answered)}
+        signal.alarm(0)
+        for key in [*running]:
+            if key not in asked:
+                running.pop(key).end()
+        for key, sizes in asked.items():
+            if key not in running:
+                running[key] = Child(partial(record, sizes), seconds)
+        with running.pop(next(iter(asked))) as child:
+            answered = read_answer(child.read(seconds), seconds)
 
 
 Asked: TypeAlias = Callable[[list[str]], tuple[str | None, T | None]]

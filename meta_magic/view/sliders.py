@@ -4,16 +4,22 @@
 payload of the block with that number, and for what differs from the pinned design. A
 number that fails is answered with the rule that it breaks. Read :meth:`Designs.answer`
 first.
+
+The first move forks a *template* from this process. It forks a child for each recording
+and, meanwhile, one for the numbers that the slider reaches next.
 """
 
 import ast
+import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from meta_magic.children import Child, NoAnswer
 from meta_magic.designs.design import Design, read_design
 from meta_magic.designs.differences import compare
 from meta_magic.errors import MetaMagicError, TrialError
@@ -21,6 +27,7 @@ from meta_magic.explain.across_cells import translate
 from meta_magic.explain.edits.program_text import Edit, Stretch, apply_edit
 from meta_magic.explain.explanations import Explanation, explain_alone
 from meta_magic.session.collector import RARE_COLLECTION
+from meta_magic.trace.earlier_cells import count_cells
 from meta_magic.trace.modules import at_any_depth
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_line
@@ -34,13 +41,11 @@ from meta_magic.trials.blocks import (
 )
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.slices import Slice, restore_lines
-from meta_magic.trials.trial import ask_trials, check_rerun
+from meta_magic.trials.trial import ask_trials, check_rerun, serve_trials
 from meta_magic.view.payload import pack
 
 if TYPE_CHECKING:
     from meta_magic.trace.rerun import Rerun
-
-T = TypeVar("T")
 
 Sizes: TypeAlias = Mapping[str, int]
 
@@ -50,14 +55,17 @@ SECONDS: Final = 10.0
 LONGER: Final = 3
 """How many times as long as the cell a recording with other numbers may take."""
 
-N_TRIED: Final = 2
-"""How often one number is tried: a child that was forked while another recording began
-gives no answer."""
+TEMPLATE_SECONDS: Final = 600.0
+"""The same of the process that forks a child for each recording."""
+
+N_TRIED: Final = 3
+"""How often the template is forked: it has ended if it was idle for long, and gives no
+answer if it was forked while another recording began."""
 
 SEARCH: Final = 8.0
 """Seconds of the search for a number that runs."""
 
-AT_ONCE: Final = 2
+AT_ONCE: Final = min(2, os.cpu_count() or 1)
 """Recordings that are made at the same time."""
 
 ONE_THREAD: Final = Lock()
@@ -127,6 +135,9 @@ class Designs:
         self._own: dict[str, int] = {}  # the cell's numbers
         self._own_design: Design | None = None
         self._blocks: dict[frozenset[str], tuple[Rerun, Slice | None]] = {}
+        self._template: Child
+        self._state: tuple[frozenset[str], tuple[int, int]] | None = None  # at its fork
+        self._end_template: Callable[[], object] = lambda: None
 
     def answer(self, trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answer to a question of the browser.
@@ -153,7 +164,7 @@ class Designs:
                 return self._find_near(trace, sizes, asked["near"], asked["values"])
             if "is_written" in asked:
                 return {"source": write_numbers(trace, sizes)}
-            found, *_ = self.record(trace, [sizes, *asked.get("with", ())])
+            found = self.record(trace, sizes, asked.get("with", ()))
             return self._show(trace, sizes, found, asked["pinned"])
         except MetaMagicError as error:
             return {"error": str(error)}
@@ -169,66 +180,66 @@ class Designs:
             return {**difference.describe(), "buffers": [found[0]]}
         return {"error": say_rule(trace, sizes, found), "is_rule": True}
 
-    def record(self, trace: Trace, each: Sequence[Sizes]) -> list[Found]:
-        """Return what a block is with other numbers, each recorded once."""
-        sizes_by_key = {frozenset(sizes.items()): sizes for sizes in each}
-        todo = [key for key in sizes_by_key if key not in self._known]
-        again = self._record_again(trace, [sizes_by_key[key] for key in todo])
-        found = self._known | dict(zip(todo, again, strict=True))
-        kept = [key for key in found if not isinstance(found[key], TrialError)]
-        self._known = {key: found[key] for key in kept[-N_KEPT:]}
-        return [found[key] for key in sizes_by_key]
-
-    def _record_again(self, trace: Trace, each: Sequence[Sizes]) -> list[Found]:
-        """Record a block with other numbers, each time in a child."""
-        found: dict[int, Found] = {}
-        for _ in range(N_TRIED):
-            todo = [at for at in range(len(each)) if at not in found]
-            if not todo:
-                break
-            answers = self._ask(trace, read_again, [each[at] for at in todo])
-            for at, one in zip(todo, answers, strict=True):
-                if isinstance(one, tuple):
-                    found[at] = one[0], name_numbers(one[1], each[at])
-                elif one is not None:
-                    found[at] = one
-        busy = TrialError("another cell is being recorded")
-        return [found.get(at, busy) for at in range(len(each))]
-
-    def _ask(
-        self,
-        trace: Trace,
-        question: Callable[[Trace, Slice | None, Trace], T],
-        each: Sequence[Sizes],
-    ) -> list[T | TrialError]:
-        """Record a trace's block with other numbers, and ask about each recording.
+    def record(self, trace: Trace, sizes: Sizes, ahead: Sequence[Sizes] = ()) -> Found:
+        """Return what a block is with other numbers, each recorded once.
 
         Args:
-            trace: The trace.
-            question: Given the trace, the cells and files that ran with the block as
-                one text, and the recording.
-            each: Numbers by name, always of the same names.
+            trace: The recording of the cell.
+            sizes: Numbers by name.
+            ahead: Others of the same names, to record meanwhile: they may be next.
         """
-        names = frozenset(each[0])
-        if names not in self._blocks:
+        key, known = frozenset(sizes.items()), self._known
+        if key in known:
+            return known[key]
+        each = {frozenset(one.items()): one for one in (sizes, *ahead)}
+        asked = [one for other, one in each.items() if other not in known]
+        found = self._ask_template(trace, asked[:AT_ONCE])
+        if isinstance(found, TrialError):
+            return found
+        if isinstance(found, tuple):
+            found = found[0], name_numbers(found[1], sizes)
+        known[key] = found
+        for old in [*known][:-N_KEPT]:
+            del known[old]
+        return found
+
+    def _ask_template(self, trace: Trace, each: Sequence[Sizes]) -> Found:
+        """Return what a block is with the first of some numbers."""
+        rerun, joined = self._find_block(trace, each[0])
+        seconds = find_limit(trace)
+        state = frozenset(each[0]), count_cells()
+        for _ in range(N_TRIED):
+            if state != self._state:  # a cell that ran may have changed variables
+                self._end_template()
+                RARE_COLLECTION.wait()
+                with ONE_THREAD:
+                    self._template = Child(
+                        lambda: serve_trials(
+                            replace(trace, rerun=rerun),
+                            lambda again, _: read_again(trace, joined, again),
+                            seconds,
+                        ),
+                        TEMPLATE_SECONDS,
+                    )
+                self._state = state
+                self._end_template = weakref.finalize(self, self._template.end)
+                self._template.read(seconds)
+            self._template.send([move_names(one, joined) for one in each])
+            found: Found | NoAnswer = self._template.read(LONGER * seconds)
+            if not isinstance(found, NoAnswer):
+                return found
+            self._state = None
+        return TrialError("another cell is being recorded")
+
+    def _find_block(self, trace: Trace, names: Sizes) -> "tuple[Rerun, Slice | None]":
+        """Return the block to run again if names vary, and what is joined in it."""
+        key = frozenset(names)
+        if key not in self._blocks:
             runs = Recordings(trace)
             rerun = runs.find_trace(*names).rerun
             joined = None if rerun is trace.rerun else runs.joined
-            self._blocks[names] = check_rerun(replace(trace, rerun=rerun)), joined
-        rerun, joined = self._blocks[names]
-        n_above = joined.n_above if joined else 0
-        moved = [{move_spot(n, n_above): v for n, v in one.items()} for one in each]
-        RARE_COLLECTION.wait()
-        with ONE_THREAD:
-            return ask_trials(
-                replace(trace, rerun=rerun),
-                lambda again, _: question(trace, joined, again),
-                moved,
-                (),
-                max(SECONDS, LONGER * trace.seconds),
-                at_once=AT_ONCE,
-                asks_failed=True,
-            )
+            self._blocks[key] = check_rerun(replace(trace, rerun=rerun)), joined
+        return self._blocks[key]
 
     def _find_design(self, trace: Trace, sizes: Sizes) -> Design:
         """Return the design with some numbers; the cell's own needs no recording."""
@@ -238,7 +249,7 @@ class Designs:
             if self._own_design is None:
                 self._own_design = at_any_depth(read_design)(trace)
             return name_numbers(self._own_design, sizes)
-        (found,) = self.record(trace, [sizes])
+        found = self.record(trace, sizes)
         if not isinstance(found, tuple):
             raise TrialError("the pinned design fails now")
         return found[1]
@@ -252,6 +263,7 @@ class Designs:
             TrialError: None was found.
         """
         end, wanted = monotonic() + SEARCH, sizes[name]
+        rerun, joined = self._find_block(trace, sizes)
         near = sorted({*values} - {wanted}, key=lambda one: (abs(one - wanted), one))
         tried = 0
         for at in range(0, len(near), AT_ONCE):
@@ -259,7 +271,14 @@ class Designs:
                 break
             some = [{**sizes, name: value} for value in near[at : at + AT_ONCE]]
             tried += len(some)
-            runs = self._ask(trace, lambda _, __, again: again.error is None, some)
+            with ONE_THREAD:
+                runs = ask_trials(
+                    replace(trace, rerun=rerun),
+                    lambda again, _: again.error is None,
+                    [move_names(one, joined) for one in some],
+                    seconds=find_limit(trace),
+                    asks_failed=True,
+                )
             for one, answer in zip(some, runs, strict=True):
                 if answer is True:
                     return {"sizes": one}
@@ -272,13 +291,19 @@ def name_numbers(design: Design, sizes: Sizes) -> Design:
     return replace(design, numbers={**design.numbers, **named})
 
 
-def read_again(trace: Trace, joined: Slice | None, again: Trace) -> Again | None:
-    """Return payload and design of a trace's block recorded again; or why it failed.
+def find_limit(trace: Trace) -> float:
+    """Return the processor time that a recording with other numbers may take."""
+    return max(SECONDS, LONGER * trace.seconds)
 
-    Runs in a child; None if that was forked while something was recorded.
-    """
-    if RARE_COLLECTION.n_entered:
-        return None
+
+def move_names(sizes: Sizes, joined: Slice | None) -> dict[str, int]:
+    """Return numbers by their names in the text that is run again."""
+    n_above = joined.n_above if joined else 0
+    return {move_spot(name, n_above): size for name, size in sizes.items()}
+
+
+def read_again(trace: Trace, joined: Slice | None, again: Trace) -> Again:
+    """Return payload and design of a trace's block recorded again; or why it failed."""
     if again.error is None:
         restored = restore_lines(again, trace, joined)
         return pack(restored, FAST), at_any_depth(read_design)(restored)

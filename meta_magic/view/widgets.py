@@ -251,6 +251,7 @@ class Report(MaterializePanel):
         """Close the panel, and release the recording."""
         for answers in self._answers:
             answers.forget()
+        self._answers = ()  # with the processes of sliders
         self._fits.forget()
         super().close()
 

@@ -17,6 +17,7 @@ from transformers import (
 )
 
 import meta_magic as mm
+from meta_magic.view.payload import pack
 from meta_magic.view.sliders import Designs
 
 WIDTHS = range(384, 1537, 96)
@@ -57,27 +58,38 @@ def record_llama():
     return trace
 
 
-def time_moves(trace):
-    """Return the seconds of each move of the slider, one after the other."""
+def time_moves(trace, pause):
+    """Return the seconds of each move of the slider, and processor time of all.
+
+    The slider goes from one value to the next. Without a pause the next value is
+    recorded while the kernel is asked for this one; with one, before it is asked for.
+    """
     (slider,) = trace.rerun.options.sliders
-    designs, pinned = (
-        Designs(),
-        {slider.name: 8192 if slider.values[-1] > 8000 else 768},
-    )
-    times = []
-    for value in slider.values:
+    pack(trace)  # as the report that has the slider
+    designs = Designs()
+    pinned = {slider.name: 8192 if slider.values[-1] > 8000 else 768}
+    times, before = [], os.times()
+    for value, following in zip(slider.values, [*slider.values[1:], None], strict=True):
         started = time.perf_counter()
-        answer = designs.answer(
-            trace, {"sizes": {slider.name: value}, "pinned": pinned}
-        )
+        asked = {"sizes": {slider.name: value}, "pinned": pinned}
+        if pause is not None and following:
+            asked["with"] = [{slider.name: following}]
+        answer = designs.answer(trace, asked)
         times.append(time.perf_counter() - started)
         assert "error" not in answer, answer
-    return times
+        time.sleep(pause or 0)
+    del designs  # ends its processes
+    spent = sum(os.times()[:4]) - sum(before[:4])
+    return times, spent / len(times)
+
+
+PAUSE_BY_KIND = {"alone": None, "without a pause": 0, "1 s apart": 1}
 
 
 def main():
     """Print the table."""
-    print("| moves of a slider | median, ms | 95 %, ms |\n|---|--:|--:|")
+    print("| moves of a slider | median, ms | 95 %, ms | processor time, ms |")
+    print("|---|--:|--:|--:|")
     cells = {
         "GPT-2 forward": record_forward,
         "GPT-2 training step": record_step,
@@ -85,9 +97,11 @@ def main():
     }
     for name, build in cells.items():
         build()
-        times = time_moves(build())
-        most = quantiles(times, n=20)[-1]
-        print(f"| {name} | {1000 * median(times):.0f} | {1000 * most:.0f} |")
+        for kind, pause in PAUSE_BY_KIND.items():
+            times, spent = time_moves(build(), pause)
+            numbers = median(times), quantiles(times, n=20)[-1], spent
+            columns = " | ".join(f"{1000 * one:.0f}" for one in numbers)
+            print(f"| {name}, {kind} | {columns} |")
     trace = record_forward()
     started = time.perf_counter()
     table = trace.sweep(width=range(192, 192 + 12 * 200, 12))

@@ -151,6 +151,16 @@ class Sliders {
     return answer ? this.paint(answer) : this.request();
   }
 
+  /** The numbers that are asked for next if the slider moves on as it did since the last question. */
+  look_ahead() {
+    const { moved, sizes, last = this.own } = this;
+    const values = this.rows.find(({ name }) => name === moved)?.values ?? [];
+    const [now, before] = [sizes, last].map((one) => values.indexOf(one[moved]));
+    this.last = sizes;
+    const next = values[now + (now - before || 1)];
+    return next === undefined ? [] : [{ ...sizes, [moved]: next }];
+  }
+
   async request() {
     this.dim(true);
     this.status.className = "";
@@ -161,7 +171,7 @@ class Sliders {
     const give_up = setTimeout(() => this.end(now, key, { error: NOT_YET }), GIVE_UP);
     const late = setTimeout(() => { if (this.asked === now) this.status.textContent = NOT_YET; }, SILENCE);
     try {
-      const answer = await this.ask({ sizes, pinned });
+      const answer = await this.ask({ sizes, pinned, with: this.look_ahead() });
       if (answer.buffers?.length) answer.trace = await decode(answer.buffers[0]);
       this.end(now, key, answer);
     } catch (error) {
