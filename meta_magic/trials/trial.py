@@ -56,7 +56,7 @@ Question: TypeAlias = Callable[[Trace, Mapping[str, Any]], T]
 SECONDS: Final = 60.0
 """How long a trial may take, by default."""
 
-IDLE: Final = 60
+IDLE: Final = 30
 """Seconds without a question after which a template ends."""
 
 
@@ -141,18 +141,19 @@ def ask_trials(
 
 
 def serve_trials(
-    trace: Trace, question: Question[T], seconds: float
+    trace: Trace, question: Question[T], seconds: float, at_once: int
 ) -> Generator[Any, Sequence[Mapping[str, int]], None]:
     """Record a trace's block at sizes that are sent; runs in a child, the *template*.
 
     Each recording is made in a child of the template, and so begins with the state that
     the template was forked with. The first sizes that are sent are wanted now. The
-    others are recorded meanwhile, and kept until the next sizes are sent.
+    others are recorded ahead, and kept until the next sizes are sent.
 
     Args:
         trace: As of :func:`ask_trial`, like all arguments that are not listed here.
         question: Is asked of a block that raised, too.
         seconds: How long each recording may take.
+        at_once: With how many recordings at a time another one is not made ahead.
 
     Yields:
         None at first, then the answer to the first sizes, or why there is none.
@@ -182,10 +183,12 @@ def serve_trials(
         for key in [*running]:
             if key not in asked:
                 running.pop(key).end()
+        wanted, *_ = asked
         for key, sizes in asked.items():
-            if key not in running:
+            n_busy = sum(not child.is_done(0) for child in running.values())
+            if key not in running and (key == wanted or n_busy < at_once):
                 running[key] = Child(partial(record, sizes), seconds)
-        with running.pop(next(iter(asked))) as child:
+        with running.pop(wanted) as child:
             answered = read_answer(child.read(seconds), seconds)
 
 

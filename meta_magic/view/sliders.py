@@ -145,7 +145,7 @@ class Designs:
         Args:
             trace: The recording of the cell.
             asked: ``sizes``, the number of each name; and ``pinned``, those of the
-                design to compare with, and ``with``, others to record meanwhile; or
+                design to compare with, and ``with``, others to record ahead; or
                 ``near``, a name of which the nearest number that runs is wanted, and
                 its ``values``; or ``is_written``, if the cell's text with these numbers
                 is wanted. Or ``line`` and ``column`` of a number that shall get a
@@ -186,14 +186,14 @@ class Designs:
         Args:
             trace: The recording of the cell.
             sizes: Numbers by name.
-            ahead: Others of the same names, to record meanwhile: they may be next.
+            ahead: Others of the same names, which may be asked for next.
         """
         key, known = frozenset(sizes.items()), self._known
         if key in known:
             return known[key]
         each = {frozenset(one.items()): one for one in (sizes, *ahead)}
         asked = [one for other, one in each.items() if other not in known]
-        found = self._ask_template(trace, asked[:AT_ONCE])
+        found = self._ask_template(trace, asked)
         if isinstance(found, TrialError):
             return found
         if isinstance(found, tuple):
@@ -218,6 +218,7 @@ class Designs:
                             replace(trace, rerun=rerun),
                             lambda again, _: read_again(trace, joined, again),
                             seconds,
+                            AT_ONCE,
                         ),
                         TEMPLATE_SECONDS,
                     )

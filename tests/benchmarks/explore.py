@@ -69,11 +69,11 @@ def time_moves(trace, pause):
     designs = Designs()
     pinned = {slider.name: 8192 if slider.values[-1] > 8000 else 768}
     times, before = [], os.times()
-    for value, following in zip(slider.values, [*slider.values[1:], None], strict=True):
+    for at, value in enumerate(slider.values):
         started = time.perf_counter()
-        asked = {"sizes": {slider.name: value}, "pinned": pinned}
-        if pause is not None and following:
-            asked["with"] = [{slider.name: following}]
+        following = [] if pause is None else slider.values[at + 1 : at + 3]
+        ahead = [{slider.name: one} for one in following]
+        asked = {"sizes": {slider.name: value}, "pinned": pinned, "with": ahead}
         answer = designs.answer(trace, asked)
         times.append(time.perf_counter() - started)
         assert "error" not in answer, answer

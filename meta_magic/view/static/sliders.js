@@ -151,14 +151,14 @@ class Sliders {
     return answer ? this.paint(answer) : this.request();
   }
 
-  /** The numbers that are asked for next if the slider moves on as it did since the last question. */
+  /** What is asked for next, if the slider moves on as it did since the last question. */
   look_ahead() {
     const { moved, sizes, last = this.own } = this;
     const values = this.rows.find(({ name }) => name === moved)?.values ?? [];
     const [now, before] = [sizes, last].map((one) => values.indexOf(one[moved]));
     this.last = sizes;
-    const next = values[now + (now - before || 1)];
-    return next === undefined ? [] : [{ ...sizes, [moved]: next }];
+    const next = [1, 2].map((n) => values[now + n * (now - before || 1)]).filter(Boolean);
+    return next.map((value) => ({ ...sizes, [moved]: value }));
   }
 
   async request() {

@@ -2,8 +2,12 @@
 
 import gzip
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,6 +18,7 @@ from meta_magic.trace.options import read_sliders
 from meta_magic.view import sliders
 from meta_magic.view.payload import build_payload
 from meta_magic.view.sliders import Designs, offer_sliders, write_numbers
+from meta_magic.view.widgets import show_report
 
 PARTS = ("geometries", "storages", "memory", "modules", "work", "calls", "owners")
 """Of the payload: what does not depend on lines of the code and on seconds."""
@@ -221,3 +226,165 @@ def test_lines_are_those_of_the_cells_though_they_run_as_one_text(shell):
     for part in ("positions", "places", "texts", "source", "cell", "tokens"):
         assert shown[part] == own[part], part
     assert [8, 5] in [one["shape"] for one in shown["geometries"]]
+
+
+# The template
+
+
+@pytest.fixture
+def list_new():
+    """Return a function that lists the processes that a test has started."""
+    here = psutil.Process()
+    before = {*here.children(recursive=True)}
+    return lambda: [
+        one
+        for one in here.children(recursive=True)
+        if one not in before and one.status() != psutil.STATUS_ZOMBIE
+    ]
+
+
+def read_parts(answer):
+    shown = json.loads(gzip.decompress(answer["buffers"][0]))
+    return [shown[part] for part in PARTS]
+
+
+def test_a_number_recorded_ahead_shows_the_same():
+    with record(params={"width": range(8, 64, 8)}) as trace:
+        width = 16
+        kept = attend(width)
+    designs = Designs()
+    for value in range(24, 64, 8):
+        asked = {"sizes": {"width": value}, "pinned": {"width": 16}}
+        ahead = [{"width": value + 8}, {"width": value + 16}]
+        answer = designs.answer(trace, {**asked, "with": ahead})
+        assert read_parts(answer) == read_parts(Designs().answer(trace, asked))
+    del kept
+
+
+def test_what_is_not_asked_for_next_is_ended(list_new):
+    with record(params={"n": range(1, 100)}) as trace:
+        n = 1
+        while n > 90:
+            torch.ones(n)
+        torch.ones(n)
+    designs, pinned = Designs(), {"n": 1}
+    ahead = [{"n": 95}, {"n": 96}]  # they have no end
+    for value in (2, 3):
+        asked = {"sizes": {"n": value}, "pinned": pinned, "with": ahead}
+        assert "error" not in designs.answer(trace, asked)
+    assert len(list_new()) == 2  # the template, and one on the second processor
+    designs.answer(trace, {"sizes": {"n": 4}, "pinned": pinned})
+    assert len(list_new()) == 1
+
+
+@pytest.mark.parametrize("end", ["drop", "close"])
+def test_no_process_is_left_of_sliders(list_new, end):
+    with record(params={"n": range(1, 100)}) as trace:
+        n = 1
+        while n > 90:
+            time.sleep(1)
+        torch.ones(n), torch.ones(n), torch.ones(n)
+    designs = Designs()
+    asked = {"sizes": {"n": 2}, "pinned": {"n": 1}, "with": [{"n": 95}]}
+    assert "error" not in designs.answer(trace, asked)
+    assert len(list_new()) == 2
+    report = show_report(trace, designs=designs) if end == "close" else None
+    del designs
+    if report is not None:
+        assert len(list_new()) == 2
+        report.close()
+    psutil.wait_procs(list_new(), timeout=30)
+    assert list_new() == []
+
+
+ENDED = """
+import os, signal
+import torch
+from meta_magic import record
+from meta_magic.trials import trial
+from meta_magic.view.sliders import Designs
+import psutil
+
+trial.IDLE = 2
+with record(params={"n": range(1, 100)}) as trace:
+    n = 1
+    while n > 90:
+        __import__("time").sleep(1)
+    torch.ones(n)
+designs = Designs()
+asked = {"sizes": {"n": 2}, "pinned": {"n": 1}, "with": [{"n": 95}]}
+assert "error" not in designs.answer(trace, asked)
+started = psutil.Process().children(recursive=True)
+print(*(one.pid for one in started), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        "psutil.wait_procs(started, timeout=30); os._exit(0)",
+    ],
+    ids=["killed", "idle"],
+)
+def test_the_template_ends_with_its_process_and_when_it_is_idle(tmp_path, last):
+    path = tmp_path / "moves.py"
+    path.write_text(ENDED + last, encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, path], stdout=subprocess.PIPE, text=True, check=False
+    )
+    started = [int(word) for word in ran.stdout.split()]
+    assert len(started) == 2
+    deadline = time.monotonic() + 30
+    while any(map(psutil.pid_exists, started)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(psutil.pid_exists, started))
+
+
+def test_a_template_that_has_ended_is_forked_anew(list_new):
+    with record(params={"n": range(1, 100)}) as trace:
+        n = 1
+        torch.ones(n)
+    designs, pinned = Designs(), {"n": 1}
+    designs.answer(trace, {"sizes": {"n": 2}, "pinned": pinned})
+    for one in list_new():
+        one.kill()
+    answer = designs.answer(trace, {"sizes": {"n": 3}, "pinned": pinned})
+    assert answer["text"].startswith("n 1 -> 3")
+
+
+def test_a_move_sees_what_a_cell_has_changed_since(shell, list_new):
+    shell.run_cell("import torch\nkept = torch.nn.ModuleList()", store_history=True)
+    shell.run_cell(
+        "%%meta -q -p width=1..9\nwidth = 4\n"
+        "for _ in range(len(kept) + 1): torch.ones(width)",
+        store_history=True,
+    )
+    trace, designs = shell.user_ns["_meta"], Designs()
+
+    def count_calls(width):
+        asked = {"sizes": {"width": width}, "pinned": {"width": 4}}
+        shown = json.loads(gzip.decompress(designs.answer(trace, asked)["buffers"][0]))
+        return len(shown["ops"]["signature"])
+
+    assert count_calls(5) == 1
+    first = list_new()
+    assert (count_calls(6), list_new()) == (1, first)
+    shell.run_cell("kept.append(torch.nn.ReLU())", store_history=True)
+    assert count_calls(7) == 2
+    assert list_new() != first
+
+
+def test_each_move_begins_with_the_state_before_the_first():
+    kept = nn.ModuleList()
+    with record(params={"n": range(1, 9)}) as trace:
+        n = 1
+        kept.append(nn.ReLU())
+        torch.ones(n, len(kept))
+    designs = Designs()
+    shapes = []
+    for n in (2, 3, 4):
+        asked = {"sizes": {"n": n}, "pinned": {"n": 1}, "with": [{"n": n + 1}]}
+        shown = json.loads(gzip.decompress(designs.answer(trace, asked)["buffers"][0]))
+        shapes.append(shown["geometries"][-1]["shape"])
+    assert shapes == [[2, 2], [3, 2], [4, 2]]
