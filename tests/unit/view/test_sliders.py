@@ -17,7 +17,7 @@ from meta_magic import record
 from meta_magic.trace.options import read_sliders
 from meta_magic.view import sliders
 from meta_magic.view.payload import build_payload
-from meta_magic.view.sliders import Designs, offer_sliders, write_numbers
+from meta_magic.view.sliders import AT_ONCE, Designs, offer_sliders, write_numbers
 from meta_magic.view.widgets import show_report
 
 PARTS = ("geometries", "storages", "memory", "modules", "work", "calls", "owners")
@@ -272,7 +272,7 @@ def test_what_is_not_asked_for_next_is_ended(list_new):
     for value in (2, 3):
         asked = {"sizes": {"n": value}, "pinned": pinned, "with": ahead}
         assert "error" not in designs.answer(trace, asked)
-    assert len(list_new()) == 2  # the template, and one on the second processor
+    assert len(list_new()) == AT_ONCE  # the template, and one on a second processor
     designs.answer(trace, {"sizes": {"n": 4}, "pinned": pinned})
     assert len(list_new()) == 1
 
@@ -287,11 +287,11 @@ def test_no_process_is_left_of_sliders(list_new, end):
     designs = Designs()
     asked = {"sizes": {"n": 2}, "pinned": {"n": 1}, "with": [{"n": 95}]}
     assert "error" not in designs.answer(trace, asked)
-    assert len(list_new()) == 2
+    assert len(list_new()) == AT_ONCE
     report = show_report(trace, designs=designs) if end == "close" else None
     del designs
     if report is not None:
-        assert len(list_new()) == 2
+        assert len(list_new()) == AT_ONCE
         report.close()
     psutil.wait_procs(list_new(), timeout=30)
     assert list_new() == []
@@ -334,7 +334,7 @@ def test_the_template_ends_with_its_process_and_when_it_is_idle(tmp_path, last):
         [sys.executable, path], stdout=subprocess.PIPE, text=True, check=False
     )
     started = [int(word) for word in ran.stdout.split()]
-    assert len(started) == 2
+    assert len(started) == AT_ONCE
     deadline = time.monotonic() + 30
     while any(map(psutil.pid_exists, started)) and time.monotonic() < deadline:
         time.sleep(0.05)
