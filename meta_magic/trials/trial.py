@@ -17,14 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import torch
 
-from meta_magic.children import (
-    NO_ANSWER,
-    Child,
-    NoAnswer,
-    ask_children,
-    can_fork,
-    lead_group,
-)
+from meta_magic.children import NO_ANSWER, Child, ask_children, can_fork, lead_group
 from meta_magic.errors import TrialError
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.recording import Recording
@@ -157,12 +150,9 @@ def serve_trials(
 
     Yields:
         None at first, then the answer to the first sizes, or why there is none.
-
-    Raises:
-        NoAnswer: The template was forked while something was recorded.
     """
-    if RARE_COLLECTION.n_entered:  # the template would have torch's modes
-        raise NoAnswer
+    if RARE_COLLECTION.n_entered:  # it has torch's modes, and so it gives no answer
+        return
     lead_group()
     rerun = check_rerun(trace)
 

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -206,22 +207,17 @@ class Designs:
     def _ask_template(self, trace: Trace, each: Sequence[Sizes]) -> Found:
         """Return what a block is with the first of some numbers."""
         rerun, joined = self._find_block(trace, each[0])
-        seconds = find_limit(trace)
+        seconds = max(SECONDS, LONGER * trace.seconds)
         state = frozenset(each[0]), count_cells()
         for _ in range(N_TRIED):
             if state != self._state:  # a cell that ran may have changed variables
                 self._end_template()
+                ask = partial(read_again, trace, joined)
+                block = replace(trace, rerun=rerun)
+                serve = partial(serve_trials, block, ask, seconds, AT_ONCE)
                 RARE_COLLECTION.wait()
                 with ONE_THREAD:
-                    self._template = Child(
-                        lambda: serve_trials(
-                            replace(trace, rerun=rerun),
-                            lambda again, _: read_again(trace, joined, again),
-                            seconds,
-                            AT_ONCE,
-                        ),
-                        TEMPLATE_SECONDS,
-                    )
+                    self._template = Child(serve, TEMPLATE_SECONDS)
                 self._state = state
                 self._end_template = weakref.finalize(self, self._template.end)
                 self._template.read(seconds)
@@ -277,7 +273,7 @@ class Designs:
                     replace(trace, rerun=rerun),
                     lambda again, _: again.error is None,
                     [move_names(one, joined) for one in some],
-                    seconds=find_limit(trace),
+                    seconds=max(SECONDS, LONGER * trace.seconds),
                     asks_failed=True,
                 )
             for one, answer in zip(some, runs, strict=True):
@@ -292,18 +288,13 @@ def name_numbers(design: Design, sizes: Sizes) -> Design:
     return replace(design, numbers={**design.numbers, **named})
 
 
-def find_limit(trace: Trace) -> float:
-    """Return the processor time that a recording with other numbers may take."""
-    return max(SECONDS, LONGER * trace.seconds)
-
-
 def move_names(sizes: Sizes, joined: Slice | None) -> dict[str, int]:
     """Return numbers by their names in the text that is run again."""
     n_above = joined.n_above if joined else 0
     return {move_spot(name, n_above): size for name, size in sizes.items()}
 
 
-def read_again(trace: Trace, joined: Slice | None, again: Trace) -> Again:
+def read_again(trace: Trace, joined: Slice | None, again: Trace, _: object) -> Again:
     """Return payload and design of a trace's block recorded again; or why it failed."""
     if again.error is None:
         restored = restore_lines(again, trace, joined)
