@@ -133,7 +133,7 @@ def ask_trials(
     ]
 
 
-def serve_trials(
+def run_template(
     trace: Trace, question: Question[T], seconds: float, at_once: int
 ) -> Generator[Any, Sequence[Mapping[str, int]], None]:
     """Record a trace's block at sizes that are sent; runs in a child, the *template*.

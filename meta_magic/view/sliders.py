@@ -42,7 +42,7 @@ from meta_magic.trials.blocks import (
 )
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.slices import Slice, restore_lines
-from meta_magic.trials.trial import ask_trials, check_rerun, serve_trials
+from meta_magic.trials.trial import ask_trials, check_rerun, run_template
 from meta_magic.view.payload import pack
 
 if TYPE_CHECKING:
@@ -214,10 +214,10 @@ class Designs:
                 self._end_template()
                 ask = partial(read_again, trace, joined)
                 block = replace(trace, rerun=rerun)
-                serve = partial(serve_trials, block, ask, seconds, AT_ONCE)
+                template = partial(run_template, block, ask, seconds, AT_ONCE)
                 RARE_COLLECTION.wait()
                 with ONE_THREAD:
-                    self._template = Child(serve, TEMPLATE_SECONDS)
+                    self._template = Child(template, TEMPLATE_SECONDS)
                 self._state = state
                 self._end_template = weakref.finalize(self, self._template.end)
                 self._template.read(seconds)
