@@ -49,8 +49,8 @@ Question: TypeAlias = Callable[[Trace, Mapping[str, Any]], T]
 SECONDS: Final = 60.0
 """How long a trial may take, by default."""
 
-IDLE: Final = 30
-"""Seconds without a question after which a template ends."""
+IDLE: Final = 5
+"""Seconds without a question after which a template ends: it has the parent's files."""
 
 
 def ask_trial(
