@@ -7,6 +7,6 @@
 anywidget.
 
 May import ``designs``, ``materializing``, ``explain``, ``trials``, ``ranks``,
-``session``, ``replaying``, ``cost``, ``trace``, ``errors``. Read ``payload``, then
-``static/data.js``, which reads it.
+``session``, ``replaying``, ``cost``, ``trace``, ``children``, ``errors``. Read
+``payload``, then ``static/data.js``, which reads it.
 """
