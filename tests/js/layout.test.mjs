@@ -281,4 +281,5 @@ test("long names are cut by their width", () => {
   assert.equal(ellipsize("x".repeat(500)).length, 42);
   assert.equal(ellipsize("😀".repeat(40), 10), `${"😀".repeat(4)}…`);
   assert.equal(ellipsize("a\nb"), "a b");
+  assert.equal(ellipsize("a size beside a long name", 0), "");
 });

@@ -47,6 +47,7 @@ const count_cells = (text) => text.replace(/[^\0-\u10ff]/gu, "--").length;
 export function ellipsize(text, n_cells = MAX_CELLS) {
   const line = text.replace(/\s+/g, " ");
   if (count_cells(line) <= n_cells) return line;
+  if (n_cells < 1) return "";
   const letters = [...line].slice(0, n_cells);
   while (count_cells(letters.join("")) >= n_cells) letters.pop();
   return `${letters.join("")}…`;
