@@ -189,7 +189,8 @@ class FunctionMode(DeviceContext):
         if names_device or func in self._constructors:
             return self._factories.make(func, args, kwargs, caller)
         out = kwargs.get("out")
-        if not isinstance(out, Tensor) or not has_version(out):
+        is_meta = self._attention.device == "meta"  # there torch counts it, too
+        if is_meta or not isinstance(out, Tensor) or not has_version(out):
             return func(*args, **kwargs)
         before, version = self._dispatch.n_resized, version_of(out)
         returned = func(*args, **kwargs)
