@@ -38,6 +38,10 @@ def trace():
     return trace
 
 
+PAINTED = "() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
+"""Waits for the next picture, which has the colours of the scheme."""
+
+
 def show(page, name):
     page.get_by_role("tab", name=name).click()
     return page.get_by_role("tabpanel", name=name)
@@ -49,6 +53,7 @@ def test_axe_finds_nothing(serve, trace, view):
     show(page, view)
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
+        page.evaluate(PAINTED)
         results = Axe().run(page)
         assert results.violations_count == 0, results.generate_report()
 
