@@ -152,9 +152,8 @@ def exchange(alike: Alike, given: Given) -> Tensor:
     sizes = given["output_split_sizes"]
     if not sizes or {*sizes} == {len(part)}:
         return alike.gather(part)
-    rows = (
-        part if len(part) else given["input"]
-    )  # the others send other numbers of rows
+    # The others send other numbers of rows: this process's are cut, or repeated.
+    rows = part if len(part) else given["input"]
     return torch.cat([rows[torch.arange(n) % max(1, len(rows))] for n in sizes])
 
 

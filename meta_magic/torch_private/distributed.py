@@ -251,7 +251,7 @@ def make_finished_work(tensors: list[Tensor]) -> Any:
     return parts._create_work_from_future(future).boxed()
 
 
-def find_reducer() -> tuple[tuple[type, str], ...]:
+def find_reducer_methods() -> tuple[tuple[type, str], ...]:
     """Return the methods of DDP's reducer that make tensors in C++, with its class.
 
     The first copies indices to meta, and then reads them. The second makes the table of

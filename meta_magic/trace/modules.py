@@ -198,15 +198,14 @@ def distinct_tensors(roots: Sequence[ModuleNode]) -> Iterator[ModuleTensor]:
     """Yield the tensors of some trees, those that are tied or in several trees once."""
     earlier: set[tuple[int, tuple[int, ...]]] = set()
     for root in roots:
-        found = [
-            (tensor, (storage, tensor.shape))
-            for node in root.walk()
-            for tensor, storage in zip(node.tensors, node.storages, strict=True)
-            if tensor.tied_to is None
-        ]
-        yield from (tensor for tensor, key in found if key not in earlier)
-        if len(roots) > 1:
-            earlier.update(key for tensor, key in found if not tensor.is_lazy)
+        own = set()  # parameters of one tree may be parts of one storage
+        for node in root.walk():
+            for tensor, storage in zip(node.tensors, node.storages, strict=True):
+                key = storage, tensor.shape
+                if tensor.tied_to is None and (tensor.is_lazy or key not in earlier):
+                    own.add(key)
+                    yield tensor
+        earlier |= own
 
 
 def count_elements(roots: Sequence[ModuleNode], kind: str) -> int:

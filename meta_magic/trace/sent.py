@@ -60,7 +60,7 @@ class Sent:
 
     @property
     def matches(self) -> tuple[object, ...]:
-        """The fields that must be equal in all processes, or in both of a message."""
+        """The fields that all processes of a call must have equal."""
         kind = "message" if self.kind in MESSAGES else self.kind
         # In an all_to_all each process may send other numbers of rows.
         nbytes = None if kind == "all_to_all" else self.nbytes

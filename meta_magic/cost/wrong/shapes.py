@@ -136,7 +136,7 @@ def find_normalized(flow: Flow) -> Iterator[Mistake]:
             yield Mistake(
                 norms[0],
                 f"{call.label} (line {call.line}) sums over {size_of(call.axes[0][-1])}"
-                f" elements of vectors that are normalized over another dimension: "
+                " elements of vectors that are normalized over another dimension: "
                 "normalize over that one",
                 "the products are no cosines",
                 (call,),

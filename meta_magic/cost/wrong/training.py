@@ -80,6 +80,7 @@ def find_missing_steps(flow: Flow) -> Iterator[Mistake]:
     for call in flow.calls:
         if call.phase not in {"init", "backward"} and call.signature.writes:
             left = left - {loop.storages[call.inputs[k]] for k in call.signature.writes}
+    # Without any step all parameters are left; beside one of another optimizer some.
     if not left or (left == loop.trained) is bool(loop.steps):
         return
     first = min(row for row, leaf in flow.program.facts.accumulated if leaf in left)

@@ -50,7 +50,7 @@ ALONE: Final = frozenset({PURE, PURE_MANY, VIEW, VIEW_MANY, PURE_WIDE})
 """Kinds of entries that their key alone decides."""
 
 as_strided = torch.as_strided
-
+RESIZE: Final[Any] = torch.ops.aten.resize_.default
 
 PLAIN_TENSORS: Final = frozenset({Tensor, Parameter})
 
@@ -250,7 +250,7 @@ class Dispatch:
         Args:
             read: Its tensors, if arrays may share their memory; else None.
         """
-        self.n_resized += call.table.func is torch.ops.aten.resize_.default
+        self.n_resized += call.table.func is RESIZE
         returned = self._kernels.run(self, call)
         if self._shared is not None and read is not None and call.table.written:
             self._shared.update_arrays(read)

@@ -19,7 +19,7 @@ from meta_magic.torch_private.distributed import (
     find_device_of_propagation,
     find_propagation,
     find_random_support,
-    find_reducer,
+    find_reducer_methods,
     list_shards,
 )
 from meta_magic.torch_private.modes import DisableTorchFunction, TorchDispatchMode
@@ -44,7 +44,7 @@ class TorchOnMeta(Replacements):
     def __enter__(self) -> None:
         replacements: list[tuple[tuple[Any, str], Callable[..., Any]]] = [
             ((distributed, "Reducer"), self._make_reducer),
-            *((pair, self._run_in_reducer) for pair in find_reducer()),
+            *((pair, self._run_in_reducer) for pair in find_reducer_methods()),
             (find_check_of_fully_shard(), self._check_shards),
             (find_propagation(), propagate_alone),
             (find_device_of_propagation(), make_fake_on_cpu),
@@ -61,7 +61,7 @@ class TorchOnMeta(Replacements):
             return plain(parameters, *args)
 
     def _run_in_reducer(self, plain: Callable[[Any], Any], reducer: Any) -> Any:
-        """Rebuild DDP's buckets in this rank's order, as if rank 0 had sent it."""
+        """Call a method of DDP's reducer; this rank's order of buckets is rank 0's."""
         with self._placing():
             return plain(reducer)
 
