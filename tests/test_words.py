@@ -41,7 +41,7 @@ ALLOWED = (
     "in (the|its|their) place",
     "(takes?|took|taking|taken) (the|its|their) place",
     # Public names: a column, a kind of note, and what tensors, calls and modules have.
-    '"place"|peak by place|def places?|place: (device that|torch.device)',
+    '"place"|peak by place|def places?|place: "?(device that|torch.device)',
     r"place=(geometry|none if geometry)|(tensor|t|self|root|nodes\[0\])\.places?",
     # Operators of torch, and a textbook.
     r"lift fresh|copy from and resize lift|van loan",

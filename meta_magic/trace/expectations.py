@@ -14,6 +14,7 @@ from types import EllipsisType, MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from meta_magic.errors import BudgetError
+from meta_magic.trace.modules import count_bytes, count_elements
 from meta_magic.trace.units import (
     format_bytes,
     format_count,
@@ -34,29 +35,21 @@ class Quantity(NamedTuple):
     format: Callable[[int], str]
 
 
-def count(trace: "Trace", unit: str, kind: str) -> int:
-    """Return the elements or the bytes of all distinct tensors of a kind."""
-    from meta_magic.trace.modules import count_bytes, count_elements  # noqa: PLC0415  needs torch
-
-    counted = count_bytes if unit == "bytes" else count_elements
-    return counted(trace.modules, kind)
-
-
 QUANTITIES: Final[Mapping[str, Quantity]] = MappingProxyType(
     {
         "params": Quantity(
             "elements of all parameters, tied ones counted once",
-            lambda trace: count(trace, "elements", "parameter"),
+            lambda trace: count_elements(trace.modules, "parameter"),
             format_count,
         ),
         "param_nbytes": Quantity(
             "their bytes",
-            lambda trace: count(trace, "bytes", "parameter"),
+            lambda trace: count_bytes(trace.modules, "parameter"),
             format_bytes,
         ),
         "buffer_nbytes": Quantity(
             "bytes of all buffers",
-            lambda trace: count(trace, "bytes", "buffer"),
+            lambda trace: count_bytes(trace.modules, "buffer"),
             format_bytes,
         ),
         "peak_nbytes": Quantity(

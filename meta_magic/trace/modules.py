@@ -2,7 +2,8 @@
 
 Read ``ModuleNode`` first. ``at_any_depth`` is at the end: functions that call
 themselves for each level of a tree would otherwise end with a ``RecursionError`` for
-modules that are nested hundreds of levels deep.
+modules that are nested hundreds of levels deep. The command line imports this file
+before it needs torch.
 """
 
 import sys
@@ -11,9 +12,17 @@ from dataclasses import dataclass, field
 from functools import wraps
 from itertools import groupby
 from math import prod
-from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Concatenate,
+    Final,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+)
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 CONTAINERS: Final = frozenset({"ModuleList", "ModuleDict", "Sequential"})
 """Classes of torch whose name says nothing of their content."""
@@ -59,11 +68,11 @@ class ModuleTensor:
     is_persistent: bool
     is_lazy: bool
     shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
+    dtype: "torch.dtype"
+    device: "torch.device"
     requires_grad: bool
     tied_to: str | None
-    place: torch.device | None = None
+    place: "torch.device | None" = None
     local_shape: tuple[int, ...] | None = None
     sharding: str | None = None
     mesh: tuple[tuple[str, tuple[int, ...]], ...] = ()
