@@ -52,10 +52,7 @@ def find_companions(
 ) -> list[Held]:
     """Return the tensors on meta that are used with ``held``, and are not among them.
 
-    Args:
-        held: The tensors that are made real.
-        is_cast: Whether they are cast. Then tensors that read their storages as another
-            dtype are left out.
+    With a cast, tensors that read their storages as another dtype are left out.
     """
     with DisableTorchFunction():
         sharing = [*find_sharing(held, is_cast=is_cast)]
@@ -145,11 +142,7 @@ def starts_with_state(kind: type[Optimizer]) -> bool:
 
 
 def clear_states(held: Sequence[Held], cleared: Sequence[Held]) -> Iterator[str]:
-    """Clear the states that optimizers keep for some parameters.
-
-    Yields:
-        A note for each optimizer.
-    """
+    """Clear the states that optimizers keep for parameters; yield a note for each."""
     ids = {id(item.tensor) for item in cleared}
     for optimizer in list_optimizers(item.tensor for item in held) if ids else ():
         state: dict[object, object] = read_attributes(optimizer)["state"]
@@ -219,13 +212,7 @@ def read_optimizer(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator[H
 def describe_held(
     value: object, path: str, seen: set[int] | None = None, kind: str = "state"
 ) -> Iterator[Held]:
-    """Yield the tensors in a value.
-
-    Args:
-        path: How one writes it.
-        seen: The ``id`` of searched objects; those searched here are added.
-        kind: The kind of its tensors.
-    """
+    """Yield the tensors in a value that is written ``path``, and is not in ``seen``."""
     owner = path.partition(".")[0]
     for name, tensor in walk(value, path, seen):
         if isinstance(tensor, Tensor):

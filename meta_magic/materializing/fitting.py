@@ -24,13 +24,7 @@ MAX_TRIED: Final = 3
 def list_fitting(
     whole: Preparation, name: str, arguments: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield the choices that fit, as text.
-
-    Args:
-        whole: The materialization that does not fit.
-        name: How one writes the module.
-        arguments: Its arguments of :func:`prepare`, without the module.
-    """
+    """Yield the choices that fit, as text."""
     root = whole.task.root
     if arguments.get("dtype") is None:
         for dtype in SMALLER:

@@ -168,17 +168,7 @@ def format_seconds(seconds: float) -> str:
 def check_budget(
     what: str, device: torch.device, needed: int, targets: Sequence[Target]
 ) -> None:
-    """Refuse what does not fit.
-
-    Args:
-        what: The object that is made real, as the message calls it.
-        device: Where it is made.
-        needed: The most bytes that are held at any moment.
-        targets: Its storages, of which the message names the largest.
-
-    Raises:
-        MaterializeError: Fewer bytes are free.
-    """
+    """Refuse what does not fit."""
     free = free_nbytes(device)
     if needed <= free:
         return

@@ -69,14 +69,7 @@ class Groups:
 
 
 def locate(targets: Sequence[Target], program: Program | None) -> Groups:
-    """Return the recordings that made the targets.
-
-    Args:
-        program: The recording whose end counts; None for the latest.
-
-    Raises:
-        MaterializeError: No recording made one, or it was changed outside of any.
-    """
+    """Return the recordings that made the targets, up to the end of ``program``."""
     groups, live = Groups(), LiveTensors()
     for target in targets:
         origin, number = locate_one(target, program)
@@ -106,11 +99,7 @@ def check_fresh(target: Target, origin: Origin, number: int, live: LiveTensors) 
 
 
 def locate_one(target: Target, program: Program | None) -> tuple[Origin, int]:
-    """Return the provenance of a target, and the number of its storage there.
-
-    Raises:
-        MaterializeError: No recording made it.
-    """
+    """Return the provenance of a target, and the number of its storage there."""
     found = find_origin(target.storage)
     if found is not None and program is not None:
         found = trace_back(*found, program)
@@ -187,17 +176,8 @@ def locate_constructed(
 ) -> tuple[Groups, list[Target]]:
     """Return the recordings that made the targets, up to their construction.
 
-    Args:
-        program: The recording whose end counts; None for the latest.
-        read: Returns the columns of a program.
-        late: Targets that get their latest content instead. So does a plain attribute
-            that a call of the module made.
-
-    Returns:
-        The recordings, and the targets with their latest content.
-
-    Raises:
-        MaterializeError: No recording made one, or it was changed outside of any.
+    With the targets that get their latest content instead: ``late``, and plain
+    attributes that a call of the module made.
     """
     groups, live = Groups(), LiveTensors()
     found = [locate_one(target, program) for target in targets]
@@ -219,12 +199,7 @@ def locate_constructed(
 
 
 def find_made_by_use(held: Sequence[Held], program: Program | None) -> list[Held]:
-    """Return the tensors that a use of a module made, such as moments of an optimizer.
-
-    Args:
-        held: Tensors on meta; those that no recording made are left out.
-        program: The recording whose end counts; None for the latest.
-    """
+    """Return the tensors that a use of a module made, such as moments of Adam."""
     located = []
     for item in held:
         with suppress(MaterializeError):
@@ -248,12 +223,7 @@ def make_reader() -> Read:
 
 
 def find_moments(found: Sequence[tuple[Origin, int]], read: Read) -> Iterator[Moment]:
-    """Yield when each of some storages had been constructed.
-
-    Args:
-        found: The provenance of each, and its number there.
-        read: Returns the columns of a program.
-    """
+    """Yield when each of some storages had been constructed."""
     imports: dict[int, Mapping[int, Import]] = {}
     chains = [walk_back(origin.program, number, imports) for origin, number in found]
     used: dict[int, tuple[Program, set[int]]] = {}
@@ -275,12 +245,8 @@ def walk_back(
 ) -> list[tuple[Program, int, bool]]:
     """Return the recordings that used a storage, the first one first.
 
-    With its number in each, and whether it was written unseen before it.
-
-    Args:
-        program: The latest of them.
-        storage: Its number there.
-        imports: The imports of each program by storage; those read here are added.
+    With its number in each, and whether it was written unseen before it. ``imports``
+    has those of each program by storage; those read here are added.
     """
     chain = []
     while True:

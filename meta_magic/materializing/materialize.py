@@ -197,11 +197,7 @@ def check_surroundings(root: object) -> None:
 
 
 def find_held(root: object) -> list[Held]:
-    """Return the tensors that are asked for.
-
-    Raises:
-        MaterializeError: There are none.
-    """
+    """Return the tensors that are asked for."""
     held = [*find_tensors(root)]
     if isinstance(root, Variables):
         return [item for item in held if is_recorded(item.tensor)]
@@ -214,11 +210,7 @@ def find_held(root: object) -> list[Held]:
 
 
 def assign_devices(targets: Sequence[Target]) -> Iterator[str]:
-    """Put each target on the device that the cell named for it, if this machine has it.
-
-    Yields:
-        A note for each device that is missing.
-    """
+    """Put each target on the device that the cell named; yield missing ones."""
     there, missing = list_devices(), defaultdict(list)
     for target in targets:
         planned = find_recorded_placement(target.storage)
@@ -238,15 +230,8 @@ def choose_companions(
 ) -> Preparation:
     """Plan to make a task's tensors real, with as many companions as possible.
 
-    Args:
-        prepare: Returns how to do a task.
-        is_trained: Whether the tensors get their values after the cell, with training.
-            Otherwise gradients and the states of optimizers belong to other values, and
-            are dropped.
-        is_cast: Whether the tensors are cast.
-
-    Raises:
-        MaterializeError: What is asked for cannot be made real.
+    Without training, gradients and the states of optimizers belong to other values, and
+    are dropped.
     """
     is_lenient = isinstance(task.root, Variables)
     found = find_companions(task.held, task.modules, is_cast=is_cast)

@@ -57,12 +57,7 @@ Progress: TypeAlias = Callable[[float], object]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Preparation:
-    """A materialization that is planned and not begun.
-
-    Attributes:
-        task: What is made real, and where.
-        fill: The source of its content.
-    """
+    """A materialization that is planned and not begun."""
 
     task: Task
     fill: Fill
@@ -102,11 +97,7 @@ class Preparation:
         return self.fill.forecast()
 
     def carry_out(self, progress: Progress | None = None) -> MaterializeReport:
-        """Make everything real, or leave everything as it is.
-
-        Raises:
-            MaterializeError: It failed, or does not fit; the module is unchanged.
-        """
+        """Make everything real, or leave everything as it is."""
         started = time.perf_counter()
         needed = self.peak_nbytes
         self._check_budgets(needed)
@@ -235,11 +226,7 @@ def describe_tensor(
 
 
 def check_filled(task: Task) -> list[str]:
-    """Return notes on the module's tensors that are not those that were filled.
-
-    Raises:
-        MaterializeError: Some are on meta still.
-    """
+    """Return notes on tensors that are not those that were filled; refuse meta ones."""
     filled = {id(item.tensor) for item in task.held}
     on_meta = {id(item.tensor) for item, _ in task.on_meta}
     is_whole = not isinstance(task.root, Variables)
@@ -348,12 +335,7 @@ class Installation:
 
 
 def wrap_again(tensor: Any, real: Mapping[int, Tensor]) -> Tensor:
-    """Return a wrapper such as a DTensor, around real tensors.
-
-    Args:
-        tensor: The wrapper, whose inner tensors are on meta.
-        real: The real tensors, by the ``id`` of the meta tensor that each replaces.
-    """
+    """Return a wrapper such as a DTensor, around real tensors."""
     if not is_wrapper(tensor):
         return real.get(id(tensor), tensor)
     names, context = tensor.__tensor_flatten__()

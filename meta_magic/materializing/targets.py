@@ -141,9 +141,6 @@ class Variables:
     """The variables of a namespace as one object.
 
     What cannot be made real is skipped, not refused.
-
-    Args:
-        namespace: Names and values; those that begin with ``_`` are left out.
     """
 
     def __init__(self, namespace: Mapping[str, object]) -> None:
@@ -188,13 +185,7 @@ def join(prefix: str, name: str) -> str:
 
 
 def find_in_module(root: nn.Module, path: str, seen: set[int]) -> Iterator[Held]:
-    """Yield every tensor of a module and all below it, under each of its names.
-
-    Args:
-        root: The module.
-        path: Its name.
-        seen: The ``id`` of searched objects; those searched here are added.
-    """
+    """Yield every tensor of a module and all below it, under each of its names."""
     found = [
         (fqn, owner, *row)
         for fqn, owner in walk_modules(root)
@@ -241,12 +232,8 @@ def walk(
 ) -> Iterator[tuple[str, Tensor | nn.Module]]:
     """Yield each tensor and module that a value is or holds, and how one writes it.
 
-    Breadth first. Modules are yielded and not searched.
-
-    Args:
-        value: Any object.
-        path: How one writes the value.
-        seen: The ``id`` of searched objects; those searched here are added.
+    Breadth first. Modules are yielded and not searched. ``seen`` has the ``id`` of
+    searched objects.
     """
     seen = set() if seen is None else seen
     queue = deque([(path, value)])
@@ -334,12 +321,7 @@ def list_variables() -> dict[str, Any]:
 def find_on_meta(
     namespace: Mapping[str, object], without: Collection[int] = ()
 ) -> Iterator[str]:
-    """Yield how one writes the modules and tensors that a recording made on meta.
-
-    Args:
-        namespace: The variables.
-        without: The ``id`` of tensors that are left out.
-    """
+    """Yield how one writes the modules and tensors that a recording made on meta."""
     if not has_origins():
         return
     known = {*without}
@@ -370,16 +352,7 @@ def is_recorded(tensor: Tensor) -> bool:
 
 
 def group_targets(held: Sequence[Held], dtype: torch.dtype | None) -> list[Target]:
-    """Return the storages of tensors on meta, in the order of their first tensors.
-
-    Args:
-        held: Tensors on meta.
-        dtype: What floating-point and complex tensors are cast to, as by
-            ``Module.to(dtype)``; None to leave them.
-
-    Raises:
-        MaterializeError: Torch cannot make one of the tensors.
-    """
+    """Return the storages of tensors on meta, in the order of their first tensors."""
     targets: dict[int, Target] = {}
     for item in held:
         check_makeable(item)
@@ -437,11 +410,7 @@ def describe_obstacle(tensor: Tensor) -> str:
 
 
 def choose_dtype(target: Target, dtype: torch.dtype | None) -> torch.dtype | None:
-    """Return the dtype that a target is cast to, or None.
-
-    Raises:
-        MaterializeError: Its tensors read the same bytes as different dtypes.
-    """
+    """Return the dtype that a target is cast to, or None."""
     known = {tensor.dtype for tensor in target.tensors}
     wrapped = [h for h in target.held if is_wrapper(h.tensor)]
     first = target.held[0].tensor.dtype
@@ -464,13 +433,7 @@ def choose_dtype(target: Target, dtype: torch.dtype | None) -> torch.dtype | Non
 
 
 def write_path(modules: Mapping[str, nn.Module], name: str, fqn: str) -> str:
-    """Return the Python code of a submodule, such as ``model.layers[0]``.
-
-    Args:
-        modules: All modules of the tree, by name.
-        name: How one writes the root.
-        fqn: Name of the submodule.
-    """
+    """Return the Python code of a submodule, such as ``model.layers[0]``."""
     path, written = "", name
     for part in fqn.split("."):
         written += write_step(modules[path], part)

@@ -29,12 +29,7 @@ PLAIN: Final = (Tensor, Parameter)
 
 
 class CallRunner:
-    """Makes the calls of a program, with real storages and generators.
-
-    Attributes:
-        device: Replaces the meta device.
-        memory: The live storages.
-    """
+    """Makes the calls of a program, with real storages and generators."""
 
     def __init__(
         self, recorded: ProgramCalls, device: torch.device, streams: Streams
@@ -57,11 +52,7 @@ class CallRunner:
     def make(
         self, call: Call, draw: Draw | None, tensors: Sequence[Tensor]
     ) -> list[Tensor]:
-        """Make a call; return its output tensors.
-
-        Raises:
-            ReplayError: The operator raised an error.
-        """
+        """Make a call; return its output tensors."""
         if call.operator.is_setting:
             return [self._set(call.outputs[0], call.signature.outputs[0])]
         generator = None
@@ -85,12 +76,7 @@ class CallRunner:
     ) -> None:
         """Advance the generator as a call does: by the call, or by skipping its words.
 
-        Args:
-            draw: Its draw.
-            pieces: Scratch arguments for one call, or for several smaller ones.
-
-        Raises:
-            ReplayError: The operator raised an error.
+        ``pieces`` are scratch arguments for one call, or for several smaller ones.
         """
         device, n_words = call.device_on(self.device), count_words(call, self.device)
         if n_words is not None:
@@ -128,14 +114,8 @@ class CallRunner:
     ) -> None:
         """Add the outputs of a call to the memory, with their recorded strides.
 
-        Args:
-            outputs: Its outputs.
-            unneeded: Storages that nothing reads. They may differ from the record: a
-                norm returns other statistics on the CPU than on CUDA.
-            retained: Storages to keep for later replays, if they are as recorded.
-
-        Raises:
-            ReplayError: An output has another shape or dtype than was recorded.
+        Outputs that nothing reads may differ from the record: a norm returns other
+        statistics on the CPU than on CUDA.
         """
         if len(outputs) != len(call.outputs):
             raise ReplayError(
@@ -160,11 +140,7 @@ class CallRunner:
 
     @contextmanager
     def _undeclared_draws_refused(self, call: Call) -> Iterator[None]:
-        """Refuse a custom operator that draws random numbers without declaring it.
-
-        Raises:
-            ReplayError: It drew; torch's generator is restored.
-        """
+        """Refuse a custom operator that draws random numbers without declaring it."""
         generator = default_generator(self.device)
         before, outside = generator.get_state(), _read_outside()
         yield

@@ -57,12 +57,7 @@ class Alike(NamedTuple):
         return tensor.repeat(self.n, *[1] * (tensor.dim() - 1))
 
     def my_part(self, tensor: Tensor, sizes: Sequence[int] = ()) -> Tensor:
-        """Return the rows that this process gets of a tensor.
-
-        Args:
-            tensor: A tensor of all rows.
-            sizes: How many rows each process gets; equally many if empty.
-        """
+        """Return the rows that this process gets of a tensor."""
         parts: Any = tensor.split(list(sizes)) if sizes else tensor.tensor_split(self.n)
         part: Tensor = parts[self.me]
         return part
@@ -246,11 +241,7 @@ def call_collective(function: Any, **given: Any) -> Any:
 
 
 def check_alone(signature: Signature) -> None:
-    """Refuse a collective in a group of several real processes.
-
-    Raises:
-        ReplayError: It is one: the replay would wait for the other processes for ever.
-    """
+    """Refuse a collective of several real processes: it would wait for ever."""
     if not uses_group(signature.op):
         return
     given = [getattr(v, "text", v) for _, v in signature.arguments]
@@ -265,11 +256,7 @@ def check_alone(signature: Signature) -> None:
 
 
 def to_object(value: Any) -> Any:
-    """Return the object that a text describes; other values as they are.
-
-    Raises:
-        ReplayError: The recording keeps only this text.
-    """
+    """Return the object that a text describes; other values as they are."""
     if not isinstance(value, OpaqueArgument):
         return value
     found = find_group(value.text)
@@ -279,15 +266,7 @@ def to_object(value: Any) -> Any:
 
 
 def call_planned(function: Any, group: Group, given: Given) -> Any:
-    """Return what a collective of a planned world gives.
-
-    Args:
-        group: The processes that take part.
-        given: Its arguments by name.
-
-    Raises:
-        NotSentError: Another process, which is not recorded, sends the result.
-    """
+    """Return what a collective of a planned world gives."""
     name = str(function).removesuffix(".default")
     to = given.get("root_rank", given.get("src"))
     if name in FROM_ONE or (name == "c10d.scatter_" and to != group.rank):

@@ -29,11 +29,7 @@ RESIZE: Final = "aten.resize_.default"
 
 
 def find_raw(plan: Plan, given: Mapping[int, RawMemory]) -> dict[int, RawMemory]:
-    """Return the storages that have uninitialized bytes after a plan.
-
-    Args:
-        given: Such storages of earlier recordings, before the first step.
-    """
+    """Return the storages that have uninitialized bytes after a plan."""
     raw = find_raw_before(plan, given)
     for step in plan.steps:
         is_made = step.kind == StepKind.ALLOCATE
@@ -52,11 +48,7 @@ def find_raw_before(plan: Plan, given: Mapping[int, RawMemory]) -> dict[int, Raw
 
 
 def find_raw_source(plan: Plan, raw: Mapping[int, RawMemory]) -> Call | None:
-    """Return the first call that allocated the uninitialized memory of wanted storages.
-
-    Args:
-        raw: The storages that have uninitialized bytes after it.
-    """
+    """Return the first call that allocated uninitialized memory of wanted storages."""
     followed = raw.keys() & plan.wanted
     for step in reversed(plan.steps):
         if not followed.isdisjoint({*step.call.outputs, *step.call.written}):
@@ -67,11 +59,7 @@ def find_raw_source(plan: Plan, raw: Mapping[int, RawMemory]) -> Call | None:
 
 
 def find_drawn_elsewhere(plan: Plan, given: Mapping[int, None]) -> dict[int, None]:
-    """Return the storages that rest on draws of an accelerator (as keys).
-
-    Args:
-        given: Such storages before the first step.
-    """
+    """Return the storages that rest on draws of an accelerator (as keys)."""
     drawn = set(given)
     signatures = plan.recorded.program.signatures
     named = {g.placement for s in signatures for g in (*s.inputs, *s.outputs)}
@@ -95,12 +83,7 @@ def find_drawn_elsewhere(plan: Plan, given: Mapping[int, None]) -> dict[int, Non
 def follow_call(
     call: Call, raw: dict[int, RawMemory], plan: Plan, *, is_made: bool
 ) -> None:
-    """Update the uninitialized bytes by one call.
-
-    Args:
-        raw: The storages that have uninitialized bytes; it is changed.
-        is_made: Whether the call only allocates.
-    """
+    """Update the uninitialized bytes by one call, which may only allocate."""
     sizes, signature = plan.recorded.nbytes_by_storage, call.signature
     is_tainted = not is_made and reads_raw(call, raw)
     if is_tainted and call.operator.name in COPIES:
@@ -143,11 +126,7 @@ def copy_raw(call: Call, raw: dict[int, RawMemory], sizes: Sequence[int]) -> Non
 
 
 def make_raw(call: Call, plan: Plan, *, is_tainted: bool) -> dict[int, RawMemory]:
-    """Return the new storages of a call, as uninitialized memory.
-
-    Args:
-        is_tainted: Whether they are computed from uninitialized bytes.
-    """
+    """Return the new storages of a call, as uninitialized memory."""
     sizes, births = plan.recorded.nbytes_by_storage, plan.recorded.births
     found = {}
     for storage, geometry in zip(call.outputs, call.signature.outputs, strict=True):
@@ -163,12 +142,7 @@ def make_raw(call: Call, plan: Plan, *, is_tainted: bool) -> dict[int, RawMemory
 def reads_raw(
     call: Call, raw: Mapping[int, RawMemory], *, but_first: bool = False
 ) -> bool:
-    """Whether a call reads an uninitialized element.
-
-    Args:
-        raw: The storages that have uninitialized bytes.
-        but_first: Whether to ignore its first tensor.
-    """
+    """Whether a call reads an uninitialized element, in its first tensor or another."""
     if call.operator.name == RESIZE:  # it moves the old bytes only
         return False
     positions = [i for i in call.usage.read if i or not but_first]
@@ -219,11 +193,7 @@ def has_partial_writes(plan: Plan) -> bool:
 
 
 class RawTracker:
-    """Tracks uninitialized bytes while a plan runs, where values decide.
-
-    Args:
-        raw: The storages that have uninitialized bytes before the first step.
-    """
+    """Tracks uninitialized bytes while a plan runs, where values decide."""
 
     def __init__(self, plan: Plan, raw: dict[int, RawMemory]) -> None:
         self._plan = plan
@@ -232,14 +202,7 @@ class RawTracker:
     def check(
         self, step: Step, read_inputs: Callable[[Call], Sequence[Tensor]]
     ) -> None:
-        """Track the next step, before it runs.
-
-        Args:
-            read_inputs: Returns the tensor arguments of a call.
-
-        Raises:
-            ReplayError: It reads uninitialized elements.
-        """
+        """Track the next step before it runs; refuse uninitialized elements."""
         call, raw, plan = step.call, self.raw, self._plan
         if step.kind == StepKind.DRAW:
             return
@@ -287,23 +250,14 @@ def find_mark(call: Call, raw: Mapping[int, RawMemory]) -> Mark | None:
 
 
 class Result(NamedTuple):
-    """Where the content of a storage comes from.
-
-    Attributes:
-        last_call: The last call that made or wrote it; -1 if none did.
-        is_assumed: Whether it rests on assumed values.
-    """
+    """Where the content of a storage comes from."""
 
     last_call: int
     is_assumed: bool
 
 
 def find_results(plan: Plan, given: Mapping[int, Result]) -> dict[int, Result]:
-    """Return where the contents come from that storages have after a plan.
-
-    Args:
-        given: Such storages of an earlier recording.
-    """
+    """Return where the contents come from that storages have after a plan."""
     recorded, kept, births = plan.recorded, plan.recorded.kept, plan.recorded.births
     assumptions = {a.call for a in recorded.program.assumptions}
     numbers = AssumedNumbers(recorded.program)

@@ -32,11 +32,7 @@ CONTROL_GROUPS: Final = (
 def read_device(
     device: str | torch.device, error: type[MetaMagicError]
 ) -> torch.device:
-    """Return a device of this machine.
-
-    Raises:
-        MetaMagicError: ``error``: there is no such device, or it is ``meta``.
-    """
+    """Return a device of this machine, or raise ``error``."""
     there = list_devices()
     listed = f"there {'is' if len(there) == 1 else 'are'} {', '.join(there)}"
     try:

@@ -68,18 +68,8 @@ class Evaluator:
     ) -> tuple[list[Tensor], Evaluation]:
         """Return the values that tensors have on the CPU now, and the cost.
 
-        The returned tensors are not to be written.
-
-        Args:
-            wanted: Storage and geometry of each tensor.
-            budget: The limits.
-            can_assume: Whether the values may rest on assumed ones.
-            stops_at_limit: Whether planning may stop at the limit: an error then does
-                not say how much the value would take.
-
-        Raises:
-            MissingValueError: It exceeds the limits, or depends on something that was
-                not recorded.
+        The returned tensors are not to be written. If planning stops at the limit, an
+        error does not say how much the value would take.
         """
         request = Request(
             storages=frozenset(storage for storage, _ in wanted),
@@ -105,12 +95,7 @@ class Evaluator:
     def state_at(
         self, program: Program, source: int, budget: ValueBudget
     ) -> Tensor | None:
-        """Return the state of a CPU generator; None if it exceeds the limits.
-
-        Args:
-            source: Source of the state; see :class:`Draw`.
-            budget: The limits.
-        """
+        """Return the state of a CPU generator; None if it exceeds the limits."""
         request = Request(sources=frozenset({source}), keeps=True)
         try:
             with RealTorch():
@@ -122,11 +107,7 @@ class Evaluator:
         return None if done.replay is None else done.replay.state_at(source)
 
     def keep_contents(self, program: Program) -> None:
-        """Keep the contents for later recordings, at the end of this one.
-
-        Args:
-            program: The finished program.
-        """
+        """Keep the contents for later recordings, at the end of this one."""
         forget_unreachable()
         if self._recorded is not None and self._recorded.kept is not None:
             self.loops.end(self._recorded, program)
@@ -143,14 +124,6 @@ class Evaluator:
 
         Later, dependents could only be computed from the beginning. If they exceed the
         limits, only the wanted storages are made.
-
-        Args:
-            outdated: Kept storages that were written since.
-            budget: The limits.
-
-        Raises:
-            ReplayError: A wanted storage depends on something that was not recorded.
-            MissingValueError: The same, or it exceeds the limits.
         """
         if self._is_private:
             return run(self._prepare(recorded, request), budget, keeps=True)
@@ -232,16 +205,9 @@ def find_kept_values(
 
 
 def run(replay: Execution, budget: ValueBudget, *, keeps: bool) -> Done:
-    """Run a replay; under :func:`RealTorch`.
+    """Run a replay; if it keeps nothing, drop first what others kept.
 
-    Args:
-        budget: The limits.
-        keeps: Whether to keep its results for later replays. If not, all kept contents
-            that it does not use are dropped first.
-
-    Raises:
-        ValueLimitError: It exceeds the limits.
-        ReplayError: A step failed.
+    Under :func:`RealTorch`.
     """
     unused_nbytes = sum(part.drop_unused(is_all=not keeps) for part in replay.parts)
     cost = budget.check(replay, unused_nbytes)

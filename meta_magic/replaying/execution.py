@@ -106,13 +106,9 @@ class Part(CallRunner):
             yield
 
     def drop_unused(self, *, is_all: bool) -> int:
-        """Drop kept contents that the plan does not use.
+        """Drop unused kept contents: all of them, or those of dead storages.
 
-        Args:
-            is_all: Whether to drop all of them, or only those of dead storages.
-
-        Returns:
-            The bytes of the unused contents that are still kept.
+        Return the bytes of the unused contents that are still kept.
         """
         kept, held = self.plan.recorded.kept, self.plan.held
         if kept is None:
@@ -133,13 +129,7 @@ class Part(CallRunner):
         results: Mapping[int, Result],
         raw: Mapping[int, RawMemory],
     ) -> None:
-        """Keep the live results for later replays.
-
-        Args:
-            made: The wanted storages.
-            results: Where the contents come from.
-            raw: Storages that have uninitialized bytes.
-        """
+        """Keep the live results for later replays."""
         recorded = self.plan.recorded
         kept = recorded.kept
         if kept is None:
@@ -205,20 +195,7 @@ class Part(CallRunner):
 
 
 class Execution:
-    """The replay of a recording, after the parts of earlier ones that it needs.
-
-    Args:
-        device: Replaces the meta device.
-        read: Returns the calls of a program.
-
-    Raises:
-        ReplayError: A wanted content depends on something that was not recorded.
-
-    Attributes:
-        plan: The plan of the last recording.
-        parts: The parts, in order of their recordings.
-        read: Storage and geometry of each tensor that is read after it.
-    """
+    """The replay of a recording, after the parts of earlier ones that it needs."""
 
     def __init__(
         self,
@@ -349,16 +326,10 @@ class Execution:
         return peak
 
     def run(self, finished: Finished) -> Iterator[None]:
-        """Run all steps; under :func:`RealTorch`.
+        """Run all steps; yield after each.
 
-        Args:
-            finished: Receives each wanted storage after the last step that changes it.
-
-        Yields:
-            After each step.
-
-        Raises:
-            ReplayError: A step failed, or its result differs from the record.
+        Under :func:`RealTorch`. ``finished`` receives each wanted storage after the
+        last step that changes it.
         """
         done: dict[int, Part] = {}
         given: dict[int, dict[int, RawMemory]] = {}
@@ -382,11 +353,7 @@ class Execution:
             )
 
     def keep(self, made: Mapping[int, UntypedStorage | Tensor]) -> None:
-        """Keep live results of :meth:`run` for later replays.
-
-        Args:
-            made: The wanted storages.
-        """
+        """Keep live results of :meth:`run` for later replays."""
         for part in self.parts:
             own, number = made if part is self._last else {}, id(part)
             part.keep(own, self._results[number], self._raw[number])
@@ -424,11 +391,7 @@ class Execution:
 def order_latest_first(
     program: Program, sources_of: Callable[[Program], Sequence[Program]]
 ) -> list[Program]:
-    """Return a recording and its sources, direct or not, each before its own sources.
-
-    Args:
-        sources_of: Returns the direct sources of a recording.
-    """
+    """Return a recording and its sources, each before its own sources."""
     done: dict[int, Program] = {}
     stack = [(program, iter(sources_of(program)))]
     while stack:

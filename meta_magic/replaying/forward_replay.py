@@ -45,16 +45,7 @@ Rows: TypeAlias = Iterator[tuple[int, int]]  # number of a call, offset of its r
 
 
 class Columns(NamedTuple):
-    """The columns of a program that a forward replay reads.
-
-    Attributes:
-        words: All rows.
-        storage_by_tensor: The storage of each tensor.
-        signatures: All signatures.
-        deaths: For each freed storage, the count of calls before and the storage.
-        randomness: Returns the draws.
-        find_constant: Returns the constant of a storage, None if it has none.
-    """
+    """The columns of a program that a forward replay reads."""
 
     words: memoryview
     storage_by_tensor: Sequence[int]
@@ -112,13 +103,7 @@ class ForwardReplay:
         self.clear()
 
     def move_to(self, n_calls: int, at: int, n_deaths: int) -> None:
-        """Continue before a call.
-
-        Args:
-            n_calls: The count of calls before it.
-            at: The offset of its row.
-            n_deaths: Words of ``Columns.deaths`` to skip.
-        """
+        """Continue before a call."""
         self.n_calls, self._at, self._n_deaths = n_calls, at, n_deaths
 
     def clear(self) -> None:
@@ -143,15 +128,10 @@ class ForwardReplay:
             self._calls.append(make_small_call(signature, self._numbers))
 
     def run(self, columns: Columns, *, is_strict: bool) -> bool:
-        """Run the calls that were recorded since; no mode may intercept torch.
+        """Run the calls recorded since; return whether all were run, or skipped.
 
-        Args:
-            columns: The program.
-            is_strict: Whether to stop before a call that cannot be run, instead of
-                dropping the storages that it changes.
-
-        Returns:
-            Whether all calls were run, or skipped.
+        No mode may intercept torch. If it is strict, it stops before a call that cannot
+        be run, instead of dropping the storages that this changes.
         """
         self.learn(columns.signatures)
         self._work_before = self.work

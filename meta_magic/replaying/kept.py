@@ -26,16 +26,7 @@ Bytes: TypeAlias = npt.NDArray[np.bool_]
 
 
 class RawMemory:
-    """Which bytes of a storage were written; the others are uninitialized.
-
-    Args:
-        nbytes: Bytes of the storage.
-        is_written: Whether all of them were written.
-        is_tainted: Whether they were computed from uninitialized bytes.
-
-    Attributes:
-        is_tainted: Whether some bytes were computed from uninitialized ones.
-    """
+    """Which bytes of a storage were written; the others are uninitialized."""
 
     def __init__(
         self, nbytes: int, *, is_written: bool = False, is_tainted: bool = False
@@ -203,11 +194,7 @@ class Kept:
         return next((s[draw] for s in self._states.values() if draw in s), None)
 
     def list_contents(self, *, can_assume: bool) -> Mapping[int, int]:
-        """Return the kept storages, each with the last call that made or wrote it.
-
-        Args:
-            can_assume: Whether to include contents that rest on assumed values.
-        """
+        """Return the kept storages, each with the last call that made or wrote it."""
         calls = self._last_calls
         if can_assume or not self._assumed:
             return calls

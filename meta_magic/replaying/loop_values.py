@@ -71,11 +71,7 @@ ExecutionOf: TypeAlias = Callable[[ProgramCalls, Request], Execution]
 class LoopValues:
     """Runs the calls of a recording forward, if they look like a loop.
 
-    Args:
-        prepare: Plans a replay.
-
-    Attributes:
-        is_live: Whether :meth:`find_values` can answer: it has the kept contents.
+    While it ``is_live``, it has the kept contents and :meth:`find_values` can answer.
     """
 
     def __init__(self, prepare: ExecutionOf) -> None:
@@ -90,9 +86,6 @@ class LoopValues:
         """Run the new calls forward if they are a loop, and keep the results.
 
         Under :func:`RealTorch`.
-
-        Args:
-            budget: The limits.
         """
         forward, program = self._forward, recorded.program
         forward.allows = budget.allows
@@ -165,12 +158,7 @@ class LoopValues:
         until: int,
         budget: ValueBudget,
     ) -> dict[int, UntypedStorage]:
-        """Replay storages as they are before a call.
-
-        Raises:
-            ReplayError: They depend on something that was not recorded.
-            MissingValueError: The same, or they exceed the limits.
-        """
+        """Replay storages as they are before a call."""
         sizes = recorded.nbytes_by_storage
         read = tuple((s, describe_bytes(sizes[s])) for s in storages)
         wanted = frozenset(storages)
@@ -222,14 +210,10 @@ class LoopValues:
     def note_value(
         self, recorded: ProgramCalls, cost: Evaluation, planned: Execution | None
     ) -> Evaluation:
-        """Note that a value was read; after several of them, become live.
+        """Note that a value was read; after several, become live. Return the cost.
 
-        Args:
-            cost: The cost of the value, without calls that were run forward.
-            planned: The replay that made it, if one was planned.
-
-        Returns:
-            The whole cost.
+        ``cost`` lacks the calls that were run forward; ``planned`` made the value, if
+        anything was planned.
         """
         forward, end = self._forward, len(recorded)
         start, forward.n_calls = forward.n_calls, end
@@ -253,11 +237,9 @@ class LoopValues:
     ) -> tuple[list[UntypedStorage], Evaluation] | None:
         """Return storages as they are now, and the cost; None if one is unknown.
 
-        Only while :attr:`is_live`, and while no mode intercepts torch.
-
-        Args:
-            wanted: The storages. The caller must not write or keep the results.
-            n_unseen: Count of real storages that were written outside of torch.
+        Only while :attr:`is_live`, and while no mode intercepts torch. The caller must
+        not write or keep the results. ``n_unseen`` counts real storages that were
+        written outside of torch.
         """
         found = self._run_on(columns, wanted, n_unseen)
         if found is None:
@@ -274,9 +256,6 @@ class LoopValues:
         """Return a storage for a check of values; as :meth:`find_values`.
 
         The cost counts with that of the next value.
-
-        Args:
-            budget: The limits of the check.
         """
         before, self._forward.allows = self._forward.allows, budget.allows
         try:

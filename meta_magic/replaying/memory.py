@@ -20,11 +20,7 @@ from meta_magic.trace.signature import Geometry
 
 
 class Memory:
-    """The real storages that are live during a replay.
-
-    Attributes:
-        device: Replaces the meta device.
-    """
+    """The real storages that are live during a replay."""
 
     def __init__(self, recorded: ProgramCalls, device: torch.device) -> None:
         self.device = device
@@ -75,8 +71,7 @@ class Memory:
     def add(self, storage: int, real: UntypedStorage | Tensor) -> None:
         """Add a storage, grown to its recorded size; or a tensor without one.
 
-        Raises:
-            ReplayError: It has no memory: reading it would crash the process.
+        Reading a storage without memory would crash the process.
         """
         if isinstance(real, Tensor):
             self._tensors[storage] = real
@@ -116,11 +111,7 @@ class Memory:
         self._last.pop(storage, None)
 
     def load(self, constant: Constant) -> None:
-        """Add a storage with its recorded content.
-
-        Raises:
-            ReplayError: The recording refers to the user's tensor, which changed since.
-        """
+        """Add a storage with its recorded content."""
         if constant.sparse is not None:
             self.add(constant.storage, constant.sparse.clone().to(self.device))
         elif constant.data is not None:
@@ -165,11 +156,7 @@ def has_memory(storage: UntypedStorage) -> bool:
 
 
 def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
-    """Return a tensor on a storage.
-
-    Raises:
-        ReplayError: The tensor does not fit on the storage, or is sparse.
-    """
+    """Return a tensor on a storage."""
     shape, stride, offset = geometry.shape, geometry.stride, geometry.storage_offset
     if stride is None or offset is None:
         raise ReplayError(f"a {geometry.layout} tensor has no storage of its own")
@@ -192,11 +179,7 @@ def make_view(storage: UntypedStorage, geometry: Geometry) -> Tensor:
 
 
 def view_sparse(sparse: Tensor, geometry: Geometry) -> Tensor:
-    """Return a sparse tensor, or a view of its values.
-
-    Raises:
-        ReplayError: The values have other strides than recorded.
-    """
+    """Return a sparse tensor, or a view of its values."""
     if geometry.stride is None:
         return sparse
     values = parts_of(sparse)[-1]

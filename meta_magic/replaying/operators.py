@@ -38,9 +38,7 @@ from meta_magic.trace.signature import (
 class CallArguments:
     """The arguments of all calls of one signature; :meth:`fill` adds the tensors.
 
-    Attributes:
-        default_dtype: torch's default dtype when the calls were recorded; None if
-            their outputs do not depend on it.
+    ``default_dtype`` is None if their outputs do not depend on it.
     """
 
     def __init__(self, signature: Signature) -> None:
@@ -60,14 +58,7 @@ class CallArguments:
                 self._plain[name] = value
 
     def fill(self, tensors: Sequence[Tensor], device: torch.device) -> dict[str, Any]:
-        """Return the keyword arguments of one call.
-
-        Args:
-            device: Replaces the meta device.
-
-        Raises:
-            ReplayError: An argument was not recorded.
-        """
+        """Return the keyword arguments of one call."""
         given = self._plain.copy()
         for name, index in self._tensors:
             given[name] = tensors[index]
@@ -198,20 +189,12 @@ READING: Final = frozenset({"aten.from_file.default"})
 class Operator:
     """An operator that a program calls.
 
-    Args:
-        name: Its name in torch, such as ``aten.addmm.default``.
-        function: torch's operator of that name.
-        run: A function to call instead of it.
-
     Attributes:
-        name: Its name in torch.
         is_fill: Whether it overwrites its first tensor without reading it.
         is_empty: Whether its new outputs are uninitialized.
-        is_setting: Whether it gives a tensor another storage.
         reads_metadata: Whether it reads only the metadata of its tensors.
         is_builtin: Whether it is torch's own: its tags then say whether it draws.
         out: Names of the arguments that take results.
-        is_random: Whether it draws random numbers.
         lays_out_anew: Whether it may change the shape or strides of its arguments.
         can_split: Whether the CPU draws the same numbers when it draws for one part of
             the elements after the other.
@@ -277,13 +260,7 @@ class Operator:
         device: torch.device,
         generator: Generator | None,
     ) -> Any:
-        """Call the operator.
-
-        Args:
-            arguments: Its arguments but for the tensors.
-            tensors: Its tensor arguments; for a random factory, a tensor to draw into.
-            device: Replaces the meta device.
-        """
+        """Call the operator; a random factory gets a tensor to draw into."""
         if tensors and self.name in DRAWN:
             return DRAWN[self.name](tensors[0], generator=generator)
         given = arguments.fill(tensors, device)
@@ -307,11 +284,7 @@ class Operator:
 
 @lru_cache(maxsize=4096)
 def find_operator(name: str) -> Operator:
-    """Return the operator of a name such as ``aten.addmm.default``.
-
-    Raises:
-        ReplayError: It is not registered, or cannot be replayed.
-    """
+    """Return the operator of a name such as ``aten.addmm.default``."""
     initializer = INITIALIZERS.get(name)
     if initializer is not None:
         return Operator(name, initializer)
@@ -326,11 +299,7 @@ def find_operator(name: str) -> Operator:
 
 
 def find_function(name: str) -> Any:
-    """Return torch's operator of a name.
-
-    Raises:
-        ReplayError: It is not registered.
-    """
+    """Return torch's operator of a name."""
     try:
         namespace, packet, overload = name.rsplit(".", maxsplit=2)
         return getattr(getattr(getattr(torch.ops, namespace), packet), overload)

@@ -21,14 +21,7 @@ from meta_magic.trace.derived_facts import AssumedNumbers
 
 
 def plan_replay(recorded: ProgramCalls, request: Request, device: torch.device) -> Plan:
-    """Return the plan of a request.
-
-    Args:
-        device: Where the plan will run.
-
-    Raises:
-        ReplayError: A wanted content depends on something that was not recorded.
-    """
+    """Return the plan of a request."""
     plan = Planner(recorded, request, device).build()
     if plan.needs_earlier_contents:
         plan = Planner(recorded, request, device, has_contents=False).build()
@@ -192,9 +185,8 @@ class Planner:
     def _find_missing_draws(self) -> tuple[list[int], set[int]]:
         """Find the calls that draw from the same stream before a needed call does.
 
-        Returns:
-            The calls that can draw into scratch memory, and those that must first have
-            the values that they read.
+        Return those that can draw into scratch memory, and those that must first have
+        the values that they read.
         """
         recorded = self._recorded
         wanted_draws = [
@@ -325,13 +317,7 @@ class Planner:
 
 
 class CallQueue:
-    """A queue of the calls that a backward walk visits, the latest first.
-
-    Args:
-        end: The call after the latest one.
-        kept: Storages with a kept content, each with the last call that made or wrote
-            it.
-    """
+    """A queue of the calls that a backward walk visits, the latest first."""
 
     def __init__(
         self, recorded: ProgramCalls, end: int, kept: Mapping[int, int]
@@ -367,11 +353,7 @@ class CallQueue:
 
 
 def check_assumptions(recorded: ProgramCalls, calls: Sequence[Call]) -> None:
-    """Refuse calls that rest on assumed sizes or values.
-
-    Raises:
-        ReplayError: A call rests on them.
-    """
+    """Refuse calls that rest on assumed sizes or values."""
     if not recorded.program.assumptions:
         return
     assumptions = {a.call: a for a in recorded.program.assumptions}
@@ -396,15 +378,7 @@ def check_assumptions(recorded: ProgramCalls, calls: Sequence[Call]) -> None:
 def check_given(
     recorded: ProgramCalls, calls: Sequence[Call], given: Collection[int]
 ) -> None:
-    """Refuse storages from outside whose content was not recorded.
-
-    Args:
-        calls: The calls that are to be made.
-        given: The storages that need a content from outside.
-
-    Raises:
-        ReplayError: One has none.
-    """
+    """Refuse storages from outside whose content was not recorded."""
     imported = {i.storage: i for i in recorded.program.imports}
     for storage in sorted(given - recorded.constants.keys()):
         first = next((call for call in calls if storage in call.inputs), None)
@@ -429,12 +403,7 @@ def check_given(
 def find_ends(
     recorded: ProgramCalls, kinds: Mapping[int, StepKind], default: int | None
 ) -> set[int]:
-    """Return the sources at which generators end: torch's, and those of the user.
-
-    Args:
-        kinds: The steps of the plan, by call.
-        default: The end of torch's generator; None if the plan does not use it.
-    """
+    """Return the sources at which generators end: torch's, and those of the user."""
     found = set() if default is None else {default}
     for end in recorded.program.randomness.ends[1:]:
         last = draw_before(end)
@@ -478,10 +447,6 @@ def find_skipped(plan: Plan, *, is_end_known: bool) -> str | None:
     """Describe the draw before which the default generator stops, if there is one.
 
     That draw takes as many numbers as values decide, and nobody asked for these values.
-
-    Args:
-        plan: The plan that was run.
-        is_end_known: Whether it led to the state at which the recording ends.
     """
     recorded, made = plan.recorded, {step.draw for step in plan.steps}
     end = 0 if is_end_known else plan.end or 0
@@ -497,11 +462,7 @@ def find_skipped(plan: Plan, *, is_end_known: bool) -> str | None:
 def find_before(
     recorded: ProgramCalls, source: int, known: Collection[int] = ()
 ) -> Iterator[Draw]:
-    """Yield the draws that lead to a source, the last one first.
-
-    Args:
-        known: Draws after which the state is known: the search ends there.
-    """
+    """Yield the draws that lead to a source, the last one first, up to a known one."""
     number = draw_before(source)
     while number is not None and number not in known:
         draw = recorded.draws[number]
@@ -517,9 +478,7 @@ def find_last(draws: Iterable[Draw]) -> int:
 def find_end(recorded: ProgramCalls, last_draw: int, until: int | None = None) -> int:
     """Return the source of the default generator's state after a draw.
 
-    Args:
-        last_draw: Number of the draw.
-        until: The count of calls to consider; if it is set, the draw is the end.
+    With ``until``, the count of calls to consider, the draw is the end.
     """
     if until is not None:
         return recorded.draws[last_draw].end

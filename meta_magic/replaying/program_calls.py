@@ -78,15 +78,7 @@ MAX_ROWS: Final = 2**10  # kept rows: a plan reads each row several times
 
 
 class Call(NamedTuple):
-    """One operator call, as a replay needs it.
-
-    Attributes:
-        number: Its index in the program.
-        usage: Which tensors it reads and writes.
-        inputs: Storage of each tensor argument.
-        outputs: Storage of each tensor returned.
-        also_changed: Storages that change because they share memory with a written one.
-    """
+    """One operator call, as a replay needs it."""
 
     number: int
     signature: Signature
@@ -122,11 +114,7 @@ class Call(NamedTuple):
         return device if own.type == "meta" else own
 
     def fills(self, index: int, nbytes: int) -> bool:
-        """Whether overwriting an argument overwrites its whole storage.
-
-        Args:
-            nbytes: Bytes of its storage.
-        """
+        """Whether overwriting an argument overwrites its whole storage."""
         is_only = self.inputs.count(self.inputs[index]) == 1
         return is_only and self.usage.fills(index, nbytes)
 
@@ -238,11 +226,7 @@ class ProgramCalls:
         return [*self._words[start : start + len(call.inputs)]]
 
     def call(self, index: int) -> Call:
-        """Return a call.
-
-        Raises:
-            ReplayError: Its operator cannot be called, or gives garbage.
-        """
+        """Return a call."""
         signature, storages = self.tensors(index)
         n_inputs = len(signature.inputs)
         usage = self._find_usage(index, signature)

@@ -23,16 +23,7 @@ if TYPE_CHECKING:
 
 
 class RealSent(NamedTuple):
-    """A collective or a message of a real process.
-
-    Attributes:
-        kind: As of :class:`Sent`, as all attributes but the last.
-        ranks: The same.
-        nbytes: The same.
-        dtype: The same.
-        reduce: The same.
-        line: The line of the script, or None.
-    """
+    """A collective or a message of a real process, as :class:`Sent`, with its line."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -43,15 +34,7 @@ class RealSent(NamedTuple):
 
 
 class RealRank(TorchDispatchMode):
-    """Counts storages and lists collectives of the real code that runs within it.
-
-    Args:
-        file: The file name of the script, whose lines are noted.
-
-    Attributes:
-        live_nbytes: The bytes alive after each operator.
-        sent: The collectives and messages, in order.
-    """
+    """Counts storages and lists collectives of the real code that runs within it."""
 
     def __init__(self, file: str = "") -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch does not annotate it

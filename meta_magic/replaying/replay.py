@@ -84,11 +84,7 @@ def replay(
 
 
 def find_wanted(trace: Trace, tensor: object) -> tuple[int, Geometry]:
-    """Return the number of a tensor's storage in a trace, and its geometry.
-
-    Raises:
-        ReplayError: The tensor is not of the trace.
-    """
+    """Return the number of a tensor's storage in a trace, and its geometry."""
     if isinstance(tensor, Tensor):
         return find_storage(trace.program, tensor), read_geometry(tensor)
     if not isinstance(tensor, TensorMetadata):
@@ -103,11 +99,7 @@ def find_wanted(trace: Trace, tensor: object) -> tuple[int, Geometry]:
 
 
 def find_storage(program: Program, tensor: Tensor) -> int:
-    """Return the number of a live tensor's storage in a program.
-
-    Raises:
-        ReplayError: The program did not make it.
-    """
+    """Return the number of a live tensor's storage in a program."""
     found = None
     if tensor.is_meta and tensor.layout is torch.strided and not tensor.is_nested:
         found = find_origin(tensor.untyped_storage())
@@ -133,11 +125,7 @@ def trace_back(
     """Return which recording has a storage's content as ``program`` left it.
 
     With the number of the storage in it; None if ``program`` does not know the storage.
-
-    Args:
-        origin: The latest recording that used the storage.
-        number: Number of the storage in it.
-        program: A recording, which may be an earlier or a later one.
+    ``origin`` is the latest recording that used the storage.
     """
     if any(
         earlier is origin.program

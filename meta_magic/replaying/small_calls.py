@@ -66,13 +66,7 @@ class CallKind(IntEnum):
 
 
 class Held:
-    """A real storage of a forward replay.
-
-    Attributes:
-        is_blank: Whether it is uninitialized.
-        nbytes: Its bytes.
-        tensors: Tensors on it, by the number of their geometry.
-    """
+    """A real storage of a forward replay."""
 
     __slots__ = ("is_blank", "nbytes", "real", "tensors")
 
@@ -83,11 +77,7 @@ class Held:
         self.tensors: dict[int, Tensor] = {}
 
     def view(self, shape: "Shape") -> Tensor:
-        """Return a tensor on the storage.
-
-        Raises:
-            ReplayError: The storage is too short.
-        """
+        """Return a tensor on the storage."""
         if shape.nbytes > self.nbytes:
             raise ReplayError("a tensor is larger than its storage was so far")
         if len(self.tensors) == MAX_VIEWS:
@@ -108,21 +98,16 @@ class SmallCall:
     """What a forward replay does with the calls of one signature.
 
     Attributes:
-        kind: What is done with them.
         width: Words of a row.
-        op: Name of the operator.
         inputs: Shape of each tensor argument.
         made: Index and shape of each output with a new storage.
-        writes: Indices of the arguments that are written.
         n_needed: How many tensors the quick way needs; one more than there are, which
             switches it off, for calls that draw or are not run.
         changed: Indices, among all tensors of a row, of new and written storages.
         is_copy_of_itself: Whether it copies between tensors of the same geometry.
         is_large: Whether it is checked against the limits.
-        is_random: Whether it draws random numbers.
         nbytes: Bytes of its new storages.
         usage: How the operator uses its tensors; None unless the calls are run.
-        work: Operations of a call.
     """
 
     def __init__(self, signature: Signature, numbers: dict[Geometry, int]) -> None:

@@ -78,11 +78,7 @@ READ_BY_ARGUMENTS: Final[Mapping[str, Callable[[Signature], Operator]]] = {
 
 
 def make_operator(signature: Signature) -> Operator:
-    """Return the operator of a signature.
-
-    Raises:
-        ReplayError: It cannot be called.
-    """
+    """Return the operator of a signature."""
     if signature.op in READ_BY_ARGUMENTS:
         return READ_BY_ARGUMENTS[signature.op](signature)
     if signature.op in DEVICE_BY_KERNEL:
@@ -128,11 +124,7 @@ STATISTICS: Final = frozenset({"mean", "rstd", "save_mean", "save_invstd"})
 
 
 def run_norm(operator: Any, wanted: Sequence[Geometry], **given: Any) -> Any:
-    """Call an operator of ``NORMS`` with the statistics of any device.
-
-    Args:
-        wanted: Geometries of the recorded results; none for a backward.
-    """
+    """Call an operator of ``NORMS`` with the statistics of any device."""
     like = given["input"] if given.get("weight") is None else given["weight"]
     if not like.is_cuda:
         given = {
@@ -296,12 +288,7 @@ class AttentionOperator(Operator):
 def run_math(
     tensors: Sequence[Tensor], options: Mapping[str, Any], seed: int
 ) -> Tensor:
-    """Return the output of attention, computed by many operators.
-
-    Args:
-        tensors: Query, key and value.
-        seed: Seed of the dropout.
-    """
+    """Return the output of attention, computed by many operators."""
     query, key, value = tensors
     dropout_p = options.get("dropout_p", 0.0)
     mask = options.get("attn_mask", options.get("attn_bias"))

@@ -99,12 +99,7 @@ class Plan:
         return made | self.given | self.blank | self.held.keys()
 
     def peak_nbytes(self, kept: Mapping[int, int], *, can_split: bool) -> int:
-        """Return the most bytes that are held at any moment.
-
-        Args:
-            kept: Bytes of wanted storages after they are finished, if they differ.
-            can_split: Whether scratch draws are made by :func:`split_draw`.
-        """
+        """Return the most bytes that are held at any moment."""
         sizes = self.recorded.nbytes_by_storage
         there = self.given | self.blank | self.held.keys()
         alive = {storage: sizes[storage] for storage in there}

@@ -32,8 +32,6 @@ class RowColumns(NamedTuple):
     """Columns with one item for each tensor argument and output of some calls.
 
     Attributes:
-        calls: Number of the call.
-        storages: Number of the storage.
         spans: Bytes from the start of the storage to the end of the tensor.
         is_made: Whether the call returns the tensor.
         is_written: Whether the call writes the tensor.
@@ -132,11 +130,7 @@ class Dead(AbstractSet[int]):
 
 
 class Writers:
-    """The calls that made or wrote each storage; most have one such call.
-
-    Args:
-        births: For each storage, the call that made it; -1 if none did.
-    """
+    """The calls that made or wrote each storage; most have one such call."""
 
     def __init__(self, births: "array[int]") -> None:
         self._births = births
@@ -234,10 +228,6 @@ class SparseMemory:
 
     ``values.mul_(2)`` changes ``torch.sparse_coo_tensor(indices, values)``, although
     the program has two storages.
-
-    Attributes:
-        is_there: Whether any sparse tensor shares memory.
-        changed: By call, the storages that change besides those that it writes.
     """
 
     def __init__(self) -> None:
@@ -249,12 +239,7 @@ class SparseMemory:
     def follow(
         self, call: int, signature: Signature, storages: Sequence[int]
     ) -> set[int]:
-        """Read the next call; return the storages it changes besides those it writes.
-
-        Args:
-            call: Number of the call.
-            storages: Storages of its tensors.
-        """
+        """Read the next call; return storages that it changes without a write."""
         self.is_there = True
         changed: set[int] = set()
         if signature.op in POSITIONS:

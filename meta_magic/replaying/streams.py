@@ -30,15 +30,7 @@ StateOn = Callable[[str], Tensor | None]
 
 
 class Streams:
-    """A generator for each one that a program used; torch's own are not touched.
-
-    Args:
-        randomness: Generators, states and draws of the program.
-        draws: The draws that will be made, in order.
-        sources: The sources for which :meth:`state_at` will be called; see
-            :class:`Draw`.
-        device: Replaces the meta device.
-    """
+    """A generator for each one that a program used; torch's own are not touched."""
 
     def __init__(
         self,
@@ -139,12 +131,7 @@ class Streams:
             }
 
     def use_kept(self, kept: Kept | None, *, keeps: bool) -> None:
-        """Use the states that earlier replays kept.
-
-        Args:
-            kept: Has these states.
-            keeps: Whether to save states after each draw for later replays.
-        """
+        """Use the states that earlier replays kept."""
         self._kept, self._keeps = kept, keeps
 
     def saved_states(self) -> Iterator[tuple[int, Tensor]]:
@@ -154,12 +141,7 @@ class Streams:
                 yield draw, states["cpu"]
 
     def give_state(self, state: int, state_on: StateOn) -> None:
-        """Use the state of a generator at the end of an earlier recording.
-
-        Args:
-            state: Number of the state in this recording.
-            state_on: Returns the state on a device.
-        """
+        """Use the state of a generator at the end of an earlier recording."""
         self._given[state] = state_on
 
     def state_at(self, source: int, device: str = "cpu") -> Tensor | None:
@@ -277,12 +259,7 @@ CPU: Final = torch.device("cpu")
 
 
 class Count(NamedTuple):
-    """Words that are drawn for a tensor of n groups and a rest.
-
-    Attributes:
-        first: Words for one group and the rest.
-        more: Words for each further group.
-    """
+    """Words that are drawn for one group and a rest, and for each further group."""
 
     first: int
     more: int
@@ -296,9 +273,6 @@ def count_words(call: Call, device: torch.device) -> int | None:
 
     The count is measured in this process: another build of torch may draw otherwise.
     The listed operators draw for one element after the other, or for groups of 16.
-
-    Args:
-        device: Replaces the meta device.
 
     Source:
         ``ATen/native/cpu/DistributionTemplates.h``.
@@ -372,12 +346,7 @@ def find_words(call: Call, numel: int) -> int | None:
 
 
 def draw_once(call: Call, numel: int, *, has_number: bool) -> tuple[Tensor, Tensor]:
-    """Draw for ``numel`` elements; return a generator's state before and after.
-
-    Args:
-        numel: Count of elements.
-        has_number: Whether the generator has a number that ``normal_`` cached.
-    """
+    """Draw for ``numel`` elements; return a generator's state before and after."""
     generator = Generator().manual_seed(numel)
     if has_number:
         torch.empty(1).normal_(generator=generator)

@@ -118,11 +118,7 @@ def walk_up(fqn: str) -> Iterator[str]:
 def find_phases(
     plan: Plan, given: Mapping[int, frozenset[Phase]]
 ) -> dict[int, frozenset[Phase]]:
-    """Return the storages whose content comes from uses, with the kinds of use.
-
-    Args:
-        given: Such storages before the first step.
-    """
+    """Return the storages whose content comes from uses, with the kinds of use."""
     uses, births = Uses(plan.recorded), plan.recorded.births
     found = dict(given)
     for step in plan.steps:

@@ -30,12 +30,7 @@ EARLY: Final = 0.1
 
 
 class ValueProgress:
-    """The line that shows the progress of one replay, if it takes long.
-
-    Args:
-        describe: Returns what is computed, such as ``loss, line 33``.
-        estimate: Returns about how many seconds each step takes, in order.
-    """
+    """The line that shows the progress of one replay, if it takes long."""
 
     def __init__(
         self, describe: Callable[[], str], estimate: Callable[[], Sequence[float]]
@@ -88,13 +83,7 @@ FREE: Final = ", a quarter of the memory that is free"
 
 
 class Excess(NamedTuple):
-    """A limit that a value exceeds.
-
-    Attributes:
-        limit: Name of the field of ``ValueLimits``.
-        wanted: A limit that would be enough.
-        text: How much the value takes, and how much is allowed.
-    """
+    """A limit that a value exceeds."""
 
     limit: str
     wanted: float
@@ -113,10 +102,6 @@ class ValueBudget:
     * ``Planner._count`` of ``plan``: its calls alone have more than :meth:`max_flops`;
     * ``ForwardReplay._has_room``: the large calls of a loop exceed :meth:`allows`;
     * ``ValuesOnDemand.evaluate``: as large a one was refused at the same line.
-
-    Args:
-        limits: The limits of one value.
-        describe: Returns what is computed now, such as ``loss, line 33``.
     """
 
     def __init__(
@@ -138,11 +123,7 @@ class ValueBudget:
         return self._spent > N_VALUES * self.limits.seconds
 
     def refuse_more(self) -> None:
-        """Refuse any further value once all allowed seconds are spent.
-
-        Raises:
-            ValueLimitError: They are spent.
-        """
+        """Refuse any further value once all allowed seconds are spent."""
         if self.is_spent:
             most = N_VALUES * self.limits.seconds
             text = (
@@ -153,11 +134,7 @@ class ValueBudget:
             raise ValueLimitError(text, wanted)
 
     def watch(self, estimate: Callable[[], Sequence[float]]) -> ValueProgress:
-        """Return the progress of the value that is computed now.
-
-        Args:
-            estimate: Returns about how many seconds each step takes, in order.
-        """
+        """Return the progress of the value that is computed now."""
         return ValueProgress(self._describe, estimate)
 
     def max_flops(self) -> int:
@@ -175,15 +152,7 @@ class ValueBudget:
         return self.allows_kept(nbytes) and flops <= self.max_flops()
 
     def check(self, replay: Execution, unused_nbytes: int) -> Evaluation:
-        """Return the cost of a replay.
-
-        Args:
-            unused_nbytes: Bytes that are kept for other values meanwhile.
-
-        Raises:
-            ValueLimitError: It exceeds the limits.
-            MissingValueError: It depends on unknown contents.
-        """
+        """Return the cost of a replay, while other values keep ``unused_nbytes``."""
         steps = [step for step in replay.steps if step.kind != StepKind.ALLOCATE]
         cost = Evaluation(
             call=len(replay.plan.recorded),
@@ -205,14 +174,7 @@ class ValueBudget:
         return cost
 
     def run(self, replay: Execution, finished: Finished) -> None:
-        """Run a replay and show its progress; under :func:`RealTorch`.
-
-        Args:
-            finished: Receives each wanted storage.
-
-        Raises:
-            ReplayError: A step failed.
-        """
+        """Run a replay and show its progress; under :func:`RealTorch`."""
         progress = self.watch(lambda: estimate_all(replay.steps))
         try:
             for _ in replay.run(finished):
@@ -257,12 +219,7 @@ class ValueBudget:
 
 
 def refuse_unknown(replay: Execution) -> None:
-    """Refuse values that depend on unknown contents.
-
-    Raises:
-        MissingValueError: They come from a tensor that was written outside of torch, or
-            from uninitialized memory.
-    """
+    """Refuse values of uninitialized memory, or of memory written without torch."""
     program = replay.plan.recorded.program
     if not replay.plan.storages.isdisjoint(program.written_unseen):
         raise MissingValueError(

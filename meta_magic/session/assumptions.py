@@ -128,13 +128,7 @@ def advise_more(error: ValueLimitError) -> list[str]:
 def advise(
     routed: Routed | None, tensor: torch.Tensor, function: str, *, is_mask: bool
 ) -> str:
-    """Return which assumption replaces values that are beyond the limits.
-
-    Args:
-        routed: What is known of the values if they send tokens to experts.
-        tensor: The tensor that has the values.
-        is_mask: Whether only the number of true elements matters.
-    """
+    """Return which assumption replaces values, or a mask's size, beyond the limits."""
     if routed is not None and (is_mask or routed.mean is not None):
         option = UNIFORM
     elif is_mask:

@@ -40,11 +40,7 @@ MIXED: Final = (
 
 
 def find_device_notes(program: Program, *, has_saved: bool) -> Iterator[Note]:
-    """Yield notes on the devices that a cell names.
-
-    Args:
-        has_saved: Whether values of any tensor were written to a file.
-    """
+    """Yield notes on the devices that a cell names."""
     yield from _find_from_meta(program)
     signatures = program.signatures
     named = {g.placement for s in signatures for g in (*s.inputs, *s.outputs)}

@@ -78,13 +78,8 @@ def find_failed_call(
     """Return the call that an error came from; None if no call was refused.
 
     An interrupt, the end of the process, or a missing value is not about the operands:
-    to try other operands would take seconds and find nothing.
-
-    Args:
-        error: What ended the block.
-        modes: The modes of the recording.
-        borrowed: Puts borrowed modules on meta again, as the call saw them.
-        is_probe: As of ``Recording``: only the lines that led to the call are found.
+    to try other operands would take seconds and find nothing. ``borrowed`` puts
+    borrowed modules on meta again, as the call saw them.
     """
     if not isinstance(error, Exception) or isinstance(error, MissingValueError):
         return None
@@ -134,9 +129,7 @@ def _is_users(frame: FrameType) -> bool:
 class CallDescriber:
     """Describes the arguments of a call; numbers the tensors among them.
 
-    Args:
-        sites: The frames on the way to the call, outermost first.
-        modules: The modules on the way, innermost first.
+    The frames on the way to it come outermost first, the modules innermost first.
     """
 
     def __init__(

@@ -97,8 +97,7 @@ class Guard:
     def leave(self, carried: Snapshot | None = None) -> None:
         """Leave all contexts, restore, then deliver an interrupt that came.
 
-        Args:
-            carried: The state of torch with which a later part continues.
+        A later part continues with ``carried``.
         """
         self._interrupts.is_held = True  # a plain store, as above
         self._carried = carried

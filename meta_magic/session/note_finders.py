@@ -38,13 +38,7 @@ PLAIN: Final = frozenset({list, tuple, dict})
 
 
 class Outside(NamedTuple):
-    """What happened around a recording.
-
-    Attributes:
-        left_open: Sentences on changes of torch that had to be undone.
-        threads: Names of the threads that ran meanwhile.
-        has_failed: Whether the recording ended by an error.
-    """
+    """What happened around a recording."""
 
     left_open: Sequence[str]
     threads: Sequence[str]

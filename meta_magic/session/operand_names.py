@@ -119,10 +119,8 @@ def list_written(sites: Sequence[Site]) -> list[Tensor]:
 def list_arguments(site: Site, function: object, n_given: int | None) -> list[str]:
     """Return how a site writes the positional arguments of its call.
 
-    Args:
-        function: What is called, if it is no module.
-        n_given: How many arguments the call has, the object of a method included; if
-            the site writes another number, [] is returned. None for any number.
+    [] if it writes another number than ``n_given``, which counts the object of a
+    method.
     """
     node = site.node
     if not isinstance(node, ast.Call):

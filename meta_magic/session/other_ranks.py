@@ -28,11 +28,7 @@ REFUSAL: Final = (
 
 
 class OtherRanks:
-    """Knows which storages hold values that rest on other processes.
-
-    Args:
-        world: The world.
-    """
+    """Knows which storages hold values that rest on other processes."""
 
     def __init__(self, world: World, note: TakeNote) -> None:
         self._rank = world.rank

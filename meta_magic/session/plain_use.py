@@ -24,13 +24,7 @@ from meta_magic.trace.signature import SourcePosition
 
 
 class Recorded(NamedTuple):
-    """A variable that holds a tensor or module of a recorded cell.
-
-    Attributes:
-        name: The variable's name.
-        is_module: Whether it is a module, else a tensor.
-        made_at: Where its first tensor was made; None if unknown.
-    """
+    """A variable that holds a tensor or module of a recorded cell."""
 
     name: str
     is_module: bool
@@ -87,14 +81,7 @@ def describe_outside(
     frame: FrameType | None,
     program: Program,
 ) -> str:
-    """Say which variable of plain code lacks the values that a replay needs.
-
-    Args:
-        frame: The frame that asked for a value.
-
-    Returns:
-        A sentence to append; "" if no variable of the frame holds the tensor.
-    """
+    """Say which variable of plain code lacks the values that a replay needs; or ""."""
     cause = error.__cause__
     storage = cause.storage if isinstance(cause, ReplayError) else None
     if frame is None or storage is None or find_maker(storage, program) is not None:

@@ -30,11 +30,7 @@ Found = TypeVar("Found", "Evaluation", "Assumption")
 
 
 class ProgramBuilder:
-    """Builds programs from what a recording wrote so far.
-
-    Attributes:
-        raised: The call that ended the recording by an error, once that is known.
-    """
+    """Builds programs from what a recording wrote so far."""
 
     def __init__(self, written: Written, device: DeviceName) -> None:
         self._written = written
@@ -80,12 +76,7 @@ class ProgramBuilder:
         return known
 
     def build(self, trees: Sequence[Tree], *, omits_failures: bool) -> Program:
-        """Return the whole program.
-
-        Args:
-            omits_failures: Whether a call that raised is no caveat, as an error ended
-                the block.
-        """
+        """Return the whole program; its caveats may omit failures."""
         write = self._written
         write.rows.flush()
         columns = {

@@ -89,12 +89,7 @@ def find_raised(
     write: Written,
     borrowed: AbstractContextManager[object],
 ) -> RaisedCall | None:
-    """Return the call that raised an error, or its cause; None if no call did.
-
-    Args:
-        modes: The modes of the recording: those of another may have seen the same call.
-        borrowed: Puts borrowed modules on meta again, as the call saw them.
-    """
+    """Return the call that raised an error, or its cause; None if no call did."""
     seen: list[BaseException] = []
     with suppress(Exception):  # an error of ours must not replace the user's
         while error is not None and not any(error is other for other in seen):
@@ -213,14 +208,7 @@ def _names_of(function: Any) -> tuple[str, ...]:
 
 
 class Called(NamedTuple):
-    """What the user's code called, with live arguments.
-
-    Attributes:
-        function: The function; None if it cannot be called again.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-        module: The module whose call it was; None for a function.
-    """
+    """What the user's code called, with live arguments."""
 
     function: Callable[..., Any] | None
     args: Sequence[Any] = ()
@@ -233,10 +221,6 @@ def find_called(frames: Sequence[FrameType], modes: Sequence[object]) -> Called:
 
     That is a class whose ``__init__`` raised; else the function that our modes saw, or
     the module around it; else the outermost function of torch.
-
-    Args:
-        frames: The frames of a traceback, outermost first.
-        modes: The modes of the recording.
     """
     others = [at for at, frame in enumerate(frames) if not is_torchs(frame)]
     below = frames[max(others, default=-1) + 1 :]

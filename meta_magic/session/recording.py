@@ -188,13 +188,7 @@ class Recording:
         namespace: Mapping[str, object] | None = None,
         source: CellSource = NO_SOURCE,
     ) -> Trace:
-        """Build the trace, and release everything that the recording held.
-
-        Args:
-            error: What ended the block, if anything did.
-            namespace: Where to look for names of root modules.
-            source: The cell, if one was.
-        """
+        """Build the trace, and release everything that the recording held."""
         seconds = time.perf_counter() - self._started
         write, has_failed = self._written, error is not None
         namespace = namespace or {}
@@ -336,10 +330,6 @@ def keep_origin(
 
     Materialize, and a later cell that uses a tensor of this one, find the program by
     the tensor's storage.
-
-    Args:
-        module_by_number: Its live modules.
-        namespace: The modules that variables hold.
     """
     refs = write.registry.live()
     versions = dict(chain.from_iterable(tree.versions.items() for tree in trees))
@@ -376,11 +366,6 @@ def run_with_values(
 
     Meta tensors that an earlier recording made are shown with their values, if these
     take little. Nothing else of a recording is entered.
-
-    Args:
-        block: Formats the tensors.
-        limits: What the value of one may take.
-        has_placements: Whether to show the planned device instead of meta.
     """
     if not has_origins():
         return block()

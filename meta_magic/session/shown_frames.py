@@ -21,12 +21,7 @@ USERS: Final = ""
 
 
 class ShownFrames(NamedTuple):
-    """The entries of a traceback that are shown, and what is hidden.
-
-    Attributes:
-        entries: The entries that are shown, outermost first.
-        folded: The package of each hidden entry that is not ours.
-    """
+    """The entries of a traceback that are shown, and what is hidden."""
 
     entries: Sequence[TracebackType]
     folded: Sequence[str]

@@ -63,11 +63,7 @@ class KeptMode:
 
 
 class ThreadWatch(Replacements):
-    """Context manager that notes the new threads of a block that use torch.
-
-    Attributes:
-        names: Names of those threads, in order of starting.
-    """
+    """Context manager that notes the new threads of a block that use torch."""
 
     def __init__(self) -> None:
         super().__init__()

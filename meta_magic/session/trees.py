@@ -27,9 +27,7 @@ MAX_SEEN: Final = 10_000
 class TreeFinder:
     """Knows which modules a recording built or called.
 
-    Args:
-        namespace: Variables before the block: a module that is there already is
-            described only if it is called.
+    A module that was in the namespace before is described only if it is called.
     """
 
     def __init__(self, written: Written, namespace: Mapping[str, object]) -> None:
@@ -98,12 +96,7 @@ def modules_in(namespace: Mapping[str, object]) -> dict[str, nn.Module]:
 def find_names(
     namespace: Mapping[str, object], wanted: Collection[int]
 ) -> dict[int, str]:
-    """Return the shortest way to write each module, by ``id``, if one is found.
-
-    Args:
-        namespace: Variables. Names that begin with ``_`` are skipped.
-        wanted: The ``id`` of the modules to be named.
-    """
+    """Return the shortest way to write each module, by ``id``, if one is found."""
     names: dict[int, str] = {}
     variables = [
         (name, value, 0)

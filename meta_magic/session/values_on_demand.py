@@ -91,12 +91,6 @@ Kind = TypeVar("Kind", bound=MetaMagicError)
 class ValuesOnDemand:
     """Computes values that a cell asks for, as :class:`ValueSource` says.
 
-    Args:
-        written: The parts that write the recording; its diagnostics take what was
-            evaluated or assumed.
-        programs: Builds the program recorded so far.
-        options: The limits of one value, and what is assumed beyond them.
-
     Attributes:
         prepare: Called with tensors before their values are read.
         others: Follows values that rest on other processes; None without a world.
@@ -487,15 +481,7 @@ def _find_outs(table: OpTable, kwargs: Kwargs) -> list[Tensor]:
 
 
 def _index_by_masks(args: Args, count_by_id: Mapping[int, int]) -> Tensor:
-    """Index a meta tensor by the positions at which each mask is true.
-
-    Args:
-        args: The arguments of ``aten.index``.
-        count_by_id: How many elements of each mask are true.
-
-    Raises:
-        IndexError: A mask has another shape, with torch's message.
-    """
+    """Index a meta tensor by the positions at which each mask is true."""
     tensor, indices = args
     positions: list[Tensor | None] = []
     for mask in indices:
@@ -534,13 +520,7 @@ SHARE = 8
 def make_checks(
     write: Written, programs: ProgramBuilder, options: Options, values: ValuesOnDemand
 ) -> ValueChecks:
-    """Return the checks that refuse calls whose operands have values out of range.
-
-    Args:
-        programs: Builds the program recorded so far.
-        options: The limits of one value, and whether all values are checked.
-        values: Has the values of a loop that reads some in each step.
-    """
+    """Return the checks that refuse calls whose operands have values out of range."""
     limits = options.limits
     budget = ValueBudget(limits if options.check_values else limits.little(SHARE))
     evaluator = Evaluator(is_private=True)  # the trace shows nothing of checks

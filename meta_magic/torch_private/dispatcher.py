@@ -121,14 +121,10 @@ def override_kernels(
 
     ``Library.impl`` would refuse where a recording around this one has put in a kernel,
     and takes twice the time; torch warns of a second one. Without the key
-    ``AutogradMeta``, attention and autocast on meta are those of meta.
-
-    Args:
-        below: Kernels below autograd, of operators that have one on devices and none on
-            meta: without it autograd decomposes them on meta.
-
-    Returns:
-        A library, to be given to :func:`destroy_library`.
+    ``AutogradMeta``, attention and autocast on meta are those of meta. ``below`` has
+    kernels below autograd, of operators that have one on devices and none on meta:
+    without it autograd decomposes them on meta. Return a library for
+    :func:`destroy_library`.
     """
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():

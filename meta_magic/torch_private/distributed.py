@@ -53,9 +53,6 @@ def find_group(text: str) -> Any:
     """Return the object that :func:`describe_group` described; None for other texts.
 
     Where only one process takes part, any reduction gives the same result.
-
-    Raises:
-        RuntimeError: The group does not exist any more.
     """
     if text.startswith(REDUCTION):
         return torch.classes.c10d.ReduceOp()

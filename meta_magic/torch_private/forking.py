@@ -14,12 +14,6 @@ def fork() -> int:
     handler of the C library. On meta no such thread is needed, so the child is forked
     without handlers, but for Python's own.
 
-    Returns:
-        The child's number, and 0 in the child.
-
-    Raises:
-        OSError: There can be no more processes.
-
     Source:
         ``track_bad_autograd_forks`` in ``torch/csrc/autograd/engine.cpp``.
     """

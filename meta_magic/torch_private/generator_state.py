@@ -50,14 +50,9 @@ BLOCK: Final = slice(24, 24 + 8 * N)
 
 
 def advance(state: Tensor, n: int) -> Tensor | None:
-    """Return the state of a generator on the CPU after it has made more numbers.
+    """Return the state of a CPU generator after ``n`` more words of 32 bits.
 
-    Args:
-        state: The state before, as ``Generator.get_state`` returns it.
-        n: How many words of 32 bits are made; from 0.
-
-    Returns:
-        The state after, to the bit; None if torch lays out ``state`` in another way.
+    None if torch lays out ``state`` in another way.
     """
     taken = count_taken(state)
     if taken is None:
@@ -184,12 +179,7 @@ CHANGES: Final[tuple[Callable[[Generator], Any], ...]] = (
 
 
 class GeneratorMemory:
-    """The memory of torch's that decides what a generator draws next.
-
-    Args:
-        generator: Stays alive as long as this object.
-        address: The address of its numbers.
-    """
+    """The memory of torch's that decides what a generator draws next."""
 
     def __init__(self, generator: Generator, address: int) -> None:
         self._generator = generator

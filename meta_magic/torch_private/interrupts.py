@@ -94,9 +94,6 @@ class Interrupts:
 
     Use it as a context manager, or by ``own`` and ``give_back``.
 
-    Args:
-        waits: Whether an interrupt in a frame must wait.
-
     Attributes:
         is_held: Whether every interrupt waits, whatever runs.
         pending: The signal numbers that wait; whoever raises one again removes it.

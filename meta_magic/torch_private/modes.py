@@ -148,9 +148,6 @@ def make_fake(tensor: Tensor, other: Any, device: torch.device) -> Tensor:
     """Return the fake tensor for a tensor on meta, in the mode of another fake one.
 
     Without it a plain tensor that a model holds is on meta to ``torch.export``.
-
-    Args:
-        device: The device that the fake tensor reports.
     """
     fake: Any = other.fake_mode.from_tensor(tensor, static_shapes=True)
     fake.fake_device = device

@@ -36,12 +36,7 @@ def set_attribute(owner: Any, name: str, value: Any) -> None:
 
 
 class Swapped:
-    """Attributes of a module or class with other values while any recording runs.
-
-    Args:
-        owner: The module or class.
-        values: The values while recordings run, by name.
-    """
+    """Attributes of a module or class with other values while any recording runs."""
 
     def __init__(self, owner: Any, values: Mapping[str, Any]) -> None:
         self._owner = owner
@@ -80,10 +75,6 @@ class ThreadReplacements(Swapped):
 
     They are built once and kept: building them for each recording would slow down
     each cell, and a cell may have imported one by name.
-
-    Args:
-        owner: The module or class.
-        plain: The functions that they replace, by name: used on all other threads.
     """
 
     def __init__(self, owner: Any, plain: Mapping[str, Any]) -> None:
@@ -234,9 +225,6 @@ class ImportedNames(Replacements):
 
     Without it ``to_dlpack(x)`` fails in a cell after ``from torch.utils.dlpack import
     to_dlpack`` in a plain one. Enter it after the replacements.
-
-    Args:
-        module: The module of the block.
     """
 
     def __init__(self, module: ModuleType | None) -> None:

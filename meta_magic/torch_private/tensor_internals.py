@@ -287,13 +287,7 @@ def has_coalesced(tensor: Tensor) -> bool:
 def build_sparse(
     like: Tensor, parts: Sequence[Tensor], *, is_coalesced: bool = False
 ) -> Tensor:
-    """Return a sparse tensor of the size and layout of ``like``.
-
-    Args:
-        like: A sparse tensor.
-        parts: Positions and values, as ``parts_of`` returns them.
-        is_coalesced: Whether a COO tensor is marked as coalesced.
-    """
+    """Return a sparse tensor of the size and layout of ``like``."""
     shape = Tensor.size(like)
     with DisableTorchFunction(), DisableTorchDispatch(), BelowAutograd():
         if like.layout is torch.sparse_coo:
@@ -324,9 +318,6 @@ def storage_under(tensor: Tensor) -> UntypedStorage:
     """Return the storage of a tensor; of a sparse one on meta that of its values.
 
     Without it nobody knows which sparse tensor an operator reads.
-
-    Raises:
-        NotImplementedError: It has none.
     """
     try:
         return Tensor.untyped_storage(tensor)

@@ -40,15 +40,7 @@ ZIP: Final = b"PK\x03\x04"
 
 
 class CheckpointFill:
-    """Assigns the tensors of a checkpoint, without a copy where they fit as they are.
-
-    Args:
-        entries: The tensors of the checkpoint, by name.
-
-    Raises:
-        MaterializeError: The checkpoint is one of another module, or a missing tensor
-            cannot be replayed.
-    """
+    """Assigns the tensors of a checkpoint, without a copy where they fit."""
 
     gives: ClassVar = (
         "a checkpoint, assigned without a copy where dtype and strides allow it; what "
@@ -179,11 +171,7 @@ class CheckpointFill:
         return tensor
 
     def _copy(self, view: Tensor, held: Held) -> None:
-        """Copy a tensor of the checkpoint, once where elements share memory.
-
-        Raises:
-            MaterializeError: It has different values for elements that share memory.
-        """
+        """Copy a tensor of the checkpoint, once where elements share memory."""
         tensor = self._read(held)
         whole = tensor
         for dim, (size, stride) in enumerate(
@@ -231,12 +219,7 @@ def find_part(tensor: Tensor) -> Part | None:
 
 
 def match_names(held: Sequence[Held], entries: Mapping[str, CheckpointEntry]) -> None:
-    """Compare names and shapes of a module with those of a checkpoint.
-
-    Raises:
-        MaterializeError: The checkpoint has a name that the module lacks, or a tensor
-            of another shape, or the module holds only a shard of it.
-    """
+    """Compare names and shapes of a module with those of a checkpoint."""
     known = {item.name: item for item in held if item.is_persistent}
     unexpected = [name for name in entries if name not in known]
     if unexpected:
@@ -266,15 +249,10 @@ def open_checkpoint(
 ) -> dict[str, CheckpointEntry]:
     """Return the tensors of a checkpoint, by name.
 
-    Args:
-        source: A state dict; a ``.safetensors`` file; a file that ``torch.save`` wrote;
-            an ``.index.json`` that names such files; a directory with one of them, or
-            one that ``torch.distributed.checkpoint`` wrote.
-        device: Where the tensors will be wanted.
-        names: Other values of ``init=``, for the message if there is no checkpoint.
-
-    Raises:
-        MaterializeError: It cannot be read, or is no checkpoint.
+    It is a state dict; a ``.safetensors`` file; a file that ``torch.save`` wrote; an
+    ``.index.json`` that names such files; a directory with one of them, or one that
+    ``torch.distributed.checkpoint`` wrote. ``names`` are other values of ``init=``, for
+    the message if there is no checkpoint.
     """
     if isinstance(source, Mapping):
         return read_mapping(source, "the mapping")
@@ -316,11 +294,7 @@ def read_distributed(path: Path) -> dict[str, CheckpointEntry]:
 
 
 def find_in_directory(path: Path) -> Path:
-    """Return the index or the only file of a directory.
-
-    Raises:
-        MaterializeError: There is none, or there are several.
-    """
+    """Return the index or the only file of a directory."""
     for name in (*INDICES, *FILES):
         if (path / name).is_file():
             return path / name
@@ -376,11 +350,7 @@ def read_file(path: Path, device: torch.device) -> dict[str, CheckpointEntry]:
 def read_safetensors(
     path: Path, device: torch.device
 ) -> Iterator[tuple[str, CheckpointEntry]]:
-    """Yield the tensors of a safetensors file.
-
-    Raises:
-        MaterializeError: The file is damaged, or the package ``safetensors`` missing.
-    """
+    """Yield the tensors of a safetensors file."""
     try:
         from safetensors import SafetensorError, safe_open  # noqa: PLC0415  an extra
     except ModuleNotFoundError as error:
@@ -410,11 +380,7 @@ def load_of_mapping(tensor: Tensor, part: Part | None) -> Tensor:
 
 
 def read_mapping(source: object, what: str) -> dict[str, CheckpointEntry]:
-    """Return the tensors of a state dict.
-
-    Raises:
-        MaterializeError: It holds something else.
-    """
+    """Return the tensors of a state dict."""
     if not isinstance(source, Mapping):
         raise MaterializeError(
             f"{what} holds a {type(source).__name__}, not a state dict"

@@ -61,12 +61,7 @@ class PartPlanner(DefaultLoadPlanner):
 
 
 def read_folder(path: Path) -> Iterator[tuple[str, CheckpointEntry]]:
-    """Yield the tensors of a folder; of a model saved beside others, the model's.
-
-    Raises:
-        MaterializeError: The model holds more than tensors.
-        pickle.UnpicklingError: The metadata holds what may run code.
-    """
+    """Yield the tensors of a folder; of a model saved beside others, the model's."""
     with (path / ".metadata").open("rb") as file:
         metadata: Metadata = MetadataReader(file).load()
     reader = FileSystemReader(path)
@@ -92,14 +87,7 @@ def read_part(
     entry: TensorStorageMetadata,
     part: Part | None,
 ) -> Tensor:
-    """Return a saved tensor, or a part of it.
-
-    Args:
-        reader: Reads the folder.
-        saved: The tensor's name there.
-        entry: How it is saved.
-        part: Which part; None for all of it.
-    """
+    """Return a saved tensor, or a part of it."""
     whole = part is None
     starts = [0] * len(entry.size) if part is None else [one.start for one in part]
     sizes = entry.size if whole else [one.stop - one.start for one in part or ()]

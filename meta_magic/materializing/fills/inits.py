@@ -41,14 +41,9 @@ INITS: Final = tuple(FILL_BY_INIT)
 def choose_fill(init: Init, task: Task, own: Collection[int]) -> Fill:
     """Return what fills the tensors of a task.
 
-    Args:
-        init: A name of the table; anything else is a checkpoint.
-        own: The ``id`` of the tensors that ``init`` is about. The others are replayed:
-            with ``init="replay"`` to their values after the cell, else to those when
-            they were made.
-
-    Raises:
-        MaterializeError: It cannot be filled so.
+    ``own`` are the ``id`` of the tensors that ``init`` is about. The others are
+    replayed: with ``init="replay"`` to their values after the cell, else to those when
+    they were made.
     """
     make = FILL_BY_INIT.get(init) if isinstance(init, str) else None
     if make is ReplayFill:
@@ -66,12 +61,7 @@ def choose_fill(init: Init, task: Task, own: Collection[int]) -> Fill:
 
 
 class JoinedFill:
-    """Runs one fill, then another one.
-
-    Args:
-        first: The fill that the user asked for.
-        second: A replay of the module's companions.
-    """
+    """Runs the fill that the user asked for, then a replay of the companions."""
 
     def __init__(self, first: Fill, second: Fill) -> None:
         self._fills = first, second

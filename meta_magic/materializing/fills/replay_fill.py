@@ -92,12 +92,7 @@ FUSED: Final = RECURRENT | {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Share:
-    """What one recording contributes.
-
-    Attributes:
-        located: The recording and its targets.
-        moves_generator: Whether torch's generator is moved to where the replay ends.
-    """
+    """What one recording contributes."""
 
     located: Located
     replay: Execution
@@ -203,11 +198,7 @@ class ReplayFill:
         return self._filled_by.get(target, "replay")
 
     def _move_generators(self) -> Iterator[str]:
-        """Move generators to the state that they would have after the cell on the CPU.
-
-        Yields:
-            Notes on those that could not be moved.
-        """
+        """Move generators to their state after the cell; yield notes on others."""
         shares = [share for share in self._shares if share.moves_generator]
         parts = [part for share in shares for part in share.replay.parts]
         if False in {
@@ -231,14 +222,7 @@ def plan_shares(
 ) -> tuple[list[Share], list[str]]:
     """Return the replays that make targets, and notes on those made by a use.
 
-    Args:
-        targets: Which targets of it are made.
-        modules: The ``id`` of the modules whose whole construction is drawn.
-        moves_generator: Whether torch's generator is moved to where the replays end.
-
-    Raises:
-        MaterializeError: A target depends on something that was not recorded, or its
-            content at its construction cannot be known.
+    ``modules`` are the ``id`` of those whose whole construction is drawn.
     """
     read = make_reader()
     late: set[Target] = set()
@@ -270,17 +254,7 @@ def plan_shares(
 def plan_execution(
     located: Located, modules: set[int], task: Task, read: Read, *, goes_on: bool
 ) -> Execution:
-    """Return the replay that makes the targets of a recording.
-
-    Args:
-        located: The recording and its targets.
-        modules: The ``id`` of the modules whose whole construction is drawn.
-        read: Returns the columns of a program.
-        goes_on: Whether torch's generator is moved to where the replay ends.
-
-    Raises:
-        MaterializeError: A target depends on something that was not recorded.
-    """
+    """Return the replay that makes the targets of a recording."""
     origin, program = located.origin, located.program
     known = origin.modules if origin.program is program else {}
     goes_on = goes_on and task.state == "current"
@@ -303,8 +277,7 @@ def plan_execution(
 def find_used(shares: Iterable[Share]) -> set[Target]:
     """Return the targets that depend on a use of a module, though made before it.
 
-    Raises:
-        MaterializeError: A parameter or a buffer does.
+    A parameter or a buffer among them is refused.
     """
     used = set()
     for share in shares:
@@ -360,9 +333,8 @@ def waits_for_another(parts: Sequence[Part]) -> bool:
 def move_generator(origin: Origin, replay: Execution) -> bool | None:
     """Move torch's default generator to where a replay ends.
 
-    Returns:
-        False if the generator stays as it is, because its state is not the one at the
-        end of the recording, or that one is not known; None if there is nothing to do.
+    Return False if it stays as it is, because its state is not the one at the end of
+    the recording, or that one is not known; None if there is nothing to do.
     """
     state, last_draw = replay.end_state(), replay.plan.last_draw
     if state is not None and origin.program is not replay.plan.recorded.program:
@@ -390,9 +362,7 @@ def move_generator(origin: Origin, replay: Execution) -> bool | None:
 def move_earlier(replay: Execution) -> bool | None:
     """Move torch's generator to the end of an earlier recording, if all of it is drawn.
 
-    Returns:
-        False if it stays as it is, because some draws are still to be made; None if
-        there is nothing to do.
+    Return False if some draws are still to be made; None if there is nothing to do.
     """
     waiting = find_waiting()
     for part in replay.parts[:-1]:

@@ -109,17 +109,10 @@ class WatchMode(Watch, TorchDispatchMode):
 
 
 def reset_modules(root: object, kept: Iterable[int]) -> set[int]:
-    """Call the initializers of modules and their submodules, children first.
+    """Call the initializers of real modules and those below them, children first.
 
-    Args:
-        root: A module, or an object that holds modules; all of them real.
-        kept: Addresses of the storages that keep their content, also if it fails.
-
-    Returns:
-        The addresses of the storages that were written.
-
-    Raises:
-        MaterializeError: An initializer failed.
+    The storages at the addresses ``kept`` keep their content, also if it fails. Return
+    the addresses of the storages that were written.
     """
     watch = WatchMode(kept)
     try:
@@ -143,8 +136,7 @@ def find_resets(
 ) -> Iterator[tuple[nn.Module, str, Callable[[], object]]]:
     """Yield module, name and call of each initializer, children first.
 
-    Args:
-        inherited: Name and method by which a module above initializes those below.
+    ``inherited`` is how a module above initializes those below.
     """
     own = ((name, getattr(module, name, None)) for name in INITIALIZE)
     found = next(((name, method) for name, method in own if method), inherited)

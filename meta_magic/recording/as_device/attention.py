@@ -116,11 +116,7 @@ class Attention(NamedTuple):
 
 
 def check_arguments(call: Attention, device: FusingDevice) -> None:
-    """Refuse arguments that torch refuses on every device, or on the CPU.
-
-    Raises:
-        RuntimeError: The dtypes or dimensions do not fit; the message is torch's.
-    """
+    """Refuse arguments that torch refuses on every device, or on the CPU."""
     q, k, v = call.tensors
     mask = call.mask
     fits = q.dtype == k.dtype == v.dtype and min(t.ndim for t in call.tensors) > 1
@@ -140,11 +136,7 @@ def one_like(tensor: Tensor) -> Tensor:
 
 
 def choose(call: Attention, device: FusingDevice) -> tuple[Kernel, str]:
-    """Return the kernel that a device would run, and why it is "math"; else "".
-
-    Raises:
-        RuntimeError: All possible kernels are switched off; the message is torch's.
-    """
+    """Return the kernel that a device would run, and why it is "math"; else ""."""
     reason = find_obstacle(call, device)
     kernels = choose_on_cpu if device == "cpu" else choose_on_cuda
     kernel, reason = (None, reason) if reason else kernels(call)
@@ -356,9 +348,6 @@ class DeviceAttention(OfRecording):
         write: Its plan knows whose kernels run where; ``meta`` replaces nothing.
         autocast: Casts the arguments, if it is on.
         composites: Runs the other composite operators.
-
-    Attributes:
-        autocast: Casts the arguments.
     """
 
     def __init__(

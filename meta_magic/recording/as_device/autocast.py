@@ -149,10 +149,6 @@ class AutocastOff:
 class DeviceAutocast(OfRecording):
     """Makes autocast cast on meta as on a device, within the block.
 
-    Args:
-        write: Its plan knows whose kernels run where; ``meta`` replaces nothing.
-        composites: Runs composite operators, also while autocast is on.
-
     Attributes:
         is_on: Whether autocast is on in the cell; torch does not say so to a mode.
         foreign: Operators of libraries that have autocast kernels of their own, which
@@ -211,11 +207,7 @@ class DeviceAutocast(OfRecording):
     def cast(
         self, device: DeviceName, name: str, args: Args, kwargs: Kwargs
     ) -> tuple[Args, Kwargs]:
-        """Return arguments as the autocast of a device casts them.
-
-        Args:
-            name: The name of the operator, without its namespace.
-        """
+        """Return arguments as the autocast of a device casts them."""
         dtype, narrow = torch.float32, torch.get_autocast_dtype(device)
         if name in LOWER:
             dtype = narrow

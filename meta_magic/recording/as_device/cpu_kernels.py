@@ -59,14 +59,10 @@ def is_without_kernel(error: Exception) -> bool:
 def ask_cpu(
     func: Any, args: Args, kwargs: Kwargs, *, wants_gradients: bool = False
 ) -> Any:
-    """Return on meta what the CPU's kernel of an operator returns.
+    """Return on meta what the CPU's kernel returns, or ``NotImplemented``.
 
-    Args:
-        wants_gradients: Whether the kernel must make what a backward needs.
-
-    Returns:
-        The result; a written argument is the argument itself. ``NotImplemented`` if the
-        CPU cannot be asked.
+    A written argument is returned itself. With ``wants_gradients`` the kernel makes
+    what a backward needs.
     """
     tensors = tensors_in(args, kwargs)
     is_inference = torch.is_inference_mode_enabled()
@@ -102,12 +98,7 @@ def call_with_proxies(
 
 
 def lay_out_written(func: Any, given: Given) -> None:
-    """Give written tensors whose layout changed the layout of the CPU.
-
-    Args:
-        func: The operator, which has run.
-        given: Its arguments, with their metadata before the call.
-    """
+    """Give written tensors whose layout an operator changed the layout of the CPU."""
     with RealTorch():
         records = [(tensor, seen[2].record) for tensor, seen in given.inputs]
         changed = [
@@ -150,11 +141,7 @@ def count_nbytes(tensor: Tensor) -> int:
 
 
 def make_proxy(tensor: Tensor, *, has_ones: bool = False) -> Tensor:
-    """Return a proxy of ones, with the layout of a tensor; integers are zeros.
-
-    Args:
-        has_ones: Whether integers are ones as well; they may be positions.
-    """
+    """Return a proxy of ones, laid out as a tensor; integers may be zeros."""
     if tensor.layout in SPARSE:
         return make_sparse(tensor, "cpu")
     numel = count_nbytes(tensor) // tensor.itemsize
@@ -190,11 +177,7 @@ def put_arguments_on_cpu(value: Any, real_by_id: Mapping[int, Tensor]) -> Any:
 
 
 def move_to_meta(returned: Any, meta_by_id: Mapping[int, Tensor]) -> Any:
-    """Return a result of the CPU on meta; ``NotImplemented`` for views and values.
-
-    Args:
-        meta_by_id: The arguments on meta by the ``id()`` of their proxies.
-    """
+    """Return a result of the CPU on meta; ``NotImplemented`` for views and values."""
     tensors = tensors_in(returned)
     new = [tensor for tensor in tensors if id(tensor) not in meta_by_id]
     is_new = all(
@@ -226,11 +209,7 @@ def enlarge_storage(tensor: Tensor, nbytes: int) -> Tensor:
 
 
 def put_on_meta(value: Any, known: Mapping[int, Tensor] | None = None) -> Any:
-    """Return a result with its tensors on meta.
-
-    Args:
-        known: Tensors on meta for some of them, by their ``id()``.
-    """
+    """Return a result on meta; ``known`` has tensors on meta, by ``id()``."""
     if isinstance(value, Tensor):
         if known and id(value) in known:
             return known[id(value)]
@@ -409,12 +388,7 @@ def shrink(value: Any) -> Any:
 
 
 def stride_at(step: int, sizes: Sequence[int], steps: Sequence[int]) -> int:
-    """Return the stride, without gaps, of the dimension that had the stride ``step``.
-
-    Args:
-        sizes: Of all dimensions.
-        steps: The former strides; only their order matters.
-    """
+    """Return the stride, without gaps, of the dimension that had ``step``."""
     pairs = zip(sizes, steps, strict=True)
     return prod(max(n, 1) for n, other in pairs if 0 < other < step)
 

@@ -161,12 +161,7 @@ def run_recurrent(  # noqa: PLR0913, PLR0917  the operators' own
 
 
 def stack_states(last: Sequence[Hidden], order: int = -1) -> list[Tensor]:
-    """Return the states of all layers, each kind by itself.
-
-    Args:
-        last: The states of each layer and direction.
-        order: -1 to stack the last kind first, as GCC evaluates arguments.
-    """
+    """Return the states of all layers by kind; GCC evaluates the last kind first."""
     kinds = [*zip(*last, strict=True)][::order]
     return [aten.stack(states) for states in kinds][::order]
 

@@ -92,10 +92,6 @@ KINDS: Final = MODULE - 1
 class FrameKinds:
     """Classifies frames by their code, each code once.
 
-    Args:
-        cell_file: File name of the code whose lines are the cell's.
-        top: Code object of the outermost frame of interest; None for a module's.
-
     Attributes:
         by_code: The kinds by ``id`` of the code; the code objects are kept alive.
     """
@@ -198,12 +194,7 @@ instruction of each frame between the two, or between the function and the block
 
 
 class Running:
-    """A function of torch that runs now: one object for each call.
-
-    Attributes:
-        frame: The frame that called it.
-        located: The call site of its operators; None before the first of them.
-    """
+    """A function of torch that runs now: one object for each call."""
 
     __slots__ = ("args", "frame", "function", "located")
 
@@ -216,11 +207,6 @@ class Running:
 
 class CallSites:
     """Interns call sites, and knows which function of torch runs now.
-
-    Args:
-        cell_file: File name of the code whose lines are the cell's.
-        top: Code object of the outermost frame of interest; None for a module's.
-        number_of_module: Numbers the modules that are under construction.
 
     Attributes:
         running: The function of torch that runs now; None outside of any. The caller
@@ -264,10 +250,6 @@ class CallSites:
 
         All operators of one call of a function share it; without a function each needs
         a walk over the frames.
-
-        Args:
-            entry: The frame in which the innermost module call runs, if any.
-            site: The position from which that module was called.
         """
         running = self.running
         if running is None:
@@ -304,15 +286,9 @@ class CallSites:
         entry: FrameType | None,
         site: Site,
     ) -> tuple[Located, Located]:
-        """Return the call site of a call: for its first operator, and for the others.
+        """Return the call site of a call, for its first operator and for the others.
 
-        It is cached by ``calls``, if there are some.
-
-        Args:
-            frame: The frame that makes the call.
-            calls: The key of the cache; () outside of a function.
-            entry: As for :meth:`locate_operator`.
-            site: As for :meth:`locate_operator`.
+        ``calls`` is the key of the cache; () outside of a function.
         """
         position, line, flags, owner = self.walk(frame, entry, site)
         flags |= FORWARD if calls and entry is not None else 0

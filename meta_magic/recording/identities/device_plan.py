@@ -79,9 +79,6 @@ HOME_IDS: Final = frozenset(map(id, HOMES.values()))
 class DevicePlan:
     """The devices that the code of one recording names, and which tensors are there.
 
-    Args:
-        options: What a named device means, and whose kernels are recorded.
-
     Attributes:
         wanted: Planned device of the tensor that a factory is making: ``META`` where
             the code names none; None where no factory runs.
@@ -120,11 +117,7 @@ class DevicePlan:
         self._sites = sites
 
     def read(self, device: Any) -> torch.device:
-        """Return a device with its index, as a tensor would have it.
-
-        Raises:
-            RuntimeError: No such device is planned, or torch knows none.
-        """
+        """Return a device with its index, as a tensor would have it."""
         number = type(device) is int
         device = torch.device("cuda", device) if number else torch.device(device)
         if device.type == "meta":
@@ -297,12 +290,7 @@ def read_context(caller: FrameType) -> torch.device | None:
 def must_be_real(
     plan: DevicePlan, device: torch.device, given: object, caller: FrameType
 ) -> bool:
-    """Whether a factory must really use a device, and not only plan it.
-
-    Args:
-        given: The argument that names it.
-        caller: The frame that names it.
-    """
+    """Whether a factory must really use a device, and not only plan it."""
     file = caller.f_code.co_filename
     if file.startswith(PACKAGE) or file in REAL_FACTORY_FILES:
         return True

@@ -59,11 +59,7 @@ def is_on_cpu(generator: Generator) -> bool:
 
 
 def check_generator(generator: Generator, device: torch.device | None) -> None:
-    """Refuse a generator for a tensor that is planned on another kind of device.
-
-    Raises:
-        RuntimeError: It is on another kind of device; the message is torch's.
-    """
+    """Refuse a generator for a tensor that is planned on another kind of device."""
     kind = planned_device_of(generator).type
     if device is not None and device.type != kind:
         raise RuntimeError(
@@ -161,17 +157,10 @@ def forget_carried(program: Program) -> None:
 
 
 def advance_own(program: Program, state_at: Callable[[int], Tensor | None]) -> bool:
-    """Set the user's generators to their states after the recorded draws.
+    """Set the user's generators to their states after all draws; return if all moved.
 
     A generator is moved only if its state is still the carried one, and if all its
     draws were made.
-
-    Args:
-        state_at: Returns the state of a generator at a source; None if the draws
-            before it were not made.
-
-    Returns:
-        Whether all were moved: False if some draws of one were not made.
     """
     are_all_moved = True
     for carried in [*kept]:
@@ -199,9 +188,6 @@ def was_used_since(state: bytes) -> bool:
     """Whether something drew from torch's default generator since the last recording.
 
     Seeding does not count, because the same numbers are drawn after it.
-
-    Args:
-        state: Its present state.
     """
     last = next((carried for carried in reversed(kept) if carried.own is None), None)
     if last is None or last.is_settled or state == last.state:

@@ -136,12 +136,7 @@ def add_uncounted_versions(
     aliased: AbstractSet[int],
     known: dict[tuple[int, int], int],
 ) -> None:
-    """Add the versions that do not follow from the recorded calls.
-
-    Args:
-        aliased: The storages with several version counters.
-        known: The versions that were read, by storage and ``id``; others are added.
-    """
+    """Add the versions that do not follow from the recorded calls."""
     suspects = aliased | program.count_writes(lambda op: not is_counted(op)).keys()
     if not suspects:
         return

@@ -65,11 +65,6 @@ class Origin:
 
         Also if another tensor on its storage, with a counter of its own, was written:
         ``x.data.add_(1)``.
-
-        Args:
-            version: How often it was written by now.
-            storage: Number of its storage here.
-            live: Finds the other tensors.
         """
         last = self.versions.get((storage, id(tensor)))
         if last is None and storage not in self._known_by_storage:
@@ -83,13 +78,7 @@ class Origin:
         return self._has_stale(live.on(address), storage)
 
     def _has_stale(self, groups: Sequence[Mapping[int, int]], storage: int) -> bool:
-        """Whether a tensor on a storage was written outside of recordings.
-
-        Args:
-            groups: The versions of the tensors by ``id``, a dictionary for each
-                counter.
-            storage: Number of the storage here.
-        """
+        """Whether a tensor on a storage was written outside of recordings."""
         known = self._known_by_storage.get(storage)
         if known is None:  # then the recording wrote at most one of them
             n_writes = sorted(max(group.values()) for group in groups)

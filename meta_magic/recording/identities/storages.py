@@ -26,11 +26,7 @@ from meta_magic.torch_private.tensor_internals import address_of_storage, storag
 
 
 class Clock:
-    """Counts the operator calls of one recording; the row writer alone moves it.
-
-    Attributes:
-        now: Calls recorded so far, which is also the number of the next one.
-    """
+    """Counts the operator calls of one recording; the row writer alone moves it."""
 
     now = 0
 
@@ -130,11 +126,8 @@ def find_memory(storage: UntypedStorage) -> int | None:
 class StorageRef(weakref.ref[UntypedStorage]):
     """Weak reference to a storage that carries its number.
 
-    Attributes:
-        number: Number given to the storage, in order of first sight.
-        address: Address of torch's storage object; unique while it lives. 0 where
-            another reference has taken the place of this one.
-        placement: Device that the code names for it; None where it names none.
+    ``address`` is that of torch's object, or 0 where another reference replaced this
+    one.
     """
 
     __slots__ = ("address", "number", "placement")
@@ -144,11 +137,7 @@ class StorageRef(weakref.ref[UntypedStorage]):
 
 
 class NamedDevices:
-    """Whether any code named a device so far in this process.
-
-    Attributes:
-        exist: Whether any did; until then no placement is looked up.
-    """
+    """Whether any code named a device so far in this process."""
 
     exist = False
 
@@ -168,13 +157,6 @@ class StorageRegistry:
         has_on_meta: Whether the cell put any tensor on meta by name.
         on_meta: Storages that the cell put on meta by name.
         aliased: Storages with several version counters, as ``.data`` makes them.
-
-    Args:
-        clock: Dates the deaths of storages.
-        on_new_storage: Called with the first tensor seen on each storage that no
-            operator made, the number of the storage, and the storage; returns its
-            placement.
-        find_placement: Returns the placement that an earlier recording gave a storage.
     """
 
     def __init__(
@@ -256,11 +238,7 @@ class StorageRegistry:
     def storage_of(
         self, tensor: Tensor, placement: torch.device | None = None
     ) -> StorageRef | None:
-        """Return the storage of ``tensor``, numbered when new; None if it has none.
-
-        Args:
-            placement: The placement of a new storage that no earlier recording knows.
-        """
+        """Return the storage of ``tensor``, numbered when new; None if it has none."""
         try:
             storage = storage_under(tensor)
         except (RuntimeError, NotImplementedError):
@@ -280,13 +258,7 @@ class StorageRegistry:
         nbytes: int,
         placement: torch.device | None = None,
     ) -> StorageRef:
-        """Number a storage that no operator of the recording made.
-
-        Args:
-            tensor: The first tensor seen on it.
-            nbytes: Bytes from its start to the end of the tensor.
-            placement: Its placement, if no earlier recording knows the storage.
-        """
+        """Number a storage that no operator of the recording made."""
         ref = self._add_storage(storage, placement)
         if storage.nbytes() != nbytes:
             self.nbytes_by_storage[ref.number] = storage.nbytes()

@@ -34,12 +34,6 @@ class TensorRegistry(StorageRegistry):
         n_unrecorded: How many counted writes of a storage have no row.
         forget: Called with the ``id()`` of a tensor that was just made, and None:
             drops what was last seen at its address.
-
-    Args:
-        geometries: The geometries seen, by this recording or by others.
-        clock: Dates the deaths of storages.
-        on_new_storage: As in :class:`StorageRegistry`.
-        find_placement: As in :class:`StorageRegistry`.
     """
 
     def __init__(
@@ -152,11 +146,7 @@ class TensorRegistry(StorageRegistry):
         return number
 
     def add_output(self, tensor: Tensor, placement: torch.device | None) -> Seen:
-        """Number a tensor that an operator returned, whatever its storage.
-
-        Args:
-            placement: That of its storage, if the storage is new.
-        """
+        """Number a tensor that an operator returned, whatever its storage."""
         storage = self.storage_of(tensor, placement)
         geometry = self._geometries.of(
             tensor, None if storage is None else storage.placement

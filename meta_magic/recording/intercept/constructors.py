@@ -56,15 +56,7 @@ ONE_ELEMENT: Final = "only one element tensors can be converted to Python scalar
 
 
 def run_legacy(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Run on meta the operators that a legacy constructor runs on the CPU.
-
-    Args:
-        mode: The mode that received the operator.
-        func: The operator, one of ``LEGACY``.
-
-    Returns:
-        What the operator returns; ``NotImplemented`` if no such constructor called it.
-    """
+    """Run on meta what a legacy constructor runs on the CPU."""
     if current_autograd_node() is not None or not is_default_on_meta():
         return NotImplemented
     device = kwargs.get("device")
@@ -96,10 +88,8 @@ def capture_real(mode: Any, real: Tensor) -> Any:
 def read_number(mode: Any, func: Any, tensor: Tensor) -> Any:
     """Return the number that a constructor reads from a tensor in its list of values.
 
-    Torch hides this read from all modes.
-
-    Returns:
-        The number; ``NotImplemented`` if torch itself reads it, or refuses.
+    Torch hides this read from all modes. ``NotImplemented`` if torch itself reads it,
+    or refuses.
     """
     is_refused = func is Tensor.__index__ and tensor.dtype.is_floating_point
     if not is_python_excluded() or tensor.numel() != 1 or is_refused:
@@ -133,10 +123,6 @@ def read_sparse(
     """Return the arguments of a sparse constructor, with tensors for lists of values.
 
     On meta torch drops the lists.
-
-    Args:
-        func: The constructor, one of ``N_POSITIONS``.
-        make: Makes a tensor of values, as ``torch.tensor`` does of its arguments.
     """
     n_positions, device = N_POSITIONS[func], kwargs.get("device")
     if len(args) <= n_positions and "values" not in kwargs:  # a size alone
@@ -170,16 +156,7 @@ def holds_planned(data: object) -> bool:
 def join_values(
     data: Sequence[Any], like: Tensor, make: Callable[[Any], Tensor]
 ) -> Tensor:
-    """Return a tensor with the values of a list in which there are tensors.
-
-    Args:
-        data: The list, which may hold lists.
-        like: A tensor with the shape and dtype of the result.
-        make: Makes a tensor of that dtype from a number or a tensor.
-
-    Raises:
-        ValueError: A tensor in it has more than one element; the message is torch's.
-    """
+    """Return a tensor like ``like``, with the values of a list that has tensors."""
     parts = [make(value).reshape(-1) for value in flatten(data)]
     if sum(part.numel() for part in parts) != like.numel():
         raise ValueError(ONE_ELEMENT)
@@ -240,11 +217,7 @@ class DataAttribute:
         self._capture = capture
 
     def read_or_set(self, func: Any, tensor: Tensor, *source: Tensor) -> Any:
-        """Return the data of a tensor, or set it.
-
-        Raises:
-            MixedDeviceError: The tensor is real, and the other one is on meta.
-        """
+        """Return the data of a tensor, or set it."""
         if not source or not isinstance(source[0], Tensor):
             self._registry.note_alias(tensor)
             return func(tensor, *source)

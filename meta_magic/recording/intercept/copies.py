@@ -33,12 +33,7 @@ COPYING: Final = copy.copy.__code__
 
 
 def copy_deeply(args: Args, registry: TensorRegistry) -> Tensor:
-    """Return a copy of a tensor, on a copy of its storage that its aliases share.
-
-    Args:
-        args: The tensor and the memo of ``copy.deepcopy``.
-        registry: Numbers the tensors, and takes the placement of the copy.
-    """
+    """Return a copy of a tensor, on a copy of its storage that its aliases share."""
     tensor, memo = args
     is_plain = type(tensor) is Tensor and tensor.layout is torch.strided
     if not is_plain or not tensor.is_leaf or tensor.is_quantized or id(tensor) in memo:
@@ -81,11 +76,7 @@ def find_copied(caller: FrameType) -> object:
 def copy_shallowly(caller: FrameType, registry: TensorRegistry) -> Tensor | None:
     """Return another tensor on the storage of the tensor that ``copy.copy`` copies now.
 
-    Args:
-        caller: The frame in which torch makes a tensor without content instead.
-
-    Returns:
-        The tensor; None if it is unpickled instead.
+    None if torch unpickles the tensor instead.
     """
     copied = find_copied(caller)
     if not isinstance(copied, Tensor):

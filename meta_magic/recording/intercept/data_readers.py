@@ -104,11 +104,7 @@ def answer_of_memory(func: Any, tensor: torch.Tensor, note: TakeNote) -> Any:
 
 
 def check_readable(func: Any, args: Args, kwargs: Kwargs, placement: Any) -> None:
-    """Refuse to give numpy a tensor that the code put on another device, as torch does.
-
-    Raises:
-        TypeError: The tensor is on another device, and ``force`` is not set.
-    """
+    """Refuse to give numpy a tensor that the code put on another device."""
     is_forced = func is NUMPY and (kwargs.get("force") or any(args[1:]))
     if func in TO_NUMPY and placement not in (None, CPU) and not is_forced:
         raise TypeError(
@@ -184,11 +180,7 @@ class ReadStorages(OfRecording):
         return returned
 
     def _make_real(self, untyped: UntypedStorage) -> Tensor:
-        """Return the bytes that a storage on meta would hold.
-
-        Raises:
-            MissingValueError: They cannot be computed, or take too much.
-        """
+        """Return the bytes that a storage on meta would hold."""
         with DisableTorchFunction(), DisableTorchDispatch():
             whole = torch.empty(0, dtype=torch.uint8, device="meta").set_(untyped)
             self._registry.note_deaths()
@@ -206,8 +198,7 @@ class ReadStorages(OfRecording):
 def refuse_made_up(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function that reads memory; refuse an address that was made up.
 
-    Raises:
-        MissingValueError: It was made up: without this the process would end.
+    Without this the process would end.
     """
     for given in (*args, *kwargs.values()):
         address = getattr(given, "value", given)
@@ -239,7 +230,6 @@ class ShownTensors(OfRecording):
     """Formats tensors on meta with their values, within the block and in its thread.
 
     Args:
-        is_recording: Whether a block is recorded; else plain code formats the tensors.
         has_placements: Whether the text shows the planned device; else meta, as in
             plain code.
     """
@@ -315,13 +305,7 @@ def describe(
     placement: torch.device | None,
     torch_writes: Write,
 ) -> str:
-    """Return the text of a meta tensor.
-
-    Args:
-        real: Its values, if they are known.
-        placement: Its planned device, which the text shows; None for meta.
-        torch_writes: torch's own function.
-    """
+    """Return the text of a meta tensor."""
     if real is not None and real.layout is not torch.strided:
         return write_sparse(tensor, real, placement, torch_writes)
     kind = type(tensor)
@@ -370,11 +354,7 @@ class Packer:
         return self._pack(*args) if func is pack_padded else self._pad(*args)
 
     def _pack(self, data: Tensor, lengths: Tensor, *rest: Any) -> Any:
-        """Pack sequences.
-
-        Raises:
-            RuntimeError: The lengths are not on the CPU; the message is torch's.
-        """
+        """Pack sequences, whose lengths must be on the CPU."""
         placement = self._plan.placement_of(lengths) or CPU
         if placement.type not in ("cpu", "meta"):
             kind = str(lengths.type()).rpartition(".")[2].removesuffix("Tensor")

@@ -52,12 +52,6 @@ class DataSources(OfRecording):
 
     No mode and no hook of torch sees them, so the names themselves are replaced for as
     long as the cell runs. Calls from other threads are not changed.
-
-    Args:
-        saver: Replaces ``torch.save``.
-        loader: Replaces ``torch.load``.
-        shared: Keeps arrays equal to the tensors that share their memory.
-        capture: Makes constants of unpickled tensors.
     """
 
     def __init__(
@@ -170,11 +164,7 @@ UNREAD: Final = (
 
 
 class Loader:
-    """Loads files onto meta.
-
-    Args:
-        borrowed: Puts real tensors on meta.
-    """
+    """Loads files onto meta."""
 
     def __init__(self, write: Written, borrowed: BorrowedModules) -> None:
         self._note, self._plan = write.note, write.plan

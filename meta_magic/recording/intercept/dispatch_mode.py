@@ -61,9 +61,6 @@ class Dispatch:
     A plain class, mixed in below: torch wraps ``__torch_dispatch__`` of a direct
     subclass of ``TorchDispatchMode`` so that the first operator imports dynamo.
 
-    Args:
-        kernels: Runs and records operators that are no cache hits.
-
     Attributes:
         is_in_backward: Whether the function mode is on for hooks of a backward pass:
             kernels, which are no code of the cell, run without it.
@@ -148,14 +145,8 @@ class Dispatch:
     ) -> Entry | None:
         """Return the entry of a call if its key alone does not decide the result.
 
-        For a write in place, or a call that differs only in a number.
-
-        Args:
-            entry: The entry at the key; its kind is not in ``ALONE``.
-            words: The row of the call, with the tensors that it reads.
-
-        Returns:
-            The entry; None if the kernel must run.
+        For a write in place, or a call that differs only in a number; None if the
+        kernel must run.
         """
         if entry is not None and entry.kind == IN_PLACE:
             if len(words) == HEADER + 1:
@@ -245,11 +236,7 @@ class Dispatch:
         return many if is_list else tuple(many)
 
     def _run(self, call: OperatorCall, read: Sequence[Tensor] | None) -> Any:
-        """Run and record an operator that is no cache hit.
-
-        Args:
-            read: Its tensors, if arrays may share their memory; else None.
-        """
+        """Run and record an operator that is no cache hit, and watched tensors."""
         self.n_resized += call.table.func is RESIZE
         returned = self._kernels.run(self, call)
         if self._shared is not None and read is not None and call.table.written:
@@ -269,11 +256,7 @@ class Dispatch:
 
 
 class DispatchMode(Dispatch, Inside, TorchDispatchMode):
-    """The mode that is entered.
-
-    Attributes:
-        functions: The function mode that was entered just before it.
-    """
+    """The mode that is entered."""
 
     supports_higher_order_operators = True
 

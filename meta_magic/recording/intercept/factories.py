@@ -79,13 +79,7 @@ LIKE: Final = frozenset[Any](
 
 
 class Factories:
-    """Runs the functions that make tensors.
-
-    Args:
-        write: Its diagnostics take notes on likely mistakes, such as float64 from
-            numpy, and on tensors that were put on meta by name.
-        shared: Keeps arrays equal to the tensors that share their memory.
-    """
+    """Runs the functions that make tensors."""
 
     def __init__(self, write: Written, shared: SharedMemory) -> None:
         self._registry, self._plan = write.registry, write.plan
@@ -162,11 +156,7 @@ class Factories:
     def make_alike(
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
-        """Handle ``x.new``, and ``zeros_like(real)`` unless torch's own code asks.
-
-        Returns:
-            The tensor; ``NotImplemented`` if torch's own function works.
-        """
+        """Handle ``x.new``, and ``zeros_like(real)`` unless torch's own code asks."""
         like = args[0]
         if not like.is_meta and not is_capturable(like):
             return NotImplemented

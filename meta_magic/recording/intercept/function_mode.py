@@ -92,14 +92,6 @@ class FunctionMode(DeviceContext):
 
     A ``DeviceContext`` so that ``torch.get_default_device()`` says meta, and so that
     each call pays for one mode instead of two.
-
-    Args:
-        refusals: Refuses a call with the message of the CPU.
-        shared: Keeps arrays equal to the tensors that share their memory.
-
-    Attributes:
-        registry: Numbers of tensors.
-        sites: Takes which call is running.
     """
 
     def __init__(
@@ -232,11 +224,7 @@ class FunctionMode(DeviceContext):
     def _handle(  # noqa: PLR0911  one for each kind of function
         self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType
     ) -> Any:
-        """Do what torch does differently, or refuses, on meta.
-
-        Returns:
-            The result; ``NotImplemented`` if torch's own function works.
-        """
+        """Do what torch does differently, or refuses, on meta."""
         if func in DEVICE_READERS:
             return self._mover.read_device(func, args, kwargs)
         if func in MOVES:
@@ -281,11 +269,7 @@ class FunctionMode(DeviceContext):
 
 
 class BackwardPasses(Replacements):
-    """Keeps the function mode active while autograd runs, within the block.
-
-    Args:
-        dispatch: Sees the operators of autograd itself, too.
-    """
+    """Keeps the function mode active while autograd runs, within the block."""
 
     def __init__(self, functions: FunctionMode, dispatch: DispatchMode) -> None:
         super().__init__()

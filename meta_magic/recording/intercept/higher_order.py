@@ -44,12 +44,7 @@ NUMBERS: Final = frozenset({bool, int, float})
 
 
 class Inside:
-    """The part of the dispatch mode that handles higher-order operators.
-
-    Attributes:
-        functions: The function mode of the same recording.
-        special: Its handler of tensors that are not plain, a ``SpecialTensors``.
-    """
+    """The part of the dispatch mode that handles higher-order operators."""
 
     functions: Any = None
     special: Any
@@ -90,8 +85,7 @@ def as_tensors(func: Any, args: Args) -> Args:
 def run_inside(mode: Inside, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run an operator so that ``mode`` sees the operators that it calls.
 
-    Returns:
-        The result; ``NotImplemented`` if no kernel simply runs the operator.
+    ``NotImplemented`` if no kernel simply runs the operator.
     """
     if is_on_constant(func, args):
         return run_under(mode, partial(func, *as_tensors(func, args), **kwargs))
@@ -190,9 +184,7 @@ LIFT_FRESH: Final = torch.ops.aten.lift_fresh.default
 def make_below(make: Callable[..., Any], args: Args) -> Any:
     """Make a tensor below the running transforms, and let them wrap it.
 
-    Args:
-        args: Its arguments; tensors are unwrapped. Tensors in lists are read as
-            numbers.
+    Tensors in lists are read as numbers.
     """
     if functorch_interpreter() is None:
         return make(*args)
@@ -204,11 +196,7 @@ def make_below(make: Callable[..., Any], args: Args) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """Return the tensor inside of the wrappers of transforms; other values unchanged.
-
-    Raises:
-        RuntimeError: A tensor in a list has a number for each element of ``vmap``.
-    """
+    """Return the tensor inside of the wrappers of transforms."""
     if isinstance(value, (list, tuple)):
         return type(value)([unwrap_number(item) for item in value])
     while isinstance(value, Tensor) and is_functorch_wrapped_tensor(value):

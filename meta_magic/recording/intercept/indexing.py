@@ -38,14 +38,8 @@ def prepare_index(
 ) -> tuple[Any, Sequence[Any]]:
     """Return an indexing method and its arguments, with tensors of known values.
 
-    Args:
-        args: The tensor, the index, and the written value.
-        device: Whose operators are recorded. There torch fills with a written number;
-            on meta it would copy the number, except in newer versions.
-        keep: Notes the values of the tensors that are made.
-
-    Returns:
-        Both; or a function that fills a view, as the device does.
+    Where the device fills with a written number, which meta would copy, the method
+    fills a view.
     """
     tensor, index, *rest = args
     parts = index if type(index) is tuple else (index,)

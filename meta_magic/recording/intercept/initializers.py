@@ -39,12 +39,7 @@ HALF: Final = 0.5
 
 
 class Initializer:
-    """An initializer, recorded like an operator.
-
-    Attributes:
-        function: The Python function that initializes a real tensor.
-        tags: The tags of an operator.
-    """
+    """An initializer, recorded like an operator."""
 
     def __init__(
         self, function: Any, arguments: str, count: Callable[..., int]

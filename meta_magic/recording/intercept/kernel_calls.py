@@ -86,13 +86,7 @@ MOVE: Final = "aten.to."
 
 
 class OperatorCall(NamedTuple):
-    """An operator call that is no cache hit.
-
-    Attributes:
-        words: The row, with the tensors that the operator reads.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-    """
+    """An operator call that is no cache hit; ``words`` is its row."""
 
     table: OpTable
     key: Key
@@ -103,11 +97,6 @@ class OperatorCall(NamedTuple):
 
 class KernelCalls:
     """Runs operators that are no cache hits, and records them with their results.
-
-    Args:
-        cache: Interns their signatures.
-        attention: Decomposes operators as a device does.
-        refusals: Refuses what the CPU refuses.
 
     Attributes:
         plan: Knows the planned devices, and whose kernels run there.
@@ -205,9 +194,7 @@ class KernelCalls:
     def call(self, call: OperatorCall) -> Any:
         """Run a kernel, or answer without it; record the call.
 
-        Returns:
-            The operator's result; ``NotImplemented`` if real tensors must be captured
-            as constants first.
+        ``NotImplemented`` if real tensors must be captured as constants first.
         """
         table, key, words, args, kwargs = call
         if table.func is read_scalar:
@@ -245,11 +232,7 @@ class KernelCalls:
         return returned
 
     def _find_number(self, entry: Entry | None, words: list[int], tensor: Any) -> Any:
-        """Return the number in a tensor if it is known already, and record the read.
-
-        Args:
-            entry: The signature of the read; None for the first one.
-        """
+        """Return the number in a tensor if it is known already, and record the read."""
         if entry is None or entry.is_on_real:
             return None
         number = self._values.find_number(tensor, self._registry.read_again(tensor))
@@ -258,11 +241,7 @@ class KernelCalls:
         return number
 
     def call_on_real(self, entry: Entry, call: OperatorCall) -> Any:
-        """Run a kernel on one real tensor, with no new results; record the call.
-
-        Args:
-            entry: The signature, one with ``is_on_real``.
-        """
+        """Run a kernel on one real tensor, with no new results; record the call."""
         table, _, words, args, kwargs = call
         real = tensors_in(args, kwargs)[0]
         seen = self._registry.read_again(real)
@@ -309,12 +288,7 @@ class KernelCalls:
     def _check(
         self, table: OpTable, call: LiveCall, n_storages: int, *, is_answered: bool
     ) -> None:
-        """Refuse a result that is garbage; note real memory, and possible differences.
-
-        Args:
-            n_storages: How many storages were known before it.
-            is_answered: Whether it was answered with real or assumed values.
-        """
+        """Refuse garbage; note real memory, and possible differences."""
         is_on_meta = all(seen[2].is_meta for _, seen in call.outputs)
         if is_answered and is_on_meta:  # it reads data, although no tag says so
             table.allows_fast_path = False

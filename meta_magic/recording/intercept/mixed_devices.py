@@ -33,11 +33,7 @@ PACKING: Final = "aten._pack_padded_sequence."
 
 
 def check_devices(op: str, call: LiveCall) -> None:
-    """Raise if the call read a meta tensor and returned a real one.
-
-    Raises:
-        MixedDeviceError: names the operator, both tensors and the way out.
-    """
+    """Raise if the call read a meta tensor and returned a real one."""
     if not is_mixed(op, call):
         return
     metas = [t for t, seen in call.inputs if seen[2].is_meta]
@@ -109,14 +105,7 @@ FIRST_DECIDES: Final = frozenset(
 def join_placements(
     table: OpTable, inputs: Sequence[LiveGeometry]
 ) -> torch.device | None:
-    """Return the planned device of the new tensors that an operator returns.
-
-    Args:
-        inputs: The geometries of its tensors.
-
-    Raises:
-        RuntimeError: The tensors are on different devices; the message is torch's.
-    """
+    """Return the planned device of an operator's new tensors; refuse to mix devices."""
     placements = {geometry.placement for geometry in inputs}
     if len(placements) == 1:
         return placements.pop()

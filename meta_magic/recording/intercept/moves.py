@@ -83,11 +83,7 @@ class Mover:
         self._capture = capture
 
     def move(self, func: Any, args: Args, kwargs: Kwargs, caller: FrameType) -> Any:
-        """Run a function that moves a tensor.
-
-        Returns:
-            The moved tensor; ``NotImplemented`` if no device is named.
-        """
+        """Run a function that moves a tensor, if a device is named."""
         given = (*args[1:], *kwargs.values())
         if is_in_cpu_context(caller) or caller.f_code.co_filename.startswith(PACKAGE):
             return NotImplemented

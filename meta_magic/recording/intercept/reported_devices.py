@@ -96,12 +96,6 @@ class ReportedAttributes:
 
     Where the code names no device, the cell's own code sees meta. A library sees the
     device on which the tensor would be; else it would skip work or refuse it.
-
-    Args:
-        data: Reads and sets the data of tensors.
-
-    Attributes:
-        data: Reads and sets the data of tensors.
     """
 
     def __init__(

@@ -76,10 +76,6 @@ class Saver:
         """Note that a file is left out; raise the error where that is impossible.
 
         A file that the script opened can be left out, too: what it held is gone.
-
-        Args:
-            file: A path, or an open file.
-            error: Why its values are not known.
         """
         is_path = isinstance(file, (str, PathLike))
         path = file if is_path else getattr(file, "name", None)
@@ -89,12 +85,7 @@ class Saver:
         self.note("save", NOT_WRITTEN.format(error))
 
     def save(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call ``torch.save`` with real tensors instead of those on meta.
-
-        Raises:
-            MissingValueError: They cannot be computed, or take too much; in a world
-                only for a file in memory.
-        """
+        """Call ``torch.save`` with real tensors instead of those on meta."""
         try:
             given = inspect.signature(plain).bind(*args, **kwargs)
         except TypeError:
@@ -126,9 +117,6 @@ class Saver:
         """Call a function that lays out tensors for a file, with real tensors.
 
         In a world it returns the error, for :meth:`write_laid_out`.
-
-        Raises:
-            MissingValueError: They cannot be computed, or take too much.
         """
         held = tensors.values() if isinstance(tensors, dict) else ()
         metas = [t for t in held if is_on_meta(t) and t.layout is torch.strided]
@@ -157,11 +145,7 @@ class Saver:
     def save_script(
         self, plain: Callable[..., Any], module: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Call a function that writes a scripted module, with real tensors in it.
-
-        Raises:
-            MissingValueError: They cannot be computed, or take too much.
-        """
+        """Call a function that writes a scripted module, with real tensors in it."""
         if any(map(is_on_meta, find_constants(module))):
             raise MissingValueError(FROZEN)
         held = list(find_held(module))
@@ -192,16 +176,7 @@ class Saver:
     def compute(
         self, metas: Iterable[Any], name: str = "torch.save", *, can_wait: bool = True
     ) -> list[Tensor]:
-        """Return a real tensor for each meta tensor.
-
-        Args:
-            name: What needs their values.
-            can_wait: Whether the code asked for them; else only cheap values are
-                computed.
-
-        Raises:
-            MissingValueError: They cannot be computed, or take too much.
-        """
+        """Return a real tensor for each meta tensor; if it cannot wait, cheap ones."""
         tensors = list(metas)
         with DisableTorchFunction():
             self._registry.note_deaths()
@@ -226,11 +201,7 @@ class Saver:
 
 
 class ReducingPickle:
-    """A module such as ``pickle``, whose pickler calls ``reduce`` for each object.
-
-    Args:
-        reduce: Returns how to reduce an object.
-    """
+    """A module such as ``pickle``, whose pickler calls ``reduce`` for each object."""
 
     def __init__(self, module: Any, reduce: Reduce) -> None:
         self._module = module
@@ -258,12 +229,7 @@ class NullFile:
 
 
 def find_on_meta(value: object, module: Any = pickle) -> list[Tensor]:
-    """Return the tensors on meta that would be pickled, each once.
-
-    Args:
-        value: What would be pickled.
-        module: What pickles it.
-    """
+    """Return the tensors on meta that would be pickled, each once."""
     found: dict[int, Any] = {}
 
     def note(part: object) -> Any:

@@ -241,9 +241,6 @@ class SharedMemory:
     """Context manager that keeps arrays equal to tensors within the block.
 
     The modes check for them only once there are any.
-
-    Attributes:
-        modes: The function mode and the dispatch mode.
     """
 
     modes: Sequence[Any]
@@ -307,9 +304,6 @@ class SharedMemory:
         """Return the meta tensor for a tensor on the memory of an array.
 
         As torch, it warns of an array that cannot be written.
-
-        Args:
-            tensor: A copy of it on meta.
         """
         is_here = tensor.is_meta and self._registry.placement_of(tensor) in HERE
         if not (is_here and array.flags.writeable and real.dtype == tensor.dtype):
@@ -334,11 +328,7 @@ class SharedMemory:
             return planned
 
     def share_again(self, tensor: Tensor) -> Tensor:
-        """Return another tensor on the memory of one on meta, as DLPack gives it.
-
-        Raises:
-            BufferError: It requires grad, or is conjugated lazily.
-        """
+        """Return another tensor on the memory of one on meta, as DLPack gives it."""
         with DisableTorchFunction(), DisableTorchDispatch():
             try:
                 tensor.__dlpack__()
@@ -351,11 +341,7 @@ class SharedMemory:
             return made
 
     def separate(self, tensor: Tensor) -> None:
-        """Separate a tensor from arrays on its memory, as ``share_memory_`` does.
-
-        Raises:
-            MetaMagicError: DLPack made two tensors of the memory.
-        """
+        """Separate a tensor from arrays on its memory, as ``share_memory_`` does."""
         with DisableTorchFunction():
             attributes = vars(tensor.untyped_storage())
         if HAS_TWO in attributes:
@@ -422,11 +408,7 @@ class SharedMemory:
     def update_arrays(
         self, tensors: Iterable[Tensor], written: SharedArray | None = None
     ) -> None:
-        """Copy to arrays what an operator may have written to tensors.
-
-        Args:
-            written: The array that the values come from.
-        """
+        """Copy to arrays what was written to tensors, but to ``written`` nothing."""
         if self._arrays and not self._is_writing:
             self._is_writing = True
             try:

@@ -83,12 +83,7 @@ class SparseCalls:
     ) -> Any:
         """Return the results of an operator, sparse ones with all their elements.
 
-        Args:
-            run: Runs it on meta, as if the sparse tensors had no elements.
-            kernels: Whose kernels are recorded.
-
-        Raises:
-            MissingValueError: The positions cannot be computed, or take too much.
+        ``run`` runs it on meta, as if the sparse tensors had no elements.
         """
         layouts = [tensor.layout for tensor, _ in given.inputs]
         is_on_meta = all(seen[2].is_meta or not t.ndim for t, seen in given.inputs)
@@ -187,12 +182,7 @@ class SparseCalls:
     def _put_on_meta(
         self, value: Any, known: Sequence[Known], planned: Mapping[int, Tensor]
     ) -> Any:
-        """Return the CPU's result of an operator, with its tensors on meta.
-
-        Args:
-            known: The sparse arguments, before the operator ran.
-            planned: The arguments on meta, by the identity of those on the CPU.
-        """
+        """Return the CPU's result of an operator, with its tensors on meta."""
         if isinstance(value, (list, tuple)):
             return [self._put_on_meta(item, known, planned) for item in value]
         is_new = isinstance(value, Tensor) and id(value) not in planned
@@ -241,11 +231,7 @@ def construct(made: Tensor) -> Tensor:
 
 
 def copy(given: Given, made: Tensor) -> Tensor:
-    """Return a copy of a sparse tensor: meta would copy no elements.
-
-    Args:
-        given: The arguments of the operator.
-    """
+    """Return a copy of a sparse tensor: meta would copy no elements."""
     if not made.is_meta:
         return made
     source = given.args[0]

@@ -145,9 +145,7 @@ def explain_missing_kernel(
 ) -> None:
     """Add to an operator's own error that meta has no kernel for it, and what helps.
 
-    Raises:
-        NotImplementedError: It makes a nested tensor, for which torch would raise an
-            internal assertion.
+    For a nested tensor torch would raise an internal assertion.
     """
     kind = find_kind(op, inputs)
     if kind is not None and isinstance(error, RuntimeError):

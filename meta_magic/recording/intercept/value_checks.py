@@ -57,11 +57,7 @@ State: TypeAlias = tuple[Operand, int | None]
 
 
 class ValueChecks:
-    """Refuses calls whose operands have values out of range.
-
-    Args:
-        options: Whether all values are checked; whose kernels are recorded.
-    """
+    """Refuses calls whose operands have values out of range."""
 
     def __init__(self, write: Written, evaluate: Evaluate, options: Options) -> None:
         self._registry, self._diagnostics = write.registry, write.diagnostics
@@ -80,12 +76,7 @@ class ValueChecks:
         args: Args,
         kwargs: Kwargs,
     ) -> None:
-        """Raise the CPU's error of a call, if values of its operands are out of range.
-
-        Args:
-            entry: Its signature, with the allowed values.
-            words: The row of the call, with the tensors that it reads.
-        """
+        """Raise the CPU's error of a call, if values are out of range."""
         if self._is_off:
             return
         self._known.read_on()
@@ -123,11 +114,7 @@ class ValueChecks:
             del answer  # else this frame and the error keep each other alive
 
     def _find_wrong(self, state: State, name: str) -> Tensor | None:
-        """Return the values of an operand if some are out of range.
-
-        Returns:
-            The values; ``None`` if they are in range, or a replay takes too much.
-        """
+        """Return the values of an operand if some are out of range."""
         storage, geometry, allowed = state[0]
         if state in self._right or 0 in geometry.shape:
             return None
@@ -249,11 +236,7 @@ class ValueSource(Protocol):
     def evaluate(self, table: OpTable, given: Given) -> Any:
         """Return the result of an operator that failed on meta because it needs values.
 
-        Returns:
-            The result; ``NotImplemented`` if it needs none.
-
-        Raises:
-            MissingValueError: They cannot be computed, or take too much.
+        ``NotImplemented`` if it needs none.
         """
 
     def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
@@ -268,27 +251,14 @@ class ValueSource(Protocol):
     def read(self, chosen: Inputs, *, can_wait: bool = True) -> list[Tensor]:
         """Return the values of tensors; those that shared a storage share one again.
 
-        Args:
-            chosen: The tensors, as they were seen.
-            can_wait: Whether the code asked for them; else only cheap values are
-                computed.
-
-        Raises:
-            MissingValueError: They cannot be computed, or take too much.
+        If ``can_wait`` is false, the code did not ask: only cheap values are computed.
         """
 
     def check_saved(self, chosen: Inputs, what: str) -> None:
-        """Refuse to save values that rest on other processes.
-
-        Raises:
-            MissingValueError: They rest on other processes.
-        """
+        """Refuse to save values that rest on other processes."""
 
     def state_at(self, source: int) -> Tensor | None:
         """Return the state of a CPU generator as if the draws before had been made.
 
         None if that takes too much.
-
-        Args:
-            source: The state, as the source of a draw.
         """

@@ -43,12 +43,7 @@ MAX_COPIED_IF_BORROWED: Final = 2**18
 
 
 class Constants:
-    """The storages of one recording whose content none of its operators made.
-
-    Attributes:
-        written_unseen: Real storages that were written without torch, as by numpy.
-        made: Real storages that operators made.
-    """
+    """The storages of one recording whose content none of its operators made."""
 
     def __init__(self, registry: TensorRegistry) -> None:
         self.written_unseen: set[int] = set()
@@ -87,11 +82,8 @@ class Constants:
     ) -> None:
         """Note the content of a storage on meta that replaces a real one.
 
-        Args:
-            storage: The real one.
-            name: Its name in the block.
-            is_borrowed: Whether the real one does not change while the block runs: a
-                large one is then not copied.
+        A borrowed one does not change while the block runs: a large one is then not
+        copied.
         """
         max_copied = MAX_COPIED_IF_BORROWED if is_borrowed else MAX_COPIED_NBYTES
         self._keep(ref, storage, max_copied, name)
@@ -107,8 +99,8 @@ class Constants:
     def note_real_inputs(self, inputs: Sequence[tuple[Tensor, Seen]]) -> bool:
         """Note the real tensors that an operator is about to read or write.
 
-        Returns:
-            Whether one was written since its last operator without torch, as by numpy.
+        Return whether one was written since its last operator without torch, as by
+        numpy.
         """
         is_unseen = False
         for tensor, (_, ref, _) in inputs:
@@ -239,12 +231,7 @@ class Imports:
     ) -> torch.device | None:
         """Note where a new storage comes from, if an earlier recording made it.
 
-        Args:
-            tensor: The first tensor seen on it.
-            number: Number of the storage.
-
-        Returns:
-            The device that the code named for it.
+        Return the device that the code named for it.
         """
         found = find_origin(storage) if tensor.is_meta else None
         if found is None:

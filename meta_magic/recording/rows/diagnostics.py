@@ -80,11 +80,7 @@ class Diagnostics:
         self.n_unseen[name] = self.n_unseen.get(name, 0) + 1
 
     def count_real(self, call: LiveCall, n_storages: int) -> None:
-        """Count the real memory of a call; note it if the code did not ask for it.
-
-        Args:
-            n_storages: How many storages were known before it.
-        """
+        """Count the real memory of a call; note it if the code did not ask for it."""
         made = {
             seen[1].number: tensor.untyped_storage().nbytes()
             for tensor, seen in call.outputs
@@ -102,14 +98,7 @@ class Diagnostics:
 
 
 class FlagChanges(Replacements):
-    """Context manager that notes the flags set within it, or before it.
-
-    Args:
-        clock: Dates each change.
-
-    Attributes:
-        changes: (call from which on, name, value) of each.
-    """
+    """Context manager that notes the flags set within it, or before it."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()

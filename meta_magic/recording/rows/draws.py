@@ -168,12 +168,7 @@ def read_accelerators() -> tuple[tuple[str, bytes], ...]:
 
 
 class Drawing:
-    """How a random operator draws.
-
-    Attributes:
-        generator: The generator that it was given; None for torch's default.
-        is_real: Whether it makes real numbers, and not just meta tensors.
-    """
+    """How a random operator draws."""
 
     def __init__(self, given: Given) -> None:
         values = (*given.args, *given.kwargs.values())
@@ -263,12 +258,9 @@ class Draws:
     ) -> None:
         """Record that a meta operator would have drawn now.
 
-        Args:
-            op: Its number.
-            drawn_on: Planned device of the numbers, other than the CPU. It has a
-                generator of its own: the CPU's is not advanced.
-            is_on_meta: Whether the cell put the tensor on meta by name. A real run
-                draws nothing there either, so the CPU's generator is not advanced.
+        A planned device, ``drawn_on``, has a generator of its own. For a tensor that is
+        on meta by name a real run draws nothing. In both cases the CPU's generator is
+        not advanced.
         """
         stream = self._stream_of(generator)
         if is_on_meta:
@@ -297,15 +289,10 @@ class Draws:
     def settle(
         self, generator: Generator, state_at: Callable[[int], Tensor | None]
     ) -> bool:
-        """Set a generator to the state that it has after all draws so far.
+        """Set a generator to the state after all draws; return whether it is known.
 
-        Args:
-            state_at: Returns the state at the source of a draw that was not made; None
-                if the draws take too much.
-
-        Returns:
-            Whether the state is known. A recording around this one keeps its own
-            states.
+        ``state_at`` returns the state at the source of a draw that was not made. A
+        recording around this one keeps its own states.
         """
         stream = self._stream_of(generator)
         source = self._find_source(stream)
@@ -325,11 +312,8 @@ class Draws:
     ) -> Any:
         """Run an operator that draws for real.
 
-        Args:
-            op: Its number.
-            call: Runs it.
-            state: State of the generator, if earlier draws are missing and the state is
-                known.
+        ``state`` is that of the generator, if earlier draws are missing and it is
+        known.
         """
         stream = self._stream_of(generator)
         token, before = stream.read()

@@ -31,11 +31,7 @@ Bounds: TypeAlias = tuple[float, float]
 
 
 class KnownValues:
-    """Knows constants, and bounds of integers, of the running recording.
-
-    Attributes:
-        row_by_storage: The row that last wrote a storage, or made it with integers.
-    """
+    """Knows constants, and bounds of integers, of the running recording."""
 
     def __init__(self, write: Written) -> None:
         self.row_by_storage: dict[int, int] = {}
@@ -76,12 +72,7 @@ class KnownValues:
         before: int = maxsize,
         depth: int = MAX_DEPTH,
     ) -> Bounds | None:
-        """Return the bounds of a tensor's values; None if only a replay can find them.
-
-        Args:
-            before: The row that reads it; by default one that is not yet written.
-            depth: How many more calls that move values may be followed.
-        """
+        """Return the bounds of a tensor's values; None if only a replay finds them."""
         if geometry.dtype is torch.bool:
             return 0, 1
         row = self.row_by_storage.get(storage)

@@ -56,12 +56,7 @@ PLAIN: Final = frozenset({bool, int, float, str})
 
 
 class ModuleValues:
-    """Describes the arguments and results of modules.
-
-    Attributes:
-        words: For each finished call its structure, then a word per tensor.
-        structures: The distinct structures, in order of first call.
-    """
+    """Describes the arguments and results of modules."""
 
     def __init__(self, registry: TensorRegistry) -> None:
         self.words = array("I")
@@ -310,11 +305,7 @@ class ModuleCallRecorder:
             self.word, self.entry, self.site, _ = self._stack.pop()
 
     def extend_last(self, module: nn.Module) -> int:
-        """Add one operator to the last call of a module, and to the calls around it.
-
-        Returns:
-            Its module word; see ``program.HEADER``.
-        """
+        """Add an operator to the last call of a module; return its module word."""
         number, rows = self._numbers.of(module), self.rows
         starts = range(0, len(rows), MODULE_HEADER)
         last = max((start for start in starts if rows[start] == number), default=None)

@@ -37,11 +37,7 @@ class: if it takes more, no other module of the class is asked. Torch's take 5 u
 
 
 class ModuleSettings:
-    """Asks modules for their settings, and describes their classes.
-
-    Args:
-        may_ask: Whether the modules' own code may run: not while it is recorded.
-    """
+    """Asks modules for their settings, if it may, and describes their classes."""
 
     def __init__(self, *, may_ask: bool) -> None:
         self._may_ask = may_ask

@@ -28,11 +28,7 @@ from meta_magic.trace.modules import ModuleClass, ModuleNode
 
 
 class ModuleNumbers:
-    """A number for each module, and weak references to those that are live.
-
-    Attributes:
-        class_names: Qualified class name by module number.
-    """
+    """A number for each module, and weak references to those that are live."""
 
     def __init__(self) -> None:
         self.class_names: list[str] = []
@@ -95,14 +91,10 @@ def add_calls(
 def build_tree(
     parents: Sequence[int], columns: Mapping[str, Iterable[object]]
 ) -> ModuleNode:
-    """Return the root of a tree, however deep it is.
+    """Return the root of a tree, however deep it is; parents come first.
 
     Each field of all nodes is set at once: a frozen record sets its own one by one,
     which takes three times as long.
-
-    Args:
-        parents: The index of the parent of each node; parents first.
-        columns: The values of all fields, by their name, but of ``children``.
     """
     nodes = [*map(object.__new__, repeat(ModuleNode, len(parents)))]
     for name, values in columns.items():
@@ -162,12 +154,7 @@ class Tree:
 class TreeColumns(NamedTuple):
     """The modules of a tree, once for each path, parents first.
 
-    Attributes:
-        modules: The module at each path.
-        names: Its name within its parent.
-        fqns: Its name within the root.
-        parents: Index of its parent.
-        shared: The first path of the same module, by index, for all but the first.
+    ``shared`` has the first path of the same module, by index, for all but the first.
     """
 
     modules: Sequence[nn.Module]
@@ -178,11 +165,7 @@ class TreeColumns(NamedTuple):
 
 
 def walk_tree(root: nn.Module) -> TreeColumns:
-    """Return the modules of a tree; children are below the first path of a module.
-
-    Args:
-        root: The root of the tree.
-    """
+    """Return the modules of a tree; children are below the first path of a module."""
     rows: list[tuple[nn.Module, str, str, int]] = []
     first_by_id: dict[int, str] = {}
     shared: dict[int, str] = {}
@@ -218,11 +201,7 @@ def describe_columns(
 ) -> Tree:
     """Return the description of the modules of a tree.
 
-    Args:
-        numbers: Numbers of modules.
-        name: Name of the variable that holds the root.
-        calls: First call and number of calls of each module, by its number; None
-            while the recording runs, when no code of the modules may run.
+    ``calls`` is None while the recording runs, when no code of the modules may run.
     """
     registry.note_deaths()
     columns = columns._replace(names=(name, *columns.names[1:]))
@@ -259,13 +238,7 @@ def make_columns(
     called: list[tuple[int | None, int]],
     held: HeldTensors,
 ) -> dict[str, Sequence[Any]]:
-    """Return the fields of the nodes of a tree, but for their children.
-
-    Args:
-        settings: The settings and the class of each.
-        called: First call and number of calls of each.
-        held: Their tensors.
-    """
+    """Return the fields of the nodes of a tree, but for their children."""
     shared: list[str | None] = [None] * len(called)
     for index, fqn in columns.shared.items():
         settings[index] = "", settings[index][1]

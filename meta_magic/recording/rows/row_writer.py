@@ -59,13 +59,7 @@ class StorageRoles:
             self._handles.pop().remove()
 
     def note_node(self, call: int, node: object) -> None:
-        """Note a call of autograd that belongs to no forward operator.
-
-        Args:
-            call: Its number.
-            node: The node of autograd; one that accumulates a gradient knows its
-                tensor.
-        """
+        """Note a call of autograd that belongs to no forward operator."""
         tensor = variable_of(node)
         storage = (
             None if tensor is None else self._registry.find_storage(local_of(tensor))
@@ -96,13 +90,7 @@ class StorageRoles:
             self._assigned.update(self._registry.find_storages(gradients))
 
     def build(self, calls: ModuleCallRecorder, nodes: Iterable[int]) -> StorageFacts:
-        """Return all that is known.
-
-        Args:
-            calls: Knows the registered parameters, and the modules that were called
-                again.
-            nodes: The calls for which autograd made a node.
-        """
+        """Return all that is known."""
         pairs = iter(self._accumulated)
         parameters = {storage for _, _, storage in calls.registered}
         return StorageFacts(
@@ -164,11 +152,7 @@ class RowWriter:
         self.forward_by_sequence: dict[int, tuple[int, int]] = {}
 
     def append(self, entry: Entry, words: list[int]) -> None:
-        """Append the row of one call.
-
-        Args:
-            words: Its words, those of the header still to be filled in.
-        """
+        """Append the row of one call; ``words`` still lacks its header."""
         number = self._number_by_entry.get(entry)
         words[0] = self._add_entry(entry) if number is None else number
         node, calls = current_autograd_node(), self._calls
@@ -205,12 +189,7 @@ class RowWriter:
         call: Callable[[], Any],
         state_at: Callable[[int], torch.Tensor | None],
     ) -> Any:
-        """Run a call that draws real numbers; its row is written next.
-
-        Args:
-            call: Runs it.
-            state_at: Returns the state of a generator as if all draws had been made.
-        """
+        """Run a call that draws real numbers; its row is written next."""
         missing = self.draws.find_missing(generator)
         state = state_at(missing) if missing else None
         return self.draws.run(self._clock.now, generator, call, state)

@@ -55,11 +55,7 @@ NOTHING: Final[Described] = ((), ())
 
 
 class HeldTensors:
-    """The tensors of a module tree, once for each module that holds them.
-
-    Args:
-        modules: Index and module, of each module but once.
-    """
+    """The tensors of a module tree, once for each module that holds them."""
 
     def __init__(
         self, registry: TensorRegistry, modules: Iterable[tuple[int, nn.Module]]
@@ -122,11 +118,7 @@ class HeldTensors:
         return dict(zip(keys, list_versions(self._tensors), strict=True))
 
     def find_owners(self, numbers: Sequence[int]) -> dict[int, int]:
-        """Return the number of the first module that holds a storage.
-
-        Args:
-            numbers: Numbers of the modules.
-        """
+        """Return the number of the first module that holds a storage."""
         owners: dict[int, int] = {}
         columns = self._storages, self._kinds, self._owners
         for storage, kind, owner in zip(*columns, strict=True):
@@ -135,11 +127,9 @@ class HeldTensors:
         return owners
 
     def list_attributes(self) -> list[tuple[int, str, int]]:
-        """Return the tensors that are neither parameter nor buffer.
+        """Return module, name and storage of tensors that are no parameter or buffer.
 
-        Returns:
-            Index of the module, name and storage of each. None of a model whose flat
-            parameters FSDP splits into views.
+        None of a model whose flat parameters FSDP splits into views.
         """
         if "attribute" not in self._kinds or FLAT_PARAMETER in self._names:
             return []
@@ -225,11 +215,7 @@ def own_tensors(module: nn.Module) -> list[tuple[str, str, Tensor]]:
 
 
 def list_held(modules: Iterable[tuple[int, nn.Module]]) -> list[Row]:
-    """Return a row for each tensor that some modules hold themselves.
-
-    Args:
-        modules: Index and module of each.
-    """
+    """Return a row for each tensor that some modules hold themselves."""
     rows: list[Row] = []
     add = rows.append
     for index, module in modules:

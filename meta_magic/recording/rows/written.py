@@ -57,11 +57,7 @@ class Written(NamedTuple):
 
 
 class OfRecording(Replacements):
-    """Replacements that use parts of their recording.
-
-    Args:
-        write: The parts.
-    """
+    """Replacements that use parts of their recording."""
 
     def __init__(self, write: Written) -> None:
         super().__init__()

@@ -50,13 +50,7 @@ NUMBER_LIMIT: Final = torch.finfo(torch.float16).max
 
 
 class SignatureCache:
-    """All operators and their signatures.
-
-    Attributes:
-        geometries: The geometries that keys are made of.
-        table_by_op: One table for each operator.
-        uses_fast_paths: Whether a cache hit may take a fast path.
-    """
+    """All operators and their signatures."""
 
     def __init__(self, *, uses_fast_paths: bool) -> None:
         self.geometries = GeometryTable()

@@ -70,13 +70,7 @@ PLAIN: Final = frozenset(
 
 
 class Given(NamedTuple):
-    """The arguments of one operator call.
-
-    Attributes:
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-        inputs: The tensors among both.
-    """
+    """The arguments of one operator call."""
 
     args: Args
     kwargs: Kwargs
@@ -84,14 +78,7 @@ class Given(NamedTuple):
 
 
 class LiveCall(NamedTuple):
-    """One call that ran: arguments and results.
-
-    Attributes:
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-        inputs: The tensor arguments with their identities before the call.
-        outputs: The tensors returned with their identities after the call.
-    """
+    """One call that ran; the identities of ``inputs`` are those before it."""
 
     args: Sequence[object]
     kwargs: Mapping[str, object]
@@ -256,11 +243,7 @@ def plain_float(value: Any) -> object:
 
 
 def sharing_of(numbers: Sequence[int], storages: Sequence[int]) -> tuple[object, ...]:
-    """Return which tensors are the same or share a storage; () if none do.
-
-    Args:
-        numbers: The numbers of the tensors.
-    """
+    """Return which tensors are the same or share a storage; () if none do."""
     if len(set(storages)) == len(storages):
         return ()
     return tuple(map(numbers.index, numbers)), tuple(map(storages.index, storages))

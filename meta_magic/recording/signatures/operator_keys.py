@@ -41,14 +41,7 @@ default_dtype = torch.get_default_dtype
 def build_operator_key(
     read: Callable[[Tensor], Seen], args: Args, kwargs: Kwargs | None, words: list[int]
 ) -> Key:
-    """Return the key of a call; append the numbers of its tensors to its row.
-
-    Args:
-        read: Returns the identities of a tensor.
-        args: Positional arguments of the operator.
-        kwargs: Keyword arguments.
-        words: The integers of the row of the call.
-    """
+    """Return the key of a call; append the numbers of its tensors to its row."""
     parts: list[object] = [default_dtype(), is_deterministic()]
     for value in args:
         kind = type(value)
@@ -127,8 +120,7 @@ def describe_signature(table: OpTable, call: LiveCall) -> Signature:
 class Describer:
     """Turns live arguments into plain ones, and numbers the tensors among them.
 
-    Args:
-        reads_data: Whether values depend on data: only their types are described.
+    If it reads data, only the types of values are described.
     """
 
     def __init__(self, *, reads_data: bool = False) -> None:

@@ -133,9 +133,6 @@ class Refusals:
         is_probe: Whether the recording is a probe: a refusal of meta is final, and the
             CPU is asked about all other calls, however long that takes.
         is_patient: Whether the CPU is asked however long that takes.
-
-    Attributes:
-        is_unasked: Whether there was no time to ask about the last call.
     """
 
     def __init__(self, *, is_probe: bool = False, is_patient: bool = False) -> None:
@@ -171,11 +168,7 @@ class Refusals:
     def check(
         self, table: OpTable, given: Given, device: DeviceName, returned: Any = None
     ) -> Any:
-        """Raise the error of the CPU for a call that meta accepts.
-
-        Returns:
-            The result on meta, with the CPU's shapes, dtypes and strides.
-        """
+        """Raise the CPU's error for a call that meta accepts, or return its result."""
         args, kwargs, _ = given
         kind = describe_elementwise(table, given)
         if kind in accepted_kinds or (table.may_overrun and lies_within(returned)):
@@ -197,12 +190,7 @@ class Refusals:
     def rescue(
         self, table: OpTable, given: Given, device: DeviceName, error: Exception
     ) -> Any:
-        """Raise the error of the CPU for a call that meta refused.
-
-        Returns:
-            The CPU's result on meta if it accepts the call; ``NotImplemented`` if that
-            is not known.
-        """
+        """Raise the CPU's error for a call that meta refused, or return its result."""
         is_final = device == "meta" or self._is_probe
         if is_final or isinstance(error, MetaMagicError):
             return NotImplemented
@@ -235,13 +223,7 @@ class Refusals:
     def _ask(
         self, device: DeviceName, error: Exception | None, *question: Any, **how: Any
     ) -> Verdict:
-        """Raise the error of the CPU, if the recorded device refuses the call, too.
-
-        Args:
-            error: The error of meta, if there was one.
-            question: Positional arguments of ``Oracle.ask``.
-            how: Its keyword arguments.
-        """
+        """Raise the error of the CPU, if the recorded device refuses the call, too."""
         answer = self._oracle.ask(*question, **how)
         if isinstance(answer, Verdict):
             return answer

@@ -69,9 +69,6 @@ Answer: TypeAlias = Exception | Verdict
 class Oracle:
     """Asks the CPU, within a share of the processor time of the recording.
 
-    Args:
-        is_patient: Whether it asks however long that takes.
-
     Attributes:
         returned: The CPU's result of the last call, if that ran in this process with
             proxies of its true sizes.
@@ -92,13 +89,7 @@ class Oracle:
         *,
         is_unsafe: bool = False,
     ) -> Answer:
-        """Return the error of the CPU if metadata decides it; else a verdict.
-
-        Args:
-            func: An operator, or a function of torch.
-            args: Its positional arguments, tensors on meta.
-            is_unsafe: Whether it may end the process, as a call that meta refused.
-        """
+        """Return the error of the CPU if metadata decides it; else a verdict."""
         self.returned = None
         tensors = tensors_in(args, kwargs)
         if not all(map(is_plain, tensors)):
@@ -143,13 +134,7 @@ def processor_seconds() -> float:
 
 
 class Question:
-    """One call that the CPU is asked about.
-
-    Attributes:
-        returned: The result, if the call ran in this process at its true sizes.
-        is_of_function: Whether a function is called, no operator: it may look at
-            gradients.
-    """
+    """One call that the CPU is asked about."""
 
     def __init__(
         self,
@@ -170,12 +155,7 @@ class Question:
         )
 
     def ask(self, seen: Sequence[Tensor], *, is_unsafe: bool) -> Answer:
-        """Return the error of the CPU, or a verdict.
-
-        Args:
-            seen: All tensors of the call, results among them.
-            is_unsafe: Whether it may end the process, as a call that meta refused.
-        """
+        """Return the error of the CPU, or a verdict."""
         if any(tensor.is_nested for tensor in seen):  # their shapes are not known
             return Verdict.UNKNOWN
         if is_view(self._func) and not is_unsafe:  # it computes nothing
@@ -318,10 +298,6 @@ def ask_of_values(
 
     At its true sizes, and in a child process if there can be one: a kernel may trust
     values that are wrong.
-
-    Args:
-        args: Its positional arguments, tensors on meta.
-        real_by_id: The values of some of these tensors, by their ``id()``.
     """
     has_child = can_fork() and UNRESERVED is not None
     given = tensors_in(args, kwargs)
@@ -404,11 +380,7 @@ OF_METADATA: Final = re.compile(
 
 
 def mentions_values(error: BaseException, *, is_tried: bool = False) -> bool:
-    """Whether an operator may have refused the made-up values.
-
-    Args:
-        is_tried: Whether several made-up values gave it.
-    """
+    """Whether an operator may refuse the made-up values, in one try or more."""
     if isinstance(error, (LinAlgError, MemoryError)):
         return True
     text = str(error)

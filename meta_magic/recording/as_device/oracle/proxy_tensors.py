@@ -143,11 +143,7 @@ def measure_spans(tensors: Sequence[Tensor]) -> Mapping[int, int]:
 
 
 def put_on_cpu(value: Any) -> Any:
-    """Return an argument as a call on the CPU takes it.
-
-    Raises:
-        Unaskable: There is no such argument.
-    """
+    """Return an argument as a call on the CPU takes it."""
     if isinstance(value, torch.device) or (type(value) is str and value == "meta"):
         return CPU
     if isinstance(value, torch.Generator):
@@ -211,15 +207,7 @@ def take_one(value: Any) -> Any:
 
 
 def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> "Smaller | None":
-    """Return a smaller call that can run on the CPU.
-
-    Args:
-        call: Its positional and keyword arguments, on meta.
-
-    Returns:
-        None if meta accepts no call that is small enough, or if a smaller call might
-        end the process.
-    """
+    """Return a smaller call that can run on the CPU; None if there is none."""
     is_elementwise = torch.Tag.pointwise in func.tags
     name = func.name().removeprefix("aten::").partition(".")[0].strip("_")
     if not is_elementwise and name not in CHECKING:

@@ -49,11 +49,7 @@ class GeneratorKind(type(torch.Generator)):  # type: ignore[misc]  # torch has o
 
 
 class Generator(torch.Generator, metaclass=GeneratorKind):
-    """A generator; for a planned device a generator of the CPU.
-
-    Args:
-        device: A device, as torch accepts it.
-    """
+    """A generator; for a planned device a generator of the CPU."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         """Make torch's own generator, or one of this class for a planned device.
@@ -168,13 +164,7 @@ UNKNOWN: Final = (
 
 
 class GeneratorStates(OfRecording):
-    """Moves a generator to the state of the CPU's before its state is returned.
-
-    Args:
-        write: Its draws know the states of generators.
-        values: Computes states.
-        compute: Returns the values of tensors on meta.
-    """
+    """Moves a generator to the state of the CPU's before its state is returned."""
 
     def __init__(
         self,

@@ -78,12 +78,7 @@ class Event:
 
 
 class Stream(torch.Stream):
-    """A stream; everything on it is done at once.
-
-    Attributes:
-        priority: The priority that the code chose.
-        cuda_stream: Its address.
-    """
+    """A stream; everything on it is done at once."""
 
     def __new__(cls, device: Any = None, *_: Any, **__: Any) -> Self:
         """Make a stream by its number, for which torch needs no GPU."""
@@ -120,11 +115,7 @@ class Stream(torch.Stream):
 
 
 class device:  # noqa: N801  as torch names it
-    """Makes another GPU the current one, within the block.
-
-    Args:
-        device: A device, as torch accepts it.
-    """
+    """Makes another GPU the current one, within the block."""
 
     def __init__(self, device: Any) -> None:
         self._plan = find_plan()
@@ -141,11 +132,7 @@ class device:  # noqa: N801  as torch names it
 
 
 class device_of(device):  # noqa: N801  as torch names it
-    """Makes the GPU of a tensor the current one, within the block.
-
-    Args:
-        obj: The tensor.
-    """
+    """Makes the GPU of a tensor the current one, within the block."""
 
     def __init__(self, obj: Any) -> None:
         device = obj.device
@@ -178,13 +165,7 @@ def find_index(plan: DevicePlan, device: Any) -> int:
 
 
 class TensorKind(type):
-    """Type of types of tensors, which make tensors and know their instances.
-
-    Attributes:
-        plain: Torch's own type for the CPU.
-        dtype: The dtype of the tensors.
-        is_cuda: Whether the tensors are on CUDA.
-    """
+    """Type of types of tensors, which make tensors and know their instances."""
 
     plain: Any
     dtype: torch.dtype

@@ -73,9 +73,7 @@ class BorrowedTensor:
 class BorrowedEntry:
     """An entry of a dictionary: the state of an optimizer, or a tensor of a module.
 
-    Args:
-        key: The key of the entry.
-        value: The real value; ``MISSING`` if there is no such entry.
+    ``value`` is the real one; ``MISSING`` if there is no such entry.
     """
 
     def __init__(
@@ -108,9 +106,6 @@ class BorrowedModules(OfRecording):
     """Context manager within which real modules that a cell calls are on meta.
 
     It can be entered again, and then borrows the same modules again.
-
-    Args:
-        capture: Makes tensors on meta that have the values of real ones.
     """
 
     def __init__(self, write: Written, capture: ConstantCapture) -> None:
@@ -203,11 +198,7 @@ class BorrowedModules(OfRecording):
 
     @uninterrupted
     def move_for_good(self, real: Tensor, placement: torch.device) -> None:
-        """Put a real leaf on meta, and leave it there after the cell.
-
-        Args:
-            placement: Its planned device; meta if the code names none.
-        """
+        """Put a real leaf on meta, and leave it there after the cell."""
         with DisableTorchFunction():
             if is_capturable(real) and real.is_leaf:
                 swap_tensor_impl(real, self._make_twin(real, None, is_noted=False))
@@ -229,12 +220,10 @@ class BorrowedModules(OfRecording):
     def borrow_called(
         self, module: nn.Module, args: tuple[object, ...]
     ) -> Sequence[nn.Module]:
-        """Borrow a real module that is called with meta tensors.
+        """Borrow a real module that the cell calls with meta tensors, or could train.
 
-        Also a module that the cell could train: training must not change a real one.
-
-        Returns:
-            Modules that need no such check at later calls.
+        Training must not change a real one. Return modules that need no such check at
+        later calls.
         """
         with DisableTorchFunction():
             below = find_on_meta(module)

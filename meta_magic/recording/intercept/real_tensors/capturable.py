@@ -39,11 +39,7 @@ READS_REAL: Final = frozenset(
 
 
 class MustBorrow(MixedDeviceError):  # noqa: N818  a request; an error if the tensor is no leaf
-    """A real tensor that wants a gradient is used with meta tensors.
-
-    Attributes:
-        tensors: The real tensors.
-    """
+    """A real tensor that wants a gradient is used with meta tensors."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = tensors
@@ -77,11 +73,7 @@ def takes_numbers(table: OpTable) -> bool:
 
 
 def is_capturable(tensor: Tensor, table: OpTable | None = None) -> bool:
-    """Whether a tensor is real, and a constant can replace it.
-
-    Args:
-        table: The operator; some accept a real number beside meta tensors.
-    """
+    """Whether a tensor is real, and a constant can replace it."""
     if tensor.is_meta or type(tensor) not in (Tensor, nn.Parameter):
         return False
     is_dense = tensor.layout is torch.strided and tensor.dtype not in QUANTIZED
@@ -132,11 +124,7 @@ def find_on_meta(root: nn.Module) -> list[nn.Module] | None:
 
 
 def is_real(root: nn.Module) -> bool | None:
-    """Whether a module holds a real tensor; if it holds none, whether one below does.
-
-    Returns:
-        None if neither it nor what is below it holds a tensor.
-    """
+    """Whether a module holds a real tensor, or one below it; None without tensors."""
     for _, module in walk_modules(root):
         is_holding = False
         for holder in (parameters_of(module), buffers_of(module)):
@@ -205,11 +193,10 @@ class RealNames:
 
 
 def name_of_real(value: Tensor | nn.Module) -> str | None:
-    """Return the name of a real tensor or a module in the running code.
+    """Return the name of a real tensor or a module in the running code, if it has one.
 
-    Returns:
-        The name of a variable, or a path in a module. If only another tensor on the
-        same storage has a name, that name; else None.
+    That is the name of a variable, or a path in a module; or the name of another tensor
+    on the same storage.
     """
     return find_real(value)[0]
 

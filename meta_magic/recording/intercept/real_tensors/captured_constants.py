@@ -77,13 +77,7 @@ class CapturedStorage(NamedTuple):
 
 
 class ConstantCapture:
-    """Makes constants of real tensors, and one note on all of them.
-
-    Attributes:
-        borrow: Puts a leaf on meta until the cell ends; set by ``BorrowedModules``.
-        names: Names captured tensors in the note.
-        registry: Numbers tensors and storages.
-    """
+    """Makes constants of real tensors, and one note on all of them."""
 
     def __init__(self, write: Written) -> None:
         self.borrow: Callable[[Tensor], None] = lambda _: None
@@ -101,12 +95,7 @@ class ConstantCapture:
         return bool(self._captured_by_address)
 
     def is_due(self, table: OpTable, given: Given, reals: Inputs) -> bool:
-        """Whether real arguments of an operator must be captured before it runs.
-
-        Raises:
-            MixedDeviceError: The operator would write a real tensor that is a constant.
-            MustBorrow: One of the real tensors wants a gradient.
-        """
+        """Whether real arguments of an operator must be captured before it runs."""
         is_mixed = len(reals) < len(given.inputs)
         if self._sparse.are_due(given, reals, is_mixed=is_mixed):
             return True
@@ -141,11 +130,7 @@ class ConstantCapture:
                 self.refuse_write(table.name, tensor)
 
     def refuse_write(self, what: str, real: Tensor, advice: str = "") -> NoReturn:
-        """Refuse to change a real tensor by something that is on meta.
-
-        Raises:
-            MixedDeviceError: It names the tensor, and says what to do.
-        """
+        """Refuse to change a real tensor by something that is on meta."""
         name = name_of_real(real)
         subject = "the model" if is_of_module(real, name) else "it"
         way = "in the cell" if self.is_from_outside(real) else "of meta tensors"
@@ -223,11 +208,7 @@ class ConstantCapture:
     # Tensors
 
     def take(self, tensor: Tensor) -> Tensor:
-        """Return the meta tensor for a real tensor that moves to a planned device.
-
-        Raises:
-            MustBorrow: The tensor is no leaf, and wants a gradient.
-        """
+        """Return the meta tensor for a real tensor that moves to a planned device."""
         with DisableTorchFunction():
             if is_capturable(tensor) and not wants_gradient(tensor):
                 if not isinstance(tensor, nn.Parameter):
@@ -250,9 +231,7 @@ class ConstantCapture:
         """Return a meta tensor that has the values of a real one.
 
         Args:
-            real: The real tensor; views of one storage share the storage on meta.
             is_borrowed: Whether it replaces the real tensor until the cell ends.
-            name: The name of a borrowed tensor in the cell, if it is known.
             is_noted: Whether the note counts it.
         """
         with (
@@ -323,13 +302,7 @@ class ConstantCapture:
 
 
 class CapturedSparse(NamedTuple):
-    """A sparse tensor on meta that has the elements of a real one.
-
-    Attributes:
-        planned: The tensor on meta.
-        storages: The storages of the positions and values of the real tensor.
-        state: Changes when these are written.
-    """
+    """A sparse tensor on meta that has the elements of a real one."""
 
     planned: Tensor
     storages: tuple[weakref.ref[UntypedStorage], ...]
@@ -351,10 +324,6 @@ class SparseConstants:
 
         Also where no argument is on meta: in a move to meta, and in a backward pass,
         which would make a new real tensor each time.
-
-        Args:
-            given: The arguments.
-            is_mixed: Whether others are on meta.
         """
         sparse = [tensor for tensor, _ in reals if is_real_sparse(tensor)]
         if not sparse or any(map(wants_gradient, sparse)):
@@ -365,11 +334,7 @@ class SparseConstants:
         return is_mixed or is_moved or are_known
 
     def capture(self, real: Tensor, count: Callable[..., object]) -> Tensor:
-        """Return the sparse tensor on meta that has the elements of a real one.
-
-        Args:
-            count: Counts a tensor that is captured for the first time.
-        """
+        """Return the sparse tensor on meta that has the elements of a real one."""
         known = self._find(real)
         if known is None:
             count(real, is_named=True)
