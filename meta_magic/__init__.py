@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from meta_magic.materializing.materialize import materialize
     from meta_magic.materializing.report import FilledTensor, MaterializeReport
     from meta_magic.ranks.recorded_ranks import record_ranks
-    from meta_magic.replaying.replay import replay
-    from meta_magic.replaying.verify import verify
+    from meta_magic.replaying.verify import replay, verify
     from meta_magic.session.record import meta_like, record
     from meta_magic.teach.exercises import exercise, grade
     from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
@@ -121,7 +120,7 @@ MODULE_BY_NAME = {
     "real": "session.record",
     "record": "session.record",
     "record_ranks": "ranks.recorded_ranks",
-    "replay": "replaying.replay",
+    "replay": "replaying.verify",
     "sweep_figure": "view.charts",
     "sweep_ranks": "trials.sweeps",
     "exercise": "teach.exercises",

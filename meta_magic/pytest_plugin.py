@@ -101,7 +101,7 @@ class MetaTrace:
         recording, self._recording = self._recording, None
         if recording is None:
             return
-        from meta_magic.session.shown_frames import hide_others  # noqa: PLC0415  as above
+        from meta_magic.session.raised_calls import hide_others  # noqa: PLC0415  as above
 
         try:
             recording.guard.leave()

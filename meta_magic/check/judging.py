@@ -23,7 +23,7 @@ from meta_magic.check.records import (
     worst_of,
 )
 from meta_magic.errors import CheckError, MetaMagicError
-from meta_magic.session.shown_frames import PYTHONS, USERS, choose_frames, home_of
+from meta_magic.session.raised_calls import PYTHONS, USERS, choose_frames, home_of
 from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.expectations import find_overruns, measure
 from meta_magic.trace.modules import at_any_depth

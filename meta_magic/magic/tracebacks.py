@@ -16,7 +16,7 @@ from IPython.core.error import UsageError
 from meta_magic.magic.cell import Body
 
 if TYPE_CHECKING:
-    from meta_magic.session.shown_frames import ShownFrames
+    from meta_magic.session.raised_calls import ShownFrames
 
 WHOLE: Final = "full"
 """The command of ``%meta`` that shows the newest traceback with all its frames."""
@@ -58,7 +58,7 @@ class Rendering:
 
     def __call__(self) -> list[str]:
         """Return the lines of the traceback."""
-        from meta_magic.session.shown_frames import choose_but_ours, choose_frames  # noqa: PLC0415  torch
+        from meta_magic.session.raised_calls import choose_but_ours, choose_frames  # noqa: PLC0415  torch
 
         is_verbose = self._shell.InteractiveTB.mode == "Verbose"
         return self.render(choose_but_ours if is_verbose else choose_frames)
@@ -149,7 +149,7 @@ def describe_folded(packages: list[str]) -> str:
 
 def show_whole(shell: Any) -> object:
     """Print the newest traceback with all its frames, torch's and ours too."""
-    from meta_magic.session.shown_frames import choose_all  # noqa: PLC0415  torch
+    from meta_magic.session.raised_calls import choose_all  # noqa: PLC0415  torch
 
     error = getattr(sys, "last_value", None)
     if error is None:
@@ -238,7 +238,7 @@ def derive_debugger(base: Any) -> type:
         def get_stack(self, frame: Any, traceback: Any) -> tuple[list[Any], int]:
             stack, at = super().get_stack(frame, traceback)
             if frame is None and any(f.f_code in CELLS for f, _ in stack):
-                from meta_magic.session.shown_frames import USERS, home_of  # noqa: PLC0415  torch
+                from meta_magic.session.raised_calls import USERS, home_of  # noqa: PLC0415  torch
 
                 files = [home_of(f.f_code.co_filename) for f, _ in stack]
                 at = max(at for at, file in enumerate(files) if file == USERS)

@@ -28,9 +28,8 @@ from meta_magic.materializing.targets import (
     is_recorded,
     walk,
 )
-from meta_magic.recording.identities.live_versions import find_stored
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.identities.origins import find_origin
+from meta_magic.recording.identities.origins import find_origin, find_stored
 from meta_magic.session.operand_names import read_attributes
 from meta_magic.torch_private.autograd import read_hooks
 from meta_magic.torch_private.modes import DisableTorchFunction

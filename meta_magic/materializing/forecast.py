@@ -14,15 +14,15 @@ import torch
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.report import WITH_IT
 from meta_magic.materializing.targets import Target
-from meta_magic.replaying.devices import (
+from meta_magic.replaying.execution import Execution, Part
+from meta_magic.replaying.steps import StepKind
+from meta_magic.replaying.uses import USES, Uses, find_phases
+from meta_magic.replaying.value_budget import (
     count_products,
     estimate_seconds,
     free_nbytes,
     measure_rates,
 )
-from meta_magic.replaying.execution import Execution, Part
-from meta_magic.replaying.steps import StepKind
-from meta_magic.replaying.uses import USES, Uses, find_phases
 from meta_magic.trace.signature import Phase
 from meta_magic.trace.units import format_bytes, format_flops
 

@@ -15,12 +15,16 @@ import torch
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.targets import Held, Target, group_targets
-from meta_magic.recording.identities.live_versions import LiveTensors, read_version
-from meta_magic.recording.identities.origins import Origin, find_origin
+from meta_magic.recording.identities.origins import (
+    LiveTensors,
+    Origin,
+    find_origin,
+    read_version,
+)
 from meta_magic.recording.identities.storages import as_bytes, sum_bytes
 from meta_magic.replaying.program_calls import ProgramCalls
-from meta_magic.replaying.replay import trace_back
 from meta_magic.replaying.uses import Uses
+from meta_magic.replaying.verify import trace_back
 from meta_magic.torch_private.tensor_internals import is_wrapper
 from meta_magic.trace.program import Import, Program
 

@@ -35,7 +35,7 @@ from meta_magic.materializing.targets import (
     list_variables,
 )
 from meta_magic.recording.identities.storages import as_bytes
-from meta_magic.replaying.memory import make_view
+from meta_magic.replaying.call_runner import make_view
 from meta_magic.torch_private.autograd import (
     mark_graph_lost,
     read_hooks,

@@ -32,7 +32,7 @@ from meta_magic.errors import MaterializeError
 from meta_magic.recording.identities.call_sites import OWN, is_library, is_stdlib
 from meta_magic.recording.identities.origins import find_origin, has_origins
 from meta_magic.recording.rows.tree_tensors import own_tensors
-from meta_magic.replaying.memory import read_geometry
+from meta_magic.replaying.call_runner import read_geometry
 from meta_magic.session.operand_names import (
     IPYTHONS,
     bases_of,

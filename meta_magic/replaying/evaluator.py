@@ -20,9 +20,9 @@ from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.kept import Kept, find_kept, forget_unreachable, keep_for
 from meta_magic.replaying.loop_values import LoopValues, run_earlier_loops
 from meta_magic.replaying.program_calls import ProgramCalls
-from meta_magic.replaying.replay import build_tensor
 from meta_magic.replaying.steps import Request
 from meta_magic.replaying.value_budget import ValueBudget
+from meta_magic.replaying.verify import build_tensor
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.options import LIMITS
 from meta_magic.trace.program import Program

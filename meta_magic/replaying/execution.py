@@ -13,7 +13,13 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import ReplayError
-from meta_magic.replaying.call_runner import CallRunner, needs_flags, with_flags
+from meta_magic.replaying.call_runner import (
+    CallRunner,
+    allocate,
+    make_view,
+    needs_flags,
+    with_flags,
+)
 from meta_magic.replaying.contents import (
     RawTracker,
     Result,
@@ -26,7 +32,6 @@ from meta_magic.replaying.contents import (
     has_partial_writes,
 )
 from meta_magic.replaying.kept import Content, RawMemory
-from meta_magic.replaying.memory import allocate, make_view
 from meta_magic.replaying.plan import plan_replay
 from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.steps import Plan, Request, Step, StepKind

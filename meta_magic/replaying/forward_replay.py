@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.replaying.memory import allocate, load_bytes
+from meta_magic.replaying.call_runner import allocate, load_bytes
 from meta_magic.replaying.program_calls import Draw, ProgramCalls, read_draws
 from meta_magic.replaying.small_calls import (
     CPU,

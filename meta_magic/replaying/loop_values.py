@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError
-from meta_magic.replaying.call_runner import needs_flags
+from meta_magic.replaying.call_runner import allocate, needs_flags
 from meta_magic.replaying.contents import find_outdated
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.forward_replay import (
@@ -24,7 +24,6 @@ from meta_magic.replaying.forward_replay import (
     columns_of,
 )
 from meta_magic.replaying.kept import Content
-from meta_magic.replaying.memory import allocate
 from meta_magic.replaying.program_calls import ProgramCalls
 from meta_magic.replaying.small_calls import CPU, Held
 from meta_magic.replaying.steps import Request

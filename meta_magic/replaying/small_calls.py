@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import ReplayError
-from meta_magic.replaying.memory import allocate, make_view
+from meta_magic.replaying.call_runner import allocate, make_view
 from meta_magic.replaying.operators import N_TRAINED, Usage
 from meta_magic.replaying.special_operators import make_operator
 from meta_magic.torch_private.dispatcher import kernel_of, schema_of

@@ -17,7 +17,6 @@ from torch import Generator, Tensor
 
 from meta_magic.errors import ReplayError
 from meta_magic.replaying.kept import Kept
-from meta_magic.replaying.memory import frombuffer
 from meta_magic.replaying.operators import DRAWN, default_generator, is_dense
 from meta_magic.replaying.program_calls import Call, Draw, draw_before, state_before
 from meta_magic.torch_private.generator_state import N, advance, count_taken
@@ -222,6 +221,9 @@ def find_returns(draws: Iterable[Draw]) -> set[int]:
             returns.add(draw.source)
         sources[draw.generator] = draw.end
     return returns
+
+
+frombuffer = torch.frombuffer  # which a recording replaces
 
 
 def read_state(state: bytes) -> Tensor:

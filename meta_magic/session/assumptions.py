@@ -16,7 +16,7 @@ import torch
 
 from meta_magic.errors import ValueLimitError
 from meta_magic.recording.rows.written import Written
-from meta_magic.replaying.devices import free_nbytes
+from meta_magic.replaying.value_budget import free_nbytes
 from meta_magic.trace.options import Assumed
 from meta_magic.trace.program import HEADER
 from meta_magic.trace.signature import Geometry, Signature

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 from meta_magic.errors import ReplayError
-from meta_magic.recording.identities.geometries import LiveGeometry
+from meta_magic.recording.identities.tensors import LiveGeometry
 from meta_magic.recording.intercept.mixed_devices import join_placements
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.replaying.operators import find_function

@@ -33,8 +33,15 @@ from meta_magic.session.operand_names import (
     walk_held,
     walk_parts,
 )
-from meta_magic.session.raised_calls import Called, call_module, find_called, is_torchs
-from meta_magic.session.shown_frames import USERS, home_of, walk_traceback
+from meta_magic.session.raised_calls import (
+    USERS,
+    Called,
+    call_module,
+    find_called,
+    home_of,
+    is_torchs,
+    walk_traceback,
+)
 from meta_magic.torch_private.modes import DisableTorchFunction
 from meta_magic.torch_private.module_internals import (
     CALLING,

@@ -18,7 +18,7 @@ from meta_magic.recording.rows.module_trees import Tree
 from meta_magic.recording.rows.written import Written
 from meta_magic.session.device_notes import find_device_notes
 from meta_magic.session.program_builder import describe_failures
-from meta_magic.session.shown_frames import USERS, home_of
+from meta_magic.session.raised_calls import USERS, home_of
 from meta_magic.torch_private.module_internals import (
     children_of,
     is_made,

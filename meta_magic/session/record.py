@@ -17,8 +17,8 @@ from torch.nn import Parameter
 
 from meta_magic.errors import UnfinishedTraceError
 from meta_magic.recording.identities.call_sites import read_variables
+from meta_magic.session.raised_calls import hide_others
 from meta_magic.session.recording import Recording
-from meta_magic.session.shown_frames import hide_others
 from meta_magic.torch_private.tensor_internals import MetaConverter
 from meta_magic.trace.options import (
     LIMITS,

@@ -18,30 +18,33 @@ from typing import Any, Final, TypeVar
 from torch import Tensor, nn
 
 from meta_magic.recording.as_device.attention import DeviceAttention
-from meta_magic.recording.as_device.autocast import DeviceAutocast
-from meta_magic.recording.as_device.composites import DeviceComposites
-from meta_magic.recording.as_device.device_choices import (
+from meta_magic.recording.as_device.autocast import (
+    DeviceAutocast,
     DeviceChunkedLosses,
     DeviceMetaKernels,
     DeviceOptimizers,
 )
+from meta_magic.recording.as_device.composites import DeviceComposites
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
-from meta_magic.recording.identities.live_versions import add_uncounted_versions
-from meta_magic.recording.identities.origins import Origin, has_origins, keep_origins
-from meta_magic.recording.intercept.compiled_functions import EagerStance
-from meta_magic.recording.intercept.constructors import NewOfSubclass
+from meta_magic.recording.identities.origins import (
+    Origin,
+    add_uncounted_versions,
+    has_origins,
+    keep_origins,
+)
 from meta_magic.recording.intercept.data_readers import ReadStorages, ShownTensors
-from meta_magic.recording.intercept.data_sources import DataSources, Loader
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
+from meta_magic.recording.intercept.factories import NewOfSubclass
 from meta_magic.recording.intercept.function_mode import BackwardPasses, FunctionMode
+from meta_magic.recording.intercept.higher_order import EagerStance
 from meta_magic.recording.intercept.kernel_calls import KernelCalls
-from meta_magic.recording.intercept.planned.generators import GeneratorStates
+from meta_magic.recording.intercept.planned.gpu_types import GeneratorStates
 from meta_magic.recording.intercept.planned.planned_devices import make_device_contexts
 from meta_magic.recording.intercept.real_tensors.borrowed_modules import BorrowedModules
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
-from meta_magic.recording.intercept.saving import Saver
+from meta_magic.recording.intercept.saving import DataSources, Loader, Saver
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.module_trees import Tree, read_versions
 from meta_magic.recording.rows.written import Written, make_written

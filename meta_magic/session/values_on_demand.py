@@ -44,8 +44,8 @@ from meta_magic.recording.signatures.entries import (
     Kwargs,
     OpTable,
 )
+from meta_magic.replaying.call_runner import make_view
 from meta_magic.replaying.evaluator import Evaluator
-from meta_magic.replaying.memory import make_view
 from meta_magic.replaying.special_operators import fill
 from meta_magic.replaying.value_budget import ValueBudget
 from meta_magic.session.assumptions import (

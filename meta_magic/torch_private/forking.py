@@ -3,7 +3,7 @@
 import ctypes
 import os
 
-from meta_magic.torch_private.backend_flags import count_gpus
+from meta_magic.torch_private.snapshot import count_gpus
 
 
 def fork() -> int:

@@ -77,7 +77,7 @@ set_tracing_state = torch._C._set_tracing_state  # type: ignore[attr-defined]  #
 set_compile_internals_flag = guards.set_is_in_mode_without_ignore_compile_internals
 
 # Flags of ``python_dispatch``; without the last, the flag that dynamo reads stays set.
-FLAGS: Final = (
+DISPATCH_FLAGS: Final = (
     "_is_in_torch_dispatch_mode",
     "_is_in_non_infra_torch_dispatch_mode",
     "_is_in_any_mode_without_ignore_compile_internals",

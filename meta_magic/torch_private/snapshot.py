@@ -1,17 +1,21 @@
 """Save torch's modes and default device, and restore them by identity.
 
 ``Snapshot`` closes what a cell left open. In ``WithoutModes`` torch runs as if no cell
-recorded it; in ``RealTorch`` a replay runs.
+recorded it; in ``RealTorch`` a replay runs. ``FLAGS`` are flags of torch's backends
+that change what a CPU kernel computes.
 """
 
+import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
+from torch import cuda
+from torch.backends import mkldnn
 
 from meta_magic.torch_private.interrupts import Interrupts
 from meta_magic.torch_private.modes import (
-    FLAGS,
+    DISPATCH_FLAGS,
     GLOBAL_DEVICE_CONTEXT,
     BelowTransforms,
     DisableAutocast,
@@ -25,9 +29,84 @@ from meta_magic.torch_private.modes import (
     python_dispatch,
     set_compile_internals_flag,
 )
+from meta_magic.torch_private.replaced import Replaceable
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+
+# The originals: a recording replaces both, and would ask itself.
+has_gpu = cuda.is_available
+count_gpus = cuda.device_count
+
+# A cell draws for a planned GPU what the last cell drew, although it set a seed.
+seeds = cuda._lazy_seed_tracker
+
+
+class Flag(NamedTuple):
+    """One flag.
+
+    Attributes:
+        default: Its value unless somebody sets it.
+        read: Returns its value.
+        write: Sets it.
+        setters: The functions that set it. Without them a recording does not notice
+            that the flag had another value for a part of a cell.
+    """
+
+    default: Any
+    read: Callable[[], Any]
+    write: Callable[[Any], Any]
+    setters: tuple[Replaceable, ...]
+
+
+def flushes_denormals() -> bool:
+    """Whether the processor takes tiny numbers for zero, also in Python.
+
+    Torch sets this flag of the processor, and cannot read it.
+    """
+    least = sys.float_info.min
+    return least / 2 == 0
+
+
+# By the name under which users set it.
+FLAGS: Final = {
+    "torch.backends.mkldnn.enabled": Flag(
+        default=True,
+        read=torch._C._get_mkldnn_enabled,
+        write=torch._C._set_mkldnn_enabled,
+        setters=(
+            (torch._C, "_set_mkldnn_enabled"),
+            (vars(type(mkldnn))["enabled"], "setter"),
+        ),
+    ),
+    "torch.set_flush_denormal": Flag(
+        default=False,
+        read=flushes_denormals,
+        write=torch.set_flush_denormal,
+        setters=((torch, "set_flush_denormal"),),
+    ),
+    "torch.set_deterministic_debug_mode": Flag(
+        default=0,
+        read=torch.get_deterministic_debug_mode,
+        write=torch.set_deterministic_debug_mode,
+        setters=((torch._C, "_set_deterministic_algorithms"),),
+    ),
+    "torch.set_float32_matmul_precision": Flag(
+        default="highest",
+        read=torch.get_float32_matmul_precision,
+        write=torch.set_float32_matmul_precision,
+        setters=((torch._C, "_set_float32_matmul_precision"),),
+    ),
+}
+
+
+def last_seeding() -> tuple[object, ...]:
+    """Return a value that differs after each seeding of GPUs.
+
+    Torch keeps each seeding until GPUs are used.
+    """
+    started = [generator.initial_seed() for generator in cuda.default_generators]
+    return seeds.manual_seed_all_cb, seeds.manual_seed_cb, *started
 
 
 class Snapshot:
@@ -36,7 +115,7 @@ class Snapshot:
     def __init__(self) -> None:
         self._dispatch_modes = list(dispatch_mode_stack())
         self._function_modes = list(function_mode_stack())
-        self._flags = {name: getattr(python_dispatch, name) for name in FLAGS}
+        self._flags = {name: getattr(python_dispatch, name) for name in DISPATCH_FLAGS}
         self._current_device = device_module.CURRENT_DEVICE
         self._default_context = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
@@ -62,7 +141,7 @@ class Snapshot:
         for name, value in self._flags.items():
             # The flags are global: a mode of another thread may have set one.
             setattr(python_dispatch, name, value and bool(self._dispatch_modes))
-        set_compile_internals_flag(getattr(python_dispatch, FLAGS[-1]))
+        set_compile_internals_flag(getattr(python_dispatch, DISPATCH_FLAGS[-1]))
         device_module.CURRENT_DEVICE = self._current_device
         context = getattr(GLOBAL_DEVICE_CONTEXT, "device_context", None)
         if context is not self._default_context:

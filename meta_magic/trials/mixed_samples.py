@@ -16,8 +16,8 @@ from torch import Tensor
 from meta_magic.children import NO_ANSWER, ask_children
 from meta_magic.errors import MetaMagicError, ReplayError, TrialError
 from meta_magic.replaying.execution import Execution
-from meta_magic.replaying.replay import build_tensor
 from meta_magic.replaying.steps import Request, Step, StepKind
+from meta_magic.replaying.verify import build_tensor
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.calls import ModuleCall, TensorMetadata
 from meta_magic.trace.notes import Note

@@ -17,16 +17,15 @@ from torch import nn
 
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.fills.inits import INITS
-from meta_magic.materializing.fitting import list_fitting
 from meta_magic.materializing.forecast import format_seconds
-from meta_magic.materializing.materialize import prepare
+from meta_magic.materializing.materialize import list_fitting, prepare
 from meta_magic.materializing.targets import (
     Variables,
     find_modules,
     find_tensors,
     write_path,
 )
-from meta_magic.replaying.devices import free_nbytes
+from meta_magic.replaying.value_budget import free_nbytes
 from meta_magic.trace.units import format_bytes
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pygments.lexers.python import PythonLexer
 from pygments.token import Token
 
-from meta_magic.session.shown_frames import USERS, home_of
+from meta_magic.session.raised_calls import USERS, home_of
 from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.program import Program
 from meta_magic.trials.slices import shorten_path

@@ -18,7 +18,7 @@ from torch import nn
 
 from meta_magic.materializing.fills.inits import INITS
 from meta_magic.materializing.materialize import materialize
-from meta_magic.replaying.devices import free_nbytes, list_devices
+from meta_magic.replaying.value_budget import free_nbytes, list_devices
 from meta_magic.trace.units import format_bytes
 from meta_magic.view.answers import answers_of
 from meta_magic.view.choices import (

@@ -8,8 +8,7 @@ import torch
 from torch.nn.functional import conv1d, conv2d, conv_transpose2d
 
 from meta_magic import record
-from meta_magic.recording.as_device.adjustments import ON_CPU
-from meta_magic.recording.as_device.corrections import CORRECTIONS
+from meta_magic.recording.as_device.adjustments import CORRECTIONS, ON_CPU
 from tests.conformance.kernelless import KERNELLESS, SEQUENCES
 from tests.conformance.large_calls import LARGE
 from tests.conformance.losses import LOSSES

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from meta_magic.recording.as_device.corrections import CORRECTIONS
+from meta_magic.recording.as_device.adjustments import CORRECTIONS
 from meta_magic.session.record import record
 from meta_magic.trace.trace import Trace
 from tests.unit.eager import Names

@@ -16,12 +16,19 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.fills.checkpoint_entry import CheckpointEntry, Part
-from meta_magic.materializing.fills.protocol import Content, EmptyFill, Fill, Put, Task
+from meta_magic.materializing.fills.protocol import (
+    CheckpointEntry,
+    Content,
+    EmptyFill,
+    Fill,
+    Part,
+    Put,
+    Task,
+)
 from meta_magic.materializing.fills.replay_fill import ReplayFill
 from meta_magic.materializing.forecast import Forecast
 from meta_magic.materializing.targets import Held, Target
-from meta_magic.replaying.memory import allocate, make_view
+from meta_magic.replaying.call_runner import allocate, make_view
 from meta_magic.torch_private.distributed import list_chunks, local_of
 from meta_magic.torch_private.tensor_internals import is_wrapper
 

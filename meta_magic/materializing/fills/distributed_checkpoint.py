@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.planner_helpers import (
 )
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.fills.checkpoint_entry import CheckpointEntry, Part
+from meta_magic.materializing.fills.protocol import CheckpointEntry, Part
 from meta_magic.torch_private.distributed import IN_METADATA
 
 LIBRARY: Final = "torch.distributed.checkpoint."

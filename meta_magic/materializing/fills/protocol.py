@@ -15,7 +15,7 @@ from meta_magic.errors import MaterializeError
 from meta_magic.materializing.forecast import Forecast
 from meta_magic.materializing.report import UNINITIALIZED
 from meta_magic.materializing.targets import Held, Target
-from meta_magic.replaying.memory import allocate, make_view
+from meta_magic.replaying.call_runner import allocate, make_view
 from meta_magic.trace.program import Program
 
 Content: TypeAlias = UntypedStorage | Tensor
@@ -165,3 +165,23 @@ class EmptyFill:
     def filled_by(self, _target: Target, _tensor: Tensor, /) -> str:
         """Return the source."""
         return self.source
+
+
+Part: TypeAlias = tuple[slice, ...]
+"""A part of a tensor: for each dimension where it begins and ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEntry:
+    """One tensor of a checkpoint.
+
+    Attributes:
+        source: The file or mapping, as messages name it.
+        shape: Size of each dimension.
+        load: Returns the tensor, or a part of it, each time another object; from a file
+            on the CPU all of it is mapped, not read.
+    """
+
+    source: str
+    shape: tuple[int, ...]
+    load: Callable[[Part | None], Tensor]

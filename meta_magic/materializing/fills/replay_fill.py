@@ -36,11 +36,11 @@ from meta_magic.recording.identities.generator_carryover import (
     mark_state,
 )
 from meta_magic.recording.identities.origins import Origin
-from meta_magic.replaying.devices import estimate_seconds, measure_rates
 from meta_magic.replaying.execution import Execution, Part
 from meta_magic.replaying.plan import find_skipped
 from meta_magic.replaying.steps import Plan, Request, StepKind
 from meta_magic.replaying.uses import USES, find_phases
+from meta_magic.replaying.value_budget import estimate_seconds, measure_rates
 from meta_magic.torch_private.tensor_internals import has_version
 from meta_magic.trace.program import EarlierEnd, Program
 from meta_magic.trace.signature import Phase

@@ -2,12 +2,12 @@
 
 Without this ``scaled_dot_product_attention`` would be recorded as many operators, and a
 batch norm would return statistics of another dtype than on the CPU. Context managers,
-entered with the recording: ``attention``, ``autocast``, ``composites``,
-``device_choices``. Tables by operator: ``corrections`` (meta refuses, the CPU does not)
-and ``adjustments`` (meta answers differently). ``cpu_kernels`` and ``oracle/`` ask the
-CPU.
+entered with the recording: ``attention``, ``autocast`` (also of optimizers and losses
+that choose by the device), ``composites``. Tables by operator are in ``adjustments``:
+corrections (meta refuses, the CPU does not) and adjustments (meta answers differently).
+``cpu_kernels`` and ``oracle/`` ask the CPU.
 
 May import ``rows``, ``signatures``, ``identities``, ``torch_private``, ``trace``,
-``children``, ``errors``. Read ``corrections`` to mend an operator, ``composites`` to
+``children``, ``errors``. Read ``adjustments`` to mend an operator, ``composites`` to
 replace one.
 """

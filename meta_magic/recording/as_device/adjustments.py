@@ -1,22 +1,29 @@
-"""Adjust results of torch's meta kernels that differ from every device.
+"""Adjust results of torch's meta kernels, and replace those that refuse wrongly.
 
 Without this a batch norm of bfloat16 would return statistics in float32, and the CPU
 returns bfloat16. An adjustment runs after each call of its operator, if the kernels of
-its device are recorded. An operator that torch *refuses* on meta belongs into
-``corrections``. ``tests/conformance/test_corrections.py`` compares each adjustment with
-the CPU, and fails when it is no longer needed. ``ADJUSTMENTS`` is the table.
+its device are recorded. ``ADJUSTMENTS`` is the table.
+
+``CORRECTIONS`` is that of operators which torch *refuses* on meta and the CPU runs:
+without one ``optim.SGD(..., fused=True)`` of a large model would fail, as
+``cpu_kernels`` asks the CPU about calls of up to 256 MiB only. A correction runs only
+after torch's own kernel failed. ``SHORT_KERNELS`` are for correct but slow kernels.
+``tests/conformance/test_corrections.py`` compares each with the CPU, and fails when it
+is no longer needed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from math import ceil, prod
 from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear
+from torch.nn.parameter import Parameter
 
 from meta_magic.recording.as_device.cpu_kernels import ask_cpu, enlarge_storage
+from meta_magic.torch_private.distributed import make_finished_work
 from meta_magic.torch_private.tensor_internals import suggest_memory_format
 
 
@@ -372,3 +379,113 @@ ADJUSTMENTS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = MappingProx
     }
 )
 """By device and operator; each takes the result of the kernel, and the arguments."""
+
+
+def grouped_mm(
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,  # noqa: ARG001  the schema's
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Multiply groups of matrices.
+
+    Shape:
+        ``(m, k) @ (g, k, n)`` is ``(m, n)``, ``(g, m, k) @ (k, n)`` is ``(m, n)``,
+        ``(m, k) @ (k, n)`` is ``(g, m, n)`` with one group for each of ``offs``, and
+        ``(g, m, k) @ (g, k, n)`` is ``(g, m, n)``.
+
+    Source:
+        torch 2.13 on meta: "Expected inputs of BF16 type"; the CPU takes others.
+    """
+    is_matrix = a.ndim == 2, b.ndim == 2  # noqa: PLR2004
+    n_groups = len(offs) if offs is not None and all(is_matrix) else a.shape[0]
+    leading = () if any(is_matrix) and not all(is_matrix) else (n_groups,)
+    shape = (*leading, a.shape[-2], b.shape[-1])
+    return torch.empty(shape, dtype=out_dtype or a.dtype, device="meta")
+
+
+def arange(start: float, end: float, step: float = 1, **options: Any) -> Tensor | Any:
+    """Return integers in steps of less than one; ``NotImplemented`` for other steps.
+
+    Source:
+        ``arange_out`` in ``aten/src/ATen/native/RangeFactories.cpp`` of torch 2.13: the
+        CPU counts them before it rounds the step, except for int64.
+    """
+    dtype = options.get("dtype")
+    is_narrow = dtype is not None and not dtype.is_floating_point
+    if not is_narrow or dtype is torch.int64 or not step or int(step):
+        return NotImplemented
+    return torch.empty(ceil((end - start) / step), dtype=dtype, device="meta")
+
+
+CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        "aten._grouped_mm.default": grouped_mm,
+        "aten.arange.start_step": arange,
+        "aten._ctc_loss_backward.default": lambda _, a, *__, **___: a.new_empty(
+            a.shape
+        ),
+        # They write their arguments, and return nothing.
+        "aten._fused_sgd_.default": lambda *_, **__: None,
+        "aten._fused_adagrad_.default": lambda *_, **__: None,
+        "aten._to_dense.default": lambda a, dtype=None, **_: torch.empty(
+            a.shape, dtype=dtype or a.dtype, device="meta"
+        ),
+    }
+)
+"""By the operator's name. Torch 2.13 has no meta kernel for those with a lambda."""
+
+
+# Kernels of torch that are right and slow
+
+PLAIN: Final = (Tensor, Parameter)
+
+
+def multiply_and_add(bias: Tensor, a: Tensor, b: Tensor, **scales: Any) -> Any:
+    """Return the result of ``addmm``: a new tensor in rows, whatever the strides.
+
+    Unusual or wrong arguments are left to torch's own kernel.
+
+    Source:
+        ``aten/src/ATen/native/LinearAlgebra.cpp`` of torch 2.13. Meta runs the one of
+        ``torch/_decomp/decompositions.py``, which takes 0.4 ms for the same result.
+    """
+    is_usual = (
+        all(type(given) in PLAIN and given.is_meta for given in (bias, a, b))
+        and (a.dim(), b.dim(), bias.dim()) == (2, 2, 1)
+        and a.shape[1] == b.shape[0]
+        and bias.shape[0] in {1, b.shape[1]}
+        and bias.dtype is a.dtype is b.dtype
+        and a.is_floating_point()
+    )
+    if not is_usual:
+        return torch.ops.aten.addmm.default(bias, a, b, **scales)
+    return torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device="meta")
+
+
+def return_and_finish(tensors: list[Tensor], *_: Any) -> Any:
+    """Return the tensors of a collective, and a handle that holds them."""
+    return tensors, make_finished_work(list(tensors))
+
+
+def finish(tensors: list[Tensor], *_: Any) -> Any:
+    """Return a handle, which holds the tensors of a collective or message."""
+    return make_finished_work(list(tensors))
+
+
+SHORT_KERNELS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        "aten.addmm.default": multiply_and_add,
+        # On a device it wraps its argument; torch's meta kernel makes a new tensor.
+        "_c10d_functional._wrap_tensor_autograd.default": torch.ops.aten.alias.default,
+        # DDP takes the tensors from the handle; torch's meta kernel gives an empty one.
+        "c10d.allreduce_.default": return_and_finish,
+        "c10d.broadcast_.default": return_and_finish,
+        "c10d.allreduce_coalesced_.default": finish,
+        # The tensor of a message must live until the process waits for the message.
+        "c10d.send.default": finish,
+        "c10d.recv_.default": finish,
+    }
+)
+"""Short kernels by the operator's name."""

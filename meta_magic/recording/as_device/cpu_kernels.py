@@ -2,7 +2,7 @@
 
 Without this ``torch.geqrf(x)`` on meta would fail. ``ask_cpu`` runs the kernel once for
 each signature, on proxy tensors of ones and zeros; sparse proxies have no elements.
-Large tensors are not tried: they need a correction (see ``corrections``).
+Large tensors are not tried: they need a correction (see ``adjustments``).
 
 Also here: the strides of the CPU. Without ``match_cpu_strides`` ``y.stride()`` would be
 wrong after some calls with arguments that are not in rows: torch's meta kernels are
@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
+from meta_magic.recording.identities.storages import span_nbytes
 from meta_magic.recording.signatures.entries import Args, Given, Kwargs
 from meta_magic.torch_private.modes import (
     DisableTorchDispatch,

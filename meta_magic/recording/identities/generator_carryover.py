@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from meta_magic.torch_private.backend_flags import last_seeding
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
+from meta_magic.torch_private.snapshot import last_seeding
 from meta_magic.torch_private.tensor_internals import address_of_generator
 from meta_magic.trace.program import EarlierEnd, Program
 

@@ -18,11 +18,18 @@ from typing import Any, Final
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.torch_private.distributed import locals_of
 from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import address_of_storage, storage_under
+
+
+def span_nbytes(tensor: Tensor) -> int:
+    """Return the bytes from a storage's start to the last element of ``tensor``."""
+    if tensor.is_contiguous() or tensor.numel() == 0:
+        return (int(tensor.storage_offset()) + tensor.numel()) * tensor.itemsize
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.storage_offset() + last + 1) * tensor.itemsize
 
 
 class Clock:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 from torch import SymInt, Tensor, UntypedStorage
 
-from meta_magic.recording.identities.geometries import span_nbytes
+from meta_magic.recording.identities.storages import span_nbytes
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.modes import DisableTorchFunction

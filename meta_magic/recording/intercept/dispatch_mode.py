@@ -22,7 +22,9 @@ from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.cache import (
     COUNTED,
+    Key,
     SignatureCache,
+    build_operator_key,
     derive,
     generalize,
 )
@@ -34,7 +36,6 @@ from meta_magic.recording.signatures.entries import (
     OpTable,
     sharing_of,
 )
-from meta_magic.recording.signatures.operator_keys import Key, build_operator_key
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
     TorchDispatchMode,

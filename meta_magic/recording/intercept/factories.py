@@ -1,13 +1,18 @@
-"""Make factories build on meta, whatever device they are given."""
+"""Make factories build on meta, whatever device they are given.
 
-from collections.abc import Mapping
+Also constructors: ``torch.FloatTensor([1.0])`` ignores the default device and runs on
+the CPU, no function mode sees it, and ``nn.Parameter(x)`` runs no operator. Without
+this file a cell would hold real tensors, or parameters that no row made.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import CodeType, FrameType
 from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from meta_magic.recording.identities.call_sites import TORCH, TORCH_FILES
 from meta_magic.recording.identities.device_plan import (
@@ -15,18 +20,12 @@ from meta_magic.recording.identities.device_plan import (
     META,
     REAL_FACTORY_FILES,
     find_placement,
+    is_default_on_meta,
     is_home,
     is_meta_by_name,
     must_be_real,
 )
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.intercept.constructors import (
-    N_POSITIONS,
-    holds_planned,
-    join_values,
-    read_new,
-    read_sparse,
-)
 from meta_magic.recording.intercept.copies import (
     UNPICKLED,
     copy_shallowly,
@@ -41,8 +40,10 @@ from meta_magic.recording.intercept.reported_devices import (
 )
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, data_of
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
+from meta_magic.torch_private.autograd import current_autograd_node
+from meta_magic.torch_private.dispatcher import copy_to, is_python_excluded, read_scalar
 from meta_magic.torch_private.modes import (
     DisableTorchDispatch,
     DisableTorchFunction,
@@ -50,7 +51,188 @@ from meta_magic.torch_private.modes import (
     fake_tensor_mode,
     functorch_interpreter,
 )
+from meta_magic.torch_private.replaced import MAKE_SUBCLASS, MAKE_TENSOR
 from meta_magic.torch_private.tensor_internals import REBUILDING
+
+aten = torch.ops.aten
+
+EMPTY: Final = aten.empty.memory_format
+LIFT_FRESH: Final = aten.lift_fresh.default
+COPY: Final = copy_to
+SET: Final = aten.set_.source_Storage
+LEGACY: Final = frozenset[Any]({EMPTY, LIFT_FRESH, COPY, SET})
+
+NUMBER_READERS: Final[dict[Any, Callable[[Any], Any]]] = {
+    Tensor.__float__: float,
+    Tensor.__int__: int,
+    Tensor.__index__: int,
+    Tensor.__bool__: bool,
+    Tensor.__complex__: complex,
+}
+"""Methods that C++ calls for a tensor in a list of values, and their return types."""
+
+N_POSITIONS: Final[dict[Any, int]] = {
+    torch.sparse_coo_tensor: 1,
+    torch.sparse_csr_tensor: 2,
+    torch.sparse_csc_tensor: 2,
+    torch.sparse_bsr_tensor: 2,
+    torch.sparse_bsc_tensor: 2,
+    torch.sparse_compressed_tensor: 2,
+}
+"""Constructors of sparse tensors, and how many of their arguments are positions."""
+
+ONE_ELEMENT: Final = "only one element tensors can be converted to Python scalars"
+
+
+def run_legacy(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Run on meta what a legacy constructor runs on the CPU."""
+    if current_autograd_node() is not None or not is_default_on_meta():
+        return NotImplemented
+    device = kwargs.get("device")
+    is_for_cpu = device is not None and device.type == "cpu"
+    first = args[0]
+    if func is EMPTY or func is COPY:
+        is_ours = is_for_cpu and (func is EMPTY or first.is_meta)
+        on_meta = {**kwargs, "device": META}
+        return run(mode, func, args, on_meta) if is_ours else NotImplemented
+    if func is LIFT_FRESH:
+        return NotImplemented if first.is_meta else capture_real(mode, first)
+    storage = args[1]
+    if not first.is_meta or storage.device.type != "cpu":
+        return NotImplemented
+    real = torch.empty(0, dtype=first.dtype, device="cpu").set_(storage)
+    return run(mode, SET, (first, capture_real(mode, real).untyped_storage()), {})
+
+
+def run(mode: Any, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Run an operator instead of another one."""
+    return mode.__torch_dispatch__(func, (), args, kwargs)
+
+
+def capture_real(mode: Any, real: Tensor) -> Any:
+    """Return a meta tensor with the values of a real one, which becomes a constant."""
+    return run(mode, COPY, (real,), {"device": META})
+
+
+def read_number(mode: Any, func: Any, tensor: Tensor) -> Any:
+    """Return the number that a constructor reads from a tensor in its list of values.
+
+    Torch hides this read from all modes. ``NotImplemented`` if torch itself reads it,
+    or refuses.
+    """
+    is_refused = func is Tensor.__index__ and tensor.dtype.is_floating_point
+    if not is_python_excluded() or tensor.numel() != 1 or is_refused:
+        return NotImplemented
+    return NUMBER_READERS[func](run(mode, read_scalar, (tensor,), {}))
+
+
+def read_new(args: Args) -> tuple[Any, Args] | None:
+    """Return the newer function that does what ``x.new(...)`` does, and its arguments.
+
+    On meta torch drops the values, and makes no sparse tensors. None if torch's own
+    method works, as for a tensor.
+    """
+    tensor, *given = args
+    is_dense = tensor.layout is torch.strided
+    if tensor.is_meta and not is_dense and isinstance([*given, None][0], Tensor):
+        return torch.sparse_coo_tensor, given
+    is_one = len(given) == 1 and isinstance(given[0], (list, tuple))
+    if is_one and not isinstance(given[0], torch.Size):
+        return Tensor.new_tensor, args
+    sizes = given[0] if is_one else given
+    is_own = tensor.is_meta and is_dense
+    if is_own or not all(isinstance(size, int) for size in sizes):
+        return None
+    return Tensor.new_empty, (tensor, tuple(sizes) or (0,))
+
+
+def read_sparse(
+    func: Any, args: Args, kwargs: Kwargs, make: Callable[..., Tensor]
+) -> tuple[Args, Kwargs]:
+    """Return the arguments of a sparse constructor, with tensors for lists of values.
+
+    On meta torch drops the lists.
+    """
+    n_positions, device = N_POSITIONS[func], kwargs.get("device")
+    if len(args) <= n_positions and "values" not in kwargs:  # a size alone
+        return args, kwargs
+
+    def read(value: Any, *, is_position: bool) -> Any:
+        dtype = None if is_position else kwargs.get("dtype")
+        is_tensor = isinstance(value, Tensor)
+        return (
+            value if is_tensor else make((value,), {"dtype": dtype, "device": device})
+        )
+
+    given = [
+        read(value, is_position=index < n_positions)
+        for index, value in enumerate(args[: n_positions + 1])
+    ]
+    named = {
+        name: read(value, is_position=name != "values")
+        for name, value in kwargs.items()
+        if name == "values" or name.endswith("indices")
+    }
+    return (*given, *args[n_positions + 1 :]), {**kwargs, **named}
+
+
+def holds_planned(data: object) -> bool:
+    """Whether a list of values holds tensors on meta."""
+    is_list = isinstance(data, (list, tuple)) and len(data) > 0
+    return is_list and any(tensor.is_meta for tensor in tensors_in(data))
+
+
+def join_values(
+    data: Sequence[Any], like: Tensor, make: Callable[[Any], Tensor]
+) -> Tensor:
+    """Return a tensor like ``like``, with the values of a list that has tensors."""
+    parts = [make(value).reshape(-1) for value in flatten(data)]
+    if sum(part.numel() for part in parts) != like.numel():
+        raise ValueError(ONE_ELEMENT)
+    joined = torch.cat(parts).reshape(like.shape)
+    return joined.requires_grad_() if like.requires_grad else joined
+
+
+def flatten(values: Any) -> list[Any]:
+    """Return the numbers and tensors in nested lists, in order."""
+    if not isinstance(values, (list, tuple)):
+        return [values]
+    return [value for item in values for value in flatten(item)]
+
+
+class NewOfSubclass(OfRecording):
+    """Context manager that sees each tensor of a subclass when it is made.
+
+    A parameter, for example, shares the storage of its source. Without this class a
+    parameter could get the number of a dead tensor with the same address, storage and
+    geometry.
+
+    ``Labeled(x)``, for a subclass of the user's, runs without a mode: under a mode
+    torch refuses to change the class of a tensor.
+    """
+
+    def __enter__(self) -> None:
+        for owner, name in MAKE_SUBCLASS:
+            self.replace_here(owner, {name: self._make})
+        self.wrap(MAKE_TENSOR, make_of_subclass)
+
+    def _make(self, plain: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        made = plain(*args, **kwargs)
+        self._write.registry.forget(id(made), None)
+        return made
+
+
+def make_of_subclass(before: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a function that makes tensors of a subclass by ``as_subclass``."""
+
+    def make(kind: type[Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        if kind is Tensor or kwargs or not is_default_on_meta():
+            return before(kind, *args, **kwargs)
+        is_copy = len(args) == 1 and isinstance(args[0], Tensor)
+        return (args[0] if is_copy else before(Tensor, *args)).as_subclass(kind)
+
+    return make
+
 
 OPS: Final = str(TORCH / "_ops.py")
 """The file whose frame is between an operator and its caller."""
@@ -59,7 +241,7 @@ BY_NAME: Final = "what was put on 'meta' by name is replayed on the device of th
 SHARING: Final = frozenset({torch.as_tensor, torch.asarray})
 FROM_NUMPY: Final = SHARING.union({torch.tensor})
 
-EMPTY: Final = (
+UNINITIALIZED: Final = (
     "where they would be uninitialized: meta_magic.materialize gives them their values "
     "(see its init=)"
 )
@@ -229,7 +411,7 @@ class Factories:
             device = META  # the reported device, which it got from us
         if caller.f_code in TO_EMPTY:
             self._diagnostics.note(
-                "place", f"to_empty planned tensors on {device}, {EMPTY}"
+                "place", f"to_empty planned tensors on {device}, {UNINITIALIZED}"
             )
         if torch.device(device) != META:
             return self._make_at(self._plan.read(device), func, args, kwargs)

@@ -18,11 +18,6 @@ from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals, name_ty
 from meta_magic.recording.identities.call_sites import Running
 from meta_magic.recording.identities.device_plan import META, has_carried_placement
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.intercept.constructors import (
-    NUMBER_READERS,
-    DataAttribute,
-    read_number,
-)
 from meta_magic.recording.intercept.copies import DEEPCOPY, copy_deeply
 from meta_magic.recording.intercept.data_readers import (
     DATA_PTR,
@@ -35,7 +30,13 @@ from meta_magic.recording.intercept.data_readers import (
     read_data,
 )
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
-from meta_magic.recording.intercept.factories import LIKE, NEW, Factories
+from meta_magic.recording.intercept.factories import (
+    LIKE,
+    NEW,
+    NUMBER_READERS,
+    Factories,
+    read_number,
+)
 from meta_magic.recording.intercept.indexing import INDEXING, prepare_index
 from meta_magic.recording.intercept.mixed_devices import explain_mix
 from meta_magic.recording.intercept.moves import DEVICE_READERS, MOVES, Mover, is_cast
@@ -46,13 +47,13 @@ from meta_magic.recording.intercept.real_tensors.captured_constants import (
 from meta_magic.recording.intercept.reported_devices import (
     GET_DEVICE,
     REPORTED,
+    DataAttribute,
     ReportedAttributes,
 )
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS
 from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
-from meta_magic.torch_private.backend_flags import has_gpu
 from meta_magic.torch_private.modes import (
     DeviceContext,
     DisableTorchFunction,
@@ -63,6 +64,7 @@ from meta_magic.torch_private.modes import (
 )
 from meta_magic.torch_private.replaced import RUN_BACKWARD
 from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.snapshot import has_gpu
 from meta_magic.torch_private.tensor_internals import (
     TAKES_DATA,
     has_version,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.recording.as_device.cpu_kernels import fills_with_numbers
-from meta_magic.recording.intercept.constructors import join_values
+from meta_magic.recording.intercept.factories import join_values
 from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.modes import (
     BelowTransforms,

@@ -16,9 +16,12 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from meta_magic.errors import MissingValueError
-from meta_magic.recording.as_device.adjustments import ADJUSTMENTS
+from meta_magic.recording.as_device.adjustments import (
+    ADJUSTMENTS,
+    CORRECTIONS,
+    SHORT_KERNELS,
+)
 from meta_magic.recording.as_device.attention import DeviceAttention
-from meta_magic.recording.as_device.corrections import CORRECTIONS, SHORT_KERNELS
 from meta_magic.recording.as_device.cpu_kernels import (
     copy_with_strides,
     lay_out_written,
@@ -29,7 +32,7 @@ from meta_magic.recording.identities.generator_carryover import check_generator
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.identities.tensors import Seen
-from meta_magic.recording.intercept.constructors import LEGACY, run_legacy
+from meta_magic.recording.intercept.factories import LEGACY, run_legacy
 from meta_magic.recording.intercept.higher_order import has_inside, run_inside
 from meta_magic.recording.intercept.mixed_devices import (
     check_devices,
@@ -39,8 +42,8 @@ from meta_magic.recording.intercept.mixed_devices import (
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
-from meta_magic.recording.intercept.sparse_calls import SparseCalls
 from meta_magic.recording.intercept.special_tensors import (
+    SparseCalls,
     SpecialTensors,
     check_quantized,
     explain_missing_kernel,
@@ -48,7 +51,12 @@ from meta_magic.recording.intercept.special_tensors import (
 from meta_magic.recording.intercept.value_checks import ValueChecks, ValueSource
 from meta_magic.recording.rows.draws import Drawing
 from meta_magic.recording.rows.written import Written
-from meta_magic.recording.signatures.cache import SignatureCache, generalize
+from meta_magic.recording.signatures.cache import (
+    Key,
+    SignatureCache,
+    generalize,
+    has_opaque,
+)
 from meta_magic.recording.signatures.entries import (
     Args,
     Entry,
@@ -59,7 +67,6 @@ from meta_magic.recording.signatures.entries import (
     OpTable,
     sharing_of_inputs,
 )
-from meta_magic.recording.signatures.operator_keys import Key, has_opaque
 from meta_magic.torch_private.dispatcher import DispatchKey, has_kernel, read_scalar
 from meta_magic.torch_private.modes import (
     DisableTorchDispatch,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MetaMagicError, MixedDeviceError
-from meta_magic.recording.identities.geometries import LiveGeometry
+from meta_magic.recording.identities.tensors import LiveGeometry
 from meta_magic.recording.intercept.real_tensors.capturable import (
     BY_PAIRS,
     INDEXING,

@@ -26,7 +26,6 @@ from meta_magic.recording.identities.device_plan import (
     has_carried_placement,
 )
 from meta_magic.recording.identities.storages import NamedDevices
-from meta_magic.recording.intercept.constructors import DATA, DataAttribute
 from meta_magic.recording.intercept.initializers import (
     INITIALIZER_BY_CODE,
     IS_META,
@@ -34,16 +33,101 @@ from meta_magic.recording.intercept.initializers import (
     UNLOADABLE,
 )
 from meta_magic.recording.intercept.libraries import REPORTED_DEVICE
+from meta_magic.recording.intercept.real_tensors.capturable import is_capturable
+from meta_magic.recording.intercept.real_tensors.captured_constants import (
+    ConstantCapture,
+)
 from meta_magic.recording.rows.written import Written
 from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.distributed import PLAIN, local_of
-from meta_magic.torch_private.modes import DisableTorchDispatch, TorchDispatchMode
+from meta_magic.torch_private.modes import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    TorchDispatchMode,
+)
 from meta_magic.torch_private.module_internals import IS_ASSIGNING, LOADED, LOADING
 from meta_magic.torch_private.tensor_internals import (
     CHECKPOINTING,
     PICKLING,
     MetaConverter,
+    set_lazy_bits,
+    take_plain_data,
 )
+
+DATA: Final[Any] = Tensor.data
+BEFORE: Final = "change it before the cell, "
+
+
+class DataAttribute:
+    """Implements ``x.data`` and ``x.data = y``."""
+
+    def __init__(self, write: Written, capture: ConstantCapture) -> None:
+        self._registry, self._plan = write.registry, write.plan
+        self._capture = capture
+
+    def read_or_set(self, func: Any, tensor: Tensor, *source: Tensor) -> Any:
+        """Return the data of a tensor, or set it."""
+        if not source or not isinstance(source[0], Tensor):
+            self._registry.note_alias(tensor)
+            return func(tensor, *source)
+        with DisableTorchFunction():
+            given = self._find_source(tensor, source[0])
+            is_plain = given.is_meta and given.layout is torch.strided
+            adapted = adapt(tensor, given) if is_plain else given
+        for alias in (tensor, given):
+            self._registry.note_alias(alias)
+        func(tensor, adapted)
+        if adapted is not given:
+            set_lazy_bits(tensor, given)
+            self._registry.forget(id(tensor), None)
+        return None
+
+    def is_taken(self, func: Any, tensor: Tensor, source: Tensor) -> bool:
+        """Return whether a tensor can take the data of another; modules ask this first.
+
+        A tensor on meta by name cannot take data from a device, nor the other way.
+        """
+        with DisableTorchFunction():
+            tensors = tensor, source
+            if not all(t.is_meta and t.layout is torch.strided for t in tensors):
+                return bool(func(*tensors))
+            return len({*map(self._plan.is_on_meta, tensors)}) == 1
+
+    def _find_source(self, tensor: Tensor, source: Tensor) -> Tensor:
+        """Return the meta tensor for a source, if a tensor is on meta."""
+        if tensor.is_meta:
+            return self._capture.capture(source) if is_capturable(source) else source
+        if source.is_meta and is_capturable(tensor):
+            self._capture.refuse_write("`.data =`", tensor, BEFORE)
+        return source
+
+
+def kind_of(tensor: Tensor) -> tuple[bool, bool, bool]:
+    """Return the facts that torch compares for two meta tensors, and not on the CPU."""
+    return tensor.is_inference(), tensor.is_conj(), tensor.is_neg()
+
+
+def adapt(tensor: Tensor, source: Tensor) -> Tensor:
+    """Return a tensor on the source's memory that ``tensor.data =`` accepts.
+
+    If their kinds differ, neither is lazily conjugated or negated afterwards.
+    """
+    if kind_of(tensor) == kind_of(source):
+        return source
+    if tensor.is_inference() and not source.is_inference():
+        take_plain_data(tensor, source)
+    made = make_alias(source, is_inference=tensor.is_inference())
+    set_lazy_bits(tensor, made)
+    return made
+
+
+def make_alias(source: Tensor, *, is_inference: bool) -> Tensor:
+    """Return a tensor on the source's memory, of inference mode or not."""
+    with DisableTorchDispatch(), torch.inference_mode(mode=is_inference):
+        made = torch.empty(0, dtype=source.dtype, device=META)
+        geometry = source.storage_offset(), source.shape, source.stride()
+        return made.set_(source.untyped_storage(), *geometry).data
+
 
 DEVICE: Final[Any] = Tensor.device
 GET_DEVICE: Final = frozenset[Any]({Tensor.get_device, torch.get_device})

@@ -19,10 +19,10 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MetaMagicError, MissingValueError
 from meta_magic.recording.identities.call_sites import Running
-from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.storages import (
     MAX_COPIED_NBYTES,
     make_up_address,
+    span_nbytes,
     string_at,
 )
 from meta_magic.recording.intercept.value_checks import ValueSource

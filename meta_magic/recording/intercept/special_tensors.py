@@ -2,26 +2,59 @@
 
 A subclass runs operators on plain tensors, which are recorded. For the others torch has
 few meta kernels, and some of those are wrong.
+
+On meta the positions of a sparse tensor have no values, and torch's kernels return
+tensors without elements: ``SparseAdam`` would change nothing. So the positions of the
+operands are computed, which is cheap as they come from indices, and the operator runs
+on the CPU with them, and values of one (``SparseCalls.run``).
 """
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from meta_magic.errors import MetaMagicError
-from meta_magic.recording.identities.geometries import QUANTIZED
+from meta_magic.errors import MetaMagicError, MissingValueError
+from meta_magic.recording.as_device.cpu_kernels import (
+    MAX_NBYTES,
+    ask_cpu,
+    count_nbytes,
+    make_proxy,
+    put_arguments_on_cpu,
+    put_on_meta,
+)
 from meta_magic.recording.identities.nested_tensors import (
     is_traced,
     rebuild,
     tensors_in,
 )
-from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.identities.origins import find_positions, plan_positions
+from meta_magic.recording.identities.tensors import QUANTIZED, Seen, TensorRegistry
 from meta_magic.recording.intercept.reported_devices import as_fake
+from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.recording.rows.written import Written
-from meta_magic.recording.signatures.entries import Args, Kwargs, LiveCall
+from meta_magic.recording.signatures.entries import (
+    Args,
+    Given,
+    Kwargs,
+    LiveCall,
+    OpTable,
+)
 from meta_magic.torch_private.modes import fake_tensor_mode, make_fake
+from meta_magic.torch_private.snapshot import RealTorch
+from meta_magic.torch_private.tensor_internals import (
+    CONSTRUCTORS,
+    READERS,
+    RIGHT_ON_META,
+    SPARSE,
+    build_sparse,
+    has_coalesced,
+    parts_of,
+    plan_part,
+)
+from meta_magic.trace.options import DeviceName
+from meta_magic.trace.units import format_shape
 
 ON_CPU: Final = "compute it under `with torch.device('cpu'):`"
 HINTS: Final = {
@@ -173,3 +206,201 @@ def find_kind(op: str, inputs: Sequence[tuple[Tensor, Seen]]) -> str | None:
     texts += ["nested" for tensor, _ in inputs if tensor.is_nested]
     found = (kind for kind in HINTS if any(kind.rstrip("d") in text for text in texts))
     return next(found, None)
+
+
+COPIES: Final = frozenset({"aten.clone.default", "aten._to_copy.default"})
+
+
+class Known(NamedTuple):
+    """A sparse argument of an operator.
+
+    Attributes:
+        planned: The argument, on meta.
+        real: Its replacement on the CPU.
+        positions: The positions of both, before the operator ran.
+    """
+
+    planned: Tensor
+    real: Tensor
+    positions: tuple[Tensor, ...]
+
+    def has(self, real: Tensor) -> bool:
+        """Whether a tensor on the CPU has the same positions, in the same order."""
+        own, others = self.positions, parts_of(real)[:-1]
+        is_alike = self.real.layout is real.layout
+        is_alike = is_alike and has_coalesced(self.planned) == has_coalesced(real)
+        return is_alike and all(map(torch.equal, own, others))
+
+
+class SparseCalls:
+    """Runs the operators that take or make sparse tensors."""
+
+    def __init__(self, registry: TensorRegistry, values: ValueSource) -> None:
+        self._registry = registry
+        self._values = values
+        self._making: set[object] = set()
+
+    def run(
+        self,
+        table: OpTable,
+        given: Given,
+        run: Callable[[DeviceName], Any],
+        kernels: DeviceName,
+    ) -> Any:
+        """Return the results of an operator, sparse ones with all their elements.
+
+        ``run`` runs it on meta, as if the sparse tensors had no elements.
+        """
+        layouts = [tensor.layout for tensor, _ in given.inputs]
+        is_on_meta = all(seen[2].is_meta or not t.ndim for t, seen in given.inputs)
+        if not is_on_meta or not layouts:
+            return run(kernels)
+        if table.name.startswith(READERS):
+            return self._run_for_real(table, given, reads_all=True)
+        is_of_dense = SPARSE.isdisjoint(layouts)
+        is_right = table.name in RIGHT_ON_META or table.name in COPIES
+        if not (is_of_dense or is_right or table.reads_data):  # it may make sparse ones
+            return self._run_on_sparse(table, given, (table.func, *layouts))
+        returned = run(kernels)
+        if table.name in CONSTRUCTORS:
+            return construct(returned)
+        if table.name in COPIES and not is_of_dense:
+            return copy(given, returned)
+        is_done = not is_of_dense or has_no_sparse(returned)
+        return returned if is_done else self._run_for_real(table, given)
+
+    def _run_on_sparse(self, table: OpTable, given: Given, key: object) -> Any:
+        """Run an operator that takes sparse tensors; its results may be dense.
+
+        Torch's kernels must not get sparse meta tensors: some read missing memory.
+        """
+        if key not in self._making and not writes_sparse(table, given):
+            returned = ask_cpu(table.func, given.args, given.kwargs)
+            if returned is not NotImplemented and has_no_sparse(returned):
+                return returned
+            if returned is not NotImplemented:
+                self._making.add(key)
+        return self._run_for_real(table, given)
+
+    def _run_for_real(
+        self, table: OpTable, given: Given, *, reads_all: bool = False
+    ) -> Any:
+        """Run an operator on the CPU, with the positions of its operands."""
+        metas = [t for t, seen in given.inputs if seen[2].is_meta]
+        if sum(map(count_nbytes, metas)) > MAX_NBYTES and not reads_all:
+            raise MissingValueError(
+                f"{table.name} makes a sparse tensor; how many elements it holds is "
+                "not computed beside dense tensors as large as these"
+            )
+        real_by_id = {id(t): t for t, _ in given.inputs}
+        with RealTorch():
+            real_by_id |= {
+                id(t): self._make_real(t, reads_all=reads_all) for t in metas
+            }
+        known = [
+            Known(t, real_by_id[id(t)], parts_of(real_by_id[id(t)])[:-1])
+            for t in metas
+            if is_sparse(t)
+        ]
+        state = torch.default_generator.get_state()
+        try:
+            with RealTorch(), torch.no_grad():
+                real = put_arguments_on_cpu((given.args, given.kwargs), real_by_id)
+                returned = table.func(*real[0], **real[1])
+        finally:
+            torch.default_generator.set_state(state)
+        self._take_over_written(known)
+        planned = {id(real_by_id[id(t)]): t for t, _ in given.inputs}
+        return self._put_on_meta(returned, known, planned)
+
+    def _make_real(self, tensor: Tensor, *, reads_all: bool) -> Tensor:
+        """Return a tensor on the CPU with the positions of one on meta."""
+        if is_sparse(tensor):
+            *positions, values = parts_of(tensor)
+            parts = [*map(self._read, positions), make_proxy(values, has_ones=True)]
+            return build_sparse(tensor, parts, is_coalesced=has_coalesced(tensor))
+        is_number = tensor.is_floating_point() or tensor.is_complex()
+        return make_proxy(tensor) if is_number and not reads_all else self._read(tensor)
+
+    def _read(self, tensor: Tensor) -> Tensor:
+        """Return a copy of the values of a dense tensor."""
+        if not tensor.numel():
+            return torch.empty_like(tensor, device="cpu")
+        known = find_positions(tensor)
+        if known is not None:
+            return known.clone()
+        try:
+            (real,) = self._values.read([(tensor, self._registry.read(tensor))])
+        except MissingValueError as error:
+            raise type(error)(
+                "how many elements a sparse tensor holds depends on the value of "
+                f"another tensor {format_shape(tensor.shape)}: {error}. Give that "
+                "value in Python, or use dense tensors."
+            ) from error
+        return real.clone()
+
+    def _take_over_written(self, known: Sequence[Known]) -> None:
+        """Give written sparse arguments the positions that they have on the CPU."""
+        for argument in known:
+            if not argument.has(argument.real):
+                argument.planned.data = self._build(argument.real, known)
+
+    def _put_on_meta(
+        self, value: Any, known: Sequence[Known], planned: Mapping[int, Tensor]
+    ) -> Any:
+        """Return the CPU's result of an operator, with its tensors on meta."""
+        if isinstance(value, (list, tuple)):
+            return [self._put_on_meta(item, known, planned) for item in value]
+        is_new = isinstance(value, Tensor) and id(value) not in planned
+        is_built = is_new and is_sparse(value)
+        return self._build(value, known) if is_built else put_on_meta(value, planned)
+
+    def _build(self, real: Tensor, known: Sequence[Known]) -> Tensor:
+        """Return a sparse tensor on meta with the positions of a real one."""
+        *positions, values = parts_of(real)
+        alike = next((argument for argument in known if argument.has(real)), None)
+        if alike is None:
+            planned = tuple(map(plan_positions, positions))
+        else:
+            planned = parts_of(alike.planned)[:-1]
+        parts = [*planned, plan_part(values)]
+        return build_sparse(real, parts, is_coalesced=has_coalesced(real))
+
+
+def has_no_sparse(returned: Any) -> bool:
+    """Whether an operator returned dense tensors alone."""
+    return not any(map(is_sparse, tensors_in(returned)))
+
+
+def is_sparse(tensor: Tensor) -> bool:
+    """Whether a tensor holds positions, and values at them."""
+    return tensor.layout in SPARSE
+
+
+def writes_sparse(table: OpTable, given: Given) -> bool:
+    """Whether an operator writes a sparse tensor."""
+    values = dict(zip(table.arguments, given.args, strict=False)) | {**given.kwargs}
+    written = [value for name, value in values.items() if name in table.written]
+    return any(map(is_sparse, tensors_in(written)))
+
+
+def construct(made: Tensor) -> Tensor:
+    """Return a sparse tensor like one that was made of positions and values.
+
+    Its values get a storage of their own, which identifies it. On the CPU they share
+    the memory of the given values: a replay refuses to read one after a write of the
+    other.
+    """
+    *positions, values = parts_of(made)
+    parts = [*positions, put_on_meta(values)]
+    return build_sparse(made, parts, is_coalesced=has_coalesced(made))
+
+
+def copy(given: Given, made: Tensor) -> Tensor:
+    """Return a copy of a sparse tensor: meta would copy no elements."""
+    if not made.is_meta:
+        return made
+    source = given.args[0]
+    *positions, values = parts_of(source)
+    parts = [*positions, torch.empty_like(values, dtype=made.dtype)]
+    return build_sparse(source, parts, is_coalesced=has_coalesced(source))

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, UntypedStorage
 
-from meta_magic.recording.identities.live_versions import LiveTensors
-from meta_magic.recording.identities.origins import find_origin
+from meta_magic.recording.identities.origins import LiveTensors, find_origin
 from meta_magic.recording.identities.storages import (
     MAX_COPIED_NBYTES,
     StorageRef,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from meta_magic.recording.identities.call_sites import CallSites, describe_function
 from meta_magic.recording.identities.storages import Clock
 from meta_magic.recording.signatures.entries import LiveCall, OpTable
-from meta_magic.torch_private.backend_flags import FLAGS
 from meta_magic.torch_private.dispatcher import pad_packed
 from meta_magic.torch_private.modes import device_constructors
 from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.snapshot import FLAGS
 from meta_magic.trace.notes import Note
 
 if TYPE_CHECKING:

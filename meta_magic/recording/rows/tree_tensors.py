@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from meta_magic.recording.identities.geometries import LiveGeometry
-from meta_magic.recording.identities.live_versions import list_versions
-from meta_magic.recording.identities.tensors import Seen, TensorRegistry
+from meta_magic.recording.identities.origins import list_versions
+from meta_magic.recording.identities.tensors import LiveGeometry, Seen, TensorRegistry
 from meta_magic.torch_private.distributed import (
     describe_placements,
     list_mesh_groups,

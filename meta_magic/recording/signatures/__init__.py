@@ -1,7 +1,7 @@
 """The operator cache: signatures of calls by their keys.
 
-A key (``operator_keys``) holds everything that decides a result. The ``cache`` has one
-entry (``entries``) for each key, and decides which calls need no kernel on a cache hit.
+A key holds everything that decides a result. The ``cache`` makes keys, has one entry
+(``entries``) for each, and decides which calls need no kernel on a cache hit.
 ``allowed_values`` says which operands hold positions or classes. A process has one
 cache.
 

@@ -18,8 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from meta_magic.recording.identities.geometries import LiveGeometry
-from meta_magic.recording.identities.tensors import Seen
+from meta_magic.recording.identities.tensors import LiveGeometry, Seen
 from meta_magic.recording.signatures.allowed_values import find_allowed
 from meta_magic.torch_private.dispatcher import OpOverload, find_schema, has_kernel
 from meta_magic.trace.signature import Argument, Signature

@@ -8,7 +8,7 @@ from torch.nn.utils import rnn
 from torch.utils import data
 
 from meta_magic import record
-from meta_magic.torch_private.backend_flags import has_gpu
+from meta_magic.torch_private.snapshot import has_gpu
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="they would train on the GPU")
 

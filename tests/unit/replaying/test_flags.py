@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import conv2d
 
 from meta_magic import record
-from meta_magic.torch_private.backend_flags import flushes_denormals
+from meta_magic.torch_private.snapshot import flushes_denormals
 from tests.unit.eager import assert_same_tensor
 from tests.unit.replaying.replays import both, replay
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.session.shown_frames import choose_frames
+from meta_magic.session.raised_calls import choose_frames
 
 TORCH = f"{Path(torch.__file__).parent}/nn/a.py"
 PACKAGES = sysconfig.get_paths()["purelib"]

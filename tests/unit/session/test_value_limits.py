@@ -7,7 +7,7 @@ import torch
 
 from meta_magic import ValueLimits, record
 from meta_magic.errors import ValueLimitError
-from meta_magic.replaying import devices, value_budget
+from meta_magic.replaying import value_budget
 from meta_magic.trace import progress
 
 
@@ -34,15 +34,15 @@ def test_what_is_kept_for_later_values_counts(monkeypatch):
 
 def test_the_memory_of_a_container_is_what_it_has_left(tmp_path, monkeypatch):
     group = tmp_path, "memory.max", "memory.current"
-    monkeypatch.setattr(devices, "CONTROL_GROUPS", (group,))
+    monkeypatch.setattr(value_budget, "CONTROL_GROUPS", (group,))
     cpu = torch.device("cpu")
-    free = devices.free_nbytes(cpu)
+    free = value_budget.free_nbytes(cpu)
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("3000\n")
     (tmp_path / "memory.stat").write_text("anon 2000\ninactive_file 500\n")
-    assert devices.free_nbytes(cpu) > free // 2
+    assert value_budget.free_nbytes(cpu) > free // 2
     (tmp_path / "memory.max").write_text("4000\n")
-    assert devices.free_nbytes(cpu) == 4000 - 3000 + 500
+    assert value_budget.free_nbytes(cpu) == 4000 - 3000 + 500
 
 
 def multiply():

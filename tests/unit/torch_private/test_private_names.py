@@ -10,10 +10,10 @@ from torch import nn
 
 from meta_magic.torch_private import (
     autograd,
-    backend_flags,
     dispatcher,
     modes,
     replaced,
+    snapshot,
 )
 from meta_magic.torch_private import module_internals as modules
 from meta_magic.torch_private import tensor_internals as tensors
@@ -45,7 +45,7 @@ def test_whether_cuda_is_initialized_is_a_flag():
 
 
 def test_backend_flags_have_their_defaults_and_setters():
-    for flag in backend_flags.FLAGS.values():
+    for flag in snapshot.FLAGS.values():
         assert all(callable(getattr(*place)) for place in flag.setters)
         assert flag.read() == flag.default
 
@@ -118,7 +118,7 @@ def test_the_names_on_tensors_modules_and_generators_are_there():
 
 
 def test_the_flags_that_a_dispatch_mode_sets_exist():
-    assert all(hasattr(modes.python_dispatch, name) for name in modes.FLAGS)
+    assert all(hasattr(modes.python_dispatch, name) for name in modes.DISPATCH_FLAGS)
 
 
 def test_the_default_device_is_read_from_a_device_context_on_the_stack():

@@ -23,8 +23,9 @@ from meta_magic.recording.as_device.cpu_kernels import (
 )
 from meta_magic.recording.as_device.oracle.oracle import Oracle, Verdict, is_view
 from meta_magic.recording.as_device.oracle.proxy_tensors import CPU, MAX_NUMEL
-from meta_magic.recording.identities.geometries import span_nbytes
 from meta_magic.recording.identities.nested_tensors import tensors_in
+from meta_magic.recording.identities.storages import span_nbytes
+from meta_magic.recording.signatures.cache import Key
 from meta_magic.recording.signatures.entries import (
     Args,
     Given,
@@ -32,7 +33,6 @@ from meta_magic.recording.signatures.entries import (
     OpTable,
     sharing_of_inputs,
 )
-from meta_magic.recording.signatures.operator_keys import Key
 from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.torch_private.modes import functorch_interpreter
 from meta_magic.trace.options import DeviceName

@@ -25,13 +25,11 @@ from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.libraries import MAKE_REAL
 from meta_magic.recording.intercept.moves import read_type
-from meta_magic.recording.intercept.planned.generators import (
-    PlannedGenerators,
-    PlannedSeeds,
-)
 from meta_magic.recording.intercept.planned.gpu_types import (
     TYPES,
     GpuProperties,
+    PlannedGenerators,
+    PlannedSeeds,
     PlannedTypes,
     do_nothing,
     find_index,

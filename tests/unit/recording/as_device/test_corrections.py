@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from meta_magic.recording.as_device.corrections import SHORT_KERNELS
+from meta_magic.recording.as_device.adjustments import SHORT_KERNELS
 
 ADDMM = torch.ops.aten.addmm.default
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from meta_magic import ValueLimits, record
-from meta_magic.torch_private.backend_flags import has_gpu
+from meta_magic.torch_private.snapshot import has_gpu
 from tests.unit.recording.intercept.data_of_cells import notes_of
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="torch answers for its own GPU")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.torch_private.backend_flags import has_gpu
+from meta_magic.torch_private.snapshot import has_gpu
 from tests.unit.recording.intercept.data_of_cells import notes_of
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="torch draws on its own GPU")
