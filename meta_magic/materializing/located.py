@@ -36,7 +36,6 @@ class Located:
     """The targets that one recording makes.
 
     Attributes:
-        origin: The provenance of the first of them, from the latest recording.
         until: How many of its calls are considered; None for all.
         target_by_storage: The targets, by the number of their storage there.
     """

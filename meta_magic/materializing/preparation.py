@@ -276,12 +276,8 @@ class Installation:
     reference holds the tensor. Neither matters here: a graph recorded on meta keeps the
     old tensor, and a backward pass from the real one is refused by name.
 
-    Args:
-        pairs: (tensor on meta, real tensor).
-        gradients: (tensor, its gradient), where both are among these.
-
-    Attributes:
-        n_installed: How many were in place when it ended, or failed.
+    ``pairs`` are tensors on meta, each with a real one; ``gradients`` are tensors with
+    theirs.
     """
 
     def __init__(

@@ -45,9 +45,8 @@ class Done(NamedTuple):
 class Evaluator:
     """Computes values of a running recording; makes each call once.
 
-    Args:
-        is_private: Whether it computes values that the cell did not ask for. It shares
-            no kept contents with other evaluators, and saves no dependents.
+    A private one computes values that the cell did not ask for. It shares no kept
+    contents with other evaluators, and saves no dependents.
     """
 
     def __init__(self, *, is_private: bool = False) -> None:

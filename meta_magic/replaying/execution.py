@@ -47,10 +47,7 @@ Finished = Callable[[int, UntypedStorage | Tensor], None]
 class Part(CallRunner):
     """The replay of one recording: a plan, with its memory and generators.
 
-    Attributes:
-        imports: The storages that earlier recordings make for it.
-        tracker: Tracks uninitialized bytes while the plan runs, if values decide.
-        on_step: Is called before each step; it may read and write the memory.
+    ``on_step`` is called before each step; it may read and write the memory.
     """
 
     def __init__(

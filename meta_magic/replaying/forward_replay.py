@@ -76,14 +76,7 @@ class ForwardReplay:
     """The storages of a recording as they are before one call; :meth:`run` goes on.
 
     Attributes:
-        n_calls: The count of calls before.
         held: The known storages. A call that is not run removes those that it changes.
-        n_run: The count of calls that were run.
-        work: The operations of these calls.
-        kept: Has the states of generators, if it is not None.
-        note_chunk: Called after each ``N_AT_ONCE`` calls.
-        allows: Whether so many bytes, and so many operations for one value, are within
-            the limits.
         is_unwritten: Whether a storage was written by no call before the first that
             was run.
     """

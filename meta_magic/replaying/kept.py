@@ -140,13 +140,9 @@ MAX_STATES: Final = 64
 
 
 class Content(NamedTuple):
-    """The content of a storage after a call.
+    """The content of a storage after ``last_call`` made or wrote it (-1 if none did).
 
-    Attributes:
-        real: The bytes.
-        last_call: The last call that made or wrote them; -1 if none did.
-        is_assumed: Whether they rest on assumed values.
-        raw: Which bytes were written; None if all were.
+    ``raw`` says which bytes were written; None if all were.
     """
 
     real: UntypedStorage
@@ -160,10 +156,6 @@ class Kept:
 
     A replay takes contents out before it writes them, and puts results back: after an
     error or an interrupt fewer contents are kept, and no wrong ones.
-
-    Attributes:
-        nbytes: Bytes of all kept contents.
-        has_run_loops: Whether the loops of the finished recording were replayed.
     """
 
     def __init__(self) -> None:

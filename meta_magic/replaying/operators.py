@@ -350,7 +350,6 @@ class Usage:
 
     Attributes:
         overwritten: Indices of the arguments that are overwritten and not read.
-        read: Indices of the arguments whose content is read.
         garbled: Indices of the ``out=`` arguments that the operator resizes, and would
             compute garbage from.
     """

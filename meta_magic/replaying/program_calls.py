@@ -125,12 +125,8 @@ class ProgramCalls:
     Attributes:
         births: For each storage, the call that made it; -1 if none did.
         writers: The calls that made or wrote each storage.
-        constants: Storages whose content was recorded, because it came from outside.
-        nbytes_by_storage: Bytes of each storage.
         sparse: Which storages share memory with a sparse tensor.
-        dead: Storages that were freed.
         kept: What replays on the CPU keep for later ones; None if they keep nothing.
-        readers: The calls that read each storage.
     """
 
     program: Program

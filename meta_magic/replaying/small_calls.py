@@ -98,15 +98,12 @@ class SmallCall:
     """What a forward replay does with the calls of one signature.
 
     Attributes:
-        width: Words of a row.
-        inputs: Shape of each tensor argument.
         made: Index and shape of each output with a new storage.
         n_needed: How many tensors the quick way needs; one more than there are, which
             switches it off, for calls that draw or are not run.
         changed: Indices, among all tensors of a row, of new and written storages.
         is_copy_of_itself: Whether it copies between tensors of the same geometry.
         is_large: Whether it is checked against the limits.
-        nbytes: Bytes of its new storages.
         usage: How the operator uses its tensors; None unless the calls are run.
     """
 

@@ -29,13 +29,7 @@ IS_WRITTEN: Final = 2
 
 
 class RowColumns(NamedTuple):
-    """Columns with one item for each tensor argument and output of some calls.
-
-    Attributes:
-        spans: Bytes from the start of the storage to the end of the tensor.
-        is_made: Whether the call returns the tensor.
-        is_written: Whether the call writes the tensor.
-    """
+    """Columns with one item for each tensor argument and output of some calls."""
 
     calls: Integers
     storages: Integers

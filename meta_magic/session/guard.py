@@ -23,13 +23,8 @@ T = TypeVar("T")
 class Guard:
     """Enter context managers around a block, and leave no trace of them.
 
-    Args:
-        contexts: Entered in order, left in reverse.
-        entry_points: Functions of other files that call :meth:`enter` or
-            :meth:`leave`; an interrupt that arrives in their own frame waits, too.
-
-    Attributes:
-        left_open: Sentences on changes of torch that had to be undone afterwards.
+    The ``entry_points`` are functions of other files that call :meth:`enter` or
+    :meth:`leave`; an interrupt that arrives in their own frame waits, too.
     """
 
     def __init__(

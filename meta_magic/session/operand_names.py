@@ -56,13 +56,9 @@ NUMBER: Final = re.compile(r"\.(\d+)(?=\.|$)")
 
 
 class Site(NamedTuple):
-    """A frame on the way to a call.
+    """A frame on the way to a call, and what it was running.
 
-    Attributes:
-        frame: The frame.
-        position: The expression or statement that it was running.
-        text: The source of its file; "" if unknown.
-        node: The syntax node at the position, if any.
+    ``node`` is the syntax node at the position, if any.
     """
 
     frame: FrameType

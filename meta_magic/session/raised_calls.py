@@ -149,10 +149,6 @@ class Failed(NamedTuple):
     Attributes:
         above: The entries of the traceback down to the call, outermost first.
         is_operator: Whether an operator was called; else a function or a module.
-        func: What was called; of a module its class.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-        running: The function of torch that ran, if any.
     """
 
     above: Sequence[TracebackType]

@@ -86,10 +86,7 @@ class Recording:
     """One recording: run code under its guard, once or in several parts, then finish.
 
     Args:
-        cell_file: File name of the code whose lines are the cell's.
         top: Code object of the outermost frame of interest; None for a module's.
-        options: Options that the user chose.
-        entry_points: Functions that enter and leave the guard; see ``Guard``.
         namespace: Variables before the block: a module that is there already is
             described only if it is called.
         is_probe: Whether it only matters if the block runs, as for an edit that is

@@ -89,12 +89,7 @@ Kind = TypeVar("Kind", bound=MetaMagicError)
 
 
 class ValuesOnDemand:
-    """Computes values that a cell asks for, as :class:`ValueSource` says.
-
-    Attributes:
-        prepare: Called with tensors before their values are read.
-        others: Follows values that rest on other processes; None without a world.
-    """
+    """Computes values that a cell asks for, as :class:`ValueSource` says."""
 
     def __init__(
         self, written: Written, programs: ProgramBuilder, options: Options

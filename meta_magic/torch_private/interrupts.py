@@ -97,7 +97,6 @@ class Interrupts:
     Attributes:
         is_held: Whether every interrupt waits, whatever runs.
         pending: The signal numbers that wait; whoever raises one again removes it.
-        handler: The handler before; None while interrupts are not owned.
     """
 
     def __init__(self, waits: Callable[[FrameType | None], bool] = must_wait) -> None:

@@ -132,11 +132,7 @@ class EmptyFill:
         return self.n_work
 
     def run(self, put: Put) -> Iterator[int]:
-        """Allocate and write all targets.
-
-        Raises:
-            MaterializeError: Torch refuses to write one, as it does for some dtypes.
-        """
+        """Allocate and write all targets."""
         for target in self.targets:
             storage = allocate(target.nbytes, target.device)
             for tensor in target.tensors:

@@ -62,9 +62,6 @@ class Watch:
     """The behaviour of the mode: it notes which storages are written.
 
     A mixin: torch imports dynamo for a mode that defines ``__torch_dispatch__`` itself.
-
-    Attributes:
-        written: Addresses of the storages that operators wrote.
     """
 
     def __init__(self, kept: Iterable[int]) -> None:

@@ -343,11 +343,6 @@ class DeviceAttention(OfRecording):
 
     The kernel is below function modes, so it also runs while activations are computed
     again by checkpointing.
-
-    Args:
-        write: Its plan knows whose kernels run where; ``meta`` replaces nothing.
-        autocast: Casts the arguments, if it is on.
-        composites: Runs the other composite operators.
     """
 
     def __init__(

@@ -90,11 +90,7 @@ KINDS: Final = MODULE - 1
 
 
 class FrameKinds:
-    """Classifies frames by their code, each code once.
-
-    Attributes:
-        by_code: The kinds by ``id`` of the code; the code objects are kept alive.
-    """
+    """Classifies frames by their code, each code once; keeps the code objects alive."""
 
     def __init__(self, cell_file: str, top: CodeType | None) -> None:
         self.by_code: dict[int, int] = {}

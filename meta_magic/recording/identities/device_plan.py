@@ -82,14 +82,10 @@ class DevicePlan:
     Attributes:
         wanted: Planned device of the tensor that a factory is making: ``META`` where
             the code names none; None where no factory runs.
-        default: Planned device of the tensors of factories that got no device.
         current: Index of the accelerator that ``"cuda"`` means.
         is_real: Whether tensors are really made on the devices that the code names.
-        in_world: Whether the block is recorded as one process of several.
-        n_accelerators: How many accelerators are planned; None for any number.
         device_count: What ``torch.cuda.device_count()`` returns: of any number, one
             for each rank of a machine.
-        kernels: Whose kernels are recorded where no device is named.
         find_derived: Returns the storages on meta by name, and those computed from
             them.
     """

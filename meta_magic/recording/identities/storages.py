@@ -155,14 +155,10 @@ class StorageRegistry:
     Attributes:
         storage_by_tensor: For each tensor number, the number of its storage.
         deaths: Pairs (operator calls recorded so far, storage), one per freed storage.
-        nbytes_by_storage: Bytes of the storages whose size is not what the first tensor
-            seen on them needs.
         sizes: (operator calls recorded so far, storage, bytes from then on) of storages
             that no operator made or resized.
-        n_storages: Storages seen so far.
         freed: Storages that were freed and are not noted yet.
         has_on_meta: Whether the cell put any tensor on meta by name.
-        on_meta: Storages that the cell put on meta by name.
         aliased: Storages with several version counters, as ``.data`` makes them.
     """
 

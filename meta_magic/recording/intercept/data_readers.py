@@ -229,9 +229,8 @@ Write: TypeAlias = Callable[..., str]
 class ShownTensors(OfRecording):
     """Formats tensors on meta with their values, within the block and in its thread.
 
-    Args:
-        has_placements: Whether the text shows the planned device; else meta, as in
-            plain code.
+    Without placements the text shows meta, as in plain code, and not the planned
+    device.
     """
 
     def __init__(

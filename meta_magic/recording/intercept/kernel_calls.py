@@ -103,13 +103,7 @@ class OperatorCall(NamedTuple):
 
 
 class KernelCalls:
-    """Runs operators that are no cache hits, and records them with their results.
-
-    Attributes:
-        plan: Knows the planned devices, and whose kernels run there.
-        checks: Refuses values that the CPU refuses.
-        special: Handles tensors that are not plain.
-    """
+    """Runs operators that are no cache hits, and records them with their results."""
 
     def __init__(
         self,

@@ -82,13 +82,8 @@ NOT_WRITTEN: Final = "no file is written: {}"
 class Saver:
     """Saves the meta tensors of a cell with real values.
 
-    Args:
-        in_world: Whether a file that cannot be right is left out with a note, as the
-            script is recorded for several ranks.
-
-    Attributes:
-        saved: Paths of the files that ``torch.save`` wrote in a world.
-        unwritten: Paths of the files that were left out.
+    In a world a file that cannot be right is left out with a note (``unwritten``), as
+    the script is recorded for several ranks.
     """
 
     def __init__(

@@ -212,13 +212,7 @@ COPIES: Final = frozenset({"aten.clone.default", "aten._to_copy.default"})
 
 
 class Known(NamedTuple):
-    """A sparse argument of an operator.
-
-    Attributes:
-        planned: The argument, on meta.
-        real: Its replacement on the CPU.
-        positions: The positions of both, before the operator ran.
-    """
+    """A sparse argument on meta, its replacement on the CPU, and their positions."""
 
     planned: Tensor
     real: Tensor

@@ -431,11 +431,7 @@ def describe_allowed(allowed: Allowed) -> str:
 
 
 class ValueSource(Protocol):
-    """Computes values of meta tensors while a cell runs.
-
-    Attributes:
-        prepare: Called with tensors before their values are read.
-    """
+    """Computes values of meta tensors while a cell runs."""
 
     prepare: Callable[[Sequence[Tensor]], object]
 

@@ -212,12 +212,7 @@ UNCOUNTED: Final = (
 
 
 class Imports:
-    """Finds the storages of a recording that earlier recordings made.
-
-    Attributes:
-        caveats: Why their content may differ from what the earlier recordings say.
-        aliased: Storages with tensors that count their own writes.
-    """
+    """Finds the storages of a recording that earlier recordings made."""
 
     def __init__(self) -> None:
         self.caveats: tuple[str, ...] = ()

@@ -30,15 +30,8 @@ class Diagnostics:
         notes: What the user should know; a dictionary, so that each is there once.
         caveats: (text, line of the cell or None) of everything that may make a replay
             differ from the same block on a real device.
-        failures: (operator, line) of the calls that raised.
-        kernels: Which kernels were chosen.
-        evaluations: The calls that were answered with real values, in order.
-        assumptions: The calls whose sizes or values were assumed, in order.
-        n_answered: How many calls were answered with real or assumed values.
-        n_unseen: Calls that were not recorded, by the class of their tensor.
         unasked: The calls that there was no time to ask the oracle about, as operator
             and key.
-        nbytes_real: Bytes of the storages that operators made on a real device.
     """
 
     def __init__(self, sites: CallSites) -> None:

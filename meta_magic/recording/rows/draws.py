@@ -59,7 +59,6 @@ class Stream:
     """One generator while recording.
 
     Attributes:
-        number: Its index in ``Randomness.generators``.
         shadow: Its real state, which the token overwrites: that after the last seeding
             or real draw.
         end: Its state at the end of the block, as the source of a draw.
@@ -191,10 +190,8 @@ n_recordings = 0
 class Draws:
     """The draws of one recording, each with its token; a context manager.
 
-    Attributes:
-        has_gap: Whether something drew from torch's default generator between an
-            earlier recording and this one, before the draws of the earlier one were
-            made.
+    It ``has_gap`` if something drew from torch's default generator after an earlier
+    recording, before the draws of that one were made.
     """
 
     def __init__(self) -> None:

@@ -159,19 +159,12 @@ class ModuleCallRecorder:
 
     Attributes:
         word: The module word of an operator called now; see ``program.HEADER``.
-        entry: The frame in which torch runs the innermost module call.
-        site: The position from which that module was called.
-        is_in_backward: Whether that call began inside of a backward pass.
-        rows: ``MODULE_HEADER`` words for each call.
         values: For each finished call its structure, then a word per tensor.
-        structures: The distinct structures, in order of first call.
         while_built: The calls that came from the construction of a module.
-        while_in_backward: The calls that began inside of a backward pass.
         early_trees: Trees of the modules built and called here, by the number of the
             root, as they were after their first call: a temporary one is gone at the
             end.
         registered: (module number, name, storage number) of each parameter registered.
-        threads: Names of other threads that called modules meanwhile.
         on_older_module: Called with each module that the block did not build, and its
             arguments; returns the modules for which it need not be called again.
     """

@@ -281,9 +281,6 @@ class Tree:
     """A described module tree, and what is known of its modules by number.
 
     Attributes:
-        node: The record of the root.
-        fqn_by_module: Name within the root, by module number.
-        owner_by_storage: Number of the first module that holds a storage.
         attributes: (class name, attribute, storage) of the tensors that are neither
             parameter nor buffer.
         versions: By storage and ``id``, how often tensors were written in place.

@@ -123,9 +123,7 @@ class RowWriter:
     """Appends the calls of one recording, in the form that ``Program.words`` has.
 
     Attributes:
-        words: All rows, after :meth:`flush`.
         entries: The distinct signatures, in order of first call.
-        roles: Takes what autograd does with gradients.
         forward_by_sequence: Each call with a node of autograd, and its call site.
     """
 

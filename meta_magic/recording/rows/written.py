@@ -23,19 +23,7 @@ from meta_magic.trace.options import Options
 
 
 class Written(NamedTuple):
-    """The parts that write one recording.
-
-    Attributes:
-        clock: Counts operator calls.
-        sites: Finds call sites.
-        calls: Writes module calls.
-        draws: Writes the random numbers that calls draw.
-        rows: Writes operator calls.
-        constants: Keeps content that came from outside.
-        imports: Notes storages of earlier recordings.
-        flags: Notes changes of the flags of torch's backends.
-        plan: Knows the planned devices.
-    """
+    """The parts that write one recording."""
 
     clock: Clock
     registry: TensorRegistry

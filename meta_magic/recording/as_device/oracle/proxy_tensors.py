@@ -62,11 +62,8 @@ class Unaskable(NoAnswer):
 class ProxyTensors:
     """Makes proxies on the CPU; they share storages as the meta tensors do.
 
-    Args:
-        spans: How many bytes of each storage are used, by its address.
-        fill: Writes their values; None leaves zeros.
-        is_untouched: Whether their memory must not be read or written.
-        has_gradients: Whether proxies of leaves that want a gradient want one, too.
+    ``spans`` has the used bytes of each storage, by its address. Memory that is
+    untouched must not be read or written.
     """
 
     def __init__(
