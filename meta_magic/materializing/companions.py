@@ -49,10 +49,7 @@ WITH_OPTIMIZERS: Final = (LRScheduler, GradScaler)
 def find_companions(
     held: Sequence[Held], modules: Iterable[tuple[str, nn.Module]], *, is_cast: bool
 ) -> list[Held]:
-    """Return the tensors on meta that are used with ``held``, and are not among them.
-
-    With a cast, tensors that read their storages as another dtype are left out.
-    """
+    """Return the tensors on meta that are used with ``held``, and are not there."""
     with DisableTorchFunction():
         sharing = [*find_sharing(held, is_cast=is_cast)]
         own = [*held, *sharing]
@@ -267,10 +264,7 @@ def find_cached(modules: Iterable[tuple[str, nn.Module]]) -> Iterator[Held]:
 
 
 def find_caches() -> list[Any]:
-    """Return the live functions with a cache of ``functools`` that is not empty.
-
-    Functions of Python and torch are left out.
-    """
+    """Return the live functions with a cache of ``functools`` that is not empty."""
     objects = gc.get_objects()
     found = compress(objects, map(frozenset({CACHED}).__contains__, map(type, objects)))
     return [

@@ -177,11 +177,7 @@ def locate_constructed(
     read: Read,
     late: Collection[Target] = (),
 ) -> tuple[Groups, list[Target]]:
-    """Return the recordings that made the targets, up to their construction.
-
-    With the targets that get their latest content instead: ``late``, and plain
-    attributes that a call of the module made.
-    """
+    """Return the recordings that made the targets, up to their construction."""
     groups, live = Groups(), LiveTensors()
     found = [locate_one(target, program) for target in targets]
     moments = [*find_moments(found, read)]
@@ -287,10 +283,7 @@ def find_moment(
 
 
 def choose_ends(moments: Iterable[Moment]) -> dict[tuple[int, int], int]:
-    """Return an end for each recording and storage, of as few different as possible.
-
-    Each end is one replay; usually one is right for all.
-    """
+    """Return an end for each recording and storage, of as few different as possible."""
     ends: dict[tuple[int, int], int] = {}
     latest: dict[int, int] = {}
     for moment in sorted(moments, key=lambda moment: moment.last):

@@ -290,10 +290,7 @@ def prepare_with(task: Task, optional: Sequence[Held], prepare: Prepare) -> Prep
 def find_at_fault(
     error: MaterializeError, wanted: Sequence[Held], optional: Sequence[Held]
 ) -> list[Held] | None:
-    """Return the optional tensors that cannot be made real; None if it is not known.
-
-    An empty list if a wanted tensor cannot be made real.
-    """
+    """Return the optional tensors that cannot be made real; None if it is not known."""
     if not isinstance(error.target, Target):
         return None
     ids = {id(tensor) for tensor in error.target.tensors}

@@ -255,10 +255,7 @@ def check_filled(task: Task) -> list[str]:
 
 
 def describe_losses(task: Task, n_gradients: int) -> Iterator[str]:
-    """Yield notes on dropped gradients, cleared states and tensors still on meta.
-
-    The states are cleared here.
-    """
+    """Yield notes on dropped gradients, cleared states and tensors still on meta."""
     if n_gradients:
         yield f"{n_gradients:,} gradients were dropped"
     yield from clear_states(task.held, task.cleared)

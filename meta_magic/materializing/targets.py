@@ -138,10 +138,7 @@ class Target:
 
 
 class Variables:
-    """The variables of a namespace as one object.
-
-    What cannot be made real is skipped, not refused.
-    """
+    """The variables of a namespace as one object."""
 
     def __init__(self, namespace: Mapping[str, object]) -> None:
         for name, value in list(namespace.items()):
@@ -209,10 +206,7 @@ def find_in_module(root: nn.Module, path: str, seen: set[int]) -> Iterator[Held]
 def list_own_and_nested(
     module: nn.Module, seen: set[int]
 ) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield name, kind and tensor of a module's own tensors, and of its attributes'.
-
-    Other modules that an attribute leads to are not searched.
-    """
+    """Yield name, kind and tensor of a module's own tensors, and of its attributes'."""
     yield from own_tensors(module)
     seen.add(id(module.__dict__))
     for name, value in list(module.__dict__.items()):
@@ -230,11 +224,7 @@ def list_own_and_nested(
 def walk(
     value: Any, path: str = "", seen: set[int] | None = None
 ) -> Iterator[tuple[str, Tensor | nn.Module]]:
-    """Yield each tensor and module that a value is or holds, and how one writes it.
-
-    Breadth first. Modules are yielded and not searched. ``seen`` has the ``id`` of
-    searched objects.
-    """
+    """Yield each tensor and module that a value is or holds, and how one writes it."""
     seen = set() if seen is None else seen
     queue = deque([(path, value)])
     kept: list[object] = []  # alive, so that no other object gets the id of one
@@ -371,10 +361,7 @@ def group_targets(held: Sequence[Held], dtype: torch.dtype | None) -> list[Targe
 
 
 def address_of(tensor: Tensor) -> int:
-    """Return a number that identifies a tensor's storage; its ``id`` if it has none.
-
-    A wrapper, such as a DTensor, has the number of its first inner tensor.
-    """
+    """Return a number that identifies a tensor's storage; its ``id`` if it has none."""
     tensor = next(iter(list_parts(tensor)), tensor)
     if tensor.layout is not torch.strided or tensor.is_nested:
         return id(tensor)

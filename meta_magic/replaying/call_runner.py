@@ -84,10 +84,7 @@ class Memory:
         return {*self._storages, *self._tensors}
 
     def add(self, storage: int, real: UntypedStorage | Tensor) -> None:
-        """Add a storage, grown to its recorded size; or a tensor without one.
-
-        Reading a storage without memory would crash the process.
-        """
+        """Add a storage, grown to its recorded size; or a tensor without one."""
         if isinstance(real, Tensor):
             self._tensors[storage] = real
             return
@@ -264,10 +261,7 @@ class CallRunner:
     def use_up(
         self, call: Call, draw: Draw, pieces: Iterable[Sequence[Tensor]]
     ) -> None:
-        """Advance the generator as a call does: by the call, or by skipping its words.
-
-        ``pieces`` are scratch arguments for one call, or for several smaller ones.
-        """
+        """Advance the generator as a call does, by it or by skipping its words."""
         device, n_words = call.device_on(self.device), count_words(call, self.device)
         if n_words is not None:
             self.streams.skip(draw, device, n_words)

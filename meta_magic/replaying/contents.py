@@ -340,10 +340,7 @@ def find_changed_by(recorded: ProgramCalls, index: int) -> set[int]:
 
 
 def find_changed(plan: Plan) -> dict[int, tuple[int, int]]:
-    """Return the first and the last call that overwrite each storage of a plan.
-
-    A dead storage counts as overwritten up to the end.
-    """
+    """Return the first and the last call that overwrite each storage of a plan."""
     recorded, kept = plan.recorded, plan.recorded.kept
     first = {} if kept is None else kept.list_contents(can_assume=True)
     found = {}

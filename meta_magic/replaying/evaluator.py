@@ -204,10 +204,7 @@ def find_kept_values(
 
 
 def run(replay: Execution, budget: ValueBudget, *, keeps: bool) -> Done:
-    """Run a replay; if it keeps nothing, drop first what others kept.
-
-    Under :func:`RealTorch`.
-    """
+    """Run a replay; if it keeps nothing, first drop what others kept."""
     unused_nbytes = sum(part.drop_unused(is_all=not keeps) for part in replay.parts)
     cost = budget.check(replay, unused_nbytes)
     made: Made = {}

@@ -45,10 +45,7 @@ Finished = Callable[[int, UntypedStorage | Tensor], None]
 
 
 class Part(CallRunner):
-    """The replay of one recording: a plan, with its memory and generators.
-
-    ``on_step`` is called before each step; it may read and write the memory.
-    """
+    """The replay of one recording: a plan, with its memory and generators."""
 
     def __init__(
         self, recorded: ProgramCalls, request: Request, device: torch.device
@@ -108,10 +105,7 @@ class Part(CallRunner):
             yield
 
     def drop_unused(self, *, is_all: bool) -> int:
-        """Drop unused kept contents: all of them, or those of dead storages.
-
-        Return the bytes of the unused contents that are still kept.
-        """
+        """Drop unused kept contents: all of them, or those of dead storages."""
         kept, held = self.plan.recorded.kept, self.plan.held
         if kept is None:
             return 0
@@ -263,10 +257,7 @@ class Execution:
         return self._is_followed
 
     def describe_raw(self) -> str:
-        """Describe the call that allocated the uninitialized memory of wanted storages.
-
-        With the caveats of its line.
-        """
+        """Describe the call that allocated the uninitialized wanted memory."""
         for part in self.parts:
             recorded = part.plan.recorded
             call = find_raw_source(part.plan, self._raw[id(part)])

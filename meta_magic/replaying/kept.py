@@ -140,10 +140,7 @@ MAX_STATES: Final = 64
 
 
 class Content(NamedTuple):
-    """The content of a storage after ``last_call`` made or wrote it (-1 if none did).
-
-    ``raw`` says which bytes were written; None if all were.
-    """
+    """The content of a storage after its last call; -1 if none made or wrote it."""
 
     real: UntypedStorage
     last_call: int

@@ -82,10 +82,7 @@ class LoopValues:
         self._n_unseen = 0
 
     def run_new_calls(self, recorded: ProgramCalls, budget: ValueBudget) -> None:
-        """Run the new calls forward if they are a loop, and keep the results.
-
-        Under :func:`RealTorch`.
-        """
+        """Run the new calls forward if they are a loop; keep the results."""
         forward, program = self._forward, recorded.program
         forward.allows = budget.allows
         columns, start = columns_of(recorded), forward.n_calls
@@ -121,10 +118,7 @@ class LoopValues:
     def _fetch(
         self, recorded: ProgramCalls, start: int, budget: ValueBudget
     ) -> dict[int, Held]:
-        """Return the storages that calls from ``start`` on use, as they are before it.
-
-        One plan makes all of them; if it fails, each has its own.
-        """
+        """Return the storages that calls from ``start`` on use, as they are before."""
         births, find_last = recorded.births, recorded.writers.find_last
         used = np.unique(read_rows(recorded.program, start, len(recorded)).storages)
         used = used[np.asarray(births)[used] < start]
@@ -209,11 +203,7 @@ class LoopValues:
     def note_value(
         self, recorded: ProgramCalls, cost: Evaluation, planned: Execution | None
     ) -> Evaluation:
-        """Note that a value was read; after several, become live. Return the cost.
-
-        ``cost`` lacks the calls that were run forward; ``planned`` made the value, if
-        anything was planned.
-        """
+        """Note that a value was read; after several, become live. Return the cost."""
         forward, end = self._forward, len(recorded)
         start, forward.n_calls = forward.n_calls, end
         self._n_missed = self._n_missed + 1 if planned is not None else 0
@@ -252,10 +242,7 @@ class LoopValues:
     def look(
         self, columns: Columns, storage: int, n_unseen: int, budget: ValueBudget
     ) -> UntypedStorage | None:
-        """Return a storage for a check of values; as :meth:`find_values`.
-
-        The cost counts with that of the next value.
-        """
+        """Return a storage for a check of values; as :meth:`find_values`."""
         before, self._forward.allows = self._forward.allows, budget.allows
         try:
             found = self._run_on(columns, [storage], n_unseen)

@@ -36,10 +36,7 @@ from meta_magic.trace.signature import (
 
 
 class CallArguments:
-    """The arguments of all calls of one signature; :meth:`fill` adds the tensors.
-
-    ``default_dtype`` is None if their outputs do not depend on it.
-    """
+    """The arguments of all calls of one signature; :meth:`fill` adds the tensors."""
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
@@ -324,10 +321,7 @@ def find_variant(function: Any) -> Callable[..., Any] | None:
 
 
 def call_on_default(generator: Generator, call: Callable[[], Any]) -> Any:
-    """Call a function that draws only from torch's default generator.
-
-    The default generator has the state of ``generator`` during the call.
-    """
+    """Call a function that draws only from torch's default generator."""
     default = default_generator(generator.device)
     saved = default.get_state()
     default.set_state(generator.get_state())

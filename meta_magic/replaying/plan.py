@@ -183,11 +183,7 @@ class Planner:
             self._call(index)
 
     def _find_missing_draws(self) -> tuple[list[int], set[int]]:
-        """Find the calls that draw from the same stream before a needed call does.
-
-        Return those that can draw into scratch memory, and those that must first have
-        the values that they read.
-        """
+        """Find the calls that draw from the same stream before a needed call does."""
         recorded = self._recorded
         wanted_draws = [
             draw
@@ -235,10 +231,7 @@ class Planner:
         return [recorded.draws_by_call[call] for call in sorted(found)]
 
     def _find_before_end(self, wanted: Sequence[Draw]) -> Iterator[Draw]:
-        """Yield the last draw of torch's generator, which then ends as in a real run.
-
-        Yield nothing if the draw is planned already, or would need other values.
-        """
+        """Yield the last draw of torch's generator, which ends as in a real run."""
         last = find_last(wanted)
         end = find_end(self._recorded, last) if last >= 0 else 0
         if draw_before(end) in (last, None):
@@ -432,10 +425,7 @@ def find_unowned(recorded: ProgramCalls, last_draw: int) -> Iterator[Draw]:
 
 
 def find_tail(recorded: ProgramCalls, last_draw: int) -> Iterator[Draw]:
-    """Yield the draws from torch's generator after one, that fill no module.
-
-    They are made now: no later request will ask for them.
-    """
+    """Yield the draws from torch's generator after one, that fill no module."""
     for draw in find_unowned(recorded, last_draw):
         if not recorded.call(draw.call).operator.draws_blindly:
             return

@@ -180,10 +180,7 @@ class SmallCall:
     def keep(
         self, tensor: Tensor, shape: Shape, inputs: Sequence[Tensor]
     ) -> Tensor | None:
-        """Return an output with its recorded metadata, on a storage of its own.
-
-        None if it has another shape or dtype: a plan then raises the error.
-        """
+        """Return an output with its recorded metadata, on a storage of its own."""
         geometry = shape.geometry
         if tensor.shape != geometry.shape or tensor.dtype is not geometry.dtype:
             return None

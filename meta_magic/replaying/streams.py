@@ -78,10 +78,7 @@ class Streams:
         return generator
 
     def skip(self, draw: Draw, device: torch.device, n_words: int) -> None:
-        """Skip a draw of ``n_words`` words.
-
-        The generator is advanced only when it is used again.
-        """
+        """Skip a draw of ``n_words`` words."""
         generator = self._open_at(draw, device)
         _, before = self._skipped.get(draw.generator, (generator, 0))
         self._skipped[draw.generator] = generator, before + n_words
@@ -314,10 +311,7 @@ def never_rejects(call: Call) -> bool:
 
 
 def measure_words(call: Call, rest: int) -> Count | None:
-    """Return how many words such calls of any size draw.
-
-    None if they fail, follow no common rule, or change more of the generator.
-    """
+    """Return how many words such calls of any size draw; None without a rule."""
     try:
         with RealTorch():
             first, second = (find_words(call, n * GROUP + rest) for n in (1, 2))
@@ -386,10 +380,7 @@ def is_same(state: Tensor | None, other: Tensor) -> bool:
 
 
 def split_draw(call: Call) -> list[int]:
-    """Return the counts of elements to draw one after the other, in little memory.
-
-    The CPU draws the same numbers as in one call. Empty if it does not.
-    """
+    """Return the counts of elements to draw one after the other, in little memory."""
     geometry = call.drawn
     if not (call.operator.can_split and is_in_order(geometry)):
         return []

@@ -139,10 +139,7 @@ def measure_rates(device: torch.device) -> Rates:
 
 
 def time_calls(call: Callable[[], object], n: int, device: torch.device) -> float:
-    """Return the seconds of a call: the best of a few rounds of ``n`` calls.
-
-    The mean would include moments when another process has the core.
-    """
+    """Return the seconds of a call: the best of a few rounds of ``n`` calls."""
     call()
     _synchronize(device)
     rounds = []
@@ -161,10 +158,7 @@ def _synchronize(device: torch.device) -> None:
 
 
 def estimate_seconds(step: Step, rates: Rates, device: torch.device) -> float:
-    """Return about how many seconds a step takes on a device.
-
-    Known are its FLOPs, bytes and random numbers, not how good the kernel is.
-    """
+    """Return about how many seconds a step takes on a device."""
     seconds = 1 / rates.steps
     call, signature = step.call, step.call.signature
     if step.kind == StepKind.ALLOCATE or signature.is_view:

@@ -136,11 +136,7 @@ def build_tensor(geometry: Geometry, content: torch.UntypedStorage | Tensor) -> 
 def trace_back(
     origin: Origin, number: int, program: Program
 ) -> tuple[Origin, int] | None:
-    """Return which recording has a storage's content as ``program`` left it.
-
-    With the number of the storage in it; None if ``program`` does not know the storage.
-    ``origin`` is the latest recording that used the storage.
-    """
+    """Return which recording has a storage's content as ``program`` left it."""
     if any(
         earlier is origin.program
         for earlier in order_latest_first(program, imported_by)

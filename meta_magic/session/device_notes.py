@@ -114,10 +114,7 @@ def _find_unnamed(program: Program) -> Iterator[Note]:
 
 
 def _find_clash(signature: Signature) -> tuple[set[int], torch.device] | None:
-    """Return which inputs without a named device torch would refuse, if any.
-
-    With the device of another input.
-    """
+    """Return which inputs without a named device torch would refuse, if any."""
     named = [g.placement for g in signature.inputs if g.placement not in (None, CPU)]
     unnamed = {
         i

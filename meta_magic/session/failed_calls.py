@@ -119,10 +119,7 @@ def find_frames(error: BaseException) -> tuple[SourcePosition, ...]:
 
 
 def _find_sites(entries: Sequence[TracebackType]) -> list[Site]:
-    """Return the user's own frames of a traceback, and the innermost of a library.
-
-    A recursion has very many: those at both ends are taken.
-    """
+    """Return the user's own frames of a traceback, and the innermost of a library."""
     own = [entry for entry in entries if not is_torchs(entry.tb_frame)]
     users = [entry for entry in own if _is_users(entry.tb_frame) or entry is own[-1]]
     ends = users[:MAX_SITES] + users[max(MAX_SITES, len(users) - MAX_SITES) :]
@@ -134,10 +131,7 @@ def _is_users(frame: FrameType) -> bool:
 
 
 class CallDescriber:
-    """Describes the arguments of a call; numbers the tensors among them.
-
-    The frames on the way to it come outermost first, the modules innermost first.
-    """
+    """Describes the arguments of a call; numbers the tensors among them."""
 
     def __init__(
         self,

@@ -53,10 +53,7 @@ class Guard:
             self.leave()
 
     def run_part(self, block: Callable[[], T]) -> T:
-        """Run a part of a block; the next part continues in its state of torch.
-
-        If the part raises, torch is restored as after :meth:`run`.
-        """
+        """Run a part of a block; the next part continues in its state of torch."""
         __tracebackhide__ = True
         self.enter()
         carried: Snapshot | None = None
@@ -90,10 +87,7 @@ class Guard:
 
     @uninterrupted
     def leave(self, carried: Snapshot | None = None) -> None:
-        """Leave all contexts, restore, then deliver an interrupt that came.
-
-        A later part continues with ``carried``.
-        """
+        """Leave all contexts, restore, then deliver an interrupt that came."""
         self._interrupts.is_held = True  # a plain store, as above
         self._carried = carried
         if self._snapshot is not None and carried is None:

@@ -256,10 +256,7 @@ def _is_of_user(kind: type) -> bool:
 def _list_containers(
     module: nn.Module,
 ) -> Iterator[tuple[str, list[nn.Module | nn.Parameter]]]:
-    """Yield the plain containers of a user's module, with the layers in them.
-
-    A list or tuple of one module is left out: so is a module hidden on purpose.
-    """
+    """Yield the plain containers of a user's module, with the layers in them."""
     held = vars(module)
     for name in pick_own(tuple(held)):
         value = held[name]

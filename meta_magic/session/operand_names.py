@@ -56,10 +56,7 @@ NUMBER: Final = re.compile(r"\.(\d+)(?=\.|$)")
 
 
 class Site(NamedTuple):
-    """A frame on the way to a call, and what it was running.
-
-    ``node`` is the syntax node at the position, if any.
-    """
+    """A frame on the way to a call, and what it was running."""
 
     frame: FrameType
     position: SourcePosition
@@ -113,11 +110,7 @@ def list_written(sites: Sequence[Site]) -> list[Tensor]:
 
 
 def list_arguments(site: Site, function: object, n_given: int | None) -> list[str]:
-    """Return how a site writes the positional arguments of its call.
-
-    [] if it writes another number than ``n_given``, which counts the object of a
-    method.
-    """
+    """Return how a site writes the positional arguments of its call."""
     node = site.node
     if not isinstance(node, ast.Call):
         return []

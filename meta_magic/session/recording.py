@@ -362,11 +362,7 @@ def keep_origin(
 def run_with_values(
     block: Callable[[], T], limits: ValueLimits, *, has_placements: bool
 ) -> T:
-    """Run code that formats tensors outside of a recording, as ``y`` in a plain cell.
-
-    Meta tensors that an earlier recording made are shown with their values, if these
-    take little. Nothing else of a recording is entered.
-    """
+    """Run code that formats tensors outside of a recording, as in a plain cell."""
     if not has_origins():
         return block()
     options = Options(limits=limits)

@@ -25,10 +25,7 @@ MAX_SEEN: Final = 10_000
 
 
 class TreeFinder:
-    """Knows which modules a recording built or called.
-
-    A module that was in the namespace before is described only if it is called.
-    """
+    """Knows which modules a recording built or called."""
 
     def __init__(self, written: Written, namespace: Mapping[str, object]) -> None:
         self._registry = written.registry

@@ -150,10 +150,7 @@ class ValuesOnDemand:
         *,
         is_beyond: bool,
     ) -> Any:
-        """Compute the values that an operator reads, and call it with them.
-
-        The limits are lower where a guess can replace the values.
-        """
+        """Compute the values that an operator reads, and call it with them."""
         try:
             reals, cost = self._compute(
                 chosen,
@@ -172,10 +169,7 @@ class ValuesOnDemand:
         return returned
 
     def _guess(self, table: OpTable, chosen: Inputs) -> Guess | None:
-        """Return the assumption about the one tensor that an operator reads, if any.
-
-        None for several masks: no option says where all of them are true.
-        """
+        """Return the assumption about the one tensor that an operator reads, if any."""
         (tensor, (_, ref, _)), *others = chosen
         assumed = self._options.assumed
         if others or ref is None or assumed == NOTHING_ASSUMED:

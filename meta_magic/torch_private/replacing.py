@@ -54,10 +54,7 @@ class Swapped:
         self._n_users += 1
 
     def leave(self) -> None:
-        """Restore the values, after the last recording.
-
-        What somebody else replaced meanwhile stays so.
-        """
+        """Restore the values, after the last recording."""
         self._n_users -= 1
         if not self._n_users:
             there = vars(self._owner)

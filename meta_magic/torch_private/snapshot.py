@@ -101,10 +101,7 @@ FLAGS: Final = {
 
 
 def last_seeding() -> tuple[object, ...]:
-    """Return a value that differs after each seeding of GPUs.
-
-    Torch keeps each seeding until GPUs are used.
-    """
+    """Return a value that differs after each seeding of GPUs."""
     started = [generator.initial_seed() for generator in cuda.default_generators]
     return seeds.manual_seed_all_cb, seeds.manual_seed_cb, *started
 

@@ -80,10 +80,7 @@ class Fill(Protocol):
 
     @property
     def n_work(self) -> int:
-        """The whole work, in the unit that ``run`` yields.
-
-        About nanoseconds for a replay, else bytes.
-        """
+        """The whole work, in the unit that ``run`` yields."""
 
     @property
     def n_operators(self) -> int:
@@ -96,16 +93,10 @@ class Fill(Protocol):
         """Return the most bytes that are held at any moment."""
 
     def run(self, put: Put) -> Iterator[int]:
-        """Make the content of all targets; yield the work of each step.
-
-        Under :func:`meta_magic.torch_private.snapshot.RealTorch`.
-        """
+        """Make the content of all targets, in ``RealTorch``; yield each step's work."""
 
     def finish(self) -> Sequence[str]:
-        """Do what remains when the module is real; return notes for the user.
-
-        If it raises, the module is restored.
-        """
+        """Do what remains when the module is real; return notes for the user."""
 
     def filled_by(self, target: Target, tensor: Tensor, /) -> str:
         """Return, at the end, the source of a tensor's content."""

@@ -220,10 +220,7 @@ class ReplayFill:
 def plan_shares(
     task: Task, targets: Sequence[Target], modules: set[int], *, moves_generator: bool
 ) -> tuple[list[Share], list[str]]:
-    """Return the replays that make targets, and notes on those made by a use.
-
-    ``modules`` are the ``id`` of those whose whole construction is drawn.
-    """
+    """Return the replays that make targets, and notes on those made by a use."""
     read = make_reader()
     late: set[Target] = set()
     while True:
@@ -275,10 +272,7 @@ def plan_execution(
 
 
 def find_used(shares: Iterable[Share]) -> set[Target]:
-    """Return the targets that depend on a use of a module, though made before it.
-
-    A parameter or a buffer among them is refused.
-    """
+    """Return the targets that depend on a use of a module, though made before it."""
     used = set()
     for share in shares:
         phases = share.replay.follow(find_phases)[id(share.replay.parts[-1])]
@@ -360,10 +354,7 @@ def move_generator(origin: Origin, replay: Execution) -> bool | None:
 
 
 def move_earlier(replay: Execution) -> bool | None:
-    """Move torch's generator to the end of an earlier recording, if all of it is drawn.
-
-    Return False if some draws are still to be made; None if there is nothing to do.
-    """
+    """Move torch's generator to the end of an earlier recording that is drawn."""
     waiting = find_waiting()
     for part in replay.parts[:-1]:
         program, state, plan = part.program, part.end_state(), part.plan

@@ -131,10 +131,7 @@ def reset_modules(root: object, kept: Iterable[int]) -> set[int]:
 def find_resets(
     module: nn.Module, inherited: Initializer | None = None
 ) -> Iterator[tuple[nn.Module, str, Callable[[], object]]]:
-    """Yield module, name and call of each initializer, children first.
-
-    ``inherited`` is how a module above initializes those below.
-    """
+    """Yield module, name and call of each initializer, children first."""
     own = ((name, getattr(module, name, None)) for name in INITIALIZE)
     found = next(((name, method) for name, method in own if method), inherited)
     for child in module.children():

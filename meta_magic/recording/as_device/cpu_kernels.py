@@ -317,10 +317,7 @@ matching_calls: set[object] = set()
 
 
 def match_cpu_if_needed(func: Any, given: Given, returned: Any) -> Any:
-    """Return a result on meta with the strides of the CPU, if they may differ.
-
-    If all arguments are in rows, the results are, unless they are empty.
-    """
+    """Return a result on meta with the strides of the CPU, if they may differ."""
     for _, seen in given.inputs:
         if not seen[2].is_in_rows:
             break
@@ -371,10 +368,7 @@ def is_laid_out_alike(func: Any, made: list[Tensor], given: list[Tensor]) -> boo
 
 
 def shrink(value: Any) -> Any:
-    """Return a tensor on meta with two elements in each long dimension.
-
-    Its dimensions are in the same order in memory, with gaps between if they had some.
-    """
+    """Return a tensor on meta with two elements in each long dimension."""
     if not isinstance(value, Tensor) or value.layout is not torch.strided:
         return value
     steps, sizes = value.stride(), [min(n, 2) for n in value.shape]
@@ -411,10 +405,7 @@ def grow(small: Any, returned: Any) -> Any:
 
 
 def take_geometries(returned: Any, real: Any) -> Any:
-    """Return a result on meta with the geometry of the result on the CPU.
-
-    Strides of dimensions of size 1, and special tensors, stay as they are.
-    """
+    """Return a result on meta with the geometry of the result on the CPU."""
     made, wanted = tensors_in(returned), tensors_in(real)
     is_known = len(made) == len(wanted) and all(map(is_plain, wanted))
     if not is_known or [*map(geometry_of, made)] == [*map(geometry_of, wanted)]:

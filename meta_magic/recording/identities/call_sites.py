@@ -282,10 +282,7 @@ class CallSites:
         entry: FrameType | None,
         site: Site,
     ) -> tuple[Located, Located]:
-        """Return the call site of a call, for its first operator and for the others.
-
-        ``calls`` is the key of the cache; () outside of a function.
-        """
+        """Return the call site of a call, for its first operator and for the others."""
         position, line, flags, owner = self.walk(frame, entry, site)
         flags |= FORWARD if calls and entry is not None else 0
         number = self._intern(CallSiteKey(function, position, line, flags))

@@ -156,11 +156,7 @@ class DevicePlan:
             return storage in self.find_derived()
 
     def placement_of_made(self) -> torch.device | None:
-        """Return the device on which the running factory makes its tensor.
-
-        Inside of another function: the device of the first tensor that this function
-        was given.
-        """
+        """Return the device on which the running factory makes its tensor."""
         wanted = self.wanted
         if wanted is not None:
             return None if wanted == META else wanted

@@ -127,10 +127,7 @@ def keep_elsewhere(device: torch.device, generator: Generator) -> None:
 
 
 def find_elsewhere(device: torch.device) -> Generator | None:
-    """Return the generator that an earlier recording used for a planned device.
-
-    None if all generators were seeded since.
-    """
+    """Return the generator that an earlier recording used for a planned device."""
     generator, seeding = elsewhere.get(device, (None, ()))
     return generator if seeding == last_seeding() else None
 
@@ -141,10 +138,7 @@ def keep_program(number: int, program: Program) -> None:
 
 
 def find_draw(number: int, draw: int) -> EarlierEnd | None:
-    """Return the state after a draw of an earlier recording, by the recording's number.
-
-    Its token is seen again if the user's code, or checkpointing, kept a state.
-    """
+    """Return the state after a draw of an earlier recording, by its number."""
     known = next((program() for n, program in programs if n == number), None)
     return None if known is None else EarlierEnd(program=known, source=2 * draw + 2)
 
@@ -185,10 +179,7 @@ def settle_default() -> None:
 
 
 def was_used_since(state: bytes) -> bool:
-    """Whether something drew from torch's default generator since the last recording.
-
-    Seeding does not count, because the same numbers are drawn after it.
-    """
+    """Whether something drew from torch's generator since the last recording."""
     last = next((carried for carried in reversed(kept) if carried.own is None), None)
     if last is None or last.is_settled or state == last.state:
         return False
@@ -200,10 +191,8 @@ def was_used_since(state: bytes) -> bool:
 
 
 def is_unmarked(state: bytes, marked: bytes) -> bool:
-    """Whether a state comes from draws after the marked one, but has no mark.
-
-    Draws keep the mark, so somebody set this state since then.
-    """
+    """Whether a state comes from draws after the marked one, but has no mark."""
+    # Draws keep the mark, so somebody set this state since then.
     return state[TWISTER] == marked[TWISTER] and state[FIRST] != marked[FIRST]
 
 

@@ -212,10 +212,7 @@ class LiveTensors:
         self._by_address: dict[int, list[dict[int, int]]] | None = None
 
     def on(self, address: int) -> list[dict[int, int]]:
-        """Return the versions of the tensors on the storage of an address, by ``id``.
-
-        Tensors with one counter are in one dictionary.
-        """
+        """Return the versions of the tensors on an address's storage, by ``id``."""
         if self._by_address is None:
             self._by_address = find_versions()
         return self._by_address.get(address, [])

@@ -131,11 +131,7 @@ def find_memory(storage: UntypedStorage) -> int | None:
 
 
 class StorageRef(weakref.ref[UntypedStorage]):
-    """Weak reference to a storage that carries its number.
-
-    ``address`` is that of torch's object, or 0 where another reference replaced this
-    one.
-    """
+    """Weak reference to a storage that carries its number."""
 
     __slots__ = ("address", "number", "placement")
     number: int
@@ -279,10 +275,7 @@ class StorageRegistry:
             return None
 
     def set_placement(self, tensor: Tensor, placement: torch.device | None) -> None:
-        """Set the planned device of the storage of a tensor.
-
-        The tensors on it are read anew, as the storage gets another reference.
-        """
+        """Set the planned device of the storage of a tensor."""
         former = self.storage_of(tensor)
         storage = None if former is None else former()
         if former is not None and storage is not None and former.placement != placement:

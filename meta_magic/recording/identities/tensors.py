@@ -214,10 +214,7 @@ class TensorRegistry(StorageRegistry):
         return self._rename(tensor, seen, ref, geometry)
 
     def verify(self, tensors: Iterable[Tensor]) -> None:
-        """Forget tensors at whose addresses there are others now.
-
-        Nothing is known of tensors without a storage, such as sparse ones.
-        """
+        """Forget tensors at whose addresses there are others now."""
         for tensor in tensors:
             _, storage, _ = self.seen_by_id.get(id(tensor), (0, None, None))
             if storage is not None and self.find(tensor) is None:

@@ -74,10 +74,7 @@ def find_copied(caller: FrameType) -> object:
 
 
 def copy_shallowly(caller: FrameType, registry: TensorRegistry) -> Tensor | None:
-    """Return another tensor on the storage of the tensor that ``copy.copy`` copies now.
-
-    None if torch unpickles the tensor instead.
-    """
+    """Return another tensor on the storage of the one that ``copy.copy`` copies now."""
     copied = find_copied(caller)
     if not isinstance(copied, Tensor):
         return None

@@ -227,11 +227,7 @@ Write: TypeAlias = Callable[..., str]
 
 
 class ShownTensors(OfRecording):
-    """Formats tensors on meta with their values, within the block and in its thread.
-
-    Without placements the text shows meta, as in plain code, and not the planned
-    device.
-    """
+    """Formats tensors on meta with their values, within the block and in its thread."""
 
     def __init__(
         self,

@@ -144,11 +144,7 @@ class Dispatch:
         args: Args,
         kwargs: Kwargs | None,
     ) -> Entry | None:
-        """Return the entry of a call if its key alone does not decide the result.
-
-        For a write in place, or a call that differs only in a number; None if the
-        kernel must run.
-        """
+        """Return the entry of a call if its key alone does not decide the result."""
         if entry is not None and entry.kind == IN_PLACE:
             if len(words) == HEADER + 1:
                 return entry

@@ -149,10 +149,7 @@ def read_new(args: Args) -> tuple[Any, Args] | None:
 def read_sparse(
     func: Any, args: Args, kwargs: Kwargs, make: Callable[..., Tensor]
 ) -> tuple[Args, Kwargs]:
-    """Return the arguments of a sparse constructor, with tensors for lists of values.
-
-    On meta torch drops the lists.
-    """
+    """Return a sparse constructor's arguments, with tensors for lists of values."""
     n_positions, device = N_POSITIONS[func], kwargs.get("device")
     if len(args) <= n_positions and "values" not in kwargs:  # a size alone
         return args, kwargs

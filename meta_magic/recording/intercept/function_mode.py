@@ -196,10 +196,7 @@ class FunctionMode(DeviceContext):
     def _prepare(
         self, error: Exception, func: Any, args: Args, kwargs: Kwargs
     ) -> tuple[Args, Kwargs] | None:
-        """Return the arguments to call a failed function again with.
-
-        None to raise its error.
-        """
+        """Return the arguments to call a failed function again with; None to raise."""
         if isinstance(error, (RuntimeError, MustBorrow)):
             if args and is_lazy(args[0]):  # its shape, which an operator needs, raises
                 with DisableTorchFunction():

@@ -114,10 +114,7 @@ def as_tensors(func: Any, args: Args) -> Args:
 
 
 def run_inside(mode: Inside, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Run an operator so that ``mode`` sees the operators that it calls.
-
-    ``NotImplemented`` if no kernel simply runs the operator.
-    """
+    """Run an operator so that ``mode`` sees the operators that it calls."""
     if is_on_constant(func, args):
         return run_under(mode, partial(func, *as_tensors(func, args), **kwargs))
     kernel = func.py_kernels.get(KERNEL)
@@ -213,10 +210,7 @@ LIFT_FRESH: Final = torch.ops.aten.lift_fresh.default
 
 
 def make_below(make: Callable[..., Any], args: Args) -> Any:
-    """Make a tensor below the running transforms, and let them wrap it.
-
-    Tensors in lists are read as numbers.
-    """
+    """Make a tensor below the running transforms, and let them wrap it."""
     if functorch_interpreter() is None:
         return make(*args)
     below = [*map(unwrap, args)]

@@ -193,10 +193,7 @@ class KernelCalls:
             self._is_taking_apart = before
 
     def call(self, call: OperatorCall) -> Any:
-        """Run a kernel, or answer without it; record the call.
-
-        ``NotImplemented`` if real tensors must be captured as constants first.
-        """
+        """Run a kernel, or answer without it, and record the call."""
         table, key, words, args, kwargs = call
         if table.func is read_scalar:
             number = self._find_number(table.entries.get(key), words, args[0])
@@ -266,11 +263,7 @@ class KernelCalls:
     def _intern(
         self, table: OpTable, key: Key, call: LiveCall, words: Sequence[int]
     ) -> Entry:
-        """Return the entry of a call; check the values that the call reads.
-
-        Entries with an opaque argument, such as a generator, are of this recording
-        alone.
-        """
+        """Return the entry of a call; check the values that the call reads."""
         entries: dict[Any, Entry] = table.entries
         if has_opaque(key):
             entries, key = self._opaque_entries, (table, *key)

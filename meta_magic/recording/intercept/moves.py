@@ -100,10 +100,7 @@ class Mover:
         return self._move(self._capture.take(tensor), placement, options)
 
     def read_device(self, func: Any, args: Args, kwargs: Kwargs) -> Any:
-        """Call a function that reads a device; a number means a planned GPU.
-
-        ``torch.device(x.device)`` is the reported device itself, not a copy.
-        """
+        """Call a function that reads a device; a number means a planned GPU."""
         named = kwargs.get("device", args[0] if args else None)
         if func is torch.device and is_home(named):
             return named

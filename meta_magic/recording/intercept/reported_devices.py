@@ -108,10 +108,7 @@ def kind_of(tensor: Tensor) -> tuple[bool, bool, bool]:
 
 
 def adapt(tensor: Tensor, source: Tensor) -> Tensor:
-    """Return a tensor on the source's memory that ``tensor.data =`` accepts.
-
-    If their kinds differ, neither is lazily conjugated or negated afterwards.
-    """
+    """Return a tensor on the source's memory that ``tensor.data =`` accepts."""
     if kind_of(tensor) == kind_of(source):
         return source
     if tensor.is_inference() and not source.is_inference():

@@ -96,10 +96,7 @@ class Saver:
         self.unwritten: list[Path] = []
 
     def leave_out(self, file: Any, error: Exception) -> None:
-        """Note that a file is left out; raise the error where that is impossible.
-
-        A file that the script opened can be left out, too: what it held is gone.
-        """
+        """Note that a file is left out; raise the error where that is impossible."""
         is_path = isinstance(file, (str, PathLike))
         path = file if is_path else getattr(file, "name", None)
         if not (self._in_world and isinstance(path, (str, PathLike))):
@@ -137,10 +134,7 @@ class Saver:
         return saved
 
     def lay_out(self, plain: Any, tensors: Any, *rest: Any) -> Any:
-        """Call a function that lays out tensors for a file, with real tensors.
-
-        In a world it returns the error, for :meth:`write_laid_out`.
-        """
+        """Call a function that lays out tensors for a file, with real tensors."""
         held = tensors.values() if isinstance(tensors, dict) else ()
         metas = [t for t in held if is_on_meta(t) and t.layout is torch.strided]
         if not metas:
@@ -440,10 +434,7 @@ class Loader:
         self._placement_by_address: dict[int | None, torch.device] | None = None
 
     def load(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call ``torch.load`` where a factory would build on meta.
-
-        With ``map_location="cpu"`` tensors stay real, except those of modules.
-        """
+        """Call ``torch.load`` where a factory would build on meta."""
         location = args[1] if len(args) > 1 else kwargs.get("map_location")
         if location is None and is_too_large(args[0] if args else kwargs.get("f")):
             args, kwargs["map_location"] = args[:1], "meta"

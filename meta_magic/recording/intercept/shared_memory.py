@@ -238,10 +238,7 @@ carried_arrays: list[SharedArray] = []
 
 
 class SharedMemory:
-    """Context manager that keeps arrays equal to tensors within the block.
-
-    The modes check for them only once there are any.
-    """
+    """Context manager that keeps arrays equal to tensors within the block."""
 
     modes: Sequence[Any]
 
@@ -301,10 +298,7 @@ class SharedMemory:
     def adopt(
         self, array: np.ndarray[Any, Any], real: Tensor, tensor: Tensor
     ) -> Tensor:
-        """Return the meta tensor for a tensor on the memory of an array.
-
-        As torch, it warns of an array that cannot be written.
-        """
+        """Return the meta tensor for a tensor on the memory of an array."""
         is_here = tensor.is_meta and self._registry.placement_of(tensor) in HERE
         if not (is_here and array.flags.writeable and real.dtype == tensor.dtype):
             return tensor

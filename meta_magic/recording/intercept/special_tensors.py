@@ -131,10 +131,7 @@ class SpecialTensors:
         return bool(names)
 
     def is_unrecorded(self, args: Args, kwargs: Kwargs) -> bool:
-        """Whether an operator is not recorded: nested tensors have no shape.
-
-        A tensor that a ``FakeTensorMode`` makes is not recorded either.
-        """
+        """Whether an operator is not recorded: nested tensors have no shape."""
         if fake_tensor_mode() is not None:
             self._diagnostics.count_unseen("FakeTensor")
             return True
@@ -176,10 +173,7 @@ def check_quantized(op: str, call: LiveCall) -> None:
 def explain_missing_kernel(
     error: Exception, op: str, inputs: Sequence[tuple[Tensor, Seen]]
 ) -> None:
-    """Add to an operator's own error that meta has no kernel for it, and what helps.
-
-    For a nested tensor torch would raise an internal assertion.
-    """
+    """Add to an operator's own error that meta has no kernel for it, and what helps."""
     kind = find_kind(op, inputs)
     if kind is not None and isinstance(error, RuntimeError):
         is_assertion = kind == "nested" and ASSERTION in str(error)
@@ -241,10 +235,7 @@ class SparseCalls:
         run: Callable[[DeviceName], Any],
         kernels: DeviceName,
     ) -> Any:
-        """Return the results of an operator, sparse ones with all their elements.
-
-        ``run`` runs it on meta, as if the sparse tensors had no elements.
-        """
+        """Return the results of an operator, sparse ones with all their elements."""
         layouts = [tensor.layout for tensor, _ in given.inputs]
         is_on_meta = all(seen[2].is_meta or not t.ndim for t, seen in given.inputs)
         if not is_on_meta or not layouts:

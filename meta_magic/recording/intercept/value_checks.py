@@ -221,10 +221,7 @@ RULES: Final = {name: rule for rule, names in NAMES.items() for name in names.sp
 
 
 def find_changes(signature: Signature) -> tuple[int, Sequence[int]]:
-    """Return the length of a signature's rows, and the positions of changed tensors.
-
-    A call changes the tensors that it writes, and the integer tensors that it makes.
-    """
+    """Return the length of a signature's rows, and the positions of changed tensors."""
     n_inputs = len(signature.inputs)
     made = zip(signature.outputs, signature.views, strict=True)
     changed = [HEADER + index for index in signature.writes]
@@ -436,31 +433,19 @@ class ValueSource(Protocol):
     prepare: Callable[[Sequence[Tensor]], object]
 
     def evaluate(self, table: OpTable, given: Given) -> Any:
-        """Return the result of an operator that failed on meta because it needs values.
-
-        ``NotImplemented`` if it needs none.
-        """
+        """Return the result of an operator that needs values, or ``NotImplemented``."""
 
     def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
         """Return the values of a tensor, if they are cheap; the trace shows nothing."""
 
     def find_number(self, tensor: Tensor, seen: Seen) -> Any:
-        """Return the number in a tensor, if it is known already; else None.
-
-        It counts as an answered call.
-        """
+        """Return the number in a tensor, if it is known already; else None."""
 
     def read(self, chosen: Inputs, *, can_wait: bool = True) -> list[Tensor]:
-        """Return the values of tensors; those that shared a storage share one again.
-
-        If ``can_wait`` is false, the code did not ask: only cheap values are computed.
-        """
+        """Return the values of tensors; those that shared a storage share one again."""
 
     def check_saved(self, chosen: Inputs, what: str) -> None:
         """Refuse to save values that rest on other processes."""
 
     def state_at(self, source: int) -> Tensor | None:
-        """Return the state of a CPU generator as if the draws before had been made.
-
-        None if that takes too much.
-        """
+        """Return the state of a CPU generator as if the draws before had been made."""

@@ -223,10 +223,7 @@ class Imports:
     def note(
         self, tensor: Tensor, number: int, storage: UntypedStorage
     ) -> torch.device | None:
-        """Note where a new storage comes from, if an earlier recording made it.
-
-        Return the device that the code named for it.
-        """
+        """Note where a new storage comes from, if an earlier recording made it."""
         found = find_origin(storage) if tensor.is_meta else None
         if found is None:
             return None

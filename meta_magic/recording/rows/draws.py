@@ -105,10 +105,7 @@ class Stream:
         self._memory = find_memory(self.generator, *numbers)
 
     def find_token(self) -> int:
-        """Return the token written last, if the generator's memory shows it unchanged.
-
-        ``UNKNOWN`` if it changed, or if only a copy of its state would show it.
-        """
+        """Return the token written last, if the generator's memory is unchanged."""
         memory = self._memory
         return self._put if memory is not None and memory.is_as_put() else UNKNOWN
 
@@ -307,11 +304,7 @@ class Draws:
         call: Callable[[], Any],
         state: Tensor | None,
     ) -> Any:
-        """Run an operator that draws for real.
-
-        ``state`` is that of the generator, if earlier draws are missing and it is
-        known.
-        """
+        """Run an operator that draws for real."""
         stream = self._stream_of(generator)
         token, before = stream.read()
         source = self._find_source(stream)
@@ -371,10 +364,7 @@ class Draws:
         )
 
     def end_state(self) -> bytes | None:
-        """Return the state of torch's default generator at the end of the block.
-
-        None if that is the state after a real run.
-        """
+        """Return the state of torch's default generator at the end of the block."""
         default = self._default
         if default.saved is None or self._is_there(default.end):
             return None

@@ -298,10 +298,7 @@ class Tree:
         return next(iter(self.fqn_by_module))
 
     def with_final_calls(self, calls_by_module: CallsByModule) -> "Tree":
-        """Return the tree of a module that is gone, with all of its calls.
-
-        Its versions are dropped: its tensors may have been written since.
-        """
+        """Return the tree of a module that is gone, with all of its calls."""
         calls_by_fqn = {
             fqn: calls_by_module[number]
             for number, fqn in self.fqn_by_module.items()
@@ -312,10 +309,7 @@ class Tree:
 
 
 class TreeColumns(NamedTuple):
-    """The modules of a tree, once for each path, parents first.
-
-    ``shared`` has the first path of the same module, by index, for all but the first.
-    """
+    """The modules of a tree, once for each path, parents first."""
 
     modules: Sequence[nn.Module]
     names: Sequence[str]

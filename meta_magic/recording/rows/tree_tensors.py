@@ -108,10 +108,7 @@ class HeldTensors:
         return ties
 
     def read_versions(self) -> dict[tuple[int, int], int]:
-        """Return how often the tensors were written, by storage and ``id``.
-
-        Tensors without a storage of this recording, such as DTensors, have -1.
-        """
+        """Return how often the tensors were written, by storage and ``id``."""
         found = zip(self._storages, self._tensors, self._locals, strict=True)
         keys = [(s if tensor is own else -1, id(tensor)) for s, tensor, own in found]
         return dict(zip(keys, list_versions(self._tensors), strict=True))
@@ -181,10 +178,7 @@ def read_all(registry: TensorRegistry, tensors: Sequence[Tensor]) -> list[Seen |
 def read_known(
     registry: TensorRegistry, tensors: Iterable[Tensor]
 ) -> list[Seen | None]:
-    """Return the entries of tensors, most of which did not change.
-
-    Others are read by the registry, which handles all cases.
-    """
+    """Return the entries of tensors, most of which did not change."""
     find, read = registry.seen_by_id.get, registry.read
     found: list[Seen | None] = []
     for tensor in tensors:

@@ -76,10 +76,7 @@ class Operands:
         return self.allow(name, n - 1, low=-n)
 
     def find_positions(self) -> Iterator[Allowed]:
-        """Yield the bounds of ``indices``, one tensor for each dimension.
-
-        A mask counts as so many tensors as it has dimensions.
-        """
+        """Yield the bounds of ``indices``, one tensor for each dimension."""
         shape, at = self.shape("self"), 0
         for part in self.find("indices", ()):
             geometry = self._inputs[part.index] if part is not None else None

@@ -204,10 +204,7 @@ def has_plain_views(call: LiveCall) -> bool:
 
 
 def is_on_real(table: OpTable, call: LiveCall) -> bool:
-    """Whether a call reads or writes one real tensor, and makes no new tensor.
-
-    An optimizer counts its steps by such calls.
-    """
+    """Whether a call reads or writes one real tensor, and makes no new tensor."""
     func = table.func
     is_plain = table.name.startswith("aten.") and not (
         table.has_out or table.may_overrun
@@ -357,10 +354,7 @@ def describe_signature(table: OpTable, call: LiveCall) -> Signature:
 
 
 class Describer:
-    """Turns live arguments into plain ones, and numbers the tensors among them.
-
-    If it reads data, only the types of values are described.
-    """
+    """Turns live arguments into plain ones, and numbers the tensors among them."""
 
     def __init__(self, *, reads_data: bool = False) -> None:
         self._reads_data = reads_data

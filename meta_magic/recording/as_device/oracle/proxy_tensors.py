@@ -60,11 +60,7 @@ class Unaskable(NoAnswer):
 
 
 class ProxyTensors:
-    """Makes proxies on the CPU; they share storages as the meta tensors do.
-
-    ``spans`` has the used bytes of each storage, by its address. Memory that is
-    untouched must not be read or written.
-    """
+    """Makes proxies on the CPU; they share storages as the meta tensors do."""
 
     def __init__(
         self,

@@ -229,10 +229,7 @@ KINDS: Final = {home: make_kinds(home) for home in (torch, torch.cuda)}
 
 
 class PlannedTypes(OfRecording):
-    """Replaces ``torch.cuda.FloatTensor`` and its like, within the block.
-
-    Its plan is the current one of this thread.
-    """
+    """Replaces ``torch.cuda.FloatTensor`` and its like, within the block."""
 
     def __init__(self, write: Written) -> None:
         super().__init__(write)

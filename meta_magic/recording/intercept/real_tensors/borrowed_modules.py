@@ -71,10 +71,7 @@ class BorrowedTensor:
 
 
 class BorrowedEntry:
-    """An entry of a dictionary: the state of an optimizer, or a tensor of a module.
-
-    ``value`` is the real one; ``MISSING`` if there is no such entry.
-    """
+    """An entry of a dictionary: the state of an optimizer, or a tensor of a module."""
 
     def __init__(
         self, holder: MutableMapping[Any, Any], key: object, value: object
@@ -103,10 +100,7 @@ Borrowed: TypeAlias = BorrowedTensor | BorrowedEntry
 
 
 class BorrowedModules(OfRecording):
-    """Context manager within which real modules that a cell calls are on meta.
-
-    It can be entered again, and then borrows the same modules again.
-    """
+    """Context manager within which real modules that a cell calls are on meta."""
 
     def __init__(self, write: Written, capture: ConstantCapture) -> None:
         super().__init__(write)

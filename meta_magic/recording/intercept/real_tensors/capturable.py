@@ -193,11 +193,7 @@ class RealNames:
 
 
 def name_of_real(value: Tensor | nn.Module) -> str | None:
-    """Return the name of a real tensor or a module in the running code, if it has one.
-
-    That is the name of a variable, or a path in a module; or the name of another tensor
-    on the same storage.
-    """
+    """Return the name of a real tensor or a module in the running code, if any."""
     return find_real(value)[0]
 
 

@@ -160,10 +160,7 @@ class ConstantCapture:
     def prepare(
         self, error: Exception, func: Any, args: Args, kwargs: Kwargs
     ) -> tuple[Args, Kwargs] | None:
-        """Return arguments with which a function that failed can be called again.
-
-        None if another call would not help, or would write a real tensor.
-        """
+        """Return arguments with which a function that failed can be called again."""
         if isinstance(error, MustBorrow):
             return (args, kwargs) if self._borrow_leaves(args, kwargs, error) else None
         is_of_torch = not isinstance(error, MetaMagicError)
