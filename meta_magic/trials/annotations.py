@@ -26,7 +26,8 @@ from meta_magic.trace.notes import Note
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block
-from meta_magic.trials.dims import Dims, evaluate
+from meta_magic.trials.dims import Dims
+from meta_magic.trials.size_formulas import evaluate
 from meta_magic.trials.slices import join_slice
 from meta_magic.trials.trial import answer_all, answer_block, check_rerun
 

@@ -2,16 +2,12 @@
 
 The block is recorded again with each name moved alone, and with several at once. A
 formula of a size must hold in all these recordings, so two names of one value are
-distinguished. Read :func:`find_dims`, then :func:`propose`.
+distinguished; ``size_formulas`` proposes them. Read :func:`find_dims` first.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from functools import lru_cache
-from itertools import combinations, islice, permutations, product, takewhile
-from types import CodeType
+from itertools import combinations, islice, takewhile
 from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.children import start_clock
@@ -27,6 +23,7 @@ from meta_magic.trials.conditions import (
     find_conditions,
 )
 from meta_magic.trials.recordings import Recordings
+from meta_magic.trials.size_formulas import Sizes, choose, factor, propose
 from meta_magic.trials.trial import ask_trials, check_rerun
 
 STEPS: Final = (((2, 0),), ((1, 1), (3, 0)), ((1, 2), (1, -1)))
@@ -36,9 +33,6 @@ the rows before it ran."""
 MORE: Final = (1, 7, 19)
 """What is added to a name whose sizes have no formula yet."""
 
-MAX_LETTERS: Final = 24
-"""A size with a longer formula is shown as its number."""
-
 MAX_AUTO: Final = 8
 """How many names ``auto`` takes."""
 
@@ -46,18 +40,8 @@ Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = tuple[tuple[Shape, ...], tuple[Shape, ...]]
 """What a call reads, and what it returns."""
 
-Sizes: TypeAlias = Mapping[str, int]
 SizeSeries: TypeAlias = tuple[int | None, ...]
 """A size in each recording; None where its call is not there."""
-
-Points: TypeAlias = Sequence[tuple[Sizes, int]]
-"""A size, and the values of all names that it has there; first that of the block."""
-
-
-Pairs: TypeAlias = Sequence[tuple[int, int]]
-"""Values of one name, and a size there."""
-
-MAX_STEP: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,147 +361,7 @@ def fit_all(moves: Moves, tensors: Sequence[FirstUse]) -> dict[SizeSeries, str]:
     for seen, known in points.items():
         if moves.is_tested(seen):
             found[seen] = choose(known, propose(known))
-    for _ in range(2):  # a product may have a product as its factor
-        by_size: dict[int, list[str]] = {}
-        for seen, text in found.items():
-            if text and seen[0]:
-                by_size.setdefault(seen[0], []).append(_in_brackets(text))
-        for seen, text in found.items():
-            if not text and moves.is_tested(seen):
-                found[seen] = choose(points[seen], _multiply(points[seen], by_size))
+    for seen, known in points.items():
+        if not found[seen] and moves.is_tested(seen):
+            found[seen] = choose(known, factor(known, {*found.values()} - {""}))
     return found
-
-
-def choose(points: Points, formulas: Iterable[str]) -> str:
-    """Return the shortest formula that is right at all points; "" for none."""
-    fitting = (
-        text
-        for text in dict.fromkeys(formulas)
-        if len(text) <= MAX_LETTERS
-        and all(evaluate(text, sizes) == size for sizes, size in points)
-    )
-    return min(fitting, key=len, default="")
-
-
-@lru_cache(maxsize=4096)
-def _compile(formula: str) -> CodeType:
-    return compile(formula, "<formula>", "eval")
-
-
-def evaluate(formula: str, values: Sizes) -> int | None:
-    """Return the value of a formula."""
-    names = {"__builtins__": {}, "ceil": math.ceil, **values}
-    try:
-        found = eval(_compile(formula), names)  # noqa: S307  ours
-    except (ArithmeticError, NameError):
-        return None
-    return int(found)
-
-
-def _in_brackets(formula: str) -> str:
-    is_sum = any(sign in formula for sign in " +-/")
-    is_call = formula.startswith("ceil(") and formula.endswith(")")
-    return f"({formula})" if is_sum and not is_call else formula
-
-
-def _multiply(points: Points, by_size: Mapping[int, Sequence[str]]) -> Iterator[str]:
-    """Yield products of two known sizes, and a constant."""
-    size = points[0][1]
-    for c in (0, 1, -1, 2, -2):
-        for one, texts in by_size.items():
-            rest, left = divmod(size - c, one)
-            others = by_size.get(rest, ()) if not left and rest >= one else ()
-            for pair in product(texts, others):
-                yield _add("*".join(pair), c)
-
-
-def _add(text: str, constant: int) -> str:
-    sign = "+" if constant > 0 else "-"
-    return f"{text} {sign} {abs(constant)}" if constant else text
-
-
-def propose(points: Points) -> Iterator[str]:
-    """Yield formulas that may be those of a size.
-
-    Args:
-        points: The values of all names, and the size there; first those of the block.
-    """
-    values, size = points[0]
-    moved = {
-        name: [
-            (sizes[name], one)
-            for sizes, one in points
-            if list_moved(values, sizes) == [name]
-        ]
-        for name in values
-    }
-    movers = {
-        n: pairs for n, pairs in moved.items() if any(one != size for _, one in pairs)
-    }
-    for c in (0, 1, -1, 2, -2, 3, -3):
-        yield from _propose_product(values, size - c, movers, c)
-    yield from _propose_sum(values, size, movers)
-    if len(movers) == 1:
-        (name,) = movers
-        yield from _propose_rounded(name, [(sizes[name], one) for sizes, one in points])
-    for a, b in permutations(movers, 2):
-        quotient, rest = divmod(values[a], values[b])
-        yield _add(f"{a}//{b}", size - quotient)
-        yield _add(f"ceil({a}/{b})", size - quotient - bool(rest))
-
-
-def list_moved(values: Sizes, others: Sizes) -> list[str]:
-    """Return the names that have other values."""
-    return [name for name in values if values[name] != others[name]]
-
-
-def _propose_product(
-    values: Sizes, size: int, movers: Mapping[str, Pairs], c: int
-) -> Iterator[str]:
-    """Yield a rational number times powers of names, plus a constant."""
-    if size <= 0:
-        return
-    factor, powers = Fraction(size), dict[str, int]()
-    for name, pairs in movers.items():
-        ratios = [(Fraction(v, values[name]), Fraction(s - c, size)) for v, s in pairs]
-        fitting = [p for p in (1, 2, -1, -2) if all(a**p == b for a, b in ratios)]
-        if not fitting:
-            return
-        powers[name] = fitting[0]
-        factor /= Fraction(values[name]) ** fitting[0]
-    above = [str(factor.numerator)] if factor.numerator != 1 else []
-    above += [name for name, p in powers.items() for _ in range(p)]
-    below = [str(factor.denominator)] if factor.denominator != 1 else []
-    below += [name for name, p in powers.items() for _ in range(-p)]
-    yield _add("*".join(above or ["1"]) + "".join(f"//{one}" for one in below), c)
-
-
-def _propose_sum(
-    values: Sizes, size: int, movers: Mapping[str, Pairs]
-) -> Iterator[str]:
-    """Yield a sum of multiples of names, and a constant."""
-    parts, rest = list[str](), size
-    for name, pairs in movers.items():
-        value, one = pairs[0]
-        slope, left = divmod(one - size, value - values[name])
-        if left or slope < 1:
-            return
-        parts.append(name if slope == 1 else f"{slope}*{name}")
-        rest -= slope * values[name]
-    yield _add(" + ".join(parts), rest)
-
-
-def _propose_rounded(name: str, pairs: Pairs) -> Iterator[str]:
-    """Yield formulas of one name with a division that is rounded."""
-    (low, first), (high, last) = min(pairs), max(pairs)
-    widest = (high - low) // max(last - first - 1, 1) + 1
-    for step in range(2, min(widest, MAX_STEP) + 1):
-        least = max(one * step - value for value, one in pairs)
-        most = min(one * step + step - 1 - value for value, one in pairs)
-        if least <= 0 <= most:
-            yield f"{name}//{step}"
-        elif least <= step - 1 <= most:
-            yield f"ceil({name}/{step})"
-        elif least <= most:
-            nearest = least if least > 0 else most
-            yield f"({_add(name, nearest)})//{step}"

@@ -16,7 +16,8 @@ from meta_magic.trace.notes import Note
 from meta_magic.trace.program import HEADER, MODULE_HEADER, Program, Structure
 from meta_magic.trace.signature import Geometry, Signature
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.dims import Dims, evaluate
+from meta_magic.trials.dims import Dims
+from meta_magic.trials.size_formulas import evaluate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,8 @@ import sys
 from collections.abc import Iterator
 
 from meta_magic.errors import TrialError
-from meta_magic.trials.dims import (
-    evaluate,
-    find_dims,
-    list_tensors,
-    read_calls,
-)
+from meta_magic.trials.dims import find_dims, list_tensors, read_calls
+from meta_magic.trials.size_formulas import evaluate
 from meta_magic.trials.trial import ask_trials
 from tests.conformance.recorded_cells import run_cell
 

@@ -8,7 +8,8 @@ from torch import nn
 
 from meta_magic import record
 from meta_magic.errors import TrialError
-from meta_magic.trials.dims import Calls, choose, propose
+from meta_magic.trials.dims import Calls
+from meta_magic.trials.size_formulas import choose, propose
 
 
 def test_names_of_one_value_are_told_apart_as_each_moves_alone():
@@ -122,5 +123,23 @@ def test_a_product_of_rounded_sizes_has_a_formula():
         S, P = 32, 8
         x = nn.Conv2d(1, 2, P, stride=P)(torch.ones(1, 1, S, S)).flatten(2)
         y = torch.cat([x, x[..., :1]], -1)
-    assert trace.shape(x) == "[1, 2, (S//P)*(S//P)]"
-    assert trace.shape(y) == "[1, 2, (S//P)*(S//P) + 1]"
+    assert trace.shape(x) == "[1, 2, (S//P)**2]"
+    assert trace.shape(y) == "[1, 2, (S//P)**2 + 1]"
+
+
+def test_a_count_of_patches_has_a_formula_by_three_names():
+    with record(dims="B,L,P,S") as trace:
+        B, L, P, S = 2, 50, 8, 3
+        x = torch.ones(B, L).unfold(1, P, S)
+        y = x.reshape(-1, P)
+    assert trace.shape(x) == "[B, (L - P)//S + 1, P]"
+    assert trace.shape(y) == "[B*((L - P)//S + 1), P]"
+
+
+def test_a_product_of_names_that_is_rounded_has_a_formula():
+    with record(dims="H,d,S") as trace:
+        H, d, S = 4, 9, 13
+        x = nn.Linear(1, H * d * 8 // 3)(torch.ones(1, 1))
+        y = torch.ones(H, S // 4).flatten()
+    assert trace.shape(x) == "[1, 8*H*d//3]"
+    assert trace.shape(y) == "[H*(S//4)]"
