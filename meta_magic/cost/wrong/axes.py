@@ -8,13 +8,18 @@ that merges two dimensions makes one of both; a view that splits one cuts an ato
 ``Axes.step`` and ``regroup`` first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from math import prod
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from meta_magic.cost.wrong.read_calls import Atom, Axis, Call, Mixed, Shape
+from meta_magic.cost.wrong.read_calls import Atom, Axis, Mixed, Shape
+from meta_magic.cost.wrong.read_calls import Axes as Given
+from meta_magic.trace.formulas.operands import short_name
+
+if TYPE_CHECKING:
+    from meta_magic.trace.signature import Signature
 
 
 def size_of(axis: Axis) -> int:
@@ -27,99 +32,161 @@ class Axes:
 
     Attributes:
         of: The dimensions of each tensor, by its number.
+        read: The dimensions of what each call reads, by the call's number.
+        mixed: What a call deals out anew, by the call's number.
         whole: For an atom that was cut out of another one, that one.
         channels: Atoms that are the channels of a convolution.
         stacked: Atoms that number stacked tensors.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, signatures: "Sequence[Signature]" = ()) -> None:
         self.of: dict[int, tuple[Axis, ...]] = {}
+        self.read: dict[int, Given] = {}
+        self.mixed: dict[int, tuple[Mixed, ...]] = {}
         self.whole: dict[int, Atom] = {}
         self.channels: set[int] = set()
         self.stacked: set[Atom] = set()
+        self._shapes: dict[int, Shape] = {}
+        self._signatures = signatures
+        self._plans: dict[int, Plan | None] = {}
         self._numbers = count()
 
     def make(self, size: int) -> Axis:
         """Return a dimension that is no other's."""
         return () if size == 1 else ((next(self._numbers), size),)
 
-    def get(self, tensor: int, shape: Shape) -> tuple[Axis, ...]:
-        """Return the dimensions of a tensor; new ones at its first sight."""
-        axes = self.of.get(tensor)
-        if axes is None or tuple(map(size_of, axes)) != shape:
-            axes = self.of[tensor] = tuple(map(self.make, shape))
-        return axes
+    def step(
+        self, row: int, number: int, inputs: Sequence[int], outputs: Sequence[int]
+    ) -> None:
+        """Take a call of a signature: its results get their dimensions."""
+        signature = self._signatures[number]
+        for tensor, geometry in zip(inputs, signature.inputs, strict=True):
+            if self._shapes.get(tensor) != geometry.shape:
+                self._set(tensor, geometry.shape, map(self.make, geometry.shape))
+        given = self.read[row] = tuple([self.of[tensor] for tensor in inputs])
+        if number not in self._plans:
+            self._plans[number] = make_plan(signature)
+        plan = self._plans[number]
+        if plan is None:
+            found, mixed = follow(self, signature, given)
+            if mixed:
+                self.mixed[row] = mixed
+        else:
+            found = [
+                given[part] if isinstance(part, int) else self._fill(part, given)
+                for part in plan
+            ]
+        for tensor, geometry, axes in zip(
+            outputs, signature.outputs, found, strict=True
+        ):
+            self._set(tensor, geometry.shape, axes)
 
-    def set(self, tensor: int, shape: Shape, axes: Iterable[Axis]) -> None:
-        """Set the dimensions of a tensor; new ones where the size is another."""
-        given = (*axes, *[()] * len(shape))
-        self.of[tensor] = tuple(
-            axis if size_of(axis) == size else self.make(size)
-            for axis, size in zip(given, shape, strict=False)
-        )
+    def _set(self, tensor: int, shape: Shape, axes: Iterable[Axis]) -> None:
+        self.of[tensor], self._shapes[tensor] = tuple(axes), shape
 
-    def step(self, call: Call) -> None:
-        """Take a call: its results get their dimensions."""
-        shapes = call.shapes
-        given = call.axes = tuple(map(self.get, call.inputs, shapes))
-        made = call.made_shapes
-        if not made:
-            return
-        follow = STEPS.get(call.name)
-        if follow is not None and given:
-            found = follow(self, call, given)
-            if found is not None:
-                for tensor, shape in zip(call.outputs, made, strict=True):
-                    self.set(tensor, shape, found)
-                return
-        for tensor, shape in zip(call.outputs, made, strict=True):
-            self.set(tensor, shape, self._merge(given, shape) if given else ())
-
-    def repeat(self, call: Call, before: Call) -> None:
-        """Take a call that is like one before it, as the next turn of a loop."""
-        call.axes, call.mixed = before.axes, before.mixed
-        for tensor, other in zip(call.outputs, before.outputs, strict=True):
-            self.of[tensor] = self.of[other]
-
-    def _merge(self, given: Sequence[tuple[Axis, ...]], shape: Shape) -> list[Axis]:
-        """Return the dimensions of a result that is computed element by element.
-
-        Each is that of the operand that has it; of activations before parameters, which
-        have fewer dimensions.
-        """
-        ranked = sorted(given, key=len, reverse=True)
-        found: list[Axis] = []
-        for at in range(-len(shape), 0):
-            here = [axes[at] for axes in ranked if len(axes) >= -at]
-            fits = all(size_of(axis) in {1, shape[at]} for axis in here)
-            axis = next((a for a in here if a), ()) if fits else ()
-            found.append(axis if size_of(axis) == shape[at] else self.make(shape[at]))
-        return found
+    def _fill(self, part: "Part", given: Given) -> list[Axis]:
+        return [
+            self.make(one) if isinstance(one, int) else given[one[0]][one[1]]
+            for one in part
+        ]
 
 
-Given: TypeAlias = tuple[tuple[Axis, ...], ...]
-Step: TypeAlias = Callable[[Axes, Call, Given], Iterable[Axis] | None]
-"""Returns the dimensions of results; None if they are computed element by element."""
+Part: TypeAlias = Sequence[int | tuple[int, int]]
+"""The dimensions of a result: each is an operand and its dimension, or a new size."""
+
+Plan: TypeAlias = Sequence[int | Part]
+"""How results get their dimensions: from a whole operand, or one by one."""
 
 
-def follow_view(axes: Axes, call: Call, given: Given) -> Iterable[Axis]:
-    """Follow a view of other sizes, and note what it deals out anew."""
-    found, call.mixed = regroup(axes, given[0], call.made_shapes[0])
+def make_plan(signature: "Signature") -> Plan | None:
+    """Return how the results of a signature get their dimensions.
+
+    Its step is taken once, with dimensions that are all different. A view depends on
+    the atoms, and some steps keep notes: these have no plan.
+    """
+    if short_name(signature.op) in UNPLANNED:
+        return None
+    axes = Axes()
+    given = tuple(tuple(map(axes.make, one.shape)) for one in signature.inputs)
+    places = {
+        axis: (operand, dim)
+        for operand, dims in enumerate(given)
+        for dim, axis in enumerate(dims)
+        if axis
+    }
+    found, _ = follow(axes, signature, given)
+    return [
+        given.index(one)
+        if one in given
+        else [places.get(axis, size_of(axis)) for axis in one]
+        for one in map(tuple, found)
+    ]
+
+
+def follow(
+    axes: Axes, signature: "Signature", given: Given
+) -> tuple[list[Sequence[Axis]], tuple[Mixed, ...]]:
+    """Return the dimensions of each result, and what a view deals out anew."""
+    shapes = [one.shape for one in signature.outputs]
+    step = STEPS.get(short_name(signature.op)) if given and shapes else None
+    mixed: tuple[Mixed, ...] = ()
+    if step is follow_view:
+        axis, mixed = regroup(axes, given[0], shapes[0])
+        return [axis for _ in shapes], mixed
+    made = None if step is None else step(axes, signature, given)
+    if made is None:
+        return [merge(axes, given, shape) for shape in shapes], ()
+    return [[*fit(axes, made, shape)] for shape in shapes], ()
+
+
+def fit(axes: Axes, made: Iterable[Axis], shape: Shape) -> Iterator[Axis]:
+    """Yield the dimensions of a result; new ones where the size is another."""
+    for axis, size in zip((*made, *[()] * len(shape)), shape, strict=False):
+        yield axis if size_of(axis) == size else axes.make(size)
+
+
+def merge(axes: Axes, given: Given, shape: Shape) -> list[Axis]:
+    """Return the dimensions of a result that is computed element by element.
+
+    Each is that of the operand that has it; of activations before parameters, which
+    have fewer dimensions.
+    """
+    ranked = sorted(given, key=len, reverse=True)
+    found: list[Axis] = []
+    for at in range(-len(shape), 0):
+        here = [dims[at] for dims in ranked if len(dims) >= -at]
+        fits = all(size_of(axis) in {1, shape[at]} for axis in here)
+        axis = next((a for a in here if a), ()) if fits else ()
+        found.append(axis if size_of(axis) == shape[at] else axes.make(shape[at]))
     return found
 
 
-def follow_transpose(_: Axes, call: Call, given: Given) -> Iterable[Axis]:
+Step: TypeAlias = "Callable[[Axes, Signature, Given], Iterable[Axis] | None]"
+"""Returns the dimensions of results; None if they are computed element by element."""
+
+
+def follow_view(axes: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
+    """Follow a view of other sizes."""
+    return regroup(axes, given[0], one.outputs[0].shape)[0]
+
+
+def follow_transpose(_: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
     """Follow ``transpose``."""
     found = [*given[0]]
     if found:
-        first, second = call.arguments["dim0"], call.arguments["dim1"]
+        first, second = read(one, "dim0"), read(one, "dim1")
         found[first], found[second] = found[second], found[first]
     return found
 
 
-def follow_permute(_: Axes, call: Call, given: Given) -> Iterable[Axis]:
+def follow_permute(_: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
     """Follow ``permute``."""
-    return [given[0][dim] for dim in call.arguments["dims"]]
+    return [given[0][dim] for dim in read(one, "dims")]
+
+
+def read(one: "Signature", name: str, default: Any = None) -> Any:
+    """Return an argument of a signature."""
+    return dict(one.arguments).get(name, default)
 
 
 def insert(axes: Iterable[Axis], dim: int, axis: Axis) -> list[Axis]:
@@ -129,9 +196,9 @@ def insert(axes: Iterable[Axis], dim: int, axis: Axis) -> list[Axis]:
     return found
 
 
-def follow_unsqueeze(_: Axes, call: Call, given: Given) -> Iterable[Axis]:
+def follow_unsqueeze(_: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
     """Follow ``unsqueeze``."""
-    return insert(given[0], call.arguments["dim"], ())
+    return insert(given[0], read(one, "dim"), ())
 
 
 def list_dims(value: Any, n: int) -> set[int]:
@@ -141,47 +208,47 @@ def list_dims(value: Any, n: int) -> set[int]:
     return {dim % max(n, 1) for dim in ((value,) if isinstance(value, int) else value)}
 
 
-def follow_squeeze(_: Axes, call: Call, given: Given) -> Iterable[Axis]:
+def follow_squeeze(_: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
     """Follow ``squeeze``."""
-    shape = call.shapes[0]
-    dims = list_dims(call.arguments.get("dim"), len(shape))
+    shape = one.inputs[0].shape
+    dims = list_dims(read(one, "dim"), len(shape))
     gone = {dim for dim in dims if dim < len(shape) and shape[dim] == 1}
     return [axis for dim, axis in enumerate(given[0]) if dim not in gone]
 
 
-def follow_select(_: Axes, call: Call, given: Given) -> Iterable[Axis]:
+def follow_select(_: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
     """Follow ``select`` and ``unbind``, which remove a dimension."""
-    gone = call.arguments.get("dim", 0) % max(1, len(given[0]))
+    gone = read(one, "dim", 0) % max(1, len(given[0]))
     return [axis for dim, axis in enumerate(given[0]) if dim != gone]
 
 
-def follow_expand(_: Axes, call: Call, given: Given) -> Iterable[Axis]:
+def follow_expand(_: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
     """Follow ``expand``."""
-    return (*[()] * (len(call.made_shapes[0]) - len(given[0])), *given[0])
+    return (*[()] * (len(one.outputs[0].shape) - len(given[0])), *given[0])
 
 
-def follow_reduction(_: Axes, call: Call, given: Given) -> Iterable[Axis]:
+def follow_reduction(_: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
     """Follow what sums or selects over dimensions."""
-    gone = list_dims(call.arguments.get("dim"), len(given[0]))
-    is_kept = call.arguments.get("keepdim", False)
+    gone = list_dims(read(one, "dim"), len(given[0]))
+    is_kept = read(one, "keepdim")
     pairs = [*enumerate(given[0])]
     return [() if dim in gone else a for dim, a in pairs if is_kept or dim not in gone]
 
 
-def follow_product(_: Axes, __: Call, given: Given) -> Iterable[Axis]:
+def follow_product(_: Axes, __: "Signature", given: Given) -> Iterable[Axis]:
     """Follow a product of matrices."""
     left, right = given[-2:] if len(given) > 1 else (given[0], given[0])
     return [*left[:-1], right[-1]] if len(left) == len(right) > 1 else ()
 
 
-def follow_cat(axes: Axes, call: Call, given: Given) -> Iterable[Axis]:
+def follow_cat(axes: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
     """Follow ``cat``: equal parts lie one after the other."""
-    made = call.made_shapes[0]
-    dim = call.arguments.get("dim", 0) % max(1, len(made))
+    made = one.outputs[0].shape
+    dim = read(one, "dim", 0) % max(1, len(made))
     found: list[Axis] = [()] * len(made)
     if len(given[0]) == len(made):
         found = [*given[0]]
-    is_even = len({*call.shapes}) == 1 and len(given) > 1
+    is_even = len({part.shape for part in one.inputs}) == 1 and len(given) > 1
     if is_even and made:
         found[dim] = (*axes.make(len(given)), *found[dim])
     elif made:
@@ -189,36 +256,36 @@ def follow_cat(axes: Axes, call: Call, given: Given) -> Iterable[Axis]:
     return found
 
 
-def follow_stack(axes: Axes, call: Call, given: Given) -> Iterable[Axis]:
+def follow_stack(axes: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
     """Follow ``stack``."""
     number = axes.make(len(given))
     axes.stacked.update(number)
-    return insert(given[0], call.arguments.get("dim", 0), number)
+    return insert(given[0], read(one, "dim", 0), number)
 
 
-def follow_convolution(axes: Axes, call: Call, given: Given) -> Iterable[Axis]:
+def follow_convolution(axes: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
     """Follow a convolution, which keeps the batch alone."""
-    found = [given[0][0], *map(axes.make, call.made_shapes[0][1:])]
+    found = [given[0][0], *map(axes.make, one.outputs[0].shape[1:])]
     axes.channels.update(number for number, _ in found[1])
     return found
 
 
-def follow_embedding(axes: Axes, call: Call, given: Given) -> Iterable[Axis]:
+def follow_embedding(axes: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
     """Follow the rows of a table."""
-    return [*given[1], *map(axes.make, call.made_shapes[0][len(given[1]) :])]
+    return [*given[1], *map(axes.make, one.outputs[0].shape[len(given[1]) :])]
 
 
-def follow_attention(_: Axes, __: Call, given: Given) -> Iterable[Axis]:
+def follow_attention(_: Axes, __: "Signature", given: Given) -> Iterable[Axis]:
     """Follow fused attention: queries, and the features of values."""
     return [*given[0][:-1], given[2][-1]]
 
 
-def follow_same(_: Axes, __: Call, given: Given) -> Iterable[Axis]:
+def follow_same(_: Axes, __: "Signature", given: Given) -> Iterable[Axis]:
     """Follow what keeps all dimensions, though some become smaller."""
     return given[0]
 
 
-def follow_recurrent(_: Axes, __: Call, given: Given) -> Iterable[Axis]:
+def follow_recurrent(_: Axes, __: "Signature", given: Given) -> Iterable[Axis]:
     """Follow a fused recurrent layer."""
     return given[0][:2]
 
@@ -251,6 +318,13 @@ def list_steps() -> dict[str, Step]:
 
 STEPS: Final = MappingProxyType(list_steps())
 """How dimensions are followed through operators, by their names."""
+
+UNPLANNED: Final = frozenset(
+    name
+    for name, step in STEPS.items()
+    if step in {follow_view, follow_cat, follow_stack, follow_convolution}
+)
+"""Operators whose step depends on the atoms, or notes them."""
 
 
 def regroup(

@@ -6,7 +6,7 @@ Read :class:`Flow` first.
 import ast
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from linecache import getlines
@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from meta_magic.cost.advice.evidence import is_own_file
+from meta_magic.cost.program_columns import PHASES, read_columns
 from meta_magic.cost.wrong.axes import Axes
-from meta_magic.cost.wrong.read_calls import Call
-from meta_magic.trace.formulas.operands import short_name
-from meta_magic.trace.program import HEADER
-from meta_magic.trace.sequences import ModuleCalls, call_of
+from meta_magic.cost.wrong.read_calls import Call, Calls
+from meta_magic.trace.sequences import ModuleCalls
 
 if TYPE_CHECKING:
     from meta_magic.trace.calls import ModuleCall
@@ -41,9 +40,6 @@ VIEWS: Final = name_set(
 
 FORWARD: Final = frozenset({"forward", "other"})
 """Phases whose calls rules look at."""
-
-MAX_TURNS: Final = 16
-"""So many calls of a line that are alike are followed: a loop has many more."""
 
 STOPPED: Final = -1
 """The number of the call that made a tensor from outside of the block."""
@@ -77,102 +73,93 @@ class Flow:
         program: The program.
         modules: Its module trees.
         is_everything_own: Whether code of libraries counts as the user's own.
-        calls: All calls.
-        axes: Which dimensions are the same; empty before ``follow_axes``.
-        made: For each tensor the call that first returned it.
-        written: For each tensor the later calls that wrote it.
     """
 
     program: "Program"
     modules: "tuple[ModuleNode, ...]"
     is_everything_own: bool = False
-    calls: list[Call] = field(default_factory=list)
-    axes: Axes = field(default_factory=Axes)
-    made: dict[int, int] = field(default_factory=dict)
-    written: dict[int, list[int]] = field(default_factory=dict)
+    _own_files: dict[str, bool] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.calls.extend(self._read())
+    @cached_property
+    def calls(self) -> Calls:
+        """All calls."""
+        columns = read_columns(self.program)
+        return Calls(self.program, columns, self._is_own, self.axes.read)
+
+    @cached_property
+    def axes(self) -> Axes:
+        """Which dimensions are the same; empty before ``follow_axes``."""
+        return Axes(self.program.signatures)
 
     def follow_axes(self) -> None:
         """Find which dimensions are the same."""
-        turns: dict[tuple[int, int], int] = defaultdict(int)
-        last: dict[tuple[int, int], Call] = {}
-        for call in self.calls:
-            if call.phase in FORWARD:
-                alike = id(call.site), id(call.signature)
-                turns[alike] += 1
-                if turns[alike] <= MAX_TURNS:
-                    self.axes.step(call)
-                    last[alike] = call
-                else:
-                    self.axes.repeat(call, last[alike])
+        columns = self.calls.columns
+        forward = np.isin(columns.phase, [PHASES.index(one) for one in FORWARD])
+        rows = np.flatnonzero(forward)
+        first, tensors = columns.first, self.calls.tensors
+        starts, ends = first[rows].tolist(), first[rows + 1].tolist()
+        numbers = columns.signature[rows].tolist()
+        for row, number, start, end in zip(
+            rows.tolist(), numbers, starts, ends, strict=True
+        ):
+            middle = start + self.calls.n_inputs[number]
+            self.axes.step(row, number, tensors[start:middle], tensors[middle:end])
 
     @cached_property
     def read_by(self) -> dict[int, list[int]]:
         """For each tensor the calls that read it."""
         found: dict[int, list[int]] = defaultdict(list)
-        for call in self.calls:
-            for tensor in call.inputs:
-                found[tensor].append(call.index)
+        columns = self.calls.columns
+        is_read = ~columns.is_made
+        pairs = zip(columns.tensor[is_read], columns.call[is_read], strict=True)
+        for tensor, row in pairs:
+            found[int(tensor)].append(int(row))
         return found
 
-    def _read(self) -> Iterator[Call]:
-        program, made, written = self.program, self.made, self.written
-        words = memoryview(program.words).cast("I").tolist()
-        sites = [None, *program.call_sites]
-        functions = [(s.function or "").rpartition(".")[2] if s else "" for s in sites]
-        own = [s is not None and self._is_own(s) for s in sites]
-        phases = ["other" if s is None else s.phase for s in sites]
-        facts = [
-            ((s, short_name(s.op), dict(s.arguments)), len(s.inputs), s.writes)
-            for s in program.signatures
-        ]
-        made_at = [*zip(sites, functions, phases, strict=True)]
-        offsets = program.offsets
-        for index in range(program.n_calls):
-            offset = offsets[index]
-            number, at, module_word = words[offset : offset + 3]
-            fact, n_inputs, writes = facts[number]
-            middle = offset + HEADER + n_inputs
-            inputs = words[offset + HEADER : middle]
-            outputs = words[middle : offsets[index + 1]]
-            for number in writes:
-                written.setdefault(inputs[number], []).append(index)
-            for tensor in outputs:
-                if made.setdefault(tensor, index) != index:
-                    written.setdefault(tensor, []).append(index)
-            module = call_of(module_word)
-            yield Call(index, *fact, *made_at[at], inputs, outputs, module, own[at])
+    @cached_property
+    def _made(self) -> list[int]:
+        """For each tensor the call that first returned it; -1 for none."""
+        columns = self.calls.columns
+        made = np.full(int(columns.tensor.max(initial=0)) + 1, -1)
+        is_made = columns.is_made[::-1]  # the last entry of a tensor stays
+        made[columns.tensor[::-1][is_made]] = columns.call[::-1][is_made]
+        found: list[int] = made.tolist()
+        return found
+
+    @cached_property
+    def _writes(self) -> list[int]:
+        """The later writes: the tensor times the number of calls, plus the call."""
+        columns = self.calls.columns
+        is_later = np.asarray(self._made)[columns.tensor] != columns.call
+        rows = columns.is_written | (columns.is_made & is_later)
+        keys = columns.tensor[rows].astype(np.int64) * len(self.calls)
+        found: list[int] = np.sort(keys + columns.call[rows]).tolist()
+        return found
 
     def _is_own(self, site: "CallSite") -> bool:
         if self.is_everything_own:
             return True
-        return site.position is not None and is_own_file(site.position.file)
+        if site.position is None:
+            return False
+        file = site.position.file
+        if file not in self._own_files:
+            self._own_files[file] = is_own_file(file)
+        return self._own_files[file]
 
-    @cached_property
-    def by_name(self) -> dict[str, list[Call]]:
-        """The calls by the operator's name."""
-        found: dict[str, list[Call]] = defaultdict(list)
-        for call in self.calls:
-            found[call.name].append(call)
-        return found
-
-    def named(self, names: Collection[str]) -> list[Call]:
-        """Return the calls of some operators in the forward, in order."""
-        found = [call for name in names for call in self.by_name.get(name, ())]
-        forward = (call for call in found if call.phase in FORWARD)
-        return sorted(forward, key=lambda call: call.index)
+    def named(self, names: Collection[str], *, is_own: bool = False) -> list[Call]:
+        """Return the calls of some operators in the forward: all, or the user's own."""
+        return [*self.calls.find(names, FORWARD, is_own=is_own)]
 
     def maker(self, call: Call, operand: int) -> Call | None:
         """Return the call that made or last wrote an operand; None for none."""
         if operand >= len(call.inputs):
             return None
-        tensor, index = call.inputs[operand], call.index
-        rows = self.written.get(tensor, ())
-        before = bisect_left(rows, index)
-        row = rows[before - 1] if before else self.made.get(tensor, index)
-        return None if row >= index else self.calls[row]
+        tensor, index, n = call.inputs[operand], call.index, len(self.calls)
+        before = bisect_left(self._writes, tensor * n + index) - 1
+        written, row = divmod(self._writes[before], n) if before >= 0 else (-1, -1)
+        if written != tensor:
+            row = self._made[tensor]
+        return self.calls[row] if 0 <= row < index else None
 
     def origin(
         self, call: Call, operand: int, is_passed: Callable[[Call], bool]
@@ -246,11 +233,19 @@ class Flow:
 
 
 @lru_cache(maxsize=8)
+def parse(text: str) -> ast.Module | None:
+    """Return the tree of a source; None if it is none of Python."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=8)
 def list_built(text: str) -> list[tuple[ast.Call, set[str]]]:
     """Return the calls in a source, each with the names that its result gets."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    tree = parse(text)
+    if tree is None:
         return []
     names: dict[int, set[str]] = {}
     for node in ast.walk(tree):

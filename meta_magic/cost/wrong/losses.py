@@ -92,9 +92,9 @@ def find_widened(flow: Flow, shape: "Shape", call: Call | None) -> Iterator[Call
 
 def find_broadcasts(flow: Flow) -> Iterator[Mistake]:
     """Yield broadcasts of a column with a row, ``(n, 1)`` and ``(n,)``, unasked."""
-    for call in flow.named(PAIRWISE):
+    for call in flow.named(PAIRWISE, is_own=True):
         shapes = call.shapes
-        if not call.is_own or len(shapes) != 2 or call.function in SQUARING:
+        if len(shapes) != 2 or call.function in SQUARING:
             continue
         one, other = shapes
         if len(one) == len(other) or not is_column_and_row(one, other):
@@ -200,8 +200,8 @@ def is_handed_on(call: Call) -> bool:
 
 def find_raw_scores(flow: Flow) -> Iterator[Mistake]:
     """Yield where ``nll_loss`` gets the results of a layer, which are no logarithms."""
-    for call in flow.named(("nll_loss_forward", "nll_loss2d_forward")):
-        if not call.function.startswith("nll_loss") or not call.is_own:
+    for call in flow.named(("nll_loss_forward", "nll_loss2d_forward"), is_own=True):
+        if not call.function.startswith("nll_loss"):
             continue
         made = flow.origin(call, 0, is_handed_on)
         if made is not None and made.name in LINEAR and made.phase == "forward":
@@ -216,8 +216,8 @@ def find_raw_scores(flow: Flow) -> Iterator[Mistake]:
 
 def find_weighted_means(flow: Flow) -> Iterator[Mistake]:
     """Yield where weights of samples multiply a loss that is one number already."""
-    for call in flow.named(("mul",)):
-        if not call.is_own or len(call.inputs) != 2 or prod(call.made_shapes[0]) < 2:
+    for call in flow.named(("mul",), is_own=True):
+        if len(call.inputs) != 2 or prod(call.made_shapes[0]) < 2:
             continue
         for operand, shape in enumerate(call.shapes):
             made = flow.maker(call, operand)
@@ -237,8 +237,8 @@ def find_weighted_means(flow: Flow) -> Iterator[Mistake]:
 
 def find_cut_terms(flow: Flow) -> Iterator[Mistake]:
     """Yield where a term is detached and then added to what is differentiated."""
-    for start in flow.calls:
-        if start.name != "ones_like" or start.function != "backward":
+    for start in flow.calls.find(("ones_like",)):
+        if start.function != "backward":
             continue
         todo = [flow.maker(start, 0)]
         seen: set[int] = set()

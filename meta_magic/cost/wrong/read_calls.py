@@ -1,13 +1,19 @@
 """An operator call as rules read it, and the dimensions of its tensors.
 
-Read :class:`Call` first.
+Rules name few operators, so a call is built when it is read. Read :class:`Call` first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+
+import numpy as np
+
+from meta_magic.cost.program_columns import PHASES, Columns
+from meta_magic.trace.formulas.operands import short_name
 
 if TYPE_CHECKING:
+    from meta_magic.trace.program import Program
     from meta_magic.trace.signature import CallSite, Signature
 
 Atom: TypeAlias = tuple[int, int]
@@ -15,6 +21,9 @@ Atom: TypeAlias = tuple[int, int]
 
 Axis: TypeAlias = tuple[Atom, ...]
 """A dimension; () for one of size 1."""
+
+Axes: TypeAlias = tuple[tuple[Axis, ...], ...]
+"""The dimensions of each of some tensors."""
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -47,8 +56,7 @@ class Call:
         outputs: The number of each tensor that it returns.
         module_call: The number of the module call that it ran in; None for none.
         is_own: Whether the user's own code made it.
-        axes: The dimensions of ``inputs``; () outside of the forward.
-        mixed: Dimensions that it deals out anew.
+        axes_by_call: The dimensions of what each call reads.
     """
 
     index: int
@@ -62,8 +70,12 @@ class Call:
     outputs: Sequence[int]
     module_call: int | None
     is_own: bool
-    axes: tuple[tuple[Axis, ...], ...] = ()
-    mixed: tuple[Mixed, ...] = ()
+    axes_by_call: Mapping[int, Axes]
+
+    @property
+    def axes(self) -> Axes:
+        """The dimensions of ``inputs``; () outside of the forward."""
+        return self.axes_by_call.get(self.index, ())
 
     @property
     def shapes(self) -> list[Shape]:
@@ -84,3 +96,111 @@ class Call:
     def label(self) -> str:
         """The name of the function, or else of the operator."""
         return self.function or self.name
+
+
+class Calls(Sequence[Call]):
+    """The calls of a program, each built when it is first read.
+
+    Args:
+        program: The program.
+        columns: Its columns.
+        is_own: Whether a call site is of the user's own code.
+        axes_by_call: The dimensions of what each call reads.
+
+    Attributes:
+        names: For each signature the operator's name.
+        tensors: For each call the tensors that it reads, then those that it returns,
+            from ``first`` of it on.
+        n_inputs: For each signature how many tensors it reads.
+    """
+
+    def __init__(
+        self,
+        program: "Program",
+        columns: Columns,
+        is_own: "Callable[[CallSite], bool]",
+        axes_by_call: Mapping[int, Axes],
+    ) -> None:
+        self._program, self._axes_by_call = program, axes_by_call
+        self.columns = columns
+        self.signature = columns.signature.tolist()
+        self.first, self.tensors = columns.first.tolist(), columns.tensor.tolist()
+        self.names = [short_name(one.op) for one in program.signatures]
+        self.n_inputs = [len(one.inputs) for one in program.signatures]
+        self._built: dict[int, Call] = {}
+        own = [is_own(site) for site in program.call_sites]
+        self._own = np.asarray([*own, False], np.bool_)  # the last for no call site
+        numbers_by_name: dict[str, list[int]] = {}
+        for number, name in enumerate(self.names):
+            numbers_by_name.setdefault(name, []).append(number)
+        self._numbers_by_name = numbers_by_name
+
+    def __len__(self) -> int:
+        return len(self.signature)
+
+    @overload
+    def __getitem__(self, index: int) -> Call: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Call]: ...
+
+    def __getitem__(self, index: int | slice) -> Call | list[Call]:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        found = self._built.get(index)
+        if found is None:
+            found = self._built[index] = self._build(index)
+        return found
+
+    def find(
+        self,
+        names: Collection[str],
+        phases: Collection[str] = (),
+        rows: range | None = None,
+        *,
+        is_own: bool = False,
+    ) -> Iterator[Call]:
+        """Yield the calls of some operators in order, in some phases and rows.
+
+        Args:
+            names: The operators.
+            phases: The phases; () for all.
+            rows: The calls to look at; None for all.
+            is_own: Whether only those of the user's own code are meant.
+        """
+        numbers = [n for name in names for n in self._numbers_by_name.get(name, ())]
+        if not numbers:
+            return
+        rows = range(len(self)) if rows is None else rows
+        within = slice(rows.start, rows.stop)
+        is_meant = np.isin(self.columns.signature[within], numbers)
+        if phases:
+            among = [number for number, one in enumerate(PHASES) if one in phases]
+            is_meant &= np.isin(self.columns.phase[within], among)
+        if is_own:
+            is_meant &= self._own[self.columns.call_site[within]]
+        for row in np.flatnonzero(is_meant).tolist():
+            yield self[rows.start + row]
+
+    def _build(self, row: int) -> Call:
+        columns, number = self.columns, self.signature[row]
+        signature = self._program.signatures[number]
+        first, last = self.first[row : row + 2]
+        middle = first + self.n_inputs[number]
+        module, at = int(columns.module_call[row]), int(columns.call_site[row])
+        site = None if at < 0 else self._program.call_sites[at]
+        function = "" if site is None else (site.function or "").rpartition(".")[2]
+        return Call(
+            row,
+            signature,
+            self.names[number],
+            dict(signature.arguments),
+            site,
+            function,
+            PHASES[columns.phase[row]],
+            self.tensors[first:middle],
+            self.tensors[middle:last],
+            None if module < 0 else module,
+            bool(self._own[at]),
+            self._axes_by_call,
+        )

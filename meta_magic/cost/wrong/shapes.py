@@ -56,9 +56,9 @@ def is_weights(call: Call) -> bool:
 def find_softmax_of_one(flow: Flow) -> Iterator[Mistake]:
     """Yield lines where each softmax is over a dimension of size one: all ones."""
     seen: dict[tuple[object, str], list[tuple[int, Call]]] = defaultdict(list)
-    for call in flow.named(("softmax", "log_softmax")):
+    for call in flow.named(("softmax", "log_softmax"), is_own=True):
         shape = call.made_shapes[0]
-        if call.is_own and shape:
+        if shape:
             dim = call.arguments["dim"] % len(shape)
             seen[call.site, call.label].append((shape[dim], call))
     for (_, label), found in seen.items():
@@ -77,11 +77,10 @@ def find_softmax_of_one(flow: Flow) -> Iterator[Mistake]:
 def find_one_key(flow: Flow) -> Iterator[Mistake]:
     """Yield lines where each attention has one key: it returns its values."""
     seen: dict[tuple[object, str], list[tuple[int, Call]]] = defaultdict(list)
-    for call in flow.calls:
-        if "scaled_dot_product" in call.name and call.is_own and len(call.inputs) > 1:
-            is_forward = call.phase in {"forward", "other"}
-            if is_forward and "backward" not in call.name:
-                seen[call.site, call.label].append((call.shapes[1][-2], call))
+    names = {name for name in flow.calls.names if "scaled_dot_product" in name}
+    for call in flow.named(names, is_own=True):
+        if len(call.inputs) > 1 and "backward" not in call.name:
+            seen[call.site, call.label].append((call.shapes[1][-2], call))
     for found in seen.values():
         call = found[0][1]
         batch = prod(call.shapes[0][:1])
@@ -274,10 +273,11 @@ def judge_weighted_sum(flow: Flow, call: Call) -> Iterator[Mistake]:
 
 def find_scrambles(flow: Flow) -> Iterator[Mistake]:
     """Yield views that deal dimensions out anew, where ``permute`` was meant."""
-    for call in flow.calls:
-        if not call.mixed or not call.is_own or call.function in RESHAPING:
+    for row, found in flow.axes.mixed.items():
+        call = flow.calls[row]
+        if not call.is_own or call.function in RESHAPING:
             continue
-        mixed = [one for one in call.mixed if not is_regrouped(flow, one)]
+        mixed = [one for one in found if not is_regrouped(flow, one)]
         if not mixed or is_skew(flow, call):
             continue
         before, after = mixed[0]
@@ -357,12 +357,12 @@ def find_merge(flow: Flow, outer: "ModuleCall", axis: Axis) -> Call | None:
 
 def find_bare_squeezes(flow: Flow) -> Iterator[Mistake]:
     """Yield where ``squeeze()`` drops a batch of one, in a module or beside larger."""
-    found = flow.named(("squeeze",))
+    found = flow.named(("squeeze",), is_own=True)
     kept = {c.site for c in found if c.shapes[0][:1] == c.made_shapes[0][:1] != (1,)}
     for call in found:
         shape, made = call.shapes[0], call.made_shapes[0]
         is_known = call.module_call is not None or call.site in kept
-        if "dim" in call.arguments or not call.is_own or not is_known:
+        if "dim" in call.arguments or not is_known:
             continue
         if len(shape) > 2 and shape[:2] == (1, 1):
             continue  # one step of one sample, as decoders take: both may be meant
@@ -393,9 +393,8 @@ def list_layers(flow: Flow) -> "Iterator[tuple[ModuleCall, str, bool]]":
 def find_mixed_samples(flow: Flow) -> Iterator[Mistake]:
     """Yield layers whose steps are the samples of the loss, or of a table of steps."""
     losses = [call.axes[0] for call in flow.named(LOSSES) if call.axes[0]]
-    sums = [
-        call for call in flow.named(("add",)) if call.is_own and is_table(flow, call)
-    ]
+    adds = flow.named(("add",), is_own=True)
+    sums = [call for call in adds if is_table(flow, call)]
     for layer, name, first in list_layers(flow):
         axes = flow.axes.of.get(layer.inputs[0][1].tensor_id, ())
         if len(axes) != 3 or not axes[0] or not axes[1]:
@@ -436,9 +435,9 @@ def find_last_samples(flow: Flow) -> Iterator[Mistake]:
     for layer, name, first in list_layers(flow):
         if name in RECURRENT:
             made[layer.outputs[0][1].tensor_id] = (0 if first else 1, name, first)
-    for call in flow.named(("select",)) if made else ():
+    for call in flow.named(("select",), is_own=True) if made else ():
         known = made.get(find_passed(flow, call))
-        if known is None or not call.is_own:
+        if known is None:
             continue
         (dim, name, first), shape = known, call.shapes[0]
         n, index = shape[dim], call.arguments["index"]
@@ -464,8 +463,8 @@ def find_passed(flow: Flow, call: Call) -> int:
 
 def find_crossed(flow: Flow) -> Iterator[Mistake]:
     """Yield reductions whose result is aligned with another dimension than its own."""
-    for call in flow.named(PAIRWISE):
-        if not call.is_own or len(call.inputs) != 2:
+    for call in flow.named(PAIRWISE, is_own=True):
+        if len(call.inputs) != 2:
             continue
         long, short = sorted((0, 1), key=lambda k: -len(call.shapes[k]))
         if len(call.shapes[long]) == len(call.shapes[short]):
@@ -494,9 +493,9 @@ def find_crossed(flow: Flow) -> Iterator[Mistake]:
 
 def find_scales(flow: Flow) -> Iterator[Mistake]:
     """Yield where scores are scaled by the size of all heads, or by the keys."""
-    for call in flow.named(("div", "mul")):
+    for call in flow.named(("div", "mul"), is_own=True):
         factor = call.arguments.get("other")
-        if not call.is_own or not isinstance(factor, (int, float)) or factor <= 0:
+        if not isinstance(factor, (int, float)) or factor <= 0:
             continue
         product = flow.origin(call, 0, is_view)
         if product is None or product.name not in {"bmm", "mm"}:

@@ -11,14 +11,16 @@ from functools import cached_property
 from linecache import getline, getlines
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from meta_magic.cost.initialization import (
     NOTHING,
     TensorContents,
     follow_contents,
     may_be_empty,
 )
-from meta_magic.cost.program_columns import read_columns
-from meta_magic.cost.wrong.flow import Flow, Mistake
+from meta_magic.cost.program_columns import PHASES
+from meta_magic.cost.wrong.flow import Flow, Mistake, parse
 from meta_magic.cost.wrong.read_calls import Call
 
 if TYPE_CHECKING:
@@ -43,14 +45,14 @@ class Loop:
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
-        marks = flow.by_name.get(RECORDED, [])
+        marks = [*flow.calls.find((RECORDED,))]
         texts = [str(call.arguments.get("name")) for call in marks]
         named = [*zip(texts, marks, strict=True)]
         self.steps = [c for text, c in named if text.startswith("Optimizer.step")]
         self.clears = [c for text, c in named if text.startswith("Optimizer.zero_grad")]
         self.backwards = [
             call
-            for call in flow.by_name.get("ones_like", ())
+            for call in flow.calls.find(("ones_like",))
             if call.function == "backward"
         ]
 
@@ -120,31 +122,39 @@ def find_old_gradients(flow: Flow) -> Iterator[Mistake]:
 
     A gradient was stepped, then added to, then stepped again, and was never cleared.
     """
-    storages = memoryview(flow.program.storage_by_tensor).cast("I").tolist()
-    state: dict[int, tuple[Call, bool]] = {}  # by storage: the step, whether added to
-    for call in flow.calls:
-        writes = call.signature.writes
-        if call.name in CLEARING and call.phase != "backward":
-            for written in writes:
-                state.pop(storages[call.inputs[written]], None)
-        elif call.phase == "optimizer":
-            own = {storages[call.inputs[k]] for k in writes}
-            for storage in {storages[tensor] for tensor in call.inputs} - own:
-                step, is_added = state.get(storage, (call, False))
-                if is_added:
-                    yield Mistake(
-                        step,
-                        "this step uses the gradients of earlier steps, too: "
-                        "zero_grad() is missing",
-                        "gradients that a step had used were added to, and stepped "
-                        "again",
-                    )
-                    return
-                state[storage] = (call, False)
-        elif call.phase == "backward" and call.name == "add_":
-            known = state.get(storages[call.inputs[0]])
-            if known is not None:
-                state[storages[call.inputs[0]]] = (known[0], True)
+    columns, names = flow.calls.columns, np.asarray(flow.calls.names)
+    name, phase = names[columns.signature], columns.phase
+    backward, optimizer = PHASES.index("backward"), PHASES.index("optimizer")
+    is_adding = (name == "add_") & (phase == backward)
+    added = columns.first[:-1][is_adding]
+    if not added.size:
+        return
+    is_cleared = (np.isin(name, [*CLEARING]) & (phase != backward))[columns.call]
+    is_stepped = (phase == optimizer)[columns.call] & ~columns.is_made
+    keys = columns.call * columns.n_storages + columns.storage
+    is_stepped &= ~np.isin(keys, keys[columns.is_written])
+    is_meant = is_stepped | (is_cleared & columns.is_written)
+    is_meant[added] = True
+    is_meant &= np.isin(columns.storage, columns.storage[added])
+    state: dict[int, tuple[int, bool]] = {}  # by storage: the step, whether added to
+    for entry in np.flatnonzero(is_meant).tolist():
+        storage, row = int(columns.storage[entry]), int(columns.call[entry])
+        if is_adding[row]:
+            if storage in state:
+                state[storage] = state[storage][0], True
+        elif not is_stepped[entry]:
+            state.pop(storage, None)
+        else:
+            step, is_added = state.get(storage, (row, False))
+            if is_added:
+                yield Mistake(
+                    flow.calls[step],
+                    "this step uses the gradients of earlier steps, too: "
+                    "zero_grad() is missing",
+                    "gradients that a step had used were added to, and stepped again",
+                )
+                return
+            state[storage] = row, False
 
 
 def find_train_mode(flow: Flow) -> Iterator[Mistake]:
@@ -162,7 +172,7 @@ def find_train_mode(flow: Flow) -> Iterator[Mistake]:
     for call, given in zip(plain, inputs, strict=True):
         if inputs.count(given) > 1 or call.first_op < starts[0]:
             continue  # several samples of a dropout may be meant
-        noisy = next(filter(is_noisy, flow.calls[call.first_op : call.end_op]), None)
+        noisy = find_noisy(flow, call)
         if noisy is None or not is_only_read(flow, call):
             continue
         if is_put_in_eval(flow, call):
@@ -207,21 +217,18 @@ def find_eval_mode(flow: Flow) -> Iterator[Mistake]:
     steps = Loop(flow).steps
     was_noisy: set[object] = set()
     for call in flow.module_calls if steps else ():
-        ops = flow.calls[call.first_op : call.end_op]
-        is_followed = steps[-1:] and steps[-1].index > call.end_op
-        if (
-            call.parent is not None
-            or not is_followed
-            or not is_differentiated(flow, call)
-        ):
+        if call.parent is not None or steps[-1].index <= call.end_op:
             continue
+        if not is_differentiated(flow, call):
+            continue
+        noisy = find_noisy(flow, call)
         where = call.root, call.position
-        if any(map(is_noisy, ops)):
+        if noisy is not None:
             was_noisy.add(where)
         elif where in was_noisy and is_put_in_eval(flow, call):
             was_noisy.discard(where)
             yield Mistake(
-                ops[0],
+                flow.calls[call.first_op],
                 f"{call.class_name} is trained in evaluation mode, after an "
                 "evaluation: call train() before each epoch",
                 "in earlier turns this line ran in training mode",
@@ -241,6 +248,13 @@ def is_noisy(call: Call) -> bool:
     return call.name == "native_dropout" or (
         call.name == "bernoulli_" and call.function.endswith("dropout")
     )
+
+
+def find_noisy(flow: Flow, call: "ModuleCall") -> Call | None:
+    """Return the first call within a module call that does otherwise in training."""
+    names = ("native_batch_norm", "native_dropout", "bernoulli_")
+    within = range(call.first_op, call.end_op)
+    return next((c for c in flow.calls.find(names, rows=within) if is_noisy(c)), None)
 
 
 def is_only_read(flow: Flow, call: "ModuleCall") -> bool:
@@ -276,13 +290,15 @@ def find_stale_optimizers(flow: Flow) -> Iterator[Mistake]:
                 held.setdefault(storage, name)
     stale = optimized - held.keys() - loop.trained
     missed = {s: n for s, n in held.items() if s in loop.trained and s not in optimized}
+    if not stale or not missed:
+        return
     makers = {
         loop.storages[call.outputs[0]]: call
         for call in reversed(flow.calls)
         if call.phase == "init" and call.outputs
     }
     made = [makers[s] for s in missed if s in makers and makers[s].is_own]
-    if not stale or not made:
+    if not made:
         return
     layer = min(made, key=lambda call: call.index)
     line = find_optimizer(layer)
@@ -314,7 +330,7 @@ def find_early_schedules(flow: Flow) -> Iterator[Mistake]:
     has the optimizer's.
     """
     seen: set[tuple[str, int]] = set()
-    for step in Loop(flow).steps:
+    for step in {id(step.site): step for step in Loop(flow).steps}.values():
         position = None if step.site is None else step.site.position
         if position is None or step.line is None or not step.is_own:
             continue
@@ -334,9 +350,9 @@ def find_early_schedules(flow: Flow) -> Iterator[Mistake]:
 
 def find_early(source: list[str], line: int) -> int | None:
     """Return the line before a step, in its loop, at which a schedule steps."""
-    try:
-        tree = ast.parse("".join(source))
-    except (SyntaxError, ValueError):
+    text = "".join(source)
+    tree = parse(text) if "lr_scheduler" in text else None
+    if tree is None:
         return None
     schedules = {
         ast.unparse(target)
@@ -363,7 +379,7 @@ def find_empty_memory(flow: Flow) -> Iterator[Mistake]:
 
     One mistake for each line that allocates such memory.
     """
-    columns = read_columns(flow.program)
+    columns = flow.calls.columns
     if not may_be_empty(flow.program, columns, flow.modules):
         return
     by_line: dict[int | None, list[TensorContents]] = defaultdict(list)
