@@ -162,7 +162,9 @@ class Form(NamedTuple):
         low: The smallest size that runs; None for no limit.
         high: The largest size that runs; None for no limit.
         rest: What is left of the size when it is divided by the step.
+        width: How many rests run, from that one on; after the largest comes 0.
         multiple: If not 0, only divisors of this number run.
+        power: The power of the size that divides ``multiple``.
         small: The first and last of small sizes that run although the rest of the
             condition excludes them; None for none.
         listed: Sizes that run, where they follow no rule.
@@ -172,7 +174,9 @@ class Form(NamedTuple):
     low: int | None = None
     high: int | None = None
     rest: int = 0
+    width: int = 1
     multiple: int = 0
+    power: int = 1
     small: tuple[int, int] | None = None
     listed: tuple[int, ...] = ()
 
@@ -183,10 +187,10 @@ class Form(NamedTuple):
         if self.small is not None and self.small[0] <= size <= self.small[1]:
             return True
         return (
-            size % self.step == self.rest
+            (size - self.rest) % self.step < self.width
             and (self.low is None or size >= self.low)
             and (self.high is None or size <= self.high)
-            and (not self.multiple or self.multiple % size == 0)
+            and (not self.multiple or self.multiple % size**self.power == 0)
         )
 
     def write(self, name: str) -> str:
@@ -215,11 +219,26 @@ class Form(NamedTuple):
 
     def _walk_parts(self, name: str) -> Iterator[tuple[str, str]]:
         """Yield the parts of the condition, as an expression and in words."""
-        if self.step > 1:
+        if self.width > 1:
+            size = f"({name} - {self.rest})" if self.rest else name
+            rests = [(self.rest + one) % self.step for one in range(self.step)]
+            has_most = 2 * self.width > self.step
+            listed = rests[self.width :] if has_most else rests[: self.width]
+            joint = " to " if listed[2:] else " or "
+            left = joint.join(map(str, listed[:1] + listed[1:][-1:]))
+            words = f"leave {left} when it is divided by {self.step}"
+            code = f"{size} % {self.step} < {self.width}"
+            if len(listed) == 1:
+                code = f"{name} % {self.step} != {left}"
+            yield code, f"not {words}" if has_most else words
+        elif self.step > 1:
             rest = f"leave {self.rest} when it is divided by"
             words = rest if self.rest else "be a multiple of"
             yield f"{name} % {self.step} == {self.rest}", f"{words} {self.step}"
-        if self.multiple:
+        if self.power > 1:
+            code = f"{self.multiple} % {name}**{self.power} == 0"
+            yield code, f"have a square that divides {self.multiple}"
+        elif self.multiple:
             yield f"{self.multiple} % {name} == 0", f"divide {self.multiple}"
         low, high = self.listed * 2 or (self.low, self.high)
         if (low, high) != (None, None):
@@ -265,16 +284,25 @@ def _refine(search: Search, hints: Collection[int]) -> Iterator[Form]:
     search.try_all([1, n - 1, n + 1, 2 * n])
     step = _find_step(search)
     if step == 0:  # no other size at a distance runs
-        divided = _find_multiple(search, hints)
-        yield Form(multiple=divided) if divided else Form(low=n, high=n)
+        yield _find_multiple(search, hints) or Form(low=n, high=n)
         return
     if step > 1:
         search.try_all([n + 2 * step, n + step + 1, *([n - step] if n > step else [])])
     divided = _find_multiple(search, hints)
     if divided:
-        yield Form(multiple=divided)
+        yield divided
         return
     form = Form(step=step, rest=n % step)
+    found = _find_rests(search, hints) if step == 1 else None
+    if found:
+        yield found
+        form, step = found, found.step
+        if not search.runs(found.rest or step if found.rest else 1):
+            low = _find_low(search, step, hints) or n % step or step
+            form = form._replace(low=low - (low - form.rest) % step)
+        yield form
+        yield form._replace(high=_find_high(search, step, hints))
+        return
     yield form
     form = form._replace(low=_find_low(search, step, hints))
     yield form
@@ -344,27 +372,51 @@ def _list_primes(number: int) -> list[int]:
     return found
 
 
-def _find_multiple(search: Search, hints: Collection[int]) -> int:
-    """Return a number that exactly the sizes that run divide; 0 if there is none."""
-    n, numbers = search.size, {*hints, *_list_reported(search)}
-    found = [
-        one
-        for one in sorted(numbers, reverse=True)
-        if one % n == 0
-        and all(
-            bool(one % size) == bool(verdict.reason)
-            for size, verdict in search.seen.items()
-        )
-    ]
-    for one in found:
-        divisors = [d for d in range(2, one + 1) if one % d == 0]
-        others = [d for d in divisors if d not in search.seen][:1] + divisors[-1:]
-        near = [d for d in range(3, one) if one % d and d not in search.seen][:1]
-        if all(map(search.runs, others)) and not any(
-            map(search.runs, [*near, 2 * one])
-        ):
-            return one
-    return 0
+def _find_rests(search: Search, hints: Collection[int]) -> Form | None:
+    """Return a condition on the rest of a division; None if it is not found.
+
+    Sizes run up to one, or from one on, although smaller and larger ones run: the last
+    batch of a loader, sides that are rounded. The distance to the next such end divides
+    the size, or is a number of the code.
+    """
+    n = search.size
+    ends = []
+    if not search.runs(n + 1) and search.runs(2 * n):
+        ends = [(n, 1)]
+    elif n > 1 and not search.runs(n - 1) and search.runs(2 * n):
+        ends = [(n, -1)] if n % 2 == 0 and search.runs(n // 2) else []
+    elif search.runs(2 * n):
+        near = sorted((one for one in hints if 1 < one < n), reverse=True)[:1]
+        ends = [(n // one * one + one, 1) for one in near]
+    for end, sign in ends:
+        if search.runs(end + sign) or not search.runs(end):
+            continue
+        widths = [one for one in range(2, end) if end % one == 0]
+        for width in dict.fromkeys([*widths[:6], *sorted(hints)]):
+            is_end = 1 < width < MAX_SIZE and not search.runs(end + sign + width)
+            if is_end and search.runs(end + width):
+                other = _bisect(search, end + sign * (1 - width), end, 1, ())
+                first, n_run = min(end, other), abs(end - other) + 1
+                return Form(step=width, rest=first % width, width=n_run)
+    return None
+
+
+def _find_multiple(search: Search, hints: Collection[int]) -> Form | None:
+    """Return that exactly the sizes run that divide a number, or whose squares do."""
+    numbers = sorted({*hints, *_list_reported(search)}, reverse=True)
+    for one, power in [(one, power) for power in (1, 2) for one in numbers]:
+        form = Form(multiple=one, power=power)
+        known = search.seen.items()
+        if any(form.holds(size) is bool(verdict.reason) for size, verdict in known):
+            continue
+        divisors = [d for d in range(2, one + 1) if form.holds(d)]
+        running = [d for d in divisors if d not in search.seen][:1] + divisors[-1:]
+        others = (d for d in range(3, one) if not form.holds(d))
+        failing = [d for d in others if d not in search.seen][:1]
+        failing.append(2 * one)
+        if all(map(search.runs, running)) and not any(map(search.runs, failing)):
+            return form
+    return None
 
 
 def _list_reported(search: Search) -> list[int]:

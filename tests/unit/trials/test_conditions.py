@@ -166,3 +166,30 @@ def test_a_size_that_parameters_have_is_not_tried_unasked():
         D, H = 12, 3
         nn.Linear(D, D)(torch.ones(2, D)).view(2, H, D // H, 1).expand(2, H, 4, 5)
     assert not [text for _, text in list_sizes(trace) if "D=" in text]
+
+
+def test_a_last_batch_of_one_is_a_rest_of_a_division():
+    with record() as trace:
+        N = 12
+        layer = nn.BatchNorm1d(3)
+        for rows in torch.ones(N, 3).split(4):
+            layer(rows)
+    found = trace.check("N")
+    assert found.condition == "N % 4 != 1"
+    assert found.text.startswith("N must not leave 1 when it is divided by 4; with N=")
+
+
+@pytest.mark.parametrize(
+    ("form", "condition", "words"),
+    [
+        (Form(step=8, rest=5, width=4), "(n - 5) % 8 < 4", "leave 5 to 0 when"),
+        (Form(step=28, width=4), "n % 28 < 4", "leave 0 to 3 when"),
+        (Form(step=9, rest=2, width=6), "(n - 2) % 9 < 6", "not leave 8 to 1 when"),
+        (Form(multiple=36, power=2), "36 % n**2 == 0", "have a square that divides 36"),
+    ],
+)
+def test_rests_and_squares_are_written_as_they_hold(form, condition, words):
+    assert form.write("n") == condition
+    assert f"n must {words}" in form.describe("n")
+    tried = range(1, 80)
+    assert [*map(form.holds, tried)] == [eval(condition, {"n": n}) for n in tried]
