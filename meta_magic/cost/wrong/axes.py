@@ -101,14 +101,14 @@ Plan: TypeAlias = Sequence[int | Part]
 def make_plan(signature: "Signature") -> Plan | None:
     """Return how the results of a signature get their dimensions.
 
-    Its step is taken once, with dimensions that are all different. A view depends on
-    the atoms, and some steps keep notes: these have no plan.
+    The step runs once, on dimensions that all differ. A view has no plan, as its result
+    depends on the atoms; nor has a step that writes into ``Axes``.
     """
     if short_name(signature.op) in UNPLANNED:
         return None
     axes = Axes()
     given = tuple(tuple(map(axes.make, one.shape)) for one in signature.inputs)
-    places = {
+    found_at = {
         axis: (operand, dim)
         for operand, dims in enumerate(given)
         for dim, axis in enumerate(dims)
@@ -118,7 +118,7 @@ def make_plan(signature: "Signature") -> Plan | None:
     return [
         given.index(one)
         if one in given
-        else [places.get(axis, size_of(axis)) for axis in one]
+        else [found_at.get(axis, size_of(axis)) for axis in one]
         for one in map(tuple, found)
     ]
 
