@@ -322,7 +322,7 @@ def find_dependents(plan: Plan) -> set[int]:
         # The plan keeps what it makes, unless the storage is dead.
         fresh = find_changed_by(recorded, index) - found
         if index in made:
-            fresh = set(dead.among(fresh))
+            fresh &= dead
         found |= fresh
         for storage in fresh:
             for later in readers.between(storage, index + 1, end):

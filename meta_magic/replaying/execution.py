@@ -65,11 +65,6 @@ class Part(CallRunner):
         self.tracker: RawTracker | None = None
         self.on_step: Callable[[Step], None] = lambda _: None
 
-    def peak_nbytes(self, kept: Mapping[int, int]) -> int:
-        """Return the most bytes held at any moment; see :meth:`Plan.peak_nbytes`."""
-        is_cpu = self.device.type == "cpu"
-        return self.plan.peak_nbytes(kept, can_split=is_cpu)
-
     def end_state(self) -> Tensor | None:
         """Return the end state of torch's default CPU generator, if it is used."""
         end = self.plan.end
@@ -310,7 +305,8 @@ class Execution:
         waiting: dict[int, int] = {}
         for part in self.parts:
             waiting.pop(id(part), None)  # they count in the own peak of the part
-            own = part.peak_nbytes(kept if part is self._last else {})
+            is_cpu, is_last = part.device.type == "cpu", part is self._last
+            own = part.plan.peak_nbytes(kept if is_last else {}, can_split=is_cpu)
             peak = max(peak, own + sum(waiting.values()))
             for storage in part.plan.wanted:
                 nbytes = part.plan.recorded.nbytes_by_storage[storage]

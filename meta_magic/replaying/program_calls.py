@@ -16,7 +16,6 @@ from meta_magic.replaying.special_operators import AssumedOperator, make_operato
 from meta_magic.replaying.storage_index import (
     NOTHING,
     SHARING,
-    Dead,
     Readers,
     RowColumns,
     SparseMemory,
@@ -146,7 +145,7 @@ class ProgramCalls:
         self.sparse = SparseMemory()
         self.draws: list[Draw] = []
         self.draws_by_call: dict[int, Draw] = {}
-        self.dead = Dead()
+        self.dead: set[int] = set()
         self._n_placed = 0
         self._draws_elsewhere = False
         self.kept: Kept | None = None

@@ -82,47 +82,6 @@ def describe(signature: Signature) -> list[tuple[int, int]]:
 NOTHING: Final = -1
 
 
-class Dead(AbstractSet[int]):
-    """The set of storages that were freed, one byte each."""
-
-    def __init__(self) -> None:
-        self._is_dead = bytearray()
-
-    def update(self, storages: Iterable[int]) -> None:
-        """Add storages."""
-        for storage in storages:
-            missing = storage + 1 - len(self._is_dead)
-            if missing > 0:
-                self._is_dead.extend(bytes(missing))
-            self._is_dead[storage] = True
-
-    def __contains__(self, storage: object) -> bool:
-        is_dead = self._is_dead
-        if not isinstance(storage, int) or storage >= len(is_dead):
-            return False
-        return bool(is_dead[storage])
-
-    def __rsub__(self, storages: AbstractSet[int]) -> set[int]:
-        """Return the storages that were not freed: ``storages - dead``."""
-        is_dead, end = self._is_dead, len(self._is_dead)
-        return {s for s in storages if s >= end or not is_dead[s]}
-
-    def among(self, storages: Iterable[int]) -> list[int]:
-        """Return the storages that were freed, of some."""
-        is_dead, end = self._is_dead, len(self._is_dead)
-        return [s for s in storages if s < end and is_dead[s]]
-
-    def __iter__(self) -> Iterator[int]:
-        return (storage for storage, is_dead in enumerate(self._is_dead) if is_dead)
-
-    def __len__(self) -> int:
-        return self._is_dead.count(True)
-
-    @classmethod
-    def _from_iterable(cls, storages: Iterable[int]) -> set[int]:  # type: ignore[override]  # results are plain sets
-        return set(storages)
-
-
 class Writers:
     """The calls that made or wrote each storage; most have one such call."""
 
@@ -160,10 +119,6 @@ class Writers:
         return birth if birth < before else NOTHING
 
 
-NONE: Final = 0
-"""The link that ends each chain."""
-
-
 class Calls(Protocol):
     """The calls of a program that may still grow."""
 
@@ -174,43 +129,28 @@ class Calls(Protocol):
 
 
 class Readers:
-    """The calls that have each storage as an argument, up to the last :meth:`update`.
-
-    Each storage has a chain of calls, from the last one back; all chains share two
-    columns.
-    """
+    """The calls that have each storage as an argument, up to the last ``update``."""
 
     def __init__(self, recorded: Calls) -> None:
         self._recorded = recorded
         self._n_read = 0
-        self._last = array("I")
-        self._calls = array("I", [0])
-        self._before = array("I", [NONE])
+        self._calls: dict[int, array[int]] = {}
 
     @uninterrupted
     def update(self) -> None:
         """Read the calls that were recorded since."""
-        recorded = self._recorded
-        last, calls, before = self._last, self._calls, self._before
-        for index in range(self._n_read, len(recorded)):
-            signature, storages = recorded.tensors(index)
+        for index in range(self._n_read, len(self._recorded)):
+            signature, storages = self._recorded.tensors(index)
             for storage in storages[: len(signature.inputs)]:
-                if storage >= len(last):
-                    last.extend([NONE] * (storage + 1 - len(last)))
-                before.append(last[storage])
-                last[storage] = len(calls)
-                calls.append(index)
-        self._n_read = len(recorded)
+                if storage not in self._calls:
+                    self._calls[storage] = array("I")
+                self._calls[storage].append(index)
+            self._n_read = index + 1
 
     def between(self, storage: int, first: int, last: int) -> Sequence[int]:
         """Return the calls from ``first`` to ``last``, inclusive, reading a storage."""
-        found: list[int] = []
-        link = self._last[storage] if storage < len(self._last) else NONE
-        while link != NONE and self._calls[link] >= first:
-            if self._calls[link] <= last:
-                found.append(self._calls[link])
-            link = self._before[link]
-        return found[::-1]
+        calls = self._calls.get(storage, ())
+        return calls[bisect_left(calls, first) : bisect_left(calls, last + 1)]
 
 
 SHARING: Final = CONSTRUCTORS | POSITIONS

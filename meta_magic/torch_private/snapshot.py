@@ -132,8 +132,7 @@ class Snapshot:
 
     def restore(self) -> list[str]:
         """Restore everything; return notes on changes besides the modes."""
-        restore_dispatch_modes(self._dispatch_modes)
-        restore_function_modes(self._function_modes)
+        restore_modes(self._dispatch_modes, self._function_modes)
         notes = []
         for name, value in self._flags.items():
             # The flags are global: a mode of another thread may have set one.
@@ -150,29 +149,19 @@ class Snapshot:
         return notes
 
 
-def restore_dispatch_modes(wanted: Sequence[object]) -> None:
-    """Make the stack of dispatch modes hold the modes ``wanted``."""
-    restore_stack(wanted, dispatch_mode_stack, pop_dispatch_mode, push_dispatch_mode)
-
-
-def restore_function_modes(wanted: Sequence[object]) -> None:
-    """Make the stack of function modes hold the modes ``wanted``."""
-    restore_stack(wanted, function_mode_stack, pop_function_mode, push_function_mode)
-
-
-def restore_stack(
-    wanted: Sequence[object],
-    stack: Callable[[], Sequence[object]],
-    pop: Callable[[], Any],
-    push: Callable[[Any], Any],
-) -> None:
-    """Make a stack of modes hold the modes ``wanted``; compared by identity."""
-    if [*map(id, stack())] == [*map(id, wanted)]:
-        return
-    while stack():
-        pop()
-    for mode in wanted:
-        push(mode)
+def restore_modes(dispatch: Sequence[object], function: Sequence[object]) -> None:
+    """Make the two stacks of modes hold these modes; compared by identity."""
+    of_dispatch = dispatch_mode_stack, pop_dispatch_mode, push_dispatch_mode
+    of_function = function_mode_stack, pop_function_mode, push_function_mode
+    for wanted, (stack, pop, push) in (
+        (dispatch, of_dispatch),
+        (function, of_function),
+    ):
+        if [*map(id, stack())] != [*map(id, wanted)]:
+            while stack():
+                pop()
+            for mode in wanted:
+                push(mode)
 
 
 class WithoutModes:
@@ -181,8 +170,7 @@ class WithoutModes:
     def __enter__(self) -> None:
         self._snapshot = Snapshot()
         self._without_autocast: Any = DisableAutocast()
-        restore_dispatch_modes([])
-        restore_function_modes([])
+        restore_modes([], [])
         self._without_autocast.__enter__()
         self._below_transforms: Any = BelowTransforms()  # its constructor enters it
 
