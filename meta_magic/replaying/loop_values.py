@@ -18,14 +18,15 @@ from meta_magic.replaying.call_runner import allocate, needs_flags
 from meta_magic.replaying.contents import find_outdated
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.forward_replay import (
+    CPU,
     N_AT_ONCE,
     Columns,
     ForwardReplay,
+    Held,
     columns_of,
 )
 from meta_magic.replaying.kept import Content
 from meta_magic.replaying.program_calls import ProgramCalls
-from meta_magic.replaying.small_calls import CPU, Held
 from meta_magic.replaying.steps import Request
 from meta_magic.replaying.storage_index import read_rows
 from meta_magic.replaying.value_budget import ValueBudget
