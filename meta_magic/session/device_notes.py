@@ -13,7 +13,7 @@ import torch
 
 from meta_magic.errors import ReplayError
 from meta_magic.recording.identities.tensors import LiveGeometry
-from meta_magic.recording.intercept.mixed_devices import join_placements
+from meta_magic.recording.intercept.moves import join_placements
 from meta_magic.recording.signatures.entries import OpTable
 from meta_magic.replaying.operators import find_function
 from meta_magic.replaying.program_calls import ProgramCalls

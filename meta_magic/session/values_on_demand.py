@@ -51,13 +51,13 @@ from meta_magic.replaying.value_budget import ValueBudget
 from meta_magic.session.assumptions import (
     CONTROL,
     Guess,
+    OtherRanks,
     Routing,
     advise,
     advise_more,
     guess_count,
     guess_values,
 )
-from meta_magic.session.other_ranks import OtherRanks
 from meta_magic.session.plain_use import describe_outside
 from meta_magic.session.program_builder import ProgramBuilder
 from meta_magic.torch_private.modes import DisableTorchFunction, is_real_below

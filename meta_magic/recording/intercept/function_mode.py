@@ -38,8 +38,13 @@ from meta_magic.recording.intercept.factories import (
     read_number,
 )
 from meta_magic.recording.intercept.indexing import INDEXING, prepare_index
-from meta_magic.recording.intercept.mixed_devices import explain_mix
-from meta_magic.recording.intercept.moves import DEVICE_READERS, MOVES, Mover, is_cast
+from meta_magic.recording.intercept.moves import (
+    DEVICE_READERS,
+    MOVES,
+    Mover,
+    explain_mix,
+    is_cast,
+)
 from meta_magic.recording.intercept.real_tensors.capturable import MustBorrow
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,

@@ -34,7 +34,7 @@ from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.intercept.factories import LEGACY, run_legacy
 from meta_magic.recording.intercept.higher_order import has_inside, run_inside
-from meta_magic.recording.intercept.mixed_devices import (
+from meta_magic.recording.intercept.moves import (
     check_devices,
     explain_mix,
     join_placements,
