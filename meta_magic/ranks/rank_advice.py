@@ -1,13 +1,19 @@
 """Advice that follows from what several ranks recorded, beside each other.
 
 ``DistributedSampler`` forgotten, a smaller last batch on one rank, one seed for the
-dropout of all ranks: each rank alone looks right. Read :func:`advise_ranks`.
+dropout of all ranks, another seed for the parameters of each: each rank alone looks
+right. Read :func:`advise_ranks`.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from meta_magic.cost.advice.advice_records import Advice
+from meta_magic.cost.advice.advisors import collect_evidence
+from meta_magic.cost.advice.parameter_advice import name_by_storage
+from meta_magic.cost.advice.world_advice import find_sharded
+from meta_magic.replaying.program_calls import draw_before, read_draws, state_before
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 
@@ -18,7 +24,11 @@ DROPOUT: Final = ("native_dropout", "bernoulli", "dropout")
 def advise_ranks(traces: Mapping[int, Trace]) -> tuple[Advice, ...]:
     """Return the advice on ranks that train one model on parts of a batch."""
     parallel = {r: trace for r, trace in traces.items() if is_data_parallel(trace)}
-    return (*find_other_batches(parallel), *find_equal_dropout(parallel))
+    return (
+        *find_other_batches(parallel),
+        *find_equal_dropout(parallel),
+        *find_other_values(traces),
+    )
 
 
 def is_data_parallel(trace: Trace) -> bool:
@@ -35,15 +45,15 @@ def is_data_parallel(trace: Trace) -> bool:
 
 def find_other_batches(traces: Mapping[int, Trace]) -> Iterator[Advice]:
     """Yield advice if ranks call a model with inputs of different shapes."""
-    found: dict[tuple[str, str], tuple[int, str]] = {}
+    found: dict[tuple[int, str, str], tuple[int, str]] = {}
     for rank, trace in traces.items():
-        for root in trace.modules:
+        for number, root in enumerate(trace.modules):
             if root.first_call is None:
                 continue
             call = trace.module_calls[root.first_call]
             shapes = ", ".join(format_shape(tensor.shape) for _, tensor in call.inputs)
             first, wanted = found.setdefault(
-                (root.name, root.class_name), (rank, shapes)
+                (number, root.name, root.class_name), (rank, shapes)
             )
             if shapes != wanted:
                 yield Advice(
@@ -90,3 +100,68 @@ def find_dropout(trace: Trace) -> tuple[int, ...] | None:
             line = trace.ops[index].line
             return () if line is None else (line,)
     return None
+
+
+def find_other_values(traces: Mapping[int, Trace]) -> Iterator[Advice]:
+    """Yield advice if ranks average gradients of parameters that differ."""
+    known: tuple[int, object] | None = None
+    for rank, trace in traces.items():
+        found = find_first_values(trace)
+        if found is None:
+            continue
+        state, lines = found
+        first, wanted = known = known or (rank, state)
+        if rank != first and (state is None or state != wanted):
+            yield Advice(
+                kind="initial values",
+                text=f"ranks {first} and {rank} draw other initial values for their "
+                "parameters, and reduce the gradients: give all ranks the same "
+                "torch.manual_seed before the model is built, or broadcast the "
+                "parameters from rank 0",
+                lines=lines,
+            )
+            return
+
+
+def find_first_values(trace: Trace) -> tuple[object, tuple[int, ...]] | None:
+    """Return where the draws of a replicated model begin, and their line.
+
+    Returns:
+        The state of the generator and the number of draws since, None if nobody seeded
+        it; and ``(line,)``. None if the parameters are not drawn, another rank sends
+        them, or their gradients are not reduced over ranks.
+    """
+    parameters = name_by_storage(trace.modules)
+    if not parameters:
+        return None
+    evidence = collect_evidence(trace)
+    backward = evidence.is_in("backward").nonzero()[0]
+    if not len(backward) or find_sharded(evidence):
+        return None
+    columns, begin = evidence.columns, int(backward[0])
+    written = evidence.last_call(columns.is_written & (columns.call < begin))
+    filled = {max(int(written[s]), int(evidence.maker[s])) for s in parameters}
+    sizes = Counter(int(evidence.nbytes[storage]) for storage in parameters)
+    many = [s for s in trace.sent if len(s.ranks) > 1]
+    n_before = sum(sent.nbytes for sent in many if sent.index < begin)
+    later = [s for s in many if s.index > begin and s.kind == "all_reduce"]
+    reduced = Counter(sent.nbytes for sent in later)
+    total = sum(sizes.elements())
+    # Each gradient on its own, or all in one tensor; activations have other sizes.
+    if n_before >= total / 2 or not (sizes <= reduced or total in reduced):
+        return None
+    randomness = trace.program.randomness
+    draws = [*read_draws(randomness, 0)]
+    number = next((n for n, draw in enumerate(draws) if draw.call in filled), None)
+    if number is None:
+        return None
+    line = trace.ops[draws[number].call].line
+    lines = () if line is None else (line,)
+    source, n_draws = draws[number].source, 0
+    while (before := draw_before(source)) is not None:
+        source, n_draws = draws[before].source, n_draws + 1
+    state = state_before(source)
+    n_unseeded = randomness.n_unseeded
+    if state is None or n_unseeded is None or state < n_unseeded:
+        return None, lines
+    return (randomness.states[state], n_draws), lines

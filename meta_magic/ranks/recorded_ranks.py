@@ -107,7 +107,7 @@ class Ranks(Mapping[int, Trace]):
         """Advice that needs several ranks; see ``Trace.advice`` for one of them.
 
         ``batch``: data parallel ranks get inputs of different shapes; ``dropout``: they
-        draw the same masks.
+        draw the same masks; ``initial values``: they begin with other parameters.
         """
         return advise_ranks(self)
 

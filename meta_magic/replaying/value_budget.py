@@ -396,7 +396,10 @@ def refuse_unknown(replay: Execution) -> None:
             f"{replay.describe_raw()}"
         )
         error.allocated = replay.find_allocated()
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # this frame would keep itself, and the tensors of its callers
 
 
 def estimate_all(steps: Sequence[Step]) -> list[float]:

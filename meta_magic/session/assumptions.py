@@ -246,6 +246,10 @@ class OtherRanks:
         if sender is not None:
             raise MissingValueError(REFUSAL.format(what, sender))
 
+    def rests_on_others(self, columns: Columns, storage: int) -> bool:
+        """Whether the values of a storage rest on other processes."""
+        return self._find(columns, [storage]) is not None
+
     def forget(self, columns: Columns, storage: int) -> None:
         """Note that a storage now holds what another process really sent."""
         self._follow(columns)

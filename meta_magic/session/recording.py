@@ -267,12 +267,13 @@ def make_world_contexts(
         checkpoints,
         messages,
         planned_world,
+        skeletons,
         torch_on_meta,
     )
 
-    def read(tensor: Tensor) -> Tensor | None:
+    def read(tensor: Tensor) -> tuple[Tensor | None, bool]:
         with DisableTorchFunction():
-            return values.peek(tensor, registry.read(tensor))
+            return values.peek_to_send(tensor, registry.read(tensor))
 
     def note_received(tensor: Tensor) -> None:
         with DisableTorchFunction():
@@ -284,10 +285,17 @@ def make_world_contexts(
 
     rank, peers = options.world.rank, options.peers
     saves = checkpoints.Checkpoints(rank, peers, check_saved, saver)
+    kept = skeletons.Skeletons(rank, peers, saver)
+
+    def watch_libraries() -> None:
+        saves.watch_libraries()
+        kept.watch_libraries()
+
     contexts = (
-        planned_world.PlannedWorld(options.world, saves.watch_libraries),
+        planned_world.PlannedWorld(options.world, peers, watch_libraries),
         torch_on_meta.TorchOnMeta(write.plan),
         saves,
+        kept,
     )
     if options.peers is None:
         return contexts

@@ -207,16 +207,33 @@ class ValuesOnDemand:
         self._diagnostics.assumptions.append(call)
         return returned
 
-    def peek(self, tensor: Tensor, seen: Seen) -> Tensor | None:
+    def peek(
+        self, tensor: Tensor, seen: Seen, budget: ValueBudget | None = None
+    ) -> Tensor | None:
         """Return the values of a tensor within the limits; no evaluation is noted."""
         try:
-            read = [(tensor, seen)]
-            reals, _ = self._compute(
-                read, self._budget, can_assume=False, stops_at_limit=True
-            )
+            read, most = [(tensor, seen)], budget or self._budget
+            reals, _ = self._compute(read, most, can_assume=False, stops_at_limit=True)
         except MissingValueError:
             return None
         return reals[0]
+
+    def peek_to_send(self, tensor: Tensor, seen: Seen) -> tuple[Tensor | None, bool]:
+        """Return the values that another process gets, and if they rest on others.
+
+        Nothing is noted: the block does not read them here. Whole numbers may take
+        more, as the other process cannot go on without them.
+        """
+        others, self.others = self.others, None
+        is_whole = not (tensor.is_floating_point() or tensor.is_complex())
+        try:
+            values = self.peek(tensor, seen, self._budget if is_whole else self._little)
+        finally:
+            self.others = others
+        columns, storage = self._programs.read_columns(), seen[1]
+        if others is None or storage is None:
+            return values, False
+        return values, others.rests_on_others(columns, storage.number)
 
     def find_number(self, tensor: Tensor, seen: Seen) -> Any:
         """Return the number in a tensor, if a running loop replay has it; else None."""

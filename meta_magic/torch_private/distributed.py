@@ -5,11 +5,13 @@ before it is used: some builds of torch lack it.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any, Final
 
 import torch
 from torch import ScriptObject, Tensor, distributed
+from torch.utils._pytree import tree_map_only
 
 # Process groups reach an operator of torch.distributed as opaque objects without a
 # name. A recording keeps a text for each, by which a replay finds the group again.
@@ -187,15 +189,36 @@ def has_group() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
-def register_fake() -> Any:
-    """Register the backend that sends nothing; return a store for its groups.
-
-    torch's own store for this backend ends the process when it is asked for a key.
-    """
+def register_fake() -> None:
+    """Register the backend that sends nothing."""
     from torch.testing._internal.distributed import fake_pg  # noqa: F401, PLC0415
 
+
+def name_store(store: Any, name: str) -> Any:
+    """Return a store that has keys of its own in another one."""
     parts: Any = distributed
-    return parts.HashStore()
+    return parts.PrefixStore(name, store)
+
+
+def open_store(path: str | None, seconds: float) -> Any:
+    """Return a store of the processes that share a path; of this one alone for None.
+
+    It waits for a key no longer than this many seconds. The time limit of a group is
+    half an hour: a key that no recorded process sets would be waited for as long.
+    torch's own store for the backend ``fake`` ends the process when it is asked for a
+    key.
+    """
+    parts: Any = distributed
+    kind = parts.HashStore if path is None else parts.FileStore
+    limit = timedelta(seconds=seconds)
+
+    class Store(kind):  # type: ignore[misc, valid-type]  # one of two
+        def set_timeout(self, _: timedelta) -> None:
+            super().set_timeout(limit)
+
+    store = Store() if path is None else Store(path)
+    store.set_timeout(limit)
+    return store
 
 
 def list_ranks(group: Any) -> list[int]:
@@ -312,6 +335,38 @@ def find_saver() -> tuple[Any, str]:
     return state_dict_saver, "_save_state_dict"
 
 
+def find_later_savers() -> list[tuple[Any, str]]:
+    """Return the function ``async_save``, where it can be called.
+
+    It copies storages without torch's operators, and saves in another thread.
+    """
+    from torch.distributed import checkpoint  # noqa: PLC0415
+    from torch.distributed.checkpoint import state_dict_saver  # noqa: PLC0415
+
+    return [(module, "async_save") for module in (checkpoint, state_dict_saver)]
+
+
+def map_nested(kind: type, function: Callable[[Any], Any], value: Any) -> Any:
+    """Return nested containers with what a function makes of each value of a type."""
+    return tree_map_only(kind, function, value)
+
+
+def save_all(*args: Any, **kwargs: Any) -> Any:
+    """Save a checkpoint of all processes."""
+    from torch.distributed.checkpoint import state_dict_saver  # noqa: PLC0415
+
+    return state_dict_saver.save(*args, **kwargs)
+
+
+def make_response(done: Any) -> Any:
+    """Return what ``async_save`` returns with a stager: all is staged, and saved."""
+    from torch.distributed.checkpoint.state_dict_saver import (  # noqa: PLC0415
+        AsyncSaveResponse,  # not in each version
+    )
+
+    return AsyncSaveResponse(staging_completion=done, upload_completion=done)
+
+
 def find_loader() -> tuple[Any, str]:
     """Return the function of ``torch.distributed.checkpoint`` that all loads call.
 
@@ -325,3 +380,13 @@ def find_loader() -> tuple[Any, str]:
 def list_shards(group: Any) -> list[Tensor]:
     """Return the shards of the parameters that a group of FSDP holds."""
     return [local_of(parameter.sharded_param) for parameter in group.fsdp_params]
+
+
+def find_sender_of_objects() -> tuple[Any, str] | None:
+    """Return the function by which ``ZeroRedundancyOptimizer`` broadcasts its states.
+
+    It saves them to a buffer: without values, ``consolidate_state_dict`` is refused.
+    None where the optimizer is not imported.
+    """
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    return None if module is None else (module, "_broadcast_object")

@@ -10,7 +10,7 @@ pytest.importorskip("torch.distributed.fsdp", reason="no torch.distributed")
 N_RUNS = 3
 """On a busy machine a real rank may hold what it sends for longer than another time."""
 
-NAMES = ("ddp_features", "two_dimensions", "pipeline")
+NAMES = ("ddp_features", "joined", "two_dimensions", "pipeline")
 
 
 @pytest.mark.usefixtures("forked_pythons")

@@ -59,15 +59,19 @@ def find_advice(trace: "Trace") -> tuple[Advice, ...]:
 
     It follows from the program alone: nothing is recorded again.
     """
-    program = trace.program.with_raised
-    if not program.storage_by_tensor:
+    if not trace.program.with_raised.storage_by_tensor:
         return ()
-    evidence = Evidence(
-        program=program,
+    evidence = collect_evidence(trace)
+    found = [advice for find in ADVISORS.values() for advice in find(evidence)]
+    return tuple(sorted(found, key=lambda a: (-a.peak_nbytes, -a.nbytes)))
+
+
+def collect_evidence(trace: "Trace") -> Evidence:
+    """Return the evidence that a trace gives."""
+    return Evidence(
+        program=trace.program.with_raised,
         modules=trace.modules,
         memory=trace.memory,
         world=trace.world,
         sent=() if trace.world is None else trace.sent,
     )
-    found = [advice for find in ADVISORS.values() for advice in find(evidence)]
-    return tuple(sorted(found, key=lambda a: (-a.peak_nbytes, -a.nbytes)))

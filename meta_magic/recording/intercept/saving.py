@@ -83,7 +83,8 @@ class Saver:
     """Saves the meta tensors of a cell with real values.
 
     In a world a file that cannot be right is left out with a note (``unwritten``), as
-    the script is recorded for several ranks.
+    the script is recorded for several ranks; ``on_unwritten`` is called with its path
+    and what ``torch.save`` was to write.
     """
 
     def __init__(
@@ -94,14 +95,16 @@ class Saver:
         self._values = values
         self.saved: list[Path] = []
         self.unwritten: list[Path] = []
+        self.on_unwritten: Callable[[Path, object], object] = lambda *_: None
 
-    def leave_out(self, file: Any, error: Exception) -> None:
+    def leave_out(self, file: Any, error: Exception, value: object = None) -> None:
         """Note that a file is left out; raise the error where that is impossible."""
         is_path = isinstance(file, (str, PathLike))
         path = file if is_path else getattr(file, "name", None)
         if not (self._in_world and isinstance(path, (str, PathLike))):
             raise error
         self.unwritten.append(Path(path).resolve())
+        self.on_unwritten(self.unwritten[-1], value)
         self.note("save", NOT_WRITTEN.format(error))
 
     def save(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,7 +123,7 @@ class Saver:
         try:
             real_by_id = dict(zip(map(id, metas), self.compute(metas), strict=True))
         except MissingValueError as error:
-            return self.leave_out(file, error)
+            return self.leave_out(file, error, given.arguments["obj"])
 
         def reduce(value: object) -> Any:
             real = real_by_id.get(id(value))

@@ -64,7 +64,7 @@ def test_recorded_ranks_hand_each_other_objects(script):
 def test_a_rank_that_waits_for_ever_is_told_what_hangs(script):
     text = f"{BEGIN}\nif rank == 1:\n    dist.recv(torch.zeros(1, dtype=torch.long), 0)"
     ranks = record_ranks(script(text), 2, "all")
-    assert "waits in send for rank 0, which has ended: this hangs" in ranks[1].error
+    assert "waits in recv for rank 0, which has ended: this hangs" in ranks[1].error
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,115 @@ def test_ranks_hand_each_other_the_numbers_of_rows_that_they_exchange(script):
     assert [trace.sent[1].nbytes for trace in ranks.values()] == [12, 16]
 
 
+REDUCED = """
+total = torch.tensor([rank + 0.5, 1.0])
+dist.all_reduce(total)
+assert total.tolist() == [2.0, 2.0]
+most = torch.tensor(rank + 1)
+dist.reduce(most, 0, op=dist.ReduceOp.MAX)
+assert rank == 1 or most.item() == 2
+part = torch.empty(1)
+dist.reduce_scatter_tensor(part, torch.tensor([1.0, 2.0]) * (rank + 1))
+assert part.item() == [3.0, 6.0][rank]
+both = torch.empty(2, 1)
+dist.all_gather_into_tensor(both, part)
+assert both.tolist() == [[3.0], [6.0]]
+"""
+
+
+def test_ranks_hand_each_other_a_few_numbers_that_they_reduce(script):
+    ranks = record_ranks(script(BEGIN + REDUCED), 2, "all")
+    assert [trace.error for trace in ranks.values()] == [None, None]
+    assert not any(note.kind == "assumed" for t in ranks.values() for note in t.notes)
+
+
+def test_a_number_that_rests_on_ranks_that_are_not_recorded_is_noted(script):
+    text = """
+    total = torch.ones(10**5)
+    dist.all_reduce(total)
+    mean = total.mean()
+    dist.all_reduce(mean)
+    assert mean.item() == 4.0
+    """
+    ranks = record_ranks(script(BEGIN + dedent(text)), 2, "all")
+    assert [trace.error for trace in ranks.values()] == [None, None]
+    noted = [[n.line for n in t.notes if n.kind == "assumed"] for t in ranks.values()]
+    assert noted == [[10], [10]]
+
+
+STORES = """
+server = dist.TCPStore("127.0.0.1", 29500, world, is_master=rank == 0)
+own = dist.distributed_c10d._get_default_store()
+if rank == 0:
+    server.set("key", "of the server")
+else:
+    own.set("key", "of the group")
+"""
+READ_STORES = """
+assert server.get("key") == b"of the server"
+assert own.get("key") == b"of the group"
+"""
+
+
+def test_recorded_ranks_share_their_stores(script):
+    ranks = record_ranks(script(BEGIN + STORES + READ_STORES), 2, "all")
+    assert [trace.error for trace in ranks.values()] == [None, None]
+
+
+def test_a_key_that_no_recorded_rank_sets_is_not_waited_for(script):
+    ranks = record_ranks(script(BEGIN + STORES + "own.get('key')"), 2, [0])
+    assert "timeout" in ranks[0].error.lower()
+
+
+LOADED = """
+import sys
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+model = nn.Linear(3, 4)
+for parameter in model.parameters():
+    dist.all_reduce(parameter.data)
+optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
+model(torch.ones(2, 3)).sum().backward()
+optimizer.step()
+optimizer.consolidate_state_dict(0)
+if rank == 0:
+    assert len(optimizer.state_dict()["state"]) == 2
+big = torch.ones(10**6)
+dist.all_reduce(big)
+if rank == 0:
+    torch.save({"step": 3, "big": big}, sys.argv[1])
+dist.barrier()
+loaded = torch.load(sys.argv[1])
+assert loaded["step"] == 3 and loaded["big"].shape == (10**6,)
+"""
+
+
+def test_a_checkpoint_that_is_left_out_is_loaded_without_values(script, tmp_path):
+    path = tmp_path / "model.pt"
+    ranks = record_ranks(script(BEGIN + LOADED), 2, "all", args=[str(path)])
+    assert [trace.error for trace in ranks.values()] == [None, None]
+    assert [any(n.kind == "load" for n in t.notes) for t in ranks.values()] == [1, 1]
+    assert not path.exists()
+    read = script(f"{BEGIN}{LOADED}loaded['big'].sum().item()")
+    assert "was written" in record_ranks(read, 2, "all", args=[str(path)])[1].error
+
+
+HOOKED = """
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+model = nn.parallel.DistributedDataParallel(nn.Linear(3, 4))
+model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+"""
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="torch refuses it without")
+def test_torch_refuses_the_hook_for_bfloat16_where_it_has_no_cuda(script):
+    ranks = record_ranks(script(BEGIN + HOOKED), 2, "all")
+    assert ranks[0].error.startswith("TypeError: BF16 all reduce communication hook")
+
+
 def test_an_error_of_one_rank_is_in_its_trace(script):
     text = f"{BEGIN}\ntorch.ones(2) @ torch.ones(2 + rank)"
     ranks = record_ranks(script(text), 2, "all")
@@ -122,27 +231,41 @@ SAVES = f"""{BEGIN}
 import sys, torch.distributed.checkpoint as dcp
 from torch.distributed.fsdp import fully_shard
 torch.manual_seed(0)
-model = torch.nn.Linear(3, 5)
+model = torch.nn.Linear(3, int(sys.argv[2]))
 fully_shard(model)
-if sys.argv[2:]:
+if sys.argv[3:]:
     model(torch.ones(2, 3)).sum().backward()
     torch.optim.SGD(model.parameters(), 0.1).step()
 dcp.save({{"model": model.state_dict()}}, checkpoint_id=sys.argv[1])
 """
 
 
-def test_ranks_that_are_all_recorded_save_a_checkpoint(script, tmp_path):
-    folder, path = tmp_path / "saved", script(SAVES)
-    ranks = record_ranks(path, 2, "all", args=[str(folder)])
-    assert [trace.error for trace in ranks.values()] == [None, None]
+def build(n_out, *, is_stepped):
     torch.manual_seed(0)
-    wanted = torch.nn.Linear(3, 5)
+    model = torch.nn.Linear(3, n_out)
+    if is_stepped:
+        model(torch.ones(2, 3)).sum().backward()
+        torch.optim.SGD(model.parameters(), 0.1).step()
+    return model
+
+
+@pytest.mark.parametrize("step", [[], ["step"]])
+def test_ranks_that_are_all_recorded_save_a_checkpoint(script, tmp_path, step):
+    folder, path = tmp_path / "saved", script(SAVES)
+    ranks = record_ranks(path, 2, "all", args=[str(folder), "5", *step])
+    assert [trace.error for trace in ranks.values()] == [None, None]
     with record():
         made = torch.nn.Linear(3, 5)
     materialize(made, init=folder)
-    assert torch.equal(made.weight, wanted.weight)
+    assert torch.equal(made.weight, build(5, is_stepped=bool(step)).weight)
+
+
+def test_a_checkpoint_of_what_other_ranks_send_is_left_out(script, tmp_path):
+    folder, path = tmp_path / "saved", script(SAVES)
+    size = "20000"  # its gradients are not handed over
+    record_ranks(path, 2, "all", args=[str(folder), size])
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
-    ranks = record_ranks(path, 2, "all", args=[str(folder), "step"])
+    ranks = record_ranks(path, 2, "all", args=[str(folder), size, "step"])
     for trace in ranks.values():
         assert trace.error is None
         assert any(

@@ -127,6 +127,39 @@ def test_ranks_beside_each_other(given, kinds, tmp_path):
     assert all(str(advice) in str(ranks) for advice in ranks.advice)
 
 
+BY_HAND = """
+import torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+{seed}
+model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+{sync}
+torch.manual_seed(dist.get_rank())
+model(torch.randn(8, 16)).sum().backward()
+for parameter in model.parameters():
+    dist.all_reduce(parameter.grad)
+"""
+BROADCAST = "for p in model.parameters(): dist.broadcast(p.data, 0)"
+
+
+@pytest.mark.parametrize(
+    ("seed", "sync", "kinds"),
+    [
+        ("torch.manual_seed(dist.get_rank())", "", ["initial values"]),
+        ("", "", ["initial values"]),
+        ("torch.manual_seed(7)", "", []),
+        ("torch.manual_seed(7)", "[p.data.zero_() for p in model.parameters()]", []),
+        ("torch.manual_seed(dist.get_rank())", BROADCAST, []),
+    ],
+)
+def test_ranks_that_begin_with_other_parameters(seed, sync, kinds, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(BY_HAND.format(seed=seed, sync=sync), "utf-8")
+    ranks = record_ranks(path, 2, "all")
+    assert [advice.kind for advice in ranks.advice] == kinds
+    assert [advice.lines for advice in ranks.advice] == [(6,)] * len(kinds)
+
+
 def test_ranks_that_hold_a_part_of_each_layer_draw_the_same(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(

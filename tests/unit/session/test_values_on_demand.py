@@ -1,5 +1,9 @@
 """Values that a cell asks for: those that the CPU would have had from the same seed."""
 
+import contextlib
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -250,3 +254,17 @@ def test_what_was_not_written_of_a_buffer_is_no_value(name):
     refused = pytest.raises(MissingValueError, match=r"since aten.empty.* in line \d+")
     with record(), refused:
         READS_MORE[name](fill(torch.empty(6)))
+
+
+def test_a_refused_value_keeps_no_tensor_alive():
+    gc.disable()
+    try:
+        with record():
+            x = torch.empty(3)
+            alive = weakref.ref(x)
+            with contextlib.suppress(MissingValueError):
+                x.tolist()
+            del x
+            assert alive() is None
+    finally:
+        gc.enable()

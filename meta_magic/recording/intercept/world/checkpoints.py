@@ -6,11 +6,13 @@ for what is left out are removed when the plan ends: the next run of the script 
 find them, and load from them. Read :class:`Checkpoints`.
 """
 
+import inspect
 import os
 import pickle
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,10 +23,14 @@ from meta_magic.errors import MissingValueError, WorldError
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.intercept.saving import Saver
 from meta_magic.torch_private.distributed import (
+    find_later_savers,
     find_loader,
     find_saver,
     list_ranks,
     local_of,
+    make_response,
+    map_nested,
+    save_all,
 )
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.tensor_internals import is_on_meta
@@ -38,6 +44,12 @@ NOT_READ: Final = (
 UNWRITTEN: Final = "unwritten-{}"
 """The file in which a rank says what it left out, for when all ranks have ended."""
 
+
+SAVED_BY: Final = (
+    *("checkpoint_id", "storage_writer", "planner", "process_group", "no_dist"),
+    "use_collectives",
+)
+"""The arguments of ``async_save`` that ``save`` takes, too."""
 
 LIGHTNING: Final = "lightning.fabric.plugins.io", "lightning_fabric.plugins.io"
 """Modules whose ``TorchCheckpointIO`` saves to memory, and then writes a file."""
@@ -125,6 +137,8 @@ class Checkpoints(Replacements):
             ((os, "mkdir"), self._make_folder),
         ):
             self.replace_here(module, {name: method})
+        for module, name in find_later_savers():
+            self.replace_here(module, {name: save_now})
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
@@ -203,3 +217,15 @@ class Checkpoints(Replacements):
             )
         held = map(local_of, tensors_in(state_dict))  # of a DTensor its shard
         self._check([*filter(is_on_meta, held)], SAVE)
+
+
+def save_now(
+    plain: Any, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Save copies in this thread instead of another one, which is not recorded."""
+    given = inspect.signature(plain).bind(state_dict, *args, **kwargs).arguments
+    chosen = {name: given[name] for name in SAVED_BY if name in given}
+    copies = map_nested(Tensor, lambda t: t.detach().clone(), state_dict)
+    done: Future[Any] = Future()
+    done.set_result(save_all(copies, **chosen))
+    return done if given.get("async_stager") is None else make_response(done)

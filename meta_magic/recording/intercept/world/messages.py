@@ -3,8 +3,9 @@
 A pipeline sends the shapes of its activations from stage to stage, and
 ``broadcast_object_list`` a pickle: without their values a recording stops there. Each
 recorded process writes the whole numbers that it sends into a file of a folder that all
-share; the others read it. Floating-point tensors are not handed over: their values are
-not needed to go on. Read :class:`Messages` first.
+share; the others read it. Of other numbers at most some thousands are handed over, such
+as the counts by which ``DDP.join()`` ends, as long as they take little to compute. Read
+:class:`Messages` first.
 """
 
 import inspect
@@ -12,9 +13,11 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, wraps
+from functools import partial, reduce, wraps
+from itertools import accumulate, pairwise
+from math import prod
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, distributed
@@ -23,10 +26,18 @@ from torch.distributed import distributed_c10d
 from meta_magic.errors import WorldError
 from meta_magic.torch_private.distributed import list_ranks
 from meta_magic.torch_private.replacing import Replacements
+from meta_magic.torch_private.snapshot import WithoutModes
+from meta_magic.trace.sent import MESSAGES
 from meta_magic.trace.world import Peers, World, describe_ranks
 
 MAX_NBYTES: Final = 2**24
-"""The largest tensor whose values are handed over."""
+"""The largest tensor of whole numbers whose values are handed over."""
+
+MAX_FLOATS: Final = 2**14
+"""The most other numbers that a collective hands over."""
+
+FEW: Final = 16
+"""So many are handed over, even if more took too much to compute before."""
 
 SECONDS: Final = 60.0
 """How long a process waits for another that still runs."""
@@ -41,8 +52,51 @@ WANTED: Final = "rank-{}-wanted"
 Given: TypeAlias = Mapping[str, Any]
 """The arguments of a call of torch, by name."""
 
-Handing: TypeAlias = Callable[[Given, Sequence[int]], None]
-"""Takes the arguments of a call that has run, and the processes of its group."""
+WHOLE: Final = slice(None)
+BARRIER: Final = "barrier"
+
+
+class Piece(NamedTuple):
+    """What one process sends to another.
+
+    Attributes:
+        tensor: The tensor that it is, or lies in.
+        rows: Its rows of that tensor.
+    """
+
+    tensor: Tensor
+    rows: slice = WHOLE
+
+    def cut(self, values: Tensor) -> Tensor:
+        """Return these rows of a tensor."""
+        return values if self.rows == WHOLE else values[self.rows]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        shape = self.tensor.shape
+        if self.rows == WHOLE:
+            return tuple(shape)
+        return len(range(*self.rows.indices(shape[0]))), *shape[1:]
+
+
+class Handing(NamedTuple):
+    """What a call sends to, and gets from, the processes of its group.
+
+    Attributes:
+        kind: Its kind, in the names of files and in errors.
+        sends: What it sends to each process; None stands for all.
+        gets: What it gets of each process.
+        reduction: The reduction of what it gets; None for a call that does not reduce.
+    """
+
+    kind: str
+    sends: Mapping[Any, Piece]
+    gets: Mapping[int, Piece]
+    reduction: Any = None
+
+
+Describe: TypeAlias = Callable[[Given, Sequence[int], int], Handing]
 
 
 class Messages(Replacements):
@@ -51,7 +105,8 @@ class Messages(Replacements):
     Args:
         world: The world.
         peers: The processes that are recorded at the same time, and their folder.
-        read: Returns the values of a meta tensor; None if they are not known.
+        read: Returns the values of a meta tensor, or None if they are not known; and
+            whether they rest on values of other processes that are not.
         on_received: Called with a tensor whose values have been received.
     """
 
@@ -59,7 +114,7 @@ class Messages(Replacements):
         self,
         world: World,
         peers: Peers,
-        read: Callable[[Tensor], Tensor | None],
+        read: Callable[[Tensor], tuple[Tensor | None, bool]],
         on_received: Callable[[Tensor], None],
     ) -> None:
         super().__init__()
@@ -68,135 +123,143 @@ class Messages(Replacements):
         self._read = read
         self._on_received = on_received
         self._counts: Counter[str] = Counter()
+        self._is_running = self._is_beyond = False
 
     def __enter__(self) -> None:
-        functions: dict[str, Handing] = {
-            "broadcast": self._broadcast,
-            "all_gather": self._all_gather,
-            "gather": self._gather,
-            "scatter": self._scatter,
-            "send": self._send,
-            "isend": self._send,
-            "recv": self._receive,
-            "irecv": self._receive,
-            "all_to_all_single": self._exchange_rows,
-            "all_to_all": self._exchange_lists,
-        }
-        for name, function in functions.items():
-            plain = getattr(distributed_c10d, name)
-            # Torch compares functions: both modules must have the same one.
-            handing = wraps(plain)(partial(self._run, plain, function))
-            for module in (distributed_c10d, distributed):
-                self.replace(module, name, handing)
+        for name, describe in DESCRIBE_BY_NAME.items():
+            plain = getattr(distributed_c10d, name, None)  # not in each version
+            if plain is not None:
+                # Torch compares functions: both modules must have the same one.
+                handing = wraps(plain)(partial(self._run, plain, describe))
+                for module in (distributed_c10d, distributed):
+                    self.replace(module, name, handing)
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         (self._folder / ENDED.format(self._me)).touch()
 
-    def _run(self, plain: Any, function: Handing, *args: Any, **kwargs: Any) -> Any:
-        """Call a function of torch, and hand over what it sends."""
+    def _run(self, plain: Any, describe: Describe, *args: Any, **kwargs: Any) -> Any:
+        """Call a function of torch, and hand over what it sends.
+
+        torch calls this again, by its protocol of ``__torch_function__``.
+        """
+        if self._is_running:
+            return plain(*args, **kwargs)
         given = inspect.signature(plain).bind(*args, **kwargs)
         given.apply_defaults()
-        done = plain(*args, **kwargs)
-        function(given.arguments, list_ranks(given.arguments["group"]))
+        ranks = list_ranks(given.arguments["group"])
+        handing = describe(given.arguments, ranks, self._me) if ranks else NOTHING
+        needs_all = handing.reduction is not None or handing.kind == "all_to_all"
+        is_known = handing.reduction is None or handing.reduction in REDUCE_BY_OP
+        if not is_known or (needs_all and not self._peers.issuperset(ranks)):
+            handing = NOTHING
+        is_message = handing.kind in MESSAGES
+        name = "send" if is_message else f"{handing.kind}-{name_ranks(ranks)}"
+        known: dict[int, tuple[Tensor | None, bool]] = {}
+        for to, piece in handing.sends.items():
+            path = self._next_file(f"{name}-{self._me}-{to}")
+            if is_handed_over(handing, piece):
+                self._put(path, piece, known)
+        self._is_running = True
+        try:
+            done = plain(*args, **kwargs)
+        finally:
+            self._is_running = False
+        to_all = None in handing.sends or handing.kind == "broadcast"
+        ending = f"-{None if to_all else self._me}"
+        found = {
+            sender: self._get(f"{name}-{sender}{ending}", handing, sender)
+            for sender in handing.gets
+            if sender != self._me
+        }
+        mine = handing.sends.get(None if to_all else self._me)
+        if handing.reduction is not None and mine is not None and known:
+            values, is_assumed = known[id(mine.tensor)]
+            if values is not None:
+                with WithoutModes():
+                    values = mine.cut(values).view(handing.gets[self._me].shape)
+            found[self._me] = values, is_assumed
+        if handing.kind != BARRIER:
+            self._write(handing, found)
         return done
 
-    def _broadcast(self, given: Given, ranks: Sequence[int]) -> None:
-        root = find_rank(ranks, given["src"], given["group_src"])
-        name = f"broadcast-{name_ranks(ranks)}-{root}"
-        if root == self._me:
-            self._put(name, given["tensor"])
-        else:
-            self._get(name, root, given["tensor"])
-
-    def _all_gather(self, given: Given, ranks: Sequence[int]) -> None:
-        name = f"all_gather-{name_ranks(ranks)}"
-        self._put(f"{name}-{self._me}", given["tensor"])
-        self._get_all(name, ranks, given["tensor_list"])
-
-    def _gather(self, given: Given, ranks: Sequence[int]) -> None:
-        name = f"gather-{name_ranks(ranks)}"
-        self._put(f"{name}-{self._me}", given["tensor"])
-        self._get_all(name, ranks, given["gather_list"] or ())
-
-    def _scatter(self, given: Given, ranks: Sequence[int]) -> None:
-        root = find_rank(ranks, given["src"], given["group_src"])
-        name = f"scatter-{name_ranks(ranks)}-{root}"
-        for rank, part in zip(ranks, given["scatter_list"] or (), strict=False):
-            self._put(f"{name}-{rank}", part)
-        if root != self._me:
-            self._get(f"{name}-{self._me}", root, given["tensor"])
-
-    def _exchange_rows(self, given: Given, ranks: Sequence[int]) -> None:
-        if is_handed_over(given["input"]):
-            n = len(ranks)
-            inputs = split_rows(given["input"], given["input_split_sizes"], n)
-            outputs = split_rows(given["output"], given["output_split_sizes"], n)
-            self._exchange(inputs, outputs, ranks)
-
-    def _exchange_lists(self, given: Given, ranks: Sequence[int]) -> None:
-        lists = given["input_tensor_list"], given["output_tensor_list"]
-        self._exchange(*lists, ranks)
-
-    def _exchange(
-        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], ranks: Sequence[int]
+    def _write(
+        self, handing: Handing, found: Mapping[int, tuple[Tensor | None, bool]]
     ) -> None:
-        """Send a tensor to each process and get one of each, if all are recorded."""
-        if not self._peers.issuperset(ranks):
-            return
-        name = f"all_to_all-{name_ranks(ranks)}"
-        for rank, part in zip(ranks, inputs, strict=True):
-            if rank != self._me:
-                self._put(f"{name}-{self._me}-{rank}", part)
-        for rank, output in zip(ranks, outputs, strict=True):
-            if rank != self._me:
-                self._get(f"{name}-{rank}-{self._me}", rank, output)
+        """Write what was received into the tensors of a call."""
+        values = {
+            rank: value for rank, (value, _) in found.items() if value is not None
+        }
+        is_complete = len(values) == len(found)
+        if handing.reduction is not None and values:
+            if not is_complete:
+                return
+            with WithoutModes():
+                parts = torch.stack([values[rank] for rank in sorted(values)])
+                reduced = REDUCE_BY_OP[handing.reduction](parts)
+            values = {next(iter(values)): reduced}
+        for rank, value in values.items():
+            piece = handing.gets[rank]
+            with torch.no_grad():
+                piece.cut(piece.tensor).copy_(value)
+        if is_complete and not any(is_assumed for _, is_assumed in found.values()):
+            for rank in values:
+                self._on_received(handing.gets[rank].tensor)
 
-    def _send(self, given: Given, ranks: Sequence[int]) -> None:
-        to = find_rank(ranks, given["dst"], given["group_dst"])
-        self._put(f"send-{self._me}-{to}", given["tensor"])
-
-    def _receive(self, given: Given, ranks: Sequence[int]) -> None:
-        if given["src"] is not None or given["group_src"] is not None:
-            sender = find_rank(ranks, given["src"], given["group_src"])
-            self._get(f"send-{sender}-{self._me}", sender, given["tensor"])
-
-    def _get_all(
-        self, name: str, ranks: Sequence[int], outputs: Sequence[Tensor]
+    def _put(
+        self, path: Path, piece: Piece, known: dict[int, tuple[Tensor | None, bool]]
     ) -> None:
-        """Get what each recorded process of a group sends."""
-        for rank, output in zip(ranks, outputs, strict=False):
-            if rank != self._me:
-                is_recorded = rank in self._peers
-                self._get(f"{name}-{rank}", rank if is_recorded else None, output)
+        """Write the values of a piece into a file, for the processes that want them.
 
-    def _put(self, name: str, tensor: Tensor) -> None:
-        """Write a tensor's values into a file, for the processes that want them."""
-        path = self._next_file(name)
-        if not is_handed_over(tensor):
-            return
-        values = self._read(tensor) if tensor.is_meta else tensor
+        Args:
+            path: The file.
+            piece: The piece.
+            known: The values that this call has read, by the tensor's id.
+        """
+        tensor = piece.tensor
+        if id(tensor) not in known:
+            known[id(tensor)] = (
+                self._find(tensor) if tensor.is_meta else (tensor, False)
+            )
+        values, is_assumed = known[id(tensor)]
+        with WithoutModes():
+            numbers = None if values is None else piece.cut(values).flatten().tolist()
         part = path.with_suffix(".part")
-        part.write_bytes(pickle.dumps(None if values is None else values.tolist()))
+        part.write_bytes(pickle.dumps((numbers, is_assumed)))
         part.rename(path)
 
-    def _get(self, name: str, sender: int | None, tensor: Tensor) -> None:
-        """Write the values that another process sends into a tensor.
+    def _find(self, tensor: Tensor) -> tuple[Tensor | None, bool]:
+        """Return the values of a meta tensor that is sent, and if they are assumed."""
+        is_small = is_whole(tensor) or tensor.numel() <= FEW
+        if self._is_beyond and not is_small:
+            return None, True
+        found = self._read(tensor)
+        self._is_beyond |= not is_small and found[0] is None
+        return found
+
+    def _get(
+        self, name: str, handing: Handing, sender: int
+    ) -> tuple[Tensor | None, bool]:
+        """Return the values that another process sends, and if they are assumed.
 
         Args:
             name: The name that the other process gives the message.
+            handing: The call.
             sender: That process.
-            tensor: The tensor.
         """
-        path = self._next_file(name)
-        if sender is None or not is_handed_over(tensor):
-            return
-        self._wait_for(path, name.partition("-")[0], sender)
-        values = pickle.loads(path.read_bytes())  # noqa: S301  our own process's
-        if values is not None:
-            with torch.no_grad():
-                tensor.copy_(torch.tensor(values, dtype=tensor.dtype))
-            self._on_received(tensor)
+        path, piece = self._next_file(name), handing.gets[sender]
+        is_recorded = sender in self._peers
+        is_one = len(handing.gets) == 1 and handing.kind != BARRIER
+        can_start = is_one and is_whole(piece.tensor)
+        if not (is_recorded or can_start) or not is_handed_over(handing, piece):
+            return None, True
+        self._wait_for(path, handing.kind, sender)
+        numbers, is_assumed = pickle.loads(path.read_bytes())  # noqa: S301  our own process's
+        if numbers is None:
+            return None, True
+        with WithoutModes():
+            values = torch.tensor(numbers, dtype=piece.tensor.dtype, device="cpu")
+            return values.view(piece.shape), is_assumed
 
     def _next_file(self, name: str) -> Path:
         """Return the file of the next message of a name."""
@@ -224,15 +287,21 @@ class Messages(Replacements):
             pause = min(2 * pause, 0.02)
 
 
-def is_handed_over(tensor: Tensor) -> bool:
-    """Whether the values of a tensor are handed over: few whole numbers."""
-    is_whole = not (tensor.is_floating_point() or tensor.is_complex())
-    return is_whole and tensor.nbytes <= MAX_NBYTES
+def is_whole(tensor: Tensor) -> bool:
+    """Whether a tensor holds whole numbers."""
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
-def split_rows(tensor: Tensor, sizes: Sequence[int] | None, n: int) -> Sequence[Tensor]:
-    """Return the rows for, or of, each process; equally many if no sizes are given."""
-    return tensor.split(list(sizes)) if sizes else tensor.tensor_split(n)
+def is_handed_over(handing: Handing, piece: Piece) -> bool:
+    """Whether the values of a piece are handed over.
+
+    Other than whole numbers need a replay; no message hands them over, as a stage of a
+    pipeline may wait for it before it sends its own.
+    """
+    numel = prod(piece.shape)
+    if is_whole(piece.tensor):
+        return numel * piece.tensor.itemsize <= MAX_NBYTES
+    return numel <= MAX_FLOATS and handing.kind not in MESSAGES
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
@@ -240,10 +309,152 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return describe_ranks(ranks).replace(":", "by")
 
 
-def find_rank(
-    ranks: Sequence[int], rank: int | None, group_rank: int | None
-) -> int | None:
+def find_rank(ranks: Sequence[int], rank: int | None, group_rank: int | None) -> int:
     """Return a rank in the world, given that rank or its rank in a group."""
     if group_rank is not None:
-        return ranks[group_rank] if ranks else None
+        return ranks[group_rank]
     return 0 if rank is None else rank
+
+
+# What functions of torch hand over, by their arguments, their group and this process.
+
+
+def describe_broadcast(given: Given, ranks: Sequence[int], me: int) -> Handing:
+    """Broadcast from the root."""
+    root = find_rank(ranks, given["src"], given["group_src"])
+    piece = Piece(given["tensor"])
+    sends, gets = ({None: piece}, {}) if root == me else ({}, {root: piece})
+    return Handing("broadcast", sends, gets)
+
+
+def describe_gather(given: Given, ranks: Sequence[int], _: int) -> Handing:
+    """Gather in a list of the root."""
+    root = find_rank(ranks, given["dst"], given["group_dst"])
+    gets = pair(ranks, given["gather_list"])
+    return Handing("gather", {root: Piece(given["tensor"])}, gets)
+
+
+def describe_scatter(given: Given, ranks: Sequence[int], me: int) -> Handing:
+    """Scatter a list of the root."""
+    root = find_rank(ranks, given["src"], given["group_src"])
+    gets = {} if root == me else {root: Piece(given["tensor"])}
+    return Handing("scatter", pair(ranks, given["scatter_list"]), gets)
+
+
+def describe_all_gather(given: Given, ranks: Sequence[int], _: int) -> Handing:
+    """Gather in lists."""
+    gets = pair(ranks, given["tensor_list"])
+    return Handing("all_gather", {None: Piece(given["tensor"])}, gets)
+
+
+def describe_gathered_rows(given: Given, ranks: Sequence[int], _: int) -> Handing:
+    """Gather in the rows of a tensor."""
+    gets = split_rows(given["output_tensor"], None, ranks)
+    return Handing("all_gather", {None: Piece(given["input_tensor"])}, gets)
+
+
+def describe_reduce(given: Given, ranks: Sequence[int], me: int) -> Handing:
+    """Reduce for the root."""
+    piece, root = (
+        Piece(given["tensor"]),
+        find_rank(ranks, given["dst"], given["group_dst"]),
+    )
+    gets = dict.fromkeys(ranks if root == me else (), piece)
+    return Handing("reduce", {root: piece}, gets, given["op"])
+
+
+def describe_all_reduce(given: Given, ranks: Sequence[int], _: int) -> Handing:
+    """Reduce for all."""
+    piece = Piece(given["tensor"])
+    return Handing(
+        "all_reduce", {None: piece}, dict.fromkeys(ranks, piece), given["op"]
+    )
+
+
+def describe_reduced_rows(given: Given, ranks: Sequence[int], _: int) -> Handing:
+    """Reduce, and scatter rows."""
+    gets = dict.fromkeys(ranks, Piece(given["output"]))
+    sends = split_rows(given["input"], None, ranks)
+    return Handing("reduce_scatter", sends, gets, given["op"])
+
+
+def describe_rows(given: Given, ranks: Sequence[int], _: int) -> Handing:
+    """Exchange rows of two tensors."""
+    sends = split_rows(given["input"], given["input_split_sizes"], ranks)
+    gets = split_rows(given["output"], given["output_split_sizes"], ranks)
+    return Handing("all_to_all", sends, gets)
+
+
+def describe_lists(given: Given, ranks: Sequence[int], _: int) -> Handing:
+    """Exchange lists of tensors."""
+    lists = given["input_tensor_list"], given["output_tensor_list"]
+    sends, gets = (pair(ranks, tensors) for tensors in lists)
+    return Handing("all_to_all", sends, gets)
+
+
+def describe_send(given: Given, ranks: Sequence[int], _: int) -> Handing:
+    """Send a message."""
+    to = find_rank(ranks, given["dst"], given["group_dst"])
+    return Handing("send", {to: Piece(given["tensor"])}, {})
+
+
+def describe_receive(given: Given, ranks: Sequence[int], _: int) -> Handing:
+    """Receive a message; nothing is handed over from any sender."""
+    if given["src"] is None and given["group_src"] is None:
+        return NOTHING
+    sender = find_rank(ranks, given["src"], given["group_src"])
+    return Handing("recv", {}, {sender: Piece(given["tensor"])})
+
+
+def describe_barrier(_: Given, ranks: Sequence[int], __: int) -> Handing:
+    """Wait for all: what one process writes to a file the others find after it."""
+    with WithoutModes():
+        nothing = Piece(torch.empty(0, dtype=torch.uint8, device="cpu"))
+    return Handing(BARRIER, {None: nothing}, dict.fromkeys(ranks, nothing))
+
+
+NOTHING: Final = Handing("", {}, {})
+DESCRIBE_BY_NAME: Final[Mapping[str, Describe]] = {
+    "barrier": describe_barrier,
+    "monitored_barrier": describe_barrier,
+    "broadcast": describe_broadcast,
+    "gather": describe_gather,
+    "scatter": describe_scatter,
+    "all_gather": describe_all_gather,
+    "all_gather_single": describe_gathered_rows,
+    "reduce": describe_reduce,
+    "all_reduce": describe_all_reduce,
+    "reduce_scatter_single": describe_reduced_rows,
+    "all_to_all": describe_lists,
+    "all_to_all_single": describe_rows,
+    "send": describe_send,
+    "isend": describe_send,
+    "recv": describe_receive,
+    "irecv": describe_receive,
+}
+OPS: Final = distributed.ReduceOp
+REDUCE_BY_OP: Final[Mapping[Any, Callable[[Tensor], Tensor]]] = {
+    OPS.SUM: lambda values: values.sum(0),
+    OPS.AVG: lambda values: values.mean(0),
+    OPS.PRODUCT: lambda values: values.prod(0),
+    OPS.MIN: lambda values: values.amin(0),
+    OPS.MAX: lambda values: values.amax(0),
+    OPS.BAND: partial(reduce, torch.bitwise_and),
+    OPS.BOR: partial(reduce, torch.bitwise_or),
+    OPS.BXOR: partial(reduce, torch.bitwise_xor),
+}
+
+
+def pair(ranks: Sequence[int], tensors: Sequence[Tensor] | None) -> dict[int, Piece]:
+    """Return the tensor for, or of, each process."""
+    return dict(zip(ranks, map(Piece, tensors or ()), strict=False))
+
+
+def split_rows(
+    tensor: Tensor, sizes: Sequence[int] | None, ranks: Sequence[int]
+) -> dict[int, Piece]:
+    """Return the rows for, or of, each process; equally many if no sizes are given."""
+    n = len(ranks)
+    ends = accumulate(sizes or [len(tensor) // n] * n, initial=0)
+    pieces = [Piece(tensor, slice(*both)) for both in pairwise(ends)]
+    return dict(zip(ranks, pieces, strict=False))

@@ -8,7 +8,7 @@ groups send nothing. Read :class:`PlannedWorld` first.
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import distributed, multiprocessing
@@ -24,11 +24,19 @@ from meta_magic.torch_private.distributed import (
     SET_TIMEOUT,
     TIMEOUT,
     clear_sharding_caches,
+    name_store,
+    open_store,
     register_fake,
     set_backend,
 )
 from meta_magic.torch_private.replacing import Replacements
-from meta_magic.trace.world import Group, World, name_group
+from meta_magic.trace.world import Group, Peers, World, name_group
+
+SECONDS: Final = 60.0
+"""How long a process waits for a key that another recorded one sets."""
+
+NCCL: Final = (2, 27, 7)
+"""The version of NCCL that a world has; DDP's hook for bfloat16 asks for it."""
 
 
 def make_environment(world: World) -> dict[str, str]:
@@ -57,14 +65,20 @@ class PlannedWorld(Replacements):
 
     Args:
         world: The world, and the process that is recorded.
+        peers: The processes that are recorded at the same time; they share a store.
         on_group: Is called when a process group is made.
 
     Raises:
         WorldError: On entering, if this process is in a process group already.
     """
 
-    def __init__(self, world: World, on_group: Callable[[], None]) -> None:
+    def __init__(
+        self, world: World, peers: Peers | None, on_group: Callable[[], None]
+    ) -> None:
         super().__init__()
+        file = None if peers is None else f"{peers.folder}/store"
+        are_all_recorded = peers is not None and len(peers.ranks) == world.size
+        self._store = file, SECONDS if are_all_recorded else 2.0
         self._on_group = on_group
         self._world = world
         self._n_groups = 0
@@ -94,6 +108,8 @@ class PlannedWorld(Replacements):
             self.replace_here(
                 module, {"is_nccl_available": lambda _: True, "barrier": wait_for_all}
             )
+        self.replace_here(distributed, {"TCPStore": self._connect})
+        self.replace_here(torch.cuda.nccl, {"version": lambda *_: NCCL})
         self.replace_here(multiprocessing, {"spawn": self._spawn})
         for module in (data_parallel, distributed.utils):
             self.replace_here(module, {CHECK_OF_DDP: self._send_shapes})
@@ -132,7 +148,12 @@ class PlannedWorld(Replacements):
                     f"init_process_group: {name} is {value}, and the block is recorded "
                     f"with world={world.size} and rank={world.rank}"
                 )
-        yield register_fake(), world.rank, world.size
+        register_fake()
+        yield open_store(*self._store), world.rank, world.size
+
+    def _connect(self, _: Any, host: str, port: int, *__: Any, **___: Any) -> Any:
+        """Return a store instead of one that waits for a server, or for clients."""
+        return name_store(open_store(*self._store), f"{host}:{port}")
 
     def _make_group(
         self,
@@ -154,7 +175,8 @@ class PlannedWorld(Replacements):
         kwargs |= {"backend_options": None, "device_id": None}
         made, prefix = plain(size, rank, ranks, FAKE, store, name, *args[1:], **kwargs)
         if isinstance(made, distributed.ProcessGroup):
-            set_backend(made, find_backend(str(backend)), prefix)
+            shared = name_store(store, name.rpartition(" as ")[0])  # all members' keys
+            set_backend(made, find_backend(str(backend)), shared)
         return made, prefix
 
     def _send_shapes(self, _: Any, group: Any, params: Any, __: Any = None) -> None:

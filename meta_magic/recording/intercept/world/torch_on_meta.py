@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed import distributed_c10d
 
 from meta_magic.recording.identities.device_plan import DevicePlan
 from meta_magic.torch_private.distributed import (
@@ -20,6 +21,7 @@ from meta_magic.torch_private.distributed import (
     find_propagation,
     find_random_support,
     find_reducer_methods,
+    list_ranks,
     list_shards,
 )
 from meta_magic.torch_private.modes import DisableTorchFunction, TorchDispatchMode
@@ -27,6 +29,7 @@ from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
 
 CPU = torch.device("cpu")
+aten = torch.ops.aten
 
 
 class TorchOnMeta(Replacements):
@@ -40,6 +43,7 @@ class TorchOnMeta(Replacements):
         super().__init__()
         self._plan = plan
         self._placement: torch.device | None = None
+        self._is_copied = False
 
     def __enter__(self) -> None:
         replacements: list[tuple[tuple[Any, str], Callable[..., Any]]] = [
@@ -52,6 +56,9 @@ class TorchOnMeta(Replacements):
         ]
         for (owner, name), function in replacements:
             self.replace_here(owner, {name: function})
+        for module in (distributed, distributed_c10d):
+            if hasattr(module, "reduce_scatter_single"):  # not in each version
+                self.replace_here(module, {"reduce_scatter_single": self._copy_as_gloo})
         self.wrap(GET_ACCELERATOR, lambda _: self._find_accelerator)
 
     def _make_reducer(self, plain: Any, parameters: Any, *args: Any) -> Any:
@@ -83,27 +90,59 @@ class TorchOnMeta(Replacements):
             with DisableTorchFunction():  # the check sees only meta
                 plain(group)
 
+    def _copy_as_gloo(
+        self,
+        plain: Any,
+        output: Any,
+        input: Any,  # noqa: A002  torch's name
+        *args: Any,
+        **given: Any,
+    ) -> Any:
+        """Reduce and scatter rows; gloo holds a copy of all meanwhile.
+
+        torch calls this again, by its protocol of ``__torch_function__``.
+
+        Source:
+            ``reduce_scatter_tensor_coalesced`` in ``ProcessGroupGloo.cpp``, torch 2.13.
+        """
+        is_first, self._is_copied = not self._is_copied, True
+        group = args[1] if len(args) > 1 else given.get("group")
+        copies = is_first and list_ranks(group)
+        is_gloo = copies and distributed.get_backend(group) == "gloo"
+        held = input.clone() if is_gloo else None
+        try:
+            return plain(output, input, *args, **given)
+        finally:
+            self._is_copied = not is_first
+            del held
+
     def _find_accelerator(self, _: Any = None) -> torch.device:
         return torch.device("cuda") if self._plan.is_for_cuda else CPU
 
 
 class InReducer(TorchDispatchMode):
-    """Keeps real indices where torch would copy them from meta.
+    """Keeps the indices of buckets, which torch reads, real and out of the recording.
 
-    The table of used parameters, the only zeros, is on meta: torch copies into it later
-    what a collective has reduced.
+    A copy of them to meta copies a tensor of the same size; none comes back. The table
+    of used parameters, the only zeros, is on meta: torch copies into it later what a
+    collective has reduced.
     """
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         del types
-        is_copy = func is torch.ops.aten.copy_.default
-        if is_copy and args[1].is_meta and not args[0].is_meta:
-            return args[0]
-        is_table = func is torch.ops.aten.zeros.default
-        device = {"device": "meta"} if is_table else {}
-        return func(*args, **{**(kwargs or {}), **device})
+        given = kwargs or {}
+        if func is aten.copy_.default and args[0].is_meta != args[1].is_meta:
+            if args[1].is_meta:
+                return args[0]
+            args = args[0], torch.empty_like(args[1], device="meta")
+        elif func is aten.zeros.default:
+            given = {**given, "device": "meta"}
+        elif func is aten.empty.memory_format and given.get("device") == CPU:
+            with WithoutModes():
+                return func(*args, **given)
+        return func(*args, **given)
 
 
 def propagate_alone(plain: Any, *args: Any, **kwargs: Any) -> Any:
