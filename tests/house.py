@@ -5,6 +5,7 @@ Every way to import counts: at the top, in a function, under ``TYPE_CHECKING``, 
 """
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import meta_magic
@@ -123,7 +124,10 @@ def find_own_imports(path):
     return {name for name in own if name in MODULES} - {name_of(path)}
 
 
-GRAPH = {name: find_own_imports(path) for name, path in MODULES.items() if name}
+@cache
+def read_graph():
+    """Return for each module which of the package's own modules it imports."""
+    return {name: find_own_imports(path) for name, path in MODULES.items() if name}
 
 
 def is_literal(call):

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import nbformat
-
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 
 READY = """async () => {
@@ -139,6 +137,8 @@ def wait_for(url: str, server: subprocess.Popen) -> None:
 
 def write_notebook(path: Path, *cells: str) -> None:
     """Write a notebook of code cells."""
+    import nbformat  # takes two seconds
+
     book = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(cell) for cell in cells],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},

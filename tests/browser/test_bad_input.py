@@ -57,6 +57,7 @@ def fail_in_the_first_line():
 
 
 @pytest.fixture(
+    scope="module",
     params=[
         call_by_hostile_names,
         call_2000_layers,
@@ -66,13 +67,20 @@ def fail_in_the_first_line():
     ],
     ids=lambda function: function.__name__,
 )
-def report(request, page, tmp_path):
-    """The page of a report."""
+def file(request, tmp_path_factory):
+    """The file of a report."""
+    path = tmp_path_factory.mktemp("bad") / "report.html"
     with contextlib.suppress(RuntimeError), record() as trace:
         request.param()
-    trace.to_html(tmp_path / "report.html")
+    trace.to_html(path)
+    return path
+
+
+@pytest.fixture
+def report(file, page):
+    """The page of a report."""
     page.set_viewport_size(HALF)
-    page.goto((tmp_path / "report.html").as_uri())
+    page.goto(file.as_uri())
     page.locator(".mm-live").wait_for()
     return page
 

@@ -135,7 +135,7 @@ def test_numbers_are_those_of_a_new_recording(connect, trace, expect):
     assert f"peak {peak} on cpu" in head.text_content()
 
 
-def test_two_hundred_moves_never_show_another_number(connect, trace):
+def test_a_hundred_moves_never_show_another_number(connect, trace):
     page = connect(trace)
     runs = [width for width in WIDTHS if width != 24]
     expected = {str(width): f"{2 * width * (width + 1):,} parameters" for width in runs}
@@ -146,9 +146,9 @@ def test_two_hundred_moves_never_show_another_number(connect, trace):
         .replace("1,200", "1.2 K")
         for width, text in expected.items()
     }
-    found = page.evaluate(MOVE_AT_RANDOM, [200, expected])
+    found = page.evaluate(MOVE_AT_RANDOM, [100, expected])
     assert found["wrong"] == []
-    assert found["shown"] > 20
+    assert found["shown"] > 10
 
 
 def test_a_number_that_fails_keeps_the_picture_and_names_the_rule(connect, expect):

@@ -5,15 +5,15 @@ import torch
 
 from meta_magic import record
 from meta_magic.cost.device_table import list_devices
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA device", allow_module_level=True)
+
 from tests.conformance.gpu_programs import (
     PROGRAMS,
     measure_peak,
     measure_seconds,
     train,
-)
-
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="needs a CUDA device"
 )
 
 LARGEST_ERROR = 0.01

@@ -2,10 +2,8 @@
 
 import re
 
-import nbformat
 import pytest
 from jupyter_client import AsyncKernelManager
-from nbclient import NotebookClient
 
 from tests.integration.kernels import TIMEOUT, ThisPython, kernel_environment
 
@@ -17,6 +15,8 @@ FAILING = "%%meta\ntorch.ones(2)\n1 / 0"
 
 
 def build_notebook(*sources, tags=()):
+    import nbformat  # takes two seconds
+
     cells = [nbformat.v4.new_code_cell(source) for source in (START, *sources)]
     cells[1].metadata["tags"] = list(tags)
     return nbformat.v4.new_notebook(cells=cells)
@@ -24,6 +24,8 @@ def build_notebook(*sources, tags=()):
 
 @pytest.fixture
 def execute(tmp_path):
+    from nbclient import NotebookClient
+
     def execute_notebook(notebook, **options):
         manager = AsyncKernelManager(kernel_spec_manager=ThisPython())
         client = NotebookClient(notebook, km=manager, timeout=TIMEOUT, **options)

@@ -1,14 +1,9 @@
 """The tools of torch neither break nor are broken inside of ``record()``."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
-import meta_magic
 from meta_magic.session.record import record
 from tests.integration.same_as_meta import assert_same_as_plain_meta
 
@@ -56,37 +51,6 @@ def test_hooks_on_every_module_run_and_stay_registered():
     finally:
         handle.remove()
     assert seen == ["Linear", "Tanh", "Doubling", "Sequential"] * 2
-
-
-COMPILE = """
-import torch
-from meta_magic.session.record import record
-
-with record() as trace:
-    inside = torch.compile(torch.nn.Linear(4, 2), backend="eager")
-    y = inside(torch.randn(3, 4))
-assert tuple(y.shape) == (3, 2) and y.is_meta
-assert "aten.addmm.default" in [call.op for call in trace.ops], list(trace.ops)
-
-import torch._dynamo
-torch._dynamo.utils.counters.clear()
-def double(x):
-    return x * 2 + 1
-assert torch.compile(double, backend="eager")(torch.ones(3)).tolist() == [3, 3, 3]
-torch.compile(inside, backend="eager")(torch.empty(3, 4, device="meta"))
-assert torch._dynamo.utils.counters["frames"]["ok"] == 2, torch._dynamo.utils.counters
-"""
-
-
-def test_compiled_code_is_recorded_and_later_code_still_compiles():
-    result = subprocess.run(
-        [sys.executable, "-c", COMPILE],
-        cwd=Path(meta_magic.__file__).parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
 
 
 def test_a_function_compiled_before_is_recorded_inside():

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
 
 import meta_magic as mm
 from meta_magic.cost.device_table import list_devices
@@ -22,6 +21,8 @@ needs_node = pytest.mark.skipif(NODE is None, reason="no Node.js on this machine
 
 @pytest.fixture(scope="module")
 def trace():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     with mm.record() as trace:
         model = GPT2LMHeadModel(GPT2Config(n_layer=2))
         optimizer = torch.optim.AdamW(model.parameters())

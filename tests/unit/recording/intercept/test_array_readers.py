@@ -6,8 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from PIL import Image
 
 from meta_magic import record
@@ -44,6 +42,9 @@ MAKERS = {
 
 def draw(how):
     """Return the pixels of a plot."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(1, 1))
     canvas = FigureCanvasAgg(figure)
     how(figure.add_subplot())

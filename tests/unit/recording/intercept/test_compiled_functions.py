@@ -18,13 +18,19 @@ with record() as trace:
     x = torch.ones(3)
     torch.compile(torch.sin, fullgraph=True)(x)
     torch.cond(x.sum() > 0, torch.cos, torch.sin, (x,))
-names = [call.op for call in trace.ops]
-assert "aten.sin.default" in names and "aten.cos.default" in names, names
+    inside = torch.compile(torch.nn.Linear(4, 2), backend="eager")
+    y = inside(torch.randn(3, 4))
+assert tuple(y.shape) == (3, 2) and y.is_meta
+names = {call.op for call in trace.ops}
+assert {f"aten.{op}.default" for op in ("sin", "cos", "addmm")} <= names, names
 assert sys.meta_path == finders
 compiled = torch.compile(lambda x: x * 2, backend="eager", fullgraph=True)
 assert compiled(torch.ones(2)).tolist() == [2, 2]
 stats = torch._dynamo.utils.counters["stats"]
 assert stats["unique_graphs"] == 1, stats
+torch._dynamo.utils.counters.clear()
+torch.compile(inside, backend="eager")(torch.empty(3, 4, device="meta"))
+assert torch._dynamo.utils.counters["frames"]["ok"] == 1
 """
 
 
