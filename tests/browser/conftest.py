@@ -2,6 +2,8 @@
 
 import base64
 import json
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -20,17 +22,28 @@ from tests.browser.lab import (
 )
 from tests.browser.served import ADDRESS, PAGE, TRAITS
 
+BROWSER = ExitStack()
+CHROMIUMS = []
+"""The one that runs, if any."""
+
 
 @pytest.fixture(scope="module")
 def browser():
-    """Chromium, as the system has it.
-
-    Ends with the module: while Playwright runs, no other test can run a coroutine.
-    """
+    """Chromium, as the system has it, for all tests of this folder."""
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine")
-    with open_chromium() as browser:
-        yield browser
+    if not CHROMIUMS:
+        CHROMIUMS.append(BROWSER.enter_context(open_chromium()))
+    return CHROMIUMS[0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem):
+    """End Chromium: while Playwright runs, no other test can run a coroutine."""
+    yield
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        CHROMIUMS.clear()
+        BROWSER.close()
 
 
 def open_page(browser):
