@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from meta_magic.explain.across_cells import explain_later
-from meta_magic.explain.edits.program_text import Edit, Stretch
 from meta_magic.trace.notes import CellSource
 from tests.conformance.explanations import Piece, record_cell, record_pieces
 
@@ -176,10 +175,6 @@ def test_the_first_failing_block_of_a_process_has_repairs():
     command = [sys.executable, "-c", code]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "nn.Linear(800, 10)" in said
-
-
-def make_edit(line, **given):
-    return Edit(stretches=(Stretch(line, 0, 0, "x"),), **given)
 
 
 def test_a_layer_that_hands_the_refused_size_on_is_changed():
