@@ -37,6 +37,8 @@ class Axes:
         whole: For an atom that was cut out of another one, that one.
         channels: Atoms that are the channels of a convolution.
         stacked: Atoms that number stacked tensors.
+        constant: Atoms of tensors of one number, as a first state of zeros: what is
+            computed with them has the dimensions of the other operand.
     """
 
     def __init__(self, signatures: "Sequence[Signature]" = ()) -> None:
@@ -46,6 +48,7 @@ class Axes:
         self.whole: dict[int, Atom] = {}
         self.channels: set[int] = set()
         self.stacked: set[Atom] = set()
+        self.constant: set[Atom] = set()
         self._shapes: dict[int, Shape] = {}
         self._signatures = signatures
         self._plans: dict[int, Plan | None] = {}
@@ -73,9 +76,13 @@ class Axes:
                 self.mixed[row] = mixed
         else:
             found = [
-                given[part] if isinstance(part, int) else self._fill(part, given)
+                self._copy(part, given)
+                if isinstance(part, int)
+                else self._fill(part, given)
                 for part in plan
             ]
+            if not inputs and short_name(signature.op) in {"zeros", "ones", "full"}:
+                self.constant.update(atom for axis in found[0] for atom in axis)
         for tensor, geometry, axes in zip(
             outputs, signature.outputs, found, strict=True
         ):
@@ -83,6 +90,20 @@ class Axes:
 
     def _set(self, tensor: int, shape: Shape, axes: Iterable[Axis]) -> None:
         self.of[tensor], self._shapes[tensor] = tuple(axes), shape
+
+    def _copy(self, operand: int, given: Given) -> Sequence[Axis]:
+        """Return the dimensions of an operand; of another one where it is constant."""
+        found = given[operand]
+        for other in given[1:] if self.constant else ():
+            if len(other) == len(found):
+                pairs = zip(found, other, strict=True)
+                found = tuple(
+                    [
+                        b if self.constant & {*a} and size_of(a) == size_of(b) else a
+                        for a, b in pairs
+                    ]
+                )
+        return found
 
     def _fill(self, part: "Part", given: Given) -> list[Axis]:
         return [

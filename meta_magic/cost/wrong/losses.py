@@ -214,6 +214,47 @@ def find_raw_scores(flow: Flow) -> Iterator[Mistake]:
             )
 
 
+def find_crossed_rows(flow: Flow) -> Iterator[Mistake]:
+    """Yield losses whose scores and targets number the same samples differently.
+
+    One has the samples of a step next to each other, the other the steps of a sample.
+    """
+    for call in flow.named(("nll_loss_forward",)):
+        rows, targets = call.axes[0][0], call.axes[1][0]
+        shared = [atom for atom in rows if atom in targets]
+        if len(shared) != 1 or len(rows) < 2 or len(targets) < 2:
+            continue
+        after, wanted = (
+            prod([n for _, n in one[one.index(shared[0]) + 1 :]])
+            for one in (rows, targets)
+        )
+        if after != wanted and (1 in {after, wanted}):
+            n_samples, n_rows = shared[0][1], call.shapes[0][0]
+            yield Mistake(
+                call,
+                f"{call.function} compares {n_rows} rows in two orders: the scores of "
+                f"sample 1 of {n_samples} are row {after}, its targets row {wanted}: "
+                "stack the steps as dimension 1, or transpose one of both",
+                f"{format_shape(call.shapes[0])} and {format_shape(call.shapes[1])} "
+                "have the same size, and not the same order",
+                tuple(m for k in (0, 1) if (m := flow.maker(call, k)) is not None),
+            )
+
+
+def find_swapped(flow: Flow) -> Iterator[Mistake]:
+    """Yield where ``binary_cross_entropy`` has its arguments in the wrong order."""
+    for call in flow.named(("binary_cross_entropy",), is_own=True):
+        made = [flow.maker(call, operand) for operand in (0, 1)]
+        has_gradient = [m is not None and m.index in flow.differentiated for m in made]
+        if has_gradient == [False, True]:
+            yield Mistake(
+                call,
+                f"{call.function} gets the targets first: the prediction is its first "
+                "argument",
+                "the second argument has a gradient, and the first has none",
+            )
+
+
 def find_weighted_means(flow: Flow) -> Iterator[Mistake]:
     """Yield where weights of samples multiply a loss that is one number already."""
     for call in flow.named(("mul",), is_own=True):

@@ -31,6 +31,8 @@ CERTAIN: Final[Mapping[str, Rule]] = MappingProxyType(
 LIKELY: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "raw scores": losses.find_raw_scores,
+        "crossed rows": losses.find_crossed_rows,
+        "swapped": losses.find_swapped,
         "weighted mean": losses.find_weighted_means,
         "one key": shapes.find_one_key,
         "softmax dimension": shapes.find_softmax_axes,
@@ -40,12 +42,16 @@ LIKELY: Final[Mapping[str, Rule]] = MappingProxyType(
         "squeeze": shapes.find_bare_squeezes,
         "mixed samples": shapes.find_mixed_samples,
         "last sample": shapes.find_last_samples,
+        "padded step": shapes.find_padded_steps,
+        "causal mask": shapes.find_causal_masks,
         "crossed": shapes.find_crossed,
         "scale": shapes.find_scales,
         "train mode": training.find_train_mode,
         "eval mode": training.find_eval_mode,
         "no step": training.find_missing_steps,
         "idle step": training.find_idle_steps,
+        "self copy": training.find_self_copies,
+        "fresh layer": training.find_fresh_layers,
         "stale optimizer": training.find_stale_optimizers,
         "early schedule": training.find_early_schedules,
     }

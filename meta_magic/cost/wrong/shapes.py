@@ -450,6 +450,51 @@ def find_last_samples(flow: Flow) -> Iterator[Mistake]:
             )
 
 
+def find_padded_steps(flow: Flow) -> Iterator[Mistake]:
+    """Yield where the last step of padded sequences is taken: zeros of short ones."""
+    padded: dict[int, int] = {}  # by tensor, which dimension is time
+    for call in flow.named(("full", "transpose")):
+        if call.function == "_pad_packed_sequence":
+            padded[call.outputs[0]] = int(call.name == "transpose")
+    for call in flow.named(("select",), is_own=True) if padded else ():
+        time, shape = padded.get(find_passed(flow, call)), call.shapes[0]
+        if time == call.arguments["dim"] and call.arguments["index"] == -1:
+            yield Mistake(
+                call,
+                f"takes the last of {shape[call.arguments['dim']]} steps of padded "
+                "sequences: it is zero in all that are shorter; the second result of "
+                "the layer has the last states",
+                "pad_packed_sequence fills up the end of each sequence",
+            )
+
+
+def find_causal_masks(flow: Flow) -> Iterator[Mistake]:
+    """Yield softmaxes whose mask of past steps is a factor, or the wrong way round."""
+    for call in flow.named(("softmax",), is_own=True):
+        made = flow.origin(call, 0, is_view)
+        if made is None or made.name not in {"mul", "masked_fill"}:
+            continue
+        mask = flow.origin(made, 1, is_view) if len(made.inputs) > 1 else None
+        if mask is None or mask.name not in {"tril", "triu"} or not made.is_own:
+            continue
+        ones = flow.maker(mask, 0)
+        diagonal = mask.arguments.get("diagonal", 0)
+        has_diagonal = diagonal >= 0 if mask.name == "tril" else diagonal <= 0
+        if ones is None or ones.name not in {"ones", "full"} or not has_diagonal:
+            continue
+        what = "multiplies scores by a mask: exp(0) is 1, so that nothing is masked"
+        if made.name == "masked_fill":
+            what = (
+                "fills what the mask keeps, and in one row all of it: invert the mask"
+            )
+        yield Mistake(
+            made,
+            f"{made.label} before softmax {what}",
+            f"{mask.label} makes ones where a step may look (line {mask.line})",
+            (mask, call),
+        )
+
+
 def find_passed(flow: Flow, call: Call) -> int:
     """Return the tensor that a call selects from, before calls that keep all of it."""
     made, tensor = flow.maker(call, 0), call.inputs[0]

@@ -33,6 +33,10 @@ RECORDED: Final = "record_function_enter_new"
 RECORDED_END: Final = "record_function_exit"
 
 
+MAX_LAZY: Final = 2
+"""A layer that is made once, when it is first called, has so many parameters."""
+
+
 class Loop:
     """The training in a program, by what its optimizers and autograd did.
 
@@ -271,6 +275,50 @@ def is_only_read(flow: Flow, call: "ModuleCall") -> bool:
 
 
 # What follows from the order of statements
+
+
+def find_self_copies(flow: Flow) -> Iterator[Mistake]:
+    """Yield where trained parameters are loaded from themselves: no copy was kept."""
+    loop = Loop(flow)
+    if not loop.steps:
+        return
+    for call in flow.calls.find(("copy_",), is_own=True):
+        first, second = [*call.signature.inputs, None][:2]
+        if len(call.inputs) < 2 or first != second:
+            continue
+        target, source = (loop.storages[tensor] for tensor in call.inputs[:2])
+        if target == source and target in loop.trained:
+            made = flow.maker(call, 1)
+            yield Mistake(
+                call,
+                "copies parameters onto themselves: both are the same tensors; "
+                "copy.deepcopy keeps a copy",
+                "state_dict() returns the parameters, and an assignment a second name",
+                () if made is None else (made,),
+            )
+            return
+
+
+def find_fresh_layers(flow: Flow) -> Iterator[Mistake]:
+    """Yield layers that are made anew in each call of a module: never trained."""
+    parameters = {*flow.program.facts.parameters}
+    loop = Loop(flow)
+    made: dict[object, set[int]] = defaultdict(set)
+    for call in flow.calls.find(("empty", "randn", "zeros", "ones"), is_own=True):
+        storage = loop.storages[call.outputs[0]]
+        if storage in parameters & loop.trained and call.module_call is not None:
+            made[call.site].add(storage)
+            if (
+                len({flow.module_calls[call.module_call].root}) == 1
+                and len(made[call.site]) > MAX_LAZY
+            ):
+                yield Mistake(
+                    call,
+                    "makes a layer in each call of a module: it is random each time, "
+                    "and no optimizer steps it; make it in __init__",
+                    f"parameters of {len(made[call.site])} storages are made here",
+                )
+                return
 
 
 def find_stale_optimizers(flow: Flow) -> Iterator[Mistake]:
