@@ -33,10 +33,6 @@ RECORDED: Final = "record_function_enter_new"
 RECORDED_END: Final = "record_function_exit"
 
 
-MAX_LAZY: Final = 2
-"""A layer that is made once, when it is first called, has so many parameters."""
-
-
 class Loop:
     """The training in a program, by what its optimizers and autograd did.
 
@@ -301,24 +297,22 @@ def find_self_copies(flow: Flow) -> Iterator[Mistake]:
 
 def find_fresh_layers(flow: Flow) -> Iterator[Mistake]:
     """Yield layers that are made anew in each call of a module: never trained."""
-    parameters = {*flow.program.facts.parameters}
     loop = Loop(flow)
-    made: dict[object, set[int]] = defaultdict(set)
+    trained = loop.trained.intersection(flow.program.facts.parameters)
+    first: dict[object, int] = {}  # by line and module, the call that made parameters
     for call in flow.calls.find(("empty", "randn", "zeros", "ones"), is_own=True):
-        storage = loop.storages[call.outputs[0]]
-        if storage in parameters & loop.trained and call.module_call is not None:
-            made[call.site].add(storage)
-            if (
-                len({flow.module_calls[call.module_call].root}) == 1
-                and len(made[call.site]) > MAX_LAZY
-            ):
-                yield Mistake(
-                    call,
-                    "makes a layer in each call of a module: it is random each time, "
-                    "and no optimizer steps it; make it in __init__",
-                    f"parameters of {len(made[call.site])} storages are made here",
-                )
-                return
+        if call.module_call is None or loop.storages[call.outputs[0]] not in trained:
+            continue
+        within = flow.module_calls[call.module_call]
+        where = call.site, within.root, within.module
+        if first.setdefault(where, call.module_call) != call.module_call:
+            yield Mistake(
+                call,
+                "makes a layer in each call of a module: it is random each time, and "
+                "no optimizer steps it; make it in __init__",
+                f"{within.class_name} was called before, and made one then, too",
+            )
+            return
 
 
 def find_stale_optimizers(flow: Flow) -> Iterator[Mistake]:

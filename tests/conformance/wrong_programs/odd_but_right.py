@@ -427,3 +427,52 @@ weights = torch.rand(9, 9)
 weights = weights / weights.sum(0)
 codes = F.normalize(torch.randn(12, 5), dim=0)
 correlations = codes.T @ codes
+
+# %% a state that is a copy
+net, best = nn.Linear(4, 3), None
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for epoch in range(3):
+    F.cross_entropy(net(torch.randn(5, 4)), torch.randint(3, (5,))).backward()
+    opt.step()
+    opt.zero_grad()
+    if epoch == 1:
+        best = {name: value.clone() for name, value in net.state_dict().items()}
+net.load_state_dict(best)
+
+# %% scores and targets both by step, and both by sample
+embed, cell, out = nn.Embedding(40, 12), nn.GRUCell(12, 20), nn.Linear(20, 40)
+text, h, logits = torch.randint(40, (5, 18)), torch.zeros(5, 20), []
+for t in range(17):
+    h = cell(embed(text[:, t]), h)
+    logits.append(out(h))
+loss = F.cross_entropy(torch.cat(logits), text[:, 1:].T.reshape(-1))
+loss = loss + F.cross_entropy(
+    torch.stack(logits, 1).flatten(0, 1), text[:, 1:].flatten()
+)
+loss.backward()
+
+# %% masks without softmax, after it, and of the future
+s = torch.randn(2, 9, 9, requires_grad=True)
+keep = torch.ones(9, 9).tril()
+retained = (s * keep) @ torch.randn(2, 9, 4)
+w = s.softmax(-1) * keep
+w = w / w.sum(-1, keepdim=True)
+v = s.masked_fill(keep == 0, float("-inf")).softmax(-1)
+u = s.masked_fill(torch.ones(9, 9).tril(-1).bool(), float("-inf")).softmax(-1)
+
+
+# %% a layer made once, in the first call
+class Lazy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = None
+
+    def forward(self, x):
+        if self.fc is None:
+            self.fc = nn.Linear(x.shape[-1], 3)
+        return self.fc(x)
+
+
+net = Lazy()
+for _ in range(2):
+    F.cross_entropy(net(torch.randn(8, 6)), torch.randint(3, (8,))).backward()

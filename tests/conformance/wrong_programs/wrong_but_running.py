@@ -277,3 +277,63 @@ for _ in range(2):
     model.eval()
     with torch.no_grad():
         model(x).pow(2).mean()
+
+# %% a state that is no copy
+net, best = nn.Linear(4, 3), None
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for epoch in range(3):
+    F.cross_entropy(net(torch.randn(5, 4)), torch.randint(3, (5,))).backward()
+    opt.step()
+    opt.zero_grad()
+    if epoch == 1:
+        best = net.state_dict()
+net.load_state_dict(best)  # wrong
+
+
+# %% a layer made in forward
+class Regressor(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Linear(7, 40)
+
+    def forward(self, x):
+        h = torch.relu(self.hidden(x))
+        return nn.Linear(h.shape[1], 1)(h)  # wrong
+
+
+net = Regressor()
+opt = torch.optim.Adam(net.parameters())
+for _ in range(3):
+    opt.zero_grad()
+    F.mse_loss(net(torch.randn(12, 7)), torch.randn(12, 1)).backward()
+    opt.step()
+
+# %% scores in the order of steps
+embed, cell, out = nn.Embedding(40, 12), nn.GRUCell(12, 20), nn.Linear(20, 40)
+text, h, logits = torch.randint(40, (5, 18)), torch.zeros(5, 20), []
+for t in range(17):
+    h = cell(embed(text[:, t]), h)
+    logits.append(out(h))
+loss = F.cross_entropy(torch.cat(logits), text[:, 1:].reshape(-1))  # wrong
+loss.backward()
+
+# %% targets before predictions
+net = nn.Sequential(nn.Linear(9, 1), nn.Sigmoid())
+p, y = net(torch.randn(22, 9)), torch.randint(2, (22, 1)).float()
+F.binary_cross_entropy(y, p).backward()  # wrong
+
+# %% the padded last step
+gru, x = nn.GRU(6, 10, batch_first=True), torch.randn(4, 9, 6)
+n = torch.tensor([9, 7, 4, 2])
+packed = nn.utils.rnn.pack_padded_sequence(x, n, batch_first=True)
+out, h = gru(packed)
+out, _ = nn.utils.rnn.pad_packed_sequence(out, batch_first=True)
+y = nn.Linear(10, 3)(out[:, -1])  # wrong
+
+# %% a mask as a factor
+s = torch.randn(2, 9, 9, requires_grad=True)
+w = (s * torch.ones(9, 9).tril()).softmax(-1)  # wrong
+
+# %% a mask that hides the past
+s = torch.randn(2, 9, 9, requires_grad=True)
+w = s.masked_fill(torch.ones(9, 9).tril().bool(), float("-inf")).softmax(-1)  # wrong
