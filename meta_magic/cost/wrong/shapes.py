@@ -454,7 +454,7 @@ def find_padded_steps(flow: Flow) -> Iterator[Mistake]:
     """Yield where the last step of padded sequences is taken: zeros of short ones."""
     padded: dict[int, int] = {}  # by tensor, which dimension is time
     for call in flow.named(("full", "transpose")):
-        if call.function == "_pad_packed_sequence":
+        if call.function.endswith("pad_packed_sequence"):
             padded[call.outputs[0]] = int(call.name == "transpose")
     for call in flow.named(("select",), is_own=True) if padded else ():
         time, shape = padded.get(find_passed(flow, call)), call.shapes[0]
