@@ -291,6 +291,7 @@ def _run_failing(
             frames = () if error is None else find_frames(error)
             # A value that is missing may be that of a parameter.
             is_further = error is None or isinstance(error, UNKNOWN)
+            is_further |= is_plain and REAL.search(str(error)) is not None
             if (is_further or _is_later(block, edit, frames)) and not refused:
                 return
             ended[edit] = f"it {refused[0]}" if refused else ""

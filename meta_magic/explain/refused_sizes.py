@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from meta_magic.children import NO_ANSWER
 from meta_magic.errors import TrialError
 from meta_magic.explain.edited_runs import PATIENCE, Workers
 from meta_magic.explain.lineage.lineage_records import Lineage, Step
@@ -74,7 +75,10 @@ def trace_refused(trace: Trace, failed: FailedCall, workers: Workers) -> Sizes:
         run = prepare_run(trace, partial(_answer, failed=failed))
     except TrialError as error:
         return Sizes({}, (), str(error))
-    found = read_answer(workers.read(workers.start(run)), PATIENCE)
+    answered = workers.read(workers.start(run))
+    if answered is NO_ANSWER:  # it took long: edits are tried without it
+        return Sizes({}, ())
+    found = read_answer(answered, PATIENCE)
     return Sizes({}, (), str(found)) if isinstance(found, TrialError) else found
 
 

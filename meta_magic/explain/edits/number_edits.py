@@ -105,6 +105,8 @@ def _weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
         is_small = 0 <= pair[0] <= MAX_SMALL
         cost = (SMALL if is_small else 0) + (ONE if pair[1] <= 1 else 0)
         yield pair, cost + LATER * min(at, 6)
+    traced = ((one.lineage.size, to) for one in situation.refused for to in one.accepted)
+    yield from ((pair, 0) for pair in dict.fromkeys(traced) if pair not in accepted)
     aligned = [*_align_shapes(situation.error)]
     yield from ((pair, GUESSED) for pair in aligned if pair not in accepted)
     named = [int(number) for number in NUMBER.findall(situation.error)]
@@ -178,6 +180,9 @@ def _edit_number(
     extra = 0.0
     if read_number(node) is None:
         extra = EXPRESSION
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+            if read_number(node.right) == right - wrong:  # ``len(vocab) - 1``
+                yield from program.replace(node, program.read(node.left), cost)
         for template in _scale(situation, wrong, right):
             extra_cost = EXPRESSION if "//" in template else 0  # a name says it better
             yield from program.extend(node, template, cost + extra_cost)
@@ -221,8 +226,8 @@ def _scale(situation: Situation, wrong: int, right: int) -> Iterator[str]:
             yield f"{right // wrong} * {{}}"
     elif right > 0 and wrong % right == 0:
         yield f"{{}} // {wrong // right}"
-    elif right == wrong + 1:
-        yield "{} + 1"
+    elif abs(right - wrong) == 1:
+        yield "{} + 1" if right > wrong else "{} - 1"
 
 
 def _edit_products(

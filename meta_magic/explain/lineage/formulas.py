@@ -20,6 +20,9 @@ Group: TypeAlias = tuple[Variable, ...]
 MOST_PAIRED: Final = 4
 """With more groups, no two are changed at once."""
 
+MANY: Final = 16
+"""A call with more tensors has a long list of them."""
+
 DIMENSION_NAMES: Final = (
     "dim",
     "axis",
@@ -151,14 +154,22 @@ def _find_kept_products(
 def list_units(probe: Probe, keys: Mapping[Variable, object]) -> list[Group]:
     """Return the numbers of a call that may be changed; those with one origin together.
 
+    A list of many tensors has the sizes of tensors that are alike together, too: to
+    move each of 500 sizes takes a quarter of a million tensors.
+
     Args:
         probe: Makes the call.
         keys: The origin of each number that may be another's as well.
     """
     units: dict[object, list[Variable]] = {}
+    operands = probe.call.operands
+    is_long = len(operands) > MANY
     for variable in probe.values:
         if not _is_dimension(probe, variable):
-            units.setdefault(keys.get(variable, variable), []).append(variable)
+            key = keys.get(variable, variable)
+            if is_long and variable.is_size:
+                key = operands[variable.operand].geometry.shape, variable.at
+            units.setdefault(key, []).append(variable)
     return [tuple(unit) for unit in units.values()]
 
 
