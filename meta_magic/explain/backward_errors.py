@@ -22,6 +22,7 @@ from meta_magic.explain.edits.program_text import (
     Called,
     Edit,
     SourceText,
+    is_read,
     join_edits,
     sort_edits,
 )
@@ -245,10 +246,18 @@ def _describe_call(call: OpCall) -> str:
 
 AT_LINE, ANYWHERE = 0.3, 0.6
 
+COPY: Final = "{}.clone()"
+
+LOOPS: Final = (ast.For, ast.While)
+
 STEPS: Final = frozenset({"argmax", "bool", "ceil", "floor", "int", "long", "round"})
 """Methods without a gradient."""
 
 REFUSED_COST: Final = 0.4
+
+GRADIENTS: Final = re.compile(
+    r"(\w+)Backward returned an incorrect number of gradients .\w+ (\d+), got (\d+)"
+)
 
 REFUSED: Final = re.compile(r"grad|leaf|converted to Scalar")
 """Parts of autograd's messages."""
@@ -286,6 +295,10 @@ def _edit_steps(program: SourceText, line: int | None) -> Iterator[Edit]:
         is_frozen = isinstance(value, ast.Constant) and value.value is False
         if is_frozen and getattr(target, "attr", "") == "requires_grad":
             yield from program.replace(value, "True", ANYWHERE)
+            loop = next(program.walk_up(node), None)
+            if isinstance(loop, ast.For) and program.read(loop.iter).endswith("rs()"):
+                # all but the last layer's weight and bias
+                yield from program.extend(loop.iter, "[*{}][:-2]", ANYWHERE + 0.1)
     for compared in program.find(ast.Compare):
         around = next(program.walk_up(compared), None)
         cast = next(program.walk_up(around), None) if around is not None else None
@@ -302,6 +315,11 @@ def _retain_graphs(program: SourceText, line: int | None) -> Iterator[Edit]:
         if called.name == "backward":
             cost = _weigh(called.node, line)
             yield from program.add_argument(called.node, "retain_graph=True", cost)
+            owner = "" if called.owner is None else ast.unparse(called.owner)
+            for added in program.find(ast.AugAssign):  # ``total += loss``
+                if called.owner is not None and ast.unparse(added.target) == owner:
+                    text = program.read(added.value)
+                    yield from program.replace(called.owner, text, AT_LINE)
     for node in program.find(ast.Assign):
         bound = {
             one.id for one in ast.walk(node.targets[0]) if isinstance(one, ast.Name)
@@ -343,6 +361,16 @@ def _avoid_write(program: SourceText, node: ast.AST) -> Iterator[Edit]:
         name = program.read(node.targets[0].value)
         text = f"{name} = {name}.clone(); {program.read(node)}"
         yield from program.replace(node, text, AT_LINE)
+        around = (one for one in program.walk_up(node) if isinstance(one, LOOPS))
+        read = [
+            one
+            for one in ast.walk(next(around, node))
+            if isinstance(one, ast.Subscript)
+            and is_read(one)
+            and program.read(one.value) == name
+        ]
+        edits = [edit for one in read for edit in program.extend(one, COPY, 0)]
+        yield join_edits(edits, AT_LINE)
 
 
 def _weigh(node: ast.expr, line: int | None) -> float:
@@ -351,6 +379,7 @@ def _weigh(node: ast.expr, line: int | None) -> float:
 
 def edit_refusals(situation: Situation) -> Iterator[Edit]:
     """Yield edits of what autograd refuses, such as to write a leaf."""
+    yield from _return_gradients(situation)
     if REFUSED.search(situation.error):
         for called in situation.program.calls:
             yield from _leave_graph(situation, called)
@@ -359,6 +388,18 @@ def edit_refusals(situation: Situation) -> Iterator[Edit]:
         for node in (*into, *situation.find_near(ast.AugAssign)):
             text = f"with torch.no_grad(): {situation.program.read(node)}"
             yield from situation.program.replace(node, text, REFUSED_COST)
+
+
+def _return_gradients(situation: Situation) -> Iterator[Edit]:
+    """Yield edits of a function's ``backward`` that returns too few gradients."""
+    program, said = situation.program, GRADIENTS.search(situation.error)
+    for node in program.find(ast.Return) if said else ():
+        names = [getattr(above, "name", "") for above in program.walk_up(node)]
+        value = node.value
+        if said and value and names[:2] == ["backward", said[1]]:
+            last = value.elts[-1] if isinstance(value, ast.Tuple) else value
+            lacking = ", None" * (int(said[2]) - int(said[3]))
+            yield from program.extend(last, f"{{}}{lacking}", AT_LINE)
 
 
 def _leave_graph(situation: Situation, called: Called) -> Iterator[Edit]:

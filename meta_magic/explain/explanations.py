@@ -13,6 +13,7 @@ from typing import Final
 
 from meta_magic.explain.diagnosis import diagnose
 from meta_magic.explain.edited_runs import Workers, find_block
+from meta_magic.explain.edits.argument_edits import CALLED_LIST
 from meta_magic.explain.given_names import (
     describe_module,
     name_operands,
@@ -230,6 +231,8 @@ def _is_of_python(error: str) -> bool:
     kind, _, text = error.partition(":")
     if kind == "AttributeError":  # what returned several values may need an index
         return not SEVERAL.search(text)
+    if CALLED_LIST in text:  # it may be a ``Sequential``
+        return False
     return kind in OF_PYTHON
 
 

@@ -111,7 +111,7 @@ FLAGS: Final = frozenset({"keepdim", "batch_first", "inplace", "bidirectional"})
 
 ADD_COST, DIM_COST, DROP_COST, RENAME_COST = 0.6, 0.8, 0.8, 0.7
 SURE_COST = 0.1
-SWAP_COST, FREE_COST, FLAG_COST = 1.0, 0.8, 1.0
+SWAP_COST, MIXED_COST, FREE_COST, FLAG_COST = 1.0, 0.5, 0.8, 1.0
 
 
 def edit_arguments(situation: Situation) -> Iterator[Edit]:
@@ -121,12 +121,12 @@ def edit_arguments(situation: Situation) -> Iterator[Edit]:
         far = situation.weigh(called.node)
         yield from _add_arguments(situation, called, far)
         yield from _replace_called(program, called, far)
+        yield from _swap(situation, called, far)
         if called.node.lineno in situation.lines:
             yield from _turn_dims(program, called, far)
             removed = _remove_method(program, called, far)
             is_failed = situation.is_failed(called.node)
             yield from mark_lossy(removed) if is_failed else removed
-            yield from _swap(program, called, far)
             yield from _free_sizes(program, called, far)
 
 
@@ -195,14 +195,26 @@ def _replace_called(program: SourceText, called: Called, far: float) -> Iterator
             )
 
 
-def _swap(program: SourceText, called: Called, far: float) -> Iterator[Edit]:
+def _swap(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
+    """Yield edits that exchange two arguments.
+
+    Anywhere if one has the value that the other must have; else near the failed call.
+    """
+    program = situation.program
     args = [arg for arg in called.node.args if not isinstance(arg, ast.Starred)]
-    for first, second in combinations(
-        args[:2] if called.name != "permute" else args, 2
-    ):
+    likely = args if called.name == "permute" else args[:2]
+    for first, second in combinations(args, 2):
         one, other = program.read(first), program.read(second)
-        if one != other and not program.is_data(first):
-            cost = SWAP_COST + far
+        values = situation.read_values(first), situation.read_values(second)
+        is_mixed = any(
+            {wrong} == a and {right} == b
+            for wrong, right in situation.accepted.numbers
+            for a, b in (values, values[::-1])
+        )
+        is_near = called.node.lineno in situation.lines
+        is_likely = is_near and first in likely and second in likely
+        if (is_mixed or is_likely) and one != other and not program.is_data(first):
+            cost = MIXED_COST if is_mixed else SWAP_COST + far
             edits = (
                 *program.replace(first, other, cost),
                 *program.replace(second, one, cost),
@@ -223,6 +235,9 @@ def _free_sizes(program: SourceText, called: Called, far: float) -> Iterator[Edi
             yield from program.replace(node, "-1", FREE_COST + far + 0.1 * at)
 
 
+CALLED_LIST: Final = "[ModuleList]"
+"""Part of the message if a list of modules is called."""
+
 STATE_COST, MODULE_COST, FLATTEN_COST = 0.4, 0.5, 0.8
 
 KEYS: Final = ("model_state_dict", "state_dict", "model", "net", "weights")
@@ -233,17 +248,24 @@ PREFIX: Final = re.compile(r"module\.|_orig_mod\.|model\.")
 
 MISFIT: Final = re.compile(r"size mismatch for ([\w.]+)\.\w+:")
 
+OPTIMIZED: Final = re.compile(r"the optimizer|optimizer can|object is not iterable")
+"""Part of messages if an optimizer gets a module, or a method that is not called."""
+
 LOSS: Final = re.compile(r"\w+Loss")
 
 
 def edit_modules(situation: Situation) -> Iterator[Edit]:
     """Yield edits of states, lists of modules, losses and modes."""
-    for family in (_load_states, _hold_modules, _flatten_before):
+    for family in (_load_states, _hold_modules, _call_lists, _flatten_before):
         yield from family(situation)
     program = situation.program
     for called in program.calls:  # a loss module is made before it is called
         if LOSS.fullmatch(called.name) and len(called.node.args) > 1:
             yield from program.extend(called.node.func, "{}()", MODULE_COST)
+        if OPTIMIZED.search(situation.error) and called.node.lineno in situation.lines:
+            for model in called.node.args[:1]:
+                yield from program.extend(model, "{}.parameters()", MODULE_COST)
+                yield from program.extend(model, "{}()", MODULE_COST)
     # Statistics need more than one value.
     for node in situation.find_near(ast.Name) if OF_ONE in situation.error else ():
         yield from program.extend(node, "{}.eval()", MODULE_COST)
@@ -298,6 +320,22 @@ def _hold_modules(situation: Situation) -> Iterator[Edit]:
                 yield from program.extend(value, "nn.ModuleList({})", MODULE_COST)
             if isinstance(value, (ast.Dict, ast.DictComp)):
                 yield from program.extend(value, "nn.ModuleDict({})", MODULE_COST)
+
+
+def _call_lists(situation: Situation) -> Iterator[Edit]:
+    """Yield edits that make a list of modules one that can be called."""
+    program = situation.program
+    for called in program.calls if CALLED_LIST in situation.error else ():
+        if called.name == "ModuleList" and called.node.args:
+            (given,) = called.node.args
+            is_bare = isinstance(given, ast.GeneratorExp)  # it has the call's brackets
+            before, after = ("(*", ")") if is_bare else ("*", "")
+            text = f"{before}{program.read(given)}{after}"
+            edits = (
+                *program.rename(called, "Sequential", 0),
+                *program.replace(given, text, 0),
+            )
+            yield join_edits(edits, MODULE_COST)
 
 
 def _flatten_before(situation: Situation) -> Iterator[Edit]:

@@ -72,6 +72,9 @@ MAX_NAMES: Final = 2
 
 MIN_FACTORS: Final = 2
 
+SUM: Final = re.compile(r"\{\}( \+ \{\})+")
+"""The formula of a concatenation."""
+
 PRODUCT: Final = re.compile(r"\{\}( \* \{\})+")
 
 
@@ -84,15 +87,22 @@ def edit_numbers(situation: Situation) -> Iterator[Edit]:
     program, known = situation.program, _list_values(situation)
     given = (one.geometry.shape for one in situation.call.operands)
     is_broadcast = not any(1 in shape for shape in given)
+    chains = [one.lineage for one in situation.refused]
+    sums = {one.size for one in chains if SUM.fullmatch(one.steps[0].formula)}
     for (wrong, right), cost in _weigh_pairs(situation):
         nodes = [node for node, values in known if wrong in values]
         names = _find_names(program, known, right)
+        is_sum = right in sums and right > wrong
+        terms = _find_names(program, known, right - wrong) if is_sum else {}
         for node in nodes:
             is_passed = node.lineno in situation.list_passed(wrong)
             weight = cost + (0 if is_passed else situation.weigh(node) / 2)
             weight += DATA if program.is_data(node) else 0
             edits = [*_edit_number(situation, node, (wrong, right), names, weight)]
             edits += _edit_products(situation, node, (wrong, right), weight)
+            for term in terms.get(program.find_scope(node), ()):
+                if is_read(node) and term != ast.unparse(node):
+                    edits += program.extend(node, f"{{}} + {term}", weight + EXPRESSION)
             yield from mark_lossy(edits) if right == 1 and is_broadcast else edits
         together = _edit_together(situation, nodes, (wrong, right), cost)
         yield from mark_lossy(together) if right == 1 and is_broadcast else together
@@ -105,7 +115,9 @@ def _weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
         is_small = 0 <= pair[0] <= MAX_SMALL
         cost = (SMALL if is_small else 0) + (ONE if pair[1] <= 1 else 0)
         yield pair, cost + LATER * min(at, 6)
-    traced = ((one.lineage.size, to) for one in situation.refused for to in one.accepted)
+    traced = (
+        (one.lineage.size, to) for one in situation.refused for to in one.accepted
+    )
     yield from ((pair, 0) for pair in dict.fromkeys(traced) if pair not in accepted)
     aligned = [*_align_shapes(situation.error)]
     yield from ((pair, GUESSED) for pair in aligned if pair not in accepted)
@@ -140,14 +152,8 @@ def is_out_of_range(error: str) -> bool:
 
 def _list_values(situation: Situation) -> list[tuple[ast.expr, set[int]]]:
     """Return the expressions whose values were integers, with these values."""
-    found = []
-    for node in situation.program.find(ast.expr):
-        written = read_number(node)
-        values = {*situation.seen.get(span_of(node), ())}
-        values |= set() if written is None else {written}
-        if values:
-            found.append((node, values))
-    return found
+    found = ((n, situation.read_values(n)) for n in situation.program.find(ast.expr))
+    return [(node, values) for node, values in found if values]
 
 
 def _find_names(
@@ -180,9 +186,12 @@ def _edit_number(
     extra = 0.0
     if read_number(node) is None:
         extra = EXPRESSION
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
-            if read_number(node.right) == right - wrong:  # ``len(vocab) - 1``
-                yield from program.replace(node, program.read(node.left), cost)
+        if (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Sub)  # ``len(vocab) - 1``
+            and read_number(node.right) == right - wrong
+        ):
+            yield from program.replace(node, program.read(node.left), cost)
         for template in _scale(situation, wrong, right):
             extra_cost = EXPRESSION if "//" in template else 0  # a name says it better
             yield from program.extend(node, template, cost + extra_cost)
@@ -249,7 +258,7 @@ def _edit_products(
                 if factor.value != value
                 for edit in situation.program.replace(factor, str(value), 0)
             ]
-            yield join_edits(edits, cost - TOGETHER)
+            yield replace(join_edits(edits, cost - TOGETHER), is_solved=True)
 
 
 def _list_factors(node: ast.AST) -> Iterator[ast.Constant]:

@@ -150,9 +150,9 @@ def _change_alike(
     found = [
         below
         for below in ast.walk(statement)
-        if isinstance(below, ast.Name)
+        if isinstance(below, (ast.Name, ast.Attribute))
         and isinstance(next(program.walk_up(below), None), ast.BinOp)
-        and below.id not in others
+        and ast.unparse(below) not in others
         and id(below) not in inside
     ]
     if found and isinstance(next(program.walk_up(node), None), ast.BinOp):
@@ -194,6 +194,11 @@ def _take_first(situation: Situation) -> Iterator[Edit]:
         if called.owner is None or ast.unparse(called.owner) == "self":
             cost = TUPLE_COST + situation.weigh(called.node)
             yield from program.extend(called.node, "{}[0]", cost)
+    parts = {one.name for one in situation.call.operands}
+    is_type = situation.error.startswith("TypeError")
+    for node in situation.find_near(ast.Name) if is_type else ():
+        if f"{node.id}[0]" in parts:
+            yield from program.extend(node, "{}[0]", TUPLE_COST + situation.weigh(node))
 
 
 def _shift_indexes(situation: Situation) -> Iterator[Edit]:

@@ -19,6 +19,7 @@ from meta_magic.explain.edits.program_text import (
     SourceText,
     Spot,
     is_read,
+    read_number,
     span_of,
 )
 from meta_magic.explain.lineage.traced_runs import Seen
@@ -76,6 +77,12 @@ class Situation:
     def is_failed(self, node: ast.expr) -> bool:
         """Whether an expression is the failed call itself."""
         return span_of(node) in [at.span for at in self.call.frames[-1:]]
+
+    def read_values(self, node: ast.expr) -> set[int]:
+        """Return the integers that were values of an expression."""
+        written = read_number(node)
+        own = () if written is None else (written,)
+        return {*self.seen.get(span_of(node), ()), *own}
 
     def list_passed(self, size: int) -> set[int]:
         """Return the lines of calls that hand on a refused size."""
