@@ -1,5 +1,7 @@
 """A failed call in a program, for tests of what edits are thought of."""
 
+import ast
+
 import torch
 
 from meta_magic.explain.edits.accepted import Accepted
@@ -24,7 +26,7 @@ def make_situation(
         seen: By expressions of the program the integers that were their values.
     """
     program = SourceText(text)
-    spots = [node for node in program.nodes if hasattr(node, "ctx")]
+    spots = program.find(ast.expr)
     spans = {
         span_of(node): frozenset(seen[program.read(node)])
         for node in spots

@@ -31,6 +31,16 @@ def test_the_line_that_wrote_and_the_line_that_saved_are_named(write, repaired):
     run(found.repairs[0].source)
 
 
+def test_what_a_loop_reads_of_what_it_writes_is_copied():
+    found = explain(
+        f"{LEAF}h = torch.zeros(4, 3)\nfor t in range(3):\n"
+        "    h[t + 1] = h[t] * w\nh.sum().backward()"
+    )
+    assert "    h[t + 1] = h[t].clone() * w" in [r.after for r in found.repairs]
+    for repair in found.repairs:
+        run(repair.source)
+
+
 def test_what_nothing_saved_may_be_written():
     found = explain(
         f"{LEAF}y = w + 1\ny.mul_(2)\nz = y.exp()\nz.mul_(2)\nz.sum().backward()"
@@ -101,6 +111,27 @@ def test_what_ran_under_no_grad_is_enabled():
     found = explain(f"{LEAF}with torch.no_grad(): y = w * 2\ny.sum().backward()")
     assert found.repairs[0].after == "with torch.enable_grad(): y = w * 2"
     run(found.repairs[0].source)
+
+
+def test_what_is_added_up_goes_back_by_its_newest_part():
+    found = explain(
+        f"{LEAF}total = 0\nfor _ in range(2):\n    loss = (w * w).sum()\n"
+        "    total += loss\n    total.backward()"
+    )
+    assert found.repairs[0].after == "    loss.backward()"
+    run(found.repairs[0].source)
+
+
+def test_all_but_the_last_layer_may_be_frozen():
+    found = explain(
+        "import torch\nfrom torch import nn\n"
+        "m = nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1))\n"
+        "for p in m.parameters():\n    p.requires_grad = False\n"
+        "m(torch.ones(3, 2)).sum().backward()"
+    )
+    kept = "for p in [*m.parameters()][:-2]:"
+    repair = next(one for one in found.repairs if one.after == kept)
+    run(repair.source)
 
 
 def test_frozen_parameters_are_unfrozen():

@@ -77,6 +77,17 @@ def test_the_error_decides_whether_an_argument_matters(text, error, written):
     assert any(written in line for line in made)
 
 
+@pytest.mark.parametrize("call", ["Net(width, n)", "super().__init__(width, n, 1)"])
+def test_arguments_are_exchanged_where_each_has_the_value_of_the_other(call):
+    text = f"{call}\n\n\n\ny = x @ w"
+    known = {"accepted": Accepted(numbers=((64, 23),))}
+    turned = call.replace("width, n", "n, width")
+    seen = {"width": [64], "n": [23]}
+    assert turned in edit(edit_arguments, text, 5, seen=seen, **known)
+    seen = {"width": [64], "n": [24]}
+    assert turned not in edit(edit_arguments, text, 5, seen=seen, **known)
+
+
 def test_far_from_the_failed_call_only_layers_get_arguments():
     made = edit(edit_arguments, "a\nb = x.transpose(0, 1)\nc = nn.GRU(3, 4)")
     assert "b = x" not in made
@@ -124,6 +135,26 @@ LOAD = "m.load_state_dict(states)"
             "net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Flatten(), nn.Linear(72, 4))",
         ),
         (
+            "self.layers = nn.ModuleList(made)",
+            'Module [ModuleList] is missing the required "forward" function',
+            "self.layers = nn.Sequential(*made)",
+        ),
+        (
+            "self.layers = nn.ModuleList(f(n) for n in sizes)",
+            'Module [ModuleList] is missing the required "forward" function',
+            "self.layers = nn.Sequential(*(f(n) for n in sizes))",
+        ),
+        (
+            "steps = Adam(net, lr=0.1)",
+            "TypeError: optimizer can only optimize Tensors",
+            "steps = Adam(net.parameters(), lr=0.1)",
+        ),
+        (
+            "steps = Adam(net.parameters, lr=0.1)",
+            "TypeError: 'method' object is not iterable",
+            "steps = Adam(net.parameters(), lr=0.1)",
+        ),
+        (
             "y = predict(net, x)",
             "ValueError: Expected more than 1 value per channel when training",
             "y = predict(net.eval(), x)",
@@ -161,6 +192,14 @@ def test_tensors_are_written_as_meant(text, error, written):
     assert written in edit(edit_intents, text, error=error)
 
 
+def test_the_first_of_several_values_is_taken_where_python_refuses_them():
+    operands = [("best[0]", (4,)), ("best[1]", (4,), torch.int64)]
+    error = "TypeError: can't multiply sequence by non-int of type 'float'"
+    text = "target = rewards + 0.9 * best"
+    made = edit(edit_intents, text, operands=operands, error=error)
+    assert made == ["target = rewards + 0.9 * best[0]"]
+
+
 def test_class_numbers_that_are_too_large_are_shifted_or_ignored():
     operands = [("out", (4, 3)), ("y", (4,), torch.int64)]
     error = "IndexError: Target 3 is out of bounds."
@@ -194,12 +233,23 @@ def test_a_name_whose_value_was_the_accepted_number_is_used_in_its_function():
 
 @pytest.mark.parametrize(
     ("right", "written"),
-    [(128, "nn.Linear(2 * n, 10)"), (16, "nn.Linear(n // 4, 10)"), (65, "n + 1")],
+    [
+        (128, "nn.Linear(2 * n, 10)"),
+        (16, "nn.Linear(n // 4, 10)"),
+        (65, "n + 1"),
+        (63, "n - 1"),
+    ],
 )
 def test_an_expression_is_scaled_where_it_can_be(right, written):
     made = edit_pairs("nn.Linear(n, 10)", (64, right), seen={"n": [64]})
     assert any(written in line for line in made)
     assert f"nn.Linear({right}, 10)" in made
+
+
+def test_what_is_subtracted_is_left_out_where_that_is_the_difference():
+    text, seen = "n = size - 1", {"size - 1": [11]}
+    assert edit_pairs(text, (11, 12), seen=seen)[0] == "n = size"
+    assert "n = size" not in edit_pairs(text, (11, 13), seen=seen)
 
 
 @pytest.mark.parametrize(
@@ -257,6 +307,12 @@ def test_all_but_the_other_operands_of_a_formula_are_changed():
     assert "y = (x - mean[..., None]) / std[..., None]" in made
 
 
+def test_the_factors_of_a_product_are_turned_together():
+    accepting = Accepting(((1, "{}.T"),))
+    made = change("y = x @ self.a @ self.b", accepting, names=["x", "self.a"])
+    assert "y = x @ self.a.T @ self.b.T" in made
+
+
 def test_two_operands_are_changed_together():
     accepting = Accepting(((0, "{}.T"), (1, "{}.T")))
     assert change("y = a @ b", accepting, names="ab") == ["y = a.T @ b.T"]
@@ -286,6 +342,22 @@ def test_a_result_larger_than_all_operands_comes_last():
 def test_what_autograd_refuses_is_done_without_it(text, written):
     error = "RuntimeError: a leaf Variable that requires grad is being used"
     assert written in edit(edit_refusals, text, error=error)
+
+
+@pytest.mark.parametrize(
+    ("returned", "written"),
+    [("return 2 * g", "return 2 * g, None"), ("return (g, h)", "return (g, h, None)")],
+)
+def test_a_function_returns_as_many_gradients_as_it_has_inputs(returned, written):
+    text = (
+        f"class Twice:\n    def backward(ctx, g, h):\n        {returned}\nz.backward()"
+    )
+    n_given = 1 + returned.count(",")
+    error = (
+        "RuntimeError: function TwiceBackward returned an incorrect number of "
+        f"gradients (expected {n_given + 1}, got {n_given})"
+    )
+    assert edit(edit_refusals, text, 4, error=error)[0] == written
 
 
 def test_other_errors_change_nothing_about_autograd():

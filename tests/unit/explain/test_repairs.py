@@ -59,6 +59,39 @@ def test_a_name_is_multiplied_where_a_multiple_is_asked_for():
     run(repair.source)
 
 
+def test_a_layer_takes_as_many_features_as_are_joined():
+    found = explain(
+        "import torch\nfrom torch import nn\ndef build(a, b):\n"
+        "    return nn.Linear(a, b)\n"
+        "x = torch.cat([torch.ones(3, 8), torch.ones(3, 5)], 1)\nbuild(8, 5)(x)"
+    )
+    assert "    return nn.Linear(a + b, b)" in [one.after for one in found.repairs]
+
+
+def test_a_library_that_asks_for_values_later_gets_repairs():
+    # Transformers look whether a mask is causal, which plain meta cannot say.
+    found = explain(
+        "import torch\nfrom torch import nn\n"
+        "layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)\n"
+        "net = nn.TransformerEncoder(layer, 1)\n"
+        "x, n = torch.ones(1, 5, 4), 6\n"
+        "mask = nn.Transformer.generate_square_subsequent_mask(n)\nnet(x, mask)"
+    )
+    assert "x, n = torch.ones(1, 5, 4), 5" in [one.after for one in found.repairs]
+    for repair in found.repairs:
+        run(repair.source)
+
+
+def test_a_list_of_modules_that_is_called_becomes_a_sequence():
+    found = explain(
+        "import torch\nfrom torch import nn\n"
+        "layers = nn.ModuleList([nn.Linear(3, 4), nn.Linear(4, 2)])\n"
+        "layers(torch.ones(5, 3))"
+    )
+    sequence = "layers = nn.Sequential(*[nn.Linear(3, 4), nn.Linear(4, 2)])"
+    assert [one.after for one in found.repairs] == [sequence]
+
+
 def test_an_operand_is_cast_at_the_failing_line():
     found = explain(
         "import torch\nw = torch.ones(5, 3)\ni = torch.ones(4)\n"
