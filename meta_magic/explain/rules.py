@@ -103,7 +103,8 @@ def _relate_numbers(probe: Probe) -> Iterator[str]:
             pair = frozenset((variable, other))
             if pair not in seen:
                 seen.add(pair)
-                one = " or be 1" if is_larger and 1 in accepted else ""
+                is_one = is_larger and 1 in accepted and probe.values[other] != 1
+                one = " or be 1" if is_one else ""
                 yield f"{probe.label(variable)} {text} {probe.label(other)}{one}"
         if accepted and not found:
             limits.append((variable, accepted))

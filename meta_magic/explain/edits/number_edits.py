@@ -348,6 +348,9 @@ WORKED: Final = 0.1
 MOST_DATA: Final = 8
 """How many times larger data may become."""
 
+WINDOW: Final = 0.4
+"""The cost of another window of a pool or convolution: layers must fit its output."""
+
 MAX_FOR_EACH: Final = 6
 
 
@@ -367,6 +370,7 @@ def edit_roots(situation: Situation) -> Iterator[Edit]:
                 cost = LATER * at + distance + (0 if refused.is_alone else BOTH)
                 cost += DATA if program.is_data(node) else 0
                 cost += ONE if wanted == 1 else 0
+                cost += WINDOW if program.is_window(node) else 0
                 is_lossy = wanted == 1  # it is only broadcast
                 is_solved = refused.is_alone and not is_lossy
                 for edit in program.replace(node, str(value), cost):

@@ -134,6 +134,9 @@ FACTORIES: Final = frozenset(
 )
 """Functions of torch that make data."""
 
+WINDOWS: Final = frozenset({"kernel_size", "stride", "padding", "dilation"})
+"""Arguments that say which elements a pool or convolution reads."""
+
 COMMON: Final = frozenset({"torch", "nn", "F", "np", "numpy"})
 
 NOWHERE: Final = -1
@@ -259,6 +262,15 @@ class SourceText:
                 return False
             if isinstance(above, ast.Call):
                 return name_of(above) in FACTORIES
+        return False
+
+    def is_window(self, node: ast.AST) -> bool:
+        """Whether a node is a size or step of a window of a pool or convolution."""
+        for above in self.walk_up(node):
+            if isinstance(above, ast.keyword) and above.arg in WINDOWS:
+                return True
+            if isinstance(above, (ast.Call, ast.stmt)):
+                return isinstance(above, ast.Call) and "pool" in name_of(above).lower()
         return False
 
     def is_for_own(self, node: ast.AST) -> bool:

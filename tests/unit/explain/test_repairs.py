@@ -82,6 +82,15 @@ def test_a_library_that_asks_for_values_later_gets_repairs():
         run(repair.source)
 
 
+def test_a_layer_is_fitted_to_a_pool_before_the_pool_to_the_layer():
+    found = explain(
+        "import torch\nfrom torch import nn\n"
+        "net = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3 * 4 * 4, 5))\n"
+        "net(torch.ones(2, 3, 12, 12))"
+    )
+    assert found.repairs[0].after.endswith("nn.Linear(3 * 6 * 6, 5))")
+
+
 def test_a_list_of_modules_that_is_called_becomes_a_sequence():
     found = explain(
         "import torch\nfrom torch import nn\n"

@@ -29,6 +29,12 @@ def test_sizes_that_are_added_must_be_equal_or_1():
     )
 
 
+def test_a_size_that_must_equal_1_is_said_once():
+    x, layer = torch.ones(4, 3), nn.GRU(1, 2)
+    rules = explain(lambda: layer(x)).rules
+    assert rules[0] == "dimension 1 of x (3) must equal layer.input_size (1)"
+
+
 def test_sizes_beside_those_that_are_joined_must_be_equal():
     a, b = torch.ones(2, 3), torch.ones(2, 4)
     rules = explain(lambda: torch.cat([a, b])).rules
