@@ -120,9 +120,6 @@ MAX_NUMEL: Final = 2**20
 SECONDS: Final = 0.4
 """Processor time after which all further calls count as refused."""
 
-SLOW: Final = 0.02
-"""A call on meta that takes longer is computed step by step in Python."""
-
 SECONDS_OF_ONE: Final = 0.1
 """Processor time for other values of one number."""
 
@@ -244,24 +241,12 @@ class Probe:
         for device in DEVICES[DEVICES.index(self.device) :]:
             if device == "cpu" and shapes and max(map(prod, shapes)) > MAX_NUMEL:
                 continue
-            start = process_time()
             shapes = self._look_up(values, changes, device)
-            if device == "meta" and process_time() > start + SLOW:
-                self._prefer_cpu()
             is_sure = device != "meta" or isinstance(self.function, type)
             is_last = device == self.device if shapes is None else is_sure
             if is_last:
                 break
         return shapes
-
-    def _prefer_cpu(self) -> None:
-        """Ask the CPU first from now on, if it refuses the call and has room for it.
-
-        An LSTM on meta is a Python loop over its steps.
-        """
-        largest = max(prod(one.geometry.shape) for one in self.call.operands)
-        if largest <= MAX_VALUES and self._look_up({}, {}, "cpu") is None:
-            self.device = "cpu"
 
     def accepts(
         self,

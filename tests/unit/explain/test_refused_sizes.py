@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from meta_magic.explain import probing
 from meta_magic.explain.edited_runs import Workers
 from meta_magic.explain.given_names import name_operands
 from meta_magic.explain.lineage.formulas import list_units
-from meta_magic.explain.probing import Probe, Variable
+from meta_magic.explain.probing import Probe
 from meta_magic.explain.refused_sizes import Sizes, solve, trace_refused
 from meta_magic.trace.signature import TensorArgument
 from tests.conformance.explanations import record_cell
@@ -90,15 +89,3 @@ def test_tensors_that_are_alike_move_together_in_a_long_list():
     rows, columns = list_units(Probe(torch.stack, call), {})
     assert [one.at for one in (rows[0], columns[-1])] == [0, 1]
     assert len(rows) == len(columns) == 40
-
-
-@pytest.mark.parametrize(("n_rows", "device"), [(3, "cpu"), (200_000, "meta")])
-def test_the_cpu_is_asked_where_meta_is_slow_and_the_call_is_small(
-    n_rows, device, monkeypatch
-):
-    monkeypatch.setattr(probing, "SLOW", -1)  # any call
-    call = make_call(1, [("x", (n_rows, 4)), ("w", (5, 2))])
-    call = replace(call, args=(TensorArgument(index=0), TensorArgument(index=1)))
-    probe = Probe(torch.mm, call, lambda run: run())
-    assert probe.accepts({Variable(1, 0): 4})
-    assert probe.device == device
