@@ -106,6 +106,15 @@ def _dense(shape: Sequence[int]) -> list[int]:
     return [prod(shape[dim + 1 :]) for dim in range(len(shape))]
 
 
+def _count_joint(*args: object) -> int:
+    """Return how many elements tensors have where they are broadcast together."""
+    shapes = [tuple(tensor.shape) for tensor in tensors_in(*args)]
+    try:
+        return prod(torch.broadcast_shapes(*shapes))
+    except RuntimeError:
+        return 0
+
+
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """The shapes of all tensors that a call returned."""
 
@@ -349,6 +358,8 @@ class Probe:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 args, kwargs = build(call.args, (0,)), build(call.kwargs, (1,))
+                if device == "cpu" and _count_joint(args, kwargs) > MAX_NUMEL:
+                    return None  # a loss of all pairs of rows, too, returns one number
                 returned = self.function(*args, **kwargs)
         except Exception:  # noqa: BLE001  torch's
             return None

@@ -1,6 +1,7 @@
 """Where refused sizes come from, and which written numbers would mend them."""
 
 from dataclasses import replace
+from operator import methodcaller
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from meta_magic.explain.edited_runs import Workers
 from meta_magic.explain.given_names import name_operands
 from meta_magic.explain.lineage.formulas import list_units
-from meta_magic.explain.probing import Probe
+from meta_magic.explain.probing import Change, Probe
 from meta_magic.explain.refused_sizes import Sizes, solve, trace_refused
 from meta_magic.trace.signature import TensorArgument
 from tests.conformance.explanations import record_cell
@@ -89,3 +90,19 @@ def test_tensors_that_are_alike_move_together_in_a_long_list():
     rows, columns = list_units(Probe(torch.stack, call), {})
     assert [one.at for one in (rows[0], columns[-1])] == [0, 1]
     assert len(rows) == len(columns) == 40
+
+
+def test_the_cpu_is_not_asked_for_millions_of_elements_that_become_one():
+    asked = []
+
+    def find_loss(a, b):
+        asked.append((a.device.type, a.ndim))
+        return (a - b).abs().mean()
+
+    call = make_call(1, [("a", (3000,)), ("b", (3001,))])
+    call = replace(call, args=(TensorArgument(index=0), TensorArgument(index=1)))
+    column = Change("{}.unsqueeze(1)", methodcaller("unsqueeze", 1))
+    probe = Probe(find_loss, call, lambda run: run())
+    assert probe.accepts(changes={0: column})
+    assert ("meta", 2) in asked
+    assert ("cpu", 2) not in asked
