@@ -91,6 +91,15 @@ def test_a_layer_is_fitted_to_a_pool_before_the_pool_to_the_layer():
     assert found.repairs[0].after.endswith("nn.Linear(3 * 6 * 6, 5))")
 
 
+def test_a_loss_of_all_pairs_of_rows_comes_last():
+    found = explain(
+        "import torch\nx, y = torch.ones(4, 1, 30), torch.ones(4, 1, 32)\n"
+        "loss = torch.nn.functional.l1_loss(x, y)"
+    )
+    assert found.repairs
+    assert not any("transpose" in repair.after for repair in found.repairs)
+
+
 def test_a_list_of_modules_that_is_called_becomes_a_sequence():
     found = explain(
         "import torch\nfrom torch import nn\n"
