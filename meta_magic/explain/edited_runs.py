@@ -339,7 +339,7 @@ def _run_edit(
     if trace.error is None:
         return read_ending(trace)
     frames = () if trace.failed is None else trace.failed.frames
-    if not _is_later(block, edit, frames):
+    if not _is_later(block, edit, frames) or trace.error.startswith(UNBOUND):
         return ""
     line = [frame.line for frame in frames if frame.file == block.rerun.file][-1]
     error = trace.error.partition("\n")[0]
@@ -384,6 +384,9 @@ REAL: Final = re.compile(r"device|cuda|cpu|numpy|\bmeta\b", re.IGNORECASE)
 
 UNKNOWN: Final = (MissingValueError, NotImplementedError)
 """Errors that do not say whether a recording comes further."""
+
+UNBOUND: Final = ("NameError", "UnboundLocalError")
+"""Errors after an edit that binds a name no longer."""
 
 MAX_OPERATORS: Final = 5_000
 """A recording of several runs ends after so many operators."""

@@ -168,6 +168,9 @@ def _weigh(text: str) -> float:
 
 TUPLE_COST, SHIFT_COST = 0.4, 0.6
 
+PAIRS: Final = 2
+"""Dimensions of a tensor of pairs."""
+
 MANY: Final = re.compile(r"values to unpack|not enough values")
 
 
@@ -185,6 +188,19 @@ def _unpack(situation: Situation) -> Iterator[Edit]:
             first, *others = map(program.read, node.elts)
             for text in (f"{first}, ({', '.join(others)})", f"{first}, *_"):
                 yield from program.replace(node, text, TUPLE_COST)
+            made = next(program.walk_up(node), None)
+            if isinstance(made, ast.Assign):
+                yield from _turn_columns(situation, made.value, len(node.elts))
+
+
+def _turn_columns(situation: Situation, node: ast.expr, n: int) -> Iterator[Edit]:
+    """Yield edits that unpack the columns of a tensor, not its rows."""
+    for operand in situation.call.operands:
+        shape = operand.geometry.shape
+        is_it = situation.program.read(node) == operand.name
+        for dim in (dim for dim, size in enumerate(shape) if size == n and is_it):
+            text = "{}.T" if len(shape) == PAIRS else f"{{}}.unbind({dim})"
+            yield from situation.program.extend(node, text, TUPLE_COST - 0.1)
 
 
 def _take_first(situation: Situation) -> Iterator[Edit]:

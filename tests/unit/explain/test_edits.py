@@ -192,6 +192,16 @@ def test_tensors_are_written_as_meant(text, error, written):
     assert written in edit(edit_intents, text, error=error)
 
 
+@pytest.mark.parametrize(
+    ("shape", "written"), [((5, 2), "edges.T"), ((5, 3, 2), "edges.unbind(2)")]
+)
+def test_columns_are_unpacked_where_there_are_as_many_as_names(shape, written):
+    error = "ValueError: too many values to unpack (expected 2)"
+    operands = [("edges", shape, torch.int64)]
+    made = edit(edit_intents, "a, b = edges", operands=operands, error=error)
+    assert made[0] == f"a, b = {written}"
+
+
 def test_the_first_of_several_values_is_taken_where_python_refuses_them():
     operands = [("best[0]", (4,)), ("best[1]", (4,), torch.int64)]
     error = "TypeError: can't multiply sequence by non-int of type 'float'"
