@@ -14,6 +14,7 @@ from meta_magic.cost.advice.advisors import collect_evidence
 from meta_magic.cost.advice.parameter_advice import name_by_storage
 from meta_magic.cost.advice.world_advice import find_sharded
 from meta_magic.replaying.program_calls import draw_before, read_draws, state_before
+from meta_magic.trace.program import Randomness
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_shape
 
@@ -70,11 +71,10 @@ def find_equal_dropout(traces: Mapping[int, Trace]) -> Iterator[Advice]:
     """Yield advice if two ranks draw the same masks for dropout."""
     known: dict[object, int] = {}
     for rank, trace in traces.items():
-        lines = find_dropout(trace)
-        randomness = trace.program.randomness
-        drawn = randomness.states, randomness.draws
-        if lines is None or not randomness.draws:
+        found = find_dropout(trace)
+        if found is None:
             continue
+        drawn, lines = found
         if drawn in known:
             yield Advice(
                 kind="dropout",
@@ -87,19 +87,31 @@ def find_equal_dropout(traces: Mapping[int, Trace]) -> Iterator[Advice]:
         known[drawn] = rank
 
 
-def find_dropout(trace: Trace) -> tuple[int, ...] | None:
-    """Return the line of the first dropout that draws, as ``(line,)``.
-
-    Returns:
-        () if the line is not known; None if no dropout draws.
-    """
+def find_dropout(trace: Trace) -> tuple[object, tuple[int, ...]] | None:
+    """Return where dropout draws its first mask, and the line; None without dropout."""
     program = trace.program
     is_dropout = [any(name in s.op for name in DROPOUT) for s in program.signatures]
-    for index, number in enumerate(program.signature_numbers()):
-        if is_dropout[number]:
-            line = trace.ops[index].line
-            return () if line is None else (line,)
+    numbers = [*program.signature_numbers()]
+    for draw in read_draws(program.randomness, 0):
+        if is_dropout[numbers[draw.call]]:
+            _, *origin = find_origin(program.randomness, draw.source)
+            line = trace.ops[draw.call].line
+            return tuple(origin), () if line is None else (line,)
     return None
+
+
+def find_origin(randomness: Randomness, source: int) -> tuple[int | None, object, int]:
+    """Return the state that a draw goes back to.
+
+    Returns:
+        Its number, or None if it is not known; the state; and the number of draws
+        between.
+    """
+    draws, n_draws = [*read_draws(randomness, 0)], 0
+    while (before := draw_before(source)) is not None:
+        source, n_draws = draws[before].source, n_draws + 1
+    number = state_before(source)
+    return number, None if number is None else randomness.states[number], n_draws
 
 
 def find_other_values(traces: Mapping[int, Trace]) -> Iterator[Advice]:
@@ -151,17 +163,14 @@ def find_first_values(trace: Trace) -> tuple[object, tuple[int, ...]] | None:
     if n_before >= total / 2 or not (sizes <= reduced or total in reduced):
         return None
     randomness = trace.program.randomness
-    draws = [*read_draws(randomness, 0)]
-    number = next((n for n, draw in enumerate(draws) if draw.call in filled), None)
-    if number is None:
+    draws = read_draws(randomness, 0)
+    draw = next((draw for draw in draws if draw.call in filled), None)
+    if draw is None:
         return None
-    line = trace.ops[draws[number].call].line
+    line = trace.ops[draw.call].line
     lines = () if line is None else (line,)
-    source, n_draws = draws[number].source, 0
-    while (before := draw_before(source)) is not None:
-        source, n_draws = draws[before].source, n_draws + 1
-    state = state_before(source)
+    number, *origin = find_origin(randomness, draw.source)
     n_unseeded = randomness.n_unseeded
-    if state is None or n_unseeded is None or state < n_unseeded:
+    if number is None or n_unseeded is None or number < n_unseeded:
         return None, lines
-    return (randomness.states[state], n_draws), lines
+    return tuple(origin), lines

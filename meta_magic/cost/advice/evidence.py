@@ -126,6 +126,25 @@ class Evidence:
         last: Flags = self.stop == self.columns.n_calls
         return last
 
+    @cached_property
+    def is_received(self) -> Flags:
+        """For each call whether it only writes what a collective before it received.
+
+        Ranks that are recorded side by side hand each other values, and copy them.
+        """
+        columns, received = self.columns, np.zeros(self.columns.n_calls, np.bool_)
+        is_copy = self.calls_of(lambda s: s.op == "aten.copy_.default")
+        is_part = is_copy | self.calls_of(lambda s: s.op == "aten.slice.Tensor")
+        for sent in self.sent:
+            given = {*columns.storage[self.tensors_of(sent.index)].tolist()}
+            call = sent.index + 1
+            while call < columns.n_calls and is_part[call]:
+                part = self.tensors_of(call)
+                written = columns.storage[part][columns.is_written[part]].tolist()
+                received[call] = bool(is_copy[call]) and given.issuperset(written)
+                call += 1
+        return received
+
     def last_call(self, tensors: Flags) -> Integers:
         """Return for each storage the last call that has one of ``tensors``, or -1."""
         last = np.full(self.columns.n_storages, -1)

@@ -67,6 +67,7 @@ def steps_all(evidence: "Evidence") -> bool:
     columns, sent = evidence.columns, {sent.index for sent in evidence.sent}
     is_own = evidence.is_in("optimizer")
     is_own[[*sent]] = False
+    is_own &= ~evidence.is_received
     stepped = {*columns.storage[columns.is_written & is_own[columns.call]].tolist()}
     trained = name_by_storage(evidence.modules).keys()
     return bool(trained) and trained <= stepped
@@ -117,7 +118,8 @@ def find_whole_parameters(evidence: "Evidence") -> Iterator[Advice]:
 def find_gathered_twice(evidence: "Evidence") -> Iterator[Advice]:
     """Yield an advice if a tensor is gathered that the rank still has gathered."""
     columns, last = evidence.columns, dict[object, tuple[int, int]]()
-    last_write = evidence.last_call(columns.is_written)
+    is_own = columns.is_written & ~evidence.is_received[columns.call]
+    last_write = evidence.last_call(is_own)
     for sent in evidence.sent:
         if sent.kind != "all_gather":
             continue

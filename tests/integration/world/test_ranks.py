@@ -67,6 +67,14 @@ def test_a_rank_that_waits_for_ever_is_told_what_hangs(script):
     assert "waits in recv for rank 0, which has ended: this hangs" in ranks[1].error
 
 
+def test_ranks_that_wait_for_each_other_are_found_at_once(script):
+    text = f"{BEGIN}\nif rank:\n    dist.all_reduce(torch.ones(1))\ndist.barrier()"
+    ranks = record_ranks(script(text), 3, "all")
+    assert "rank 1 waits in all_reduce for rank 0" in ranks[1].error
+    (found,) = ranks.mismatches
+    assert (found.second_sent or found.first_sent).line == 7
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [

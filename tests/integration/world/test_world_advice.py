@@ -102,7 +102,8 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 16), nn.Dropout({p}), nn.Linear(16, 4))
 model = DistributedDataParallel(model)
 torch.manual_seed({seed})
-model(torch.ones({rows}, 16)).sum().backward()
+own = torch.Generator().manual_seed(dist.get_rank())  # for the data
+model(torch.rand({rows}, 16, generator=own)).sum().backward()
 """
 
 
@@ -123,8 +124,31 @@ def test_ranks_beside_each_other(given, kinds, tmp_path):
     path.write_text(PARALLEL.format(**given), "utf-8")
     ranks = record_ranks(path, 4, [0, 3])
     assert [advice.kind for advice in ranks.advice] == kinds
-    assert [advice.lines for advice in ranks.advice] == [(10,)] * len(kinds)
+    assert [advice.lines for advice in ranks.advice] == [(11,)] * len(kinds)
     assert all(str(advice) in str(ranks) for advice in ranks.advice)
+
+
+DIVIDED_STATES = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer as Zero
+dist.init_process_group("gloo")
+model = nn.parallel.DistributedDataParallel(nn.Sequential(*[nn.Linear(9, 9)] * 4))
+optimizer = Zero(model.parameters(), torch.optim.Adam)
+model(torch.ones(2, 9)).sum().backward()
+optimizer.step()
+part, kept = torch.ones(2, 9), [torch.empty(4, 9) for _ in range(2)]
+for whole in kept:
+    dist.all_gather_into_tensor(whole, part)
+"""
+
+
+def test_what_ranks_hand_each_other_is_no_work_of_their_own(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(DIVIDED_STATES, "utf-8")
+    ranks = record_ranks(path, 2, "all")
+    kinds = [kinds_of(trace) for trace in ranks.values()]
+    assert kinds == [["gathered"], ["gathered"]]
 
 
 BY_HAND = """

@@ -45,6 +45,15 @@ SECONDS: Final = 60.0
 ENDED: Final = "rank-{}-ended"
 """The file that a process leaves when its block has ended."""
 
+WAITS: Final = "rank-{}-waits"
+"""The file in which a process says for which file of which process it waits."""
+
+LONGEST: Final = 0.02
+"""The most seconds between two looks for a file."""
+
+N_LOOKS: Final = 10
+"""So many looks in a row find that ranks wait for each other."""
+
 WANTED: Final = "rank-{}-wanted"
 """The file by which a process asks for another to be recorded, too."""
 
@@ -270,21 +279,44 @@ class Messages(Replacements):
         """Wait until another process has written a file; have it recorded, too.
 
         Raises:
-            WorldError: The process has ended, or takes too long.
+            WorldError: The process has ended, takes too long, or waits for this one.
         """
         (self._folder / WANTED.format(sender)).touch()
         ended = self._folder / ENDED.format(sender)
-        end, pause = time.monotonic() + SECONDS, 0.0005
+        mine = self._folder / WAITS.format(self._me)
+        end, pause, n_circles = time.monotonic() + SECONDS, 0.0005, 0
         while not path.exists():
-            has_ended = ended.exists()
-            if (has_ended and not path.exists()) or time.monotonic() > end:
-                why = "has ended" if has_ended else f"did not send in {SECONDS:.0f} s"
+            if pause == LONGEST:
+                mine.write_text(f"{sender} {path.name}")
+                n_circles = n_circles + 1 if self._waits_for_itself(sender) else 0
+            has_ended, is_circle = ended.exists(), n_circles > N_LOOKS
+            is_over = has_ended or is_circle or time.monotonic() > end
+            if is_over and not path.exists():
+                why = f"did not send in {SECONDS:.0f} s"
+                why = "waits itself, for what is not sent" if is_circle else why
+                why = "has ended" if has_ended else why
                 raise WorldError(
                     f"rank {self._me} waits in {kind} for rank {sender}, which {why}: "
                     "this hangs"
                 )
             time.sleep(pause)
-            pause = min(2 * pause, 0.02)
+            pause = min(2 * pause, LONGEST)
+        mine.unlink(missing_ok=True)
+
+    def _waits_for_itself(self, rank: int) -> bool:
+        """Whether the ranks that one waits for, one after the other, are a circle."""
+        seen: set[int] = set()
+        while rank not in seen and rank != self._me:
+            seen.add(rank)
+            try:
+                text = (self._folder / WAITS.format(rank)).read_text()
+                sender, name = text.split()
+            except (OSError, ValueError):  # it does not wait
+                return False
+            if (self._folder / name).exists():
+                return False
+            rank = int(sender)
+        return True
 
 
 def is_whole(tensor: Tensor) -> bool:
