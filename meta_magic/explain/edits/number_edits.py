@@ -118,7 +118,8 @@ def _weigh_pairs(situation: Situation) -> Iterator[tuple[Pair, float]]:
     traced = (
         (one.lineage.size, to) for one in situation.refused for to in one.accepted
     )
-    yield from ((pair, 0) for pair in dict.fromkeys(traced) if pair not in accepted)
+    others = (p for p in dict.fromkeys(traced) if p not in accepted and p[1] >= 0)
+    yield from ((pair, 0) for pair in others)
     aligned = [*_align_shapes(situation.error)]
     yield from ((pair, GUESSED) for pair in aligned if pair not in accepted)
     named = [int(number) for number in NUMBER.findall(situation.error)]

@@ -100,6 +100,15 @@ def test_a_loss_of_all_pairs_of_rows_comes_last():
     assert not any("transpose" in repair.after for repair in found.repairs)
 
 
+def test_a_number_of_heads_is_never_left_to_torch():
+    found = explain(
+        "import torch\nheads = 6\ny = torch.ones(2, 192).view(2, heads, 64)"
+    )
+    afters = [one.after for one in found.repairs]
+    assert "heads = 3" in afters
+    assert "heads = -1" not in afters
+
+
 def test_a_list_of_modules_that_is_called_becomes_a_sequence():
     found = explain(
         "import torch\nfrom torch import nn\n"
