@@ -12,7 +12,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import takewhile
 from typing import Final, TypeAlias
 
@@ -152,7 +152,8 @@ def _read_part(trace: Trace, node: ModuleNode, path: str) -> Part:
     )
 
 
-def read_settings(text: str) -> dict[str, str]:
+@cache
+def read_settings(text: str) -> Mapping[str, str]:
     """Return the text of an ``extra_repr`` by name; without a name by position."""
     parts, depth = [""], 0
     for letter in text:
