@@ -3,58 +3,94 @@
 /** Pixels between neighbours. */
 export const APART = 18;
 
-const find_mean = (nodes, otherwise) =>
-  (nodes.length ? nodes.reduce((sum, { x }) => sum + x, 0) / nodes.length : otherwise);
+const BESIDE = 12; // pixels from a passing wire to what is beside it
 
-/** Sort each layer by the middle of the neighbours; then move each vertex there. */
+/** @typedef {import("./layout.js").ViewNode} ViewNode */
+
+const find_mean = (numbers, otherwise) =>
+  (numbers.length ? numbers.reduce((sum, x) => sum + x, 0) / numbers.length : otherwise);
+
+/** Where wires leave a node, from its middle. @param {ViewNode} node */
+const find_outlet = ({ leaving }) => find_mean(leaving.flatMap(({ starts }) => starts.flatMap(({ x }) => x ?? [])), 0);
+
+/** Of positions at nodes or passing wires those at nodes, if there are any. */
+const choose = (found) => {
+  const at_nodes = found.filter(([{ kind }]) => kind);
+  return (at_nodes.length ? at_nodes : found).map(([, x]) => x);
+};
+
+/** Where a node would stand so that the wires from above, or to below, are straight. @param {ViewNode} node */
+const list_from_above = ({ up, arriving }) => choose(arriving.filter(({ above }) => up.includes(above))
+  .map(({ above, x }) => [above, above.x + (above.kind ? find_outlet(above) : 0) - x]));
+function list_from_below(node) {
+  const ends = node.leaving.flatMap((wire) => wire.ends).filter(({ node: below, above }) => above === node && node.down.includes(below));
+  const ports = [...ends, ...node.down.filter(({ kind }) => !kind).map((passing) => ({ node: passing, x: 0 }))];
+  return choose(ports.map(({ node: below, x }) => [below, below.x + x - find_outlet(node)]));
+}
+
+/** Sort each layer by the middle of the neighbours; then move each vertex there. @param {ViewNode[][]} layers */
 export function align(layers) {
   const number = (layer) => layer.forEach((node, i) => { node.x = i; });
-  const sort = (layer, list_near) => {
-    const wishes = new Map(layer.map((node) => [node, find_mean(list_near(node), node.x)]));
-    number(layer.sort((a, b) => wishes.get(a) - wishes.get(b)));
+  const sort = (layer, _, near) => {
+    const wishes = new Map(layer.map((node) => [node, find_mean(node[near].map(({ x }) => x), node.x)]));
+    const find_port = ({ leaving }) => find_mean(leaving.flatMap(({ ends }) => ends.map(({ x }) => x)), 0);
+    number(layer.sort((a, b) => wishes.get(a) - wishes.get(b) || find_port(a) - find_port(b)));
   };
   layers.forEach(number);
   for (const visit of [sort, sort, sort, settle, settle, settle]) {
-    for (const layer of layers) visit(layer, ({ up }) => up);
-    for (const layer of layers.toReversed()) visit(layer, ({ down }) => down);
+    for (const layer of layers) visit(layer, list_from_above, "up");
+    for (const layer of layers.toReversed()) visit(layer, list_from_below, "down");
   }
-  for (const layer of layers) settle(layer, ({ up, down }) => [...up, ...down]);
-  for (const layer of layers) for (const node of layer) if (!node.kind && node.up[0].kind) straighten(node, layers);
-}
-
-/** Lead a wire straight through layers, as far out as it is in one of them, if there is room. */
-function straighten(first, layers) {
-  const passing = [first];
-  while (!passing.at(-1).down[0].kind) passing.push(passing.at(-1).down[0]);
-  const has_room = (x) => passing.every((node) => {
-    const layer = layers[node.layer];
-    const at = layer.indexOf(node);
-    return [layer[at - 1], layer[at + 1]].every((other, side) => !other
-      || (other.x - x) * (side ? 1 : -1) >= (other.room + node.room) / 2 + (other.kind ? APART : 6));
-  });
-  const xs = passing.map(({ x }) => x);
-  const x = [Math.min(...xs), Math.max(...xs)].find(has_room);
-  if (x !== undefined) for (const node of passing) node.x = x;
+  for (const layer of layers) settle(layer, (node) => (node.up.length ? list_from_above : list_from_below)(node));
+  const placed = new Set(layers.flat().filter(({ kind }) => kind));
+  for (const node of layers.flat()) if (!node.kind && node.up[0].kind) lead_through(node, layers, placed);
 }
 
 /**
- * Bring each node of a layer near to the mean of its neighbours: pushed to the right where
- * there is no room, pushed to the left, and the middle of both, which keeps them apart, too.
+ * Lead a wire through layers: straight if there is room, as near as can be to what it connects.
+ * @param {ViewNode} first @param {ViewNode[][]} layers @param {Set<ViewNode>} placed
  */
-function settle(layer, list_near) {
+function lead_through(first, layers, placed) {
+  const passing = [first];
+  while (!passing.at(-1).down[0].kind) passing.push(passing.at(-1).down[0]);
+  const rooms = passing.map((node) => {
+    const layer = layers[node.layer];
+    const at = layer.indexOf(node);
+    return [-1, 1].map((side) => {
+      let [i, room] = [at + side, 0];
+      for (; layer[i] && !placed.has(layer[i]); i += side) room += BESIDE;
+      return layer[i] ? layer[i].x - side * ((layer[i].kind ? layer[i].room / 2 : 0) + BESIDE + room) : side * Infinity;
+    });
+  });
+  const wish = (first.up[0].x + passing.at(-1).down[0].x) / 2;
+  const [least, most] = [Math.max(...rooms.map(([low]) => low)), Math.min(...rooms.map(([, high]) => high))];
+  passing.forEach((node, i) => {
+    const [low, high] = least <= most ? [least, most] : rooms[i];
+    node.x = Math.min(Math.max(wish, low), high);
+    placed.add(node);
+  });
+}
+
+/**
+ * Bring each node of a layer near to where it wants to be: pushed to the right where there is
+ * no room, pushed to the left, and the middle of both, which keeps them apart, too. Wires that
+ * pass have room between them.
+ */
+function settle(layer, list_wishes) {
   const push = (nodes, sign) => {
-    let [before, x] = [null, 0];
+    let [before, x, gap] = [null, 0, APART];
     return nodes.map((node) => {
-      // A node follows nodes, and a passing wire itself: else, each pushes the other aside.
-      const alike = list_near(node).filter((other) => !other.kind === !node.kind);
-      const wish = sign * find_mean(alike.length ? alike : list_near(node), node.x);
-      const gap = before?.kind || node.kind ? APART : 6;
+      if (!node.kind) {
+        gap += BESIDE;
+        return node.x;
+      }
+      const wish = sign * find_mean(list_wishes(node), node.x);
       x = before ? Math.max(wish, x + (before.room + node.room) / 2 + gap) : wish;
-      before = node;
+      [before, gap] = [node, APART];
       return x;
     });
   };
   const rights = push(layer, 1);
   const lefts = push(layer.toReversed(), -1).reverse();
-  layer.forEach((node, i) => { node.x = (rights[i] - lefts[i]) / 2; });
+  layer.forEach((node, i) => { if (node.kind) node.x = (rights[i] - lefts[i]) / 2; });
 }

@@ -29,7 +29,8 @@ export function arrange_nodes(nodes, wires, is_across = false, wide = WIDE) {
   for (const node of nodes.filter(({ is_port }) => is_port)) node.y = (node.kind === "in") === node.is_up ? h - node.h : -headroom;
   for (const node of nodes) {
     spread_starts(node);
-    spread(node.arriving.sort((a, b) => a.above.x - b.above.x));
+    node.arriving.sort((a, b) => a.above.x - b.above.x).forEach((end, i, { length }) => find_side(end, nodes, i && i < length - 1));
+    spread(node.arriving.filter(({ side }) => !side));
   }
   for (const wire of wires) draw_route(wire);
   for (const node of nodes) node.x -= node.w / 2;
@@ -89,6 +90,20 @@ function arrange_groups(groups, is_across, wide) {
     x += APART;
   }
   return { w, h, headroom };
+}
+
+/**
+ * Let the outermost wires that a sum joins enter its circle at their side, if nothing stands between.
+ * @param {import("./layout.js").Port} end
+ */
+function find_side(end, nodes, is_inner) {
+  const { node, above } = end;
+  const away = node.x - above.x;
+  const is_between = (other) => other !== node && other.layer === node.layer
+    && Math.abs(2 * other.x - node.x - above.x) < Math.abs(away) + other.room;
+  const is_beside = node.sign && !is_inner && above.gutter === node.gutter && Math.abs(away) > node.w && !nodes.some(is_between);
+  end.side = is_beside ? Math.sign(away) : 0;
+  if (end.side) end.x = -end.side * node.w / 2;
 }
 
 /** Number the wires that lead side by side into a column; return how many there are at most. */

@@ -30,8 +30,8 @@ const PILL_HEIGHT = 18;
  *   way through a layer. `is_port`: a pill is a dot on the frame; `sizes`: beside its name; `sign`: instead of it. While it is placed, `x` is its middle; `room` is its width with labels,
  *   `floor` where its layer ends, `gutter` what is right of its column, `is_up` whether wires
  *   enter it from below
- * @typedef {{node: ViewNode, x: number | null, above?: ViewNode}} Port where a wire reaches a
- *   node. `x`: from its middle, or null until it is placed; `above`: what it comes from
+ * @typedef {{node: ViewNode, x: number | null, above?: ViewNode, side?: number}} Port where a wire reaches a
+ *   node. `x`: from its middle, or null until it is placed; `above`: what it comes from; `side`: 1 if it enters from the left, -1 from the right
  * @typedef {{from: ViewNode, starts: Port[], ends: Port[], label: string, kind?: string,
  *   values?: Value[], trunk?: ViewNode[], lane?: number, path?: string, heads?: string, label_x?: number,
  *   label_y?: number, label_w?: number, label_h?: number, left?: number, top?: number, right?: number, bottom?: number}} Wire

@@ -47,8 +47,14 @@ export function draw_route(wire) {
     lead(trunk[i], passing, passing.x);
     path += `V${point(passing.floor)}`;
   });
-  for (const { node, x, above } of ends) lead(above, node, node.x + x);
-  const heads = ends.filter(({ node }) => !node.is_port).map(({ node, x }) => (node.is_up
+  for (const { node, x, above, side } of ends) {
+    if (side) {
+      for (const start of above === from ? xs : [above.x]) path += turn_in(start, above.floor, node, side);
+      all_x.push(above.x);
+    } else lead(above, node, node.x + x);
+  }
+  const heads = ends.filter(({ node }) => !node.is_port).map(({ node, x, side }) => (side
+    ? `M${point(node.x + x - 7 * side, node.y + node.h / 2 - 3.5)}v7l${7 * side} -3.5z` : node.is_up
     ? `M${point(node.x + x - 3.5, node.y + node.h + 7)}h7l-3.5 -7z`
     : `M${point(node.x + x - 3.5, node.y - 7)}h7l-3.5 7z`));
   const half = label_w / 2;
@@ -57,6 +63,13 @@ export function draw_route(wire) {
     top: Math.min(...all_y) - LAYER_GAP, bottom: Math.max(...all_y) + LAYER_GAP,
     left: Math.min(...all_x, xs[0] - half), right: Math.max(...all_x, xs[0] + half),
   });
+}
+
+/** Straight down, then round into the side of a node. */
+function turn_in(start, floor, { x, y, w, h }, side) {
+  const middle = y + h / 2;
+  const before = middle - ROUND * Math.sign(middle - floor);
+  return `M${point(start, floor)}V${point(before)}C${point(start, middle, start, middle, start + side * ROUND, middle)}H${point(x - side * w / 2)}`;
 }
 
 /** Where wires reach a node: its top, or its bottom if its box leads up. */
