@@ -102,6 +102,7 @@ class ModuleClass:
         has_extra_repr: Whether it has an ``extra_repr`` of its own.
         defaults: Default arguments of its ``__init__``, by name, written as Python
             does; those of a base class come after its own.
+        parameters: Names of what its ``forward`` takes by position.
     """
 
     name: str
@@ -111,6 +112,7 @@ class ModuleClass:
     line: int | None
     has_extra_repr: bool = False
     defaults: tuple[tuple[str, str], ...] = ()
+    parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

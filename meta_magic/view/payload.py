@@ -130,6 +130,10 @@ class Payload:
             "columns": columns_payload(trace),
             "remarks": notes_payload(trace),
             "calls": self._write_calls(),
+            "arguments": [
+                (tensor, ", ".join(names))
+                for tensor, names in self._name_arguments().items()
+            ],
             "details": details_payload(trace),
             "memory": memory_payload(trace),
             "work": work_payload(works),
@@ -229,6 +233,25 @@ class Payload:
             "structure": structures.all_of(program.structures, structure[values]),
             "structures": structures.rows,
         }
+
+    def _name_arguments(self) -> dict[int, dict[str, None]]:
+        """Return the names in ``forward`` of tensors that models are called with."""
+        found: dict[int, dict[str, None]] = {}
+        calls, trees = self._trace.module_calls, self._trace.modules
+        words = np.frombuffer(self._program.module_rows, np.uint32)
+        _, parents, *_ = words.reshape(-1, MODULE_HEADER).T
+        for index in np.flatnonzero(parents == 0).tolist():
+            call = calls[index]
+            kind = None if call.root is None else trees[call.root].definition
+            if kind is None or call.module:
+                continue
+            for path, tensor in call.inputs:
+                position, dot, rest = path.partition(".")
+                named = dict(enumerate(kind.parameters))
+                name = named.get(int(position), "") if position.isdecimal() else position
+                if name:
+                    found.setdefault(tensor.tensor_id, {})[f"{name}{dot}{rest}"] = None
+        return found
 
     def _write_structure(self, structure: Any) -> list[list[dict[str, Any]]]:
         return [

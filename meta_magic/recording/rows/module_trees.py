@@ -187,6 +187,7 @@ def describe_class(kind: type[nn.Module]) -> ModuleClass:
         line=None if code is None else code.co_firstlineno,
         has_extra_repr=find_static(kind, "extra_repr") is not nn.Module.extra_repr,
         defaults=tuple(read_defaults(kind)),
+        parameters=code.co_varnames[1 : code.co_argcount] if code else (),
     )
 
 

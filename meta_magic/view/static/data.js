@@ -169,6 +169,8 @@ export class TraceView {
     this.storage_of_tensor = undo_deltas(storages);
     /** @type {Map<number, number>} module that holds a parameter, by its storage */
     this.owner_of_storage = new Map(owners);
+    /** Names of arguments, by the tensor that a model was given. @type {Map<number, string>} */
+    this.arguments = new Map(plain.arguments);
     this.calls = read_calls(calls, stretches, find);
     this.#add_up();
   }

@@ -13,10 +13,10 @@ const find_mean = (numbers, otherwise) =>
 /** Where wires leave a node, from its middle. @param {ViewNode} node */
 const find_outlet = ({ leaving }) => find_mean(leaving.flatMap(({ starts }) => starts.flatMap(({ x }) => x ?? [])), 0);
 
-/** Of positions at nodes or passing wires those at nodes, if there are any. */
+/** Of positions at neighbours those at nodes, else those at passing wires, else those at parameters. */
 const choose = (found) => {
-  const at_nodes = found.filter(([{ kind }]) => kind);
-  return (at_nodes.length ? at_nodes : found).map(([, x]) => x);
+  const [nodes, wires, sources] = [/^(?!source)./, /^$/, /s/].map((kinds) => found.filter(([{ kind }]) => kinds.test(kind)));
+  return [nodes, wires, sources].find(({ length }) => length)?.map(([, x]) => x) ?? [];
 };
 
 /** Where a node would stand so that the wires from above, or to below, are straight. @param {ViewNode} node */

@@ -3,6 +3,7 @@
 
 import { format_count, format_shape, show_sizes, shorten_dtype, shorten_function, shorten_op } from "../dom.js";
 import { WIDE } from "./columns.js";
+import { find_family } from "./families.js";
 import { finish, has_inside, is_leaf, make_item, walk } from "./items.js";
 import { FEW_SOURCES, merge_nets } from "./nets.js";
 import { find_repeated } from "./patterns.js";
@@ -145,7 +146,7 @@ export class Boxes {
         for (const value of this.values.reads[op] ?? []) {
           const from = this.#find_position(box, value.maker);
           const kind = this.#find_kind(value);
-          const is_hidden = !is_leaf(item) || (kind === "parameter" && !this.has_parameters);
+          const is_hidden = !is_leaf(item) || (kind === "parameter" && !this.has_parameters && !this.#shows(item, value));
           if (from === position || (kind !== "flow" && is_hidden)) continue;
           const { to } = find_net(value, from, kind);
           if (to.at(-1) !== position) to.push(position);
@@ -157,6 +158,11 @@ export class Boxes {
     }
     const merged = merge_nets([...nets.values()]);
     return merged.map((net) => ({ ...net, name: this.#name_net(net) }));
+  }
+
+  /** Whether a parameter is always shown: what moves or adds it is no layer. */
+  #shows(item, { storage }) {
+    return this.trace.owner_of_storage.has(storage) && ["", "reshape"].includes(find_family(this, item));
   }
 
   /** Whether a value is read outside of a box, or is its result: made by its last operator. */
@@ -175,6 +181,10 @@ export class Boxes {
   /** The name of an item within its box. @param {Item} item */
   name(item) {
     const { kind, title } = item;
+    const { op_tensors, op_start } = this.trace;
+    const given = item.parent === this.root && is_leaf(item) && !this.values.reads[item.last_op].length
+      && this.trace.arguments.get(op_tensors[op_start[item.last_op]]);
+    if (given) return given;
     const inside = title && kind !== "part" ? [] : this.#list_modules(item);
     if (title && !inside.length) return title;
     if (kind === "op") return shorten_op(this.trace.signature(item.op).op);
@@ -247,9 +257,10 @@ export class Boxes {
   read_facts(box) {
     const inside = this.#list_modules(box);
     const n_params = inside.reduce((sum, module) => sum + module.n_params, 0);
+    const tied = inside.flatMap(({ tensors }) => tensors.map(({ tied_to }) => tied_to)).find(Boolean) ?? "";
     const [, sizes, more] = inside.length === 1 ? this.trace.settings(inside[0].index) : ["", "", ""];
     return {
-      sizes, more, params: n_params ? `${format_count(n_params)} params` : "",
+      sizes, more, params: n_params ? `${format_count(n_params)} params` : tied && `tied to ${tied.split(".").at(-2)}`,
       ops: `${format_count(box.n_ops)} op${box.n_ops === 1 ? "" : "s"}`,
     };
   }
@@ -267,7 +278,8 @@ export class Boxes {
     const owner = this.trace.modules[this.trace.owner_of_storage.get(storage)];
     const owned = owner?.tensors.filter(({ shape, dtype }) =>
       `${shape} ${dtype}` === `${geometry.shape} ${geometry.dtype}`) ?? [];
-    const names = { flow: "", parameter: owned.length === 1 ? owned[0].name : "" };
+    const name = owned.length === 1 ? owned[0].name : "";
+    const names = { flow: "", parameter: /^(weight|bias)$/.test(name) ? `${owner.name}.${name}` : name };
     const own = `${format_shape(geometry.shape)} ${shorten_dtype(geometry.dtype)}`;
     const more = values.length > 1 ? `${own} +${values.length - 1}` : own;
     return `${names[kind] ?? kind} ${this.#name_range(values) ?? more}`.trim();

@@ -79,8 +79,8 @@ export function arrange(boxes, box) {
     };
   });
   // The wire outside says what comes in or goes out, if it is one thing.
-  const ports = [ins, outs].map(([pill, ...more]) => {
-    const is_port = Boolean(box.parent && pill && !more.length && pill.kind !== "source");
+  const ports = [ins.filter(({ kind }) => kind === "in"), outs].map(([pill, ...more]) => {
+    const is_port = Boolean(box.parent && pill && !more.length);
     return is_port && Object.assign(pill, { is_port, text: "", w: PORT, h: PORT }).is_port;
   });
   const nodes = [...ins, ...items, ...outs];
