@@ -207,6 +207,14 @@ class ModuleNode:
 
 def distinct_tensors(roots: Sequence[ModuleNode]) -> Iterator[ModuleTensor]:
     """Yield the tensors of some trees, those that are tied or in several trees once."""
+    for _, tensor in place_tensors(roots):
+        yield tensor
+
+
+def place_tensors(
+    roots: Sequence[ModuleNode],
+) -> Iterator[tuple[ModuleNode, ModuleTensor]]:
+    """Yield distinct tensors, each with the first module that has it."""
     earlier: set[tuple[int, tuple[int, ...]]] = set()
     for root in roots:
         own = set()  # parameters of one tree may be parts of one storage
@@ -215,7 +223,7 @@ def distinct_tensors(roots: Sequence[ModuleNode]) -> Iterator[ModuleTensor]:
                 key = storage, tensor.shape
                 if tensor.tied_to is None and (tensor.is_lazy or key not in earlier):
                     own.add(key)
-                    yield tensor
+                    yield node, tensor
         earlier |= own
 
 

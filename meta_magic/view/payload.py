@@ -84,6 +84,7 @@ class Payload:
         )
         self._numbers = itertools.count()
         self._module_by_name: dict[tuple[int, str], int] = {}
+        self._counted = {id(one) for one in distinct_tensors(trace.modules)}
 
     def build(self) -> dict[str, Any]:
         """Return the payload."""
@@ -182,7 +183,11 @@ class Payload:
             "name": node.name,
             "fqn": node.fqn,
             "class_name": node.class_name,
-            "tensors": [*map(write_tensor, node.tensors)],
+            "tensors": [
+                write_tensor(one)
+                | ({} if one.tied_to or id(one) in self._counted else {"is_again": True})
+                for one in node.tensors
+            ],
             "n_calls": node.n_calls,
             "first_call": -1 if node.first_call is None else node.first_call,
             "shared_with": -1 if shared is None else self._module_by_name[root, shared],

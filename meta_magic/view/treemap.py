@@ -4,13 +4,14 @@ The HTML is for front ends without plotly. Equal siblings share a box. Read
 :func:`treemap_bundle` first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.trace.module_columns import split_runs
-from meta_magic.trace.modules import at_any_depth
+from meta_magic.trace.modules import at_any_depth, place_tensors
 from meta_magic.trace.units import format_bytes
 from meta_magic.view.charts import CLEAR, GREY, HEIGHT, PLOTLY, build_figure
 
@@ -72,8 +73,11 @@ def treemap_bundle(trace: "Trace") -> dict[str, object] | None:
 
 def build_whole(trace: "Trace") -> Box | None:
     """Return the box of all parameters of a trace; None if it has none."""
-    roots = [root for root in trace.modules if root.parameter_nbytes]
-    boxes = sorted((build_box([root]) for root in roots), key=lambda box: -box.nbytes)
+    own: Counter[int] = Counter()  # by module
+    for node, tensor in place_tensors(trace.modules):
+        own[id(node)] += tensor.nbytes if tensor.kind == "parameter" else 0
+    boxes = [box for root in trace.modules if (box := build_box([root], own)).nbytes]
+    boxes.sort(key=lambda box: -box.nbytes)
     if not boxes:
         return None
     if len(boxes) == 1:
@@ -82,18 +86,25 @@ def build_whole(trace: "Trace") -> Box | None:
     return Box(label="all modules", nbytes=nbytes, children=tuple(boxes))
 
 
-def build_box(run: Sequence["ModuleNode"]) -> Box:
+def build_box(run: Sequence["ModuleNode"], own: Mapping[int, int]) -> Box:
     """Return the box of a module, or of a run of equal modules.
 
     Modules of a run have equal children, so that these can be paired.
+
+    Args:
+        run: The modules.
+        own: Bytes that each module has beside those in it, by its ``id``; what several
+            trees have counts in the first.
     """
     runs = zip(*(list(split_runs(node.children)) for node in run), strict=True)
-    children = [build_box([node for part in parts for node in part]) for parts in runs]
-    nbytes = sum(node.parameter_nbytes for node in run)
-    own = nbytes - sum(child.nbytes for child in children)
-    if own and own < nbytes:
-        children.append(Box(label="its own parameters", nbytes=own))
+    children = [
+        build_box([node for part in parts for node in part], own) for parts in runs
+    ]
     children = [child for child in children if child.nbytes]
+    beside = sum(own[id(node)] for node in run)
+    nbytes = beside + sum(child.nbytes for child in children)
+    if beside and children:
+        children.append(Box(label="its own parameters", nbytes=beside))
     children.sort(key=lambda child: -child.nbytes)
     return Box(label=name_run(run), nbytes=nbytes, children=tuple(children))
 

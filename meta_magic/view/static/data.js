@@ -32,8 +32,8 @@ const NOWHERE = { file: "", scope: "", start: 0, end: 0, column: -1, end_column:
  *   `line`: of the cell, or 0
  * @typedef {{name: string, kind: string, shape: number[], dtype: string, numel: number,
  *   nbytes: number, is_persistent: boolean, is_lazy: boolean, requires_grad: boolean,
- *   is_real: boolean, tied_to: string, place?: string, sharding?: string}} OwnTensor
- *   `sharding`: of a DTensor, how it lies on its mesh, and the shape of this process's part
+ *   is_real: boolean, tied_to: string, is_again?: boolean, place?: string, sharding?: string}} OwnTensor
+ *   `is_again`: an earlier model has it, too; `sharding`: of a DTensor, how it lies on its mesh, and the shape of this process's part
  * @typedef {{index: number, parent: number, name: string, fqn: string, class_name: string,
  *   kind?: string, children: number[], tensors: OwnTensor[], n_calls: number,
  *   first_call: number, shared_with: number, first_tensor: number, place?: string,

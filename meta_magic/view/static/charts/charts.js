@@ -32,12 +32,17 @@ export function make_paint() {
   };
 }
 
-/** The bytes of a dtype that modules have, for each. @param {import("../data.js").TraceView} trace */
-const read_dtypes = (trace) => Object.keys(trace.nbytes_by_dtype).map((dtype) => {
+/** A quantity of the tensors that modules have, each counted once. @returns {(module: number) => number} */
+function add_up_tensors(trace, read) {
   const totals = add_up_modules(trace, ({ tensors }) => tensors.reduce((sum, tensor) => (
-    tensor.dtype === dtype && tensor.kind !== "attribute" && !tensor.tied_to ? sum + tensor.nbytes : sum), 0));
-  return /** @type {[string, (module: number) => number]} */ ([dtype, (module) => totals[module]]);
-});
+    tensor.tied_to || tensor.is_again ? sum : sum + read(tensor)), 0));
+  return (module) => totals[module];
+}
+
+/** The bytes of a dtype that modules have, for each. @param {import("../data.js").TraceView} trace */
+const read_dtypes = (trace) => Object.keys(trace.nbytes_by_dtype).map((dtype) => /** @type {[string, (module: number) => number]} */ ([
+  dtype, add_up_tensors(trace, (tensor) => (tensor.dtype === dtype && tensor.kind !== "attribute" ? tensor.nbytes : 0)),
+]));
 
 /**
  * Show the charts.
@@ -52,7 +57,8 @@ export function mount_charts(element, trace, selection, settings, times) {
   const dtypes = read_dtypes(trace);
   const drawn = [
     make_curve(trace, tools),
-    make_treemap(trace, "Parameters by module", (i) => modules[i].n_params, tools),
+    make_treemap(trace, "Parameters by module",
+      add_up_tensors(trace, ({ kind, numel }) => (kind === "parameter" ? numel : 0)), tools),
     make_treemap(trace, "FLOPs by module", (i) => modules[i].flops, { ...tools, format: format_flops }),
     dtypes.length > 0 && make_bars(trace, dtypes, { ...tools, format: format_bytes }),
     make_roofline(trace, times, { ...tools, select: (index) => selection.select({ kind: "op", index }) }),
