@@ -90,7 +90,6 @@ def test_what_is_selected_elsewhere_is_marked_in_each_chart(charts, page, expect
         marked = tree.locator(".mm-selected")
         expect(marked).to_have_count(1)
         expect(marked).to_have_attribute("data-module", "2")
-    expect(charts.locator(".mm-bars .mm-selected")).to_have_count(1)
     curve = charts.get_by_role("slider")
     expect(curve).to_have_attribute(
         "aria-valuetext", "narrow · Linear · (3, 4) f32 · 48 bytes"
@@ -109,20 +108,17 @@ def test_the_shapes_are_walked_by_keys_and_lead_to_the_module(charts, page, expe
     expect(show_modules(page).locator(".mm-selected")).to_contain_text("last")
 
 
-def test_bytes_stand_by_dtype_and_lead_to_a_module(serve, expect):
-    with record() as mixed:
-        model = nn.ModuleDict(
-            {"a": nn.Linear(2, 3).half(), "b": nn.Linear(4, 5, bias=False)}
-        )
-    assert model["a"].weight.is_meta
-    page = serve(mixed)
+def test_a_part_of_two_models_has_one_box(serve, expect):
+    with record() as shared:
+        part = nn.Linear(10, 10, bias=False)
+        first = nn.Sequential(part, nn.Linear(10, 1, bias=False))
+        second = nn.Sequential(part, nn.Linear(10, 2, bias=False))
+    assert first[0] is second[0]
+    page = serve(shared)
     page.get_by_role("tab", name="Charts").click()
-    bars = page.locator(".mm-bars")
-    expect(bars).to_contain_text("float16")
-    expect(bars).to_contain_text("18 bytes")  # (2 x 3 + 3) x 2
-    expect(bars).to_contain_text("80 bytes")  # 4 x 5 x 4
-    bars.get_by_role("button", name="b: Linear").press("Enter")
-    expect(show_modules(page).locator(".mm-selected")).to_contain_text("b")
+    boxes = page.get_by_role("group", name="Parameters by module").get_by_role("button")
+    expect(boxes.filter(has_text="100")).to_have_count(1)  # of 10 x 10
+    expect(page.get_by_text("all modules")).to_have_count(0)
 
 
 def test_without_parameters_or_calls_there_is_a_line(serve, expect):

@@ -1,12 +1,12 @@
 // The Charts view: treemap, roofline, and the shapes that modules return.
 
 import { list_path } from "../data.js";
-import { format_bytes, format_count, format_flops, make } from "../dom.js";
+import { format_count, format_flops, make } from "../dom.js";
 import { find_module } from "../selection.js";
 import { add_up_modules } from "./areas.js";
 import { make_curve } from "./curve.js";
 import { make_roofline } from "./roofline.js";
-import { make_bars, make_treemap } from "./treemap.js";
+import { make_treemap } from "./treemap.js";
 
 const CHART_FONT = "11px system-ui, sans-serif"; // as in charts.css
 const N_COLORS = 6;
@@ -32,18 +32,6 @@ export function make_paint() {
   };
 }
 
-/** A quantity of the tensors that modules have, each counted once. @returns {(module: number) => number} */
-function add_up_tensors(trace, read) {
-  const totals = add_up_modules(trace, ({ tensors }) => tensors.reduce((sum, tensor) => (
-    tensor.tied_to || tensor.is_again ? sum : sum + read(tensor)), 0));
-  return (module) => totals[module];
-}
-
-/** The bytes of a dtype that modules have, for each. @param {import("../data.js").TraceView} trace */
-const read_dtypes = (trace) => Object.keys(trace.nbytes_by_dtype).map((dtype) => /** @type {[string, (module: number) => number]} */ ([
-  dtype, add_up_tensors(trace, (tensor) => (tensor.dtype === dtype && tensor.kind !== "attribute" ? tensor.nbytes : 0)),
-]));
-
 /**
  * Show the charts.
  * @param {HTMLElement} element @param {import("../data.js").TraceView} trace
@@ -54,13 +42,12 @@ export function mount_charts(element, trace, selection, settings, times) {
   const { modules } = trace;
   const select = (index) => selection.select({ kind: "module", index });
   const tools = { format: format_count, select, measure: make_measure(), paint: make_paint() };
-  const dtypes = read_dtypes(trace);
+  const n_params = add_up_modules(trace, ({ tensors }) => tensors.reduce((sum, { kind, numel, tied_to, is_again }) =>
+    (kind === "parameter" && !tied_to && !is_again ? sum + numel : sum), 0));
   const drawn = [
     make_curve(trace, tools),
-    make_treemap(trace, "Parameters by module",
-      add_up_tensors(trace, ({ kind, numel }) => (kind === "parameter" ? numel : 0)), tools),
+    make_treemap(trace, "Parameters by module", (i) => n_params[i], tools),
     make_treemap(trace, "FLOPs by module", (i) => modules[i].flops, { ...tools, format: format_flops }),
-    dtypes.length > 0 && make_bars(trace, dtypes, { ...tools, format: format_bytes }),
     make_roofline(trace, times, { ...tools, select: (index) => selection.select({ kind: "op", index }) }),
   ].filter(Boolean);
   if (!drawn.length) {

@@ -132,39 +132,3 @@ export function make_treemap(trace, title, read, tools) {
   const tops = build_tops(trace, read);
   return tops.length ? new Treemap(title, tops, tools) : null;
 }
-
-/** The parts of a bar, in which modules its bytes are. @param {Area[]} tops @param {ChartTools} tools */
-function make_parts_of_bar(tops, marks, tools) {
-  return tops.map((area, i) => {
-    const words = `${area.words}, ${tools.format(area.value)}`;
-    const part = make("button", {
-      type: "button", "data-module": area.at, class: tools.paint(area), title: words,
-      "aria-label": words, style: `flex: ${area.value} 0 0`, onclick: () => tools.select(area.at),
-      tabindex: i < MOST_NAMED ? 0 : -1,
-    });
-    marks.add(part, area.modules);
-    return part;
-  });
-}
-
-/**
- * How many bytes there are of each dtype, and in which modules.
- * @param {import("../data.js").TraceView} trace
- * @param {[string, (module: number) => number][]} dtypes @param {ChartTools} tools
- */
-export function make_bars(trace, dtypes, tools) {
-  const rows = dtypes.map(([dtype, read]) => {
-    const tops = build_tops(trace, read);
-    return { dtype, tops, marks: new Marks(), whole: tops.reduce((sum, { value }) => sum + value, 0) };
-  });
-  const most = Math.max(...rows.map(({ whole }) => whole));
-  const bars = rows.flatMap(({ dtype, tops, marks, whole }) => {
-    const width = `width: ${Math.max(0.5, 100 * whole / most)}%`;
-    const bar = make("div", { style: width }, ...make_parts_of_bar(tops, marks, tools));
-    return [make("span", {}, dtype), make("div", { class: "mm-bar-of" }, bar), make("span", {}, tools.format(whole))];
-  });
-  const element = make("figure", {},
-    make("figcaption", { title: "tied tensors counted once" }, "Bytes of parameters and buffers, by dtype"),
-    make("div", { class: "mm-bars" }, ...bars));
-  return { element, resize: () => {}, mark: (path) => rows.forEach(({ marks }) => marks.mark(path)) };
-}
