@@ -13,10 +13,10 @@ const find_mean = (numbers, otherwise) =>
 /** Where wires leave a node, from its middle. @param {ViewNode} node */
 const find_outlet = ({ leaving }) => find_mean(leaving.flatMap(({ starts }) => starts.flatMap(({ x }) => x ?? [])), 0);
 
-/** Of positions at neighbours those at nodes, else those at passing wires, else those at parameters. */
+/** Of positions at neighbours those at nodes that are no parameters, if there are any. */
 const choose = (found) => {
-  const [nodes, wires, sources] = [/^(?!source)./, /^$/, /s/].map((kinds) => found.filter(([{ kind }]) => kinds.test(kind)));
-  return [nodes, wires, sources].find(({ length }) => length)?.map(([, x]) => x) ?? [];
+  const main = found.filter(([{ kind }]) => kind && kind !== "source");
+  return (main.length ? main : found).map(([, x]) => x);
 };
 
 /** Where a node would stand so that the wires from above, or to below, are straight. @param {ViewNode} node */

@@ -73,7 +73,6 @@ function make_menu(parts) {
  */
 export function make_bar(flow, chosen) {
   const { trace } = flow;
-  const save = (is_png) => save_picture(flow.viewport, flow.painter.content, is_png);
   const steps = make_steps(flow);
   const status = make("span", { class: "mm-flow-status", role: "status" });
   const phases = make_select("Phase",
@@ -105,7 +104,6 @@ export function make_bar(flow, chosen) {
     make_menu([direction,
       make("label", {}, parameters, " parameters and constants"),
       make("label", {}, marks, " views dashed, writes in place orange"),
-      make("span", {}, "save as ", make_button("SVG", "Save as SVG", () => save(false)), " ",
-        make_button("PNG", "Save as PNG", () => save(true)))]));
+      make_button("save as SVG", "Save as SVG", () => save_picture(flow.viewport, flow.painter.content))]));
   return { element, phases, steps, parameters, marks, direction, heat, scale, device, status, show_level };
 }

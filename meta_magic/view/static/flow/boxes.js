@@ -5,6 +5,7 @@ import { format_count, format_shape, show_sizes, shorten_dtype, shorten_function
 import { WIDE } from "./columns.js";
 import { find_family } from "./families.js";
 import { finish, has_inside, is_leaf, make_item, walk } from "./items.js";
+import { SIGNS } from "./layout.js";
 import { FEW_SOURCES, merge_nets } from "./nets.js";
 import { find_repeated } from "./patterns.js";
 import { Folder } from "./steps.js";
@@ -162,7 +163,9 @@ export class Boxes {
 
   /** Whether a parameter is always shown: what moves or adds it is no layer. */
   #shows(item, { storage }) {
-    return this.trace.owner_of_storage.has(storage) && ["", "reshape"].includes(find_family(this, item));
+    const name = this.name(item);
+    return this.trace.owner_of_storage.has(storage)
+      && (name in SIGNS || find_family(this, item) === "reshape" && !/^(t|transpose|permute)$/.test(name));
   }
 
   /** Whether a value is read outside of a box, or is its result: made by its last operator. */

@@ -1,9 +1,8 @@
 // The flow as a picture of its own, with the colours that it has here.
 
-import { draw, make, save_file } from "../dom.js";
+import { draw, save_file } from "../dom.js";
 import { EDGE } from "./viewport.js";
 
-const PNG_SIDE = 8000; // pixels
 const EXPORT_STYLES = [
   "fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "paint-order",
   "font-family", "font-size", "font-weight", "font-variant-numeric", "text-anchor", "display", "opacity",
@@ -35,22 +34,6 @@ export function copy_picture(viewport, content) {
   return { text: new XMLSerializer().serializeToString(copy), width, height };
 }
 
-/**
- * Save all that is open.
- * @param {import("./viewport.js").Viewport} viewport @param {SVGGElement} content
- * @param {boolean} is_png
- */
-export async function save_picture(viewport, content, is_png) {
-  const { text, width, height } = copy_picture(viewport, content);
-  if (!is_png) {
-    save_file(new Blob([text], { type: "image/svg+xml" }), "flow.svg");
-    return;
-  }
-  const image = new Image();
-  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
-  await image.decode();
-  const scale = Math.min(2, PNG_SIDE / width, PNG_SIDE / height);
-  const canvas = make("canvas", { width: width * scale, height: height * scale });
-  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  canvas.toBlob((blob) => save_file(blob, "flow.png"));
-}
+/** Save all that is open. @param {import("./viewport.js").Viewport} viewport @param {SVGGElement} content */
+export const save_picture = (viewport, content) =>
+  save_file(new Blob([copy_picture(viewport, content).text], { type: "image/svg+xml" }), "flow.svg");

@@ -34,10 +34,7 @@ const FAMILIES = [
 const MAIN = ["embedding", "attention", "linear", "convolution", "recurrent", "container"];
 
 /** As the legend has them. */
-export const FAMILY_NAMES = [
-  "input, output", "embedding", "attention", "linear", "convolution", "recurrent", "norm", "activation",
-  "pooling", "reshape", "loss", "container",
-];
+export const FAMILY_NAMES = ["input, output", ...FAMILIES.slice(1).map(({ name }) => name), "loss", "container"];
 
 /** The class of a family in CSS. @param {string} family */
 export const classify_family = (family) => (family ? `mm-family-${family.split(",")[0]}` : "");

@@ -15,7 +15,7 @@ const CIRCLE = 24;
 /** By how much the boxes that a run is drawn on stick out of it. */
 export const STACKED = 6;
 /** Of operators that join two tensors, as figures have them. @type {Record<string, string>} */
-const SIGNS = { add: "+", iadd: "+", add_: "+", sub: "−", mul: "×", imul: "×", mul_: "×", div: "÷", truediv: "÷" };
+export const SIGNS = { add: "+", iadd: "+", add_: "+", sub: "−", mul: "×", imul: "×", mul_: "×", div: "÷", truediv: "÷" };
 const PILL_HEIGHT = 18;
 
 /**
