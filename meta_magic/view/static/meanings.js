@@ -9,7 +9,6 @@ const MEANINGS = [
   [/^peak /, "the most bytes of tensors at once, on each device that the code names"],
   [/^[\d.]+ s$/, "how long recording took, with the cell itself"],
   [/ allocated$/, "bytes of real tensors that the cell made; tensors on meta take none"],
-  [/^stopped by /, "the error that ended the cell"],
   [/^same module as /, "one module under two names: it is listed and counted under the first"],
   [/^called /, "calls while the cell ran; shapes are those of the first"],
   [/ tied to /, "the same tensor under two names: it is stored and counted once"],

@@ -65,8 +65,8 @@ function lead_through(first, layers, placed) {
   const wish = (first.up[0].x + passing.at(-1).down[0].x) / 2;
   const [least, most] = [Math.max(...rooms.map(([low]) => low)), Math.min(...rooms.map(([, high]) => high))];
   passing.forEach((node, i) => {
-    const [low, high] = least <= most ? [least, most] : rooms[i];
-    node.x = Math.min(Math.max(wish, low), high);
+    const clamp = (x, low, high) => Math.min(Math.max(x, low), high);
+    node.x = clamp(clamp(wish, least, most), ...rooms[i]);
     placed.add(node);
   });
 }

@@ -10,7 +10,7 @@ import { list_phases } from "./values.js";
 
 const DIRECTIONS = { down: "top to bottom", across: "left to right" };
 const STEPS = ["functions", "operators"];
-const OF_BOXES = "Of closed boxes and operators; a folded run has the sum of its members.";
+const OF_BOXES = "A folded run has the sum of its members.";
 
 const make_button = (text, title, onclick) =>
   make("button", { type: "button", title, "aria-label": title, onclick }, text);

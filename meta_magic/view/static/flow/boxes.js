@@ -26,8 +26,7 @@ export class Boxes {
   has_parameters = false;
   /** Layers go from left to right. */
   is_across = false;
-  /** Widths by heights at which columns of boxes aim, and those in the blocks of runs. */
-  wides = [WIDE, WIDE];
+  /** Width by height at which columns of boxes aim. */ wide = WIDE;
   /** The colours of boxes by a quantity, else by family. @type {import("./heat.js").Heat | null} */ heat = null;
   has_families = true;
   /** Of operators, by their number; those of other phases have none. @type {Item[]} */
@@ -184,9 +183,9 @@ export class Boxes {
   /** The name of an item within its box. @param {Item} item */
   name(item) {
     const { kind, title } = item;
-    const { op_tensors, op_start } = this.trace;
-    const given = item.parent === this.root && is_leaf(item) && !this.values.reads[item.last_op].length
-      && this.trace.arguments.get(op_tensors[op_start[item.last_op]]);
+    const { reads, makes } = this.values;
+    const given = item.parent === this.root && is_leaf(item) && !reads[item.last_op].length
+      && this.trace.arguments.get(makes[item.last_op][0]?.tensor);
     if (given) return given;
     const inside = title && kind !== "part" ? [] : this.#list_modules(item);
     if (title && !inside.length) return title;

@@ -22,14 +22,14 @@ const MUCH_WORTH = 0.8; // of the room: columns that several wires connect take 
  * @param {number[]} heights of each layer
  * @param {boolean} is_across
  *   whether the columns will be turned to rows
- * @param {number} [wide] width of a picture by its height
+ * @param {number} [wide] width of a picture by its height; 0 for one column
  * @returns {number[]} where the columns begin
  */
 export function cut_columns(layers, measure_width, heights, is_across = false, wide = WIDE) {
   const add_up = (first, end = heights.length) =>
     heights.slice(first, end).reduce((sum, h) => sum + h + LAYER_GAP, 0);
   const ratio = is_across ? 1 / wide : wide;
-  if (add_up(0) < (is_across ? LONG : TALL)) return [0];
+  if (!wide || add_up(0) < (is_across ? LONG : TALL)) return [0];
   const counts = layers.slice(0, -1).map(count_leading);
   const find_best = (n_wires) => {
     const cuts = counts.flatMap((n, i) => (n && n <= n_wires ? [i + 1] : []));

@@ -101,9 +101,8 @@ function find_side(end, nodes, is_inner) {
   const away = node.x - above.x;
   const is_between = (other) => other !== node && other.layer === node.layer
     && Math.abs(2 * other.x - node.x - above.x) < Math.abs(away) + other.room;
-  const is_beside = node.sign && !is_inner && above.gutter === node.gutter && Math.abs(away) > node.w && !nodes.some(is_between);
-  end.side = is_beside ? Math.sign(away) : 0;
-  if (end.side) end.x = -end.side * node.w / 2;
+  end.side = Number(node.sign && !is_inner && above.gutter === node.gutter && Math.abs(away) > node.w && !nodes.some(is_between))
+    && Math.sign(away);
 }
 
 /** Number the wires that lead side by side into a column; return how many there are at most. */

@@ -84,9 +84,9 @@ export function arrange(boxes, box) {
     return is_port && Object.assign(pill, { is_port, text: "", w: PORT, h: PORT }).is_port;
   });
   const nodes = [...ins, ...items, ...outs];
-  const wide = boxes.wides[Number(box.parent?.kind === "run")];
   box.arranged = {
-    ...arrange_nodes(nodes, wires, boxes.is_across, wide), nodes, wires, ports, is_up: false,
+    ...arrange_nodes(nodes, wires, boxes.is_across, box.parent?.kind === "run" ? 0 : boxes.wide),
+    nodes, wires, ports, is_up: false,
   };
   for (const { inner, is_up } of nodes) if (inner) flip(inner, is_up, boxes.is_across);
   return box.arranged;

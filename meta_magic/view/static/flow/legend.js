@@ -9,7 +9,7 @@ export function make_legend(redraw) {
   const chosen = new Set();
   const chips = new Map(FAMILY_NAMES.map((family) => [family, make("button", {
     type: "button", class: `mm-flow-key mm-family ${classify_family(family)}`, "aria-pressed": "false",
-    title: `show ${family} alone, or with others`,
+    title: `show ${family}`,
     onclick: () => {
       if (!chosen.delete(family)) chosen.add(family);
       chips.get(family).ariaPressed = `${chosen.has(family)}`;

@@ -54,7 +54,7 @@ export function draw_route(wire) {
     } else lead(above, node, node.x + x);
   }
   const heads = ends.filter(({ node }) => !node.is_port).map(({ node, x, side }) => (side
-    ? `M${point(node.x + x - 7 * side, node.y + node.h / 2 - 3.5)}v7l${7 * side} -3.5z` : node.is_up
+    ? `M${point(node.x - side * (node.w / 2 + 7), node.y + node.h / 2 - 3.5)}v7l${7 * side} -3.5z` : node.is_up
     ? `M${point(node.x + x - 3.5, node.y + node.h + 7)}h7l-3.5 -7z`
     : `M${point(node.x + x - 3.5, node.y - 7)}h7l-3.5 7z`));
   const half = label_w / 2;

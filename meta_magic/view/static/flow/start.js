@@ -4,9 +4,7 @@ import { arrange } from "./layout.js";
 import { count_levels, count_shown, open_main, open_what_fits } from "./levels.js";
 
 const MOST_HEIGHT = 840; // pixels to which a view grows whose height nobody chose
-// Widths by heights at which columns of boxes and of blocks aim, as multiples of the view's.
-const SHAPES = [[1, 0.3], [1.8, 0.3], [0.7, 3], [1.2, 2]];
-const WORTH_OF_COLUMN = 2.5; // the same of a block in one column
+const SHAPES = [0.7, 1, 1.8]; // widths by heights at which columns aim, as multiples of the view's
 const WORTH_OF_SIZE = 10; // items that are worth as much as letters of full size
 
 /** The pixels by which the view of a flow can grow. @param {import("./flow.js").Flow} flow */
@@ -28,7 +26,7 @@ export function open_at_first(flow) {
   const height = svg.clientHeight + spare;
   const ratio = svg.clientWidth / height;
   const open = (shape) => {
-    if (ratio) boxes.wides = shape.map((wide) => wide * ratio);
+    if (ratio) boxes.wide = shape * ratio;
     flow.read_choices();
     if (depth) flow.open_level(Math.min(depth, count_levels(boxes.root)));
     else {
@@ -37,7 +35,7 @@ export function open_at_first(flow) {
     }
     const all = arrange(boxes, boxes.root);
     const zoom = Math.min(1, svg.clientWidth / all.w, height / all.h);
-    return count_shown(boxes.root) * find_share(all) + WORTH_OF_SIZE * zoom + (shape[1] < 1 ? WORTH_OF_COLUMN : 0);
+    return count_shown(boxes.root) * find_share(all) + WORTH_OF_SIZE * zoom;
   };
   const shown = SHAPES.map(open);
   open(SHAPES[shown.indexOf(Math.max(...shown))]);
