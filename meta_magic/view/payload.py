@@ -185,7 +185,11 @@ class Payload:
             "class_name": node.class_name,
             "tensors": [
                 write_tensor(one)
-                | ({} if one.tied_to or id(one) in self._counted else {"is_again": True})
+                | (
+                    {}
+                    if one.tied_to or id(one) in self._counted
+                    else {"is_again": True}
+                )
                 for one in node.tensors
             ],
             "n_calls": node.n_calls,
@@ -253,7 +257,9 @@ class Payload:
             for path, tensor in call.inputs:
                 position, dot, rest = path.partition(".")
                 named = dict(enumerate(kind.parameters))
-                name = named.get(int(position), "") if position.isdecimal() else position
+                name = (
+                    named.get(int(position), "") if position.isdecimal() else position
+                )
                 if name:
                     found.setdefault(tensor.tensor_id, {})[f"{name}{dot}{rest}"] = None
         return found

@@ -7,7 +7,7 @@ const MEANINGS = [
   [/^as on /, "the kernels are those that this device would choose; nothing ran on it"],
   [/FLOPs$/, "floating-point operations of matrix products, convolutions and attention, 2 for each multiply-add"],
   [/^peak /, "the most bytes of tensors at once, on each device that the code names"],
-  [/^[\d.]+ s$/, "how long recording took, with the cell itself"],
+  [/^[\d.]+ s$/, "of recording, with the cell"],
   [/ allocated$/, "bytes of real tensors that the cell made; tensors on meta take none"],
   [/^same module as /, "one module under two names: it is listed and counted under the first"],
   [/^called /, "calls while the cell ran; shapes are those of the first"],
