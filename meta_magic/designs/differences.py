@@ -346,13 +346,22 @@ def _describe(
     numbers: Mapping[str, tuple[object, object]],
     totals: Mapping[str, tuple[float, float]],
 ) -> str:
-    """Return a difference in a sentence."""
-    parts = [*_describe_counts(pairs)]
-    parts += [f"{name} {old} -> {new}" for name, (old, new) in numbers.items()]
-    if not numbers:
-        parts += [c.text for c in changes if c.kind == "settings" and "." not in c.name]
-    if not parts:
-        parts = [*_describe_changes(changes)]
+    """Return a difference in a sentence.
+
+    Other sizes of modules are not told where numbers or settings of the model say why.
+    """
+    counts = dict(_describe_counts(pairs))
+    sizes = [f"{name} {old} -> {new}" for name, (old, new) in numbers.items()]
+    of_models = [c for c in changes if c.kind == "settings" and "." not in c.name]
+    sizes = sizes or [c.text for c in of_models]
+    known = OF_SIZES if sizes else ()
+    others = [
+        one
+        for one in changes
+        if one.kind not in known
+        and not (one.kind in {"added", "removed"} and one.class_name in counts)
+    ]
+    parts = [*counts.values(), *sizes, *_describe_changes(others)]
     old, new = totals["params"]
     if old != new:
         sign = "+" if new > old else "-"
@@ -361,32 +370,41 @@ def _describe(
     if old != new:
         ratio = describe_ratio(old, new).strip(" ()")
         parts.append(f"{ratio} FLOPs" if ratio else f"{format_flops(int(new))} now")
-    old, new = totals["peak_nbytes"]
-    if old != new:
-        parts.append(f"peak {format_bytes(int(old))} -> {format_bytes(int(new))}")
+    old_peak, peak = (format_bytes(int(nbytes)) for nbytes in totals["peak_nbytes"])
+    if old_peak != peak:
+        parts.append(f"peak {old_peak} -> {peak}")
     return "; ".join(parts) or "no difference"
 
 
 MAX_CHANGES: Final = 3
+OF_SIZES: Final = ("settings", "tensors")
 
 
-def _describe_counts(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Yield ``12 Block instead of 8`` for lists that have another length."""
+def _describe_counts(pairs: Sequence[Pair]) -> Iterator[tuple[str, str]]:
+    """Yield a class and ``12 Block instead of 8`` for lists of another length."""
     for old, new in pairs:
         if old is None or new is None:
             continue
         for name in dict.fromkeys(one.class_name for one in new.children):
             n = [sum(c.class_name == name for c in one.children) for one in (old, new)]
             if n[0] != n[1] and min(n) > 1:
-                yield f"{n[1]} {name} instead of {n[0]}"
+                yield name, f"{n[1]} {name} instead of {n[0]}"
 
 
 def _describe_changes(changes: Sequence[Change]) -> Iterator[str]:
     """Yield the largest changes in words, and how many more there are.
 
-    A root of another class comes first, then what changes most parameters.
+    A root of another class comes first, then what is no size, then what changes most
+    parameters.
     """
-    ranked = sorted(changes, key=lambda one: ("." in one.name, -abs(one.n_parameters)))
+    ranked = sorted(
+        changes,
+        key=lambda one: (
+            "." in one.name,
+            one.kind in OF_SIZES,
+            -abs(one.n_parameters),
+        ),
+    )
     for one in ranked[:MAX_CHANGES]:
         times = f"{one.n_modules} x " if one.n_modules > 1 else ""
         words = {

@@ -283,3 +283,20 @@ test("long names are cut by their width", () => {
   assert.equal(ellipsize("a\nb"), "a b");
   assert.equal(ellipsize("a size beside a long name", 0), "");
 });
+
+test("the main path is one straight column, and a skip enters its sum from the side", () => {
+  const make_box = (w, more = {}) => ({ w, h: 24, kind: "op", text: "", ...more });
+  const [a, b, c, sum] = [make_box(60), make_box(200), make_box(90), make_box(24, { sign: "+" })];
+  const make_wire = (from, ...to) => ({
+    from, starts: [{ node: from, x: null }], label: "", ends: to.map((node) => ({ node, x: null })),
+  });
+  const wires = [make_wire(a, b, sum), make_wire(b, c), make_wire(c, sum)];
+  arrange_nodes([a, b, c, sum], wires);
+  const find_middle = ({ x, w }) => x + w / 2;
+  assert.deepEqual([b, c, sum].map(find_middle), [a, a, a].map(find_middle));
+  const [skip, , last] = wires.map(({ heads }) => heads);
+  const side = wires[0].left < find_middle(sum) - sum.w ? 1 : -1;
+  assert.ok(skip.includes(`v7l${7 * side} -3.5z`)); // beside the circle
+  assert.ok(last.includes("h7l-3.5 7z")); // on its top
+  assert.deepEqual(find_crossings({ nodes: [a, b, c, sum], wires }), []);
+});

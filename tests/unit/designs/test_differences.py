@@ -238,7 +238,10 @@ def test_totals_are_those_of_the_recordings():
     assert found.totals["flops"] == (small.flops, large.flops)
     peaks = small.memory.peak_nbytes, large.memory.peak_nbytes
     assert found.totals["peak_nbytes"] == peaks
-    assert found.text.startswith("3 Linear instead of 2; +672 parameters; ")
+    widths = "in_features 8 -> 16, out_features 8 -> 16"
+    assert found.text.startswith(
+        f"3 Linear instead of 2; model.0-1: {widths}; +672 parameters; "
+    )
     assert not diff(small, small)
 
 
@@ -300,3 +303,29 @@ def test_other_shapes_of_a_checkpoint_are_told(model, tmp_path):
     assert "~ head.weight: fits transposed: (2, 4), in the checkpoint (4, 2)" in str(
         found
     )
+
+
+def test_a_sentence_tells_sizes_and_what_else_changed():
+    def build(width, activation, *, is_tied):
+        model = nn.Sequential(
+            nn.Embedding(9, width),
+            nn.Linear(width, width),
+            activation(),
+            nn.Linear(width, 9, bias=False),
+        )
+        if is_tied:
+            model[3].weight = model[0].weight
+        return model
+
+    with record() as before:
+        width = 4
+        model = build(width, nn.ReLU, is_tied=False)
+    with record() as after:
+        width = 8
+        model = build(width, nn.GELU, is_tied=True)
+    assert model[3].weight.is_meta
+    text = diff(before, after).text
+    assert "width 4 -> 8" in text
+    assert "in_features" not in text  # follows from the width
+    assert "model.2 GELU instead of ReLU" in text
+    assert "model.3: weight is tied" in text

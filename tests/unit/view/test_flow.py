@@ -115,6 +115,19 @@ def test_a_training_step_shows_what_autograd_calls_as_operators(list_steps):
     assert "mm" in json.dumps(steps)
 
 
+def test_what_a_model_is_given_has_the_names_of_its_forward(list_steps):
+    class Model(nn.Module):
+        def forward(self, tokens, mask, *, sizes=None):
+            return tokens * mask + sizes[1] + tokens
+
+    model = Model()
+    with record() as trace:
+        one, two, three = torch.zeros(2), torch.ones(2), torch.rand(2)
+        model(one, two, sizes=[three, three])
+    names = [*map(name_of, list_steps(trace))]
+    assert names[:3] == ["tokens", "mask", "sizes.0, sizes.1"]
+
+
 def test_the_function_that_failed_is_the_last_step(list_steps):
     model = nn.Linear(4, 2, device="meta")
     with pytest.raises(RuntimeError), record() as trace:

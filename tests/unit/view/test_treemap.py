@@ -112,3 +112,14 @@ def test_plotly_is_imported_only_for_a_chart():
     code = "import sys, meta_magic.view.treemap; print('plotly' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert ran.stdout.split() == [b"False"]
+
+
+def test_a_part_of_two_models_is_counted_in_the_first():
+    with mm.record() as trace:
+        part = linear(10, 10)
+        first = nn.Sequential(part, linear(10, 1))
+        second = nn.Sequential(part, linear(10, 2))
+    assert first[0] is second[0]
+    bundle = treemap_bundle(trace)
+    assert sum(areas(bundle).values()) == 4 * (100 + 10 + 20)
+    assert values(bundle)["all modules"] == 4 * (100 + 10 + 20)
