@@ -9,7 +9,8 @@ least cost; what is then left on both sides with the same content has moved. Rea
 """
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -204,7 +205,8 @@ BELOW: Final = 50
 CLASS: Final = 70
 ALIKE: Final = 55
 """The cost of another class, and of another one that the same file defines, as ``GELU``
-instead of ``ReLU``. If the name differs, too, the modules are never matched."""
+instead of ``ReLU``. If the name differs, too, the modules are matched only if they have
+mostly the same modules below."""
 
 NAME: Final = 25
 NUMBER: Final = 2
@@ -293,6 +295,8 @@ def _find_cheapest(
 ) -> list[Pair]:
     """Return the alignment of two lists that costs least."""
     n, m = len(before), len(after)
+    names = [{(one.name, one.class_name) for one in each} for each in (before, after)]
+    kept = {name for name in names[0] & names[1] if not name[0].isdecimal()}
     # By how many modules of each list are left.
     costs = {(0, j): GAP * j for j in range(m + 1)}
     costs |= {(i, 0): GAP * i for i in range(n + 1)}
@@ -300,7 +304,9 @@ def _find_cheapest(
     for i in range(1, n + 1):
         for j in range(1, m + 1):
             old, new = before[n - i], after[m - j]
-            matched[i, j] = costs[i - 1, j - 1] + _cost(old, new, are_roots=are_roots)
+            matched[i, j] = costs[i - 1, j - 1] + _cost(
+                old, new, kept, are_roots=are_roots
+            )
             gap = GAP + min(costs[i - 1, j], costs[i, j - 1])
             costs[i, j] = min(matched[i, j], gap)
     pairs: list[Pair] = []
@@ -318,19 +324,42 @@ def _find_cheapest(
     return pairs
 
 
-def _cost(old: Part, new: Part, *, are_roots: bool) -> int:
-    """Return how unlikely it is that a module became another one."""
+def _cost(
+    old: Part, new: Part, kept: Collection[tuple[str, str]], *, are_roots: bool
+) -> int:
+    """Return how unlikely it is that a module became another one.
+
+    Args:
+        old: The module before.
+        new: The module after.
+        kept: Names and classes that both lists have: one stays what it was.
+        are_roots: Whether the names are those of variables.
+    """
     is_number = are_roots or _are_numbered(old, new)
     name = 0 if old.name == new.name else NUMBER if is_number else NAME
     if old.content == new.content:
         return name
+    if name == NAME and any((one.name, one.class_name) in kept for one in (old, new)):
+        return name + 2 * GAP
     if old.structure == new.structure:
         return name + SIZES
     if old.class_name == new.class_name:
         return name + BELOW
-    if name >= NAME:
+    if name >= NAME and not _have_much_in_common(old, new):
         return name + 2 * GAP
     return name + (ALIKE if old.home == new.home else CLASS)
+
+
+def _have_much_in_common(old: Part, new: Part) -> bool:
+    """Whether two containers have mostly equal modules below, names aside."""
+    counts = [
+        Counter(part.content for part in one.walk() if not part.children)
+        for one in (old, new)
+        if one.children
+    ]
+    return len(counts) > 1 and (counts[0] & counts[1]).total() * 2 >= min(
+        map(Counter.total, counts)
+    )
 
 
 def _join_moved(pairs: Sequence[Pair]) -> list[Pair]:

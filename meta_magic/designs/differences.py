@@ -285,8 +285,15 @@ NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 def _fold(changes: Sequence[Change]) -> Iterator[Change]:
-    """Yield changes; one for those that differ in numbers of their names alone."""
-    keys = {one: (one.kind, one.class_name, one.text) for one in changes}
+    """Yield changes; one for those that differ in numbers of their names alone.
+
+    What was added or removed may have settings of its own in each place, as its number.
+    """
+    whole = ("added", "removed")
+    keys = {
+        one: (one.kind, one.class_name, "" if one.kind in whole else one.text)
+        for one in changes
+    }
     for same in group_names((one.name, one, keys[one]) for one in changes):
         first = same[0]
         yield (
@@ -296,6 +303,7 @@ def _fold(changes: Sequence[Change]) -> Iterator[Change]:
                 first,
                 before=first.before and fold_names([one.before for one in same]),
                 after=first.after and fold_names([one.after for one in same]),
+                text=first.text if len({one.text for one in same}) == 1 else "",
                 n_modules=len(same),
                 n_parameters=sum(one.n_parameters for one in same),
             )

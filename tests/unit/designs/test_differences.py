@@ -329,3 +329,48 @@ def test_a_sentence_tells_sizes_and_what_else_changed():
     assert "in_features" not in text  # follows from the width
     assert "model.2 GELU instead of ReLU" in text
     assert "model.3: weight is tied" in text
+
+
+def test_a_container_of_another_name_and_class_is_compared_inside():
+    class One(nn.Module):
+        def __init__(self, name, kind, width):
+            super().__init__()
+            inner = kind(*(nn.Linear(4, 4) for _ in range(3)), nn.Linear(4, width))
+            setattr(self, name, inner)
+
+    class Stack(nn.Sequential):
+        pass
+
+    with record() as before:
+        model = One("vit", nn.Sequential, 5)
+    with record() as after:
+        model = One("deit", Stack, 6)
+    assert next(model.parameters()).is_meta
+    found = {
+        (change.kind, change.after): change.text
+        for change in diff(before, after).changes
+    }
+    assert found == {
+        ("renamed", "model.deit"): "from vit",
+        ("class", "model.deit"): "from Sequential",
+        ("settings", "model.deit.3"): "out_features 5 -> 6",
+    }
+
+
+def test_a_sibling_that_keeps_its_name_is_not_taken_for_another():
+    def build(*widths):
+        return nn.ModuleDict({name: nn.Embedding(n, 4) for name, n in widths})
+
+    with record() as before:
+        model = build(("words", 9), ("types", 2), ("positions", 8))
+    with record() as after:
+        model = build(("words", 9), ("positions", 16))
+    assert model["words"].weight.is_meta
+    found = {
+        (change.kind, change.name): change.text
+        for change in diff(before, after).changes
+    }
+    assert found == {
+        ("removed", "model.types"): "2, 4",
+        ("settings", "model.positions"): "8 -> 16",
+    }
