@@ -188,7 +188,7 @@ def make_slider(name: str, values: Iterable[int]) -> Slider:
     """Return a slider with values in order, each once.
 
     Raises:
-        ValueError: The name is none, or a value is no positive integer.
+        ValueError: The name is none, a value is no positive integer, or there is none.
     """
     if not name.isidentifier():
         raise ValueError(f"{name!r} is no name: {SLIDERS}")
@@ -199,7 +199,9 @@ def make_slider(name: str, values: Iterable[int]) -> Slider:
             f"step, as in {name}={values[0]}..{values[-1]}:{step}"
         )
     listed = [*values]
-    if not listed or not all(type(one) is int and one > 0 for one in listed):
+    if not listed:
+        raise ValueError(f"{name} has no values: {SLIDERS}, with FIRST up to LAST")
+    if not all(type(one) is int and one > 0 for one in listed):
         raise ValueError(f"{name}={listed[:8]}: a slider has positive integers")
     return Slider(name, tuple(sorted({*listed})))
 

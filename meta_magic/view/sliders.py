@@ -41,6 +41,7 @@ from meta_magic.trials.blocks import (
     parse_block,
 )
 from meta_magic.trials.recordings import Recordings
+from meta_magic.trials.sandbox import REFUSED
 from meta_magic.trials.slices import Slice, restore_lines
 from meta_magic.trials.trial import ask_trials, check_rerun, run_template
 from meta_magic.view.payload import pack
@@ -175,6 +176,9 @@ class Designs:
     ) -> dict[str, Any]:
         """Return the payload with some numbers, and what differs from the pinned."""
         if isinstance(found, TrialError):
+            effects = tuple(f"it {act}" for act in ("writes", *REFUSED.values()))
+            if str(found).startswith(effects):
+                raise TrialError(f"{found}: move that to another cell")
             raise found
         if isinstance(found, tuple):
             difference = compare(self._find_design(trace, pinned), found[1])

@@ -110,7 +110,7 @@ def test_values_are_written_as_a_range_or_a_list(text, values):
         ("d=1..5:0", "-p d=1..5:0: write"),
         ("d=0..4", "a slider has positive integers"),
         ("d=[1.5]", "d=.1.5.: a slider has positive integers"),
-        ("d=9..3", "a slider has positive integers"),
+        ("d=9..3", "d has no values: .*, with FIRST up to LAST"),
         ("2d=1..3", "'2d' is no name"),
         ("d=1..1000000", "write a step, as in d=1..1000000:100"),
     ],
@@ -125,7 +125,9 @@ def test_a_cell_that_writes_a_file_is_declined(tmp_path):
         n = 1
         (tmp_path / "out").write_text("x" * n)
     answer = Designs().answer(trace, {"sizes": {"n": 2}, "pinned": {"n": 1}})
-    assert "writes the file" in answer["error"]
+    path = str(tmp_path / "out")
+    error = f"it writes the file {path!r}: move that to another cell"
+    assert answer["error"] == error
     assert "is_rule" not in answer
 
 
