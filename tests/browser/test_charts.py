@@ -43,7 +43,7 @@ def area(box):
 def test_the_charts_fill_the_width(charts, page, expect, width):
     page.set_viewport_size({"width": width, "height": 900})
     figures = charts.locator("figure")
-    expect(figures).to_have_count(5)
+    expect(figures).to_have_count(4)
     pane = charts.bounding_box()
     for figure in figures.all():
         svg = figure.locator("svg")

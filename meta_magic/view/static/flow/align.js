@@ -43,14 +43,14 @@ export function align(layers) {
   }
   for (const layer of layers) settle(layer, (node) => (node.up.length ? list_from_above : list_from_below)(node));
   const placed = new Set(layers.flat().filter(({ kind }) => kind));
-  for (const node of layers.flat()) if (!node.kind && node.up[0].kind) lead_through(node, layers, placed);
+  for (const node of layers.flat()) if (!node.kind && node.up[0].kind) pass_nodes(node, layers, placed);
 }
 
 /**
  * Lead a wire through layers: straight if there is room, as near as can be to what it connects.
  * @param {ViewNode} first @param {ViewNode[][]} layers @param {Set<ViewNode>} placed
  */
-function lead_through(first, layers, placed) {
+function pass_nodes(first, layers, placed) {
   const passing = [first];
   while (!passing.at(-1).down[0].kind) passing.push(passing.at(-1).down[0]);
   const rooms = passing.map((node) => {
