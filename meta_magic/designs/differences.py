@@ -287,7 +287,7 @@ NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)")
 def _fold(changes: Sequence[Change]) -> Iterator[Change]:
     """Yield changes; one for those that differ in numbers of their names alone.
 
-    What was added or removed may have settings of its own in each place, as its number.
+    What was added or removed may have settings of its own, as its number.
     """
     whole = ("added", "removed")
     keys = {
@@ -356,7 +356,7 @@ def _describe(
 ) -> str:
     """Return a difference in a sentence.
 
-    Other sizes of modules are not told where numbers or settings of the model say why.
+    Other sizes of modules are left out where numbers or settings of the model say why.
     """
     counts = dict(_describe_counts(pairs))
     sizes = [f"{name} {old} -> {new}" for name, (old, new) in numbers.items()]

@@ -207,11 +207,11 @@ class ModuleNode:
 
 def distinct_tensors(roots: Sequence[ModuleNode]) -> Iterator[ModuleTensor]:
     """Yield the tensors of some trees, those that are tied or in several trees once."""
-    for _, tensor in place_tensors(roots):
+    for _, tensor in locate_tensors(roots):
         yield tensor
 
 
-def place_tensors(
+def locate_tensors(
     roots: Sequence[ModuleNode],
 ) -> Iterator[tuple[ModuleNode, ModuleTensor]]:
     """Yield distinct tensors, each with the first module that has it."""

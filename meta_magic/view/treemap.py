@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.trace.module_columns import split_runs
-from meta_magic.trace.modules import at_any_depth, place_tensors
+from meta_magic.trace.modules import at_any_depth, locate_tensors
 from meta_magic.trace.units import format_bytes
 from meta_magic.view.charts import CLEAR, GREY, HEIGHT, PLOTLY, build_figure
 
@@ -74,7 +74,7 @@ def treemap_bundle(trace: "Trace") -> dict[str, object] | None:
 def build_whole(trace: "Trace") -> Box | None:
     """Return the box of all parameters of a trace; None if it has none."""
     own: Counter[int] = Counter()  # by module
-    for node, tensor in place_tensors(trace.modules):
+    for node, tensor in locate_tensors(trace.modules):
         own[id(node)] += tensor.nbytes if tensor.kind == "parameter" else 0
     boxes = [box for root in trace.modules if (box := build_box([root], own)).nbytes]
     boxes.sort(key=lambda box: -box.nbytes)
