@@ -163,6 +163,18 @@ def unravel_below(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     return torch.functional._unravel_index(indices, shape).unbind(-1)
 
 
+# ``torch.quasirandom.SobolEngine`` reads and writes memory, which meta has none of.
+SOBOL_DRAW: Final = torch._sobol_engine_draw
+SOBOL: Final = frozenset(
+    {
+        SOBOL_DRAW,
+        torch._sobol_engine_ff_,
+        torch._sobol_engine_initialize_state_,
+        torch._sobol_engine_scramble_,
+    }
+)
+
+
 def negate_lazily(tensor: Tensor) -> Tensor:
     """Return a view that is negated lazily; without it none is replayed."""
     return torch._neg_view(tensor)

@@ -34,6 +34,8 @@ from meta_magic.torch_private.modes import (
 from meta_magic.torch_private.replaced import STORAGE_READERS, TEXT_OF_TENSOR
 from meta_magic.torch_private.snapshot import WithoutModes
 from meta_magic.torch_private.tensor_internals import (
+    SOBOL,
+    SOBOL_DRAW,
     join_suffixes,
     untyped_of,
     write_values,
@@ -61,7 +63,7 @@ OF_MEMORY: Final = frozenset[Any](
 )
 """Functions that move the memory of a tensor, or return its address."""
 
-DATA_READERS: Final = SPLITS | TO_NUMPY | OF_MEMORY | IDENTIFYING | {FORMAT}
+DATA_READERS: Final = SPLITS | TO_NUMPY | OF_MEMORY | IDENTIFYING | SOBOL | {FORMAT}
 
 APART: Final = (
     "memory was shared with other processes: these have copies, and what they do is "
@@ -122,6 +124,24 @@ def is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
             getattr(tensor, name)() == getattr(other, name)()
             for name in ("storage_offset", "size", "stride")
         )
+
+
+def run_sobol(func: Any, args: Args, kwargs: Kwargs, recording: Any) -> Any:
+    """Run a step of a Sobol engine on real values; record its results as constants.
+
+    torch computes these steps from the memory of the state, the first argument, and
+    runs no operator that a mode could see.
+
+    Args:
+        recording: The mode under which the results become tensors of the block.
+    """
+    real = [arg.cpu() if isinstance(arg, Tensor) else arg for arg in args]
+    with DisableTorchFunction(), DisableTorchDispatch():
+        returned = func(*real, **kwargs)
+    with recording:
+        if func is not SOBOL_DRAW:  # it wrote the state
+            return args[0].copy_(torch.from_numpy(real[0].numpy()))
+        return tuple(torch.from_numpy(tensor.numpy()) for tensor in returned)
 
 
 ADVICE: Final = (

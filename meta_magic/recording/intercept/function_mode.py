@@ -28,6 +28,7 @@ from meta_magic.recording.intercept.data_readers import (
     Packer,
     check_readable,
     read_data,
+    run_sobol,
 )
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.factories import (
@@ -71,6 +72,7 @@ from meta_magic.torch_private.replaced import RUN_BACKWARD
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import has_gpu
 from meta_magic.torch_private.tensor_internals import (
+    SOBOL,
     TAKES_DATA,
     has_version,
     set_versions,
@@ -251,6 +253,8 @@ class FunctionMode(DeviceContext):
         if func is UNRAVEL:
             with self:  # so that constants are recorded
                 return unravel_below(*args, **kwargs)
+        if func in SOBOL:
+            return run_sobol(func, args, kwargs, self)
         if func in NUMBER_READERS:
             return read_number(self._dispatch, func, args[0])
         if func in PACKING:

@@ -105,7 +105,16 @@ def view_as_its_own_dtype():
     return [view.is_inference() for view in views]
 
 
+def draw_sobol():
+    scrambled = torch.quasirandom.SobolEngine(3, scramble=True)
+    drawn = [scrambled.draw(5), scrambled.fast_forward(3).draw(4, dtype=torch.double)]
+    plain = torch.quasirandom.SobolEngine(2)
+    points = [*drawn, plain.draw(3, out=torch.empty(0)), plain.sobolstate]
+    return [(x.tolist(), x.dtype, x.stride()) for x in points], torch.rand(2).tolist()
+
+
 OTHERS = {
+    "draw_sobol": draw_sobol,
     "unravel_index": lambda: [
         t.tolist() for t in torch.unravel_index(torch.tensor([3, 4]), (2, 3))
     ],
