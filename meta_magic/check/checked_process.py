@@ -38,7 +38,7 @@ MAX_OUTPUT: Final = 40
 MAX_LINE: Final = 400
 
 HOME: Final = str(Path(__file__).parents[2])
-"""The folder of this package. The child does not search the current folder (``-P``):
+"""The folder that holds this package. The child does not search the current folder (``-P``):
 only the program that it runs may do that."""
 
 CODE: Final = (
@@ -196,7 +196,10 @@ def limit_memory(nbytes: int | None) -> None:
 
 
 def leave() -> None:
-    """End this process at once: a regular exit of torch takes half a second."""
+    """End this process at once: a regular exit of torch takes half a second.
+
+    It exits with 1 if an exception ended the program, which the interpreter keeps.
+    """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(int(hasattr(sys, "last_value")))
@@ -223,6 +226,6 @@ def run_subject(request: Request) -> Iterator[Part]:
         from meta_magic.check.block_run import run_function as run  # noqa: PLC0415
     else:
         from meta_magic.check.block_run import run_script as run  # noqa: PLC0415
-    # A sandbox refuses to write to both; this process writes to them afterwards.
+    # A sandbox replaces both by streams that refuse writes; they are needed afterwards.
     with redirect_stdout(sys.stdout), redirect_stderr(sys.stderr):
         yield from run(request)

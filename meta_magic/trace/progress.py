@@ -27,6 +27,14 @@ def write_to_terminal(text: str) -> None:
 OUTLETS: Final[list[Callable[[str], object]]] = [write_to_terminal]
 """Functions that can show lines in this process; the last one does."""
 
-# A child has no thread that shows the line of a cell, and may have its lock.
+
+def _keep_first_outlet() -> None:
+    """Remove outlets that need a thread: a forked child does not have it.
+
+    The child may also have inherited that thread's lock while it was locked.
+    """
+    del OUTLETS[1:]
+
+
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=lambda: OUTLETS.__delitem__(slice(1, None)))
+    os.register_at_fork(after_in_child=_keep_first_outlet)

@@ -266,12 +266,12 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 class Enclosing(NamedTuple):
-    """A file whose lines are empty, but for those that a block rests on.
+    """A file of which only the lines are left that a block rests on.
 
     Attributes:
         typed: The file.
-        text: The same lines: a statement around the block is ``if True:``, and what
-            does not run again is empty.
+        text: The same lines: a statement around the block is ``if 1:``, or a ``with``
+            of the other context managers, and what does not run again is empty.
         own_line: The first line of the block.
         chosen: What the block rests on.
     """

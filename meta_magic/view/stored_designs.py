@@ -21,10 +21,10 @@ MAX_TEXT: Final = 50_000
 """Characters of a report's file that its other designs may take."""
 
 CHARACTERS: Final = 16 / 13
-"""For each byte, as ``view/page.py`` writes bytes."""
+"""Characters of text for each byte, as ``view/page.py`` writes bytes."""
 
-SLOW: Final = 4
-"""How much longer the first recording may take, which also imports modules."""
+TOO_SLOW: Final = 4
+"""A block that took so many times the time allowed is not recorded again."""
 
 STEPS: Final = (1, 2, 4, 8, 16)
 """In how many parts the range of a slider is divided, one after the other."""
@@ -41,7 +41,7 @@ def store_designs(
         trace: The recording.
         packed: Its payload.
         designs: Records, and keeps the recordings.
-        seconds: How long that may take; a block that took ``SLOW`` times as long is
+        seconds: How long that may take; a block that took ``TOO_SLOW`` times as long is
             not recorded.
 
     Returns:
@@ -51,7 +51,7 @@ def store_designs(
     """
     offers = [one for one in offer_sliders(trace) if not one["error"]]
     each, answers = [*choose_sizes(offers)], list[Json]()
-    if trace.seconds > SLOW * seconds or RARE_COLLECTION.n_entered:
+    if trace.seconds > TOO_SLOW * seconds or RARE_COLLECTION.n_entered:
         return b""
     payload, stored, changes = json.loads(gzip.decompress(packed)), b"", list[Json]()
     now = monotonic()

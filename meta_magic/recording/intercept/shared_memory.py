@@ -60,8 +60,9 @@ class SharedArray:
         storage: Returns the storage on meta, while it is live.
         address: Address of the memory.
         content: Shows whether the memory was written since: the bytes of a small array,
-            the checksum of a larger one, or None above ``MAX_COPIED_NBYTES``.
-        is_watched: Whether it is small.
+            or the checksum of a larger one; None for an array, not a storage, above
+            ``MAX_COPIED_NBYTES``.
+        is_watched: Whether it is checked before each operator, because it is small.
     """
 
     def __init__(self, owner: object, real: Tensor, tensor: Tensor) -> None:
@@ -209,12 +210,14 @@ class SharedArrays:
 HERE: Final = (None, torch.device("cpu"))
 COPY: Final = torch.ops.aten.copy_.default
 MIN_ROOM: Final = 32
+"""New arrays after which dead ones are searched."""
+
 MAX_HELD: Final = 2**26
-"""New arrays, and their bytes, after which dead ones are searched."""
+"""Bytes of new arrays after which dead ones are searched."""
 
 TOO_LARGE: Final = (
-    "an array that shares the memory of a tensor is not updated from here on, which "
-    "would take too much (see --value-nbytes, --value-seconds)"
+    "an array that shares the memory of a tensor is not updated from here on, because "
+    "its values would take too much to compute (see --value-nbytes, --value-seconds)"
 )
 AHEAD: Final = (
     "an array of {:,} bytes that shares the memory of a tensor was changed: a change "

@@ -23,7 +23,7 @@ from meta_magic.trace.options import Options
 
 
 class Written(NamedTuple):
-    """The parts that write one recording."""
+    """The parts that write one recording, each described at its class."""
 
     clock: Clock
     registry: TensorRegistry

@@ -139,9 +139,9 @@ export class TraceView {
     [...geometries, ...plain.modules.flatMap(({ tensors }) => tensors)].forEach(({ shape, names }) => {
       if (names) Object.assign(shape, { names });
     });
-    /** Whether sizes have names. */
     /** The kind of change of each module that changed. @type {Map<number, string>} */
     this.marks = new Map();
+    /** Whether sizes have names. */
     this.has_names = geometries.some(({ names }) => names);
     const find = (i) => geometries[i];
     /** @type {Signature[]} */
