@@ -20,7 +20,7 @@ Baseline: TypeAlias = Mapping[str, Mapping[str, Any]]
 """By the name of a recording: ``measured`` and ``design``, as of :class:`Part`."""
 
 VERSION: Final = 2
-OTHER: Final = (
+OTHER_VERSION: Final = (
     "{} is no baseline of this version of meta-magic; --update writes it anew"
 )
 
@@ -29,14 +29,15 @@ def read_baseline(path: Path, *, is_rewritten: bool = False) -> Baseline:
     """Return the recordings that a file keeps.
 
     Args:
-        is_rewritten: Whether a file of another version is as good as none.
+        is_rewritten: Whether a file of another version is read as an empty
+            baseline, because it will be written anew.
     """
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["version"] != VERSION:
             if is_rewritten:
                 return {}
-            raise CheckError(OTHER.format(path))
+            raise CheckError(OTHER_VERSION.format(path))
         return {name: read_recording(own) for name, own in kept["recordings"].items()}
     except OSError as error:
         text = f"the baseline cannot be read ({error}); --update makes it"

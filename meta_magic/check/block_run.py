@@ -25,7 +25,7 @@ from typing import Any, cast
 
 import torch
 
-from meta_magic.check.judging import Judge, judge_unread
+from meta_magic.check.judging import Judge, judge_unstarted
 from meta_magic.check.records import Diagnostic, Part, Request, Subject, read_subject
 from meta_magic.errors import CheckError, WorldError
 from meta_magic.ranks.nursery import run_side_by_side
@@ -161,7 +161,7 @@ def run_alone(
     try:
         code: CodeType = compile(source, str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        return judge_unread(error, str(path)), None
+        return judge_unstarted(error, str(path)), None
     main = enter_main(path, request.argv)
     rerun = make_rerun(
         text=decode_source(source),

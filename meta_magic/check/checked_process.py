@@ -38,8 +38,8 @@ MAX_OUTPUT: Final = 40
 MAX_LINE: Final = 400
 
 HOME: Final = str(Path(__file__).parents[2])
-"""The folder that holds this package. The child does not search the current folder (``-P``):
-only the program that it runs may do that."""
+"""The folder that holds this package. The child does not search the current folder
+(``-P``): only the program that it runs may do that."""
 
 CODE: Final = (
     f"import sys; sys.path.append({HOME!r}); "

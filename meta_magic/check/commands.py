@@ -48,8 +48,8 @@ INTERRUPTED: Final = 130
 LEAST_NBYTES: Final = 2**29
 """The memory that Python and torch need for themselves."""
 
-CHECKED: Final = "--wrong="
-"""The option ``--wrong`` without a name of a batch."""
+WRONG_WITHOUT_BATCH: Final = "--wrong="
+"""How ``--wrong`` is handed to the parser where no batch is named."""
 
 EXIT_CODES: Final = (
     "Exit codes: 0 all is right; 1 a program fails, or is over its budget; 2 something "
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         command = {"diff": diff, "fit": fit}.get(options.command)
         if command is not None:
-            return command(options, make_request(options, argv))
+            return command(options, make_requester(options, argv))
         return check(options, argv)
     except BrokenPipeError:  # who reads the output, as `head`, has enough
         return UNCHECKED
@@ -91,13 +91,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def join_wrong(arguments: Sequence[str]) -> list[str]:
-    """Return a line on which ``--wrong`` has its value, which may be left out."""
+    """Return the arguments with ``--wrong`` and ``batch=NAME`` joined to one.
+
+    ``argparse`` could not tell an optional ``batch=NAME`` from a path.
+    """
     joined: list[str] = []
     for one in arguments:
-        if joined[-1:] == [CHECKED] and one.startswith("batch="):
+        if joined[-1:] == [WRONG_WITHOUT_BATCH] and one.startswith("batch="):
             joined[-1] = f"--wrong={one}"
         else:
-            joined.append(CHECKED if one == "--wrong" else one)
+            joined.append(WRONG_WITHOUT_BATCH if one == "--wrong" else one)
     return joined
 
 
@@ -109,7 +112,7 @@ def check(options: argparse.Namespace, argv: tuple[str, ...]) -> int:
         CheckError: The baseline or an argument cannot be read.
         OSError: A file cannot be written.
     """
-    request, before = make_request(options, argv), read_before(options)
+    request, before = make_requester(options, argv), read_before(options)
     verdicts = []
     for verdict in run_all(options, request):
         verdicts.append(add_changes(verdict, before))
@@ -129,7 +132,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="meta-magic", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    check = commands.add_parser(
+    checked = commands.add_parser(
         "check",
         allow_abbrev=False,
         help="run programs on torch's meta device and report errors",
@@ -138,15 +141,15 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
     )
     add_class_parser(commands)
-    check.add_argument(
+    checked.add_argument(
         "paths",
         nargs="+",
         metavar="PATH",
         help="script.py, notebook.ipynb, pkg.module:function or file.py:function; "
         "write the arguments of a script after --",
     )
-    add_run_options(check.add_argument_group("how to run it").add_argument)
-    add_output_options(check.add_argument_group("what to do with the results"))
+    add_run_options(checked.add_argument_group("how to run it").add_argument)
+    add_output_options(checked.add_argument_group("what to do with the results"))
     compared = commands.add_parser(
         "diff",
         allow_abbrev=False,
@@ -316,7 +319,7 @@ def read_nbytes(text: str) -> int:
     return int(nbytes)
 
 
-def make_request(
+def make_requester(
     options: argparse.Namespace, argv: tuple[str, ...]
 ) -> Callable[..., Request]:
     """Return a function that makes the request for a subject.

@@ -1,8 +1,8 @@
 """Judge a recording: its outcome, diagnostics and numbers.
 
 A missing package, a missing file or too little memory says nothing about the program:
-:func:`find_reason` then says why the error is not the program's own, and the outcome is
-``unchecked``. Read :meth:`Judge.judge` first.
+:func:`find_outside_reason` then says why the error is not the program's own, and the
+outcome is ``unchecked``. Read :meth:`Judge.judge` first.
 """
 
 import importlib.util
@@ -77,11 +77,11 @@ class Judge:
     ) -> Part:
         """Return the results of a recording; ``error`` ended it, or is None."""
         sites = [] if error is None else [*self._find_sites(error, trace.cell.file)]
-        reason = None if error is None else find_reason(error, self.request)
+        reason = None if error is None else find_outside_reason(error, self.request)
         if self.refused:
             reason = f"it {self.refused[0]} (--sandbox)"
         diagnostics = (
-            *self._find_end(error, reason, sites),
+            *self._describe_end(error, reason, sites),
             *self._find_overruns(trace),
             *self._find_notes(trace),
             *(self._find_empty(trace) if self.request.checks_contents else ()),
@@ -129,7 +129,7 @@ class Judge:
         if isinstance(error, SyntaxError) and error.filename:
             yield self.locate(error.filename, error.lineno)
 
-    def _find_end(
+    def _describe_end(
         self,
         error: BaseException | None,
         reason: str | None,
@@ -189,7 +189,7 @@ def find_unrun(trace: "Trace") -> Iterator[Diagnostic]:
     yield Diagnostic(rule=UNRUN, level="note", text=text)
 
 
-def judge_unread(
+def judge_unstarted(
     error: BaseException, file: str, line: int | None = None, name: str = ""
 ) -> Part:
     """Return the results of code that did not begin to run."""
@@ -264,7 +264,7 @@ USAGE: Final = 2
 """The exit code of programs whose arguments are wrong."""
 
 
-def find_reason(error: BaseException, request: Request) -> str | None:
+def find_outside_reason(error: BaseException, request: Request) -> str | None:
     """Return why an error is not the program's own; None if it is."""
     if isinstance(error, (MetaMagicError, Refused)) or is_of_ipython(error):
         return str(error)
@@ -272,7 +272,7 @@ def find_reason(error: BaseException, request: Request) -> str | None:
         return f"it took more than {request.seconds:g} s (--timeout)"
     if isinstance(error, ModuleNotFoundError):
         if not error.name and error.__cause__ is not None:  # as transformers raises it
-            return find_reason(error.__cause__, request)
+            return find_outside_reason(error.__cause__, request)
         return find_missing_package(error.name)
     return find_expected_input(error) or find_lacking_resource(error, request.nbytes)
 

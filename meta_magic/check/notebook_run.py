@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from meta_magic.check.block_run import pick_seconds, read_options, start_sandbox
-from meta_magic.check.judging import Judge, judge_unread
+from meta_magic.check.judging import Judge, judge_unstarted
 from meta_magic.check.records import Part, Request
 from meta_magic.errors import CheckError
 
@@ -133,7 +133,7 @@ def judge_cell(
     if error is None:
         return None
     line = getattr(error, "lineno", None) or 1
-    return judge_unread(error, cell_lines.path, cell.find_line(line), name)
+    return judge_unstarted(error, cell_lines.path, cell.find_line(line), name)
 
 
 def read_cells(path: Path) -> tuple[Cell, ...]:

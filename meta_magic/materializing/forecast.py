@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.report import WITH_IT
+from meta_magic.materializing.report import COMPANIONS
 from meta_magic.materializing.targets import Target
 from meta_magic.replaying.execution import Execution, Part
 from meta_magic.replaying.steps import StepKind
@@ -143,12 +143,12 @@ def group_needing(
         item = target.held[0]
         of = "" if item.kind == "parameter" else item.owner
         groups.setdefault((item.kind, of), []).append(item.name)
-    for kind, of in sorted(groups, key=lambda k: (k[0] in WITH_IT, -len(groups[k]))):
+    for kind, of in sorted(groups, key=lambda k: (k[0] in COMPANIONS, -len(groups[k]))):
         names = groups[kind, of]
         noun = "tensor" if kind in ("state", "alias") else kind
         plural = noun if len(names) == 1 else f"{noun}s"
         what = f"{plural} of {of}" if of else plural
-        yield what, () if kind in WITH_IT else tuple(names[:MAX_NAMES]), len(names)
+        yield what, () if kind in COMPANIONS else tuple(names[:MAX_NAMES]), len(names)
 
 
 def format_seconds(seconds: float) -> str:

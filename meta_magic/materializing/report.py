@@ -28,7 +28,7 @@ WHY_OTHERWISE: Final = (
 FIRST: Final = ("replay", "checkpoint", "reset")
 
 # Kinds of tensors that are only used with a module, and how the report counts them.
-WITH_IT: Final = {
+COMPANIONS: Final = {
     "state": "of optimizers",
     "gradient": "gradients",
     "alias": "in the same memory",
@@ -151,7 +151,9 @@ class MaterializeReport:
         ]
         for filled_by in dict.fromkeys((*FIRST, *others, KEPT)):
             lines += self._list(filled_by)
-        ties = [t.name for t in made if t.tied_to is not None and t.kind not in WITH_IT]
+        ties = [
+            t.name for t in made if t.tied_to is not None and t.kind not in COMPANIONS
+        ]
         if ties:
             lines.append(f"  ties kept: {format_names(ties)}")
         if self.uninitialized:
@@ -169,12 +171,12 @@ class MaterializeReport:
     def _list(self, filled_by: str) -> Iterator[str]:
         """Yield the lines for one source: the module's own tensors, then companions."""
         filled = [t for t in self.tensors if t.filled_by == filled_by]
-        own = [t.name for t in filled if t.kind not in WITH_IT]
-        others = Counter(t.kind for t in filled if t.kind in WITH_IT)
+        own = [t.name for t in filled if t.kind not in COMPANIONS]
+        others = Counter(t.kind for t in filled if t.kind in COMPANIONS)
         if own:
             yield f"  {filled_by}: {format_names(own)}"
         if others:
-            counted = (f"{n:,} {WITH_IT[kind]}" for kind, n in others.items())
+            counted = (f"{n:,} {COMPANIONS[kind]}" for kind, n in others.items())
             yield f"  {filled_by}, with it: {', '.join(counted)}"
 
 

@@ -84,7 +84,7 @@ class CheckpointFill:
         return self._rest.finish()
 
     def filled_by(self, target: Target, tensor: Tensor, /) -> str:
-        """Return whether the checkpoint has a tensor of the target."""
+        """Return what fills a tensor: ``checkpoint``, or what fills the rest."""
         if self._is_loaded(target, tensor):
             return "checkpoint"
         return self._rest.filled_by(target, tensor)
@@ -94,7 +94,7 @@ class CheckpointFill:
         copied = sum(
             target.nbytes
             for target in self._loaded
-            if target.device.type != "cpu" or not is_assigned(target)
+            if target.device.type != "cpu" or not can_assign(target)
         )
         return copied + self._rest.peak_nbytes()
 
@@ -134,14 +134,13 @@ class CheckpointFill:
         """Whether the checkpoint has a tensor, or one whose memory includes it."""
         loaded = (h.tensor for h in target.held if h.name in self._entries)
         return any(
-            one is tensor or has_within(local_of(one), local_of(tensor))
-            for one in loaded
+            one is tensor or covers(local_of(one), local_of(tensor)) for one in loaded
         )
 
     def _load(self, target: Target, filled: Content | None) -> Content:
         """Return the checkpoint's content for a target, over the replayed content."""
         named = [held for held in target.held if held.name in self._entries]
-        if filled is None and is_assigned(target):
+        if filled is None and can_assign(target):
             # The last of several names, as load_state_dict has it.
             tensor, wanted = self._read(named[-1]), named[-1].tensor
             is_alike = (
@@ -194,14 +193,14 @@ class CheckpointFill:
         view.copy_(tensor)
 
 
-def is_assigned(target: Target) -> bool:
-    """Whether one tensor, which is no shard, covers a target, under whatever names."""
+def can_assign(target: Target) -> bool:
+    """Whether a target is one whole tensor, whose place the checkpoint's can take."""
     first, *others = target.tensors
     is_whole = not others and first.nbytes == target.storage.nbytes()
     return is_whole and not any(is_wrapper(held.tensor) for held in target.held)
 
 
-def has_within(one: Tensor, other: Tensor) -> bool:
+def covers(one: Tensor, other: Tensor) -> bool:
     """Whether a tensor has no gaps, and its memory includes that of another."""
     (first, last), (start, end) = map(find_extent, (one, other))
     return one.is_contiguous() and first <= start and end <= last

@@ -51,7 +51,7 @@ REFUSALS: Final = (RuntimeError, ValueError, IndexError, TypeError)
 """Errors by which torch refuses arguments, also on the CPU."""
 
 
-def is_without_kernel(error: Exception) -> bool:
+def may_ask_cpu(error: Exception) -> bool:
     """Whether torch has no kernel for meta, or one written in Python that broke."""
     return isinstance(error, NotImplementedError) or not isinstance(error, REFUSALS)
 
@@ -82,7 +82,7 @@ def ask_cpu(
         except Exception:  # noqa: BLE001  the answer of meta stays
             return NotImplemented
         with torch.inference_mode(is_inference):
-            return move_to_meta(returned, {id(proxies[id(t)]): t for t in tensors})
+            return result_on_meta(returned, {id(proxies[id(t)]): t for t in tensors})
 
 
 def call_with_proxies(
@@ -176,7 +176,7 @@ def put_arguments_on_cpu(value: Any, real_by_id: Mapping[int, Tensor]) -> Any:
     return rebuild(value, replace)
 
 
-def move_to_meta(returned: Any, meta_by_id: Mapping[int, Tensor]) -> Any:
+def result_on_meta(returned: Any, meta_by_id: Mapping[int, Tensor]) -> Any:
     """Return a result of the CPU on meta; ``NotImplemented`` for views and values."""
     tensors = tensors_in(returned)
     new = [tensor for tensor in tensors if id(tensor) not in meta_by_id]
@@ -312,8 +312,8 @@ LAID_OUT_ALIKE: Final = (
 Strides follow from the order of the inputs' dimensions in memory, not from sizes.
 """
 
-matching_calls: set[object] = set()
-"""Calls to whose results meta gives the strides of the CPU, at most ``MAX_KNOWN``."""
+known_alike: set[object] = set()
+"""Calls for which meta and the CPU agree on strides, at most ``MAX_KNOWN``."""
 
 
 def match_cpu_if_needed(func: Any, given: Given, returned: Any) -> Any:
@@ -339,7 +339,7 @@ def match_cpu_strides(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> A
     if {*map(id, made)} <= {*map(id, given)} or not is_asked:
         return returned
     call = func, describe(args), describe(kwargs)
-    if call in matching_calls:
+    if call in known_alike:
         return returned
     small = rebuild((args, kwargs), shrink) if is_large else (args, kwargs)
     asked = ask_cpu(func, *small)
@@ -349,9 +349,9 @@ def match_cpu_strides(func: Any, args: Args, kwargs: Kwargs, returned: Any) -> A
     is_other = [t.stride() for t in laid_out] != [t.stride() for t in made]
     if is_alike and is_other:
         return asked
-    if len(matching_calls) >= MAX_KNOWN:
-        matching_calls.clear()
-    matching_calls.add(call)
+    if len(known_alike) >= MAX_KNOWN:
+        known_alike.clear()
+    known_alike.add(call)
     return returned
 
 

@@ -161,7 +161,10 @@ def run_recurrent(  # noqa: PLR0913, PLR0917  the operators' own
 
 
 def stack_states(last: Sequence[Hidden], order: int = -1) -> list[Tensor]:
-    """Return the states of all layers by kind; GCC evaluates the last kind first."""
+    """Return the states of all layers by kind; by -1 the last kind is stacked first.
+
+    torch's code stacks them as arguments of a call, which GCC evaluates from the right.
+    """
     kinds = [*zip(*last, strict=True)][::order]
     return [aten.stack(states) for states in kinds][::order]
 

@@ -53,11 +53,11 @@ class Origin:
         last_draw: The last draw that was made later; -1 for none.
         modules: The modules seen that were live when the block ended, by their number
             in the program.
-        versions: By storage and ``id``, how often tensors had been written in place
-            when the block ended, as torch counts it: those of modules, and others
-            whose versions do not follow from the recorded calls. The storage is -1
-            for tensors that wrap others, as DTensor does.
-        aliased: Storages with several version counters.
+        versions: torch's count of in-place writes of a tensor at the end of the block,
+            by its storage and ``id``: of tensors of modules, and of others whose count
+            does not follow from the recorded calls. The storage is -1 for a tensor that
+            wraps others, as DTensor does.
+        aliased: Storages whose tensors have several such counts.
         n_unrecorded: How many counted writes of a storage have no row.
         owners: Address of each storage, and how many tensors were on it.
         checksums: Checksums of the real storages that the block made.

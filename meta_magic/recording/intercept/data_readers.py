@@ -20,7 +20,10 @@ from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES, TakeNote
 from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.storages import FIRST_UNMAPPED
-from meta_magic.recording.intercept.shared_memory import SHARED, SharedMemory
+from meta_magic.recording.intercept.shared_memory import (
+    SHARED_WITH_PROCESSES,
+    SharedMemory,
+)
 from meta_magic.recording.intercept.value_checks import ValueSource
 from meta_magic.recording.rows.written import OfRecording, Written
 from meta_magic.recording.signatures.entries import Args, Kwargs
@@ -98,10 +101,10 @@ def answer_of_memory(func: Any, tensor: torch.Tensor, note: TakeNote) -> Any:
         return None
     attributes = vars(tensor.untyped_storage())
     if func is IS_SHARED:
-        return SHARED in attributes
+        return SHARED_WITH_PROCESSES in attributes
     if func is SHARE_MEMORY:
         note("process", APART)
-        attributes[SHARED] = True
+        attributes[SHARED_WITH_PROCESSES] = True
     return tensor
 
 

@@ -45,7 +45,7 @@ MAX_WATCHED_NBYTES: Final = 2**16
 N_NEWEST: Final = 64
 """How many arrays are searched for one with the same memory."""
 
-OWN: Final = 2
+OWN_REFERENCES: Final = 2
 """References to an array that ``SharedArray`` itself holds: attribute and argument."""
 
 
@@ -86,7 +86,7 @@ class SharedArray:
             return True
         if isinstance(self._owner, UntypedStorage):
             return not count_owners(address_of_storage(self._owner))
-        return sys.getrefcount(self._owner) <= OWN
+        return sys.getrefcount(self._owner) <= OWN_REFERENCES
 
     def is_all_of(self, storage: UntypedStorage) -> bool:
         """Whether the memory has one byte for each byte of a storage on meta."""
@@ -207,7 +207,7 @@ class SharedArrays:
         return [*found]
 
 
-HERE: Final = (None, torch.device("cpu"))
+ON_CPU: Final = (None, torch.device("cpu"))
 COPY: Final = torch.ops.aten.copy_.default
 MIN_ROOM: Final = 32
 """New arrays after which dead ones are searched."""
@@ -219,18 +219,18 @@ TOO_LARGE: Final = (
     "an array that shares the memory of a tensor is not updated from here on, because "
     "its values would take too much to compute (see --value-nbytes, --value-seconds)"
 )
-AHEAD: Final = (
+LATE_CHANGE: Final = (
     "an array of {:,} bytes that shares the memory of a tensor was changed: a change "
     "of so large an array reaches the tensor at the end of the cell"
 )
 
-SHARED: Final = "shared with processes"
+SHARED_WITH_PROCESSES: Final = "shared with processes"
 """Attribute of a storage on meta that the code shared with other processes."""
 
-HAS_TWO: Final = "has two storages on the CPU"
+GIVEN_BY_DLPACK: Final = "has two storages on the CPU"
 """Attribute of a storage on meta that DLPack gave to a second tensor."""
 
-TWO: Final = (
+CANNOT_SEPARATE: Final = (
     "share_memory_() copies the memory of one tensor; another one, which "
     "torch.from_dlpack made of it, keeps the old memory. A recording cannot "
     "distinguish the two: share a copy, x.clone().share_memory_()"
@@ -302,7 +302,7 @@ class SharedMemory:
         self, array: np.ndarray[Any, Any], real: Tensor, tensor: Tensor
     ) -> Tensor:
         """Return the meta tensor for a tensor on the memory of an array."""
-        is_here = tensor.is_meta and self._registry.placement_of(tensor) in HERE
+        is_here = tensor.is_meta and self._registry.placement_of(tensor) in ON_CPU
         if not (is_here and array.flags.writeable and real.dtype == tensor.dtype):
             return tensor
         planned = self.find_planned(real)
@@ -334,16 +334,16 @@ class SharedMemory:
                     raise
             made = tensor.data  # it counts its own writes
             self._registry.note_new_alias(made)
-            vars(made.untyped_storage())[HAS_TWO] = True
+            vars(made.untyped_storage())[GIVEN_BY_DLPACK] = True
             return made
 
     def separate(self, tensor: Tensor) -> None:
         """Separate a tensor from arrays on its memory, as ``share_memory_`` does."""
         with DisableTorchFunction():
             attributes = vars(tensor.untyped_storage())
-        if HAS_TWO in attributes:
-            raise MetaMagicError(TWO)
-        if SHARED in attributes:
+        if GIVEN_BY_DLPACK in attributes:
+            raise MetaMagicError(CANNOT_SEPARATE)
+        if SHARED_WITH_PROCESSES in attributes:
             return  # and nothing is moved again
         arrays = self._arrays.sharing([tensor])
         self._update_tensors(arrays)
@@ -420,7 +420,7 @@ class SharedMemory:
         for array in [*arrays]:
             if array.storage() is not None and array.read() != array.content:
                 if not array.is_watched:
-                    self._write.note("array", AHEAD.format(array.nbytes))
+                    self._write.note("array", LATE_CHANGE.format(array.nbytes))
                 self._write_tensor(array)
             if array.is_gone:
                 self._arrays.remove(array)

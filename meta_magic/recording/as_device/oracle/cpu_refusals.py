@@ -18,7 +18,7 @@ from torch import Tensor
 from meta_magic.errors import MetaMagicError
 from meta_magic.recording.as_device.cpu_kernels import (
     ask_cpu,
-    is_without_kernel,
+    may_ask_cpu,
     take_geometries,
 )
 from meta_magic.recording.as_device.oracle.oracle import Oracle, Verdict, is_view
@@ -198,7 +198,7 @@ class Refusals:
         self._raised = id(error)
         verdict = self._ask(device, error, table.func, args, kwargs, is_unsafe=True)
         is_taken = verdict is Verdict.ACCEPTED and not may_end_process(table, given)
-        if is_taken or is_without_kernel(error):
+        if is_taken or may_ask_cpu(error):
             return ask_cpu(table.func, args, kwargs)
         return NotImplemented
 

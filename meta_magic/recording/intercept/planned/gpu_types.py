@@ -52,7 +52,7 @@ def find_plan() -> DevicePlan | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProperties:
-    """Properties of the planned GPU, the one whose attention is recorded.
+    """Properties of an H100, which every planned GPU is taken to be.
 
     Source:
         ``torch.cuda.get_device_properties`` on an H100 with 80 GB.
@@ -187,7 +187,10 @@ def find_index(plan: DevicePlan, device: Any) -> int:
 
 
 class TensorKind(type):
-    """Type of types of tensors, which make tensors and know their instances."""
+    """Metaclass of ``torch.FloatTensor`` and its like.
+
+    A call of one makes a tensor; ``isinstance`` compares dtype and planned device.
+    """
 
     plain: Any
     dtype: torch.dtype

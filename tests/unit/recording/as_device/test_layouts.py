@@ -13,7 +13,7 @@ from meta_magic.recording.as_device import cpu_kernels
 def asked(monkeypatch):
     """The operators of which the CPU was asked for strides."""
     found, ask = [], cpu_kernels.ask_cpu
-    monkeypatch.setattr(cpu_kernels, "matching_calls", set())
+    monkeypatch.setattr(cpu_kernels, "known_alike", set())
     monkeypatch.setattr(
         cpu_kernels,
         "ask_cpu",
