@@ -55,7 +55,7 @@ from meta_magic.session.guard import Guard
 from meta_magic.session.note_finders import Outside, find_notes
 from meta_magic.session.program_builder import ProgramBuilder
 from meta_magic.session.raised_calls import find_raised
-from meta_magic.session.threads import ProcessWatch, ThreadWatch
+from meta_magic.session.threads import LibraryImports, ProcessWatch, ThreadWatch
 from meta_magic.session.trees import TreeFinder, modules_in
 from meta_magic.session.values_on_demand import ValuesOnDemand, make_checks
 from meta_magic.torch_private.dispatcher import kernels_put_in
@@ -152,6 +152,7 @@ class Recording:
             EagerStance(),
             self._threads,
             ProcessWatch(write),
+            LibraryImports(),
             DataSources(write, saver, loader, shared, capture),
             *make_device_contexts(write, compute),
             *make_world_contexts(options, write, values, saver),

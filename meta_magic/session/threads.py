@@ -1,21 +1,25 @@
-"""Name the threads and processes that a block starts: they are not recorded.
+"""What runs during a block and is not part of it: threads, processes, imports.
 
 Torch's modes belong to one thread. Another thread uses real memory and leaves no
 record; a child process has its own memory. ``Thread(target=model, args=(x,)).start()``
 therefore gets a note. Threads that call no function of torch, as that of ``tqdm``, get
-none.
+none. Modules of libraries that the block imports are there for all later cells: their
+constants are real.
 """
 
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
 from multiprocessing.process import BaseProcess
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, Final
 
+import torch
 from torch.overrides import TorchFunctionMode
 
 from meta_magic.recording.rows.written import OfRecording
+from meta_magic.session.raised_calls import USERS, home_of
 from meta_magic.torch_private.modes import function_mode_stack, pop_function_mode
 from meta_magic.torch_private.replacing import PROFILE_OF_THREADS, Replacements
 
@@ -101,3 +105,25 @@ class ProcessWatch(OfRecording):
     def _start(self, plain: Callable[..., None], process: BaseProcess) -> None:
         self._note("process", PROCESS.format(process.name))
         plain(process)
+
+
+class LibraryImports(Replacements):
+    """Context manager in which modules of libraries make real tensors when imported.
+
+    Without it the coefficients in ``torchdiffeq`` stay on meta if a recorded cell is
+    the first to import it, and ``odeint`` fails in each later cell without ``%%meta``.
+    """
+
+    def __enter__(self) -> None:
+        self.replace_here(SourceFileLoader, {"exec_module": run_module})
+
+
+def run_module(
+    plain: Callable[..., None], loader: SourceFileLoader, module: ModuleType
+) -> None:
+    """Run a module that is imported; the user's own are part of the block."""
+    if home_of(loader.path) == USERS:
+        plain(loader, module)
+    else:
+        with torch.device("cpu"):
+            plain(loader, module)

@@ -1,6 +1,6 @@
 import pytest
 
-from meta_magic.check.judging import describe_error, find_reason
+from meta_magic.check.judging import describe_error, find_outside_reason
 from meta_magic.check.records import Request, Subject
 from meta_magic.errors import MissingValueError
 
@@ -34,14 +34,14 @@ REQUEST = Request(
     ],
 )
 def test_what_is_not_the_programs_fault_has_a_reason(error, reason):
-    assert find_reason(error, REQUEST) == reason
+    assert find_outside_reason(error, REQUEST) == reason
 
 
 def test_a_module_without_a_name_lacks_what_its_cause_says():
     error = ModuleNotFoundError("Could not import module 'Apple'")
-    assert find_reason(error, REQUEST) is None
+    assert find_outside_reason(error, REQUEST) is None
     error.__cause__ = ModuleNotFoundError("No module named 'pears'", name="pears")
-    assert "it needs 'pears'" in find_reason(error, REQUEST)
+    assert "it needs 'pears'" in find_outside_reason(error, REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def test_a_module_without_a_name_lacks_what_its_cause_says():
     ],
 )
 def test_an_error_of_the_program_has_none(error):
-    assert find_reason(error, REQUEST) is None
+    assert find_outside_reason(error, REQUEST) is None
 
 
 def test_a_line_that_looks_for_an_argument_is_known_from_others():
     argv = []
     with pytest.raises(IndexError) as raised:
         argv[1]
-    assert "it needs arguments" in find_reason(raised.value, REQUEST)
+    assert "it needs arguments" in find_outside_reason(raised.value, REQUEST)
 
 
 def test_an_error_is_described_by_type_and_text():

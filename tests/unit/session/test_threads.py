@@ -1,6 +1,8 @@
 """Recordings in several threads at once; thresholds of Python's collector."""
 
 import gc
+import importlib
+import sys
 from threading import Event, Thread
 
 import pytest
@@ -79,3 +81,23 @@ def test_recordings_of_threads_that_end_in_another_order_leave_what_was_before()
     run_all([Thread(target=run_first), Thread(target=run_second)])
     assert within == [(2100, 11, 120)]
     assert gc.get_threshold() == (700, 11, 12)
+
+
+@pytest.mark.parametrize(
+    ("folder", "device"), [("lib/site-packages", "cpu"), ("own", "meta")]
+)
+def test_a_library_that_a_cell_imports_has_real_constants(
+    tmp_path, monkeypatch, folder, device
+):
+    home, name = tmp_path / folder, f"solver_on_{device}"
+    home.mkdir(parents=True)
+    (home / f"{name}.py").write_text("import torch\nB = torch.tensor([0.25, 0.75])\n")
+    monkeypatch.syspath_prepend(str(home))
+    with record() as trace:
+        x = torch.ones(2, requires_grad=True)
+        y = (x * importlib.import_module(name).B).sum()
+        y.backward()
+        values = y.item(), x.grad.tolist()
+    assert values == (1.0, [0.25, 0.75])
+    assert sys.modules[name].B.device.type == device
+    assert "aten.mul.Tensor" in {call.op for call in trace.ops}
