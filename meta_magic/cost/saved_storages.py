@@ -172,11 +172,16 @@ def find_saved_slots(signature: "Signature", needed: Sequence[bool]) -> list[int
         ):
             return []  # an operator of a library that is gone, or without meta kernel
         outputs = tensors_in(returned)
-        kept = {address_of_storage(t.untyped_storage()) for t in saved}
-        addresses = [
-            address_of_storage(t.untyped_storage()) for t in (*inputs, *outputs)
-        ]
+        kept = {*map(find_address, saved)} - {None}
+        addresses = [*map(find_address, (*inputs, *outputs))]
     return [slot for slot, address in enumerate(addresses) if address in kept]
+
+
+def find_address(tensor: Tensor) -> int | None:
+    """Return the address of a tensor's storage; None for one made of others."""
+    if tensor.layout is not torch.strided:
+        return None
+    return address_of_storage(tensor.untyped_storage())
 
 
 def drop(_: object) -> Tensor:

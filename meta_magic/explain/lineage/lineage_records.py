@@ -11,7 +11,19 @@ from functools import cache
 from math import ceil, floor
 from typing import Final
 
+MAX_EXPONENT: Final = 64
+
+
+def power(base: float, exponent: float) -> float:
+    """Return a power; no size has a larger exponent, and Python would compute it."""
+    if abs(exponent) > MAX_EXPONENT:
+        raise OverflowError(exponent)
+    value: float = base**exponent
+    return value
+
+
 FUNCTIONS: Final = {
+    "power": power,
     "floor": floor,
     "ceil": ceil,
     "abs": abs,

@@ -177,9 +177,12 @@ def _work(
         return right
     both = regain(left), regain(right)
     parts = [number for number in both if type(number) in PLAIN]
-    sides = ("{}" if type(number) in PLAIN else f"{number}" for number in both)
+    sides = ["{}" if type(number) in PLAIN else f"{number}" for number in both]
+    formula = (
+        f"power({', '.join(sides)})" if symbol == "**" else f" {symbol} ".join(sides)
+    )
     value = function(strip(left), strip(right))
-    return trace_number(value, Worked(f" {symbol} ".join(sides), tuple(parts)))
+    return trace_number(value, Worked(formula, tuple(parts)))
 
 
 def _install(name: str, symbol: str) -> None:

@@ -31,6 +31,7 @@ from meta_magic.torch_private.tensor_internals import (
     parts_of,
     version_of,
 )
+from meta_magic.trace.named_sizes import NamedSize
 from meta_magic.trace.signature import Geometry
 
 QUANTIZED: Final = frozenset(
@@ -103,6 +104,8 @@ class GeometryTable:
         except (RuntimeError, NotImplementedError):  # sparse and nested layouts
             stride, offset = None, None
         values_shape, is_coalesced = None, False
+        if tensor.layout is torch.jagged:
+            stride, offset = None, None
         if (
             tensor.layout in SPARSE
         ):  # a sparse tensor of coordinates reports strides of 0
@@ -137,11 +140,18 @@ def strides_of_rows(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def size_of(tensor: Tensor) -> tuple[int, ...]:
-    """Return the sizes of a tensor; none of a nested one, whose rows differ."""
+    """Return the sizes of a tensor.
+
+    None of a strided nested one, whose rows differ; of a jagged one, the size that
+    differs is 0 with a name, such as ``j1``.
+    """
     try:
-        return tuple(Tensor.size(tensor))
+        sizes = tuple(Tensor.size(tensor))
     except RuntimeError:
         return ()
+    if tensor.layout is not torch.jagged:
+        return sizes
+    return tuple(n if type(n) is int else NamedSize(0, str(n)) for n in sizes)
 
 
 Seen: TypeAlias = tuple[int, StorageRef | None, LiveGeometry]

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from meta_magic import record
+from meta_magic.trace.units import format_shape
 from meta_magic.view.payload import build_payload, pack
 
 NODE = shutil.which("node")
@@ -187,3 +188,26 @@ def test_a_very_long_argument_is_cut():
         torch.ones(2).repeat(*([1] * 500))
     arguments = build_payload(trace)["signatures"]["args"]
     assert max(map(len, arguments)) == 300
+
+
+def call_jagged():
+    rows = [torch.ones(2, 3), torch.ones(4, 3)]
+    return nn.Linear(3, 2)(torch.nested.nested_tensor(rows, layout=torch.jagged))
+
+
+def call_sparse():
+    indices, values = torch.tensor([[0, 1], [2, 0]]), torch.ones(2, requires_grad=True)
+    return torch.sparse_coo_tensor(indices, values, (3, 3)).to_dense()
+
+
+@pytest.mark.parametrize("block", [call_jagged, call_sparse])
+def test_a_block_with_tensors_of_other_layouts_has_a_report(block):
+    with record() as trace:
+        block()
+    assert json.loads(gzip.decompress(pack(trace)))["geometries"]
+    for call in trace.module_calls:
+        assert format_flow(call) == ("(2, j1, 3)", "(2, j1, 2)")
+
+
+def format_flow(call):
+    return tuple(format_shape(t.shape) for ((_, t),) in (call.inputs, call.outputs))
