@@ -181,7 +181,8 @@ def find_address(tensor: Tensor) -> int | None:
     """Return the address of a tensor's storage; None for one made of others."""
     if tensor.layout is not torch.strided:
         return None
-    return address_of_storage(tensor.untyped_storage())
+    address: int = address_of_storage(tensor.untyped_storage())
+    return address
 
 
 def drop(_: object) -> Tensor:
