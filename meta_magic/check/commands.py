@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def join_wrong(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with ``--wrong`` and ``batch=NAME`` joined to one.
 
-    ``argparse`` could not tell an optional ``batch=NAME`` from a path.
+    ``argparse`` could not distinguish an optional ``batch=NAME`` from a path.
     """
     joined: list[str] = []
     for one in arguments:

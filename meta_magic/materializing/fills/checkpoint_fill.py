@@ -194,7 +194,7 @@ class CheckpointFill:
 
 
 def can_assign(target: Target) -> bool:
-    """Whether a target is one whole tensor, whose place the checkpoint's can take."""
+    """Whether a target is one whole tensor, which the checkpoint's can replace."""
     first, *others = target.tensors
     is_whole = not others and first.nbytes == target.storage.nbytes()
     return is_whole and not any(is_wrapper(held.tensor) for held in target.held)
