@@ -2,7 +2,8 @@
 
 A magic cannot be a coroutine: :class:`AwaitTransformer` rewrites such a cell to await
 ``meta_async``. :class:`PartInterrupts` runs each part between two waits under the
-guard, and the waits without it.
+guard, and the waits without it; :func:`recorded_tasks` does so with the tasks that the
+cell starts, as by ``asyncio.gather``.
 
 While a cell waits, Python would raise an interrupt in the event loop and not in the
 cell, which would hang. So an interrupt between two parts cancels the cell's task, as
@@ -13,10 +14,12 @@ import asyncio
 import contextlib
 import inspect
 import signal
+import sys
 import threading
 import types
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from types import FrameType
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from functools import partial
+from types import CodeType, FrameType
 from typing import Any, Self
 
 from meta_magic.magic.cell import TOP_LEVEL_AWAIT
@@ -103,11 +106,73 @@ class PartInterrupts:
 PART = PartInterrupts._advance.__code__
 
 
-def is_in_part(frame: FrameType | None) -> bool:
-    """Whether a part of a cell is running."""
-    while frame is not None and frame.f_code is not PART:
+def is_in_part(frame: FrameType | None, codes: Sequence[CodeType] = (PART,)) -> bool:
+    """Whether a part of a cell is running, by the code that runs it."""
+    while frame is not None and frame.f_code not in codes:
         frame = frame.f_back
     return frame is not None
+
+
+@contextlib.contextmanager
+def recorded_tasks(run: Callable[[Callable[[], object]], object]) -> Iterator[None]:
+    """Run the parts of tasks that a cell starts under ``run``, until the cell ends.
+
+    Without it ``asyncio.gather(f(), g())`` would run both for real, and unrecorded.
+    """
+    loop = asyncio.get_running_loop()
+    before = loop.get_task_factory()
+    is_open = True
+
+    def run_part(part: Callable[[], object]) -> object:
+        return run(part) if is_open else part()
+
+    def make(loop: asyncio.AbstractEventLoop, task: Any, **settings: Any) -> Any:
+        if is_in_part(sys._getframe(1), (PART, run_task_part.__code__)):
+            task = run_task(task, run_part)
+        make_task = before or (
+            lambda loop, task, **kw: asyncio.Task(task, loop=loop, **kw)
+        )
+        return make_task(loop, task, **settings)
+
+    loop.set_task_factory(make)
+    try:
+        yield
+    finally:
+        is_open = False
+        if loop.get_task_factory() is make:
+            loop.set_task_factory(before)
+
+
+async def run_task(
+    coroutine: Coroutine[Any, Any, object],
+    run: Callable[[Callable[[], object]], object],
+) -> object:
+    """Run the coroutine of a task: each part under ``run``, the waits outside of it."""
+    return await run_parts(coroutine, run)
+
+
+@types.coroutine
+def run_parts(
+    coroutine: Coroutine[Any, Any, object],
+    run: Callable[[Callable[[], object]], object],
+) -> Generator[Any, Any, object]:
+    """Yield what a coroutine waits for; run the parts between under ``run``."""
+    step: Callable[[Any], object] = coroutine.send
+    value: Any = None
+    while True:
+        try:
+            awaited = run(partial(run_task_part, step, value))
+        except StopIteration as stop:
+            return stop.value
+        try:
+            value, step = (yield awaited), coroutine.send
+        except BaseException as error:  # noqa: BLE001  cancellation goes to the task
+            value, step = error, coroutine.throw
+
+
+def run_task_part(step: Callable[[Any], object], value: Any) -> object:
+    """Run a part of a task; an interrupt in it ends the cell, which waits for it."""
+    return step(value)
 
 
 MAGIC = "%%meta"

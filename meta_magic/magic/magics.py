@@ -17,7 +17,7 @@ from IPython.core.magic import Magics, cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import parse_argstring
 from traitlets import Bool, Float, Int
 
-from meta_magic.magic.awaiting import PartInterrupts
+from meta_magic.magic.awaiting import PartInterrupts, recorded_tasks
 from meta_magic.magic.cell import Body
 from meta_magic.magic.history import History
 from meta_magic.magic.line_options import (
@@ -237,7 +237,8 @@ class MetaMagics(Magics):
             try:
                 run.start()
                 part = run.recording.guard.run_part
-                return await interrupts.drive(body.run_async(), part)
+                with recorded_tasks(part):
+                    return await interrupts.drive(body.run_async(), part)
             except BaseException as error:
                 run.fail(error)
                 raise

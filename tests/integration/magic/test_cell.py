@@ -165,6 +165,39 @@ def test_both_sides_of_an_await_are_recorded_with_their_lines(shell):
     assert [op.line for op in shell.user_ns["_meta"].ops] == [3, 5]
 
 
+TASKS = """
+import asyncio
+kept = []
+async def work(n):
+    kept.append(torch.ones(n))
+    await asyncio.sleep(0)
+    nested = asyncio.create_task(sleep_and_add(n))
+    return (await nested).sum().item()
+async def sleep_and_add(n):
+    await asyncio.sleep(0)
+    return kept[n - 2] + n
+async def fail():
+    await asyncio.sleep(0)
+    return torch.ones(2) @ torch.ones(3)
+async def late():
+    await gate.wait()
+    kept.append(torch.ones(1))
+gate = asyncio.Event()
+left = asyncio.ensure_future(late())
+found = await asyncio.gather(work(2), work(3), fail(), return_exceptions=True)
+(found[:2], type(found[2]).__name__, [x.device.type for x in kept], len(kept))
+"""
+
+
+def test_tasks_that_a_cell_starts_are_recorded_as_its_own_code(shell):
+    told = shell.run_cell(f"%%meta\n{TASKS}").result
+    assert told == ([6.0, 12.0], "RuntimeError", ["meta", "meta"], 2)
+    assert [op.op for op in shell.user_ns["_meta"].ops].count("aten.ones.default") == 4
+    factory = "asyncio.get_running_loop().get_task_factory()"
+    assert shell.run_cell(f"gate.set()\nawait left\n{factory}").result is None
+    assert shell.user_ns["kept"][-1].device.type == "cpu"  # the cell had ended
+
+
 def test_an_empty_cell_is_refused_in_one_line(shell, capsys):
     shell.run_cell("%%meta\n")
     error = capsys.readouterr().err
