@@ -15,7 +15,6 @@ from torch.amp.autocast_mode import autocast as autocast_class
 from torch.amp.grad_scaler import GradScaler
 from torch.nested._internal import sdpa
 from torch.nn import parameter
-from torch.nn.attention import flex_attention
 from torch.optim import optimizer
 from torch.utils import _foreach_utils, checkpoint
 
@@ -61,9 +60,6 @@ CAPTURABLE_DEVICES: Final = tuple(
 
 # A lazy module that was made before the cell cannot be called in it.
 FIRST_SIZES: Final = (parameter.UninitializedTensorMixin, "materialize")  # type: ignore[attr-defined]  # torch's stub lacks it
-
-# ``flex_attention`` refuses meta tensors.
-CHECK_OF_FLEX_ATTENTION: Final = (flex_attention, "_validate_device")
 
 # Attention of nested tensors fails with a message that does not help.
 ATTENTION_OF_NESTED: Final = (sdpa, "_autocast")

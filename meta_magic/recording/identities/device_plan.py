@@ -290,6 +290,9 @@ def must_be_real(
         return True
     is_literal = type(given) is str and given == "cpu"
     is_literal &= "cpu" in caller.f_code.co_consts  # a literal there, not passed on
-    if file.startswith(TORCH_FILES) and (is_literal or file in MEANT_FILES):
-        return True
+    if file.startswith(TORCH_FILES):
+        if file in MEANT_FILES:
+            return True
+        if is_literal and not any(v is given for v in caller.f_locals.values()):
+            return True
     return is_in_cpu_context(caller) and device.type == "cpu"

@@ -19,7 +19,6 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor, UntypedStorage
 from torch.autograd.graph import increment_version
-from torch.nn import Parameter
 
 from meta_magic.recording.identities.storages import Clock, StorageRef, StorageRegistry
 from meta_magic.torch_private.modes import DisableTorchFunction
@@ -90,10 +89,8 @@ class GeometryTable:
 
     def of(self, tensor: Tensor, placement: torch.device | None) -> LiveGeometry:
         """Return the geometry of ``tensor``, whose planned device is ``placement``."""
-        kind = type(tensor)
-        if kind is Tensor or kind is Parameter:
-            return self._of(tensor, placement)
-        # A subclass may refuse to say: an uninitialized parameter has no ``shape``.
+        # A mode of the user would ask for the device, and get the reported one; a
+        # subclass may refuse to say: an uninitialized parameter has no ``shape``.
         with DisableTorchFunction():
             return self._of(tensor, placement)
 

@@ -56,7 +56,6 @@ from meta_magic.torch_private.modes import (
 )
 from meta_magic.torch_private.replaced import (
     ATTENTION_OF_NESTED,
-    CHECK_OF_FLEX_ATTENTION,
     CHECK_OF_TRACE,
     DYNAMO,
     JIT_BUILTINS,
@@ -319,16 +318,6 @@ class EagerStance(Replacements):
         self._stance.__enter__()
 
 
-def accept_meta(validate: Any) -> Any:
-    """Return the check of ``flex_attention``, but for meta tensors."""
-
-    def validate_unless_meta(query: torch.Tensor, *others: torch.Tensor) -> None:
-        if not query.is_meta:
-            validate(query, *others)
-
-    return validate_unless_meta
-
-
 def refuse_meta(autocast: Any) -> Any:
     """Return the first step of nested attention, which refuses meta tensors."""
 
@@ -398,7 +387,6 @@ def skip(_: Any) -> Any:
 
 
 REPLACEMENTS: Final = (
-    (CHECK_OF_FLEX_ATTENTION, accept_meta),
     (ATTENTION_OF_NESTED, refuse_meta),
     (CHECK_OF_TRACE, skip),
     (JIT_BUILTINS, find_builtin_of),

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, distributed
 from torch.nn import functional
+from torch.nn.attention import flex_attention
 from torch.nn.modules import activation, transformer
 
 from meta_magic.recording.identities.call_sites import (
@@ -137,7 +138,9 @@ IS_TYPE: Final[dict[Any, str]] = {
 DEVICE_QUESTIONS: Final = frozenset[Any]({DEVICE, *IS_TYPE})
 """The attributes that say on which device a tensor is; ``is_meta`` answers truly."""
 
-ASKING: Final = frozenset({activation.__file__, transformer.__file__})
+ASKING: Final = frozenset(
+    {activation.__file__, flex_attention.__file__, transformer.__file__}
+)
 """Files of torch that choose kernels by the device of a tensor."""
 
 DISTRIBUTED: Final = inspect.getfile(distributed).removesuffix("__init__.py")

@@ -1,5 +1,7 @@
 """Higher-order operators: what they run is recorded."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -80,7 +82,7 @@ def test_an_associative_scan_is_recorded():
 
 
 def test_flex_attention_is_its_math_forward_and_backward():
-    with record() as trace:
+    with record(as_device="cuda") as trace:
         q, k, v = (torch.ones(1, 2, 16, 8, requires_grad=True) for _ in range(3))
         mask = flex.create_block_mask(
             lambda b, h, i, j: i >= j, None, None, 16, 16, device="meta"
@@ -96,8 +98,9 @@ def test_flex_attention_is_its_math_forward_and_backward():
     assert note.line is not None
 
 
-def test_flex_attention_of_real_tensors_refuses_what_it_ever_refused():
-    with record(), torch.device("cpu"):
+@pytest.mark.parametrize("device", [contextlib.nullcontext(), torch.device("cpu")])
+def test_flex_attention_refuses_what_the_cpu_refuses(device):
+    with record(), device:
         q = torch.ones(1, 2, 16, 8, requires_grad=True)
         with pytest.raises(NotImplementedError, match="backward on CPU"):
             flex.flex_attention(q, q, q)

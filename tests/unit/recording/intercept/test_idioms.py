@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import from_numpy, nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from meta_magic import record
@@ -113,8 +114,16 @@ def draw_sobol():
     return [(x.tolist(), x.dtype, x.stride()) for x in points], torch.rand(2).tolist()
 
 
+def mask_blocks():
+    mask = create_block_mask(lambda b, h, i, j: i >= j, 2, None, 6, 6, "cpu", 2)
+    q = torch.randn(2, 3, 6, 4, device="cpu")
+    attended = flex_attention(q, q, q, block_mask=mask).tolist()
+    return mask.sparsity(), mask.kv_indices.tolist(), mask.to_dense().tolist(), attended
+
+
 OTHERS = {
     "draw_sobol": draw_sobol,
+    "mask_blocks": mask_blocks,
     "unravel_index": lambda: [
         t.tolist() for t in torch.unravel_index(torch.tensor([3, 4]), (2, 3))
     ],
