@@ -406,10 +406,17 @@ def _read_options(module: nn.Module) -> dict[str, Any] | None:
         warnings.simplefilter("ignore")
         try:
             with EnableTorchFunction(), torch.device("meta"):
-                made = kind(**options)
+                made = type(kind.__name__, (kind,), WITHOUT_VALUES)(**options)
         except (TypeError, ValueError, RuntimeError, AssertionError):
             return None
     return options if _list_sizes(made) == _list_sizes(module) else None
+
+
+WITHOUT_VALUES: Final = dict.fromkeys(
+    ("reset_parameters", "_reset_parameters"), lambda _: None
+)
+"""Methods that give tensors no values: of ``nn.Embedding`` they import torch._dynamo,
+which takes a second, and writes files that a trial may not write."""
 
 
 def _list_parameters(kind: type[nn.Module]) -> Iterator[tuple[str, inspect.Parameter]]:

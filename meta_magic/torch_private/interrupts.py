@@ -36,6 +36,9 @@ WEAK: Final = frozenset(
     {weakref.__file__, _weakrefset.__file__, f"{TORCH}utils/weak.py"}
 )
 
+REMOVERS: Final = f"{TORCH}_dynamo/utils.py", ("<lambda>", "_remove_id")
+"""A file, and those of its functions that are such callbacks."""
+
 ENTRIES: Final = frozenset({"__enter__", "__exit__"})
 
 # Files of the functions that import.
@@ -61,6 +64,8 @@ def must_wait(frame: FrameType | None) -> bool:
         code = frame.f_code
         file, name = code.co_filename, code.co_name
         if code in unbroken_codes or file in WEAK or name == "__del__":
+            return True
+        if file == REMOVERS[0] and name in REMOVERS[1]:
             return True
         if name in ENTRIES:
             if file == contextlib.__file__:  # of a generator, perhaps the user's own
