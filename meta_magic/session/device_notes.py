@@ -57,18 +57,24 @@ def _find_from_meta(program: Program) -> Iterator[Note]:
     ops, recorded = OpCalls(program), ProgramCalls(program)
     asked = {evaluation.call for evaluation in program.evaluations}
     texts: dict[tuple[str, int | None], None] = {}
+    known: dict[tuple[int, ...], bool] = {}  # by signature and which inputs
     for index in range(len(recorded)):
         signature, storages = recorded.tensors(index)
         on_meta = [s in found for s in storages[: len(signature.inputs)]]
         if not any(on_meta):
             continue
         is_moved = signature.op == COPY and signature.outputs[0].placement is not None
-        call = ops[index]
         if index in asked or is_moved:
-            text = NO_VALUES.format(call.function or call.op)
-            texts[text, call.line] = None
-        elif _is_mixed(signature, on_meta):
-            texts[MIXED.format(call.function or call.op), call.line] = None
+            template = NO_VALUES
+        else:
+            key = id(signature), *on_meta
+            if key not in known:
+                known[key] = _is_mixed(signature, on_meta)
+            if not known[key]:
+                continue
+            template = MIXED
+        call = ops[index]
+        texts[template.format(call.function or call.op), call.line] = None
     for text, line in texts:
         yield Note(kind=FAILS, text=text, line=line)
 

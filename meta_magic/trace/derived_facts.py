@@ -59,6 +59,7 @@ class StoragesOnMeta:
     def __init__(self) -> None:
         self._found: set[int] = set()
         self._n_followed = 0
+        self._last: Program | None = None
 
     def follow(self, program: Program, named: Iterable[int]) -> set[int]:
         """Return the storages that are on meta now.
@@ -71,6 +72,9 @@ class StoragesOnMeta:
         found.update(named)
         if not found or program.as_device == "meta":
             return set()
+        if self._last is not None:
+            program.go_on_from(self._last)
+        self._last = program
         for _, signature, read, made in program.walk_calls(self._n_followed):
             if not found.isdisjoint(read):
                 pairs = zip(made, signature.outputs, strict=True)
