@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,22 @@ def test_the_joined_files_are_one_module_without_imports(tmp_path, kind):
     assert not re.search(r"^(import|export) ", script, re.MULTILINE)
     (tmp_path / "report.mjs").write_text(script, "utf-8")
     run_node("--check", tmp_path / "report.mjs")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_name_stands_twice_at_the_top_of_the_joined_files(kind):
+    files = list_scripts(STATIC / f"{kind}.js")
+    found = Counter(
+        name
+        for file in files
+        for name in re.findall(
+            r"^(?:export )?(?:async )?(?:function\*?|const|let|class) (\w+)",
+            file.read_text("utf-8"),
+            re.MULTILINE,
+        )
+    )
+    assert found
+    assert [name for name, n in found.items() if n > 1] == []
 
 
 def test_every_file_is_joined():
