@@ -21,7 +21,7 @@ import torch
 
 from meta_magic.errors import MissingValueError, ValueLimitError
 from meta_magic.recording.identities.call_sites import TakeNote
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.replaying.forward_replay import Columns
 from meta_magic.replaying.value_budget import free_nbytes
 from meta_magic.trace.options import Assumed
@@ -152,7 +152,7 @@ def advise(
 class Routing:
     """Follows the choice of experts through the recorded calls; reads each once."""
 
-    def __init__(self, write: Written) -> None:
+    def __init__(self, write: Writers) -> None:
         self._rows, self._registry = write.rows, write.registry
         self._routed: dict[int, Routed] = {}
         self._offset = self._now = 0

@@ -15,7 +15,7 @@ from torch import nn
 
 from meta_magic.recording.identities.tensors import TensorRegistry
 from meta_magic.recording.rows.module_trees import Tree
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.session.device_notes import find_device_notes
 from meta_magic.session.program_builder import describe_failures
 from meta_magic.session.raised_calls import USERS, home_of
@@ -46,7 +46,7 @@ class Outside(NamedTuple):
 
 
 def find_notes(
-    written: Written, program: Program, trees: Sequence[Tree], outside: Outside
+    written: Writers, program: Program, trees: Sequence[Tree], outside: Outside
 ) -> tuple[Note, ...]:
     """Return all notes of a recording, sorted by line; those without one come last."""
     diagnostics = written.diagnostics
@@ -66,7 +66,7 @@ def find_notes(
     return sort_notes(found)
 
 
-def _find_outside(written: Written, outside: Outside) -> Iterator[Note]:
+def _find_outside(written: Writers, outside: Outside) -> Iterator[Note]:
     """Yield notes on failed calls, open modes, and what was not recorded or checked."""
     if not outside.has_failed:
         for text, line in describe_failures(written.diagnostics):
@@ -173,7 +173,7 @@ def _find_math(program: Program) -> Iterator[Note]:
 # Modules
 
 
-def _find_untied(written: Written, program: Program) -> Iterator[Note]:
+def _find_untied(written: Writers, program: Program) -> Iterator[Note]:
     """Yield a note for each parameter that two modules shared and no longer share."""
     names_by_storage: dict[int, dict[tuple[int, str], None]] = defaultdict(dict)
     for number, name, storage in written.calls.registered:
@@ -217,7 +217,7 @@ def _find_attributes(trees: Sequence[Tree], program: Program) -> Iterator[Note]:
             )
 
 
-def _find_unregistered(written: Written, program: Program) -> Iterator[Note]:
+def _find_unregistered(written: Writers, program: Program) -> Iterator[Note]:
     """Yield a note for each plain container with layers that a module does not hold."""
     modules = [module for _, module in written.numbers.live()]
     # Each class is asked once: a model of torch's layers has thousands of modules.
@@ -269,7 +269,7 @@ def _list_containers(
             yield name, layers
 
 
-def _find_trained(item: nn.Module | nn.Parameter, written: Written) -> int | None:
+def _find_trained(item: nn.Module | nn.Parameter, written: Writers) -> int | None:
     """Return the storage of a parameter that is to be trained, if there is one."""
     own = [item] if isinstance(item, nn.Parameter) else item.parameters()
     for parameter in own:

@@ -1,6 +1,6 @@
 """Build a ``Program`` from what a recording wrote: at its end, or for a value before.
 
-``Written`` are the parts that write; ``make_written`` makes them. ``ProgramBuilder``
+``Writers`` are the parts that write; ``make_writers`` makes them. ``ProgramBuilder``
 builds the program at the end, and a snapshot for ``loss.item()`` in the middle;
 ``read_columns`` is cheaper than a snapshot, for a loop that reads a value in each step.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.rows.module_trees import ModuleNumbers, Tree
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.replaying.forward_replay import Columns
 from meta_magic.trace.options import DeviceName
 from meta_magic.trace.program import Growing, Program
@@ -32,8 +32,8 @@ Found = TypeVar("Found", "Evaluation", "Assumption")
 class ProgramBuilder:
     """Builds programs from what a recording wrote so far."""
 
-    def __init__(self, written: Written, device: DeviceName) -> None:
-        self._written = written
+    def __init__(self, written: Writers, device: DeviceName) -> None:
+        self._writers = written
         self._device = device
         self.raised: RaisedCall | None = None
         self._signatures: list[Signature] = []
@@ -44,7 +44,7 @@ class ProgramBuilder:
 
         The longest columns are views: each step of a training may take a snapshot.
         """
-        write = self._written
+        write = self._writers
         write.rows.flush()
         views = {
             "words": write.rows.words.view(),
@@ -57,7 +57,7 @@ class ProgramBuilder:
 
     def read_columns(self) -> Columns:
         """Return what a forward replay reads; cheaper than a snapshot."""
-        write = self._written
+        write = self._writers
         write.rows.flush()
         return Columns(
             words=write.rows.words.view(),
@@ -71,13 +71,13 @@ class ProgramBuilder:
     def _read_signatures(self) -> "list[Signature]":
         """Return the signatures; only new ones are read."""
         known = self._signatures
-        added = self._written.rows.entries[len(known) :]
+        added = self._writers.rows.entries[len(known) :]
         known += [entry.signature for entry in added]
         return known
 
     def build(self, trees: Sequence[Tree], *, omits_failures: bool) -> Program:
         """Return the whole program; its caveats may omit failures."""
-        write = self._written
+        write = self._writers
         write.rows.flush()
         columns = {
             "words": write.rows.words.view().tobytes(),
@@ -96,7 +96,7 @@ class ProgramBuilder:
     def _build(
         self, trees: Sequence[Tree], columns: dict[str, Any], *, omits_failures: bool
     ) -> Program:
-        write, diagnostics = self._written, self._written.diagnostics
+        write, diagnostics = self._writers, self._writers.diagnostics
         positions = write.sites.build_positions()
         failures = () if omits_failures else describe_failures(diagnostics)
         texts = [*[GAP][: write.draws.has_gap], *write.imports.caveats]

@@ -34,7 +34,7 @@ from meta_magic.recording.identities.call_sites import (
 from meta_magic.recording.identities.nested_tensors import name_tensors, tensors_in
 from meta_magic.recording.intercept.dispatch_mode import DispatchMode
 from meta_magic.recording.intercept.function_mode import FunctionMode
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.cache import Describer
 from meta_magic.recording.signatures.entries import PLAIN, OpTable
 from meta_magic.session.operand_names import read_attributes
@@ -162,7 +162,7 @@ class Failed(NamedTuple):
 def find_raised(
     error: BaseException | None,
     modes: Sequence[object],
-    write: Written,
+    write: Writers,
     borrowed: AbstractContextManager[object],
 ) -> RaisedCall | None:
     """Return the call that raised an error, or its cause; None if no call did."""
@@ -218,7 +218,7 @@ def _find_failed_module(entries: Sequence[TracebackType]) -> Failed | None:
     return None
 
 
-def _describe(failed: Failed, error: BaseException, write: Written) -> RaisedCall:
+def _describe(failed: Failed, error: BaseException, write: Writers) -> RaisedCall:
     if failed.is_operator:
         table = OpTable(failed.func)
         op, names = table.name, table.arguments
@@ -248,7 +248,7 @@ def _describe(failed: Failed, error: BaseException, write: Written) -> RaisedCal
     )
 
 
-def _locate(failed: Failed, write: Written) -> tuple[int, int, object]:
+def _locate(failed: Failed, write: Writers) -> tuple[int, int, object]:
     """Return the call site and module word of a call, and the module if any."""
     kinds = {CALLING: FORWARD, DIFFERENTIATING: BACKWARD}
     inner = (e for e in reversed(failed.above) if e.tb_frame.f_code in kinds)

@@ -47,7 +47,7 @@ from meta_magic.recording.intercept.real_tensors.captured_constants import (
 from meta_magic.recording.intercept.saving import DataSources, Loader, Saver
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.module_trees import Tree, read_versions
-from meta_magic.recording.rows.written import Written, make_written
+from meta_magic.recording.rows.writers import Writers, make_writers
 from meta_magic.recording.signatures.cache import SignatureCache
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.failed_calls import describe_error, find_failed_call
@@ -107,7 +107,7 @@ class Recording:
         is_probe: bool = False,
     ) -> None:
         cache = pick_cache(options)
-        self._written = write = make_written(options, cache, cell_file, top)
+        self._writers = write = make_writers(options, cache, cell_file, top)
         self._trees = TreeFinder(write, namespace)
         self._programs = ProgramBuilder(write, options.device)
         self._threads = ThreadWatch()
@@ -129,7 +129,7 @@ class Recording:
         self, options: Options, cache: SignatureCache, refusals: Refusals
     ) -> tuple[AbstractContextManager[Any], ...]:
         """Return the context managers around the code, in order; modes come last."""
-        write, plan, values = self._written, self._written.plan, self._values
+        write, plan, values = self._writers, self._writers.plan, self._values
         registry, capture, shared = write.registry, self._capture, self._shared
         on_meta, take = StoragesOnMeta(), self._programs.snapshot
         plan.find_derived = lambda: on_meta.follow(take(), registry.on_meta)
@@ -180,7 +180,7 @@ class Recording:
     @property
     def n_operators(self) -> int:
         """Operator calls recorded so far; may be read from another thread."""
-        return self._written.clock.now
+        return self._writers.clock.now
 
     @paused_collector()
     def finish(
@@ -191,7 +191,7 @@ class Recording:
     ) -> Trace:
         """Build the trace, and release everything that the recording held."""
         seconds = time.perf_counter() - self._started
-        write, has_failed = self._written, error is not None
+        write, has_failed = self._writers, error is not None
         namespace = namespace or {}
         if isinstance(error, KeyboardInterrupt):  # perhaps in the middle of a change
             self._autocast.reset()
@@ -248,16 +248,16 @@ class Recording:
 
     def _note_foreign_casts(self) -> None:
         """Note the operators that a library would have cast by a kernel of its own."""
-        for entry in self._written.rows.entries if self._autocast.foreign else ():
+        for entry in self._writers.rows.entries if self._autocast.foreign else ():
             op = entry.signature.op
             namespace, _, name = op.removesuffix(".default").partition(".")
             if f"{namespace}::{name}" in self._autocast.foreign:
                 text = f"{op} casts by a kernel of its own under autocast, not on meta"
-                self._written.diagnostics.caveats[text, None] = None
+                self._writers.diagnostics.caveats[text, None] = None
 
 
 def make_world_contexts(
-    options: Options, write: Written, values: ValuesOnDemand, saver: Saver
+    options: Options, write: Writers, values: ValuesOnDemand, saver: Saver
 ) -> tuple[AbstractContextManager[Any], ...]:
     """Return the context managers that give a block its world; () if it has none."""
     if options.world is None:
@@ -329,7 +329,7 @@ def pick_cache(options: Options) -> SignatureCache:
 
 
 def keep_origin(
-    write: Written,
+    write: Writers,
     program: Program,
     trees: Sequence[Tree],
     module_by_number: Mapping[int, nn.Module],
@@ -375,7 +375,7 @@ def run_with_values(
     if not has_origins():
         return block()
     options = Options(limits=limits)
-    write = make_written(options, pick_cache(options), "", None)
+    write = make_writers(options, pick_cache(options), "", None)
     programs = ProgramBuilder(write, options.device)
     values = ValuesOnDemand(write, programs, options)
     texts = ShownTensors(

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch.overrides import TorchFunctionMode
 
-from meta_magic.recording.rows.written import OfRecording
+from meta_magic.recording.rows.writers import RecordingReplacements
 from meta_magic.session.raised_calls import USERS, home_of
 from meta_magic.torch_private.modes import function_mode_stack, pop_function_mode
 from meta_magic.torch_private.replacing import PROFILE_OF_THREADS, Replacements
@@ -96,7 +96,7 @@ class ThreadWatch(Replacements):
             old(frame, event, argument)
 
 
-class ProcessWatch(OfRecording):
+class ProcessWatch(RecordingReplacements):
     """Context manager that notes the child processes of a block."""
 
     def __enter__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from torch import nn
 
 from meta_magic.recording.rows.module_trees import Tree, describe_columns, find_trees
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.session.operand_names import IPYTHONS, MAX_HELD, walk_held
 from meta_magic.torch_private.module_internals import is_made, parameters_of
 
@@ -27,7 +27,7 @@ MAX_SEEN: Final = 10_000
 class TreeFinder:
     """Knows which modules a recording built or called."""
 
-    def __init__(self, written: Written, namespace: Mapping[str, object]) -> None:
+    def __init__(self, written: Writers, namespace: Mapping[str, object]) -> None:
         self._registry = written.registry
         self._numbers = written.numbers
         self._calls = written.calls

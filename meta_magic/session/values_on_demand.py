@@ -35,7 +35,7 @@ from meta_magic.recording.identities.call_sites import (
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.intercept.value_checks import ValueChecks
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.entries import (
     ALIGNED,
     Args,
@@ -92,7 +92,7 @@ class ValuesOnDemand:
     """Computes values that a cell asks for, as :class:`ValueSource` says."""
 
     def __init__(
-        self, written: Written, programs: ProgramBuilder, options: Options
+        self, written: Writers, programs: ProgramBuilder, options: Options
     ) -> None:
         # Does nothing until `SharedMemory` sets it: arrays may have been written.
         self.prepare: Callable[[Sequence[Tensor]], object] = len
@@ -524,7 +524,7 @@ SHARE = 8
 
 
 def make_checks(
-    write: Written, programs: ProgramBuilder, options: Options, values: ValuesOnDemand
+    write: Writers, programs: ProgramBuilder, options: Options, values: ValuesOnDemand
 ) -> ValueChecks:
     """Return the checks that refuse calls whose operands have values out of range."""
     limits = options.limits

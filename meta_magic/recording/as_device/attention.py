@@ -24,7 +24,7 @@ from meta_magic.recording.as_device.autocast import (
 )
 from meta_magic.recording.as_device.composites import DeviceComposites
 from meta_magic.recording.as_device.cpu_kernels import adds_batch_to_attention
-from meta_magic.recording.rows.written import OfRecording, Written
+from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
@@ -338,7 +338,7 @@ RUNS: Final = {
 }
 
 
-class DeviceAttention(OfRecording):
+class DeviceAttention(RecordingReplacements):
     """Makes attention on meta run as on a device, within the block.
 
     The kernel is below function modes, so it also runs while activations are computed
@@ -346,7 +346,7 @@ class DeviceAttention(OfRecording):
     """
 
     def __init__(
-        self, write: Written, autocast: DeviceAutocast, composites: DeviceComposites
+        self, write: Writers, autocast: DeviceAutocast, composites: DeviceComposites
     ) -> None:
         super().__init__(write)
         self.device = write.plan.kernels

@@ -24,7 +24,7 @@ from torch.nn import Parameter, functional
 
 from meta_magic.recording.as_device.composites import DeviceComposites, find_operator
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.rows.written import OfRecording, Written
+from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.dispatcher import (
     DispatchKey,
@@ -56,7 +56,7 @@ from meta_magic.trace.options import DeviceName
 FindDevice: TypeAlias = Callable[[object], str]
 
 
-class DeviceMetaKernels(OfRecording):
+class DeviceMetaKernels(RecordingReplacements):
     """Makes meta kernels choose as those of a device, within the block.
 
     They choose the strides of the results of ``linalg.svd``, ``linalg.eig``,
@@ -110,7 +110,7 @@ REPLACED: Final[dict[str, tuple[Replaceable, ...]]] = {
 ListDevices: TypeAlias = Callable[..., list[str]]
 
 
-class DeviceOptimizers(OfRecording):
+class DeviceOptimizers(RecordingReplacements):
     """Makes optimizers choose their implementation as on a device, within the block.
 
     On CUDA they take all parameters at once (``foreach``), on the CPU and on meta one
@@ -141,7 +141,7 @@ DEVICE_BY_NAME: Final = {name: torch.device(name) for name in ("cpu", "cuda", "m
 Adjust: TypeAlias = Callable[..., Any]
 
 
-class DeviceChunkedLosses(OfRecording):
+class DeviceChunkedLosses(RecordingReplacements):
     """Makes losses of linear layers choose their chunks as on a device, in the block.
 
     Source:
@@ -269,7 +269,7 @@ class AutocastOff:
         self._autocast.is_on = self._was_on
 
 
-class DeviceAutocast(OfRecording):
+class DeviceAutocast(RecordingReplacements):
     """Makes autocast cast on meta as on a device, within the block.
 
     Attributes:
@@ -278,7 +278,7 @@ class DeviceAutocast(OfRecording):
             do nothing on meta; with their namespace.
     """
 
-    def __init__(self, write: Written, composites: DeviceComposites) -> None:
+    def __init__(self, write: Writers, composites: DeviceComposites) -> None:
         super().__init__(write)
         self.is_on = False
         self.foreign: frozenset[str] = frozenset()

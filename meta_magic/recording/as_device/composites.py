@@ -24,7 +24,7 @@ from meta_magic.errors import MissingValueError
 from meta_magic.recording.as_device.cpu_kernels import find_refusal_of_pooling
 from meta_magic.recording.as_device.recurrent import PACKED_RECURRENT, RECURRENT
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.recording.rows.written import OfRecording, Written
+from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.autograd import name_nodes
 from meta_magic.torch_private.dispatcher import (
@@ -510,10 +510,10 @@ def key_of(operator: Any, kernels: str) -> DispatchKey:
 TABLES: Final = {"cpu": ON_CPU, "cuda": ON_CUDA}
 
 
-class DeviceComposites(OfRecording):
+class DeviceComposites(RecordingReplacements):
     """Makes composite operators on meta run as on a device, within the block."""
 
-    def __init__(self, write: Written) -> None:
+    def __init__(self, write: Writers) -> None:
         super().__init__(write)
         self._thread = threading.get_ident()
 

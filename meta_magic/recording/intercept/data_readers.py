@@ -25,7 +25,7 @@ from meta_magic.recording.intercept.shared_memory import (
     SharedMemory,
 )
 from meta_magic.recording.intercept.value_checks import ValueSource
-from meta_magic.recording.rows.written import OfRecording, Written
+from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.dispatcher import pack_padded, pad_packed
 from meta_magic.torch_private.modes import (
@@ -157,11 +157,11 @@ MEMORY_READERS: Final = ("string_at", "wstring_at", "memmove", "memset", "cast")
 address."""
 
 
-class ReadStorages(OfRecording):
+class ReadStorages(RecordingReplacements):
     """Reads storages on meta, and notes their sizes, in the block and its thread."""
 
     def __init__(
-        self, write: Written, values: ValueSource, shared: SharedMemory
+        self, write: Writers, values: ValueSource, shared: SharedMemory
     ) -> None:
         super().__init__(write)
         self._shared = shared
@@ -249,12 +249,12 @@ PLAIN: Final = (Tensor, nn.Parameter)
 Write: TypeAlias = Callable[..., str]
 
 
-class ShownTensors(OfRecording):
+class ShownTensors(RecordingReplacements):
     """Formats tensors on meta with their values, within the block and in its thread."""
 
     def __init__(
         self,
-        write: Written,
+        write: Writers,
         values: ValueSource,
         *,
         is_recording: bool = True,
@@ -364,7 +364,7 @@ PACKING: Final = frozenset[Any]({pack_padded, pad_packed})
 class Packer:
     """Packs and pads sequences on meta; the returned lengths are constants."""
 
-    def __init__(self, write: Written) -> None:
+    def __init__(self, write: Writers) -> None:
         self._plan, self._constants = write.plan, write.constants
 
     def run(self, func: Any, args: Args) -> Any:

@@ -19,7 +19,7 @@ from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.intercept.higher_order import Inside
 from meta_magic.recording.intercept.kernel_calls import KernelCalls, OperatorCall
 from meta_magic.recording.intercept.shared_memory import SharedMemory
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.cache import (
     COUNTED,
     Key,
@@ -69,7 +69,7 @@ class Dispatch:
     """
 
     def __init__(
-        self, write: Written, cache: SignatureCache, kernels: KernelCalls
+        self, write: Writers, cache: SignatureCache, kernels: KernelCalls
     ) -> None:
         super().__init__()
         self.is_in_backward = False

@@ -40,7 +40,7 @@ from meta_magic.recording.intercept.reported_devices import (
 )
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS, data_of
-from meta_magic.recording.rows.written import OfRecording, Written
+from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.dispatcher import copy_to, is_python_excluded, read_scalar
@@ -197,7 +197,7 @@ def flatten(values: Any) -> list[Any]:
     return [value for item in values for value in flatten(item)]
 
 
-class NewOfSubclass(OfRecording):
+class NewOfSubclass(RecordingReplacements):
     """Context manager that sees each tensor of a subclass when it is made.
 
     A parameter, for example, shares the storage of its source. Without this class a
@@ -260,7 +260,7 @@ LIKE: Final = frozenset[Any](
 class Factories:
     """Runs the functions that make tensors."""
 
-    def __init__(self, write: Written, shared: SharedMemory) -> None:
+    def __init__(self, write: Writers, shared: SharedMemory) -> None:
         self._registry, self._plan = write.registry, write.plan
         self._constants, self._diagnostics = write.constants, write.diagnostics
         self._shared = shared

@@ -58,7 +58,7 @@ from meta_magic.recording.intercept.reported_devices import (
 )
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.rows.constants import VALUE_FUNCTIONS
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.modes import (
     DeviceContext,
@@ -105,7 +105,7 @@ class FunctionMode(DeviceContext):
 
     def __init__(
         self,
-        write: Written,
+        write: Writers,
         attention: DeviceAttention,
         dispatch: DispatchMode,
         capture: ConstantCapture,

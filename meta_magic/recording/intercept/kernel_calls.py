@@ -50,7 +50,7 @@ from meta_magic.recording.intercept.special_tensors import (
 )
 from meta_magic.recording.intercept.value_checks import ValueChecks, ValueSource
 from meta_magic.recording.rows.draws import Drawing
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.cache import (
     Key,
     SignatureCache,
@@ -107,7 +107,7 @@ class KernelCalls:
 
     def __init__(
         self,
-        write: Written,
+        write: Writers,
         cache: SignatureCache,
         attention: DeviceAttention,
         values: ValueSource,

@@ -34,7 +34,7 @@ from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
 from meta_magic.recording.intercept.reported_devices import gets_reported_device
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs, LiveCall, OpTable
 from meta_magic.torch_private.tensor_internals import base_of, parse_to
 from meta_magic.trace.formulas.operands import SHAPE_ONLY
@@ -97,7 +97,7 @@ def is_cast(func: Any, args: Args, kwargs: Kwargs | None) -> bool:
 class Mover:
     """Moves tensors from one planned device to another."""
 
-    def __init__(self, write: Written, capture: ConstantCapture) -> None:
+    def __init__(self, write: Writers, capture: ConstantCapture) -> None:
         self.plan = write.plan
         self._capture = capture
 

@@ -38,7 +38,7 @@ from meta_magic.recording.intercept.real_tensors.capturable import is_capturable
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.entries import Args
 from meta_magic.torch_private.distributed import PLAIN, local_of
 from meta_magic.torch_private.modes import (
@@ -62,7 +62,7 @@ BEFORE: Final = "change it before the cell, "
 class DataAttribute:
     """Implements ``x.data`` and ``x.data = y``."""
 
-    def __init__(self, write: Written, capture: ConstantCapture) -> None:
+    def __init__(self, write: Writers, capture: ConstantCapture) -> None:
         self._registry, self._plan = write.registry, write.plan
         self._capture = capture
 
@@ -183,7 +183,7 @@ class ReportedAttributes:
     """
 
     def __init__(
-        self, write: Written, data: DataAttribute, dispatch: TorchDispatchMode
+        self, write: Writers, data: DataAttribute, dispatch: TorchDispatchMode
     ) -> None:
         self.data = data
         self._write, self._plan = write, write.plan

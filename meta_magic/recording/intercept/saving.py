@@ -41,7 +41,7 @@ from meta_magic.recording.intercept.real_tensors.captured_constants import (
 )
 from meta_magic.recording.intercept.shared_memory import SharedMemory
 from meta_magic.recording.intercept.value_checks import ValueSource
-from meta_magic.recording.rows.written import OfRecording, Written
+from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.module_internals import list_script_tensors
 from meta_magic.torch_private.snapshot import WithoutModes
@@ -88,7 +88,7 @@ class Saver:
     """
 
     def __init__(
-        self, write: Written, values: ValueSource, *, in_world: bool = False
+        self, write: Writers, values: ValueSource, *, in_world: bool = False
     ) -> None:
         self._registry, self.note = write.registry, write.note
         self._in_world = in_world
@@ -312,7 +312,7 @@ SCRIPTED: Final[Any] = torch.jit.RecursiveScriptModule  # type: ignore[attr-defi
 PICKLED: Final = "pickle wrote tensors with the values that they would have, on the CPU"
 
 
-class DataSources(OfRecording):
+class DataSources(RecordingReplacements):
     """Context manager that replaces the functions by which data comes into a cell.
 
     No mode and no hook of torch sees them, so the names themselves are replaced for as
@@ -321,7 +321,7 @@ class DataSources(OfRecording):
 
     def __init__(
         self,
-        write: Written,
+        write: Writers,
         saver: Saver,
         loader: "Loader",
         shared: SharedMemory,
@@ -431,7 +431,7 @@ UNREAD: Final = (
 class Loader:
     """Loads files onto meta."""
 
-    def __init__(self, write: Written, borrowed: BorrowedModules) -> None:
+    def __init__(self, write: Writers, borrowed: BorrowedModules) -> None:
         self._note, self._plan = write.note, write.plan
         self._borrowed = borrowed
         self._placement_by_address: dict[int | None, torch.device] | None = None

@@ -26,7 +26,7 @@ from meta_magic.recording.identities.storages import (
     string_at,
 )
 from meta_magic.recording.intercept.value_checks import ValueSource
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.snapshot import RealTorch
@@ -245,7 +245,7 @@ class SharedMemory:
 
     modes: Sequence[Any]
 
-    def __init__(self, write: Written, values: ValueSource) -> None:
+    def __init__(self, write: Writers, values: ValueSource) -> None:
         self._write, self._registry = write, write.registry
         self._values = values
         self._arrays = SharedArrays()

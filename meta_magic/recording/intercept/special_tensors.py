@@ -33,7 +33,7 @@ from meta_magic.recording.identities.origins import find_positions, plan_positio
 from meta_magic.recording.identities.tensors import QUANTIZED, Seen, TensorRegistry
 from meta_magic.recording.intercept.reported_devices import as_fake
 from meta_magic.recording.intercept.value_checks import ValueSource
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.entries import (
     Args,
     Given,
@@ -84,7 +84,7 @@ ASSUMED: Final = (
 class SpecialTensors:
     """Handles tensors that are not plain; notes what is not recorded."""
 
-    def __init__(self, write: Written) -> None:
+    def __init__(self, write: Writers) -> None:
         self._plan, self._sites = write.plan, write.sites
         self._diagnostics = write.diagnostics
 

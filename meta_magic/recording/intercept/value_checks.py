@@ -26,7 +26,7 @@ from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.rows.constants import read_constant
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.allowed_values import Allowed
 from meta_magic.recording.signatures.entries import (
     Args,
@@ -55,7 +55,7 @@ Bounds: TypeAlias = tuple[float, float]
 class KnownValues:
     """Knows constants, and bounds of integers, of the running recording."""
 
-    def __init__(self, write: Written) -> None:
+    def __init__(self, write: Writers) -> None:
         self.row_by_storage: dict[int, int] = {}
         self._registry, self._rows = write.registry, write.rows
         self._constants = write.constants
@@ -262,7 +262,7 @@ State: TypeAlias = tuple[Operand, int | None]
 class ValueChecks:
     """Refuses calls whose operands have values out of range."""
 
-    def __init__(self, write: Written, evaluate: Evaluate, options: Options) -> None:
+    def __init__(self, write: Writers, evaluate: Evaluate, options: Options) -> None:
         self._registry, self._diagnostics = write.registry, write.diagnostics
         self._known = KnownValues(write)
         self._evaluate = evaluate

@@ -33,7 +33,7 @@ from meta_magic.recording.identities.generator_carryover import (
 )
 from meta_magic.recording.intercept.moves import DTYPES
 from meta_magic.recording.intercept.value_checks import ValueSource
-from meta_magic.recording.rows.written import OfRecording, Written
+from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.replaced import GENERATOR, Replaceable
 from meta_magic.torch_private.replacing import Methods, Replacements
@@ -231,10 +231,10 @@ def make_kinds(home: Any) -> dict[str, TensorKind]:
 KINDS: Final = {home: make_kinds(home) for home in (torch, torch.cuda)}
 
 
-class PlannedTypes(OfRecording):
+class PlannedTypes(RecordingReplacements):
     """Replaces ``torch.cuda.FloatTensor`` and its like, within the block."""
 
-    def __init__(self, write: Written) -> None:
+    def __init__(self, write: Writers) -> None:
         super().__init__(write)
         self._thread = 0
 
@@ -306,7 +306,7 @@ KIND_BY_SEEDING: Final[dict[Replaceable, str]] = {
 """Functions that ``torch.manual_seed`` calls, and the kinds of device they seed."""
 
 
-class PlannedGenerators(OfRecording):
+class PlannedGenerators(RecordingReplacements):
     """Makes generators accept planned devices, and ``manual_seed`` seed these."""
 
     def __enter__(self) -> None:
@@ -323,7 +323,7 @@ class PlannedGenerators(OfRecording):
 class PlannedSeeds:
     """Replacements of ``torch.cuda.manual_seed`` and its like."""
 
-    def __init__(self, write: Written) -> None:
+    def __init__(self, write: Writers) -> None:
         self._plan, self._draws = write.plan, write.draws
 
     def list_replacements(self) -> dict[str, Callable[..., Any]]:
@@ -378,12 +378,12 @@ UNKNOWN: Final = (
 )
 
 
-class GeneratorStates(OfRecording):
+class GeneratorStates(RecordingReplacements):
     """Moves a generator to the state of the CPU's before its state is returned."""
 
     def __init__(
         self,
-        write: Written,
+        write: Writers,
         values: ValueSource,
         compute: Callable[[list[Tensor], str], list[Tensor]],
     ) -> None:

@@ -35,7 +35,7 @@ from meta_magic.recording.intercept.planned.gpu_types import (
     find_index,
 )
 from meta_magic.recording.intercept.real_tensors.capturable import wants_gradient
-from meta_magic.recording.rows.written import OfRecording, Written
+from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.torch_private.modes import function_mode_stack
 from meta_magic.torch_private.replaced import (
     CUDA_IS_THERE,
@@ -73,7 +73,7 @@ PEAK: Final = (
 )
 
 
-class PlannedCuda(OfRecording):
+class PlannedCuda(RecordingReplacements):
     """Replaces functions of ``torch.cuda``, within the block."""
 
     def __enter__(self) -> None:
@@ -184,7 +184,7 @@ Compute: TypeAlias = Callable[[list[Tensor]], object]
 
 
 def make_device_contexts(
-    write: Written, compute: Compute
+    write: Writers, compute: Compute
 ) -> tuple[AbstractContextManager[Any], ...]:
     """Return the context managers that replace functions that ask for devices."""
     return (
@@ -197,7 +197,7 @@ def make_device_contexts(
     )
 
 
-class DefaultDevices(OfRecording):
+class DefaultDevices(RecordingReplacements):
     """Makes a default device that the cell sets a planned device, within the block."""
 
     def __enter__(self) -> None:
@@ -240,7 +240,7 @@ PADDED: Final = (
 )
 
 
-class EncoderKernels(OfRecording):
+class EncoderKernels(RecordingReplacements):
     """Makes modules choose their fast path as if no mode were on, within the block.
 
     Without this ``nn.TransformerEncoderLayer`` in eval mode would not be recorded as
@@ -288,10 +288,10 @@ ONE_REPLICA: Final = (
 )
 
 
-class PlannedTraining(OfRecording):
+class PlannedTraining(RecordingReplacements):
     """Makes ``GradScaler`` and ``DataParallel`` accept planned tensors within it."""
 
-    def __init__(self, write: Written, compute: Compute) -> None:
+    def __init__(self, write: Writers, compute: Compute) -> None:
         super().__init__(write)
         self._compute = compute
 

@@ -42,7 +42,7 @@ from meta_magic.recording.intercept.real_tensors.capturable import (
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
-from meta_magic.recording.rows.written import OfRecording, Written
+from meta_magic.recording.rows.writers import RecordingReplacements, Writers
 from meta_magic.torch_private.autograd import read_hooks, set_hooks
 from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
@@ -99,10 +99,10 @@ Borrowed: TypeAlias = BorrowedTensor | BorrowedEntry
 """Something real that is replaced while a cell runs; ``pair`` has it, and the other."""
 
 
-class BorrowedModules(OfRecording):
+class BorrowedModules(RecordingReplacements):
     """Context manager within which real modules that a cell calls are on meta."""
 
-    def __init__(self, write: Written, capture: ConstantCapture) -> None:
+    def __init__(self, write: Writers, capture: ConstantCapture) -> None:
         super().__init__(write)
         self._capture = capture
         self._borrowed: list[Borrowed] = []

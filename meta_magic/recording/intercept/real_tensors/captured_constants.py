@@ -36,7 +36,7 @@ from meta_magic.recording.intercept.real_tensors.capturable import (
     name_of_real,
     wants_gradient,
 )
-from meta_magic.recording.rows.written import Written
+from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.entries import Args, Given, Inputs, Kwargs, OpTable
 from meta_magic.torch_private.autograd import current_autograd_node
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
@@ -79,7 +79,7 @@ class CapturedStorage(NamedTuple):
 class ConstantCapture:
     """Makes constants of real tensors, and one note on all of them."""
 
-    def __init__(self, write: Written) -> None:
+    def __init__(self, write: Writers) -> None:
         self.borrow: Callable[[Tensor], None] = lambda _: None
         self.registry = write.registry
         self._constants, self._sites = write.constants, write.sites
@@ -312,7 +312,7 @@ class SparseConstants:
     Without this ``adjacency @ torch.randn(3, 4)`` would fail: torch has no such kernel.
     """
 
-    def __init__(self, write: Written) -> None:
+    def __init__(self, write: Writers) -> None:
         self.registry, self._constants = write.registry, write.constants
         self._captured_by_key: dict[tuple[object, ...], CapturedSparse] = {}
 

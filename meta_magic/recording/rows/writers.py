@@ -1,6 +1,6 @@
 """The parts that write one recording, in one record.
 
-Most files of ``intercept`` need several of them: each takes a :class:`Written`.
+Most files of ``intercept`` need several of them: each takes a :class:`Writers`.
 """
 
 from types import CodeType
@@ -22,7 +22,7 @@ from meta_magic.torch_private.replacing import Replacements
 from meta_magic.trace.options import Options
 
 
-class Written(NamedTuple):
+class Writers(NamedTuple):
     """The parts that write one recording, each described at its class."""
 
     clock: Clock
@@ -44,19 +44,19 @@ class Written(NamedTuple):
         return self.diagnostics.note
 
 
-class OfRecording(Replacements):
+class RecordingReplacements(Replacements):
     """Replacements that use parts of their recording."""
 
-    def __init__(self, write: Written) -> None:
+    def __init__(self, write: Writers) -> None:
         super().__init__()
         self._write = write
         self._plan = write.plan
         self._note = write.diagnostics.note
 
 
-def make_written(
+def make_writers(
     options: Options, cache: SignatureCache, cell_file: str, top: CodeType | None
-) -> Written:
+) -> Writers:
     """Return the parts that write a recording, each given those that it needs."""
     clock, numbers, imports, draws = Clock(), ModuleNumbers(), Imports(), Draws()
     registry = TensorRegistry(
@@ -65,7 +65,7 @@ def make_written(
     sites = CallSites(cell_file, top, numbers.of)
     calls = ModuleCallRecorder(registry, clock, numbers, sites)
     diagnostics = Diagnostics(sites)
-    return Written(
+    return Writers(
         clock=clock,
         registry=registry,
         numbers=numbers,
