@@ -109,7 +109,7 @@ class ValuesOnDemand:
         self._little = ValueBudget(options.limits.little(), self._describe)
         self._beyond: dict[tuple[str, Any], int] = {}
         world, note = options.world, written.diagnostics.note
-        self.others = None if world is None else OtherRanks(world, note)
+        self.other_ranks = None if world is None else OtherRanks(world, note)
 
     def evaluate(self, table: OpTable, given: Given) -> Any:
         """Return the result of an operator on the values of its inputs."""
@@ -192,7 +192,7 @@ class ValuesOnDemand:
         function = describe_function(self._sites.function)
         is_list = function == "torch.Tensor.tolist" and tensor.nbytes <= LITTLE_NBYTES
         is_read = (tensor.numel() == 1 or is_list) and tensor.is_floating_point()
-        if self.others is None or table.name not in READ or not is_read:
+        if self.other_ranks is None or table.name not in READ or not is_read:
             return None
         if function in CONTROL:
             return None
@@ -224,16 +224,16 @@ class ValuesOnDemand:
         Nothing is noted: the block does not read them here. Whole numbers may take
         more, as the other process cannot go on without them.
         """
-        others, self.others = self.others, None
+        other_ranks, self.other_ranks = self.other_ranks, None
         is_whole = not (tensor.is_floating_point() or tensor.is_complex())
         try:
             values = self.peek(tensor, seen, self._budget if is_whole else self._little)
         finally:
-            self.others = others
+            self.other_ranks = other_ranks
         columns, storage = self._programs.read_columns(), seen[1]
-        if others is None or storage is None:
+        if other_ranks is None or storage is None:
             return values, False
-        return values, others.rests_on_others(columns, storage.number)
+        return values, other_ranks.rests_on_others(columns, storage.number)
 
     def find_number(self, tensor: Tensor, seen: Seen) -> Any:
         """Return the number in a tensor, if a running loop replay has it; else None."""
@@ -261,8 +261,8 @@ class ValuesOnDemand:
         columns = self._programs.read_columns()
         with self._budget:
             found = loops.find_values(columns, storages, n_unseen)
-        if found is not None and self.others is not None:
-            self.others.note(columns, storages)
+        if found is not None and self.other_ranks is not None:
+            self.other_ranks.note(columns, storages)
         return found
 
     def look(
@@ -292,14 +292,14 @@ class ValuesOnDemand:
 
     def check_saved(self, chosen: Inputs, what: str) -> None:
         """Refuse to save values that rest on other processes."""
-        if self.others is not None:
+        if self.other_ranks is not None:
             storages = [seen[1].number for _, seen in chosen if seen[1] is not None]
-            self.others.refuse(self._programs.read_columns(), storages, what)
+            self.other_ranks.refuse(self._programs.read_columns(), storages, what)
 
     def note_received(self, seen: Seen) -> None:
         """Note that a tensor holds what another process really sent."""
-        if self.others is not None and seen[1] is not None:
-            self.others.forget(self._programs.read_columns(), seen[1].number)
+        if self.other_ranks is not None and seen[1] is not None:
+            self.other_ranks.forget(self._programs.read_columns(), seen[1].number)
 
     def state_at(self, source: int) -> Tensor | None:
         """Return the state of a CPU generator; None if that is beyond the limits."""
@@ -384,8 +384,8 @@ class ValuesOnDemand:
             can_assume=can_assume,
             stops_at_limit=stops_at_limit,
         )
-        if self.others is not None:
-            self.others.note(
+        if self.other_ranks is not None:
+            self.other_ranks.note(
                 self._programs.read_columns(), [number for number, _ in wanted]
             )
         return values
