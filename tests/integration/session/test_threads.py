@@ -53,8 +53,8 @@ def test_a_background_task_sees_the_cpu_while_the_cell_awaits(shell):
     assert shell.user_ns["seen"] == ["cpu"]
 
 
-def test_a_task_of_the_cell_sees_the_cpu_in_its_own_steps(shell):
+def test_a_task_of_the_cell_is_on_meta_in_its_own_steps(shell):
     shell.run_cell(WORK)
     shell.run_cell("import asyncio\nasync def step(): return work()")
     cell = "%%meta\nawait asyncio.create_task(step())"
-    assert shell.run_cell(cell).result == "cpu"
+    assert shell.run_cell(cell).result == "meta"
