@@ -19,6 +19,18 @@ from meta_magic.magic.tracebacks import WHOLE, UsersFrame
 STATE = "_meta_magic_installed"
 """An attribute of the shell: ``%reload_ext`` drops the state of modules."""
 
+PRINTED: Final = (
+    ("meta_magic.materializing.report", "MaterializeReport"),
+    ("meta_magic.cost.costs", "Cost"),
+    ("meta_magic.cost.step_times", "StepTime"),
+    ("meta_magic.designs.diff", "CheckpointDifference"),
+    ("meta_magic.explain.across_cells", "Condition"),
+    ("meta_magic.explain.explanations", "Explanation"),
+    ("meta_magic.explain.lineage.lineage_records", "Lineage"),
+    ("meta_magic.trials.fit", "Fit"),
+)
+"""Module and name of the classes of answers that are shown as text."""
+
 NEWEST_TESTED: Final = (2, 15)
 """The newest torch in ``tests/conformance/RESULTS.md``."""
 
@@ -43,17 +55,17 @@ def load(shell: Any) -> None:
 
 
 def add_formatters(shell: Any) -> None:
-    """Show reports of :func:`meta_magic.materialize` as HTML and as text.
+    """Show answers as ``print`` shows them, not as the fields of a record.
 
     By the name of their class, so that torch is not imported. :func:`unload` leaves
     these formatters: they change nothing else.
     """
     formatters = shell.display_formatter.formatters
-    home = "meta_magic.materializing.report", "MaterializeReport"
-    formatters["text/html"].for_type_by_name(*home, render_report)
-    formatters["text/plain"].for_type_by_name(
-        *home, lambda report, printer, _: printer.text(str(report))
-    )
+    formatters["text/html"].for_type_by_name(*PRINTED[0], render_report)
+    for home in PRINTED:
+        formatters["text/plain"].for_type_by_name(
+            *home, lambda answer, printer, _: printer.text(str(answer))
+        )
 
 
 def render_report(report: Any) -> str:

@@ -1,9 +1,12 @@
 """``%%meta`` in a real shell: what a cell gives, keeps and shows."""
 
+import importlib
 import inspect
 
 import pytest
 import torch
+
+from meta_magic.magic.extension import PRINTED
 
 
 def test_the_last_expression_is_the_value_of_the_cell(shell):
@@ -196,6 +199,18 @@ def test_tasks_that_a_cell_starts_are_recorded_as_its_own_code(shell):
     factory = "asyncio.get_running_loop().get_task_factory()"
     assert shell.run_cell(f"gate.set()\nawait left\n{factory}").result is None
     assert shell.user_ns["kept"][-1].device.type == "cpu"  # the cell had ended
+
+
+@pytest.mark.parametrize(("module", "name"), PRINTED)
+def test_an_answer_is_shown_as_it_is_printed(shell, capsys, module, name):
+    kind = getattr(importlib.import_module(module), name)
+    told = kind.__new__(kind)
+    shell.user_ns["told"] = told
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "__str__", lambda _: "told in words")
+        patch.setattr("meta_magic.magic.extension.render_report", lambda _: "")
+        shell.run_cell("told")
+    assert capsys.readouterr().out.endswith("told in words\n")
 
 
 def test_an_empty_cell_is_refused_in_one_line(shell, capsys):
