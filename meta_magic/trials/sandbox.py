@@ -18,7 +18,6 @@ import os
 import signal
 import struct
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
@@ -153,7 +152,6 @@ def enter_sandbox() -> list[str]:
     """
     refused: list[str] = []
     sys.dont_write_bytecode = True
-    tempfile.gettempdir()  # writes a file the first time that a process asks for it
     sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for good
     if "IPython" in sys.modules:
         import_module("meta_magic.magic.reports").silence_shell()

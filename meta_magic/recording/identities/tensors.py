@@ -101,12 +101,10 @@ class GeometryTable:
         except (RuntimeError, NotImplementedError):  # sparse and nested layouts
             stride, offset = None, None
         values_shape, is_coalesced = None, False
-        if tensor.layout is torch.jagged:
+        if tensor.layout in SPARSE or tensor.layout is torch.jagged:
+            # Coordinates report strides of 0, and jagged tensors symbols.
             stride, offset = None, None
-        if (
-            tensor.layout in SPARSE
-        ):  # a sparse tensor of coordinates reports strides of 0
-            stride, offset = None, None
+        if tensor.layout in SPARSE:
             values_shape = tuple(parts_of(tensor)[-1].shape)
             is_coalesced = has_coalesced(tensor)
         shape, device, layout = size_of(tensor), tensor.device, tensor.layout
