@@ -96,8 +96,9 @@ class Skeletons(Replacements):
             self._own[str(name)] = text
         else:
             path = self._path_of(name)
-            path.with_suffix(".part").write_bytes(text)
-            path.with_suffix(".part").rename(path)
+            part = path.with_suffix(f".part{self._rank}")  # others keep it, too
+            part.write_bytes(text)
+            part.rename(path)
 
     def take(self, name: object) -> Any:
         """Return a kept object with new tensors; None if it is not kept."""
