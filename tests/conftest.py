@@ -27,6 +27,11 @@ def pytest_configure():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items):
+    """The notebooks, which take longest, come first: no worker ends with them alone."""
+    items.sort(key=lambda item: item.path.name != "test_notebooks.py")
+
+
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtestloop(session):
     """Add the lines that ran in children, before pytest-cov combines its data."""
@@ -85,6 +90,20 @@ def forked_pythons(monkeypatch):
     from tests.forked import ForkedPython
 
     monkeypatch.setattr(subprocess, "Popen", ForkedPython)
+
+
+@pytest.fixture(scope="session")
+def forked_kernels(tmp_path_factory):
+    """The kernels that tests start are forks of one process, with torch."""
+    if not hasattr(os, "pidfd_open"):  # not on Linux
+        yield
+        return
+    from tests.kernel_forks import serve_kernels
+
+    folder = tmp_path_factory.mktemp("kernels")
+    with pytest.MonkeyPatch.context() as patch, serve_kernels(folder):
+        patch.setenv("JUPYTER_PATH", str(folder))
+        yield
 
 
 @pytest.fixture

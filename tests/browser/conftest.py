@@ -69,7 +69,7 @@ def expect():
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory):
+def lab(tmp_path_factory, forked_kernels):
     """Address and folder of a JupyterLab server."""
     root = tmp_path_factory.mktemp("lab")
     with run_lab(root) as url:

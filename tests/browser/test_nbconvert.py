@@ -19,7 +19,7 @@ y = model(torch.ones(2, 8))""",
 
 
 @pytest.fixture(scope="module")
-def executed(tmp_path_factory):
+def executed(tmp_path_factory, forked_kernels):
     """A notebook that nbconvert executed, without any front end."""
     path = tmp_path_factory.mktemp("nbconvert") / "book.ipynb"
     write_notebook(path, *CELLS)

@@ -15,7 +15,7 @@ y = model(torch.ones(2, 8))""",
 WAIT = 60_000
 
 
-def test_a_cell_has_its_report_in_notebook_7(page, tmp_path, expect):
+def test_a_cell_has_its_report_in_notebook_7(page, tmp_path, expect, forked_kernels):
     write_notebook(tmp_path / "book.ipynb", *CELLS)
     with run_lab(tmp_path, "notebook") as url:
         page.goto(f"{url}/notebooks/book.ipynb")

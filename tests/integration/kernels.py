@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,21 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_client import KernelManager
-from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 ARROW = re.compile(r"^-+> (\d+)", re.MULTILINE)
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT = 60
 CLEAN = "(0, 0, 'cpu')"
-
-
-class ThisPython(KernelSpecManager):
-    """Finds the kernel of the running interpreter under every name."""
-
-    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        return KernelSpec(argv=argv, display_name=kernel_name, language="python")
 
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -89,7 +79,7 @@ class RunningKernel:
     """A kernel with the extension, torch and ``nn`` loaded."""
 
     def __init__(self, directory: Path, *, is_loaded: bool = True) -> None:
-        self.manager = KernelManager(kernel_spec_manager=ThisPython())
+        self.manager = KernelManager()
         environment = kernel_environment(directory)
         self.manager.start_kernel(env=environment, cwd=str(directory))
         self._client = self.manager.client()

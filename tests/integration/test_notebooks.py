@@ -144,6 +144,7 @@ def test_there_are_notebooks():
 
 
 @pytest.mark.kernel
+@pytest.mark.usefixtures("forked_kernels")
 @pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path):
     import nbformat  # takes two seconds

@@ -8,7 +8,7 @@ from tests.integration.kernels import ANSI, CLEAN, RunningKernel
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory):
+def kernel(tmp_path_factory, forked_kernels):
     kernel = RunningKernel(tmp_path_factory.mktemp("kernel"))
     yield kernel
     kernel.stop()

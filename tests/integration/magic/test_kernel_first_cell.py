@@ -14,7 +14,8 @@ OTHERS = "%%meta\ny = (x * 2).softmax(-1) + 1"
 
 
 @pytest.fixture
-def kernel(tmp_path):
+def kernel(tmp_path, monkeypatch):
+    monkeypatch.delenv("JUPYTER_PATH", raising=False)  # not one that is forked
     kernel = RunningKernel(tmp_path, is_loaded=False)
     yield kernel
     kernel.stop()

@@ -5,7 +5,7 @@ import re
 import pytest
 from jupyter_client import AsyncKernelManager
 
-from tests.integration.kernels import TIMEOUT, ThisPython, kernel_environment
+from tests.integration.kernels import TIMEOUT, kernel_environment
 
 pytestmark = pytest.mark.kernel
 
@@ -23,11 +23,11 @@ def build_notebook(*sources, tags=()):
 
 
 @pytest.fixture
-def execute(tmp_path):
+def execute(tmp_path, forked_kernels):
     from nbclient import NotebookClient
 
     def execute_notebook(notebook, **options):
-        manager = AsyncKernelManager(kernel_spec_manager=ThisPython())
+        manager = AsyncKernelManager()
         client = NotebookClient(notebook, km=manager, timeout=TIMEOUT, **options)
         client.execute(env=kernel_environment(tmp_path))
         return notebook.cells[1].outputs

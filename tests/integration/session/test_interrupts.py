@@ -125,6 +125,7 @@ def test_an_interrupt_at_any_call_leaves_nothing_behind_and_is_raised(
 
 
 @pytest.mark.kernel
+@pytest.mark.usefixtures("forked_kernels")
 def test_interrupts_of_a_kernel_leave_nothing_behind_and_are_raised():
     run = run_in_python("kernel_storm.py", "12")  # a fork has this process's event loop
     assert run.stdout == "12 {}\n", run.stderr
