@@ -18,7 +18,6 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-from functools import partial
 from types import CodeType, FrameType
 from typing import Any, Self
 
@@ -69,14 +68,16 @@ class PartInterrupts:
         self,
         coroutine: Coroutine[Any, Any, object],
         run: Callable[[Callable[[], object]], object],
+        run_part: Callable[..., object] | None = None,
     ) -> Generator[Any, Any, object]:
         """Run a coroutine: each part under ``run``, the waits outside of it."""
         __tracebackhide__ = True
+        advance = run_part or self._advance
         parts = coroutine.__await__()
         step, value = parts.send, None
         while True:
             try:
-                awaited = run(lambda: self._advance(parts, step, value))  # noqa: B023  called at once
+                awaited = run(lambda: advance(parts, step, value))  # noqa: B023  called at once
             except StopIteration as stop:
                 return stop.value
             except BaseException as error:
@@ -148,29 +149,10 @@ async def run_task(
     run: Callable[[Callable[[], object]], object],
 ) -> object:
     """Run the coroutine of a task: each part under ``run``, the waits outside of it."""
-    return await run_parts(coroutine, run)
+    return await PartInterrupts().drive(coroutine, run, run_task_part)
 
 
-@types.coroutine
-def run_parts(
-    coroutine: Coroutine[Any, Any, object],
-    run: Callable[[Callable[[], object]], object],
-) -> Generator[Any, Any, object]:
-    """Yield what a coroutine waits for; run the parts between under ``run``."""
-    step: Callable[[Any], object] = coroutine.send
-    value: Any = None
-    while True:
-        try:
-            awaited = run(partial(run_task_part, step, value))
-        except StopIteration as stop:
-            return stop.value
-        try:
-            value, step = (yield awaited), coroutine.send
-        except BaseException as error:  # noqa: BLE001  cancellation goes to the task
-            value, step = error, coroutine.throw
-
-
-def run_task_part(step: Callable[[Any], object], value: Any) -> object:
+def run_task_part(_: Any, step: Callable[[Any], object], value: Any) -> object:
     """Run a part of a task; an interrupt in it ends the cell, which waits for it."""
     return step(value)
 
