@@ -277,9 +277,7 @@ class CallRunner:
         is_known = call.operator.is_builtin or call.operator.is_random
         try:
             with NOTHING if is_known else self._undeclared_draws_refused(call):
-                return call.operator.call(
-                    call.usage.arguments, tensors, self.device, generator
-                )
+                return call.usage.run(tensors, self.device, generator)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, LookupError, TypeError, ValueError) as error:
@@ -345,27 +343,42 @@ class CallRunner:
         if geometry.stride is None:
             self.memory.add(storage, tensor)
             return
-        real = tensor.untyped_storage()
-        address = address_of_storage(real)
-        is_alike = (
-            type(tensor) in PLAIN
-            and tensor.stride() == geometry.stride
-            and tensor.storage_offset() == geometry.storage_offset
-            and real.nbytes() == self._recorded.nbytes_by_storage[storage]
-            and tensor.is_conj() == geometry.is_conj
-            and tensor.is_neg() == geometry.is_neg
-        )
-        if is_alike and address not in [
+        nbytes = self._recorded.nbytes_by_storage[storage]
+        device = self.device if geometry.device.type == "meta" else geometry.device
+        laid_out = lay_out(tensor, geometry, nbytes, inputs, device)
+        self.memory.add(storage, laid_out.untyped_storage())
+        self.memory.note_tensor(storage, geometry, laid_out)
+
+
+def lay_out(
+    tensor: Tensor,
+    geometry: Geometry,
+    nbytes: int,
+    inputs: Sequence[Tensor],
+    device: torch.device,
+) -> Tensor:
+    """Return an output with its recorded strides, on a storage that no input has."""
+    real = tensor.untyped_storage()
+    address = address_of_storage(real)
+    if (
+        type(tensor) in PLAIN
+        and tensor.stride() == geometry.stride
+        and tensor.storage_offset() == geometry.storage_offset
+        and real.nbytes() == nbytes
+        and tensor.is_conj() == geometry.is_conj
+        and tensor.is_neg() == geometry.is_neg
+        and address
+        not in [
             address_of_storage(other.untyped_storage())
             for other in inputs
             if other.layout is torch.strided
-        ]:
-            self.memory.add(storage, real)
-            self.memory.note_tensor(storage, geometry, tensor)
-            return
-        self.memory.allocate(storage, geometry)
-        once = tuple(slice(None if step else 1) for step in geometry.stride)
-        self.memory.tensor(storage, geometry)[once].copy_(tensor[once])
+        ]
+    ):
+        return tensor
+    copied = make_view(allocate(nbytes, device), geometry)
+    once = tuple(slice(None if step else 1) for step in geometry.stride or ())
+    copied[once].copy_(tensor[once])
+    return copied
 
 
 def _read_outside() -> tuple[object, ...]:

@@ -10,7 +10,6 @@ it for each call would take longer than the calls. Read :meth:`ForwardReplay.run
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
-from itertools import takewhile
 from sys import maxsize
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -20,20 +19,16 @@ from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import ReplayError
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.replaying.call_runner import allocate, load_bytes, make_view
-from meta_magic.replaying.operators import N_TRAINED, Usage
+from meta_magic.replaying.call_runner import allocate, lay_out, load_bytes, make_view
+from meta_magic.replaying.operators import Usage
 from meta_magic.replaying.program_calls import Draw, ProgramCalls, read_draws
 from meta_magic.replaying.special_operators import make_operator
 from meta_magic.replaying.streams import Streams
-from meta_magic.torch_private.dispatcher import kernel_of, schema_of
-from meta_magic.torch_private.tensor_internals import address_of_storage
 from meta_magic.trace.program import HEADER, Randomness
 from meta_magic.trace.program_facts import Constant
 from meta_magic.trace.signature import (
     Geometry,
-    OpaqueArgument,
     Signature,
-    TensorArgument,
     span_nbytes,
 )
 
@@ -137,18 +132,15 @@ class SmallCall:
         self.n_needed = n_inputs + 1
         self.work = self.nbytes = 0
         self._is_known = False
-        self._function: Any = None
-        self._positional: tuple[Any, ...] = ()
-        self._named: dict[str, Any] = {}
-        self.usage: Usage | None = None
+        self.usage: Any = None
         self.is_copy_of_itself = (
             signature.op == "aten.copy_.default"
             and self.inputs[0].number == self.inputs[1].number
         )
 
     def prepare(self, usage: Usage) -> None:
-        """Prepare to run the calls, without dispatch by arguments if possible."""
-        operator, given = usage.operator, usage.signature.arguments
+        """Prepare to run the calls."""
+        operator = usage.operator
         self.usage, self.is_random = usage, operator.is_random
         self.kind = CallKind.ALLOCATE if operator.is_empty else CallKind.RUN
         self.work = usage.work
@@ -156,38 +148,8 @@ class SmallCall:
         most = max((shape.nbytes for shape in changed), default=0)
         self.nbytes = sum(shape.nbytes for _, shape in self.made)
         self.is_large = most > LARGE_NBYTES or self.work > LARGE_WORK
-        n_tensors = len(self.inputs)
         if self.kind == CallKind.RUN and not self.is_random:
-            self.n_needed = n_tensors
-        tensors = [TensorArgument(i) for i in range(n_tensors)]
-        is_first = [value for _, value in given[:n_tensors]] == tensors
-        rest = [value for _, value in given[n_tensors:]]
-        if (
-            operator.function is not None
-            and operator.name not in N_TRAINED
-            and usage.arguments.default_dtype is None
-            and not operator.is_random
-            and is_first
-            and all(map(is_number, rest))
-        ):
-            n_positional = count_positional(operator.function, given)
-            if n_positional >= n_tensors:
-                positional = [value for _, value in given[n_tensors:n_positional]]
-                self._function = kernel_of(operator.function)
-                self._positional = tuple(map(as_list, positional))
-                self._named = {name: as_list(v) for name, v in given[n_positional:]}
-
-    def run(self, tensors: Sequence[Tensor], generator: torch.Generator | None) -> Any:
-        """Call the operator."""
-        if self._function is not None:
-            return self._function(*tensors, *self._positional, **self._named)
-        usage: Any = self.usage
-        return usage.operator.call(usage.arguments, tensors, CPU, generator)
-
-    def fills(self, position: int, nbytes: int) -> bool:
-        """Whether overwriting an argument overwrites its whole storage."""
-        usage: Any = self.usage
-        return position in usage.overwritten and bool(usage.fills(position, nbytes))
+            self.n_needed = len(self.inputs)
 
     def keep(
         self, tensor: Tensor, shape: Shape, inputs: Sequence[Tensor]
@@ -198,24 +160,10 @@ class SmallCall:
             return None
         if self._is_known:
             return tensor
-        real = tensor.untyped_storage()
-        address = address_of_storage(real)
-        is_own = all(address_of_storage(t.untyped_storage()) != address for t in inputs)
-        if (
-            is_own
-            and tensor.stride() == geometry.stride
-            and tensor.storage_offset() == geometry.storage_offset
-            and real.nbytes() == shape.nbytes
-            and not tensor.is_conj()
-            and not tensor.is_neg()
-        ):
-            # Another call of the signature has the same strides.
-            self._is_known = len(self.made) == 1
-            return tensor
-        copied = make_view(allocate(shape.nbytes, CPU), geometry)
-        once = tuple(slice(None if step else 1) for step in geometry.stride or ())
-        copied[once].copy_(tensor[once])
-        return copied
+        kept = lay_out(tensor, geometry, shape.nbytes, inputs, CPU)
+        # Another call of the signature has the same strides.
+        self._is_known = kept is tensor and len(self.made) == 1
+        return kept
 
 
 def make_small_call(signature: Signature, numbers: dict[Geometry, int]) -> SmallCall:
@@ -264,25 +212,6 @@ def is_plain(geometry: Geometry) -> bool:
         and geometry.stride is not None
         and not (geometry.is_conj or geometry.is_neg)
     )
-
-
-def is_number(value: object) -> bool:
-    """Whether an argument is a plain value, or a list of numbers."""
-    if isinstance(value, tuple):
-        return all(type(item) in (int, float, bool) for item in value)
-    return not isinstance(value, (TensorArgument, OpaqueArgument, torch.device))
-
-
-def as_list(value: object) -> object:
-    """Return an argument with its tuples as lists, as operators take it."""
-    return [*value] if isinstance(value, tuple) else value
-
-
-def count_positional(function: Any, given: Sequence[tuple[str, object]]) -> int:
-    """Return how many of the given arguments can be passed by position."""
-    names = [a.name for a in schema_of(function).arguments if not a.kwarg_only]
-    pairs = zip(given, names, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0][0] == pair[1], pairs))
 
 
 PASS, RUN, ALLOCATE, FORGET, REAL = map(int, CallKind)
@@ -468,7 +397,7 @@ class ForwardReplay:
                     self.n_calls, self._at = index, start
                     raise
             else:
-                self._take(call, numbers, tensors, call.run(tensors, None))
+                self._take(call, numbers, tensors, call.usage.run(tensors, CPU, None))
 
     def _has_room(self, call: SmallCall) -> bool:
         """Whether a large call may run; the slow check of the limits is made rarely."""
@@ -526,9 +455,9 @@ class ForwardReplay:
         for position in call.writes:
             self.held[numbers[position]].is_blank = False
         if draw is None or self.streams is None:
-            returned = call.run(tensors, None)
+            returned = call.usage.run(tensors, CPU, None)
         else:
-            returned = call.run(tensors, self.streams.prepare(draw, CPU))
+            returned = call.usage.run(tensors, CPU, self.streams.prepare(draw, CPU))
             self.streams.note(draw)
         self._take(call, numbers, tensors, returned)
 
@@ -545,7 +474,8 @@ class ForwardReplay:
             if content is None:
                 return None
             if content.is_blank and not (
-                inputs.count(storage) == 1 and call.fills(position, content.nbytes)
+                inputs.count(storage) == 1
+                and call.usage.fills(position, content.nbytes)
             ):
                 return None
             tensor = content.tensors.get(shape.number)

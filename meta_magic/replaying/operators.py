@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
+from itertools import takewhile
 from math import prod
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from meta_magic.errors import ReplayError
 from meta_magic.recording.intercept.initializers import INITIALIZERS
 from meta_magic.recording.signatures.entries import find_overwritten
 from meta_magic.replaying.collectives import call_collective
-from meta_magic.torch_private.dispatcher import OpOverload, schema_of
+from meta_magic.torch_private.dispatcher import OpOverload, kernel_of, schema_of
 from meta_magic.torch_private.distributed import uses_group
 from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.signature import (
@@ -377,9 +378,59 @@ class Usage:
         """The operations of a call."""
         return count_work(self.signature)
 
+    @cached_property
+    def _kernel(self) -> tuple[Any, list[Any], dict[str, Any]] | None:
+        """Torch's kernel, and its arguments after the tensors, if all are plain."""
+        operator, given = self.operator, self.signature.arguments
+        n_tensors, function = len(self.signature.inputs), operator.function
+        tensors = [TensorArgument(i) for i in range(n_tensors)]
+        rest = [value for _, value in given[n_tensors:]]
+        if (
+            function is None
+            or type(operator).call is not Operator.call
+            or operator.name in N_TRAINED
+            or operator.is_random
+            or self.arguments.default_dtype is not None
+            or [value for _, value in given[:n_tensors]] != tensors
+            or not all(map(_is_plain, rest))
+        ):
+            return None
+        names = [a.name for a in schema_of(function).arguments if not a.kwarg_only]
+        pairs = zip(given, names, strict=False)
+        n_positional = sum(1 for _ in takewhile(lambda p: p[0][0] == p[1], pairs))
+        listed = [[*v] if isinstance(v, tuple) else v for v in rest]
+        positional = listed[: max(0, n_positional - n_tensors)]
+        named = [name for name, _ in given[n_tensors + len(positional) :]]
+        if n_positional < n_tensors:
+            return None
+        return (
+            kernel_of(function),
+            positional,
+            dict(zip(named, listed[len(positional) :], strict=True)),
+        )
+
+    def run(
+        self,
+        tensors: Sequence[Tensor],
+        device: torch.device,
+        generator: Generator | None,
+    ) -> Any:
+        """Call the operator: its kernel at once if possible, else as its class says."""
+        if self._kernel is None:
+            return self.operator.call(self.arguments, tensors, device, generator)
+        function, positional, named = self._kernel
+        return function(*tensors, *positional, **named)
+
     def fills(self, index: int, nbytes: int) -> bool:
         """Whether overwriting an argument overwrites a storage of so many bytes."""
         return self._nbytes_by_dense.get(index) == nbytes
+
+
+def _is_plain(value: object) -> bool:
+    """Whether an argument is a plain value, or a list of numbers."""
+    if isinstance(value, tuple):
+        return all(type(item) in (int, float, bool) for item in value)
+    return not isinstance(value, (TensorArgument, OpaqueArgument, torch.device))
 
 
 def _find_overwritten(signature: Signature, operator: Operator) -> frozenset[int]:
