@@ -6,7 +6,7 @@
 
 import random
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from operator import itemgetter
 from typing import Any, Final
@@ -31,96 +31,150 @@ from meta_magic.torch_private.tensor_internals import (
 )
 from meta_magic.trace.program import Program
 from meta_magic.trace.program_facts import Constant
-from meta_magic.trace.signature import Geometry
+from meta_magic.trace.signature import Geometry, span_nbytes
+
+MAX_TENSORS: Final = 2**12
+"""Remembered tensors on one storage, such as the elements of a table."""
+
+
+class Held:
+    """A real storage, or a sparse tensor, which has none; and tensors on it."""
+
+    __slots__ = ("real", "tensors")
+
+    def __init__(self, real: UntypedStorage | Tensor) -> None:
+        self.real = real
+        self.tensors: dict[int, Tensor] = {}  # by the id of their recorded geometry
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        real = self.real
+        return real.nbytes if isinstance(real, Tensor) else real.nbytes()
+
+    def view(self, geometry: Geometry, device: torch.device) -> Tensor:
+        """Return a tensor of recorded geometry, and remember it for later calls."""
+        if isinstance(self.real, Tensor):
+            return view_sparse(self.real, geometry)
+        if geometry.device.type == "meta" and self.real.device != device:
+            # A recorded constant is on the CPU; in the cell it was on the device.
+            self.real = as_bytes(self.real).to(device).untyped_storage()
+            self.tensors.clear()
+        if len(self.tensors) == MAX_TENSORS:
+            self.tensors.clear()
+        tensor = self.tensors[id(geometry)] = make_view(self.real, geometry)
+        return tensor
 
 
 class Memory:
-    """The real storages that are live during a replay."""
+    """The real storages that are live during a replay.
 
-    def __init__(self, recorded: ProgramCalls, device: torch.device) -> None:
+    Args:
+        sizes: The bytes of each storage by its number; 0 if they are not known.
+        device: The device that replaces meta.
+
+    Attributes:
+        held: The storages, by their number.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int] | Mapping[int, int], device: torch.device
+    ) -> None:
         self.device = device
-        self._recorded = recorded
-        self._storages: dict[int, UntypedStorage] = {}
-        self._tensors: dict[int, Tensor] = {}  # sparse ones, which have no storage
-        self._last: dict[int, tuple[Geometry, Tensor]] = {}
+        self.held: dict[int, Held] = {}
+        self._sizes = sizes
 
     def __contains__(self, storage: int) -> bool:
-        return storage in self._storages or storage in self._tensors
+        return storage in self.held
 
     def tensor(self, storage: int, geometry: Geometry) -> Tensor:
-        """Return a tensor of the recorded geometry; the next call may reuse it."""
-        last = self._last.get(storage)
-        if last is not None and last[0] is geometry:
-            return last[1]
-        if storage in self._tensors:
-            return view_sparse(self._tensors[storage], geometry)
-        real = self._storages[storage]
-        if geometry.device.type == "meta" and real.device != self.device:
-            # A recorded constant is on the CPU; in the cell it was on the device.
-            real = self._storages[storage] = (
-                as_bytes(real).to(self.device).untyped_storage()
-            )
-        tensor = make_view(real, geometry)
-        self._last[storage] = geometry, tensor
-        return tensor
-
-    def note_tensor(self, storage: int, geometry: Geometry, tensor: Tensor) -> None:
-        """Remember a tensor on a storage, for the next call that needs it."""
-        self._last[storage] = geometry, tensor
+        """Return a tensor of the recorded geometry; later calls may reuse it."""
+        held = self.held[storage]
+        tensor = held.tensors.get(id(geometry))
+        return held.view(geometry, self.device) if tensor is None else tensor
 
     def forget_tensors(self, storages: Iterable[int]) -> None:
         """Forget remembered tensors, whose shape or strides a call may have changed."""
         for storage in storages:
-            self._last.pop(storage, None)
+            if storage in self.held:
+                self.held[storage].tensors.clear()
 
     @property
     def nbytes(self) -> int:
         """Bytes of all storages."""
-        tensors = sum(tensor.nbytes for tensor in self._tensors.values())
-        return tensors + sum(real.nbytes() for real in self._storages.values())
-
-    def storages(self) -> set[int]:
-        """Return the numbers of all storages."""
-        return {*self._storages, *self._tensors}
+        return sum(held.nbytes for held in self.held.values())
 
     def add(self, storage: int, real: UntypedStorage | Tensor) -> None:
         """Add a storage, grown to its recorded size; or a tensor without one."""
-        if isinstance(real, Tensor):
-            self._tensors[storage] = real
-            return
-        if not has_memory(real):
-            raise ReplayError("a tensor subclass has no memory of its own", storage)
-        nbytes = self._recorded.nbytes_by_storage[storage]
-        if real.nbytes() < nbytes:
-            grown = allocate(nbytes, real.device)
-            as_bytes(grown)[: real.nbytes()].copy_(as_bytes(real))
-            real = grown
-        self._storages[storage] = real
-        self._last.pop(storage, None)
+        if isinstance(real, UntypedStorage):
+            if not has_memory(real):
+                raise ReplayError("a tensor subclass has no memory of its own", storage)
+            nbytes = self._sizes[storage]
+            if real.nbytes() < nbytes:
+                grown = allocate(nbytes, real.device)
+                as_bytes(grown)[: real.nbytes()].copy_(as_bytes(real))
+                real = grown
+        self.held[storage] = Held(real)
 
-    def find(self, storage: int) -> UntypedStorage | None:
+    def add_output(
+        self,
+        storage: int,
+        geometry: Geometry,
+        tensor: Tensor,
+        inputs: Sequence[Tensor],
+    ) -> bool:
+        """Add the storage of an output; return whether it is the output's own.
+
+        An output with other strides than the recorded ones is copied, and one on the
+        storage of an input.
+        """
+        if geometry.stride is None:
+            self.add(storage, tensor)
+            return False
+        real = tensor.untyped_storage()
+        address = address_of_storage(real)
+        is_own = (
+            type(tensor) in PLAIN
+            and tensor.stride() == geometry.stride
+            and tensor.storage_offset() == geometry.storage_offset
+            and real.nbytes() == (self._sizes[storage] or span_nbytes(geometry))
+            and tensor.is_conj() == geometry.is_conj
+            and tensor.is_neg() == geometry.is_neg
+            and address
+            not in [
+                address_of_storage(other.untyped_storage())
+                for other in inputs
+                if other.layout is torch.strided
+            ]
+        )
+        if is_own:
+            self.add(storage, real)
+            self.held[storage].tensors[id(geometry)] = tensor
+            return True
+        self.allocate(storage, geometry)
+        once = tuple(slice(None if step else 1) for step in geometry.stride)
+        self.tensor(storage, geometry)[once].copy_(tensor[once])
+        return False
+
+    def find(self, storage: int) -> UntypedStorage | Tensor | None:
         """Return a storage, or None."""
-        return self._storages.get(storage)
+        held = self.held.get(storage)
+        return None if held is None else held.real
 
     def take(self, storage: int) -> UntypedStorage | Tensor:
         """Remove a storage and return it."""
-        self._last.pop(storage, None)
-        found = self._storages.pop(storage, None)
-        return self._tensors.pop(storage) if found is None else found
+        return self.held.pop(storage).real
 
     def free(self, storages: Iterable[int]) -> None:
         """Remove storages."""
         for storage in storages:
-            self._storages.pop(storage, None)
-            self._tensors.pop(storage, None)
-            self._last.pop(storage, None)
+            self.held.pop(storage, None)
 
     def allocate(self, storage: int, geometry: Geometry) -> None:
         """Add a new, uninitialized storage."""
         device = self.device if geometry.device.type == "meta" else geometry.device
-        nbytes = self._recorded.nbytes_by_storage[storage]
-        self._storages[storage] = allocate(nbytes, device)
-        self._last.pop(storage, None)
+        nbytes = self._sizes[storage] or span_nbytes(geometry)
+        self.held[storage] = Held(allocate(nbytes, device))
 
     def load(self, constant: Constant) -> None:
         """Add a storage with its recorded content."""
@@ -222,7 +276,7 @@ class CallRunner:
         self, recorded: ProgramCalls, device: torch.device, streams: Streams
     ) -> None:
         self.device = device
-        self.memory = Memory(recorded, device)
+        self.memory = Memory(recorded.nbytes_by_storage, device)
         self.streams = streams
         self._recorded = recorded
 
@@ -311,7 +365,7 @@ class CallRunner:
             if storage in self.memory or not (is_needed or storage in retained):
                 continue
             if tensor.shape == geometry.shape and tensor.dtype == geometry.dtype:
-                self._keep(storage, geometry, tensor, inputs)
+                self.memory.add_output(storage, geometry, tensor, inputs)
             elif is_needed:
                 raise ReplayError(
                     f"{self._recorded.describe(call)} returned {tensor.dtype} "
@@ -336,49 +390,6 @@ class CallRunner:
                 f"{self._recorded.describe(call)} draws random numbers, which its "
                 "registration does not say (torch.Tag.nondeterministic_seeded)"
             )
-
-    def _keep(
-        self, storage: int, geometry: Geometry, tensor: Tensor, inputs: Sequence[Tensor]
-    ) -> None:
-        if geometry.stride is None:
-            self.memory.add(storage, tensor)
-            return
-        nbytes = self._recorded.nbytes_by_storage[storage]
-        device = self.device if geometry.device.type == "meta" else geometry.device
-        laid_out = lay_out(tensor, geometry, nbytes, inputs, device)
-        self.memory.add(storage, laid_out.untyped_storage())
-        self.memory.note_tensor(storage, geometry, laid_out)
-
-
-def lay_out(
-    tensor: Tensor,
-    geometry: Geometry,
-    nbytes: int,
-    inputs: Sequence[Tensor],
-    device: torch.device,
-) -> Tensor:
-    """Return an output with its recorded strides, on a storage that no input has."""
-    real = tensor.untyped_storage()
-    address = address_of_storage(real)
-    if (
-        type(tensor) in PLAIN
-        and tensor.stride() == geometry.stride
-        and tensor.storage_offset() == geometry.storage_offset
-        and real.nbytes() == nbytes
-        and tensor.is_conj() == geometry.is_conj
-        and tensor.is_neg() == geometry.is_neg
-        and address
-        not in [
-            address_of_storage(other.untyped_storage())
-            for other in inputs
-            if other.layout is torch.strided
-        ]
-    ):
-        return tensor
-    copied = make_view(allocate(nbytes, device), geometry)
-    once = tuple(slice(None if step else 1) for step in geometry.stride or ())
-    copied[once].copy_(tensor[once])
-    return copied
 
 
 def _read_outside() -> tuple[object, ...]:

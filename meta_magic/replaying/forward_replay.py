@@ -4,10 +4,11 @@ A plan follows each value back, call by call. ``N[i, j] += 1`` in a loop of 200,
 turns, or ``loss.item()`` in each step, needs nearly all calls anyway: they are run in
 their recorded order, with no decision for each call. If a call cannot be run, the
 storages that it writes are dropped; a plan makes them when they are wanted. What is
-done with the calls of a signature is decided once (:func:`make_small_call`): to decide
+done with the calls of a signature is decided once (:class:`SmallCall`): to decide
 it for each call would take longer than the calls. Read :meth:`ForwardReplay.run` first.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from sys import maxsize
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor, UntypedStorage
+from torch import Tensor
 
 from meta_magic.errors import ReplayError
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.replaying.call_runner import allocate, lay_out, load_bytes, make_view
+from meta_magic.replaying.call_runner import Held, Memory, load_bytes
 from meta_magic.replaying.operators import Usage
 from meta_magic.replaying.program_calls import Draw, ProgramCalls, read_draws
 from meta_magic.replaying.special_operators import make_operator
@@ -41,10 +42,6 @@ LARGE_NBYTES: Final = 2**20
 LARGE_WORK: Final = 2**24
 """A call that changes more bytes, or takes more operations, is large: it is checked
 against the limits."""
-
-MAX_VIEWS: Final = 2**12
-"""Cached tensors on one storage, such as the elements of a table."""
-
 
 VIEWS_IN_PLACE: Final = frozenset(
     f"aten.{name}"
@@ -72,136 +69,76 @@ class CallKind(IntEnum):
     """Drop what they write: real tensors, which no small call reads."""
 
 
-class Held:
-    """A real storage of a forward replay."""
-
-    __slots__ = ("is_blank", "nbytes", "real", "tensors")
-
-    def __init__(self, real: UntypedStorage, *, is_blank: bool = False) -> None:
-        self.real = real
-        self.nbytes = real.nbytes()
-        self.is_blank = is_blank
-        self.tensors: dict[int, Tensor] = {}
-
-    def view(self, shape: "Shape") -> Tensor:
-        """Return a tensor on the storage."""
-        if shape.nbytes > self.nbytes:
-            raise ReplayError("a tensor is larger than its storage was so far")
-        if len(self.tensors) == MAX_VIEWS:
-            self.tensors.clear()
-        tensor = self.tensors[shape.number] = make_view(self.real, shape.geometry)
-        return tensor
-
-
-class Shape(NamedTuple):
-    """A geometry, its number, and the bytes that it spans."""
-
-    number: int
-    geometry: Geometry
-    nbytes: int
-
-
 class SmallCall:
     """What a forward replay does with the calls of one signature.
 
     Attributes:
-        made: Index and shape of each output with a new storage.
+        made: Index among all tensors of a row, and geometry, of new storages.
         n_needed: How many tensors the quick way needs; one more than there are, which
             switches it off, for calls that draw or are not run.
         changed: Indices, among all tensors of a row, of new and written storages.
+        is_own: Whether its output is known to have the recorded strides, and a storage
+            of its own.
         is_copy_of_itself: Whether it copies between tensors of the same geometry.
         is_large: Whether it is checked against the limits.
         usage: How the operator uses its tensors; None unless the calls are run.
     """
 
-    def __init__(self, signature: Signature, numbers: dict[Geometry, int]) -> None:
-        def shape_of(geometry: Geometry) -> Shape:
-            number = numbers.setdefault(geometry, len(numbers))
-            return Shape(number, geometry, span_nbytes(geometry))
-
+    def __init__(self, signature: Signature) -> None:
         n_inputs = len(signature.inputs)
-        made = [i for i, viewed in enumerate(signature.views) if viewed is None]
-        self.op = signature.op
+        pairs = zip(signature.views, signature.outputs, strict=True)
         self.width = HEADER + n_inputs + len(signature.outputs)
-        self.inputs = tuple(map(shape_of, signature.inputs))
-        self.made = tuple((i, shape_of(signature.outputs[i])) for i in made)
+        self.inputs = signature.inputs
+        self.made = tuple(
+            (i, geometry)
+            for i, (base, geometry) in enumerate(pairs, n_inputs)
+            if base is None
+        )
+        self.n_outputs = len(signature.outputs)
         self.writes = signature.writes
-        self.changed = (*signature.writes, *(n_inputs + i for i in made))
+        self.changed = (*signature.writes, *(i for i, _ in self.made))
         self.kind = CallKind.FORGET
-        self.is_random = self.is_large = False
+        self.is_random = self.is_large = self.is_own = False
         self.n_needed = n_inputs + 1
         self.work = self.nbytes = 0
-        self._is_known = False
         self.usage: Any = None
         self.is_copy_of_itself = (
-            signature.op == "aten.copy_.default"
-            and self.inputs[0].number == self.inputs[1].number
+            signature.op == "aten.copy_.default" and self.inputs[0] == self.inputs[1]
         )
+        made = [geometry for _, geometry in self.made]
+        changed = made + [signature.inputs[i] for i in signature.writes]
+        if self.width == HEADER or signature.op in VIEWS_IN_PLACE:
+            self.kind = CallKind.PASS  # without tensors it is one of the profiler's
+        elif not signature.op.startswith("aten."):  # a custom schema may hide writes
+            self.changed = tuple(range(self.width - HEADER))
+        elif not changed:  # a view, or a value that the cell reads
+            self.kind = CallKind.PASS
+        elif signature.writes and all(g.device.type != "meta" for g in changed):
+            self.kind = CallKind.REAL
+        elif all(map(is_plain, (*signature.inputs, *signature.outputs))):
+            self._prepare(signature)
 
-    def prepare(self, usage: Usage) -> None:
-        """Prepare to run the calls."""
+    def _prepare(self, signature: Signature) -> None:
+        """Prepare to run the calls, if they can be run forward."""
+        try:
+            usage = Usage(signature, make_operator(signature))
+        except ReplayError:
+            return
         operator = usage.operator
+        written = tuple(signature.inputs[i] for i in signature.writes)
+        # Unless it returns all that it writes, as it was, an ``out=`` grew.
+        is_other = operator.lays_out_anew and written != signature.outputs
+        if is_other or operator.is_setting:
+            return
         self.usage, self.is_random = usage, operator.is_random
         self.kind = CallKind.ALLOCATE if operator.is_empty else CallKind.RUN
         self.work = usage.work
-        changed = (*self.inputs, *(shape for _, shape in self.made))
-        most = max((shape.nbytes for shape in changed), default=0)
-        self.nbytes = sum(shape.nbytes for _, shape in self.made)
+        made = [span_nbytes(geometry) for _, geometry in self.made]
+        self.nbytes = sum(made)
+        most = max([*made, *map(span_nbytes, self.inputs)], default=0)
         self.is_large = most > LARGE_NBYTES or self.work > LARGE_WORK
         if self.kind == CallKind.RUN and not self.is_random:
             self.n_needed = len(self.inputs)
-
-    def keep(
-        self, tensor: Tensor, shape: Shape, inputs: Sequence[Tensor]
-    ) -> Tensor | None:
-        """Return an output with its recorded metadata, on a storage of its own."""
-        geometry = shape.geometry
-        if tensor.shape != geometry.shape or tensor.dtype is not geometry.dtype:
-            return None
-        if self._is_known:
-            return tensor
-        kept = lay_out(tensor, geometry, shape.nbytes, inputs, CPU)
-        # Another call of the signature has the same strides.
-        self._is_known = kept is tensor and len(self.made) == 1
-        return kept
-
-
-def make_small_call(signature: Signature, numbers: dict[Geometry, int]) -> SmallCall:
-    """Decide what is done with the calls of a signature; number its geometries."""
-    call = SmallCall(signature, numbers)
-    op = signature.op
-    made = [signature.outputs[i] for i, _ in call.made]
-    if call.width == HEADER or op in VIEWS_IN_PLACE:  # no tensors: the profiler's
-        call.kind = CallKind.PASS
-    elif not op.startswith("aten."):  # a custom schema may hide writes
-        call.changed = tuple(range(call.width - HEADER))
-    else:
-        made += [signature.inputs[i] for i in signature.writes]
-        if not made:  # a view, or a value that the cell reads
-            call.kind = CallKind.PASS
-        elif signature.writes and all(g.device.type != "meta" for g in made):
-            call.kind = CallKind.REAL
-        elif all(map(is_plain, (*signature.inputs, *signature.outputs))):
-            usage = find_usage(signature)
-            if usage is not None:
-                call.prepare(usage)
-    return call
-
-
-def find_usage(signature: Signature) -> Usage | None:
-    """Return how an operator uses its tensors; None if it cannot be run forward."""
-    try:
-        usage = Usage(signature, make_operator(signature))
-    except ReplayError:
-        return None
-    operator = usage.operator
-    is_other = operator.lays_out_anew and not keeps_layout(signature)
-    return None if is_other or operator.is_setting else usage
-
-
-def keeps_layout(signature: Signature) -> bool:
-    """Whether a call returns all that it writes, as it was: no ``out=`` grew."""
-    return tuple(signature.inputs[i] for i in signature.writes) == signature.outputs
 
 
 def is_plain(geometry: Geometry) -> bool:
@@ -258,7 +195,8 @@ class ForwardReplay:
     """The storages of a recording as they are before one call; :meth:`run` goes on.
 
     Attributes:
-        held: The known storages. A call that is not run removes those that it changes.
+        memory: The known storages. A call that is not run frees those that it changes.
+        blank: Those to which nothing was written.
         is_unwritten: Whether a storage was written by no call before the first that
             was run.
     """
@@ -270,7 +208,6 @@ class ForwardReplay:
         self.n_calls = self.n_run = self.work = self._work_before = 0
         self._new_nbytes = self._new_work = 0
         self._at = self._n_deaths = 0
-        self._numbers: dict[Geometry, int] = {}
         self._calls: list[SmallCall] = []
         self._draws: dict[int, Draw] = {}
         self._columns: Columns
@@ -283,7 +220,8 @@ class ForwardReplay:
 
     def clear(self) -> None:
         """Drop all storages and generators."""
-        self.held: dict[int, Held] = {}
+        self.memory = Memory(Counter[int](), CPU)
+        self.blank: set[int] = set()
         self.streams: Streams | None = None
         self._n_draws = 0
         self._changed: set[int] = set()
@@ -299,8 +237,7 @@ class ForwardReplay:
 
     def learn(self, signatures: Sequence[Signature]) -> None:
         """Decide what is done with the calls of new signatures."""
-        for signature in signatures[len(self._calls) :]:
-            self._calls.append(make_small_call(signature, self._numbers))
+        self._calls += map(SmallCall, signatures[len(self._calls) :])
 
     def run(self, columns: Columns, *, is_strict: bool) -> bool:
         """Run the calls recorded since; return whether all were run, or skipped.
@@ -325,18 +262,16 @@ class ForwardReplay:
             self._draws = {}
         return True
 
-    def find(self, storage: int, columns: Columns) -> Held | None:
-        """Return a storage; a constant that no call wrote is loaded when it is read."""
-        content = self.held.get(storage)
-        if content is not None or storage in self._changed:
-            return content
+    def find(self, storage: int, columns: Columns) -> bool:
+        """Whether a storage is known; loads a constant that no call wrote."""
+        if storage in self.memory or storage in self._changed:
+            return storage in self.memory
         constant = columns.find_constant(storage)
         if constant is None or not constant.data or constant.sparse is not None:
-            return None
-        if not self.is_unwritten(storage):
-            return None
-        content = self.held[storage] = Held(load_bytes(constant.data))
-        return content
+            return False
+        if self.is_unwritten(storage):
+            self.memory.add(storage, load_bytes(constant.data))
+        return storage in self.memory
 
     def _walk(self, words: memoryview) -> Rows:
         """Yield the calls from here on that are not skipped, and advance past them.
@@ -364,14 +299,15 @@ class ForwardReplay:
         at, deaths = self._n_deaths, self._columns.deaths
         end = len(deaths)
         while at < end and deaths[at] <= n_calls:
-            self.held.pop(deaths[at + 1], None)
+            self.memory.free(deaths[at + 1 : at + 2])
             at += 2
         self._n_deaths = at
         return deaths[at] if at < end else maxsize
 
     def _run(self, rows: Rows) -> None:
         """Run calls: the loop that everything else here keeps short."""
-        calls, held, words = self._calls, self.held, self._columns.words
+        calls, words, blank = self._calls, self._columns.words, self.blank
+        held = self.memory.held
         storages = self._columns.storage_by_tensor
         death = self._free(self.n_calls)
         for index, start in rows:
@@ -384,12 +320,14 @@ class ForwardReplay:
             numbers = [storages[n] for n in words[start + HEADER : start + call.width]]
             tensors: list[Tensor] = []
             if call.kind == RUN and not call.is_random:
-                for storage, shape in zip(numbers, call.inputs):  # noqa: B905  outputs follow in numbers
-                    content = held.get(storage)
-                    if content is None or content.is_blank:
+                for storage, geometry in zip(numbers, call.inputs):  # noqa: B905  outputs follow in numbers
+                    found = held.get(storage)
+                    if found is None or storage in blank:
                         break
-                    tensor = content.tensors.get(shape.number)
-                    tensors.append(content.view(shape) if tensor is None else tensor)
+                    tensor = found.tensors.get(id(geometry))
+                    tensors.append(
+                        found.view(geometry, CPU) if tensor is None else tensor
+                    )
             if len(tensors) < call.n_needed:
                 try:
                     self._run_rarely(call, index, numbers)
@@ -406,9 +344,9 @@ class ForwardReplay:
         if self._new_nbytes < MUCH_NBYTES and self._new_work < MUCH_WORK:
             return True
         self._new_nbytes = self._new_work = 0
-        nbytes = sum(content.nbytes for content in self.held.values())
         return self.allows(
-            nbytes + call.nbytes, self.work + call.work - self._work_before
+            self.memory.nbytes + call.nbytes,
+            self.work + call.work - self._work_before,
         )
 
     def _take(
@@ -424,23 +362,26 @@ class ForwardReplay:
         if not call.made:
             return
         many = [returned] if isinstance(returned, Tensor) else tensors_in(returned)
-        n_inputs = len(call.inputs)
-        is_whole = len(many) == len(numbers) - n_inputs
-        for position, shape in call.made:
-            storage = numbers[n_inputs + position]
-            tensor = call.keep(many[position], shape, tensors) if is_whole else None
-            if tensor is None:
-                self.held.pop(storage, None)
+        if len(many) != call.n_outputs:
+            return
+        for position, geometry in call.made:
+            storage, made = numbers[position], many[position - len(call.inputs)]
+            if made.shape != geometry.shape or made.dtype is not geometry.dtype:
                 continue
-            content = self.held[storage] = Held(tensor.untyped_storage())
-            content.tensors[shape.number] = tensor
+            if call.is_own:
+                held = self.memory.held[storage] = Held(made.untyped_storage())
+                held.tensors[id(geometry)] = made
+            else:
+                is_own = self.memory.add_output(storage, geometry, made, tensors)
+                # Another call of the signature has the same strides.
+                call.is_own = is_own and len(call.made) == 1
 
     def _run_rarely(self, call: SmallCall, index: int, numbers: Sequence[int]) -> None:
         """Run a call that draws, allocates, or lacks an argument."""
         if call.kind == ALLOCATE:
-            for position, shape in call.made:
-                blank = Held(allocate(shape.nbytes, CPU), is_blank=True)
-                self.held[numbers[len(call.inputs) + position]] = blank
+            for position, geometry in call.made:
+                self.memory.allocate(numbers[position], geometry)
+                self.blank.add(numbers[position])
             return
         tensors = self._find_inputs(call, numbers) if call.kind == RUN else None
         is_drawn = tensors is not None and call.is_random
@@ -448,12 +389,11 @@ class ForwardReplay:
         if tensors is None or (draw is None and is_drawn):
             if self._is_strict and call.kind != REAL:
                 raise UnknownCallError
-            for position in call.changed:
-                self.held.pop(numbers[position], None)
-                self._changed.add(numbers[position])
+            changed = [numbers[position] for position in call.changed]
+            self.memory.free(changed)
+            self._changed.update(changed)
             return
-        for position in call.writes:
-            self.held[numbers[position]].is_blank = False
+        self.blank.difference_update(numbers[position] for position in call.writes)
         if draw is None or self.streams is None:
             returned = call.usage.run(tensors, CPU, None)
         else:
@@ -467,19 +407,16 @@ class ForwardReplay:
         """Return the tensor arguments of a call; None if one is not known."""
         tensors: list[Tensor] = []
         inputs = numbers[: len(call.inputs)]
-        for position, (storage, shape) in enumerate(
-            zip(inputs, call.inputs, strict=True)
-        ):
-            content = self.find(storage, self._columns)
-            if content is None:
+        pairs = zip(inputs, call.inputs, strict=True)
+        for position, (storage, geometry) in enumerate(pairs):
+            if not self.find(storage, self._columns):
                 return None
-            if content.is_blank and not (
+            if storage in self.blank and not (
                 inputs.count(storage) == 1
-                and call.usage.fills(position, content.nbytes)
+                and call.usage.fills(position, self.memory.held[storage].nbytes)
             ):
                 return None
-            tensor = content.tensors.get(shape.number)
-            tensors.append(content.view(shape) if tensor is None else tensor)
+            tensors.append(self.memory.tensor(storage, geometry))
         return tensors
 
     def _find_draw(self, index: int) -> Draw | None:

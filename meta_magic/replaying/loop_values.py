@@ -7,7 +7,7 @@ for both. Read :meth:`LoopValues.run_new_calls` first.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from meta_magic.replaying.forward_replay import (
     N_AT_ONCE,
     Columns,
     ForwardReplay,
-    Held,
     columns_of,
 )
 from meta_magic.replaying.kept import Content
@@ -91,13 +90,13 @@ class LoopValues:
         # A skipped call must not change a kept content: a plan would rely on it.
         is_strict = self.is_live or (kept is not None and bool(kept.storages))
         for storage in program.written_unseen:
-            forward.held.pop(storage, None)
+            forward.memory.free([storage])
         if not self.is_live:
             if not self._is_loop(recorded, columns, budget):
                 return
             self._take_kept(recorded, start)
             forward.move_to(start, program.offsets[start], 0)
-            forward.held.update(self._fetch(recorded, start, budget))
+            self._fetch(recorded, start, budget)
         if not (program.assumptions or needs_flags(program)):
             n_chunks = -(-len(recorded) // N_AT_ONCE)
             progress = budget.watch(lambda: [CHUNK_SECONDS] * n_chunks)
@@ -116,21 +115,20 @@ class LoopValues:
             recorded.read(program)
             self._return_kept(recorded)
 
-    def _fetch(
-        self, recorded: ProgramCalls, start: int, budget: ValueBudget
-    ) -> dict[int, Held]:
-        """Return the storages that calls from ``start`` on use, as they are before."""
+    def _fetch(self, recorded: ProgramCalls, start: int, budget: ValueBudget) -> None:
+        """Add the storages that calls from ``start`` on use, as they are before."""
         births, find_last = recorded.births, recorded.writers.find_last
+        memory = self._forward.memory
         used = np.unique(read_rows(recorded.program, start, len(recorded)).storages)
         used = used[np.asarray(births)[used] < start]
-        missing = [s for s in used.tolist() if s not in self._forward.held]
-        found: dict[int, Held] = {}
+        missing = [s for s in used.tolist() if s not in memory]
         filled: list[int] = []
         for storage in missing:
             birth, nbytes = births[storage], recorded.nbytes_by_storage[storage]
             is_new = 0 <= birth == find_last(storage, start)
             if is_new and recorded.call(birth).operator.is_empty:
-                found[storage] = Held(allocate(nbytes, CPU), is_blank=True)
+                memory.add(storage, allocate(nbytes, CPU))
+                self._forward.blank.add(storage)
             else:
                 filled.append(storage)
         batches = [filled]
@@ -142,8 +140,8 @@ class LoopValues:
                 if len(batch) > 1:
                     batches += [[storage] for storage in batch]
                 continue
-            found |= {storage: Held(real.clone()) for storage, real in made.items()}
-        return found
+            for storage, real in made.items():
+                memory.add(storage, real.clone())
 
     def _replay(
         self,
@@ -266,9 +264,11 @@ class LoopValues:
             is_done = forward.run(columns, is_strict=True)
         except FAILURES:
             return None
-        contents = [forward.find(storage, columns) for storage in wanted]
-        found = [c.real for c in contents if c is not None and not c.is_blank]
-        return found if is_done and len(found) == len(wanted) else None
+        are_known = is_done and all(forward.find(s, columns) for s in wanted)
+        if not are_known or not forward.blank.isdisjoint(wanted):
+            return None
+        found = [forward.memory.find(storage) for storage in wanted]
+        return cast("list[UntypedStorage]", found)
 
     def _count_run(self) -> tuple[int, int]:
         """Return the calls run forward since the last value, and their FLOPs."""
@@ -293,12 +293,13 @@ class LoopValues:
         for storage, last in [*known.items()]:
             is_there = storage not in raw and storage not in recorded.dead
             if is_there and find_last(storage, n_calls) == last:
-                self._forward.held[storage] = Held(kept.take(storage))
+                self._forward.memory.add(storage, kept.take(storage))
 
     def _return_kept(self, recorded: ProgramCalls) -> None:
         """Move all contents to the kept ones."""
         forward = self._forward
-        held, streams, end = forward.held, forward.streams, forward.n_calls
+        memory, streams, end = forward.memory, forward.streams, forward.n_calls
+        blank = forward.blank
         kept = recorded.kept
         self.is_live = False
         forward.clear()
@@ -307,14 +308,15 @@ class LoopValues:
         if streams is not None:
             for generator, draw, state in streams.ends():
                 kept.put_state(generator, draw, state)
-        for storage, content in held.items():
+        for storage, content in memory.held.items():
             constant = recorded.constants.get(storage)
             # The user may change their own tensor: it is read again each time.
             is_shared = constant is not None and constant.tensor is not None
-            if content.is_blank or is_shared or storage in recorded.dead:
+            if storage in blank or is_shared or storage in recorded.dead:
                 continue
             last_call = recorded.writers.find_last(storage, end)
-            kept.put(storage, Content(content.real, last_call, is_assumed=False))
+            real = cast("UntypedStorage", content.real)
+            kept.put(storage, Content(real, last_call, is_assumed=False))
 
 
 def find_live(recorded: ProgramCalls, start: int) -> set[int]:

@@ -279,7 +279,7 @@ class Verifier:
         if call.operator.name.startswith(PROFILER):
             return
         runner, sizes = self._runner, self._recorded.nbytes_by_storage
-        missing = {*call.inputs, *call.outputs} - runner.memory.storages()
+        missing = {*call.inputs, *call.outputs} - runner.memory.held.keys()
         needed = runner.memory.nbytes + sum(sizes[storage] for storage in missing)
         if needed > self._max_nbytes:
             reason = f"needs {format_bytes(needed)} of {format_bytes(self._max_nbytes)}"
@@ -289,8 +289,8 @@ class Verifier:
             if storage not in runner.memory:
                 self._make_up(storage, geometry)
         is_made_up = not self._made_up.isdisjoint(call.inputs)
-        is_empty = call.operator.is_empty and not runner.memory.storages().issuperset(
-            call.outputs
+        is_empty = (
+            call.operator.is_empty and not {*call.outputs} <= runner.memory.held.keys()
         )
         yield from self._make(call, is_made_up=is_made_up)
         if is_empty or is_made_up:
