@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 import numpy as np
 
 from meta_magic.cost.program_columns import PHASES, Columns
-from meta_magic.trace.formulas.operands import SHAPE_ONLY, short_name
+from meta_magic.trace.formulas.operands import EMPTY, SHAPE_ONLY, short_name
 from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import OpCalls
 from meta_magic.trace.signature import Signature
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
 
     Roots = Sequence[ModuleNode]
-
-EMPTY: Final = {
-    *("empty", "empty_like", "empty_strided", "empty_permuted"),
-    *("new_empty", "new_empty_strided"),
-}
-"""Operators that return memory which nothing wrote."""
 
 CONSTANTS: Final = {
     **dict.fromkeys(("zero_", "zeros", "zeros_like", "new_zeros"), "0"),

@@ -24,6 +24,7 @@ from meta_magic.replaying.operators import geometry_after
 from meta_magic.replaying.program_calls import Call, ProgramCalls
 from meta_magic.replaying.steps import Plan, Step, StepKind
 from meta_magic.trace.derived_facts import AssumedNumbers
+from meta_magic.trace.formulas.operands import COPIES
 
 RESIZE: Final = "aten.resize_.default"
 
@@ -86,7 +87,7 @@ def follow_call(
     """Update the uninitialized bytes by one call, which may only allocate."""
     sizes, signature = plan.recorded.nbytes_by_storage, call.signature
     is_tainted = not is_made and reads_raw(call, raw)
-    if is_tainted and call.operator.name in COPIES:
+    if is_tainted and call.operator.name in (COPY, *COPIES):
         copy_raw(call, raw, sizes)
         return
     for index in signature.writes:
@@ -151,7 +152,6 @@ def reads_raw(
 
 
 COPY: Final = "aten.copy_.default"
-COPIES: Final = frozenset({COPY, "aten.clone.default", "aten._to_copy.default"})
 WHERE: Final = "aten.where.self"
 
 Given = Mapping[str, Any]
@@ -212,7 +212,7 @@ class RawTracker:
             return
         if (
             step.kind == StepKind.RUN
-            and call.operator.name not in COPIES
+            and call.operator.name not in (COPY, *COPIES)
             and reads_raw(call, raw, but_first=mark is not None)
         ):
             raise ReplayError(

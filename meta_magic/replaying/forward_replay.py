@@ -25,6 +25,7 @@ from meta_magic.replaying.operators import Usage
 from meta_magic.replaying.program_calls import Draw, ProgramCalls, read_draws
 from meta_magic.replaying.special_operators import make_operator
 from meta_magic.replaying.streams import Streams
+from meta_magic.trace.formulas.operands import VIEWS_IN_PLACE, short_name
 from meta_magic.trace.program import HEADER, Randomness
 from meta_magic.trace.program_facts import Constant
 from meta_magic.trace.signature import (
@@ -42,16 +43,6 @@ LARGE_NBYTES: Final = 2**20
 LARGE_WORK: Final = 2**24
 """A call that changes more bytes, or takes more operations, is large: it is checked
 against the limits."""
-
-VIEWS_IN_PLACE: Final = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("as_strided_.default", "detach_.default", "squeeze_.default"),
-        *("squeeze_.dim", "squeeze_.dims", "swapaxes_.default", "swapdims_.default"),
-        *("t_.default", "transpose_.default", "unsqueeze_.default"),
-    )
-)
-"""Operators that change only the metadata of a tensor, not its storage."""
 
 
 class CallKind(IntEnum):
@@ -107,7 +98,7 @@ class SmallCall:
         )
         made = [geometry for _, geometry in self.made]
         changed = made + [signature.inputs[i] for i in signature.writes]
-        if self.width == HEADER or signature.op in VIEWS_IN_PLACE:
+        if self.width == HEADER or short_name(signature.op) in VIEWS_IN_PLACE:
             self.kind = CallKind.PASS  # without tensors it is one of the profiler's
         elif not signature.op.startswith("aten."):  # a custom schema may hide writes
             self.changed = tuple(range(self.width - HEADER))

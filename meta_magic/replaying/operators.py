@@ -24,6 +24,7 @@ from meta_magic.replaying.collectives import call_collective
 from meta_magic.torch_private.dispatcher import OpOverload, kernel_of, schema_of
 from meta_magic.torch_private.distributed import uses_group
 from meta_magic.trace.formulas.call_costs import count_flops
+from meta_magic.trace.formulas.operands import EMPTY, SHAPE_ONLY, short_name
 from meta_magic.trace.signature import (
     NAN,
     NEGATIVE_NAN,
@@ -140,20 +141,6 @@ SETTING: Final = frozenset(
 )
 """Operators that give a tensor another storage; it is no recorded argument."""
 
-EMPTY: Final = SETTING | aten_names(
-    "empty_like.default empty_strided.default empty_permuted.default new_empty.default "
-    "new_empty_strided.default empty.memory_format"
-)
-"""Operators that return uninitialized memory, or a new view of a storage."""
-
-LIKE: Final = aten_names(
-    "zeros_like.default ones_like.default full_like.default rand_like.default "
-    "randn_like.default randint_like.default randint_like.low_dtype new_zeros.default "
-    "new_ones.default new_full.default empty_like.default new_empty.default "
-    "new_empty_strided.default"
-)
-"""Operators that read only the metadata of their argument."""
-
 BY_SHAPE: Final = aten_names(
     "bernoulli.default bernoulli.p bernoulli_.Tensor native_dropout.default "
     "multinomial.default normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor"
@@ -209,11 +196,14 @@ class Operator:
         initializer = INITIALIZERS.get(name)
         self.name = name
         self.is_fill = name in FILLS or name in COPIES or initializer is not None
-        self.is_empty = name in EMPTY
         self.is_setting = name in SETTING
+        short, overload = short_name(name), name.rpartition(".")[2]
+        is_new = name.startswith("aten.") and "out" not in overload
+        self.is_empty = self.is_setting or (is_new and short in EMPTY)
         self.unread: frozenset[int] = frozenset()
         self.partly_written = PARTLY_WRITTEN.get(name)
-        self.reads_metadata = name in LIKE
+        takes_numbers = is_new and "Tensor" not in overload
+        self.reads_metadata = takes_numbers and short in SHAPE_ONLY
         self.can_split = name in SPLIT or name in DRAWN
         self.is_random = torch.Tag.nondeterministic_seeded in function.tags
         self.is_builtin = name.startswith(("aten.", "prims.", "nn.init."))

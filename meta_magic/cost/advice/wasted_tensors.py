@@ -13,6 +13,7 @@ import torch
 
 from meta_magic.cost.advice.advice_records import Advice
 from meta_magic.cost.storage_categories import CATEGORIES
+from meta_magic.trace.formulas.operands import COPIES
 from meta_magic.trace.signature import span_nbytes
 from meta_magic.trace.units import format_bytes
 
@@ -53,8 +54,6 @@ HELD: Final = [*map(CATEGORIES.index, ("parameter", "buffer", "optimizer_state")
 
 SPARED: Final = frozenset({"torch.Tensor.clone", "torch.clone", "torch.Tensor.to"})
 """Functions whose first argument could be used instead of the copy."""
-
-COPIES: Final = frozenset({"aten.clone.default", "aten._to_copy.default"})
 
 
 def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:

@@ -53,6 +53,7 @@ from meta_magic.torch_private.tensor_internals import (
     parts_of,
     plan_part,
 )
+from meta_magic.trace.formulas.operands import COPIES
 from meta_magic.trace.options import DeviceName
 from meta_magic.trace.units import format_shape
 
@@ -200,9 +201,6 @@ def find_kind(op: str, inputs: Sequence[tuple[Tensor, Seen]]) -> str | None:
     texts += ["nested" for tensor, _ in inputs if tensor.is_nested]
     found = (kind for kind in HINTS if any(kind.rstrip("d") in text for text in texts))
     return next(found, None)
-
-
-COPIES: Final = frozenset({"aten.clone.default", "aten._to_copy.default"})
 
 
 class Known(NamedTuple):

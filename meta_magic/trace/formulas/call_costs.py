@@ -21,7 +21,14 @@ from meta_magic.trace.formulas.attention_flops import (
     NEEDED_ATTENTION_FLOPS,
 )
 from meta_magic.trace.formulas.elementwise_flops import INITIALIZERS, count_elementwise
-from meta_magic.trace.formulas.operands import Formula, Operands, name_all, name_of
+from meta_magic.trace.formulas.operands import (
+    EMPTY,
+    VIEWS_IN_PLACE,
+    Formula,
+    Operands,
+    name_all,
+    name_of,
+)
 from meta_magic.trace.formulas.product_flops import (
     CONVOLUTION_FLOPS,
     MATRIX_FLOPS,
@@ -131,12 +138,9 @@ class Traffic(NamedTuple):
 
 NOTHING: Final = Traffic(0, 0)
 
+OTHERS: Final = "_unsafe_view _reshape_alias resize_ set_ resize_as_ record_stream"
 UNTOUCHED: Final = frozenset(
-    name_all("""
-    empty empty_like empty_strided empty_permuted new_empty new_empty_strided
-    _unsafe_view _reshape_alias resize_ set_ resize_as_ detach_ t_ transpose_
-    squeeze_ unsqueeze_ as_strided_ swapaxes_ swapdims_ record_stream lift_fresh
-    """)
+    name_all(" ".join((*EMPTY, *VIEWS_IN_PLACE, OTHERS, "lift_fresh")))
 )
 """Operators that make or change a tensor and touch no element."""
 

@@ -71,12 +71,30 @@ def short_name(op: str) -> str:
     return op.split(".")[1].removeprefix("_")
 
 
+# What several parts of the package must know of operators. Names are short ones, but
+# for those of COPIES.
+
+EMPTY: Final = frozenset(
+    {"empty", "empty_like", "empty_strided", "empty_permuted"}
+    | {"new_empty", "new_empty_strided"}
+)
+"""Operators that return uninitialized memory."""
+
+VIEWS_IN_PLACE: Final = frozenset(
+    {"detach_", "t_", "transpose_", "squeeze_", "unsqueeze_", "as_strided_"}
+    | {"swapaxes_", "swapdims_"}
+)
+"""Operators that change only the metadata of a tensor, not its storage."""
+
+COPIES: Final = frozenset({"aten.clone.default", "aten._to_copy.default"})
+"""Operators that return a copy of their tensor."""
+
 SHAPE_ONLY: Final = frozenset(
     {"empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"}
     | {"randint_like", "new_empty", "new_empty_strided", "new_zeros", "new_ones"}
     | {"new_full"}
 )
-"""Operators that take only the metadata of a tensor, by their short names."""
+"""Operators that take only the metadata of a tensor."""
 
 
 def name_all(names: str) -> tuple[str, ...]:
