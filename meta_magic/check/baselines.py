@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from meta_magic.check.records import Diagnostic, Part, Verdict
+from meta_magic.check.records import BlockResult, Diagnostic, Verdict
 from meta_magic.errors import CheckError
 from meta_magic.trace.expectations import QUANTITIES
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from meta_magic.designs import design
 
 Baseline: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""By the name of a recording: ``measured`` and ``design``, as of :class:`Part`."""
+"""By the name of a recording: ``measured`` and ``design`` of :class:`BlockResult`."""
 
 VERSION: Final = 2
 OTHER_VERSION: Final = (
@@ -86,12 +86,12 @@ def write_baseline(path: Path, verdicts: Iterable[Verdict], before: Baseline) ->
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def has_failed(part: Part) -> bool:
+def has_failed(part: BlockResult) -> bool:
     """Whether a recording did not run to its end."""
     return any(found.rule in {"error", "unchecked"} for found in part.diagnostics)
 
 
-def list_recordings(verdicts: Iterable[Verdict]) -> Iterator[tuple[str, Part]]:
+def list_recordings(verdicts: Iterable[Verdict]) -> Iterator[tuple[str, BlockResult]]:
     """Yield recordings with their names in a baseline."""
     for verdict in verdicts:
         for part in verdict.parts:
@@ -112,7 +112,7 @@ def add_changes(verdict: Verdict, before: Baseline) -> Verdict:
     return replace(verdict, parts=(*parts,))
 
 
-def compare(before: Mapping[str, Any], now: Part) -> list[str]:
+def compare(before: Mapping[str, Any], now: BlockResult) -> list[str]:
     """Return the changes of a recording, one a line."""
     from meta_magic.designs import differences  # noqa: PLC0415  needs torch
 

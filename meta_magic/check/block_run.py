@@ -26,7 +26,13 @@ from typing import Any, cast
 import torch
 
 from meta_magic.check.judging import Judge, judge_unstarted
-from meta_magic.check.records import Diagnostic, Part, Request, Subject, read_subject
+from meta_magic.check.records import (
+    BlockResult,
+    Diagnostic,
+    Request,
+    Subject,
+    read_subject,
+)
 from meta_magic.errors import CheckError, WorldError
 from meta_magic.ranks.nursery import run_side_by_side
 from meta_magic.ranks.recorded_ranks import enter_main, find_mismatches, read_ranks
@@ -81,7 +87,7 @@ def record_block(
     block: Callable[[], object],
     reruns: Sequence[Rerun | None] = (),
     options: Options | None = None,
-) -> tuple[Part, Trace]:
+) -> tuple[BlockResult, Trace]:
     """Run a block under a recording, and return its results.
 
     Args:
@@ -110,7 +116,7 @@ def record_block(
     return Judge(request, refused).judge(replace(trace, rerun=rerun), error), trace
 
 
-def run_script(request: Request) -> Iterator[Part]:
+def run_script(request: Request) -> Iterator[BlockResult]:
     """Run a script as ``python script.py`` or torchrun does; yield its parts."""
     settings = request.settings
     size = settings.get("world")
@@ -139,10 +145,14 @@ def run_script(request: Request) -> Iterator[Part]:
             )
             for mismatch in found
         )
-        yield Part(name="ranks", outcome="error", file=file, diagnostics=diagnostics)
+        yield BlockResult(
+            name="ranks", outcome="error", file=file, diagnostics=diagnostics
+        )
 
 
-def run_rank(rank: int, peers: Peers, request: Request) -> tuple[Part, SentCalls]:
+def run_rank(
+    rank: int, peers: Peers, request: Request
+) -> tuple[BlockResult, SentCalls]:
     """Run a script as one rank of a world; return its results and its collectives."""
     options = read_options(request)
     world = read_world(
@@ -154,7 +164,7 @@ def run_rank(rank: int, peers: Peers, request: Request) -> tuple[Part, SentCalls
 
 def run_alone(
     request: Request, options: Options | None = None
-) -> tuple[Part, Trace | None]:
+) -> tuple[BlockResult, Trace | None]:
     """Run a script in this process; return its results."""
     path = cast("Path", request.subject.path)
     source = path.read_bytes()
@@ -181,7 +191,7 @@ def run_alone(
     )
 
 
-def run_function(request: Request) -> Iterator[Part]:
+def run_function(request: Request) -> Iterator[BlockResult]:
     """Import a module and call a function of it; yield its one part."""
     subject = request.subject
     sys.path.insert(0, str(Path.cwd() if subject.path is None else subject.path.parent))

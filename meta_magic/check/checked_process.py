@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Thread
 from typing import IO, Any, Final, NamedTuple, TypeAlias, cast
 
-from meta_magic.check.records import Part, Request, Verdict, make_unchecked
+from meta_magic.check.records import BlockResult, Request, Verdict, make_unchecked
 from meta_magic.errors import CheckError
 from meta_magic.trace.progress import OUTLETS
 
@@ -218,7 +218,7 @@ def send(results: IO[bytes], sent: object) -> None:
     results.flush()
 
 
-def run_subject(request: Request) -> Iterator[Part]:
+def run_subject(request: Request) -> Iterator[BlockResult]:
     """Run a subject; yield its parts as they are done."""
     if request.subject.kind == "notebook":  # imports IPython, which no other needs
         from meta_magic.check.notebook_run import run_notebook as run  # noqa: PLC0415

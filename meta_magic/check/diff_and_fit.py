@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from meta_magic.check.checked_process import check_subject
-from meta_magic.check.records import Part, Request, read_subject
+from meta_magic.check.records import BlockResult, Request, read_subject
 from meta_magic.errors import CheckError
 from meta_magic.trace.units import format_bytes, format_line
 
@@ -89,7 +89,7 @@ def read_one(name: str, request: Callable[..., Request]) -> "Design":
     return largest
 
 
-def check_right(asked: Request) -> tuple[Part, ...]:
+def check_right(asked: Request) -> tuple[BlockResult, ...]:
     """Return the recordings of a subject that runs.
 
     Raises:

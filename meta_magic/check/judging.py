@@ -17,8 +17,8 @@ from meta_magic.check.records import (
     EMPTY,
     OTHERWISE,
     UNRUN,
+    BlockResult,
     Diagnostic,
-    Part,
     Request,
     worst_of,
 )
@@ -74,7 +74,7 @@ class Judge:
 
     def judge(
         self, trace: "Trace", error: BaseException | None, name: str = ""
-    ) -> Part:
+    ) -> BlockResult:
         """Return the results of a recording; ``error`` ended it, or is None."""
         sites = [] if error is None else [*self._find_sites(error, trace.cell.file)]
         reason = None if error is None else find_outside_reason(error, self.request)
@@ -103,7 +103,7 @@ class Judge:
             from meta_magic.designs.design import read_design  # noqa: PLC0415  as well
 
             design = at_any_depth(read_design)(trace)
-        return Part(
+        return BlockResult(
             name=name,
             outcome=worst_of(outcomes),
             file=self.locate(trace.cell.file, None)[0],
@@ -191,7 +191,7 @@ def find_unrun(trace: "Trace") -> Iterator[Diagnostic]:
 
 def judge_unstarted(
     error: BaseException, file: str, line: int | None = None, name: str = ""
-) -> Part:
+) -> BlockResult:
     """Return the results of code that did not begin to run."""
     if isinstance(error, SyntaxError):
         line = error.lineno if line is None else line
@@ -203,7 +203,7 @@ def judge_unstarted(
         file=file,
         line=line,
     )
-    return Part(
+    return BlockResult(
         name=name,
         outcome="unchecked" if is_usage else "error",
         traceback="".join(traceback.format_exception_only(error)),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from meta_magic.check.block_run import pick_seconds, read_options, start_sandbox
 from meta_magic.check.judging import Judge, judge_unstarted
-from meta_magic.check.records import Part, Request
+from meta_magic.check.records import BlockResult, Request
 from meta_magic.errors import CheckError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Cell:
         return self.lines[line - 1] if 0 < line <= len(self.lines) else None
 
 
-def run_notebook(request: Request) -> Iterator[Part]:
+def run_notebook(request: Request) -> Iterator[BlockResult]:
     """Run the cells; yield a part for each recorded one, up to the first that fails."""
     path = cast("Path", request.subject.path)
     if request.checks_contents:
@@ -124,7 +124,7 @@ class CellLines:
 
 def judge_cell(
     judge: Judge, cell: Cell, ran: "RanCell", cell_lines: CellLines
-) -> Part | None:
+) -> BlockResult | None:
     """Return the results of a cell; None if it ran without a recording."""
     error = None if cell.may_raise else ran.error
     name = f"cell {cell.number}"

@@ -23,9 +23,9 @@ from meta_magic.check.records import (
     EMPTY,
     OTHERWISE,
     UNRUN,
+    BlockResult,
     Diagnostic,
     Outcome,
-    Part,
     Verdict,
     pick_exit_code,
 )
@@ -49,7 +49,7 @@ def format_verdict(verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-def walk_part(part: Part) -> Iterator[str]:
+def walk_part(part: BlockResult) -> Iterator[str]:
     """Yield the lines of one recording."""
     found = [
         *filter(None, (format_diagnostic(found, part) for found in part.diagnostics))
@@ -64,7 +64,7 @@ def walk_part(part: Part) -> Iterator[str]:
         yield from filter(None, (part.traceback.rstrip(), part.explanation))
 
 
-def format_diagnostic(found: Diagnostic, part: Part) -> str:
+def format_diagnostic(found: Diagnostic, part: BlockResult) -> str:
     """Return a diagnostic on one line; "" if summary or traceback have it already."""
     if found.rule == UNRUN:
         return f"note: {found.text}"
@@ -111,7 +111,7 @@ def render_json(verdicts: Sequence[Verdict]) -> str:
     return json.dumps(content, indent=1)
 
 
-def describe_part(part: Part) -> dict[str, Any]:
+def describe_part(part: BlockResult) -> dict[str, Any]:
     """Return a recording as plain data, without its HTML report and its design."""
     names = {"diagnostics": "findings"}  # as readers of the JSON know them
     fields = {names.get(name, name): value for name, value in asdict(part).items()}
@@ -143,7 +143,7 @@ def render_junit(verdicts: Sequence[Verdict]) -> str:
     return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def describe_case(verdict: Verdict, part: Part) -> ET.Element:
+def describe_case(verdict: Verdict, part: BlockResult) -> ET.Element:
     """Return one recording as a test."""
     case = ET.Element(
         "testcase",
@@ -230,7 +230,7 @@ def find_version() -> str:
 
 
 def describe_result(
-    diagnostic: Diagnostic, rule: int, part: Part, verdict: Verdict, folder: Path
+    diagnostic: Diagnostic, rule: int, part: BlockResult, verdict: Verdict, folder: Path
 ) -> dict[str, Any]:
     """Return one diagnostic, at its line."""
     text = diagnostic.text

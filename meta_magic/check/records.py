@@ -16,7 +16,7 @@ from meta_magic.trace.expectations import Limit
 if TYPE_CHECKING:
     from meta_magic.designs.design import Design
 
-Kind: TypeAlias = Literal["script", "notebook", "function"]
+FileKind: TypeAlias = Literal["script", "notebook", "function"]
 Outcome: TypeAlias = Literal["right", "error", "unchecked"]
 Level: TypeAlias = Literal["error", "warning", "note"]
 
@@ -50,7 +50,7 @@ class Subject:
     """
 
     name: str
-    kind: Kind
+    kind: FileKind
     path: Path | None = None
     module: str = ""
     function: str = ""
@@ -68,7 +68,7 @@ def read_subject(text: str) -> Subject:
     """
     path = Path(text)
     if path.is_file():
-        kind: Kind = "notebook" if path.suffix == ".ipynb" else "script"
+        kind: FileKind = "notebook" if path.suffix == ".ipynb" else "script"
         return Subject(name=text, kind=kind, path=path.resolve())
     if path.is_dir():
         raise CheckError("it is a folder; name scripts, notebooks or functions")
@@ -150,7 +150,7 @@ class Diagnostic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class BlockResult:
     """The results of one recording: of a script, a function, or a cell.
 
     Attributes:
@@ -195,7 +195,7 @@ class Verdict:
     """
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[BlockResult, ...]
     output: str = ""
     seconds: float = 0.0
 
@@ -205,10 +205,10 @@ class Verdict:
         return worst_of(part.outcome for part in self.parts)
 
 
-def make_unchecked(reason: str) -> Part:
+def make_unchecked(reason: str) -> BlockResult:
     """Return the part of a subject that cannot be checked."""
     diagnostic = Diagnostic(rule="unchecked", level="warning", text=reason)
-    return Part(outcome="unchecked", diagnostics=(diagnostic,))
+    return BlockResult(outcome="unchecked", diagnostics=(diagnostic,))
 
 
 def worst_of(outcomes: Iterable[Outcome]) -> Outcome:

@@ -8,7 +8,11 @@ import numpy as np
 import torch
 
 from meta_magic.cost.program_columns import Integers
-from meta_magic.trace.formulas.call_costs import Kind, count_operations, count_traffic
+from meta_magic.trace.formulas.call_costs import (
+    WorkKind,
+    count_operations,
+    count_traffic,
+)
 from meta_magic.trace.signature import Signature
 
 Calls: TypeAlias = Sequence[tuple[int, int]]
@@ -68,7 +72,7 @@ class OneCall(Work):
     """
 
     op: str
-    kind: Kind
+    kind: WorkKind
     dtype: torch.dtype | None
     n_calls: int = 1
 

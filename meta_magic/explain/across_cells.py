@@ -21,7 +21,7 @@ from torch import Tensor
 from meta_magic.children import NO_ANSWER, Child, ask_child, can_fork
 from meta_magic.errors import TrialError
 from meta_magic.explain.explanations import Explanation, explain_alone
-from meta_magic.explain.lineage.lineage_records import Lineage, Step
+from meta_magic.explain.lineage.lineage_records import Lineage, LineageStep
 from meta_magic.explain.lineage.why import why as why_alone
 from meta_magic.explain.repairs import Repair
 from meta_magic.torch_private.dynamo import leave_dynamo_out
@@ -240,7 +240,7 @@ def _split_lineage(lineage: Lineage, joined: Slice) -> Lineage:
     """Return a lineage whose steps in other cells say the cell in their text."""
     say = make_say(joined)
 
-    def split(step: Step) -> Step:
+    def split(step: LineageStep) -> LineageStep:
         text = say(step.text)
         if step.line is None:
             return replace(step, text=text)

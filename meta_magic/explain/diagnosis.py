@@ -36,7 +36,7 @@ from meta_magic.explain.given_names import (
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.lineage.traced_runs import Seen
 from meta_magic.explain.probing import Probe
-from meta_magic.explain.refused_sizes import Sizes, trace_refused
+from meta_magic.explain.refused_sizes import RefusedSizes, trace_refused
 from meta_magic.explain.rules import find_rules, find_value_range
 from meta_magic.session.operand_names import read_text
 from meta_magic.session.recording import Recording
@@ -192,7 +192,7 @@ def _diagnose_call(
     probe = None if own_rules else make_probe(trace, failed, written)
     known: Found = own_rules, Accepted()
     child = probe and workers.start(partial(probe, is_careful=False))
-    sight = Sizes({}, ()) if declined else trace_refused(trace, failed, workers)
+    sight = RefusedSizes({}, ()) if declined else trace_refused(trace, failed, workers)
     found = workers.read(child) if child else known
     if found is NO_ANSWER and probe:  # a call ended the process, or took long
         found = ask_child(partial(probe, is_careful=True), SECONDS, PATIENCE)

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from meta_magic.children import NO_ANSWER
 from meta_magic.errors import TrialError
 from meta_magic.explain.edited_runs import PATIENCE, Workers
-from meta_magic.explain.lineage.lineage_records import Lineage, Step
+from meta_magic.explain.lineage.lineage_records import Lineage, LineageStep
 from meta_magic.explain.lineage.size_lineages import CallProbe, find_lineages
 from meta_magic.explain.lineage.traced_numbers import SizeOf, trace_number
 from meta_magic.explain.lineage.traced_runs import Run, Seen, prepare_run, read_seen
@@ -49,7 +49,7 @@ class Refused(NamedTuple):
     passed: tuple[int, ...] = ()
 
 
-class Sizes(NamedTuple):
+class RefusedSizes(NamedTuple):
     """What a run with traced integers shows.
 
     Attributes:
@@ -63,7 +63,7 @@ class Sizes(NamedTuple):
     declined: str = ""
 
 
-def trace_refused(trace: Trace, failed: FailedCall, workers: Workers) -> Sizes:
+def trace_refused(trace: Trace, failed: FailedCall, workers: Workers) -> RefusedSizes:
     """Return where the sizes come from that a failed call refuses.
 
     Args:
@@ -74,20 +74,20 @@ def trace_refused(trace: Trace, failed: FailedCall, workers: Workers) -> Sizes:
     try:
         run = prepare_run(trace, partial(_answer, failed=failed))
     except TrialError as error:
-        return Sizes({}, (), str(error))
+        return RefusedSizes({}, (), str(error))
     answered = workers.read(workers.start(run))
     if answered is NO_ANSWER:  # it took long: edits are tried without it
-        return Sizes({}, ())
+        return RefusedSizes({}, ())
     found = read_answer(answered, PATIENCE)
-    return Sizes({}, (), str(found)) if isinstance(found, TrialError) else found
+    return RefusedSizes({}, (), str(found)) if isinstance(found, TrialError) else found
 
 
-def _answer(run: Run, *, failed: FailedCall) -> Sizes:
+def _answer(run: Run, *, failed: FailedCall) -> RefusedSizes:
     """Return the values and refused sizes of a run; runs in the child."""
     seen = read_seen()
     function = failed.function
     if function is None:
-        return Sizes(seen, ())
+        return RefusedSizes(seen, ())
     probe, given = _find_given(run, failed, function)
     lineages = find_lineages(run)
     chains: dict[tuple[str, ...], Refused] = {}
@@ -103,7 +103,7 @@ def _answer(run: Run, *, failed: FailedCall) -> Sizes:
             passed = tuple(dict.fromkeys(lineages.passed))
             one = Refused(lineage, accepted, is_alone, passed)
             chains.setdefault(lineage.lines, one)
-    return Sizes(seen, tuple(chains.values()))
+    return RefusedSizes(seen, tuple(chains.values()))
 
 
 def _find_given(
@@ -147,7 +147,7 @@ def _list_refused(probe: Probe, given: Mapping[Variable, Any]) -> Iterator[Accep
     yield from sorted(found, key=lambda pair: not known & {*pair[1]})
 
 
-def solve(refused: Refused) -> Iterator[tuple[Step, int, int]]:
+def solve(refused: Refused) -> Iterator[tuple[LineageStep, int, int]]:
     """Yield written numbers, the values with which a size is accepted, and that size.
 
     A size that is only broadcast, as 1, comes last.

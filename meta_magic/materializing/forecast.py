@@ -14,7 +14,7 @@ import torch
 from meta_magic.errors import MaterializeError
 from meta_magic.materializing.report import COMPANIONS
 from meta_magic.materializing.targets import Target
-from meta_magic.replaying.execution import Execution, Part
+from meta_magic.replaying.execution import Execution, ProgramReplay
 from meta_magic.replaying.steps import StepKind
 from meta_magic.replaying.uses import USES, Uses, find_phases
 from meta_magic.replaying.value_budget import (
@@ -114,7 +114,7 @@ def forecast_replays(
     )
 
 
-def count_uses(part: Part) -> Counter[Phase]:
+def count_uses(part: ProgramReplay) -> Counter[Phase]:
     """Return how many uses of modules a part of a replay computes again."""
     found = Uses(part.plan.recorded)
     calls: set[int | None] = set()

@@ -1,7 +1,7 @@
 """Run plans on a real device: those of earlier recordings, then the last one's.
 
 ``y = model(x)`` in a second cell uses parameters that the first cell made: both
-recordings have a plan, a :class:`Part` each. Read :class:`Execution` first.
+recordings have a plan, a :class:`ProgramReplay` each. Read :class:`Execution` first.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ Finished = Callable[[int, UntypedStorage | Tensor], None]
 """Receives a wanted storage: its number and its content; a tensor if it is sparse."""
 
 
-class Part(CallRunner):
+class ProgramReplay(CallRunner):
     """The replay of one recording: a plan, with its memory and generators."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Part(CallRunner):
         end = self.plan.end
         return None if end is None else self.streams.state_at(end)
 
-    def use_earlier_states(self, done: Mapping[int, "Part"]) -> None:
+    def use_earlier_states(self, done: Mapping[int, "ProgramReplay"]) -> None:
         """Use the generator states of earlier parts, by the id of their program."""
         for number, end in self.plan.earlier_ends.items():
             state_on = partial(done[id(end.program)].streams.state_at, end.source)
@@ -196,7 +196,7 @@ class Execution:
         read: Callable[[Program], ProgramCalls] = ProgramCalls,
     ) -> None:
         requests = {id(program): request}
-        parts: list[Part] = []
+        parts: list[ProgramReplay] = []
         # All requests to a recording are known once the later ones are planned.
         for current in order_latest_first(program, needed_by):
             if id(current) not in requests:
@@ -205,7 +205,7 @@ class Execution:
             if parts and request.keeps:
                 storages = wanted.storages | find_outdated(recorded)
                 wanted = replace(wanted, storages=storages)
-            part = Part(recorded, wanted, device)
+            part = ProgramReplay(recorded, wanted, device)
             parts.append(part)
             ends = part.plan.earlier_ends.values()
             needs: list[Import | EarlierEnd] = [*part.imports, *ends]
@@ -219,7 +219,7 @@ class Execution:
         self._is_followed = False
         self.parts = parts[::-1]
         self.plan = self._last.plan
-        self._importers: dict[tuple[int, int], list[tuple[Part, int]]] = {}
+        self._importers: dict[tuple[int, int], list[tuple[ProgramReplay, int]]] = {}
         for part in self.parts:
             for i in part.imports:
                 key = (id(i.program), i.origin)
@@ -292,7 +292,10 @@ class Execution:
         return found
 
     def _give_facts(
-        self, part: Part, here: Mapping[int, Fact], given: dict[int, dict[int, Fact]]
+        self,
+        part: ProgramReplay,
+        here: Mapping[int, Fact],
+        given: dict[int, dict[int, Fact]],
     ) -> None:
         """Give facts on storages of a part to the later parts that use these."""
         for storage in here.keys() & part.plan.wanted:
@@ -320,7 +323,7 @@ class Execution:
         Under :func:`RealTorch`. ``finished`` receives each wanted storage after the
         last step that changes it.
         """
-        done: dict[int, Part] = {}
+        done: dict[int, ProgramReplay] = {}
         given: dict[int, dict[int, RawMemory]] = {}
         if self._keeps:  # before the parts take kept contents out
             self._results = self.follow(find_results)
@@ -355,10 +358,12 @@ class Execution:
         """Return the state of a CPU generator at a requested source."""
         return self._last.streams.state_at(source)
 
-    def _importers_of(self, part: "Part", storage: int) -> list[tuple["Part", int]]:
+    def _importers_of(
+        self, part: "ProgramReplay", storage: int
+    ) -> list[tuple["ProgramReplay", int]]:
         return self._importers.get((id(part.program), storage), [])
 
-    def _give_to_importers(self, part: "Part") -> Finished:
+    def _give_to_importers(self, part: "ProgramReplay") -> Finished:
         """Return a function that gives finished storages to the later parts."""
 
         def take(storage: int, real: UntypedStorage | Tensor) -> None:

@@ -85,7 +85,7 @@ ADVICE: Final = (
 NOT_SENT: Final = "values=nan, because another rank sends it, which is not recorded"
 """The assumption about a loss in the last stage of a pipeline."""
 
-Kind = TypeVar("Kind", bound=MetaMagicError)
+ErrorKind = TypeVar("ErrorKind", bound=MetaMagicError)
 
 
 class ValuesOnDemand:
@@ -544,7 +544,7 @@ def make_checks(
     return ValueChecks(write, evaluate, options)
 
 
-def find_cause(error: BaseException | None, kind: type[Kind]) -> Kind | None:
+def find_cause(error: BaseException | None, kind: type[ErrorKind]) -> ErrorKind | None:
     """Return the error, or the first of its causes, that is of a kind."""
     while error is not None and not isinstance(error, kind):
         error = error.__cause__

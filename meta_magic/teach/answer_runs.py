@@ -10,14 +10,14 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from traceback import format_exception_only
-from typing import IO, Any, Final, NamedTuple, TypeAlias
+from typing import IO, Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from meta_magic.children import ask_children
-from meta_magic.trials.blocks import set_sizes
+from meta_magic.trials.blocks import Sizes, set_sizes
 from meta_magic.trials.sandbox import enter_sandbox
 
 SECONDS: Final = 5.0
@@ -32,7 +32,6 @@ FILE: Final = "<answer>"
 LONGEST: Final = 600
 """The most characters of a text that comes from an answer, such as an error."""
 
-Sizes: TypeAlias = Mapping[str, int]
 KNOWN: Final = {"torch": torch, "nn": nn, "F": functional}
 """What every answer may use without an import."""
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from meta_magic.session.record import record
-from meta_magic.teach.answer_runs import FILE, KNOWN, Exercise, Sizes, ask, start
+from meta_magic.teach.answer_runs import FILE, KNOWN, Exercise, ask, start
 from meta_magic.teach.changed_calls import (
     CHANGES,
     MOST_ELEMENTS,
@@ -30,7 +30,7 @@ from meta_magic.teach.changed_calls import (
     exchange_results,
 )
 from meta_magic.teach.faults import is_near
-from meta_magic.trials.blocks import set_sizes
+from meta_magic.trials.blocks import Sizes, set_sizes
 from meta_magic.trials.sandbox import enter_sandbox
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ MOST_ELEMENTS: Final = 10_000
 """Elements of a tensor that is changed, compared, or of which reads are found."""
 
 
-class Call(NamedTuple):
+class TorchCall(NamedTuple):
     """A call of a function of torch.
 
     Attributes:
@@ -29,7 +29,7 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     result: Any = None
-    following: "Call | None" = None
+    following: "TorchCall | None" = None
 
     @property
     def name(self) -> str:
@@ -60,7 +60,7 @@ class Call(NamedTuple):
         return function(*args, **self.kwargs | kwargs)
 
 
-Run: TypeAlias = Callable[[Call], Any]
+Run: TypeAlias = Callable[[TorchCall], Any]
 """Returns the result of a changed call, from the call as it is made."""
 
 
@@ -90,13 +90,13 @@ class Changes(TorchFunctionMode):
     def __init__(self, by_index: Mapping[int, Run | None] | None = None) -> None:
         super().__init__()
         self.by_index = by_index or {}
-        self.calls: list[Call] = []
+        self.calls: list[TorchCall] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Call a function of torch, or what it is changed to."""
-        call = Call(func, args, kwargs or {})
+        call = TorchCall(func, args, kwargs or {})
         run = self.by_index.get(len(self.calls))
         result = run(call) if run else func(*args, **call.kwargs)
         if args and self.calls and args[0] is self.calls[-1].result:
@@ -108,7 +108,7 @@ class Changes(TorchFunctionMode):
 def replace_argument(at: int | str, function: Callable[[Any], Any]) -> Run:
     """Return what makes a call again with one argument changed."""
 
-    def run(call: Call) -> Any:
+    def run(call: TorchCall) -> Any:
         if isinstance(at, str):
             return call.again(*call.args, **{at: function(call.kwargs[at])})
         args = [function(a) if n == at else a for n, a in enumerate(call.args)]
@@ -156,7 +156,7 @@ OTHERS: Final = (0, 1, 0.0, -torch.inf, torch.inf)
 """Numbers that are tried for any other one."""
 
 
-def change_function(call: Call) -> Iterator[Changed]:
+def change_function(call: TorchCall) -> Iterator[Changed]:
     """Call another function with the same arguments."""
     for other in (o for names in KINDRED if call.name in names for o in names):
         for owner in (Tensor, torch, functional):
@@ -168,7 +168,7 @@ def change_function(call: Call) -> Iterator[Changed]:
                 break
 
 
-def change_number(call: Call) -> Iterator[Changed]:
+def change_number(call: TorchCall) -> Iterator[Changed]:
     """Give another number, such as a dimension, a diagonal or what a mask writes."""
     rank = max((v.ndim for v in call.args if isinstance(v, Tensor)), default=2)
     is_dim = call.name in DIMENSIONS
@@ -185,7 +185,7 @@ def change_number(call: Call) -> Iterator[Changed]:
                 yield Changed(replace_argument(key, lambda _, n=other: n), *texts)  # type: ignore[misc]
 
 
-def change_keepdim(call: Call) -> Iterator[Changed]:
+def change_keepdim(call: TorchCall) -> Iterator[Changed]:
     """Keep a reduced dimension, or not."""
     if call.name in REDUCTIONS:
         keeps = bool(call.kwargs.get("keepdim"))
@@ -194,7 +194,7 @@ def change_keepdim(call: Call) -> Iterator[Changed]:
         yield Changed(lambda c: c.again(*c.args, keepdim=not keeps), *texts)
 
 
-def invert_mask(call: Call) -> Iterator[Changed]:
+def invert_mask(call: TorchCall) -> Iterator[Changed]:
     """Invert a mask."""
     for at in call.tensors:
         if call.args[at].dtype == torch.bool and call.name != "invert":
@@ -202,7 +202,7 @@ def invert_mask(call: Call) -> Iterator[Changed]:
             yield Changed(run, f"the mask of {call.name} is inverted")
 
 
-def change_index(call: Call) -> Iterator[Changed]:
+def change_index(call: TorchCall) -> Iterator[Changed]:
     """Take another index or slice, or the mean along it."""
     if call.name != "indexing":
         return
@@ -243,12 +243,12 @@ def change_one_index(value: Any) -> Iterator[tuple[Any, str]]:
             yield slice(value.start, end, other), "a slice has another step"
 
 
-def exchange_results(call: Call) -> Iterator[Changed]:
+def exchange_results(call: TorchCall) -> Iterator[Changed]:
     """Exchange two of the results of a call."""
     n = len(call.result) if isinstance(call.result, tuple | list) else 0
     for one, other in combinations(range(n), 2):
 
-        def run(c: Call, one: int = one, other: int = other) -> Any:
+        def run(c: TorchCall, one: int = one, other: int = other) -> Any:
             made = [*c.again(*c.args)]
             made[one], made[other] = made[other], made[one]
             return tuple(made)
@@ -256,21 +256,21 @@ def exchange_results(call: Call) -> Iterator[Changed]:
         yield Changed(run, f"another one of the results of {call.name} is wanted")
 
 
-def leave_out(call: Call) -> Iterator[Changed]:
+def leave_out(call: TorchCall) -> Iterator[Changed]:
     """Leave out a call: its operand is its result."""
     if call.tensors == [0] and isinstance(call.result, Tensor):
         texts = f"{call.name} is one step too much", f"{call.name} is missing"
         yield Changed(lambda c: c.args[0], *texts)
 
 
-def exchange_operands(call: Call) -> Iterator[Changed]:
+def exchange_operands(call: TorchCall) -> Iterator[Changed]:
     """Exchange the first two operands."""
     if call.tensors[:2] == [0, 1]:
         run: Run = lambda c: c.again(c.args[1], c.args[0], *c.args[2:])  # noqa: E731
         yield Changed(run, f"the operands of {call.name} are exchanged")
 
 
-def exchange_steps(call: Call) -> Iterator[Changed]:
+def exchange_steps(call: TorchCall) -> Iterator[Changed]:
     """Exchange a call and the one that takes its result."""
     then = call.following
     if then is None or any(isinstance(a, Tensor) for a in then.args[1:]):
@@ -283,7 +283,7 @@ def exchange_steps(call: Call) -> Iterator[Changed]:
     yield Changed(runs[0], *texts, run_next=runs[1])
 
 
-def take_view(call: Call) -> Iterator[Changed]:
+def take_view(call: TorchCall) -> Iterator[Changed]:
     """Make the shape of a transpose by a view."""
     if call.name in TURNS and isinstance(call.result, Tensor):
         yield Changed(
@@ -293,7 +293,7 @@ def take_view(call: Call) -> Iterator[Changed]:
         )
 
 
-def turn_operand(call: Call) -> Iterator[Changed]:
+def turn_operand(call: TorchCall) -> Iterator[Changed]:
     """Exchange two dimensions of an operand."""
     for at in call.tensors:
         for one, other in combinations(range(call.args[at].ndim), 2):
@@ -306,7 +306,7 @@ def turn_operand(call: Call) -> Iterator[Changed]:
             yield Changed(replace_argument(at, turn), text)
 
 
-def turn_result(call: Call) -> Iterator[Changed]:
+def turn_result(call: TorchCall) -> Iterator[Changed]:
     """Exchange two dimensions of a result."""
     n = call.result.ndim if isinstance(call.result, Tensor) else 0
     for pair in combinations(range(n), 2):
@@ -315,7 +315,7 @@ def turn_result(call: Call) -> Iterator[Changed]:
         yield Changed(run, text.format(call.name, *pair))
 
 
-CHANGES: Final[Sequence[Callable[[Call], Iterator[Changed]]]] = (
+CHANGES: Final[Sequence[Callable[[TorchCall], Iterator[Changed]]]] = (
     change_function,
     change_number,
     change_keepdim,

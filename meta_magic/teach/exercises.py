@@ -20,7 +20,6 @@ from meta_magic.teach.answer_runs import (
     SECONDS,
     AnswerRun,
     Exercise,
-    Sizes,
     TensorResult,
     ask,
     format_error,
@@ -28,6 +27,7 @@ from meta_magic.teach.answer_runs import (
 )
 from meta_magic.teach.causes import explain_error, find_cause
 from meta_magic.teach.faults import find_faults
+from meta_magic.trials.blocks import Sizes
 
 
 class Grade(NamedTuple):

@@ -20,8 +20,8 @@ from meta_magic.trace.summary import describe_failure
 from meta_magic.trace.units import format_shape
 from meta_magic.view.pictures import (
     FAMILIES,
-    Call,
     Picture,
+    PicturedCall,
     broadcast,
     find_picture,
     read_terms,
@@ -60,7 +60,7 @@ class Question(NamedTuple):
     at: Shape = ()
 
 
-class Step(NamedTuple):
+class LessonLine(NamedTuple):
     """One line of a lesson.
 
     Attributes:
@@ -91,7 +91,7 @@ class Lesson(NamedTuple):
           What is the shape of y?
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[LessonLine, ...]
     failure: str = ""
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ class Lesson(NamedTuple):
         return render_lesson(write_lesson(self), str(self))
 
 
-def describe_step(step: Step) -> Iterator[str]:
+def describe_step(step: LessonLine) -> Iterator[str]:
     """Yield the lines of a step as text, without its answer."""
     yield f"line {step.line}: {step.code}"
     if step.given:
@@ -135,7 +135,7 @@ class Drawing(NamedTuple):
     group: Group
 
 
-def make_step(line: Line) -> Step | None:
+def make_step(line: Line) -> LessonLine | None:
     """Return the step of a line; None if nothing in it is worth a question."""
     drawing = choose_drawing(line)
     if drawing is None:
@@ -152,7 +152,7 @@ def make_step(line: Line) -> Step | None:
         for n, t in enumerate(drawing.inputs)
     ]
     ends = tuple(named), (title, drawing.output)
-    return Step(*describe_line(line), question, drawing.picture, *ends)
+    return LessonLine(*describe_line(line), question, drawing.picture, *ends)
 
 
 def describe_line(line: Line) -> tuple[int, str, tuple[tuple[str, Shape], ...]]:
@@ -161,7 +161,7 @@ def describe_line(line: Line) -> tuple[int, str, tuple[tuple[str, Shape], ...]]:
     return line.number, code, tuple(line.shapes.items())
 
 
-def make_module_step(line: Line) -> Step | None:
+def make_module_step(line: Line) -> LessonLine | None:
     """Return the step of a line that calls a module of modules: it has no picture."""
     module, parts = line.groups[-1].module, line.groups[-1].parts
     if module is None or not parts or len(module.outputs) != 1:
@@ -181,7 +181,7 @@ def make_module_step(line: Line) -> Step | None:
         {},
         right=f"Its parts give: {', '.join([*named, *more])}.",
     )
-    return Step(*describe_line(line), question, None, (), (title, made))
+    return LessonLine(*describe_line(line), question, None, (), (title, made))
 
 
 def name_parameter(drawing: Drawing, number: int) -> str:
@@ -255,7 +255,7 @@ def draw_group(group: Group) -> Drawing | None:
     inputs = [*group.inputs]
     inputs += inputs[-1:] * (n_operands - len(inputs))  # as in x @ x
     shapes = [t.shape for t in inputs]
-    call = Call(name, {}, shapes, output.shape)
+    call = PicturedCall(name, {}, shapes, output.shape)
     picture: Picture | None = None
     if family:
         picture = FAMILIES[family](call)
@@ -264,7 +264,7 @@ def draw_group(group: Group) -> Drawing | None:
     elif name in LOSSES and len(shapes) > 1:
         inputs = inputs[:2]
         sizes = torch.broadcast_shapes(*shapes[:2])
-        found = broadcast(Call(name, {}, shapes[:2], sizes))
+        found = broadcast(PicturedCall(name, {}, shapes[:2], sizes))
         picture = found._replace(kind="loss") if found else None
         output = replace(output, shape=sizes, stride=(0,) * len(sizes))
     elif inputs and inputs[0].stride is not None:
@@ -289,7 +289,7 @@ def draw_operator(group: Group) -> Drawing | None:
     return min(found, key=lambda d: PRIORITY.index(d.picture.kind), default=None)
 
 
-def draw_einsum(group: Group, call: Call) -> Picture | None:
+def draw_einsum(group: Group, call: PicturedCall) -> Picture | None:
     """Return the picture of an einsum, whose equation only its code has."""
     (first, *_) = getattr(group.node, "args", []) or [None]
     terms = "".join(str(getattr(first, "value", "")).split())

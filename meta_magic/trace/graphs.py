@@ -112,7 +112,7 @@ def _describe_tensor(tensor: TensorMetadata) -> dict[str, Any]:
     }
 
 
-Step: TypeAlias = tuple[str, ModuleNode | None]
+PathStep: TypeAlias = tuple[str, ModuleNode | None]
 """A name in a path, and its module; None where that is gone."""
 
 
@@ -161,7 +161,7 @@ class Namespaces:
     def _find_path(self, call: ModuleCall) -> str:
         above, start = (None, "") if call.parent is None else self._calls[call.parent]
         if call.root is None or call.module is None:
-            steps: Sequence[Step] = [(call.class_name.rpartition(".")[2], None)]
+            steps: Sequence[PathStep] = [(call.class_name.rpartition(".")[2], None)]
         else:
             steps = self._list_steps(call.root, call.module)
         if above is not None and above.root == call.root:
@@ -175,7 +175,7 @@ class Namespaces:
             steps = [*steps[:-1], (f"{name} (call {self._n_calls[key]})", node)]
         return self._join(start, steps)
 
-    def _list_steps(self, root: int, fqn: str) -> list[Step]:
+    def _list_steps(self, root: int, fqn: str) -> list[PathStep]:
         """Return the way from a root to a module below it."""
         names = fqn.split(".") if fqn else []
         tree = self._trees[root]
@@ -184,7 +184,7 @@ class Namespaces:
         first = tree.name or tree.class_name.rpartition(".")[2]
         return [*zip([first, *names], nodes, strict=True)]
 
-    def _join(self, start: str, steps: Sequence[Step]) -> str:
+    def _join(self, start: str, steps: Sequence[PathStep]) -> str:
         """Return the path, and remember the module of each part of it."""
         path = start
         for name, node in steps:

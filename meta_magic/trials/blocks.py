@@ -29,6 +29,9 @@ FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 """Statements with variables of their own."""
 
+Sizes: TypeAlias = Mapping[str, int]
+"""By name, the value that replaces its own."""
+
 Entered: TypeAlias = ast.With | ast.FunctionDef | ast.AsyncFunctionDef
 """A statement with a body; the last one of a path has the block."""
 

@@ -15,7 +15,7 @@ from meta_magic.errors import TrialError
 from meta_magic.trace.program import HEADER, Program
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.trace import Trace
-from meta_magic.trials.blocks import label, parse_block
+from meta_magic.trials.blocks import Sizes, label, parse_block
 from meta_magic.trials.conditions import (
     AT_ONCE,
     SECONDS,
@@ -23,7 +23,7 @@ from meta_magic.trials.conditions import (
     find_conditions,
 )
 from meta_magic.trials.recordings import Recordings
-from meta_magic.trials.size_formulas import Sizes, choose, factor, propose
+from meta_magic.trials.size_formulas import choose, factor, propose
 from meta_magic.trials.trial import ask_trials, check_rerun
 
 STEPS: Final = (((2, 0),), ((1, 1), (3, 0)), ((1, 2), (1, -1)))

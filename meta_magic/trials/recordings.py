@@ -21,7 +21,7 @@ from meta_magic.trials.blocks import (
 from meta_magic.trials.slices import Slice, join_slice
 from meta_magic.trials.trial import ask_trials, check_rerun, read_size
 
-Sizes: TypeAlias = frozenset[tuple[str, int]]
+SizeItems: TypeAlias = frozenset[tuple[str, int]]
 """Values that replace those of names."""
 
 
@@ -44,7 +44,7 @@ class Recordings:
         self._trace = trace
         self._prepare = prepare
         self._current: dict[str, int] = {}
-        self._samples: dict[tuple[bool, tuple[str, ...]], dict[Sizes, Sample]] = {}
+        self._samples: dict[tuple[bool, tuple[str, ...]], dict[SizeItems, Sample]] = {}
 
     def take(
         self,
@@ -85,8 +85,8 @@ class Recordings:
         return [known[key] for key in keys]
 
     def _record(
-        self, trace: Trace, choices: tuple[str, ...], todo: Sequence[Sizes]
-    ) -> dict[Sizes, Sample]:
+        self, trace: Trace, choices: tuple[str, ...], todo: Sequence[SizeItems]
+    ) -> dict[SizeItems, Sample]:
         for _ in todo:
             self._prepare()
         sizes = [dict(key) for key in todo]

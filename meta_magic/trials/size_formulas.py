@@ -14,6 +14,8 @@ from itertools import product
 from types import CodeType
 from typing import Final, TypeAlias
 
+from meta_magic.trials.blocks import Sizes
+
 MAX_LETTERS: Final = 24
 """A size with a longer formula is shown as its number."""
 
@@ -30,8 +32,6 @@ MAX_ROUNDED: Final = 4
 
 MAX_SHARED: Final = 64
 """The largest divisor that is tried where several names are divided."""
-
-Sizes: TypeAlias = Mapping[str, int]
 
 Points: TypeAlias = Sequence[tuple[Sizes, int]]
 """A size, and the values of all names that it has there; first that of the block."""

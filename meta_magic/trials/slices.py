@@ -56,7 +56,7 @@ FILE: Final = "<cells>"
 """The file name under which the whole text runs."""
 
 
-class Part(NamedTuple):
+class SourcePart(NamedTuple):
     """A cell or a file in the whole text.
 
     Attributes:
@@ -88,7 +88,7 @@ class Slice(NamedTuple):
     """
 
     rerun: Rerun
-    parts: tuple[Part, ...]
+    parts: tuple[SourcePart, ...]
     names: frozenset[str]
     used: tuple[str, ...]
     skipped: tuple[str, ...]
@@ -114,7 +114,7 @@ class Slice(NamedTuple):
         """How many lines are above the cell or the file that has the block."""
         return self.parts[-1].first - 1
 
-    def find(self, line: int) -> tuple[Part, int]:
+    def find(self, line: int) -> tuple[SourcePart, int]:
         """Return the part that has a line, and the line's number in it."""
         part = [one for one in self.parts if one.first <= line][-1]
         return part, line - part.first + 1
@@ -173,10 +173,10 @@ class Source(NamedTuple):
     """A cell, or the file that has the block, before it is a part.
 
     Attributes:
-        name: As of :class:`Part`.
+        name: As of :class:`SourcePart`.
         typed: The same.
         text: Its statements that run again, at their lines.
-        path: As of :class:`Part`.
+        path: As of :class:`SourcePart`.
         own_line: The line of the block, if it has the block; else 0.
     """
 
@@ -324,7 +324,7 @@ def _join(
     for module in modules:
         path = str(module.__file__)
         text = "".join(linecache.getlines(path)).rstrip("\n")
-        parts.append(Part(shorten_path(path), line, text, path))
+        parts.append(SourcePart(shorten_path(path), line, text, path))
         texts.append(text)
         spans.append(ModuleText(module.__name__, line, line + text.count("\n")))
         line = spans[-1].last + 1
@@ -335,7 +335,7 @@ def _join(
         n_lines = max(len(typed), len(lines))
         texts.append("\n".join(lines + [""] * (n_lines - len(lines))))
         both = "\n".join(typed + [""] * (n_lines - len(typed)))
-        parts.append(Part(one.name, line, both, one.path))
+        parts.append(SourcePart(one.name, line, both, one.path))
         line += n_lines
     own_line = parts[-1].first + sources[-1].own_line - 1
     try:

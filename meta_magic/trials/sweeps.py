@@ -33,7 +33,7 @@ from meta_magic.trace.sent import SentCalls
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_line
 from meta_magic.trace.world import Peers
-from meta_magic.trials.blocks import as_size, find_bound, set_sizes
+from meta_magic.trials.blocks import Sizes, as_size, find_bound, set_sizes
 from meta_magic.trials.fit import find_sized_device
 from meta_magic.trials.recordings import Recordings
 from meta_magic.trials.trial import ask_trials, read_size
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 Needs: TypeAlias = dict[str, float]
 """What a block needs on one rank, by the names of :data:`METRICS`."""
-
-Sizes: TypeAlias = Mapping[str, int]
 
 METRICS: Final = (
     "params",

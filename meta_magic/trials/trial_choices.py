@@ -176,7 +176,7 @@ Fault: TypeAlias = Callable[[], str | None]
 """Returns, after the block ran, why a choice changed nothing; None if it did."""
 
 
-class Kind(NamedTuple):
+class ChoiceKind(NamedTuple):
     """A kind of choice.
 
     Attributes:
@@ -302,16 +302,16 @@ def _list_optimizers() -> list[type[Optimizer]]:
     ]
 
 
-CHOICES: Final[Mapping[str, Kind]] = MappingProxyType(
+CHOICES: Final[Mapping[str, ChoiceKind]] = MappingProxyType(
     {
-        "bfloat16": Kind(lambda *_: torch.set_default_dtype(torch.bfloat16)),
-        "autocast": Kind(_use_autocast),
-        "checkpointing": Kind(lambda p, _: _checkpoint_modules(p), "PATTERN"),
-        "fused": Kind(_fuse_optimizers),
-        "sgd": Kind(lambda *_: _use_optimizer(torch.optim.SGD, lr=1e-3)),
-        "8-bit": Kind(lambda *_: _use_optimizer(PackedAdam)),
-        "paged 8-bit": Kind(lambda *_: _use_optimizer(PackedAdam, is_paged=True)),
-        "zero": Kind(_shard_optimizers),
+        "bfloat16": ChoiceKind(lambda *_: torch.set_default_dtype(torch.bfloat16)),
+        "autocast": ChoiceKind(_use_autocast),
+        "checkpointing": ChoiceKind(lambda p, _: _checkpoint_modules(p), "PATTERN"),
+        "fused": ChoiceKind(_fuse_optimizers),
+        "sgd": ChoiceKind(lambda *_: _use_optimizer(torch.optim.SGD, lr=1e-3)),
+        "8-bit": ChoiceKind(lambda *_: _use_optimizer(PackedAdam)),
+        "paged 8-bit": ChoiceKind(lambda *_: _use_optimizer(PackedAdam, is_paged=True)),
+        "zero": ChoiceKind(_shard_optimizers),
     }
 )
 """All choices but accumulation, by name."""

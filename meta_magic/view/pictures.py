@@ -51,7 +51,7 @@ class Picture(NamedTuple):
     terms: str = ""
 
 
-class Call(NamedTuple):
+class PicturedCall(NamedTuple):
     """What a family needs to know of a call."""
 
     name: str
@@ -79,7 +79,7 @@ def find_picture(signature: Signature | OpCall) -> Picture | None:
         return Picture("memory") if len(dtypes) == 1 else None
     shapes = [[*map(int, g.shape)] for g in signature.inputs]
     out = [*map(int, signature.outputs[0].shape)]
-    call = Call(name, dict(signature.arguments), shapes, out)
+    call = PicturedCall(name, dict(signature.arguments), shapes, out)
     family = FAMILIES.get(name)
     if family is not None:
         return family(call)
@@ -98,14 +98,14 @@ def align(shape: Shape, out: Shape) -> list[Reach]:
     return [len(out) - len(shape) + dim for dim in range(len(shape))]
 
 
-def broadcast(call: Call) -> Picture | None:
+def broadcast(call: PicturedCall) -> Picture | None:
     """Align all operands; a function of one tensor needs no picture."""
     if len(call.shapes) < 2:  # noqa: PLR2004
         return None
     return Picture("broadcast", [align(shape, call.out) for shape in call.shapes])
 
 
-def read_terms(terms: str, call: Call) -> Picture | None:
+def read_terms(terms: str, call: PicturedCall) -> Picture | None:
     """Return a product from its letters, ``*`` being an operand that is added."""
     given, out = terms.split("->")
     reaches: list[list[Reach]] = []
@@ -136,12 +136,12 @@ PRODUCTS: Final = {
 }
 
 
-def product(call: Call) -> Picture | None:
+def product(call: PicturedCall) -> Picture | None:
     """Return the picture of an operator that multiplies and sums."""
     return read_terms(PRODUCTS[call.name], call)
 
 
-def matmul(call: Call) -> Picture | None:
+def matmul(call: PicturedCall) -> Picture | None:
     """Return the picture of ``a @ b``: batch dimensions are broadcast."""
     left, right = (len(shape) for shape in call.shapes[:2])
     batch = "".join(c for c in ascii_lowercase if c not in "ijk")
@@ -152,13 +152,13 @@ def matmul(call: Call) -> Picture | None:
     return read_terms(f"{first},{second}->{out}", call)
 
 
-def linear(call: Call) -> Picture | None:
+def linear(call: PicturedCall) -> Picture | None:
     """Return the picture of ``F.linear``, whose weight is (out, in)."""
     batch = "".join(c for c in ascii_lowercase if c not in "ijk")[: len(call.out) - 1]
     return read_terms(f"{batch}k,jk,*->{batch}j", call)
 
 
-def reduction(call: Call) -> Picture | None:
+def reduction(call: PicturedCall) -> Picture | None:
     """Return the picture of a sum and the like, over some dimensions."""
     rank, dims = len(call.shapes[0]), call.dims()
     keepdim = len(call.out) == rank
@@ -169,7 +169,7 @@ def reduction(call: Call) -> Picture | None:
     return Picture("reduction", [reach, *[[] for _ in call.shapes[1:]]])
 
 
-def line(call: Call) -> Picture | None:
+def line(call: PicturedCall) -> Picture | None:
     """Return the picture of a softmax or a sort: each element needs its whole line."""
     dim = call.arguments.get("dim", -1)
     if not isinstance(dim, int) or not call.out:
@@ -180,7 +180,7 @@ def line(call: Call) -> Picture | None:
     return Picture("line", [reach])
 
 
-def layer_norm(call: Call) -> Picture | None:
+def layer_norm(call: PicturedCall) -> Picture | None:
     """Return the picture of a norm over the last dimensions."""
     rank = len(call.out)
     kept = rank - len(call.arguments["normalized_shape"])
@@ -189,14 +189,14 @@ def layer_norm(call: Call) -> Picture | None:
     return Picture("line", [reach, *scales])
 
 
-def spread(call: Call, name: str, n: int, default: int = 1) -> list[int]:
+def spread(call: PicturedCall, name: str, n: int, default: int = 1) -> list[int]:
     """Return an argument for each of ``n`` dimensions; one number stands for all."""
     given = call.arguments.get(name, ())
     given = (given,) if isinstance(given, int) else [*given] or [default]
     return [int(given[d % len(given)]) for d in range(n)]
 
 
-def convolution(call: Call) -> Picture | None:
+def convolution(call: PicturedCall) -> Picture | None:
     """Return the picture of a convolution, unless it is transposed."""
     if call.arguments.get("transposed"):
         return None
@@ -218,7 +218,7 @@ def convolution(call: Call) -> Picture | None:
     return Picture("window", reaches[: len(call.shapes)])
 
 
-def pooling(call: Call) -> Picture | None:
+def pooling(call: PicturedCall) -> Picture | None:
     """Return the picture of a pooling; batch and channels stay."""
     n = int(call.name[call.name.index("pool") + 4])
     before = len(call.shapes[0]) - n
@@ -237,7 +237,7 @@ def pooling(call: Call) -> Picture | None:
     return Picture("window", [[*range(before), *windows]])
 
 
-def join(call: Call) -> Picture | None:
+def join(call: PicturedCall) -> Picture | None:
     """Return the picture of ``cat`` and ``stack``."""
     dim = call.arguments.get("dim", 0) % len(call.out)
     reaches: list[list[Reach]] = []
@@ -256,7 +256,7 @@ def join(call: Call) -> Picture | None:
     return Picture("join", reaches)
 
 
-def gather(call: Call) -> Picture | None:
+def gather(call: PicturedCall) -> Picture | None:
     """Return the picture of ``gather``: the index says which of a line."""
     if not call.out or len(call.shapes[0]) != len(call.out):
         return None
@@ -266,7 +266,7 @@ def gather(call: Call) -> Picture | None:
     return Picture("pick", [line, here])
 
 
-def index_select(call: Call) -> Picture | None:
+def index_select(call: PicturedCall) -> Picture | None:
     """Return the picture of ``index_select``."""
     if len(call.shapes[1]) != 1 or not call.out:
         return None
@@ -276,12 +276,12 @@ def index_select(call: Call) -> Picture | None:
     return Picture("pick", [reach, [dim]])
 
 
-def embedding(call: Call) -> Picture | None:
+def embedding(call: PicturedCall) -> Picture | None:
     """Return the picture of an embedding: a row for each index."""
     return Picture("pick", [[ALL, len(call.out) - 1], [*range(len(call.out) - 1)]])
 
 
-def index(call: Call) -> Picture | None:
+def index(call: PicturedCall) -> Picture | None:
     """Return the picture of ``x[i, j]`` with tensors as indices."""
     given = call.arguments["indices"]
     dims = [d for d, i in enumerate(given) if i is not None]
@@ -304,7 +304,7 @@ def index(call: Call) -> Picture | None:
     return Picture("pick", [reach, *picked])
 
 
-def moved(call: Call) -> Picture | None:
+def moved(call: PicturedCall) -> Picture | None:
     """Return the picture of what moves or repeats elements: a copy, no view."""
     rank, before = len(call.out), len(call.shapes[0])
     reach: list[Reach] = [*range(rank)]
@@ -325,7 +325,7 @@ def moved(call: Call) -> Picture | None:
     return Picture("copy", [reach])
 
 
-def attention(call: Call) -> Picture | None:
+def attention(call: PicturedCall) -> Picture | None:
     """Return the picture of attention: a query reads all keys and values."""
     query, key, _, *masks = call.shapes
     n = len(query) - 2
@@ -343,7 +343,7 @@ def attention(call: Call) -> Picture | None:
     return Picture("attention", [*reaches, *masked])
 
 
-def recurrent(call: Call) -> Picture | None:
+def recurrent(call: PicturedCall) -> Picture | None:
     """Return the picture of a recurrent layer: a step knows the steps before it."""
     if call.arguments.get("reverse") or call.arguments.get("bidirectional"):
         return None
@@ -351,7 +351,7 @@ def recurrent(call: Call) -> Picture | None:
     return Picture("recurrent", [reach, *[[] for _ in call.shapes[1:]]])
 
 
-Family: TypeAlias = Callable[[Call], Picture | None]
+Family: TypeAlias = Callable[[PicturedCall], Picture | None]
 
 BY_FAMILY: Final[Mapping[Family, str]] = {
     product: " ".join(PRODUCTS),

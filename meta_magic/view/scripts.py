@@ -17,12 +17,12 @@ STATIC: Final = Path(__file__).resolve().parent / "static"
 Saved: TypeAlias = Literal["saved", "world", "varied", "lesson"]
 """The scripts of a saved report: plain, with World view, with sliders; of a lesson."""
 
-Kind: TypeAlias = Literal[
+ScriptKind: TypeAlias = Literal[
     "live", "saved", "world", "varied", "lesson", "starter", "figure"
 ]
 """The entry script: of the live report, the saved ones, their unpacker, a figure."""
 
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+KINDS: Final[tuple[ScriptKind, ...]] = get_args(ScriptKind)
 
 VIEWS: Final = (
     "shell",
@@ -65,7 +65,7 @@ def list_scripts(last: Path, seen: Collection[Path] = ()) -> list[Path]:
     return [*listed, last]
 
 
-def join_scripts(kind: Kind) -> str:
+def join_scripts(kind: ScriptKind) -> str:
     """Return the JavaScript as a constant ``report``: the entry script's default."""
     *others, last = list_scripts(STATIC / f"{kind}.js")
     script = "".join([*map(strip_script, others), strip_script(last, is_entry=True)])
@@ -94,7 +94,7 @@ def join_report(script: str, styles: str) -> bytes:
 
 
 @cache
-def read_script(kind: Kind) -> str:
+def read_script(kind: ScriptKind) -> str:
     """Return the JavaScript, minified if installed from a wheel."""
     return read_built(f"{kind}.min.js").decode() or join_scripts(kind)
 

@@ -33,6 +33,7 @@ from meta_magic.trace.modules import at_any_depth
 from meta_magic.trace.trace import Trace
 from meta_magic.trace.units import format_line
 from meta_magic.trials.blocks import (
+    Sizes,
     find_constants,
     find_numbers,
     label,
@@ -48,8 +49,6 @@ from meta_magic.view.payload import pack
 
 if TYPE_CHECKING:
     from meta_magic.trace.rerun import Rerun
-
-Sizes: TypeAlias = Mapping[str, int]
 
 SECONDS: Final = 10.0
 """Processor time that one recording may take at least."""

@@ -15,7 +15,8 @@ from typing import Any, Final, TypeAlias
 
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.trace.trace import Trace
-from meta_magic.view.sliders import AT_ONCE, Designs, Sizes, offer_sliders
+from meta_magic.trials.blocks import Sizes
+from meta_magic.view.sliders import AT_ONCE, Designs, offer_sliders
 
 MAX_TEXT: Final = 50_000
 """Characters of a report's file that its other designs may take."""

@@ -105,17 +105,17 @@ class Axes:
                 )
         return found
 
-    def _fill(self, part: "Part", given: Given) -> list[Axis]:
+    def _fill(self, part: "Dimensions", given: Given) -> list[Axis]:
         return [
             self.make(one) if isinstance(one, int) else given[one[0]][one[1]]
             for one in part
         ]
 
 
-Part: TypeAlias = Sequence[int | tuple[int, int]]
+Dimensions: TypeAlias = Sequence[int | tuple[int, int]]
 """The dimensions of a result: each is an operand and its dimension, or a new size."""
 
-Plan: TypeAlias = Sequence[int | Part]
+Plan: TypeAlias = Sequence[int | Dimensions]
 """How results get their dimensions: from a whole operand, or one by one."""
 
 
@@ -182,7 +182,7 @@ def merge(axes: Axes, given: Given, shape: Shape) -> list[Axis]:
     return found
 
 
-Step: TypeAlias = "Callable[[Axes, Signature, Given], Iterable[Axis] | None]"
+FollowAxes: TypeAlias = "Callable[[Axes, Signature, Given], Iterable[Axis] | None]"
 """Returns the dimensions of results; None if they are computed element by element."""
 
 
@@ -311,9 +311,9 @@ def follow_recurrent(_: Axes, __: "Signature", given: Given) -> Iterable[Axis]:
     return given[0][:2]
 
 
-def list_steps() -> dict[str, Step]:
+def list_steps() -> dict[str, FollowAxes]:
     """Return how dimensions are followed through each operator."""
-    named: dict[Step, str] = {
+    named: dict[FollowAxes, str] = {
         follow_view: "view unsafe_view reshape reshape_alias",
         follow_transpose: "transpose",
         follow_permute: "permute",

@@ -17,7 +17,7 @@ import numpy as np
 from meta_magic.cost.advice.evidence import is_own_file
 from meta_magic.cost.program_columns import PHASES, read_columns
 from meta_magic.cost.wrong.axes import Axes
-from meta_magic.cost.wrong.read_calls import Call, Calls
+from meta_magic.cost.wrong.read_calls import Calls, ReadCall
 from meta_magic.trace.sequences import ModuleCalls
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ class Mistake(NamedTuple):
         lines: Further lines of the cell.
     """
 
-    call: "Call"
+    call: "ReadCall"
     text: str
     why: str
-    others: tuple["Call", ...] = ()
+    others: tuple["ReadCall", ...] = ()
     line: int | None = None
     lines: tuple[int, ...] = ()
 
@@ -146,11 +146,11 @@ class Flow:
             self._own_files[file] = is_own_file(file)
         return self._own_files[file]
 
-    def named(self, names: Collection[str], *, is_own: bool = False) -> list[Call]:
+    def named(self, names: Collection[str], *, is_own: bool = False) -> list[ReadCall]:
         """Return the calls of some operators in the forward: all, or the user's own."""
         return [*self.calls.find(names, FORWARD, is_own=is_own)]
 
-    def maker(self, call: Call, operand: int) -> Call | None:
+    def maker(self, call: ReadCall, operand: int) -> ReadCall | None:
         """Return the call that made or last wrote an operand; None for none."""
         if operand >= len(call.inputs):
             return None
@@ -162,8 +162,8 @@ class Flow:
         return self.calls[row] if 0 <= row < index else None
 
     def origin(
-        self, call: Call, operand: int, is_passed: Callable[[Call], bool]
-    ) -> Call | None:
+        self, call: ReadCall, operand: int, is_passed: Callable[[ReadCall], bool]
+    ) -> ReadCall | None:
         """Return the call that made an operand, before the calls that hand it on.
 
         Args:
@@ -207,7 +207,7 @@ class Flow:
         definition = None if node is None else node.definition
         return definition is not None and definition.path.startswith("torch.nn.")
 
-    def find_built(self, call: Call) -> int | None:
+    def find_built(self, call: ReadCall) -> int | None:
         """Return the line at which the module of a call is built, if it is clear.
 
         A module such as ``nn.Softmax`` runs no operator while it is built: the line is
@@ -261,12 +261,12 @@ def name_of(node: ast.expr) -> str:
     return getattr(node, "attr", getattr(node, "id", ""))
 
 
-def is_view(call: Call) -> bool:
+def is_view(call: ReadCall) -> bool:
     """Whether the result of a call is elements of its first operand."""
     return call.name in VIEWS
 
 
-def is_dropout(call: Call) -> bool:
+def is_dropout(call: ReadCall) -> bool:
     """Whether a call multiplies by the mask of a dropout."""
     return call.name == "native_dropout" or (
         call.function == "dropout" and call.name in {"mul", "div"}

@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Final
 
 from meta_magic.cost.wrong.flow import STOPPED, Flow, Mistake, is_view, name_set
-from meta_magic.cost.wrong.read_calls import Call
+from meta_magic.cost.wrong.read_calls import ReadCall
 from meta_magic.trace.units import format_shape
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ def find_loss_sizes(flow: Flow) -> Iterator[Mistake]:
         )
 
 
-def find_operands(flow: Flow, expand: Call) -> "list[tuple[Shape, Call | None]]":
+def find_operands(
+    flow: Flow, expand: ReadCall
+) -> "list[tuple[Shape, ReadCall | None]]":
     """Return the shapes of a loss's two operands, each with the call that made it."""
     later = flow.calls[expand.index + 1 : expand.index + 3]
     loss = next((c for c in later if c.name != "expand" and len(c.inputs) > 1), None)
@@ -73,13 +75,15 @@ def find_operands(flow: Flow, expand: Call) -> "list[tuple[Shape, Call | None]]"
     return found
 
 
-def describe_maker(shape: "Shape", call: Call | None) -> str:
+def describe_maker(shape: "Shape", call: ReadCall | None) -> str:
     """Return a shape, and the line that made its tensor."""
     is_known = call is not None and call.line
     return format_shape(shape) + (f" of line {call.line}" if call and is_known else "")
 
 
-def find_widened(flow: Flow, shape: "Shape", call: Call | None) -> Iterator[Call]:
+def find_widened(
+    flow: Flow, shape: "Shape", call: ReadCall | None
+) -> Iterator[ReadCall]:
     """Yield the makers of a tensor, back to where its shape came from."""
     for _ in range(MAX_BACK):
         if call is None or shape not in call.made_shapes:
@@ -122,7 +126,7 @@ def is_column_and_row(one: "Shape", other: "Shape") -> bool:
     return made > prod(sizes)
 
 
-def is_pairs(flow: Flow, call: Call) -> bool:
+def is_pairs(flow: Flow, call: ReadCall) -> bool:
     """Whether a column is broadcast with a row on purpose.
 
     The dimension of size one was asked for on the same line; or anywhere, and the
@@ -143,7 +147,9 @@ def is_pairs(flow: Flow, call: Call) -> bool:
     return bool(asked) and (not is_other or call.line in asked)
 
 
-def find_root(flow: Flow, call: Call, operand: int) -> tuple[object, set[int | None]]:
+def find_root(
+    flow: Flow, call: ReadCall, operand: int
+) -> tuple[object, set[int | None]]:
     """Return what an operand is a view of, and the lines that asked for a one."""
     made, asked = flow.maker(call, operand), set[int | None]()
     tensor = call.inputs[operand]
@@ -173,7 +179,7 @@ def find_doubled(flow: Flow) -> Iterator[Mistake]:
             yield from find_soft(flow, call, 1, "whose input is to be logarithms")
 
 
-def find_soft(flow: Flow, call: Call, operand: int, what: str) -> Iterator[Mistake]:
+def find_soft(flow: Flow, call: ReadCall, operand: int, what: str) -> Iterator[Mistake]:
     """Yield a mistake if an operand of a loss is the result of a softmax or sigmoid."""
     made = flow.origin(call, operand, is_handed_on)
     name = None if made is None else SOFT.get(made.name)
@@ -193,7 +199,7 @@ def find_soft(flow: Flow, call: Call, operand: int, what: str) -> Iterator[Mista
     )
 
 
-def is_handed_on(call: Call) -> bool:
+def is_handed_on(call: ReadCall) -> bool:
     """Whether a call selects or moves elements of its first operand."""
     return is_view(call) or call.name in {"index", "gather", "index_select", "unbind"}
 
@@ -301,7 +307,7 @@ def find_cut_terms(flow: Flow) -> Iterator[Mistake]:
                 todo.append(flow.maker(call, 0))
 
 
-def is_cut(flow: Flow, call: Call) -> bool:
+def is_cut(flow: Flow, call: ReadCall) -> bool:
     """Whether a call detaches a number that has a gradient, by the user's own code."""
     if call.name not in {"detach", "alias"} or not call.is_own or call.shapes[0]:
         return False

@@ -1,6 +1,7 @@
 """An operator call as rules read it, and the dimensions of its tensors.
 
-Rules name few operators, so a call is built when it is read. Read :class:`Call` first.
+Rules name few operators, so a call is built when it is read. Read :class:`ReadCall`
+first.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -41,7 +42,7 @@ class Mixed(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class ReadCall:
     """An operator call.
 
     Attributes:
@@ -98,7 +99,7 @@ class Call:
         return self.function or self.name
 
 
-class Calls(Sequence[Call]):
+class Calls(Sequence[ReadCall]):
     """The calls of a program, each built when it is first read.
 
     Args:
@@ -127,7 +128,7 @@ class Calls(Sequence[Call]):
         self.first, self.tensors = columns.first.tolist(), columns.tensor.tolist()
         self.names = [short_name(one.op) for one in program.signatures]
         self.n_inputs = [len(one.inputs) for one in program.signatures]
-        self._built: dict[int, Call] = {}
+        self._built: dict[int, ReadCall] = {}
         own = [is_own(site) for site in program.call_sites]
         self._own = np.asarray([*own, False], np.bool_)  # the last for no call site
         numbers_by_name: dict[str, list[int]] = {}
@@ -139,12 +140,12 @@ class Calls(Sequence[Call]):
         return len(self.signature)
 
     @overload
-    def __getitem__(self, index: int) -> Call: ...
+    def __getitem__(self, index: int) -> ReadCall: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[Call]: ...
+    def __getitem__(self, index: slice) -> list[ReadCall]: ...
 
-    def __getitem__(self, index: int | slice) -> Call | list[Call]:
+    def __getitem__(self, index: int | slice) -> ReadCall | list[ReadCall]:
         if isinstance(index, slice):
             return [self[row] for row in range(*index.indices(len(self)))]
         found = self._built.get(index)
@@ -159,7 +160,7 @@ class Calls(Sequence[Call]):
         rows: range | None = None,
         *,
         is_own: bool = False,
-    ) -> Iterator[Call]:
+    ) -> Iterator[ReadCall]:
         """Yield the calls of some operators in order, in some phases and rows.
 
         Args:
@@ -182,7 +183,7 @@ class Calls(Sequence[Call]):
         for row in np.flatnonzero(is_meant).tolist():
             yield self[rows.start + row]
 
-    def _build(self, row: int) -> Call:
+    def _build(self, row: int) -> ReadCall:
         columns, number = self.columns, self.signature[row]
         signature = self._program.signatures[number]
         first, last = self.first[row : row + 2]
@@ -190,7 +191,7 @@ class Calls(Sequence[Call]):
         module, at = int(columns.module_call[row]), int(columns.call_site[row])
         site = None if at < 0 else self._program.call_sites[at]
         function = "" if site is None else (site.function or "").rpartition(".")[2]
-        return Call(
+        return ReadCall(
             row,
             signature,
             self.names[number],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from meta_magic.cost.wrong.axes import list_dims, size_of
 from meta_magic.cost.wrong.flow import Flow, Mistake, is_dropout, is_view, name_set
 from meta_magic.cost.wrong.losses import PAIRWISE
-from meta_magic.cost.wrong.read_calls import Atom, Axis, Call, Mixed
+from meta_magic.cost.wrong.read_calls import Atom, Axis, Mixed, ReadCall
 from meta_magic.trace.units import format_shape
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ def atoms_of(*axes: Axis) -> set[Atom]:
 # Softmax
 
 
-def is_weights(call: Call) -> bool:
+def is_weights(call: ReadCall) -> bool:
     """Whether a call hands the weights of a softmax on."""
     return is_view(call) or is_dropout(call)
 
 
 def find_softmax_of_one(flow: Flow) -> Iterator[Mistake]:
     """Yield lines where each softmax is over a dimension of size one: all ones."""
-    seen: dict[tuple[object, str], list[tuple[int, Call]]] = defaultdict(list)
+    seen: dict[tuple[object, str], list[tuple[int, ReadCall]]] = defaultdict(list)
     for call in flow.named(("softmax", "log_softmax"), is_own=True):
         shape = call.made_shapes[0]
         if shape:
@@ -76,7 +76,7 @@ def find_softmax_of_one(flow: Flow) -> Iterator[Mistake]:
 
 def find_one_key(flow: Flow) -> Iterator[Mistake]:
     """Yield lines where each attention has one key: it returns its values."""
-    seen: dict[tuple[object, str], list[tuple[int, Call]]] = defaultdict(list)
+    seen: dict[tuple[object, str], list[tuple[int, ReadCall]]] = defaultdict(list)
     names = {name for name in flow.calls.names if "scaled_dot_product" in name}
     for call in flow.named(names, is_own=True):
         if len(call.inputs) > 1 and "backward" not in call.name:
@@ -111,7 +111,7 @@ def find_softmax_axes(flow: Flow) -> Iterator[Mistake]:
             yield from judge_classes(flow, call, made)
 
 
-def judge_classes(flow: Flow, call: Call, soft: Call) -> Iterator[Mistake]:
+def judge_classes(flow: Flow, call: ReadCall, soft: ReadCall) -> Iterator[Mistake]:
     """Yield a mistake if ``nll_loss`` has its classes in another dimension."""
     axes, normalized = call.axes[0], {*soft_axis(soft)}
     classes = axes[1 if len(axes) > 1 else 0]
@@ -142,7 +142,7 @@ def find_normalized(flow: Flow) -> Iterator[Mistake]:
             )
 
 
-def find_norm(flow: Flow, call: Call, operand: int) -> Call | None:
+def find_norm(flow: Flow, call: ReadCall, operand: int) -> ReadCall | None:
     """Return the norm that an operand of a call is divided by."""
     made = flow.origin(call, operand, is_view)
     if made is None or made.name != "div" or len(made.inputs) < 2:
@@ -152,7 +152,7 @@ def find_norm(flow: Flow, call: Call, operand: int) -> Call | None:
 
 
 def judge_product(
-    flow: Flow, call: Call, operand: int, soft: Call
+    flow: Flow, call: ReadCall, operand: int, soft: ReadCall
 ) -> Iterator[Mistake]:
     """Yield a mistake if a product sums weights over a dimension of no softmax."""
     weights = call.axes[operand]
@@ -171,7 +171,9 @@ def judge_product(
     yield describe_softmax(flow, soft, call, size_of(summed), text)
 
 
-def find_position(flow: Flow, call: Call, operand: int, soft: Call) -> int | None:
+def find_position(
+    flow: Flow, call: ReadCall, operand: int, soft: ReadCall
+) -> int | None:
     """Return which of the last two dimensions of an operand a softmax normalized.
 
     Atoms do not say it: in self-attention, queries and keys are one and the same.
@@ -179,7 +181,7 @@ def find_position(flow: Flow, call: Call, operand: int, soft: Call) -> int | Non
     Returns:
         -1, -2, or None for another one, or if it is not clear.
     """
-    chain: list[Call] = []
+    chain: list[ReadCall] = []
     made = flow.maker(call, operand)
     while made is not None and made is not soft:
         chain.append(made)
@@ -205,13 +207,13 @@ def find_position(flow: Flow, call: Call, operand: int, soft: Call) -> int | Non
     return at - len(shape) if at >= len(shape) - 2 else None
 
 
-def soft_axis(soft: Call) -> Axis:
+def soft_axis(soft: ReadCall) -> Axis:
     """Return the dimension that a softmax normalizes."""
     axes = soft.axes[0]
     return axes[soft.arguments["dim"] % len(axes)] if axes else ()
 
 
-def is_attention(flow: Flow, soft: Call) -> bool:
+def is_attention(flow: Flow, soft: ReadCall) -> bool:
     """Whether a softmax is of products of two activations, scaled or masked."""
     made, steps = flow.maker(soft, 0), 0
     while made is not None and steps < MAX_STEPS and made.name not in PRODUCTS:
@@ -226,7 +228,7 @@ def is_attention(flow: Flow, soft: Call) -> bool:
 
 
 def describe_softmax(
-    flow: Flow, soft: Call, call: Call, n_summed: int, what: str
+    flow: Flow, soft: ReadCall, call: ReadCall, n_summed: int, what: str
 ) -> Mistake:
     """Return the mistake on a softmax over the wrong dimension."""
     size = size_of(soft_axis(soft))
@@ -243,7 +245,7 @@ def describe_softmax(
     )
 
 
-def judge_weighted_sum(flow: Flow, call: Call) -> Iterator[Mistake]:
+def judge_weighted_sum(flow: Flow, call: ReadCall) -> Iterator[Mistake]:
     """Yield a mistake if ``(weights * values).sum(dim)`` sums another dimension."""
     made = flow.maker(call, 0)
     dims = call.arguments.get("dim")
@@ -301,7 +303,7 @@ def is_regrouped(flow: Flow, mixed: Mixed) -> bool:
     return len([size for _, size in mixed.before if size != 1]) < 2
 
 
-def is_skew(flow: Flow, call: Call) -> bool:
+def is_skew(flow: Flow, call: ReadCall) -> bool:
     """Whether a view slants a matrix, as relative positions do.
 
     It is padded before it, or cut afterwards.
@@ -345,7 +347,7 @@ def find_merged_batches(flow: Flow) -> Iterator[Mistake]:
             )
 
 
-def find_merge(flow: Flow, outer: "ModuleCall", axis: Axis) -> Call | None:
+def find_merge(flow: Flow, outer: "ModuleCall", axis: Axis) -> ReadCall | None:
     """Return the user's view in a module call that first has a dimension in front."""
     for call in flow.calls[outer.first_op : outer.end_op]:
         if is_view(call) and call.is_own and call.function not in RESHAPING:
@@ -420,7 +422,7 @@ def find_mixed_samples(flow: Flow) -> Iterator[Mistake]:
                 )
 
 
-def is_table(flow: Flow, call: Call) -> bool:
+def is_table(flow: Flow, call: ReadCall) -> bool:
     """Whether the second operand is the first rows, ``(n, 1, d)``, of a tensor."""
     cut = flow.maker(call, 1)
     if cut is None or cut.name != "slice" or len(cut.made_shapes[0]) != 3:
@@ -495,7 +497,7 @@ def find_causal_masks(flow: Flow) -> Iterator[Mistake]:
         )
 
 
-def find_passed(flow: Flow, call: Call) -> int:
+def find_passed(flow: Flow, call: ReadCall) -> int:
     """Return the tensor that a call selects from, before calls that keep all of it."""
     made, tensor = flow.maker(call, 0), call.inputs[0]
     while made is not None and made.inputs and made.shapes[0] == made.made_shapes[0]:

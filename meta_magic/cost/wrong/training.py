@@ -21,7 +21,7 @@ from meta_magic.cost.initialization import (
 )
 from meta_magic.cost.program_columns import PHASES
 from meta_magic.cost.wrong.flow import Flow, Mistake, parse
-from meta_magic.cost.wrong.read_calls import Call
+from meta_magic.cost.wrong.read_calls import ReadCall
 
 if TYPE_CHECKING:
     from meta_magic.trace.calls import ModuleCall
@@ -100,7 +100,7 @@ def find_missing_steps(flow: Flow) -> Iterator[Mistake]:
 def find_idle_steps(flow: Flow) -> Iterator[Mistake]:
     """Yield steps of an optimizer that change nothing: there are no gradients."""
     loop = Loop(flow)
-    by_site: dict[object, list[Call]] = defaultdict(list)
+    by_site: dict[object, list[ReadCall]] = defaultdict(list)
     for step in loop.steps:
         by_site[step.site].append(step)
     for steps in by_site.values():
@@ -198,7 +198,7 @@ def find_train_mode(flow: Flow) -> Iterator[Mistake]:
             return
 
 
-def get_source(call: Call) -> str:
+def get_source(call: ReadCall) -> str:
     """Return the line of source that made a call; "" for none."""
     position = None if call.site is None else call.site.position
     return "" if position is None else getline(position.file, position.line)
@@ -241,7 +241,7 @@ def is_differentiated(flow: Flow, call: "ModuleCall") -> bool:
     return any(n in flow.differentiated for n in range(call.first_op, call.end_op))
 
 
-def is_noisy(call: Call) -> bool:
+def is_noisy(call: ReadCall) -> bool:
     """Whether a call does otherwise in training: dropout, or statistics of a batch."""
     if call.name == "native_batch_norm":
         return bool(call.arguments.get("training"))
@@ -250,7 +250,7 @@ def is_noisy(call: Call) -> bool:
     )
 
 
-def find_noisy(flow: Flow, call: "ModuleCall") -> Call | None:
+def find_noisy(flow: Flow, call: "ModuleCall") -> ReadCall | None:
     """Return the first call within a module call that does otherwise in training."""
     names = ("native_batch_norm", "native_dropout", "bernoulli_")
     within = range(call.first_op, call.end_op)
@@ -355,7 +355,7 @@ def find_stale_optimizers(flow: Flow) -> Iterator[Mistake]:
     )
 
 
-def find_optimizer(layer: Call) -> int | None:
+def find_optimizer(layer: ReadCall) -> int | None:
     """Return the last line before a layer that makes something of ``parameters()``."""
     if layer.site is None or layer.site.position is None or layer.line is None:
         return None

@@ -43,7 +43,7 @@ def evaluate(formula: str, values: Iterable[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class LineageStep:
     """A number, and how it comes from others.
 
     Attributes:
@@ -82,7 +82,7 @@ class Lineage:
     """
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[LineageStep, ...]
     caveat: str = ""
 
     @property
@@ -91,7 +91,7 @@ class Lineage:
         return int(self.steps[0].value)
 
     @property
-    def roots(self) -> tuple[Step, ...]:
+    def roots(self) -> tuple[LineageStep, ...]:
         """The written numbers that the size comes from."""
         return tuple(step for step in self.steps if step.is_written)
 
@@ -133,7 +133,7 @@ class Lineage:
             lines.append(f"{'  ' * depth}{step.value} = {step.text}{where}{more}")
         return (*lines, *([self.caveat] if self.caveat else []))
 
-    def walk(self) -> Iterator[tuple[int, Step, bool]]:
+    def walk(self) -> Iterator[tuple[int, LineageStep, bool]]:
         """Yield the steps, the parts of a number below it.
 
         Yields:
@@ -157,7 +157,7 @@ class Lineage:
         return "\n".join((f"{self.name}:", *self.lines))
 
 
-def _number_alike(steps: Sequence[Step]) -> list[int]:
+def _number_alike(steps: Sequence[LineageStep]) -> list[int]:
     """Return a number for each step; steps with equal text and parts share it."""
     numbers: dict[object, int] = {}
 

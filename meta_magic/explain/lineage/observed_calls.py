@@ -45,7 +45,7 @@ class Node:
     """
 
     tensor: Tensor
-    call: "Call | None"
+    call: "ObservedCall | None"
     output: int
     shape: tuple[int, ...] = field(init=False)
 
@@ -54,7 +54,7 @@ class Node:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class ObservedCall:
     """A call of a function of torch.
 
     Attributes:
@@ -95,7 +95,7 @@ class CallObserver(TorchFunctionMode):
 
     def __init__(self, file: str) -> None:
         super().__init__()
-        self.calls: list[Call] = []
+        self.calls: list[ObservedCall] = []
         self.by_number: dict[int, Node] = {}
         self.modules: dict[int, nn.Module] = {}
         self._file = file
@@ -127,7 +127,7 @@ class CallObserver(TorchFunctionMode):
             return returned
         line = self._find_line(sys._getframe(1))
         given = self._freeze(args), self._freeze(dict(kwargs or {}))
-        call = Call(len(self.calls), func, *given, line)
+        call = ObservedCall(len(self.calls), func, *given, line)
         first = self._registry.clock.now
         try:
             returned = returned if is_attribute else func(*plain[0], **plain[1])
@@ -154,7 +154,7 @@ class CallObserver(TorchFunctionMode):
             return self._add(tensor, None, 0)
         return self._add(tensor, twin.call, twin.output)
 
-    def _add(self, tensor: Tensor, call: Call | None, output: int) -> Node:
+    def _add(self, tensor: Tensor, call: ObservedCall | None, output: int) -> Node:
         node = self._nodes[id(tensor)] = Node(tensor, call, output)
         self._by_storage[_find_storage(tensor)] = node
         self._number([tensor])

@@ -25,8 +25,8 @@ from meta_magic.explain.lineage.formulas import (
     find_groups,
     list_units,
 )
-from meta_magic.explain.lineage.lineage_records import Lineage, Step
-from meta_magic.explain.lineage.observed_calls import Call, Node
+from meta_magic.explain.lineage.lineage_records import Lineage, LineageStep
+from meta_magic.explain.lineage.observed_calls import Node, ObservedCall
 from meta_magic.explain.lineage.traced_numbers import (
     LEAST_LOST,
     Given,
@@ -115,7 +115,7 @@ class CallProbe:
         given: The numbers of the call that have an origin, traced.
     """
 
-    def __init__(self, call: Call, named: Sequence[Operand] = ()) -> None:
+    def __init__(self, call: ObservedCall, named: Sequence[Operand] = ()) -> None:
         nodes: list[Node] = []
         args, kwargs = (_freeze(part, nodes) for part in (call.args, call.kwargs))
         operands = tuple(named) or tuple(map(_describe_operand, nodes))
@@ -278,9 +278,9 @@ class Lineages:
         self._literals = literals
         self._file = file
         self._names = names
-        self._probes: dict[Call, CallProbe] = {}
+        self._probes: dict[ObservedCall, CallProbe] = {}
         self._formulas: dict[object, Formula] = {}
-        self._found: dict[tuple[Call, tuple[int, int]], Formula] = {}
+        self._found: dict[tuple[ObservedCall, tuple[int, int]], Formula] = {}
 
     def why(self, name: str, number: Any) -> tuple[Lineage, tuple[Unresolved, ...]]:
         """Return where a traced number comes from, and which sizes stay unresolved."""
@@ -297,7 +297,7 @@ class Lineages:
             return step_by_key[_key_of(last)]
 
         number_step(number)
-        steps: list[Step] = []
+        steps: list[LineageStep] = []
         unresolved = []
         while len(steps) < min(len(reached), MAX_STEPS):
             at, reached_number = len(steps), reached[len(steps)]
@@ -333,7 +333,7 @@ class Lineages:
                 passed.append(call.line)
             number = self._probe(call).given[formula.parts[0]]
 
-    def _describe(self, number: Any) -> tuple[Step, Sequence[Any]]:
+    def _describe(self, number: Any) -> tuple[LineageStep, Sequence[Any]]:
         """Return a number as a step, and the numbers that it comes from."""
         value, origin = strip(number), origin_of(number)
         text, line = "a number of unknown origin", None
@@ -359,17 +359,17 @@ class Lineages:
                 formula, below = self._put_in(formula, parts)
                 shown = formula.format(*map(strip, below))
                 text = f"{name} = {shown}" if name else shown
-                return Step(value=value, text=text, formula=formula), below
-        return Step(value=value, text=text, line=line, formula=f"{value}"), ()
+                return LineageStep(value=value, text=text, formula=formula), below
+        return LineageStep(value=value, text=text, line=line, formula=f"{value}"), ()
 
-    def _describe_outside(self, node: Node, dim: int) -> Step:
+    def _describe_outside(self, node: Node, dim: int) -> LineageStep:
         """Return a size of a tensor that no observed call made."""
         span, line = find_made(node.tensor), None
         text = f"{self._names.name_tensor(node.tensor)}, from outside of the block"
         if span is not None:  # as ``torch.from_numpy`` makes
             text, line = self._read(span), span[0]
         text, value = f"dimension {dim} of {text}", node.shape[dim]
-        return Step(value=value, text=text, line=line, formula=f"{value}")
+        return LineageStep(value=value, text=text, line=line, formula=f"{value}")
 
     def _read(self, span: Span) -> str:
         """Return the code at a position."""
@@ -403,7 +403,9 @@ class Lineages:
                 whole.append(part)
         return formula.format(*texts), whole
 
-    def _describe_call(self, number: Any, call: Call) -> tuple[Step, Sequence[Any]]:
+    def _describe_call(
+        self, number: Any, call: ObservedCall
+    ) -> tuple[LineageStep, Sequence[Any]]:
         formula = self._find_formula(call, number.origin)
         given = self._probe(call).given
         parts = [given[variable] for variable in formula.parts]
@@ -414,9 +416,11 @@ class Lineages:
         elif values:
             text += f", from {', '.join(map(str, values))}"
         value = strip(number)
-        return Step(value=value, text=text, line=call.line, formula=formula.text), parts
+        return LineageStep(
+            value=value, text=text, line=call.line, formula=formula.text
+        ), parts
 
-    def _find_formula(self, call: Call, origin: SizeOf) -> Formula:
+    def _find_formula(self, call: ObservedCall, origin: SizeOf) -> Formula:
         """Return how a size follows from what its call was given."""
         at = origin.tensor.output, origin.dim
         if (call, at) not in self._found:
@@ -427,16 +431,16 @@ class Lineages:
             self._found[call, at] = self._formulas[key]
         return self._found[call, at]
 
-    def _probe(self, call: Call) -> CallProbe:
+    def _probe(self, call: ObservedCall) -> CallProbe:
         probe = self._probes.get(call)
         if probe is None:
             probe = self._probes[call] = CallProbe(call)
         return probe
 
 
-def write_root(literal: Literal, label: str) -> Step:
+def write_root(literal: Literal, label: str) -> LineageStep:
     """Return the step of a number that is written in the block's code."""
-    return Step(
+    return LineageStep(
         value=literal.value,
         formula=f"{literal.value}",
         text=f"{label}, written" if label else "written",
@@ -457,7 +461,7 @@ def _needs_brackets(inner: str, outer: str) -> bool:
     return not (is_same and isinstance(within.op, (ast.Add, ast.Mult)))
 
 
-def _call_of(number: Any) -> Call | None:
+def _call_of(number: Any) -> ObservedCall | None:
     """Return the call that made a tensor, if a number is a size of it."""
     origin = origin_of(number)
     return origin.tensor.call if isinstance(origin, SizeOf) else None
@@ -470,7 +474,7 @@ def _key_of(number: Any) -> object:
     return origin if isinstance(origin, kinds) else id(number)
 
 
-def _is_unknown(step: Step, number: Any) -> bool:
+def _is_unknown(step: LineageStep, number: Any) -> bool:
     """Whether the origin of a size that a call made is not known.
 
     A small constant is the library's own; a larger one may come from a lost number.

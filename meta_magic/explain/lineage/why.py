@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from meta_magic.errors import TrialError
 from meta_magic.explain.lineage.lineage_records import Lineage
-from meta_magic.explain.lineage.observed_calls import Call, Node
+from meta_magic.explain.lineage.observed_calls import Node, ObservedCall
 from meta_magic.explain.lineage.size_lineages import (
     Unresolved,
     find_lineages,
@@ -191,7 +191,9 @@ def _add_inside(run: Run, known: dict[int, Node], at: int, output: int) -> None:
         if at in call.rows:
             first, function = call.rows.start, call.function
             before = run.trace.ops[first:at]
-            inner = Call(-1 - first, function, call.args, call.kwargs, call.line)
+            inner = ObservedCall(
+                -1 - first, function, call.args, call.kwargs, call.line
+            )
             inner.is_inside = True
             output += sum(len(op.outputs) for op in before)
             known[metadata.tensor_id] = Node(_make_like(metadata), inner, output)
@@ -205,7 +207,7 @@ def _add_operators(run: Run, known: dict[int, Node]) -> None:
             continue
         nodes = [_find(known, metadata) for metadata in op.inputs]
         kwargs = {name: _freeze(value, op, nodes) for name, value in op.arguments}
-        call = Call(-1 - at, attrgetter(op.op)(torch.ops), (), kwargs, op.line)
+        call = ObservedCall(-1 - at, attrgetter(op.op)(torch.ops), (), kwargs, op.line)
         for output, metadata in enumerate(op.outputs):
             if metadata.tensor_id not in known:
                 node = Node(_make_like(metadata), call, output)

@@ -21,9 +21,9 @@ from meta_magic.materializing.fills.protocol import (
     Content,
     EmptyFill,
     Fill,
-    Part,
     Put,
     Task,
+    TensorPart,
 )
 from meta_magic.materializing.fills.replay_fill import ReplayFill
 from meta_magic.materializing.forecast import Forecast
@@ -215,7 +215,7 @@ def find_extent(tensor: Tensor) -> tuple[int, int]:
     return first * tensor.itemsize, end * tensor.itemsize
 
 
-def find_part(tensor: Tensor) -> Part | None:
+def find_part(tensor: Tensor) -> TensorPart | None:
     """Return the part of the whole that a DTensor's shard is; None for a tensor."""
     if not is_wrapper(tensor):
         return None
@@ -374,13 +374,13 @@ def read_safetensors(
         yield name, CheckpointEntry(source=str(path), shape=shape, load=load)
 
 
-def load_slice(file: Any, name: str, part: Part | None) -> Tensor:
+def load_slice(file: Any, name: str, part: TensorPart | None) -> Tensor:
     """Return a tensor of a safetensors file, or a part of it."""
     tensor: Tensor = file.get_slice(name)[part] if part else file.get_tensor(name)
     return tensor
 
 
-def load_of_mapping(tensor: Tensor, part: Part | None) -> Tensor:
+def load_of_mapping(tensor: Tensor, part: TensorPart | None) -> Tensor:
     """Return a tensor of a mapping, or a part of it."""
     return tensor.detach()[part or ()]
 

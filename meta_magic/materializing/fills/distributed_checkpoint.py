@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.planner_helpers import (
 )
 
 from meta_magic.errors import MaterializeError
-from meta_magic.materializing.fills.protocol import CheckpointEntry, Part
+from meta_magic.materializing.fills.protocol import CheckpointEntry, TensorPart
 from meta_magic.torch_private.distributed import IN_METADATA
 
 LIBRARY: Final = "torch.distributed.checkpoint."
@@ -85,7 +85,7 @@ def read_part(
     reader: FileSystemReader,
     saved: str,
     entry: TensorStorageMetadata,
-    part: Part | None,
+    part: TensorPart | None,
 ) -> Tensor:
     """Return a saved tensor, or a part of it."""
     whole = part is None

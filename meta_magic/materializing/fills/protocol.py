@@ -154,7 +154,7 @@ class EmptyFill:
         return self.source
 
 
-Part: TypeAlias = tuple[slice, ...]
+TensorPart: TypeAlias = tuple[slice, ...]
 """A part of a tensor: for each dimension where it begins and ends."""
 
 
@@ -171,4 +171,4 @@ class CheckpointEntry:
 
     source: str
     shape: tuple[int, ...]
-    load: Callable[[Part | None], Tensor]
+    load: Callable[[TensorPart | None], Tensor]

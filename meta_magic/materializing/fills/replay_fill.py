@@ -36,7 +36,7 @@ from meta_magic.recording.identities.generator_carryover import (
     mark_state,
 )
 from meta_magic.recording.identities.origins import Origin
-from meta_magic.replaying.execution import Execution, Part
+from meta_magic.replaying.execution import Execution, ProgramReplay
 from meta_magic.replaying.plan import find_skipped
 from meta_magic.replaying.steps import Plan, Request, StepKind
 from meta_magic.replaying.uses import USES, find_phases
@@ -316,7 +316,7 @@ def find_waiting() -> Program | None:
     return None if left is None else left.program
 
 
-def waits_for_another(parts: Sequence[Part]) -> bool:
+def waits_for_another(parts: Sequence[ProgramReplay]) -> bool:
     """Whether torch's generator waits for the draws of a recording after these."""
     waiting = find_waiting()
     is_drawn = any(part.plan.last_draw >= 0 for part in parts)

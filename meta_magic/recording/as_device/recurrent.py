@@ -230,7 +230,7 @@ RECURRENT: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
 """By the operator's name."""
 
 
-Step: TypeAlias = Callable[[Tensor, Hidden], Hidden]
+CellStep: TypeAlias = Callable[[Tensor, Hidden], Hidden]
 """Takes inputs times weights and the hidden state; returns the next state."""
 
 
@@ -295,7 +295,7 @@ def run_packed_layer(
 
 
 def run_forwards(
-    step: Step, sizes: Sequence[int], a: Tensor, hidden: Hidden
+    step: CellStep, sizes: Sequence[int], a: Tensor, hidden: Hidden
 ) -> tuple[Tensor, Hidden]:
     """Run all steps; keep the last states of sequences that end."""
     outputs: list[Tensor] = []
@@ -313,7 +313,7 @@ def run_forwards(
 
 
 def run_backwards(
-    step: Step, sizes: Sequence[int], a: Tensor, first: Hidden
+    step: CellStep, sizes: Sequence[int], a: Tensor, first: Hidden
 ) -> tuple[Tensor, Hidden]:
     """Run all steps backwards; some sequences may begin with each."""
     outputs: list[Tensor] = []

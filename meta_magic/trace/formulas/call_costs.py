@@ -37,7 +37,7 @@ from meta_magic.trace.formulas.product_flops import (
 from meta_magic.trace.formulas.torch_formulas import count_by_torch, count_own
 from meta_magic.trace.signature import Geometry, Signature, TensorArgument
 
-Kind: TypeAlias = Literal["product", "elementwise", "moves", "unknown"]
+WorkKind: TypeAlias = Literal["product", "elementwise", "moves", "unknown"]
 """What a call does: products and the like, which have FLOPs; operations element by
 element; no arithmetic, as views and copies; or unknown."""
 
@@ -66,7 +66,7 @@ class Operations(NamedTuple):
         n_elementwise: Operations and functions element by element, by their weights.
     """
 
-    kind: Kind
+    kind: WorkKind
     flops: int = 0
     flops_needed: int = 0
     n_elementwise: int = 0

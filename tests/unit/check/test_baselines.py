@@ -8,7 +8,7 @@ from meta_magic.check.baselines import (
     read_baseline,
     write_baseline,
 )
-from meta_magic.check.records import Diagnostic, Part, Verdict
+from meta_magic.check.records import BlockResult, Diagnostic, Verdict
 from meta_magic.designs.design import read_design
 from meta_magic.errors import CheckError
 from meta_magic.trace.expectations import measure
@@ -20,7 +20,9 @@ def record_part(width, depth=2):
     with meta_magic.record(as_device="cpu") as trace:
         model = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
         model(torch.zeros(1, width))
-    return Part(outcome="right", measured=measure(trace), design=read_design(trace))
+    return BlockResult(
+        outcome="right", measured=measure(trace), design=read_design(trace)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def test_a_verdict_gets_its_changes_as_notes(part):
 
 
 def test_what_failed_is_neither_compared_nor_kept(part, tmp_path):
-    failed = Part(
+    failed = BlockResult(
         outcome="error",
         diagnostics=(Diagnostic(rule="error", level="error", text="no"),),
         measured={"params": 1},

@@ -13,7 +13,7 @@ from meta_magic.check.outputs import (
     render_junit,
     render_sarif,
 )
-from meta_magic.check.records import Diagnostic, Part, Verdict, pick_exit_code
+from meta_magic.check.records import BlockResult, Diagnostic, Verdict, pick_exit_code
 
 SCHEMA = StaticAnalysisResultsFormatSarifVersion210JsonSchema
 """Made of the standard's own JSON schema, and refuses what that does not know."""
@@ -21,7 +21,7 @@ SCHEMA = StaticAnalysisResultsFormatSarifVersion210JsonSchema
 
 @pytest.fixture
 def verdicts(tmp_path):
-    right = Part(outcome="right", summary="1 operator", file=f"{tmp_path}/a.py")
+    right = BlockResult(outcome="right", summary="1 operator", file=f"{tmp_path}/a.py")
     error = Diagnostic(
         rule="error",
         level="error",
@@ -30,7 +30,7 @@ def verdicts(tmp_path):
         line=12,
     )
     note = Diagnostic(rule="broadcast", level="note", text="sizes", file="/else/c.py")
-    failed = Part(
+    failed = BlockResult(
         name="cell 3",
         outcome="error",
         diagnostics=(error, note),
@@ -38,7 +38,7 @@ def verdicts(tmp_path):
         explanation="4 must equal 3",
     )
     reason = Diagnostic(rule="unchecked", level="warning", text="it asks for input")
-    unchecked = Part(outcome="unchecked", diagnostics=(reason,))
+    unchecked = BlockResult(outcome="unchecked", diagnostics=(reason,))
     return [
         Verdict(name="a.py", parts=(right,), seconds=1.0),
         Verdict(name="b.ipynb", parts=(right, failed), seconds=2.0),

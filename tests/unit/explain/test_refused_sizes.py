@@ -10,7 +10,7 @@ from meta_magic.explain.edited_runs import Workers
 from meta_magic.explain.given_names import name_operands
 from meta_magic.explain.lineage.formulas import list_units
 from meta_magic.explain.probing import Change, Probe
-from meta_magic.explain.refused_sizes import Sizes, solve, trace_refused
+from meta_magic.explain.refused_sizes import RefusedSizes, solve, trace_refused
 from meta_magic.trace.signature import TensorArgument
 from tests.conformance.explanations import record_cell
 from tests.unit.explain.made_situations import make_call
@@ -80,7 +80,7 @@ def test_a_block_that_cannot_be_run_again_has_no_chains(tmp_path):
 def test_a_call_that_was_never_made_has_no_chains():
     trace = record_cell("1 / 0\n", "<nothing>")
     with Workers(None) as workers:
-        assert trace_refused(trace, trace.failed, workers) == Sizes({}, ())
+        assert trace_refused(trace, trace.failed, workers) == RefusedSizes({}, ())
 
 
 def test_tensors_that_are_alike_move_together_in_a_long_list():

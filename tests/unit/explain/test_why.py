@@ -9,7 +9,7 @@ from torch import nn
 from meta_magic import record
 from meta_magic.errors import TrialError
 from meta_magic.explain.edits.program_text import Edit, Stretch, apply_edit
-from meta_magic.explain.lineage.lineage_records import Lineage, Step
+from meta_magic.explain.lineage.lineage_records import Lineage, LineageStep
 from tests.conformance.explanations import record_cell
 
 BROADCAST = """
@@ -207,8 +207,8 @@ def test_a_power_that_no_size_can_be_is_not_computed():
     lineage = Lineage(
         name="dimension 0 of x",
         steps=(
-            Step(value=1024, text="2 ** 10", parts=(1,), formula="power(2, {})"),
-            Step(value=10, text="10", line=1, column=0, end_column=2),
+            LineageStep(value=1024, text="2 ** 10", parts=(1,), formula="power(2, {})"),
+            LineageStep(value=10, text="10", line=1, column=0, end_column=2),
         ),
     )
     assert lineage.predict({1: 11}) == 2048

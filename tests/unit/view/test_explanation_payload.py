@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from meta_magic import record
-from meta_magic.explain.lineage.lineage_records import Lineage, Step
+from meta_magic.explain.lineage.lineage_records import Lineage, LineageStep
 from meta_magic.view.explanation_payload import explanation_payload, lineage_payload
 from tests.conformance.explanations import record_cell
 
@@ -80,9 +80,9 @@ def test_no_file_is_sent_for_a_repair_outside_of_a_cell():
 
 def test_steps_of_a_lineage_stand_in_the_order_in_which_they_are_shown():
     steps = (
-        Step(value=12, text="a * b", line=4, parts=(1, 2)),
-        Step(value=4, text="a, written", line=2, column=4, end_column=5),
-        Step(value=3, text="a - 1", line=3, parts=(1,)),
+        LineageStep(value=12, text="a * b", line=4, parts=(1, 2)),
+        LineageStep(value=4, text="a, written", line=2, column=4, end_column=5),
+        LineageStep(value=3, text="a - 1", line=3, parts=(1,)),
     )
     chain = Lineage(name="dimension 0 of x (12)", steps=steps, caveat="no")
     sent = lineage_payload(chain)

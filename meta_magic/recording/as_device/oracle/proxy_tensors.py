@@ -179,7 +179,7 @@ MAX_WORK: Final = 2**25
 N_TRIALS: Final = 40
 """How often meta is asked for smaller sizes."""
 
-Call = tuple[Any, Any]
+ProxyArguments = tuple[Any, Any]
 
 
 def is_small(shapes: Sequence[Sequence[int]], share: int = 1) -> bool:
@@ -199,7 +199,9 @@ def take_one(value: Any) -> Any:
     return value
 
 
-def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> "Smaller | None":
+def shrink(
+    func: Any, call: ProxyArguments, tensors: Sequence[Tensor]
+) -> "Smaller | None":
     """Return a smaller call that can run on the CPU; None if there is none."""
     is_elementwise = torch.Tag.pointwise in func.tags
     name = func.name().removeprefix("aten::").partition(".")[0].strip("_")
@@ -227,7 +229,7 @@ def shrink(func: Any, call: Call, tensors: Sequence[Tensor]) -> "Smaller | None"
 class Smaller:
     """A call whose sizes, in shapes and numbers, are replaced by smaller ones."""
 
-    def __init__(self, call: Call, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, call: ProxyArguments, tensors: Sequence[Tensor]) -> None:
         self._call = call
         self._tensors = tensors
         self._numbers: set[int] = set()
@@ -291,7 +293,7 @@ class Smaller:
         self._now = before
         return False
 
-    def build(self, device: str, fill: Filling | None = None) -> Call:
+    def build(self, device: str, fill: Filling | None = None) -> ProxyArguments:
         """Return the arguments with the new sizes on a device, filled with zeros."""
         made: dict[int, Tensor] = {}
         is_on_meta = device == "meta"
