@@ -105,7 +105,7 @@ class Handing(NamedTuple):
     reduction: Any = None
 
 
-Describe: TypeAlias = Callable[[Given, Sequence[int], int], Handing]
+Describe: TypeAlias = Callable[["Collective"], Handing]
 
 
 class Messages(Replacements):
@@ -157,13 +157,18 @@ class Messages(Replacements):
         given = inspect.signature(plain).bind(*args, **kwargs)
         given.apply_defaults()
         ranks = list_ranks(given.arguments["group"])
-        handing = describe(given.arguments, ranks, self._me) if ranks else NOTHING
+        call = Collective(given.arguments, ranks, self._me)
+        handing = describe(call) if ranks else NOTHING
         needs_all = handing.reduction is not None or handing.kind == "all_to_all"
         is_known = handing.reduction is None or handing.reduction in REDUCE_BY_OP
         if not is_known or (needs_all and not self._peers.issuperset(ranks)):
             handing = NOTHING
         is_message = handing.kind in MESSAGES
-        name = "send" if is_message else f"{handing.kind}-{name_ranks(ranks)}"
+        name = (
+            "send"
+            if is_message
+            else f"{handing.kind}-{describe_ranks(ranks).replace(':', 'by')}"
+        )
         known: dict[int, tuple[Tensor | None, bool]] = {}
         for to, piece in handing.sends.items():
             path = self._next_file(f"{name}-{self._me}-{to}")
@@ -336,113 +341,83 @@ def is_handed_over(handing: Handing, piece: Piece) -> bool:
     return numel <= MAX_FLOATS and handing.kind not in MESSAGES
 
 
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Return the processes of a group, as part of a file's name."""
-    return describe_ranks(ranks).replace(":", "by")
+class Collective(NamedTuple):
+    """A call of torch that sends something, as the table below reads it.
+
+    Attributes:
+        given: Its arguments by name.
+        ranks: The processes of its group.
+        me: This process.
+    """
+
+    given: Given
+    ranks: Sequence[int]
+    me: int
+
+    def root(self, name: str) -> int:
+        """Return the rank in the world of ``src`` or ``dst``."""
+        rank, in_group = self.given[name], self.given[f"group_{name}"]
+        return (rank or 0) if in_group is None else self.ranks[in_group]
+
+    def one(self, name: str) -> Piece:
+        """Return a tensor."""
+        return Piece(self.given[name])
+
+    def of_each(self, name: str) -> dict[int, Piece]:
+        """Return a tensor that is exchanged with each process."""
+        return dict.fromkeys(self.ranks, self.one(name))
+
+    def listed(self, name: str) -> dict[int, Piece]:
+        """Return the tensor of each process in a list."""
+        return dict(zip(self.ranks, map(Piece, self.given[name] or ()), strict=False))
+
+    def rows(self, name: str) -> dict[int, Piece]:
+        """Return the rows of each process; equally many if no sizes are given."""
+        tensor, n = self.given[name], len(self.ranks)
+        sizes = self.given.get(f"{name}_split_sizes") or [len(tensor) // n] * n
+        ends = pairwise(accumulate(sizes, initial=0))
+        pieces = [Piece(tensor, slice(*both)) for both in ends]
+        return dict(zip(self.ranks, pieces, strict=False))
 
 
-def find_rank(ranks: Sequence[int], rank: int | None, group_rank: int | None) -> int:
-    """Return a rank in the world, given that rank or its rank in a group."""
-    if group_rank is not None:
-        return ranks[group_rank]
-    return 0 if rank is None else rank
-
-
-# What functions of torch hand over, by their arguments, their group and this process.
-
-
-def describe_broadcast(given: Given, ranks: Sequence[int], me: int) -> Handing:
+def describe_broadcast(call: Collective) -> Handing:
     """Broadcast from the root."""
-    root = find_rank(ranks, given["src"], given["group_src"])
-    piece = Piece(given["tensor"])
-    sends, gets = ({None: piece}, {}) if root == me else ({}, {root: piece})
+    root, piece = call.root("src"), call.one("tensor")
+    sends, gets = ({None: piece}, {}) if root == call.me else ({}, {root: piece})
     return Handing("broadcast", sends, gets)
 
 
-def describe_gather(given: Given, ranks: Sequence[int], _: int) -> Handing:
-    """Gather in a list of the root."""
-    root = find_rank(ranks, given["dst"], given["group_dst"])
-    gets = pair(ranks, given["gather_list"])
-    return Handing("gather", {root: Piece(given["tensor"])}, gets)
-
-
-def describe_scatter(given: Given, ranks: Sequence[int], me: int) -> Handing:
+def describe_scatter(call: Collective) -> Handing:
     """Scatter a list of the root."""
-    root = find_rank(ranks, given["src"], given["group_src"])
-    gets = {} if root == me else {root: Piece(given["tensor"])}
-    return Handing("scatter", pair(ranks, given["scatter_list"]), gets)
+    root = call.root("src")
+    gets = {} if root == call.me else {root: call.one("tensor")}
+    return Handing("scatter", call.listed("scatter_list"), gets)
 
 
-def describe_all_gather(given: Given, ranks: Sequence[int], _: int) -> Handing:
-    """Gather in lists."""
-    gets = pair(ranks, given["tensor_list"])
-    return Handing("all_gather", {None: Piece(given["tensor"])}, gets)
-
-
-def describe_gathered_rows(given: Given, ranks: Sequence[int], _: int) -> Handing:
-    """Gather in the rows of a tensor."""
-    gets = split_rows(given["output_tensor"], None, ranks)
-    return Handing("all_gather", {None: Piece(given["input_tensor"])}, gets)
-
-
-def describe_reduce(given: Given, ranks: Sequence[int], me: int) -> Handing:
+def describe_reduce(call: Collective) -> Handing:
     """Reduce for the root."""
-    piece, root = (
-        Piece(given["tensor"]),
-        find_rank(ranks, given["dst"], given["group_dst"]),
-    )
-    gets = dict.fromkeys(ranks if root == me else (), piece)
-    return Handing("reduce", {root: piece}, gets, given["op"])
+    root = call.root("dst")
+    gets = call.of_each("tensor") if root == call.me else {}
+    return Handing("reduce", {root: call.one("tensor")}, gets, call.given["op"])
 
 
-def describe_all_reduce(given: Given, ranks: Sequence[int], _: int) -> Handing:
-    """Reduce for all."""
-    piece = Piece(given["tensor"])
-    return Handing(
-        "all_reduce", {None: piece}, dict.fromkeys(ranks, piece), given["op"]
-    )
-
-
-def describe_reduced_rows(given: Given, ranks: Sequence[int], _: int) -> Handing:
-    """Reduce, and scatter rows."""
-    gets = dict.fromkeys(ranks, Piece(given["output"]))
-    sends = split_rows(given["input"], None, ranks)
-    return Handing("reduce_scatter", sends, gets, given["op"])
-
-
-def describe_rows(given: Given, ranks: Sequence[int], _: int) -> Handing:
-    """Exchange rows of two tensors."""
-    sends = split_rows(given["input"], given["input_split_sizes"], ranks)
-    gets = split_rows(given["output"], given["output_split_sizes"], ranks)
-    return Handing("all_to_all", sends, gets)
-
-
-def describe_lists(given: Given, ranks: Sequence[int], _: int) -> Handing:
-    """Exchange lists of tensors."""
-    lists = given["input_tensor_list"], given["output_tensor_list"]
-    sends, gets = (pair(ranks, tensors) for tensors in lists)
-    return Handing("all_to_all", sends, gets)
-
-
-def describe_send(given: Given, ranks: Sequence[int], _: int) -> Handing:
-    """Send a message."""
-    to = find_rank(ranks, given["dst"], given["group_dst"])
-    return Handing("send", {to: Piece(given["tensor"])}, {})
-
-
-def describe_receive(given: Given, ranks: Sequence[int], _: int) -> Handing:
+def describe_receive(call: Collective) -> Handing:
     """Receive a message; nothing is handed over from any sender."""
-    if given["src"] is None and given["group_src"] is None:
+    if call.given["src"] is None and call.given["group_src"] is None:
         return NOTHING
-    sender = find_rank(ranks, given["src"], given["group_src"])
-    return Handing("recv", {}, {sender: Piece(given["tensor"])})
+    return Handing("recv", {}, {call.root("src"): call.one("tensor")})
 
 
-def describe_barrier(_: Given, ranks: Sequence[int], __: int) -> Handing:
+def describe_barrier(call: Collective) -> Handing:
     """Wait for all: what one process writes to a file the others find after it."""
     with WithoutModes():
         nothing = Piece(torch.empty(0, dtype=torch.uint8, device="cpu"))
-    return Handing(BARRIER, {None: nothing}, dict.fromkeys(ranks, nothing))
+    return Handing(BARRIER, {None: nothing}, dict.fromkeys(call.ranks, nothing))
+
+
+def describe_send(call: Collective) -> Handing:
+    """Send a message."""
+    return Handing("send", {call.root("dst"): call.one("tensor")}, {})
 
 
 NOTHING: Final = Handing("", {}, {})
@@ -450,15 +425,34 @@ DESCRIBE_BY_NAME: Final[Mapping[str, Describe]] = {
     "barrier": describe_barrier,
     "monitored_barrier": describe_barrier,
     "broadcast": describe_broadcast,
-    "gather": describe_gather,
+    "gather": lambda call: Handing(
+        "gather", {call.root("dst"): call.one("tensor")}, call.listed("gather_list")
+    ),
     "scatter": describe_scatter,
-    "all_gather": describe_all_gather,
-    "all_gather_single": describe_gathered_rows,
+    "all_gather": lambda call: Handing(
+        "all_gather", {None: call.one("tensor")}, call.listed("tensor_list")
+    ),
+    "all_gather_single": lambda call: Handing(
+        "all_gather", {None: call.one("input_tensor")}, call.rows("output_tensor")
+    ),
     "reduce": describe_reduce,
-    "all_reduce": describe_all_reduce,
-    "reduce_scatter_single": describe_reduced_rows,
-    "all_to_all": describe_lists,
-    "all_to_all_single": describe_rows,
+    "all_reduce": lambda call: Handing(
+        "all_reduce",
+        {None: call.one("tensor")},
+        call.of_each("tensor"),
+        call.given["op"],
+    ),
+    "reduce_scatter_single": lambda call: Handing(
+        "reduce_scatter", call.rows("input"), call.of_each("output"), call.given["op"]
+    ),
+    "all_to_all": lambda call: Handing(
+        "all_to_all",
+        call.listed("input_tensor_list"),
+        call.listed("output_tensor_list"),
+    ),
+    "all_to_all_single": lambda call: Handing(
+        "all_to_all", call.rows("input"), call.rows("output")
+    ),
     "send": describe_send,
     "isend": describe_send,
     "recv": describe_receive,
@@ -475,18 +469,3 @@ REDUCE_BY_OP: Final[Mapping[Any, Callable[[Tensor], Tensor]]] = {
     OPS.BOR: partial(reduce, torch.bitwise_or),
     OPS.BXOR: partial(reduce, torch.bitwise_xor),
 }
-
-
-def pair(ranks: Sequence[int], tensors: Sequence[Tensor] | None) -> dict[int, Piece]:
-    """Return the tensor for, or of, each process."""
-    return dict(zip(ranks, map(Piece, tensors or ()), strict=False))
-
-
-def split_rows(
-    tensor: Tensor, sizes: Sequence[int] | None, ranks: Sequence[int]
-) -> dict[int, Piece]:
-    """Return the rows for, or of, each process; equally many if no sizes are given."""
-    n = len(ranks)
-    ends = accumulate(sizes or [len(tensor) // n] * n, initial=0)
-    pieces = [Piece(tensor, slice(*both)) for both in pairwise(ends)]
-    return dict(zip(ranks, pieces, strict=False))
