@@ -8,9 +8,8 @@ from typing import Final
 
 import torch
 
+from meta_magic.trace.signature import CPU
 from meta_magic.trace.units import format_bytes
-
-CPU: Final = torch.device("cpu")
 
 # Values of ``filled_by`` besides the names of ``init=``; their attribute in
 # FilledTensor explains them.

@@ -51,9 +51,8 @@ from meta_magic.torch_private.tensor_internals import (
     is_wrapper,
     list_parts,
 )
-from meta_magic.trace.signature import Geometry
+from meta_magic.trace.signature import CPU, Geometry
 
-CPU: Final = torch.device("cpu")
 MAX_SEARCHED: Final = 100_000  # objects
 MAX_FRAMES: Final = 100
 

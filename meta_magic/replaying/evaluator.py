@@ -8,9 +8,8 @@ limits. Read :meth:`Evaluator.evaluate` first.
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-import torch
 from torch import Tensor, UntypedStorage
 
 from meta_magic.errors import MissingValueError, ReplayError, ValueLimitError
@@ -27,9 +26,7 @@ from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.options import LIMITS
 from meta_magic.trace.program import Program
 from meta_magic.trace.program_facts import Evaluation
-from meta_magic.trace.signature import Geometry
-
-CPU: Final = torch.device("cpu")
+from meta_magic.trace.signature import CPU, Geometry
 
 Made: TypeAlias = dict[int, UntypedStorage | Tensor]
 

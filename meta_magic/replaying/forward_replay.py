@@ -29,6 +29,7 @@ from meta_magic.trace.formulas.operands import VIEWS_IN_PLACE, short_name
 from meta_magic.trace.program import HEADER, Randomness
 from meta_magic.trace.program_facts import Constant
 from meta_magic.trace.signature import (
+    CPU,
     Geometry,
     Signature,
     span_nbytes,
@@ -36,8 +37,6 @@ from meta_magic.trace.signature import (
 
 if TYPE_CHECKING:
     from meta_magic.replaying.kept import Kept
-
-CPU: Final = torch.device("cpu")
 
 LARGE_NBYTES: Final = 2**20
 LARGE_WORK: Final = 2**24

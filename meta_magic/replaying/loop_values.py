@@ -18,7 +18,6 @@ from meta_magic.replaying.call_runner import allocate, needs_flags
 from meta_magic.replaying.contents import find_outdated
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.forward_replay import (
-    CPU,
     N_AT_ONCE,
     Columns,
     ForwardReplay,
@@ -32,7 +31,7 @@ from meta_magic.replaying.value_budget import ValueBudget
 from meta_magic.trace.options import ValueLimits
 from meta_magic.trace.program import Program
 from meta_magic.trace.program_facts import Evaluation
-from meta_magic.trace.signature import Geometry
+from meta_magic.trace.signature import CPU, Geometry
 
 MIN_CALLS: Final = 2**12
 """So many calls without a value between them may be a loop."""

@@ -22,7 +22,7 @@ from meta_magic.replaying.program_calls import Call, Draw, draw_before, state_be
 from meta_magic.torch_private.generator_state import N, advance, count_taken
 from meta_magic.torch_private.snapshot import RealTorch
 from meta_magic.trace.program import ELSEWHERE, EarlierEnd, Randomness
-from meta_magic.trace.signature import Geometry
+from meta_magic.trace.signature import CPU, Geometry
 
 StateOn = Callable[[str], Tensor | None]
 """Returns the state of a generator on a device, or None if it is not known."""
@@ -253,8 +253,6 @@ MAX_DRAWN: Final = 2**20
 
 MIN_JUMP: Final = 2**23
 """Words from which on advancing a generator is faster than drawing them."""
-
-CPU: Final = torch.device("cpu")
 
 
 class Count(NamedTuple):

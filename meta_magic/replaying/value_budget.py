@@ -28,7 +28,7 @@ from meta_magic.trace.formulas.call_costs import count_flops
 from meta_magic.trace.options import N_VALUES, ValueLimits
 from meta_magic.trace.program_facts import Evaluation
 from meta_magic.trace.progress import show_line
-from meta_magic.trace.signature import Signature
+from meta_magic.trace.signature import CPU, Signature
 from meta_magic.trace.units import format_bytes, format_flops
 
 GROUPS: Final = Path("/sys/fs/cgroup")
@@ -230,8 +230,6 @@ class ValueProgress:
             "(to go on without: --assume values=nan)"
         )
 
-
-CPU: Final = torch.device("cpu")
 
 SHARE: Final = 4
 """A value takes at most a quarter of the free memory."""

@@ -27,12 +27,10 @@ from meta_magic.replaying.value_budget import free_nbytes
 from meta_magic.trace.options import Assumed
 from meta_magic.trace.program import HEADER
 from meta_magic.trace.sent import find_kind
-from meta_magic.trace.signature import Geometry, Signature
+from meta_magic.trace.signature import CPU, Geometry, Signature
 from meta_magic.trace.world import World, find_group
 
 UNIFORM: Final = "routing=uniform"
-CPU: Final = torch.device("cpu")
-
 LARGE: Final = 10_000
 """Numbers from here on are written with an exponent."""
 

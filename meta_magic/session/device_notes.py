@@ -21,10 +21,8 @@ from meta_magic.trace.derived_facts import find_on_meta
 from meta_magic.trace.notes import FAILS, Note
 from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import OpCalls
-from meta_magic.trace.signature import Geometry, Signature
+from meta_magic.trace.signature import CPU, META, Geometry, Signature
 
-CPU: Final = torch.device("cpu")
-META: Final = torch.device("meta")
 COPY: Final = "aten._to_copy.default"
 WRITE: Final = "aten.copy_.default"
 

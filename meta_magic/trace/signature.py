@@ -12,6 +12,9 @@ import torch
 
 from meta_magic.trace.earlier_cells import name_cell
 
+CPU: Final = torch.device("cpu")
+META: Final = torch.device("meta")
+
 Phase: TypeAlias = Literal["init", "forward", "backward", "optimizer", "other"]
 
 

@@ -47,7 +47,13 @@ from meta_magic.session.operand_names import NUMBER, find_paths, is_shells, read
 from meta_magic.torch_private.modes import TorchDispatchMode
 from meta_magic.torch_private.module_internals import is_made, walk_modules
 from meta_magic.trace.failed_call import FailedCall, Operand, walk_arguments
-from meta_magic.trace.signature import Geometry, SourcePosition, Span, TensorArgument
+from meta_magic.trace.signature import (
+    META,
+    Geometry,
+    SourcePosition,
+    Span,
+    TensorArgument,
+)
 
 
 class Names:
@@ -96,8 +102,6 @@ class Names:
                     numbers = (one for one in values if origin_of(one) is not None)
                     yield from ((number, f"{owner}.{name}") for number in numbers)
 
-
-META: Final = torch.device("meta")
 
 CRASHING: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 """Native functions that end the process if a size is wrong: they are not tried."""

@@ -38,6 +38,7 @@ from meta_magic.torch_private.dispatcher import (
 )
 from meta_magic.torch_private.modes import functorch_interpreter
 from meta_magic.torch_private.tensor_internals import suggest_memory_format
+from meta_magic.trace.signature import CPU
 
 aten = torch.ops.aten
 
@@ -221,7 +222,6 @@ RANKS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
 
 
 COMPOSITE: Final = DispatchKey.CompositeImplicitAutograd
-CPU: Final = torch.device("cpu")
 MEAN: Final = 1
 
 

@@ -32,6 +32,7 @@ from meta_magic.torch_private.modes import (
 )
 from meta_magic.torch_private.tensor_internals import address_of_storage, list_parts
 from meta_magic.trace.options import DeviceName, Options
+from meta_magic.trace.signature import CPU, META
 
 kept_placements: dict[int, tuple["weakref.ref[UntypedStorage]", torch.device]] = {}
 
@@ -62,7 +63,6 @@ def find_placement(real: Tensor) -> torch.device:
     return real.device
 
 
-META: Final = torch.device("meta")
 HOMES: Final = {
     "cpu": torch.device("cpu"),
     "cuda": torch.device("cuda", 0),
@@ -246,8 +246,6 @@ MEANT_FILES: Final = tuple(
     str(TORCH / name) for name in ("_utils.py", "storage.py", "serialization.py")
 )
 """Files of torch whose factories must make real tensors."""
-
-CPU: Final = torch.device("cpu")
 
 WRITTEN: Final = sys.intern("meta")
 """The string object of literals in source code. ``str(x.device)`` is another object; it

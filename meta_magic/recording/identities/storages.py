@@ -22,6 +22,7 @@ from meta_magic.torch_private.distributed import locals_of
 from meta_magic.torch_private.interrupts import uninterrupted
 from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFunction
 from meta_magic.torch_private.tensor_internals import address_of_storage, storage_under
+from meta_magic.trace.signature import CPU
 
 
 def span_nbytes(tensor: Tensor) -> int:
@@ -81,8 +82,6 @@ MAX_COPIED_NBYTES: Final = 16 * 2**20
 
 MAX_SMALL_NBYTES: Final = 64
 """Bytes up to which a copy is faster than a new type of ``ctypes``."""
-
-CPU: Final = torch.device("cpu")
 
 
 def sum_small(storage: UntypedStorage) -> int | None:

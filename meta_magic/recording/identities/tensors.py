@@ -31,12 +31,11 @@ from meta_magic.torch_private.tensor_internals import (
     version_of,
 )
 from meta_magic.trace.named_sizes import NamedSize
-from meta_magic.trace.signature import Geometry
+from meta_magic.trace.signature import META, Geometry
 
 QUANTIZED: Final = frozenset(
     {torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 )
-META: Final = torch.device("meta")
 COMPLEX: Final = frozenset({torch.complex32, torch.complex64, torch.complex128})
 
 

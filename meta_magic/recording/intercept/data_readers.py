@@ -18,7 +18,6 @@ from torch import Tensor, TypedStorage, UntypedStorage, nn
 
 from meta_magic.errors import MissingValueError
 from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES, TakeNote
-from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.storages import FIRST_UNMAPPED
 from meta_magic.recording.intercept.shared_memory import (
     SHARED_WITH_PROCESSES,
@@ -43,6 +42,7 @@ from meta_magic.torch_private.tensor_internals import (
     untyped_of,
     write_values,
 )
+from meta_magic.trace.signature import CPU, META
 
 DATA_PTR: Final[Any] = torch.Tensor.data_ptr
 IS_SET_TO: Final[Any] = torch.Tensor.is_set_to
@@ -72,7 +72,6 @@ APART: Final = (
     "memory was shared with other processes: these have copies, and what they do is "
     "not recorded"
 )
-CPU: Final = torch.device("cpu")
 
 
 def read_data(func: Any, args: Args, kwargs: Kwargs, note: TakeNote) -> Any:

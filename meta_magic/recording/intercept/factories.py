@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from meta_magic.recording.identities.call_sites import TORCH, TORCH_FILES
 from meta_magic.recording.identities.device_plan import (
     CONTEXT,
-    META,
     REAL_FACTORY_FILES,
     find_placement,
     is_default_on_meta,
@@ -53,6 +52,7 @@ from meta_magic.torch_private.modes import (
 )
 from meta_magic.torch_private.replaced import MAKE_SUBCLASS, MAKE_TENSOR
 from meta_magic.torch_private.tensor_internals import REBUILDING
+from meta_magic.trace.signature import META
 
 aten = torch.ops.aten
 

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from meta_magic.recording.as_device.attention import DeviceAttention
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals, name_types
 from meta_magic.recording.identities.call_sites import Running
-from meta_magic.recording.identities.device_plan import META, has_carried_placement
+from meta_magic.recording.identities.device_plan import has_carried_placement
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.intercept.copies import DEEPCOPY, copy_deeply
 from meta_magic.recording.intercept.data_readers import (
@@ -79,6 +79,7 @@ from meta_magic.torch_private.tensor_internals import (
     unravel_below,
     version_of,
 )
+from meta_magic.trace.signature import META
 
 PIN_MEMORY: Final[Any] = torch.Tensor.pin_memory
 UNRAVEL: Final[Any] = torch.unravel_index

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from meta_magic.errors import MetaMagicError, MixedDeviceError
 from meta_magic.recording.identities.call_sites import PACKAGE, TORCH_FILES
 from meta_magic.recording.identities.device_plan import (
-    META,
     WRITTEN,
     is_home,
     is_in_cpu_context,
@@ -38,6 +37,7 @@ from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.entries import Args, Kwargs, LiveCall, OpTable
 from meta_magic.torch_private.tensor_internals import base_of, parse_to
 from meta_magic.trace.formulas.operands import SHAPE_ONLY
+from meta_magic.trace.signature import CPU, META
 from meta_magic.trace.units import format_shape
 
 MOVES: Final = frozenset[Any]({Tensor.to, Tensor.cuda, Tensor.cpu, Tensor.type})
@@ -49,7 +49,6 @@ DEVICE_READERS: Final = frozenset[Any]({torch.device, parse_to})
 NAMING: Final = torch.typename.__code__
 """The code by which torch names types in errors."""
 
-CPU: Final = torch.device("cpu")
 TO, TO_CPU, TO_CUDA = cast("Any", (Tensor.to, Tensor.cpu, Tensor.cuda))
 TYPE: Final[Any] = Tensor.type
 FORMATS: Final = (None, torch.preserve_format)

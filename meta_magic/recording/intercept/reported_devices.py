@@ -21,11 +21,7 @@ from meta_magic.recording.identities.call_sites import (
     Running,
     is_library,
 )
-from meta_magic.recording.identities.device_plan import (
-    CONTEXT,
-    META,
-    has_carried_placement,
-)
+from meta_magic.recording.identities.device_plan import CONTEXT, has_carried_placement
 from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.intercept.initializers import (
     INITIALIZER_BY_CODE,
@@ -54,6 +50,7 @@ from meta_magic.torch_private.tensor_internals import (
     set_lazy_bits,
     take_plain_data,
 )
+from meta_magic.trace.signature import CPU, META
 
 DATA: Final[Any] = Tensor.data
 BEFORE: Final = "change it before the cell, "
@@ -129,7 +126,6 @@ def make_alias(source: Tensor, *, is_inference: bool) -> Tensor:
 
 DEVICE: Final[Any] = Tensor.device
 GET_DEVICE: Final = frozenset[Any]({Tensor.get_device, torch.get_device})
-CPU: Final = torch.device("cpu")
 ON_META: Final = torch.device("meta")
 """The device of what the code put on meta by name: unlike ``META``, it names one."""
 IS_TYPE: Final[dict[Any, str]] = {

@@ -29,7 +29,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from meta_magic.errors import MissingValueError
-from meta_magic.recording.identities.device_plan import META, is_default_on_meta
+from meta_magic.recording.identities.device_plan import is_default_on_meta
 from meta_magic.recording.identities.nested_tensors import tensors_of
 from meta_magic.recording.intercept.copies import find_copied, is_copying
 from meta_magic.recording.intercept.higher_order import make_below
@@ -53,6 +53,7 @@ from meta_magic.torch_private.tensor_internals import (
     type_storage,
     untyped_of,
 )
+from meta_magic.trace.signature import META
 from meta_magic.trace.units import format_bytes
 
 Reduce: TypeAlias = Callable[[object], Any]

@@ -35,10 +35,10 @@ from meta_magic.torch_private.tensor_internals import (
     count_owners,
     negate_lazily,
 )
+from meta_magic.trace.signature import META
 
 frombuffer = torch.frombuffer  # which a recording replaces
 
-META: Final = torch.device("meta")
 MAX_WATCHED_NBYTES: Final = 2**16
 """Bytes of an array up to which it is checked before each operator."""
 

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from meta_magic.errors import MissingValueError, ValueLimitError
 from meta_magic.recording.as_device.oracle.oracle import Answer, Verdict, ask_of_values
-from meta_magic.recording.identities.device_plan import META
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.tensors import Seen
 from meta_magic.recording.rows.constants import read_constant
@@ -40,7 +39,7 @@ from meta_magic.torch_private.modes import DisableTorchDispatch, DisableTorchFun
 from meta_magic.trace.failed_call import WRONG_VALUE, WrongValue
 from meta_magic.trace.options import Options
 from meta_magic.trace.program import HEADER
-from meta_magic.trace.signature import Geometry, Signature, TensorArgument
+from meta_magic.trace.signature import META, Geometry, Signature, TensorArgument
 
 MAX_DEPTH: Final = 8
 """The most calls between an operand and the call that made its values."""

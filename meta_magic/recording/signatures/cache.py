@@ -42,6 +42,7 @@ from meta_magic.torch_private.distributed import describe_group
 from meta_magic.torch_private.modes import is_deterministic
 from meta_magic.torch_private.tensor_internals import is_zero_tensor
 from meta_magic.trace.signature import (
+    META,
     NAN,
     NEGATIVE_NAN,
     Argument,
@@ -51,8 +52,6 @@ from meta_magic.trace.signature import (
 )
 
 # An object: the function mode takes the string "meta" for a choice of the cell.
-META: Final = torch.device("meta")
-
 DETACH: Final = "aten.detach.default"
 """Autograd saves results by this operator, while its own keys are active. An
 ``as_strided`` in its place would give the saved tensor a history, so that graph and

@@ -22,7 +22,7 @@ from meta_magic.recording.as_device.cpu_kernels import (
     take_geometries,
 )
 from meta_magic.recording.as_device.oracle.oracle import Oracle, Verdict, is_view
-from meta_magic.recording.as_device.oracle.proxy_tensors import CPU, MAX_NUMEL
+from meta_magic.recording.as_device.oracle.proxy_tensors import MAX_NUMEL
 from meta_magic.recording.identities.nested_tensors import tensors_in
 from meta_magic.recording.identities.storages import span_nbytes
 from meta_magic.recording.signatures.cache import Key
@@ -36,6 +36,7 @@ from meta_magic.recording.signatures.entries import (
 from meta_magic.torch_private.dispatcher import kernels_put_in
 from meta_magic.torch_private.modes import functorch_interpreter
 from meta_magic.trace.options import DeviceName
+from meta_magic.trace.signature import CPU
 
 OF_TORCH: Final = ("aten.", "torch_nn.")
 """Prefixes of torch's own operators; ``torch_nn`` are those written in Python."""

@@ -23,8 +23,8 @@ from meta_magic.children import NoAnswer
 from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 from meta_magic.recording.identities.storages import span_nbytes
 from meta_magic.torch_private.tensor_internals import address_of_storage, negate_lazily
+from meta_magic.trace.signature import CPU
 
-CPU: Final = torch.device("cpu")
 Filling = Callable[[Tensor], object]
 """Writes made-up values into a flat tensor of zeros."""
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from meta_magic.errors import MissingValueError
-from meta_magic.recording.identities.device_plan import META, is_default_on_meta
+from meta_magic.recording.identities.device_plan import is_default_on_meta
 from meta_magic.recording.identities.nested_tensors import rebuild, tensors_in
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.recording.intercept.libraries import MAKE_REAL
@@ -42,6 +42,7 @@ from meta_magic.torch_private.replaced import (
     CUDA_VERSION,
     STEP_OF_SCALER,
 )
+from meta_magic.trace.signature import CPU, META
 
 Replacement = Callable[..., Any]
 
@@ -176,8 +177,6 @@ def without_original(function: Replacement) -> Replacement:
     """Return a replacement that ignores the function that it replaces."""
     return lambda _, *args, **kwargs: function(*args, **kwargs)
 
-
-CPU: Final = torch.device("cpu")
 
 Compute: TypeAlias = Callable[[list[Tensor]], object]
 """Computes the values of tensors, or raises a ``MissingValueError``."""

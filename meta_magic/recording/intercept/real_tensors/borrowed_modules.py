@@ -23,7 +23,6 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from meta_magic.recording.identities.device_plan import (
-    META,
     carry_placement,
     find_placement,
     is_cpu_context_active,
@@ -53,6 +52,7 @@ from meta_magic.torch_private.module_internals import (
 )
 from meta_magic.torch_private.replaced import APPLY_OF_MODULES, FIRST_SIZES
 from meta_magic.torch_private.tensor_internals import swap_tensor_impl
+from meta_magic.trace.signature import META
 
 MISSING: Final = object()
 

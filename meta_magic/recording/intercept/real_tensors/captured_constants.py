@@ -17,7 +17,6 @@ from torch import Tensor, UntypedStorage, nn
 
 from meta_magic.errors import MetaMagicError, MixedDeviceError
 from meta_magic.recording.identities.device_plan import (
-    META,
     find_placement,
     is_in_cpu_context,
 )
@@ -49,6 +48,7 @@ from meta_magic.torch_private.tensor_internals import (
     parts_of,
     plan_part,
 )
+from meta_magic.trace.signature import META
 
 
 class CapturedStorage(NamedTuple):

@@ -27,8 +27,8 @@ from meta_magic.torch_private.distributed import (
 from meta_magic.torch_private.modes import DisableTorchFunction, TorchDispatchMode
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
+from meta_magic.trace.signature import CPU
 
-CPU = torch.device("cpu")
 aten = torch.ops.aten
 
 
