@@ -296,7 +296,10 @@ class Installation:
                 # All before the first swap: a view's flag may be that of its base.
                 for tensor, real in self._pairs:
                     if real.is_floating_point() or real.is_complex():
-                        take_over_grad(tensor, real)
+                        if tensor.requires_grad and not is_leaf(tensor):
+                            mark_graph_lost(real)
+                        else:
+                            real.requires_grad_(tensor.requires_grad)
                 for tensor, real in self._pairs:
                     # The graph holds a weak reference to a tensor that retains its
                     # gradient, and torch refuses to swap such a tensor.
@@ -340,14 +343,6 @@ def wrap_again(tensor: Any, real: Mapping[int, Tensor]) -> Tensor:
     size, stride = tensor.size(), tensor.stride()
     made: Tensor = type(tensor).__tensor_unflatten__(parts, context, size, stride)
     return made
-
-
-def take_over_grad(tensor: Tensor, real: Tensor) -> None:
-    """Give a real tensor the ``requires_grad`` of one on meta."""
-    if tensor.requires_grad and not is_leaf(tensor):
-        mark_graph_lost(real)
-    else:
-        real.requires_grad_(tensor.requires_grad)
 
 
 def swap(tensor: Tensor, real: Tensor) -> None:

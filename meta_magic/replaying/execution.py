@@ -70,12 +70,6 @@ class ProgramReplay(CallRunner):
         end = self.plan.end
         return None if end is None else self.streams.state_at(end)
 
-    def use_earlier_states(self, done: Mapping[int, "ProgramReplay"]) -> None:
-        """Use the generator states of earlier parts, by the id of their program."""
-        for number, end in self.plan.earlier_ends.items():
-            state_on = partial(done[id(end.program)].streams.state_at, end.source)
-            self.streams.give_state(number, state_on)
-
     def run(self, finished: Finished) -> Iterator[None]:
         """Run the steps; yield after each."""
         memory = self.memory
@@ -329,7 +323,9 @@ class Execution:
             self._results = self.follow(find_results)
         for part in self.parts:
             is_last = part is self._last
-            part.use_earlier_states(done)
+            for number, end in part.plan.earlier_ends.items():
+                state_on = partial(done[id(end.program)].streams.state_at, end.source)
+                part.streams.given[number] = state_on
             done[id(part.program)] = part
             if self._is_followed:
                 raw = find_raw_before(part.plan, given.get(id(part), {}))

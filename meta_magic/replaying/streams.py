@@ -29,7 +29,11 @@ StateOn = Callable[[str], Tensor | None]
 
 
 class Streams:
-    """A generator for each one that a program used; torch's own are not touched."""
+    """A generator for each one that a program used; torch's own are not touched.
+
+    Attributes:
+        given: By state, that of a generator at the end of an earlier recording.
+    """
 
     def __init__(
         self,
@@ -44,7 +48,7 @@ class Streams:
         self._sources: dict[int, int] = {}
         self._skipped: dict[int, tuple[Generator, int]] = {}
         self._saved: dict[int, dict[str, Tensor]] = {}
-        self._given: dict[int, StateOn] = {}
+        self.given: dict[int, StateOn] = {}
         self._kept: Kept | None = None
         self._keeps = False
         self._known = dict(randomness.known)
@@ -136,10 +140,6 @@ class Streams:
             if states.keys() == {"cpu"}:
                 yield draw, states["cpu"]
 
-    def give_state(self, state: int, state_on: StateOn) -> None:
-        """Use the state of a generator at the end of an earlier recording."""
-        self._given[state] = state_on
-
     def state_at(self, source: int, device: str = "cpu") -> Tensor | None:
         """Return the state of a generator on a device at ``source``, or None."""
         draw, state = draw_before(source), state_before(source)
@@ -156,8 +156,8 @@ class Streams:
 
     def _read_state(self, number: int, device: str) -> Tensor | None:
         """Return a recorded state, or the end state of an earlier recording."""
-        if number in self._given:
-            return self._given[number](device)
+        if number in self.given:
+            return self.given[number](device)
         state = self._randomness.states[number]
         if device != "cpu" or isinstance(state, EarlierEnd):
             return None

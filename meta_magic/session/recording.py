@@ -229,7 +229,7 @@ class Recording:
             is_checked=self._is_checked,
         )
         keep_origin(write, program, trees, module_by_number, modules_in(namespace))
-        self._values.keep_for_later(program)
+        self._values.evaluator.keep_contents(program)
         write.diagnostics.drop_unasked()
         for part in (write.calls, write.numbers, write.registry, self._borrowed):
             part.close()

@@ -63,7 +63,6 @@ from meta_magic.session.program_builder import ProgramBuilder
 from meta_magic.torch_private.modes import DisableTorchFunction, is_real_below
 from meta_magic.torch_private.snapshot import RealTorch, WithoutModes
 from meta_magic.trace.options import LITTLE_NBYTES, Assumed, Options
-from meta_magic.trace.program import Program
 from meta_magic.trace.program_facts import Assumption, Evaluation
 from meta_magic.trace.signature import Geometry
 from meta_magic.trace.units import format_shape
@@ -104,7 +103,7 @@ class ValuesOnDemand:
         self._diagnostics = written.diagnostics
         self._registry = written.registry
         self._routing = Routing(written)
-        self._evaluator = Evaluator()
+        self.evaluator = Evaluator()
         self._budget = ValueBudget(options.limits, self._describe)
         self._little = ValueBudget(options.limits.little(), self._describe)
         self._beyond: dict[tuple[str, Any], int] = {}
@@ -251,7 +250,7 @@ class ValuesOnDemand:
 
     def _go_on(self, chosen: Inputs) -> tuple[list[UntypedStorage], Evaluation] | None:
         """Return storages of tensors, and their cost, if a running loop has them."""
-        loops, refs = self._evaluator.loops, [seen[1] for _, seen in chosen]
+        loops, refs = self.evaluator.loops, [seen[1] for _, seen in chosen]
         if not loops.is_live or self._budget.is_spent or self._may_differ():
             return None
         if None in refs:
@@ -269,7 +268,7 @@ class ValuesOnDemand:
         self, storage: int, geometry: Geometry, budget: ValueBudget
     ) -> Tensor | None:
         """Return a tensor for a check, if a running loop has it; nothing is noted."""
-        loops = self._evaluator.loops
+        loops = self.evaluator.loops
         if not loops.is_near(self._clock.now) or self._may_differ():
             return None
         with RealTorch():
@@ -303,11 +302,7 @@ class ValuesOnDemand:
 
     def state_at(self, source: int) -> Tensor | None:
         """Return the state of a CPU generator; None if that is beyond the limits."""
-        return self._evaluator.state_at(self._programs.snapshot(), source, self._budget)
-
-    def keep_for_later(self, program: Program) -> None:
-        """Let later recordings use the values that were computed in this one."""
-        self._evaluator.keep_contents(program)
+        return self.evaluator.state_at(self._programs.snapshot(), source, self._budget)
 
     def _explain(
         self, error: MissingValueError, table: OpTable, chosen: Inputs
@@ -370,14 +365,14 @@ class ValuesOnDemand:
             for _, (_, ref, geometry) in chosen
             if ref is not None
         ]
-        if self._evaluator.loops.is_live:
+        if self.evaluator.loops.is_live:
             with RealTorch():
                 found = self._go_on(chosen)
                 if found is not None:
                     return _copy_views(chosen, found[0]), found[1]
         self.prepare([tensor for tensor, _ in chosen])
         program = self._programs.snapshot()
-        values = self._evaluator.evaluate(
+        values = self.evaluator.evaluate(
             program,
             wanted,
             budget,

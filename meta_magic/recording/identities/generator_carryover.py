@@ -183,17 +183,15 @@ def was_used_since(state: bytes) -> bool:
     last = next((carried for carried in reversed(kept) if carried.own is None), None)
     if last is None or last.is_settled or state == last.state:
         return False
-    if state[SEED] != last.state[SEED] or is_unmarked(state, last.state):
+    # Draws keep the mark: without it somebody set this state since then.
+    is_unmarked = state[TWISTER] == last.state[TWISTER] and (
+        state[FIRST] != last.state[FIRST]
+    )
+    if state[SEED] != last.state[SEED] or is_unmarked:
         return False
     with DisableTorchFunction(), DisableTorchDispatch():
         seeded = Generator().manual_seed(int.from_bytes(state[SEED], "little"))
         return dump_state(seeded.get_state()) != state
-
-
-def is_unmarked(state: bytes, marked: bytes) -> bool:
-    """Whether a state comes from draws after the marked one, but has no mark."""
-    # Draws keep the mark, so somebody set this state since then.
-    return state[TWISTER] == marked[TWISTER] and state[FIRST] != marked[FIRST]
 
 
 def dump_state(state: Tensor) -> bytes:

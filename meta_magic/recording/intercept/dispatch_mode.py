@@ -119,7 +119,12 @@ class Dispatch:
             if (
                 entry is None
                 or n_dispatch_modes()  # such as make_fx's, which must see the kernel
-                or (read is not None and table.written and self._is_shared(read))
+                or (
+                    read is not None
+                    and table.written
+                    and self._shared is not None
+                    and self._shared.concerns(read)
+                )
             ):
                 return self._run(
                     OperatorCall(table, key, words, args, kwargs or {}), read
@@ -246,10 +251,6 @@ class Dispatch:
         if self._shared is not None:
             self._shared.update_read(read)
         return read
-
-    def _is_shared(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether an array shares the memory of one of some tensors."""
-        return self._shared is not None and self._shared.concerns(tensors)
 
 
 class DispatchMode(Dispatch, Inside, TorchDispatchMode):

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 import torch
-from torch import Tensor
 
 from meta_magic.errors import MetaMagicError
 from meta_magic.recording.as_device.cpu_kernels import (
@@ -106,11 +105,6 @@ def may_end_process(table: OpTable, given: Given) -> bool:
     return any(len(shape) == 1 and shape[0] != n_channels for shape in shapes)
 
 
-def lies_within(view: Tensor) -> bool:
-    """Whether a view ends within its storage."""
-    return span_nbytes(view) <= view.untyped_storage().nbytes()
-
-
 def bound_numel(value: Any) -> int:
     """Return the product of all numbers in arguments: a bound on the result."""
     if isinstance(value, dict):
@@ -172,7 +166,10 @@ class Refusals:
         """Raise the CPU's error for a call that meta accepts, or return its result."""
         args, kwargs, _ = given
         kind = describe_elementwise(table, given)
-        if kind in accepted_kinds or (table.may_overrun and lies_within(returned)):
+        if kind in accepted_kinds or (
+            table.may_overrun
+            and span_nbytes(returned) <= returned.untyped_storage().nbytes()
+        ):
             return returned
         is_known = returned is not None or not (table.has_out or table.reads_data)
         if not is_known and bound_numel((args, kwargs)) > MAX_NUMEL:
