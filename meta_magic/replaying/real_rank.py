@@ -37,7 +37,7 @@ class RealRank(TorchDispatchMode):
     """Counts storages and lists collectives of the real code that runs within it."""
 
     def __init__(self, file: str = "") -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        super().__init__()
         self.live_nbytes: list[int] = []
         self.sent: list[RealSent] = []
         self._file = file

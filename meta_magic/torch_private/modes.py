@@ -25,9 +25,6 @@ GLOBAL_DEVICE_CONTEXT = torch._GLOBAL_DEVICE_CONTEXT
 # torch.get_default_device() does not say "meta" in a cell.
 DeviceContext = _device.DeviceContext
 
-# Nothing is recorded.
-TorchDispatchMode = _python_dispatch.TorchDispatchMode
-
 # A mode that a cell left open stays open.
 dispatch_mode_stack: Callable[[], list[Any]] = (
     _python_dispatch._get_current_dispatch_mode_stack
@@ -87,6 +84,21 @@ DISPATCH_FLAGS: Final = (
 fake_tensor_mode = partial(
     torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 )
+
+
+class TorchDispatchMode(_python_dispatch.TorchDispatchMode):
+    """The base of modes that see operators; without it nothing is recorded.
+
+    Torch wraps ``__torch_dispatch__`` of other modes, so that the first operator under
+    one imports dynamo, which takes half a second.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 @cache

@@ -198,7 +198,7 @@ class MadeMode(TorchDispatchMode):
     """Keeps the tensors that operators return."""
 
     def __init__(self, made: list[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        super().__init__()
         self._made = made
 
     def __torch_dispatch__(

@@ -1,7 +1,7 @@
 """``init="reset"``: call the initializers of the modules themselves.
 
-They run when the module is real. ``Watch`` notes which tensors they wrote, so that the
-report can say which are still uninitialized, and restores tensors that were real
+They run when the module is real. ``WatchMode`` notes which tensors they wrote, so that
+the report can say which are still uninitialized, and restores tensors that were real
 before.
 """
 
@@ -58,11 +58,8 @@ class ResetFill(EmptyFill):
         return super().filled_by(target, tensor)
 
 
-class Watch:
-    """The behaviour of the mode: it notes which storages are written.
-
-    A mixin: torch imports dynamo for a mode that defines ``__torch_dispatch__`` itself.
-    """
+class WatchMode(TorchDispatchMode):
+    """Notes which storages are written."""
 
     def __init__(self, kept: Iterable[int]) -> None:
         super().__init__()
@@ -99,10 +96,6 @@ class Watch:
         """Restore the content of the kept storages."""
         for now, before in self._saved.values():
             now.copy_(before)
-
-
-class WatchMode(Watch, TorchDispatchMode):
-    """The mode that is entered."""
 
 
 def reset_modules(root: object, kept: Iterable[int]) -> set[int]:

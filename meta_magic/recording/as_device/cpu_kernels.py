@@ -224,8 +224,8 @@ def put_on_meta(value: Any, known: Mapping[int, Tensor] | None = None) -> Any:
     return value
 
 
-class Listing:
-    """Lists names of operators; a mixin, so that torch does not import dynamo."""
+class ListingMode(TorchDispatchMode):
+    """Lists the names of operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,10 +241,6 @@ class Listing:
         """Run an operator."""
         self.names.append(str(func))
         return func(*args, **(kwargs or {}))
-
-
-class ListingMode(Listing, TorchDispatchMode):
-    """The mode under which a call runs."""
 
 
 def list_operators(call: Callable[[torch.Tensor], object]) -> list[str]:

@@ -1,8 +1,8 @@
 """The dispatch mode sees every operator: a cache hit takes the fast path, others run.
 
 Without it ``y = x + 1`` would run in a cell and leave no row. Read
-``Dispatch.__torch_dispatch__`` first: each operator comes there. A cache hit is made
-without its kernel: a kernel on meta takes some 90 us (``torch.add``), a cache hit 8.
+``DispatchMode.__torch_dispatch__`` first: each operator comes there. A cache hit needs
+no kernel: a kernel on meta takes some 90 us (``torch.add``), a cache hit 8.
 """
 
 from collections.abc import Sequence
@@ -56,17 +56,16 @@ RESIZE: Final[Any] = torch.ops.aten.resize_.default
 PLAIN_TENSORS: Final = frozenset({Tensor, Parameter})
 
 
-class Dispatch:
-    """What the dispatch mode does with an operator.
-
-    A plain class, mixed in below: torch wraps ``__torch_dispatch__`` of a direct
-    subclass of ``TorchDispatchMode`` so that the first operator imports dynamo.
+class DispatchMode(Inside, TorchDispatchMode):
+    """The mode that sees each operator.
 
     Attributes:
         is_in_backward: Whether the function mode is on for hooks of a backward pass:
             kernels, which are no code of the cell, run without it.
         n_resized: How many calls of ``resize_`` there were.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(
         self, write: Writers, cache: SignatureCache, kernels: KernelCalls
@@ -251,12 +250,6 @@ class Dispatch:
         if self._shared is not None:
             self._shared.update_read(read)
         return read
-
-
-class DispatchMode(Dispatch, Inside, TorchDispatchMode):
-    """The mode that is entered."""
-
-    supports_higher_order_operators = True
 
     def __enter__(self) -> Self:
         self.functions = function_mode_stack()[-1]

@@ -335,7 +335,7 @@ def build_trace(before: Any) -> Any:
     def trace(*args: Any, **kwargs: Any) -> Any:
         library = override_kernels({"convolution": convolve})
         try:
-            with UntracedMode():  # type: ignore[no-untyped-call]  # torch's has no types
+            with UntracedMode():
                 return before(*args, **kwargs)
         finally:
             destroy_library(library)
@@ -343,8 +343,8 @@ def build_trace(before: Any) -> Any:
     return trace
 
 
-class Untraced:
-    """The methods of the mode below: torch wraps those of a direct subclass."""
+class UntracedMode(TorchDispatchMode):
+    """Keeps the recording's own questions to tensors out of the graph of ``jit``."""
 
     def __torch_dispatch__(
         self,
@@ -356,10 +356,6 @@ class Untraced:
         """Call an operator without tracing."""
         with WithoutTracing():
             return func(*args, **(kwargs or {}))
-
-
-class UntracedMode(Untraced, TorchDispatchMode):
-    """Keeps the recording's own questions to tensors out of the graph of ``jit``."""
 
 
 def convolve(*args: Any) -> Any:

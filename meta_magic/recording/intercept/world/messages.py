@@ -371,10 +371,10 @@ class Collective(NamedTuple):
         """Return the tensor of each process in a list."""
         return dict(zip(self.ranks, map(Piece, self.given[name] or ()), strict=False))
 
-    def rows(self, name: str) -> dict[int, Piece]:
+    def rows(self, name: str, sizes_name: str = "") -> dict[int, Piece]:
         """Return the rows of each process; equally many if no sizes are given."""
         tensor, n = self.given[name], len(self.ranks)
-        sizes = self.given.get(f"{name}_split_sizes") or [len(tensor) // n] * n
+        sizes = self.given.get(sizes_name) or [len(tensor) // n] * n
         ends = pairwise(accumulate(sizes, initial=0))
         pieces = [Piece(tensor, slice(*both)) for both in ends]
         return dict(zip(self.ranks, pieces, strict=False))
@@ -451,7 +451,9 @@ DESCRIBE_BY_NAME: Final[Mapping[str, Describe]] = {
         call.listed("output_tensor_list"),
     ),
     "all_to_all_single": lambda call: Handing(
-        "all_to_all", call.rows("input"), call.rows("output")
+        "all_to_all",
+        call.rows("input", "input_split_sizes"),
+        call.rows("output", "output_split_sizes"),
     ),
     "send": describe_send,
     "isend": describe_send,
