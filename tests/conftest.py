@@ -2,9 +2,9 @@
 
 import atexit
 import gc
+import json
 import os
 import signal
-import subprocess
 import sys
 
 # The tests are about a machine without a GPU, but for those that skip without one:
@@ -84,24 +84,35 @@ def seed():
     torch.default_generator.manual_seed(0)
 
 
-@pytest.fixture
-def forked_pythons(monkeypatch):
-    """The Pythons that the package starts are forks of this process, with torch."""
-    from tests.forked import ForkedPython
+@pytest.fixture(scope="session")
+def python_forks(tmp_path_factory):
+    """A program that runs what Python runs, in a fork of a process with torch."""
+    if not hasattr(os, "pidfd_open"):  # not on Linux
+        yield sys.executable
+        return
+    from tests.python_forks import serve_pythons
 
-    monkeypatch.setattr(subprocess, "Popen", ForkedPython)
+    with serve_pythons(tmp_path_factory.mktemp("pythons")) as python:
+        yield python
+
+
+@pytest.fixture
+def forked_pythons(python_forks, monkeypatch):
+    """The Pythons that the package and the test start are such forks."""
+    monkeypatch.setattr(sys, "executable", python_forks)
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # IPython looks for it there
 
 
 @pytest.fixture(scope="session")
-def forked_kernels(tmp_path_factory):
-    """The kernels that tests start are forks of one process, with torch."""
-    if not hasattr(os, "pidfd_open"):  # not on Linux
-        yield
-        return
-    from tests.kernel_forks import serve_kernels
-
-    folder = tmp_path_factory.mktemp("kernels")
-    with pytest.MonkeyPatch.context() as patch, serve_kernels(folder):
+def forked_kernels(python_forks, tmp_path_factory):
+    """The kernels that tests start are such forks."""
+    folder = tmp_path_factory.mktemp("jupyter")
+    spec = folder / "kernels" / "python3"
+    spec.mkdir(parents=True)
+    argv = [python_forks, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    named = {"argv": argv, "display_name": "Python 3", "language": "python"}
+    (spec / "kernel.json").write_text(json.dumps(named))
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(folder))
         yield
 

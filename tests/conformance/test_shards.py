@@ -11,6 +11,8 @@ import pytest
 SCRIPT = Path(__file__).with_name("sharded_models.py")
 ROOT = SCRIPT.parent.parent.parent
 
+pytestmark = pytest.mark.usefixtures("forked_pythons")
+
 
 def run(n_processes, plan, *folder):
     """Return what each process found."""

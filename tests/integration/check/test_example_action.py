@@ -42,7 +42,9 @@ def run_step(folder, more=""):
     ).returncode
 
 
-def test_the_step_fails_on_a_wrong_shape_and_annotates_its_line(tmp_path):
+def test_the_step_fails_on_a_wrong_shape_and_annotates_its_line(
+    tmp_path, forked_pythons
+):
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "model.py").write_text(MODEL.format(784))
     assert run_step(tmp_path, "--update") == 0

@@ -209,14 +209,14 @@ def is_alive(pid):
         return False
 
 
-def test_processes_that_a_script_leaves_are_ended_with_it(check, tmp_path):
+def test_processes_that_a_script_leaves_are_ended_with_it(check_apart, tmp_path):
     script = """\
 import subprocess, sys
 code = "import time; time.sleep(600)"
 child = subprocess.Popen([sys.executable, "-c", code])
 open("pid.txt", "w").write(str(child.pid))
 """
-    code, _ = check("leaves.py", leaves=script)
+    code, _ = check_apart("leaves.py", leaves=script)
     pid = int((tmp_path / "pid.txt").read_text())
     assert code == 0
     end = time.monotonic() + 10

@@ -97,7 +97,7 @@ def run_ipython(directory: Path, *arguments: str) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
-def test_an_ipy_script_whose_cell_fails_fails(tmp_path):
+def test_an_ipy_script_whose_cell_fails_fails(tmp_path, forked_pythons):
     script = tmp_path / "cell.ipy"
     script.write_text("%%meta\nimport torch\n1 / 0\n")
     run = run_ipython(tmp_path, "--ext=meta_magic", str(script))

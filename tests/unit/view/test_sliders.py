@@ -329,7 +329,9 @@ print(*(one.pid for one in started), flush=True)
     ],
     ids=["killed", "idle"],
 )
-def test_the_template_ends_with_its_process_and_when_it_is_idle(tmp_path, last):
+def test_the_template_ends_with_its_process_and_when_it_is_idle(
+    tmp_path, last, forked_pythons
+):
     path = tmp_path / "moves.py"
     path.write_text(ENDED + last, encoding="utf-8")
     ran = subprocess.run(
