@@ -189,9 +189,16 @@ class UnknownDeviceError(MetaMagicError, LookupError):
 class WorldError(MetaMagicError, RuntimeError):
     """A block asks for a world or a rank that differs from the recorded one.
 
+    Attributes:
+        is_hang: Whether a recorded rank waits for another that never sends.
+
     Example:
         >>> with record(world=8):
         ...     torch.distributed.init_process_group("gloo", rank=0, world_size=4)
         Traceback (most recent call last):
         meta_magic.errors.WorldError: ...
     """
+
+    def __init__(self, text: str, *, is_hang: bool = False) -> None:
+        super().__init__(text)
+        self.is_hang = is_hang

@@ -179,7 +179,8 @@ def run_alone(
         of_module=vars(main),
         variables=vars(main),
         names=list_names(code),
-        options=options or read_options(request),
+        # No other rank runs while an edit is tried.
+        options=(options or read_options(request))._replace(peers=None),
     )
     return record_block(
         request,

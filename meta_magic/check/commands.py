@@ -200,7 +200,6 @@ def add_run_options(add: Callable[..., Any]) -> None:
     )
     add(
         "--ranks",
-        default="0",
         metavar="RANKS",
         help='ranks to run: "0,7", all, or differing (the first two, the last, and '
         "each that a recorded rank waits for); a hang is an error (default: 0)",
@@ -330,6 +329,8 @@ def make_requester(
     """
     given = vars(options).get  # only ``check`` has options for results
     budget, wrong = given("budget", ""), given("wrong")
+    if options.ranks is not None and options.world is None:
+        raise CheckError("--ranks needs --world: how many processes are there?")
     return partial(
         Request,
         argv=argv,
@@ -343,7 +344,7 @@ def make_requester(
             "check": wrong is not None and (wrong or True),
             "dims": given("dims", ""),
             "world": options.world,
-            "ranks": options.ranks,
+            "ranks": options.ranks or "0",
             "per_node": options.per_node,
         },
         limits=parse_budget(budget) if budget else (),

@@ -22,7 +22,7 @@ from meta_magic.check.records import (
     Request,
     worst_of,
 )
-from meta_magic.errors import CheckError, MetaMagicError
+from meta_magic.errors import CheckError, MetaMagicError, WorldError
 from meta_magic.session.raised_calls import PYTHONS, USERS, choose_frames, home_of
 from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.expectations import find_overruns, measure
@@ -92,7 +92,8 @@ class Judge:
             for found in diagnostics
             if found.level != "note"
         ]
-        has_failed = error is not None and reason is None
+        is_hang = isinstance(error, WorldError) and error.is_hang
+        has_failed = error is not None and reason is None and not is_hang
         page = ""
         if self.request.has_page:
             from meta_magic.view.page import render_page  # noqa: PLC0415  few ask for it
@@ -266,10 +267,16 @@ USAGE: Final = 2
 
 def find_outside_reason(error: BaseException, request: Request) -> str | None:
     """Return why an error is not the program's own; None if it is."""
+    if isinstance(error, WorldError) and error.is_hang:
+        return None
     if isinstance(error, (MetaMagicError, Refused)) or is_of_ipython(error):
         return str(error)
     if isinstance(error, KeyboardInterrupt):
-        return f"it took more than {request.seconds:g} s (--timeout)"
+        is_all = request.settings.get("ranks") == "all"
+        has_others = request.settings.get("world") is not None and not is_all
+        return f"it took more than {request.seconds:g} s (--timeout)" + (
+            "; it may wait for ranks that are not recorded (--ranks)" * has_others
+        )
     if isinstance(error, ModuleNotFoundError):
         if not error.name and error.__cause__ is not None:  # as transformers raises it
             return find_outside_reason(error.__cause__, request)

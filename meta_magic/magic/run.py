@@ -202,6 +202,7 @@ def find_before(name: str | None, namespace: Mapping[str, object]) -> "Trace | N
 def read_options(line: Any) -> "Options":
     """Return the options of a recording."""
     from meta_magic.session.record import record  # noqa: PLC0415  needs torch
+    from meta_magic.torch_private.distributed import has_group  # noqa: PLC0415  as well
 
     shared = ("as_device", "assume", "named", "check_values", "check", "world", "rank")
     given = {name: getattr(line, name) for name in (*shared, "per_node", "dims")}
@@ -210,6 +211,11 @@ def read_options(line: Any) -> "Options":
         chosen = record(cache=cache, limits=limits, params=line.params, **given)
     except ValueError as error:
         raise UsageError(f"%%meta: {error}") from None
+    if chosen.options.world is not None and has_group():
+        raise UsageError(
+            "%%meta --world: this process is in a process group already: call "
+            "torch.distributed.destroy_process_group() before"
+        )
     return chosen.options._replace(is_patient=line.is_patient)
 
 

@@ -134,6 +134,8 @@ def read_results(folder: Path) -> dict[int, Any] | WorldError:
         result = folder / RESULT.format(rank)
         if not result.exists():
             said = output.read_text(errors="replace").strip().splitlines()
+            if said[-1:] == ["KeyboardInterrupt"]:  # before its block began
+                raise KeyboardInterrupt
             last = " ".join(said[-N_LINES:])
             return WorldError(f"rank {rank} ended without a result: {last}")
         results[rank] = pickle.loads(result.read_bytes())  # noqa: S301  our own child's
@@ -156,6 +158,8 @@ def run_nursery(jobs: Sequence[Job], *, is_check: bool) -> None:
             raise
         nursery.send_signal(signal.SIGINT)
         _, said = nursery.communicate()
+        if nursery.returncode:
+            raise
     finally:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(nursery.pid, signal.SIGKILL)  # with all children

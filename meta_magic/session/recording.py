@@ -155,7 +155,7 @@ class Recording:
             LibraryImports(),
             DataSources(write, saver, loader, shared, capture),
             *make_device_contexts(write, compute),
-            *make_world_contexts(options, write, values, saver),
+            *make_world_contexts(options, write, values, saver, capture, dispatch),
             NewOfSubclass(write),
             GeneratorStates(write, values, saver.compute),
             self._borrowed,
@@ -257,7 +257,12 @@ class Recording:
 
 
 def make_world_contexts(
-    options: Options, write: Writers, values: ValuesOnDemand, saver: Saver
+    options: Options,
+    write: Writers,
+    values: ValuesOnDemand,
+    saver: Saver,
+    capture: ConstantCapture,
+    mode: DispatchMode,
 ) -> tuple[AbstractContextManager[Any], ...]:
     """Return the context managers that give a block its world; () if it has none."""
     if options.world is None:
@@ -275,6 +280,14 @@ def make_world_contexts(
     def read(tensor: Tensor) -> tuple[Tensor | None, bool]:
         with DisableTorchFunction():
             return values.peek_to_send(tensor, registry.read(tensor))
+
+    def hold(values: Tensor) -> Tensor:
+        """Return a meta tensor with these values that takes no planned memory."""
+        made = capture.capture(values, is_noted=False)
+        ref = registry.storage_of(made)
+        if ref is not None:
+            registry.note_size(ref, 0)
+        return made
 
     def note_received(tensor: Tensor) -> None:
         with DisableTorchFunction():
@@ -298,9 +311,9 @@ def make_world_contexts(
         saves,
         kept,
     )
-    if options.peers is None:
+    if peers is None:
         return contexts
-    handed = messages.Messages(options.world, options.peers, read, note_received)
+    handed = messages.Messages(options.world, peers, read, hold, note_received, mode)
     return *contexts, handed
 
 

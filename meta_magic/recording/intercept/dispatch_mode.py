@@ -5,8 +5,9 @@ Without it ``y = x + 1`` would run in a cell and leave no row. Read
 no kernel: a kernel on meta takes some 90 us (``torch.add``), a cache hit 8.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final, Self
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -36,6 +37,7 @@ from meta_magic.recording.signatures.entries import (
     OpTable,
     sharing_of,
 )
+from meta_magic.torch_private.distributed import uses_group
 from meta_magic.torch_private.modes import (
     DisableTorchFunction,
     TorchDispatchMode,
@@ -56,6 +58,9 @@ RESIZE: Final[Any] = torch.ops.aten.resize_.default
 PLAIN_TENSORS: Final = frozenset({Tensor, Parameter})
 
 
+HandOver: TypeAlias = Callable[[OperatorCall, Callable[[], Any]], Any]
+
+
 class DispatchMode(Inside, TorchDispatchMode):
     """The mode that sees each operator.
 
@@ -63,6 +68,8 @@ class DispatchMode(Inside, TorchDispatchMode):
         is_in_backward: Whether the function mode is on for hooks of a backward pass:
             kernels, which are no code of the cell, run without it.
         n_resized: How many calls of ``resize_`` there were.
+        hand_over: Runs an operator of torch.distributed, given its call and what runs
+            it, where several ranks are recorded side by side; else None.
     """
 
     supports_higher_order_operators = True
@@ -73,6 +80,7 @@ class DispatchMode(Inside, TorchDispatchMode):
         super().__init__()
         self.is_in_backward = False
         self.n_resized = 0
+        self.hand_over: HandOver | None = None
         self._registry, self._rows = write.registry, write.rows
         self._cache = cache
         self._table_by_op = cache.table_by_op
@@ -239,7 +247,10 @@ class DispatchMode(Inside, TorchDispatchMode):
     def _run(self, call: OperatorCall, read: Sequence[Tensor] | None) -> Any:
         """Run and record an operator that is no cache hit, and watched tensors."""
         self.n_resized += call.table.func is RESIZE
-        returned = self._kernels.run(self, call)
+        run = partial(self._kernels.run, self, call)
+        if self.hand_over is not None and uses_group(call.table.name):
+            run = partial(self.hand_over, call, run)
+        returned = run()
         if self._shared is not None and read is not None and call.table.written:
             self._shared.update_arrays(read)
         return returned

@@ -21,6 +21,7 @@ from torch import Tensor
 from meta_magic.recording.identities.tensors import LiveGeometry, Seen
 from meta_magic.recording.signatures.allowed_values import find_allowed
 from meta_magic.torch_private.dispatcher import OpOverload, find_schema, has_kernel
+from meta_magic.torch_private.distributed import uses_group
 from meta_magic.trace.signature import Argument, Signature
 
 Args: TypeAlias = Sequence[Any]
@@ -182,6 +183,7 @@ class OpTable:
             schema is not None
             and not SLOW_TAGS.intersection(func.tags)
             and self.name not in BY_GRADIENT
+            and not uses_group(self.name)  # ranks hand each other values
             and not self.may_overrun
         )
         is_tagged = schema is not None and not READING_TAGS.isdisjoint(func.tags)

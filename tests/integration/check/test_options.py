@@ -32,6 +32,7 @@ def test_a_model_that_outgrows_its_budget_fails(check):
         (["--budget", "params"], "is no limit"),
         (["--baseline", "none.json"], "--update makes it"),
         (["--baseline", "a.py"], "a.py is no baseline"),
+        (["--ranks", "0"], "--ranks needs --world"),
         (["--update"], "--update needs the file that --baseline names"),
         (["--html", "no/such/folder/a.html"], "No such file"),
     ],

@@ -88,6 +88,16 @@ def test_parameters_that_no_rank_uses_have_no_gradient(is_static):
         assert pair[1].weight.grad is None
 
 
+def test_the_buckets_of_a_reducer_are_no_real_memory_of_the_code():
+    with record(world=2) as trace:
+        begin()
+        model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+    assert trace.nbytes_real == 0
+    assert trace.notes == ()
+
+
 def test_a_call_that_torch_deprecates_has_the_line_of_the_code():
     with record(world=2) as trace:
         begin()

@@ -1,6 +1,7 @@
 """A cell that is recorded as several ranks of its world."""
 
 import pytest
+from torch import distributed as dist
 
 from meta_magic import WorldError
 
@@ -63,6 +64,16 @@ def test_what_cannot_be_recorded_as_other_ranks_is_refused(shell, capsys):
     shell.run_cell("%%meta -q --world 4\nx = torch.ones(2), data", store_history=True)
     with pytest.raises(WorldError, match="used as it is, not made again: data"):
         shell.user_ns["_meta"].record_ranks()
+
+
+def test_a_world_beside_a_real_process_group_is_refused(shell, capsys):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        shell.run_cell("%%meta --world 4\nx = torch.ones(2)")
+    finally:
+        dist.destroy_process_group()
+    said = capsys.readouterr().err
+    assert said.startswith("UsageError: %%meta --world: this process is in a process")
 
 
 class Data:

@@ -1,9 +1,11 @@
 """A script recorded as several ranks: what they hand each other, and what hangs."""
 
+from itertools import chain
 from textwrap import dedent
 
 import pytest
 import torch
+from torch import nn
 
 from meta_magic import WorldError, materialize, record, record_ranks
 from meta_magic.check.commands import main
@@ -45,6 +47,28 @@ def test_a_collective_of_one_rank_alone_is_found(script, capsys):
     assert "rank 0 calls all_reduce in line 8" in str(ranks)
     assert main(["check", str(path), "--world", "4", "--ranks", "0,1"]) == 1
     assert "hang: ranks 0-3, collective 2" in capsys.readouterr().out
+
+
+def test_a_hang_that_ends_a_rank_is_an_error_of_the_check(script, capsys):
+    text = f"{BEGIN}\nfor _ in range(2 - rank):\n    dist.all_reduce(torch.ones(1))"
+    path = script(text)
+    assert main(["check", str(path), "--world", "2", "--ranks", "all"]) == 1
+    said = capsys.readouterr().out
+    assert "waits in all_reduce for rank 1, which has ended: this hangs" in said
+    assert "hang: ranks 0,1, collective 2: rank 0 calls all_reduce in line 7" in said
+
+
+def test_ranks_that_reduce_tensors_of_other_sizes_hang(script):
+    text = f"{BEGIN}\ndist.all_reduce(torch.ones(3 + 4 * rank))"
+    ranks = record_ranks(script(text), 2, "all")
+    assert "expects 3 numbers of rank 1 in all_reduce, which sends 7" in ranks[0].error
+    assert "rank 1 calls all_reduce in line 6 (28 bytes" in str(ranks.mismatches[0])
+
+
+def test_repairs_of_a_script_are_tried_without_the_other_ranks(script, capsys):
+    path = script(f"{BEGIN}\ntorch.ones(2, 3) @ torch.ones(4, 2)")
+    assert main(["check", str(path), "--world", "2", "--ranks", "all"]) == 1
+    assert "torch.ones(3, 2)" in capsys.readouterr().out
 
 
 def test_a_rank_that_another_waits_for_is_recorded_too(script):
@@ -126,6 +150,116 @@ def test_ranks_hand_each_other_a_few_numbers_that_they_reduce(script):
     ranks = record_ranks(script(BEGIN + REDUCED), 2, "all")
     assert [trace.error for trace in ranks.values()] == [None, None]
     assert not any(note.kind == "assumed" for t in ranks.values() for note in t.notes)
+
+
+EARLY = """
+mine, got = torch.tensor([10 * rank, rank]), torch.empty(2, dtype=torch.long)
+awaited = dist.irecv(got, (rank - 1) % world)
+dist.send(mine, (rank + 1) % world)
+while not awaited.is_completed():
+    pass
+assert got.tolist() == [10 * ((rank - 1) % world), (rank - 1) % world]
+late = torch.empty(3)
+if rank == 0:
+    awaited = dist.irecv(late, 1)
+total = torch.ones(4)
+dist.all_reduce(total)
+if rank == 1:
+    dist.send(torch.arange(3.0) + total[:3], 0)
+if rank == 0:
+    awaited.wait()
+    assert late.tolist() == [3.0, 4.0, 5.0]
+"""
+
+
+def test_a_rank_waits_for_a_message_where_the_script_does(script):
+    ranks = record_ranks(script(BEGIN + EARLY), 3, "all")
+    assert [trace.error for trace in ranks.values()] == [None] * 3
+    assert ranks.mismatches == ()
+
+
+TRAINED = """
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor.parallel import *
+
+def train(model, losses):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for x in rows.view(2, 3, 4):
+        loss = model(x + rank * is_parallel).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+
+torch.manual_seed(0)
+rows, losses = torch.randn(6, 4), []
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+"""
+TRAINED_BY = {
+    "DistributedDataParallel": """
+is_parallel = True
+train(nn.parallel.DistributedDataParallel(model), losses)
+""",
+    "fully_shard": """
+is_parallel = True
+train(fully_shard(model), losses)
+""",
+    "tensor parallelism": """
+is_parallel = False
+plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+train(parallelize_module(model, init_device_mesh("cpu", (2,)), plan), losses)
+""",
+    "a pipeline": """
+layers = [model[:1], model[1:]]
+stage = PipelineStage(layers[rank], rank, 2, torch.device("cpu"))
+schedule = Schedule1F1B(stage, 2, loss_fn=lambda y, _: y.square().mean())
+optimizer = torch.optim.SGD(layers[rank].parameters(), 0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    each = []
+    schedule.step(*[rows] * (rank == 0), target=rows, losses=each)
+    optimizer.step()
+    losses += [one.item() for one in each]
+""",
+}
+
+
+def train_alone(name):
+    """Return the losses of each rank, of one process that trains on all rows."""
+    torch.manual_seed(0)
+    rows = torch.randn(6, 4)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+    optimizer, losses = torch.optim.SGD(model.parameters(), 0.1), []
+    is_pipeline, is_parallel = name == "a pipeline", not name.startswith("tensor")
+    for step in range(2):
+        batch = rows.view(2, 3, 4)[step]
+        parts = [batch, batch + is_parallel]
+        parts = [*rows.split(3)] if is_pipeline else parts
+        each = [model(part).square().mean() for part in parts]
+        optimizer.zero_grad()
+        (sum(each) / 2).backward()
+        optimizer.step()
+        losses.append([loss.item() for loss in each])
+    return [[], [*chain(*losses)]] if is_pipeline else [*zip(*losses, strict=True)]
+
+
+@pytest.mark.parametrize("name", TRAINED_BY)
+def test_losses_of_a_small_model_are_those_of_one_process(name, script):
+    wanted = [*map(list, train_alone(name))]
+    check = f"torch.testing.assert_close(losses, {wanted}[rank])"
+    ranks = record_ranks(script(BEGIN + TRAINED + TRAINED_BY[name] + check), 2, "all")
+    assert [trace.error for trace in ranks.values()] == [None, None]
+    kinds = {note.kind for trace in ranks.values() for note in trace.notes}
+    assert kinds.isdisjoint(("assumed", "fails"))
+
+
+def test_what_ranks_hand_each_other_takes_no_memory(script):
+    text = "dist.all_gather_into_tensor(torch.empty(4 * world), torch.ones(4))"
+    ranks = record_ranks(script(f"{BEGIN}\n{text}"), 3, "all")
+    assert [trace.memory.peak_nbytes for trace in ranks.values()] == [4 * 16] * 3
 
 
 def test_a_number_that_rests_on_ranks_that_are_not_recorded_is_noted(script):

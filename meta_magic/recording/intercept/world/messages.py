@@ -4,31 +4,37 @@ A pipeline sends the shapes of its activations from stage to stage, and
 ``broadcast_object_list`` a pickle: without their values a recording stops there. Each
 recorded process writes the whole numbers that it sends into a file of a folder that all
 share; the others read it. Of other numbers at most some thousands are handed over, such
-as the counts by which ``DDP.join()`` ends, as long as they take little to compute. Read
-:class:`Messages` first.
+as the gradients of a small model, as long as they take little to compute. Read
+:meth:`Messages._run` first.
 """
 
-import inspect
 import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce, wraps
+from functools import partial, reduce
 from itertools import accumulate, pairwise
-from math import prod
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import distributed_c10d
 
 from meta_magic.errors import WorldError
-from meta_magic.torch_private.distributed import list_ranks
+from meta_magic.recording.intercept.dispatch_mode import DispatchMode
+from meta_magic.recording.intercept.kernel_calls import OperatorCall
+from meta_magic.torch_private.distributed import REDUCTION, describe_group
+from meta_magic.torch_private.modes import pop_dispatch_mode, push_dispatch_mode
 from meta_magic.torch_private.replacing import Replacements
 from meta_magic.torch_private.snapshot import WithoutModes
-from meta_magic.trace.sent import MESSAGES
-from meta_magic.trace.world import Peers, World, describe_ranks
+from meta_magic.trace.sent import MESSAGES, find_kind
+from meta_magic.trace.world import (
+    Peers,
+    World,
+    describe_ranks,
+    find_group,
+    find_reduction,
+)
 
 MAX_NBYTES: Final = 2**24
 """The largest tensor of whole numbers whose values are handed over."""
@@ -57,12 +63,38 @@ N_LOOKS: Final = 10
 WANTED: Final = "rank-{}-wanted"
 """The file by which a process asks for another to be recorded, too."""
 
+BARRIER: Final = "barrier"
+FROM_ROOT: Final = frozenset({"broadcast", "scatter"})
+TO_ROOT: Final = frozenset({"reduce", "gather"})
+SENT_APART: Final = frozenset({"scatter", "reduce_scatter", "all_to_all"})
+"""Collectives that send something else to each process."""
+GOT_APART: Final = frozenset({"gather", "all_gather", "all_to_all"})
+"""Collectives that get what each process sends."""
+SENT: Final = "input_tensors", "input_tensor", "input", "tensors", "tensor"
+GOT: Final = "output_tensors", "output_tensor", "output", "tensors", "tensor"
+"""Names of the arguments that are sent, and written; the first that there is counts."""
+ROOT: Final = "root_rank", "src", "dst"
+
+REDUCE_BY_NAME: Final[Mapping[str | None, Callable[[Tensor], Tensor]]] = {
+    "sum": lambda values: values.sum(0),
+    "avg": lambda values: values.mean(0),
+    "product": lambda values: values.prod(0),
+    "min": lambda values: values.amin(0),
+    "max": lambda values: values.amax(0),
+    "band": partial(reduce, torch.bitwise_and),
+    "bor": partial(reduce, torch.bitwise_or),
+    "bxor": partial(reduce, torch.bitwise_xor),
+}
+
+ALL: Final = "all"
+"""Who reads a file of what is not sent apart."""
 
 Given: TypeAlias = Mapping[str, Any]
-"""The arguments of a call of torch, by name."""
+"""The arguments of an operator, by name."""
 
-WHOLE: Final = slice(None)
-BARRIER: Final = "barrier"
+Read: TypeAlias = tuple[Tensor | None, bool]
+"""Values, or None if they are not known; and whether they rest on values of other
+processes that are not."""
 
 
 class Piece(NamedTuple):
@@ -70,180 +102,184 @@ class Piece(NamedTuple):
 
     Attributes:
         tensor: The tensor that it is, or lies in.
-        rows: Its rows of that tensor.
+        rows: Its rows of that tensor; None for all.
     """
 
     tensor: Tensor
-    rows: slice = WHOLE
+    rows: slice | None = None
 
     def cut(self, values: Tensor) -> Tensor:
         """Return these rows of a tensor."""
-        return values if self.rows == WHOLE else values[self.rows]
+        return values if self.rows is None else values[self.rows]
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> torch.Size:
         """Its shape."""
-        shape = self.tensor.shape
-        if self.rows == WHOLE:
-            return tuple(shape)
-        return len(range(*self.rows.indices(shape[0]))), *shape[1:]
+        with WithoutModes():
+            return self.cut(self.tensor).shape
 
 
-class Handing(NamedTuple):
-    """What a call sends to, and gets from, the processes of its group.
+class Exchange(NamedTuple):
+    """Who sends to whom in a call.
 
     Attributes:
-        kind: Its kind, in the names of files and in errors.
-        sends: What it sends to each process; None stands for all.
-        gets: What it gets of each process.
-        reduction: The reduction of what it gets; None for a call that does not reduce.
+        kind: Its kind, as ``Sent.kind`` has it.
+        name: The begin of its files' names.
+        senders: Those that send.
+        receivers: Those that get it.
+        reduction: How it reduces; None for a call that does not.
     """
 
     kind: str
-    sends: Mapping[Any, Piece]
-    gets: Mapping[int, Piece]
-    reduction: Any = None
-
-
-Describe: TypeAlias = Callable[["Collective"], Handing]
+    name: str
+    senders: Sequence[int]
+    receivers: Sequence[int]
+    reduction: str | None
 
 
 class Messages(Replacements):
-    """Hands over the values that collectives send, within the block.
+    """Hands over the values that collectives and messages send, within the block.
 
     Args:
         world: The world.
         peers: The processes that are recorded at the same time, and their folder.
-        read: Returns the values of a meta tensor, or None if they are not known; and
-            whether they rest on values of other processes that are not.
+        read: Returns the values of a meta tensor.
+        hold: Returns a meta tensor with the values of a real one.
         on_received: Called with a tensor whose values have been received.
+        mode: Calls this instead of running an operator of torch.distributed.
     """
 
     def __init__(
         self,
         world: World,
         peers: Peers,
-        read: Callable[[Tensor], tuple[Tensor | None, bool]],
+        read: Callable[[Tensor], Read],
+        hold: Callable[[Tensor], Tensor],
         on_received: Callable[[Tensor], None],
+        mode: DispatchMode,
     ) -> None:
         super().__init__()
         self._me = world.rank
         self._folder, self._peers = Path(peers.folder), frozenset(peers.ranks)
-        self._read = read
-        self._on_received = on_received
+        self._read, self._hold, self._on_received = read, hold, on_received
+        self._mode = mode
         self._counts: Counter[str] = Counter()
+        self._awaited: dict[int, tuple[object, Callable[[], None]]] = {}
         self._is_running = self._is_beyond = False
 
     def __enter__(self) -> None:
-        for name, describe in DESCRIBE_BY_NAME.items():
-            plain = getattr(distributed_c10d, name, None)  # not in each version
-            if plain is not None:
-                # Torch compares functions: both modules must have the same one.
-                handing = wraps(plain)(partial(self._run, plain, describe))
-                for module in (distributed_c10d, distributed):
-                    self.replace(module, name, handing)
+        self._mode.hand_over = self._run
+        waiting = dict.fromkeys(("wait", "is_completed"), self._wait)
+        self.replace_here(distributed.Work, waiting)
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
+        self._mode.hand_over = None
+        self._awaited.clear()
         (self._folder / ENDED.format(self._me)).touch()
 
-    def _run(self, plain: Any, describe: Describe, *args: Any, **kwargs: Any) -> Any:
-        """Call a function of torch, and hand over what it sends.
+    def _run(self, call: OperatorCall, run: Callable[[], Any]) -> Any:
+        """Run an operator of torch.distributed, and hand over what it sends.
 
-        torch calls this again, by its protocol of ``__torch_function__``.
+        The values of a message come when the block waits for it: until then it may send
+        what the other process waits for.
         """
-        if self._is_running:
-            return plain(*args, **kwargs)
-        given = inspect.signature(plain).bind(*args, **kwargs)
-        given.apply_defaults()
-        ranks = list_ranks(given.arguments["group"])
-        call = Collective(given.arguments, ranks, self._me)
-        handing = describe(call) if ranks else NOTHING
-        needs_all = handing.reduction is not None or handing.kind == "all_to_all"
-        is_known = handing.reduction is None or handing.reduction in REDUCE_BY_OP
-        if not is_known or (needs_all and not self._peers.issuperset(ranks)):
-            handing = NOTHING
-        is_message = handing.kind in MESSAGES
-        name = (
-            "send"
-            if is_message
-            else f"{handing.kind}-{describe_ranks(ranks).replace(':', 'by')}"
-        )
-        known: dict[int, tuple[Tensor | None, bool]] = {}
-        for to, piece in handing.sends.items():
-            path = self._next_file(f"{name}-{self._me}-{to}")
-            if is_handed_over(handing, piece):
-                self._put(path, piece, known)
-        self._is_running = True
+        op = call.table.name
+        given = dict(zip(call.table.arguments, call.args, strict=False))
+        given.update(call.kwargs)
+        exchange = None if self._is_running else self._describe(op, given)
+        if exchange is None:
+            return run()
+        own = self._send(exchange, given)
+        self._is_running = True  # real arguments are replaced, and it is called again
         try:
-            done = plain(*args, **kwargs)
+            returned = run()
         finally:
             self._is_running = False
-        to_all = None in handing.sends or handing.kind == "broadcast"
-        ending = f"-{None if to_all else self._me}"
-        found = {
-            sender: self._get(f"{name}-{sender}{ending}", handing, sender)
-            for sender in handing.gets
-            if sender != self._me
-        }
-        mine = handing.sends.get(None if to_all else self._me)
-        if handing.reduction is not None and mine is not None and known:
-            values, is_assumed = known[id(mine.tensor)]
-            if values is not None:
-                with WithoutModes():
-                    values = mine.cut(values).view(handing.gets[self._me].shape)
-            found[self._me] = values, is_assumed
-        if handing.kind != BARRIER:
-            self._write(handing, found)
+        if self._me not in exchange.receivers:
+            return returned
+        got = find(given, GOT) if op.startswith("c10d.") else returned
+        sizes = given.get("output_split_sizes")
+        is_apart = exchange.kind in GOT_APART
+        pieces = split(got, exchange.senders, sizes, is_apart=is_apart)
+        files = self._expect(exchange, pieces)
+        receive = partial(self._receive, exchange, pieces, files, own)
+        if exchange.kind in MESSAGES:
+            work = distributed.Work.unbox(returned)
+            self._awaited[id(work)] = work, receive
+            return returned
+        push_dispatch_mode(self._mode)
+        try:
+            receive()
+        finally:
+            pop_dispatch_mode()
+        return returned
+
+    def _wait(self, plain: Any, work: Any, *args: Any, **kwargs: Any) -> Any:
+        done = plain(work, *args, **kwargs)
+        _, receive = self._awaited.pop(id(work), (None, None))
+        if receive is not None:
+            receive()
         return done
 
-    def _write(
-        self, handing: Handing, found: Mapping[int, tuple[Tensor | None, bool]]
-    ) -> None:
-        """Write what was received into the tensors of a call."""
-        values = {
-            rank: value for rank, (value, _) in found.items() if value is not None
-        }
-        is_complete = len(values) == len(found)
-        if handing.reduction is not None and values:
-            if not is_complete:
-                return
+    def _describe(self, op: str, given: Given) -> Exchange | None:
+        """Return who sends to whom in a call; None if nothing is handed over."""
+        texts = [describe_group(value) or value for value in given.values()]
+        texts = [t.removeprefix(REDUCTION) for t in texts if isinstance(t, str)]
+        group, kind = find_group(texts), BARRIER if BARRIER in op else find_kind(op)
+        if group is None or len(group.ranks) == 1 or kind is None or "coalesced" in op:
+            return None
+        root = find(given, ROOT)
+        one = () if root is None else (group.ranks[root],)
+        if kind in MESSAGES:
+            pair = (self._me, *one) if kind == "send" else (*one, self._me)
+            if len({*pair}) == 1:  # from itself, or from any
+                return None
+            name = "message-" + "-to-".join(map(str, pair))
+            return Exchange(kind, name, pair[:1], pair[1:], None)
+        reduction = find_reduction(texts)
+        needs_all = reduction is not None or kind == "all_to_all"
+        is_known = reduction is None or reduction in REDUCE_BY_NAME
+        if not is_known or (needs_all and not self._peers.issuperset(group.ranks)):
+            return None
+        name = f"{kind}-{describe_ranks(group.ranks).replace(':', 'by')}"
+        senders = one if kind in FROM_ROOT else group.ranks
+        receivers = one if kind in TO_ROOT else group.ranks
+        return Exchange(kind, name, senders, receivers, reduction)
+
+    def _send(self, exchange: Exchange, given: Given) -> Read:
+        """Write what this process sends into files; return what it sends to itself."""
+        own: Read = None, True
+        if self._me not in exchange.senders:
+            return own
+        is_apart, sizes = exchange.kind in SENT_APART, given.get("input_split_sizes")
+        pieces: Mapping[Any, Piece] = split(
+            find(given, SENT), exchange.receivers, sizes, is_apart=is_apart
+        )
+        if not is_apart:
+            pieces = {ALL: next(iter(pieces.values()))}
+        known: Read | None = None
+        for to, piece in pieces.items():
+            path = self._next_file(f"{exchange.name}-{self._me}-{to}")
+            if not is_handed_over(piece):
+                continue
+            if known is None or piece.rows is None:
+                known = (None, True) if exchange.kind == BARRIER else self._find(piece)
+            values, is_assumed = known
             with WithoutModes():
-                parts = torch.stack([values[rank] for rank in sorted(values)])
-                reduced = REDUCE_BY_OP[handing.reduction](parts)
-            values = {next(iter(values)): reduced}
-        for rank, value in values.items():
-            piece = handing.gets[rank]
-            with torch.no_grad():
-                piece.cut(piece.tensor).copy_(value)
-        if is_complete and not any(is_assumed for _, is_assumed in found.values()):
-            for rank in values:
-                self._on_received(handing.gets[rank].tensor)
+                values = None if values is None else piece.cut(values)
+                numbers = None if values is None else values.flatten().tolist()
+            part = path.with_suffix(".part")
+            part.write_bytes(pickle.dumps((numbers, is_assumed)))
+            part.rename(path)
+            own = (values, is_assumed) if to in (ALL, self._me) else own
+        return own
 
-    def _put(
-        self, path: Path, piece: Piece, known: dict[int, tuple[Tensor | None, bool]]
-    ) -> None:
-        """Write the values of a piece into a file, for the processes that want them.
-
-        Args:
-            path: The file.
-            piece: The piece.
-            known: The values that this call has read, by the tensor's id.
-        """
+    def _find(self, piece: Piece) -> Read:
+        """Return the values of the tensor in which a piece lies."""
         tensor = piece.tensor
-        if id(tensor) not in known:
-            known[id(tensor)] = (
-                self._find(tensor) if tensor.is_meta else (tensor, False)
-            )
-        values, is_assumed = known[id(tensor)]
-        with WithoutModes():
-            numbers = None if values is None else piece.cut(values).flatten().tolist()
-        part = path.with_suffix(".part")
-        part.write_bytes(pickle.dumps((numbers, is_assumed)))
-        part.rename(path)
-
-    def _find(self, tensor: Tensor) -> tuple[Tensor | None, bool]:
-        """Return the values of a meta tensor that is sent, and if they are assumed."""
+        if not tensor.is_meta:
+            return tensor, False
         is_small = is_whole(tensor) or tensor.numel() <= FEW
         if self._is_beyond and not is_small:
             return None, True
@@ -251,26 +287,80 @@ class Messages(Replacements):
         self._is_beyond |= not is_small and found[0] is None
         return found
 
-    def _get(
-        self, name: str, handing: Handing, sender: int
-    ) -> tuple[Tensor | None, bool]:
-        """Return the values that another process sends, and if they are assumed.
+    def _expect(
+        self, exchange: Exchange, pieces: Mapping[int, Piece]
+    ) -> dict[int, Path]:
+        """Return the files that other recorded processes write for this one.
 
-        Args:
-            name: The name that the other process gives the message.
-            handing: The call.
-            sender: That process.
+        A process that alone sends whole numbers is recorded, too.
         """
-        path, piece = self._next_file(name), handing.gets[sender]
-        is_recorded = sender in self._peers
-        is_one = len(handing.gets) == 1 and handing.kind != BARRIER
-        can_start = is_one and is_whole(piece.tensor)
-        if not (is_recorded or can_start) or not is_handed_over(handing, piece):
+        senders = exchange.senders
+        is_one = len(senders) == 1 and is_whole(pieces[senders[0]].tensor)
+        to = self._me if exchange.kind in SENT_APART else ALL
+        return {
+            sender: self._next_file(f"{exchange.name}-{sender}-{to}")
+            for sender in senders
+            if sender != self._me and (is_one or sender in self._peers)
+        }
+
+    def _receive(
+        self,
+        exchange: Exchange,
+        pieces: Mapping[int, Piece],
+        files: Mapping[int, Path],
+        own: Read,
+    ) -> None:
+        """Write what was received into the tensors of a call."""
+        found = {
+            sender: self._get(path, exchange.kind, pieces[sender], sender)
+            for sender, path in files.items()
+        }
+        if exchange.kind == BARRIER:
+            return
+        needed = {*exchange.senders}
+        if exchange.reduction is None:
+            needed.discard(self._me)
+        else:
+            found[self._me] = own
+        values = {rank: read for rank, (read, _) in found.items() if read is not None}
+        is_complete = values.keys() == needed
+        if exchange.reduction is not None:
+            if not is_complete:
+                return
+            shape = pieces[self._me].tensor.shape
+            with WithoutModes():
+                parts = torch.stack(
+                    [values[rank].view(shape) for rank in sorted(values)]
+                )
+                values = {self._me: REDUCE_BY_NAME[exchange.reduction](parts)}
+        for rank, value in values.items():
+            piece = pieces[rank]
+            held = self._hold(value) if piece.tensor.is_meta else value
+            with torch.no_grad():
+                piece.cut(piece.tensor).copy_(held)
+        if is_complete and not any(is_assumed for _, is_assumed in found.values()):
+            for rank in values:
+                self._on_received(pieces[rank].tensor)
+
+    def _get(self, path: Path, kind: str, piece: Piece, sender: int) -> Read:
+        """Return the values that another process writes into a file.
+
+        Raises:
+            WorldError: It writes none, or another number of them.
+        """
+        if not is_handed_over(piece):
             return None, True
-        self._wait_for(path, handing.kind, sender)
+        self._wait_for(path, kind, sender)
         numbers, is_assumed = pickle.loads(path.read_bytes())  # noqa: S301  our own process's
         if numbers is None:
             return None, True
+        if len(numbers) != piece.shape.numel():
+            raise WorldError(
+                f"rank {self._me} expects {piece.shape.numel():,} numbers of rank "
+                f"{sender} in {kind}, which sends {len(numbers):,}: this hangs, or "
+                "mixes tensors",
+                is_hang=True,
+            )
         with WithoutModes():
             values = torch.tensor(numbers, dtype=piece.tensor.dtype, device="cpu")
             return values.view(piece.shape), is_assumed
@@ -284,25 +374,23 @@ class Messages(Replacements):
         """Wait until another process has written a file; have it recorded, too.
 
         Raises:
-            WorldError: The process has ended, takes too long, or waits for this one.
+            WorldError: The process has ended, or waits for this one.
         """
         (self._folder / WANTED.format(sender)).touch()
         ended = self._folder / ENDED.format(sender)
         mine = self._folder / WAITS.format(self._me)
-        end, pause, n_circles = time.monotonic() + SECONDS, 0.0005, 0
+        pause, n_circles = 0.0005, 0
         while not path.exists():
             if pause == LONGEST:
                 mine.write_text(f"{sender} {path.name}")
                 n_circles = n_circles + 1 if self._waits_for_itself(sender) else 0
-            has_ended, is_circle = ended.exists(), n_circles > N_LOOKS
-            is_over = has_ended or is_circle or time.monotonic() > end
-            if is_over and not path.exists():
-                why = f"did not send in {SECONDS:.0f} s"
-                why = "waits itself, for what is not sent" if is_circle else why
-                why = "has ended" if has_ended else why
+            is_circle = n_circles > N_LOOKS
+            if (ended.exists() or is_circle) and not path.exists():
+                why = "waits itself, for what is not sent" if is_circle else "has ended"
                 raise WorldError(
                     f"rank {self._me} waits in {kind} for rank {sender}, which {why}: "
-                    "this hangs"
+                    "this hangs",
+                    is_hang=True,
                 )
             time.sleep(pause)
             pause = min(2 * pause, LONGEST)
@@ -329,145 +417,36 @@ def is_whole(tensor: Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
-def is_handed_over(handing: Handing, piece: Piece) -> bool:
-    """Whether the values of a piece are handed over.
-
-    Other than whole numbers need a replay; no message hands them over, as a stage of a
-    pipeline may wait for it before it sends its own.
-    """
-    numel = prod(piece.shape)
+def is_handed_over(piece: Piece) -> bool:
+    """Whether the values of a piece are handed over: others than integers are few."""
+    numel = piece.shape.numel()
     if is_whole(piece.tensor):
         return numel * piece.tensor.itemsize <= MAX_NBYTES
-    return numel <= MAX_FLOATS and handing.kind not in MESSAGES
+    return numel <= MAX_FLOATS
 
 
-class Collective(NamedTuple):
-    """A call of torch that sends something, as the table below reads it.
+def find(given: Given, names: Sequence[str]) -> Any:
+    """Return the argument with the first of these names that there is, or None."""
+    return next((given[name] for name in names if name in given), None)
 
-    Attributes:
-        given: Its arguments by name.
-        ranks: The processes of its group.
-        me: This process.
+
+def split(
+    value: Any, ranks: Sequence[int], sizes: Sequence[int] | None, *, is_apart: bool
+) -> dict[int, Piece]:
+    """Return the piece for, or of, each process.
+
+    Args:
+        value: A tensor, a list of tensors, or a list of one of these.
+        ranks: The processes.
+        sizes: How many rows there are for each; as many for all if there are none.
+        is_apart: Whether each has another piece.
     """
-
-    given: Given
-    ranks: Sequence[int]
-    me: int
-
-    def root(self, name: str) -> int:
-        """Return the rank in the world of ``src`` or ``dst``."""
-        rank, in_group = self.given[name], self.given[f"group_{name}"]
-        return (rank or 0) if in_group is None else self.ranks[in_group]
-
-    def one(self, name: str) -> Piece:
-        """Return a tensor."""
-        return Piece(self.given[name])
-
-    def of_each(self, name: str) -> dict[int, Piece]:
-        """Return a tensor that is exchanged with each process."""
-        return dict.fromkeys(self.ranks, self.one(name))
-
-    def listed(self, name: str) -> dict[int, Piece]:
-        """Return the tensor of each process in a list."""
-        return dict(zip(self.ranks, map(Piece, self.given[name] or ()), strict=False))
-
-    def rows(self, name: str, sizes_name: str = "") -> dict[int, Piece]:
-        """Return the rows of each process; equally many if no sizes are given."""
-        tensor, n = self.given[name], len(self.ranks)
-        sizes = self.given.get(sizes_name) or [len(tensor) // n] * n
-        ends = pairwise(accumulate(sizes, initial=0))
-        pieces = [Piece(tensor, slice(*both)) for both in ends]
-        return dict(zip(self.ranks, pieces, strict=False))
-
-
-def describe_broadcast(call: Collective) -> Handing:
-    """Broadcast from the root."""
-    root, piece = call.root("src"), call.one("tensor")
-    sends, gets = ({None: piece}, {}) if root == call.me else ({}, {root: piece})
-    return Handing("broadcast", sends, gets)
-
-
-def describe_scatter(call: Collective) -> Handing:
-    """Scatter a list of the root."""
-    root = call.root("src")
-    gets = {} if root == call.me else {root: call.one("tensor")}
-    return Handing("scatter", call.listed("scatter_list"), gets)
-
-
-def describe_reduce(call: Collective) -> Handing:
-    """Reduce for the root."""
-    root = call.root("dst")
-    gets = call.of_each("tensor") if root == call.me else {}
-    return Handing("reduce", {root: call.one("tensor")}, gets, call.given["op"])
-
-
-def describe_receive(call: Collective) -> Handing:
-    """Receive a message; nothing is handed over from any sender."""
-    if call.given["src"] is None and call.given["group_src"] is None:
-        return NOTHING
-    return Handing("recv", {}, {call.root("src"): call.one("tensor")})
-
-
-def describe_barrier(call: Collective) -> Handing:
-    """Wait for all: what one process writes to a file the others find after it."""
-    with WithoutModes():
-        nothing = Piece(torch.empty(0, dtype=torch.uint8, device="cpu"))
-    return Handing(BARRIER, {None: nothing}, dict.fromkeys(call.ranks, nothing))
-
-
-def describe_send(call: Collective) -> Handing:
-    """Send a message."""
-    return Handing("send", {call.root("dst"): call.one("tensor")}, {})
-
-
-NOTHING: Final = Handing("", {}, {})
-DESCRIBE_BY_NAME: Final[Mapping[str, Describe]] = {
-    "barrier": describe_barrier,
-    "monitored_barrier": describe_barrier,
-    "broadcast": describe_broadcast,
-    "gather": lambda call: Handing(
-        "gather", {call.root("dst"): call.one("tensor")}, call.listed("gather_list")
-    ),
-    "scatter": describe_scatter,
-    "all_gather": lambda call: Handing(
-        "all_gather", {None: call.one("tensor")}, call.listed("tensor_list")
-    ),
-    "all_gather_single": lambda call: Handing(
-        "all_gather", {None: call.one("input_tensor")}, call.rows("output_tensor")
-    ),
-    "reduce": describe_reduce,
-    "all_reduce": lambda call: Handing(
-        "all_reduce",
-        {None: call.one("tensor")},
-        call.of_each("tensor"),
-        call.given["op"],
-    ),
-    "reduce_scatter_single": lambda call: Handing(
-        "reduce_scatter", call.rows("input"), call.of_each("output"), call.given["op"]
-    ),
-    "all_to_all": lambda call: Handing(
-        "all_to_all",
-        call.listed("input_tensor_list"),
-        call.listed("output_tensor_list"),
-    ),
-    "all_to_all_single": lambda call: Handing(
-        "all_to_all",
-        call.rows("input", "input_split_sizes"),
-        call.rows("output", "output_split_sizes"),
-    ),
-    "send": describe_send,
-    "isend": describe_send,
-    "recv": describe_receive,
-    "irecv": describe_receive,
-}
-OPS: Final = distributed.ReduceOp
-REDUCE_BY_OP: Final[Mapping[Any, Callable[[Tensor], Tensor]]] = {
-    OPS.SUM: lambda values: values.sum(0),
-    OPS.AVG: lambda values: values.mean(0),
-    OPS.PRODUCT: lambda values: values.prod(0),
-    OPS.MIN: lambda values: values.amin(0),
-    OPS.MAX: lambda values: values.amax(0),
-    OPS.BAND: partial(reduce, torch.bitwise_and),
-    OPS.BOR: partial(reduce, torch.bitwise_or),
-    OPS.BXOR: partial(reduce, torch.bitwise_xor),
-}
+    while not isinstance(value, Tensor) and len(value) == 1:
+        (value,) = value
+    if not is_apart:
+        return dict.fromkeys(ranks, Piece(value))
+    if not isinstance(value, Tensor):
+        return dict(zip(ranks, map(Piece, value), strict=False))
+    ends = accumulate(sizes or [len(value) // len(ranks)] * len(ranks), initial=0)
+    pieces = [Piece(value, slice(*both)) for both in pairwise(ends)]
+    return dict(zip(ranks, pieces, strict=False))

@@ -139,7 +139,7 @@ class InReducer(TorchDispatchMode):
             args = args[0], torch.empty_like(args[1], device="meta")
         elif func is aten.zeros.default:
             given = {**given, "device": "meta"}
-        elif func is aten.empty.memory_format and given.get("device") == CPU:
+        elif func is aten.empty.memory_format and given.get("device", CPU) == CPU:
             with WithoutModes():
                 return func(*args, **given)
         return func(*args, **given)
