@@ -1,13 +1,14 @@
 """Cells that await: ``%%meta`` above ``await model(x)``.
 
 A magic cannot be a coroutine: :class:`AwaitTransformer` rewrites such a cell to await
-``meta_async``. :class:`PartInterrupts` runs each part between two waits under the
-guard, and the waits without it; :func:`recorded_tasks` does so with the tasks that the
-cell starts, as by ``asyncio.gather``.
+``meta_async``. :class:`CellParts` runs each part between two waits under the guard, and
+the waits without it; it does so with the tasks that the cell starts, too, as by
+``asyncio.gather``.
 
 While a cell waits, Python would raise an interrupt in the event loop and not in the
-cell, which would hang. So an interrupt between two parts cancels the cell's task, as
-``asyncio.run`` does, and is raised in the cell.
+cell, which would hang. ipykernel asks the event loop to cancel the cell, which waits
+for the end of the running part. So an interrupt in a part is raised there; one between
+two parts cancels the cell's task, as ``asyncio.run`` does.
 """
 
 import asyncio
@@ -18,29 +19,37 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Self
 
 from meta_magic.magic.cell import TOP_LEVEL_AWAIT
 from meta_magic.magic.timed_lines import blank_magic
 
 
-class PartInterrupts:
-    """Context manager that handles interrupts between the parts of a cell.
+class CellParts:
+    """Context manager that runs the parts of a cell, and handles interrupts of them.
 
-    It leaves them alone if a front end has its own handler.
+    It leaves interrupts alone if somebody other than ipykernel has a handler.
+
+    Args:
+        run: Runs a part under the guard.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, run: Callable[[Callable[[], object]], object]) -> None:
+        self._run = run
         self._task: asyncio.Task[Any] | None = None
+        self._handler: Any = None
         self._is_pending = False
 
     def __enter__(self) -> Self:
+        handler = signal.getsignal(signal.SIGINT)
+        is_kernel = getattr(handler, "__module__", "").startswith("ipykernel")
         is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if is_main and (is_kernel or handler is signal.default_int_handler):
             with contextlib.suppress(RuntimeError):  # another kind of event loop
                 self._task = asyncio.current_task()
         if self._task is not None:
+            self._handler = handler
             signal.signal(signal.SIGINT, self._handle)
         return self
 
@@ -48,113 +57,114 @@ class PartInterrupts:
         from meta_magic.torch_private.interrupts import put_back  # noqa: PLC0415  torch
 
         if self._task is not None:
-            put_back(self._handle, signal.default_int_handler)
+            put_back(self._handle, self._handler)
         if self._is_pending:
             raise KeyboardInterrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        is_second = self._is_pending
-        if frame is None or is_second or is_in_part(frame):
+        if frame is None or self._is_pending or is_in_part(frame):
             self._is_pending = False
             signal.default_int_handler(number, frame)
+        if self._handler is signal.default_int_handler:
+            self._interrupt_cell()
+        else:
+            self._handler(number, frame)
+            self._wake()
+
+    def _interrupt_cell(self) -> None:
+        """Have the cell raise ``KeyboardInterrupt`` in its next part."""
         self._is_pending = True
         task = self._task
         if task is not None and asyncio.current_task(task.get_loop()) is not task:
             task.cancel()
-            task.get_loop().call_soon_threadsafe(bool)  # wakes it up
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._task is not None:
+            self._task.get_loop().call_soon_threadsafe(bool)
 
     @types.coroutine
     def drive(
-        self,
-        coroutine: Coroutine[Any, Any, object],
-        run: Callable[[Callable[[], object]], object],
-        run_part: Callable[..., object] | None = None,
+        self, coroutine: Coroutine[Any, Any, object]
     ) -> Generator[Any, Any, object]:
-        """Run a coroutine: each part under ``run``, the waits outside of it."""
+        """Run a coroutine: each part under the guard, the waits outside of it."""
         __tracebackhide__ = True
-        advance = run_part or self._advance
-        parts = coroutine.__await__()
-        step, value = parts.send, None
+        step: Callable[[Any], object] = coroutine.send
+        value: Any = None
         while True:
             try:
-                awaited = run(lambda: advance(parts, step, value))  # noqa: B023  called at once
+                awaited = self._run(lambda: self._advance(coroutine, step, value))  # noqa: B023  called at once
             except StopIteration as stop:
                 return stop.value
             except BaseException as error:
                 if inspect.getcoroutinestate(coroutine) != inspect.CORO_SUSPENDED:
                     coroutine.close()  # Python warns of one that never started
                     raise
-                step, value = parts.throw, error  # interrupted as the part ended
+                step, value = coroutine.throw, error  # interrupted as the part ended
                 continue
             # No call follows until the wait, so no interrupt can come in between.
-            if self._is_pending:
+            if self._is_pending and asyncio.current_task() is self._task:
                 continue
             try:
                 value = yield awaited
-                step = parts.send
+                step = coroutine.send
             except BaseException as error:  # noqa: BLE001  cancellation goes to the cell
-                step, value = parts.throw, error
+                step, value = coroutine.throw, error
 
-    def _advance(self, parts: Any, step: Callable[[Any], object], value: Any) -> object:
-        """Run a part; raise a pending interrupt in it first."""
+    def _advance(
+        self, coroutine: Any, step: Callable[[Any], object], value: Any
+    ) -> object:
+        """Run a part; raise a pending interrupt in it first, if it is the cell's."""
         __tracebackhide__ = True
-        if self._is_pending:
+        if self._is_pending and asyncio.current_task() is self._task:
             self._is_pending = False
-            step, value = parts.throw, KeyboardInterrupt()
+            step, value = coroutine.throw, KeyboardInterrupt()
         return step(value)
 
+    @contextlib.contextmanager
+    def with_tasks(self) -> Iterator[None]:
+        """Run the tasks that a cell starts in parts, too, until the cell ends.
 
-PART = PartInterrupts._advance.__code__
+        Without it ``asyncio.gather(f(), g())`` would run both for real, and unrecorded.
+        """
+        loop = asyncio.get_running_loop()
+        before = loop.get_task_factory()
+
+        def make(loop: asyncio.AbstractEventLoop, task: Any, **settings: Any) -> Any:
+            if is_in_part(sys._getframe(1)):
+                task = self._run_task(task)
+            make_task = before or (
+                lambda loop, task, **kw: asyncio.Task(task, loop=loop, **kw)
+            )
+            return make_task(loop, task, **settings)
+
+        loop.set_task_factory(make)
+        try:
+            yield
+        finally:
+            self._run = lambda part: part()
+            if loop.get_task_factory() is make:
+                loop.set_task_factory(before)
+
+    async def _run_task(self, coroutine: Coroutine[Any, Any, object]) -> object:
+        """Run the coroutine of a task; an interrupt in it ends the cell."""
+        try:
+            return await self.drive(coroutine)
+        except KeyboardInterrupt:
+            if self._task is None:
+                raise
+            self._interrupt_cell()
+            raise asyncio.CancelledError from None
 
 
-def is_in_part(frame: FrameType | None, codes: Sequence[CodeType] = (PART,)) -> bool:
+PART = CellParts._advance.__code__
+
+
+def is_in_part(frame: FrameType | None) -> bool:
     """Whether a part of a cell is running, by the code that runs it."""
-    while frame is not None and frame.f_code not in codes:
+    while frame is not None and frame.f_code is not PART:
         frame = frame.f_back
     return frame is not None
-
-
-@contextlib.contextmanager
-def recorded_tasks(run: Callable[[Callable[[], object]], object]) -> Iterator[None]:
-    """Run the parts of tasks that a cell starts under ``run``, until the cell ends.
-
-    Without it ``asyncio.gather(f(), g())`` would run both for real, and unrecorded.
-    """
-    loop = asyncio.get_running_loop()
-    before = loop.get_task_factory()
-    is_open = True
-
-    def run_part(part: Callable[[], object]) -> object:
-        return run(part) if is_open else part()
-
-    def make(loop: asyncio.AbstractEventLoop, task: Any, **settings: Any) -> Any:
-        if is_in_part(sys._getframe(1), (PART, run_task_part.__code__)):
-            task = run_task(task, run_part)
-        make_task = before or (
-            lambda loop, task, **kw: asyncio.Task(task, loop=loop, **kw)
-        )
-        return make_task(loop, task, **settings)
-
-    loop.set_task_factory(make)
-    try:
-        yield
-    finally:
-        is_open = False
-        if loop.get_task_factory() is make:
-            loop.set_task_factory(before)
-
-
-async def run_task(
-    coroutine: Coroutine[Any, Any, object],
-    run: Callable[[Callable[[], object]], object],
-) -> object:
-    """Run the coroutine of a task: each part under ``run``, the waits outside of it."""
-    return await PartInterrupts().drive(coroutine, run, run_task_part)
-
-
-def run_task_part(_: Any, step: Callable[[Any], object], value: Any) -> object:
-    """Run a part of a task; an interrupt in it ends the cell, which waits for it."""
-    return step(value)
 
 
 MAGIC = "%%meta"

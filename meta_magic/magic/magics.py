@@ -17,7 +17,7 @@ from IPython.core.magic import Magics, cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import parse_argstring
 from traitlets import Bool, Float, Int
 
-from meta_magic.magic.awaiting import PartInterrupts, recorded_tasks
+from meta_magic.magic.awaiting import CellParts
 from meta_magic.magic.cell import Body
 from meta_magic.magic.history import History
 from meta_magic.magic.line_options import (
@@ -233,12 +233,11 @@ class MetaMagics(Magics):
             return None
         body = self._compile(cell, self.raw_cell)
         run = Run(self, options, body, cell)
-        with PartInterrupts() as interrupts, run.interrupts:
+        with CellParts(run.recording.guard.run_part) as parts, run.interrupts:
             try:
                 run.start()
-                part = run.recording.guard.run_part
-                with recorded_tasks(part):
-                    return await interrupts.drive(body.run_async(), part)
+                with parts.with_tasks():
+                    return await parts.drive(body.run_async())
             except BaseException as error:
                 run.fail(error)
                 raise

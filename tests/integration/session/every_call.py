@@ -95,7 +95,7 @@ RUNS = {
 """What makes what is run, anew each time."""
 
 
-BOUNDS = "PartInterrupts.drive", "PartInterrupts.__exit__"
+BOUNDS = "CellParts.drive", "CellParts.__exit__"
 """What drives a cell that awaits, the event loop included, and what comes after it."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from meta_magic.magic.awaiting import PartInterrupts
+from meta_magic.magic.awaiting import CellParts
 from tests.integration.session.torch_states import torch_state
 
 REPOSITORY = Path(__file__).parents[3]
@@ -72,7 +72,7 @@ def test_a_cell_that_is_interrupted_before_its_first_part_is_closed():
 
     coroutine = run_cell()
     with pytest.raises(KeyboardInterrupt):
-        PartInterrupts().drive(coroutine, run_part).send(None)
+        CellParts(run_part).drive(coroutine).send(None)
     assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
