@@ -29,7 +29,12 @@ from torch import Tensor, UntypedStorage, nn
 from torch.nn.parameter import is_lazy
 
 from meta_magic.errors import MaterializeError
-from meta_magic.recording.identities.call_sites import OWN, is_library, is_stdlib
+from meta_magic.recording.identities.call_sites import (
+    OWN,
+    is_library,
+    is_stdlib,
+    read_variables,
+)
 from meta_magic.recording.identities.origins import find_origin, has_origins
 from meta_magic.recording.rows.tree_tensors import own_tensors
 from meta_magic.replaying.call_runner import read_geometry
@@ -302,7 +307,7 @@ def list_variables() -> dict[str, Any]:
             break
         file = frame.f_code.co_filename
         if not (file.startswith(OWN) or is_library(file) or is_stdlib(file)):
-            found = {**frame.f_globals, **frame.f_locals, **found}
+            found = read_variables(frame) | found
         frame = frame.f_back
     return {**vars(sys.modules["__main__"]), **found}
 

@@ -24,7 +24,11 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor, nn
 
-from meta_magic.recording.identities.call_sites import describe_position, list_spans
+from meta_magic.recording.identities.call_sites import (
+    describe_position,
+    list_spans,
+    read_locals,
+)
 from meta_magic.recording.identities.nested_tensors import name_tensors
 from meta_magic.torch_private.module_internals import (
     buffers_of,
@@ -195,7 +199,7 @@ def _list_nodes(text: str) -> tuple[ast.expr | ast.stmt, ...]:
 def read_expression(node: ast.expr, frame: FrameType) -> Any:
     """Return the value of an expression; None if code would have to run for it."""
     if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+        return read_locals(frame).get(node.id, frame.f_globals.get(node.id))
     if isinstance(node, ast.Attribute):
         return _read_members(read_expression(node.value, frame)).get(node.attr)
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
@@ -224,7 +228,7 @@ def _read_item(value: object, key: Any) -> Any:
 
 def _walk_variables(tensor: Tensor, frame: FrameType) -> Iterator[str]:
     """Yield the names of a tensor by the variables of a frame."""
-    for variables in (frame.f_locals, frame.f_globals):
+    for variables in (read_locals(frame), frame.f_globals):
         named = [(n, v) for n, v in [*variables.items()] if not is_shells(n)]
         yield from (name for name, value in named if value is tensor)
         modules = [(n, v) for n, v in named if isinstance(v, nn.Module) and is_made(v)]

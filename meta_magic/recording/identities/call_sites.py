@@ -115,7 +115,7 @@ class FrameKinds:
             kind = 0
         if code.co_name in INIT_METHODS:
             name = code.co_varnames[0] if code.co_varnames else ""
-            if isinstance(frame.f_locals.get(name), nn.Module):
+            if isinstance(read_locals(frame).get(name), nn.Module):
                 kind |= INIT | MODULE
                 self._name_by_code[id(code)] = name
         self.by_code[id(code)] = kind
@@ -124,7 +124,7 @@ class FrameKinds:
 
     def find_module(self, frame: FrameType) -> nn.Module | None:
         """Return the module whose method runs in a frame of the kind ``MODULE``."""
-        module = frame.f_locals.get(self._name_by_code[id(frame.f_code)])
+        module = read_locals(frame).get(self._name_by_code[id(frame.f_code)])
         return module if isinstance(module, nn.Module) else None
 
 

@@ -20,6 +20,20 @@ def test_bytes_are_those_alive_after_each_operator():
     assert len(z) == 50
 
 
+def test_a_variable_of_a_constructor_takes_no_bytes_once_it_is_replaced():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            mask = torch.ones(25)
+            mask = torch.cat((mask, mask))
+            self.register_buffer("mask", mask[:1] + 1)
+
+    with record() as trace:
+        Masked()
+    # ones, cat, slice, add: while `cat` runs both are alive, then only its result.
+    assert trace.memory.live_nbytes == (100, 300, 200, 204)
+
+
 def test_a_view_takes_no_bytes():
     with record() as trace:
         torch.ones(4)[None].expand(1000, 4)
