@@ -50,8 +50,9 @@ def prepare_index(
         if not rest or (is_element and type(rest[0]) is Tensor):
             return func, args
     index = keep_index(index, keep)
-    if device != "meta" and is_truth(index, is_read=not rest):
-        tensor, index = find_at_truth(tensor, index)
+    only = index[0] if type(index) is tuple and len(index) == 1 else index
+    if device != "meta" and is_truth(only, is_read=not rest):
+        tensor, index = find_at_truth(tensor, only)
     if not rest or device == "meta":
         return func, (tensor, index, *rest)
     is_number = isinstance(rest[0], WRITTEN)

@@ -90,6 +90,8 @@ SCALARS = {
     "untruth": lambda x: x.__setitem__(x[0, 0] > 0, torch.ones(1, 3, 3)),
     "truth that is read": lambda x: x.add_(x[x[0, 0] == 0][0]),
     "Python's truth": lambda x: x.add_(x[True][0] + x[False].sum()),
+    "truth in a tuple": lambda x: x.add_(x[(x[0, 0] == 0,)][0]),
+    "number at a truth in a tuple": lambda x: x.__setitem__((x[0, 0] == 0,), 5),
     "number at a truth": lambda x: x.__setitem__(x[0, 0] == 0, 5),
     "number at Python's truth": lambda x: x.__setitem__(True, 5),
     "number at a range": lambda x: x.__setitem__((range(2), [2, 1]), x.max()),
