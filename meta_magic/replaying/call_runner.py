@@ -208,9 +208,10 @@ frombuffer = torch.frombuffer  # which a recording replaces
 
 
 def load_bytes(data: bytes) -> UntypedStorage:
-    """Return a new storage with some bytes; torch has none for no bytes."""
-    copied = bytearray(data) or bytearray(1)
-    return frombuffer(copied, dtype=torch.uint8).untyped_storage()
+    """Return a new storage with some bytes, which operators can resize."""
+    if not data:  # ``frombuffer`` takes no empty one
+        return allocate(0, torch.device("cpu"))
+    return frombuffer(bytearray(data), dtype=torch.uint8).clone().untyped_storage()
 
 
 def has_memory(storage: UntypedStorage) -> bool:

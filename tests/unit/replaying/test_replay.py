@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.ao.quantization.fake_quantize import default_fused_per_channel_wt_fake_quant
 
 from meta_magic import ReplayError, record, replay
 
@@ -78,3 +79,13 @@ def test_elements_that_were_never_written_are_refused():
         with pytest.raises(ReplayError, match=r"never written since aten\.empty"):
             replay(trace, raw)
     assert torch.equal(replay(trace, first), torch.full((2,), 2.0))
+
+
+def test_an_operator_resizes_a_constant():
+    def quantize():
+        quantizer = default_fused_per_channel_wt_fake_quant()
+        return quantizer(torch.arange(6.0).view(2, 3)).sum().item()
+
+    with record():
+        found = quantize()
+    assert found == quantize()
