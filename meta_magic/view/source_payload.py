@@ -1,21 +1,20 @@
 """The source of other cells and files that a block ran, and its syntax colours.
 
 The report shows the earlier cells, and the functions of the user's own files, whose
-lines called operators. Pygments finds keywords and strings. Read :func:`find_texts`
-first.
+lines called operators. Read :func:`find_texts` first.
 """
 
 import ast
+import builtins
 import linecache
-from collections.abc import Iterable, Iterator
+import tokenize
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
-from itertools import groupby
-from operator import itemgetter
+from io import StringIO
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Final
-
-from pygments.lexers.python import PythonLexer
-from pygments.token import Token
 
 from meta_magic.session.raised_calls import USERS, home_of
 from meta_magic.trace.earlier_cells import name_cell
@@ -96,20 +95,41 @@ def walk_functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, int, 
             yield from walk_functions(node, prefix)
 
 
-PLAIN: Final = 0
-NUMBER_BY_KIND: Final = {
-    Token.Keyword: 1,
-    Token.Operator.Word: 1,
-    Token.Literal.String: 2,
-    Token.Literal.Number: 3,
-    Token.Comment: 4,
-    Token.Name.Builtin.Pseudo: PLAIN,  # self
-    Token.Name.Builtin: 5,
-    Token.Name.Class: 5,
-    Token.Name.Decorator: 5,
-    Token.Name.Function: 5,
+PLAIN, KEYWORD, STRING, NUMBER, COMMENT, NAME = range(6)
+"""Kinds of tokens in the payload; ``static/source.css`` has their colours."""
+
+KIND_BY_TYPE: Final = {
+    tokenize.NUMBER: NUMBER,
+    tokenize.COMMENT: COMMENT,
+    tokenize.STRING: STRING,
+    # From Python 3.12 on an f-string is several tokens.
+    **{
+        getattr(tokenize, f"FSTRING_{part}", None): STRING
+        for part in ("START", "MIDDLE", "END")
+    },
 }
-"""Numbers of token kinds in the payload; ``static/source.css`` has their colours."""
+BUILTINS: Final = frozenset(dir(builtins))
+
+
+def find_colours(text: str) -> Iterator[tuple[int, tuple[int, int], tuple[int, int]]]:
+    """Yield kind, start and end of each token that is not plain, until a syntax error.
+
+    Starts and ends are line, from 1, and column.
+    """
+    before = ""
+    # A line of IPython, as `!ls`, may be no Python; nor may a lone surrogate.
+    with suppress(tokenize.TokenError, SyntaxError, UnicodeError):
+        for token in tokenize.generate_tokens(StringIO(text).readline):
+            kind = KIND_BY_TYPE.get(token.type, PLAIN)
+            if iskeyword(token.string):
+                kind = KEYWORD
+            elif before in {"def", "class"} or (
+                token.string in BUILTINS and before != "."
+            ):
+                kind = NAME
+            if kind != PLAIN:
+                yield kind, token.start, token.end
+            before = token.string
 
 
 @lru_cache(64)
@@ -119,24 +139,20 @@ def write_tokens(text: str) -> list[list[int]]:
     Lengths are UTF-16 units, as JavaScript counts. Plain text at the end of a line is
     left out.
     """
-    lines: list[list[tuple[int, int]]] = [[]]
-    for _, kind, part in PythonLexer().get_tokens_unprocessed(text):
-        # Kinds of Pygments contain their subkinds.
-        number = next((n for k, n in NUMBER_BY_KIND.items() if kind in k), PLAIN)
-        coded = (o.encode("utf-16-le", "surrogatepass") for o in part.split("\n"))
-        first, *others = (len(line) // 2 for line in coded)
-        lines[-1].append((number, first))
-        lines += [[(number, length)] for length in others]
-    return [[*join_stretches(filter(itemgetter(1), line))] for line in lines]
-
-
-def join_stretches(line: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """Yield kind and length of stretches; adjacent ones of a kind are joined."""
-    stretches = [
-        (kind, sum(length for _, length in run))
-        for kind, run in groupby(line, key=itemgetter(0))
-    ]
-    if stretches and stretches[-1][0] == PLAIN:
-        stretches.pop()
-    for kind, length in stretches:
-        yield from (kind, length)
+    lines = text.split("\n")
+    written: list[list[int]] = [[] for _ in lines]
+    ends = [0] * len(lines)  # of what is written of each line
+    for kind, (top, left), (bottom, right) in find_colours(text):
+        for at in range(top - 1, bottom):
+            line = lines[at]
+            first = left if at == top - 1 else 0
+            end = right if at == bottom - 1 else len(line)
+            for number, part in (
+                (PLAIN, line[ends[at] : first]),
+                (kind, line[first:end]),
+            ):
+                if part:
+                    n_units = len(part.encode("utf-16-le", "surrogatepass")) // 2
+                    written[at] += (number, n_units)
+            ends[at] = end
+    return written

@@ -32,7 +32,8 @@ def test_lengths_are_those_of_javascript():
 
 
 def test_what_is_no_python_is_plain():
-    assert write_tokens("%%meta -o x\n!ls 'a\n1") == [[], [PLAIN, 4, STRING, 2], [3, 1]]
+    assert write_tokens("%%meta -o x\n2\n!ls 'a") == [[], [NUMBER, 1], []]
+    assert write_tokens("if x:\n    y\n  '") == [[KEYWORD, 2], [], []]
 
 
 CELL = "<a cell>"
