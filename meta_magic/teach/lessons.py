@@ -6,14 +6,21 @@ the page says what kind of mistake it was, and draws the call. Read :func:`build
 first, and ``QUESTIONS``.
 """
 
+import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import torch
 
+from meta_magic.teach.elements import (
+    choose_element,
+    describe_address,
+    describe_place,
+    to_address,
+    to_number,
+)
 from meta_magic.teach.lines import Group, Line, Shape, read_lines
 from meta_magic.trace.calls import TensorMetadata
 from meta_magic.trace.summary import describe_failure
@@ -33,9 +40,6 @@ if TYPE_CHECKING:
 MOST_STEPS: Final = 40
 MOST_PARTS: Final = 8
 """Parts of a module whose shapes are said."""
-
-MOST_NUMBERS: Final = 4_096
-"""Elements of a tensor of which a question asks for one number."""
 
 
 class Question(NamedTuple):
@@ -138,7 +142,9 @@ class Drawing(NamedTuple):
 def make_step(line: Line) -> LessonLine | None:
     """Return the step of a line; None if nothing in it is worth a question."""
     drawing = choose_drawing(line)
-    if drawing is None:
+    module = drawing and drawing.group.module
+    shapes = [t.shape for _, t in module.outputs] if module else []
+    if drawing is None or (module and drawing.output.shape not in shapes):
         return make_module_step(line)
     question = QUESTIONS.get(drawing.picture.kind, ask_shape)(line, drawing)
     if question is None:
@@ -146,7 +152,7 @@ def make_step(line: Line) -> LessonLine | None:
     names = line.names
     title = names.get(drawing.output.tensor_id, "result")
     is_last = drawing.output.tensor_id == line.groups[-1].output.tensor_id
-    title = line.target if line.target and is_last else title
+    title = line.title if line.target and is_last else title
     named = [
         (names.get(t.tensor_id, name_parameter(drawing, n)), t)
         for n, t in enumerate(drawing.inputs)
@@ -164,41 +170,44 @@ def describe_line(line: Line) -> tuple[int, str, tuple[tuple[str, Shape], ...]]:
 def make_module_step(line: Line) -> LessonLine | None:
     """Return the step of a line that calls a module of modules: it has no picture."""
     module, parts = line.groups[-1].module, line.groups[-1].parts
-    if module is None or not parts or len(module.outputs) != 1:
+    is_unpacked = isinstance(getattr(line.statement, "targets", [0])[0], ast.Tuple)
+    if module is None or not (len(module.outputs) == 1 or is_unpacked):
         return None
     made = module.outputs[0][1]
-    title = line.target or "the result"
     named = [
         f"{(part.module or part.class_name).rpartition('.')[2]} "
         + " and ".join(format_shape(tensor.shape) for _, tensor in part.outputs)
         for part in parts[:MOST_PARTS]
     ]
     more = ["…"] if len(parts) > MOST_PARTS else []
-    question = Question(
-        "shape",
-        f"What is the shape of {title}?",
-        made.shape,
-        {},
-        right=f"Its parts give: {', '.join([*named, *more])}.",
-    )
-    return LessonLine(*describe_line(line), question, None, (), (title, made))
+    given = ", ".join(format_shape(tensor.shape) for _, tensor in module.inputs)
+    right = f"{module.class_name} was given {given}."
+    if parts:
+        right = f"Its parts give: {', '.join([*named, *more])}."
+    text = f"What is the shape of {line.title}?"
+    question = Question("shape", text, made.shape, {}, right=right)
+    return LessonLine(*describe_line(line), question, None, (), (line.title, made))
 
 
 def name_parameter(drawing: Drawing, number: int) -> str:
     """Return what an operand without a name is called."""
-    kinds = {
-        "window": ("input", "weight", "bias"),
-        "product": ("input", "weight", "bias"),
-        "pick": ("input", "index"),
-    }
-    known = kinds.get(drawing.picture.kind, ())
+    kind, group = drawing.picture.kind, drawing.group
+    known: Sequence[str] = ()
+    if kind == "window" or (kind == "product" and group.function == "linear"):
+        known = ("input", "weight", "bias")
+    elif kind == "product":
+        terms = drawing.picture.terms.partition("->")[0].split(",")
+        both = iter(("input", "weight") if group.module else ("left", "right"))
+        known = ["bias" if term == "*" else next(both, "right") for term in terms]
+    elif kind == "pick":
+        known = ("weight" if group.function == "embedding" else "input", "index")
     return known[number] if number < len(known) else f"input {number}"
 
 
 VIEWS: Final = frozenset({"memory", "order"})
 PRIORITY: Final = (
     *("loss", "attention", "recurrent", "product", "window", "line", "reduction"),
-    *("join", "pick", "broadcast"),
+    *("join", "pick", "broadcast", "copy"),
 )
 
 
@@ -208,7 +217,16 @@ def choose_drawing(line: Line) -> Drawing | None:
     The views at its end, taken together; else the one that teaches most.
     """
     drawings = [d for d in map(draw_group, line.groups) if d is not None]
-    last = drawings[-1:] if drawings and drawings[-1].group is line.groups[-1] else []
+    end = line.groups[-1]
+    last = drawings[-1:] if drawings and drawings[-1].group is end else []
+    if end.module and any(
+        g.module and g.module.index == end.module.index for g in line.groups[:-1]
+    ):
+        last = []  # the end of a module of torch, as of MultiheadAttention
+    if end.function in {"mean", "sum"} and not end.output.shape and last:
+        pairs = [d for d in drawings if d.picture.kind == "broadcast"]
+        if pairs and pairs[-1].output.numel == last[0].inputs[0].numel:
+            return pairs[-1]._replace(picture=pairs[-1].picture._replace(kind="loss"))
     if last and last[0].picture.kind in VIEWS:
         chain = last[0]
         for before in reversed(drawings[:-1]):
@@ -252,6 +270,8 @@ def draw_group(group: Group) -> Drawing | None:
     if name in RECURRENT:
         return draw_recurrent(group)
     family, n_operands = BY_FUNCTION.get(name, ("", 0))
+    terms = read_equation(group) if name == "einsum" else ""
+    n_operands = n_operands or terms.count(",") + 1
     inputs = [*group.inputs]
     inputs += inputs[-1:] * (n_operands - len(inputs))  # as in x @ x
     shapes = [t.shape for t in inputs]
@@ -259,8 +279,8 @@ def draw_group(group: Group) -> Drawing | None:
     picture: Picture | None = None
     if family:
         picture = FAMILIES[family](call)
-    elif name == "einsum":
-        picture = draw_einsum(group, call)
+    elif terms:
+        picture = read_terms(terms, call)
     elif name in LOSSES and len(shapes) > 1:
         inputs = inputs[:2]
         sizes = torch.broadcast_shapes(*shapes[:2])
@@ -289,11 +309,11 @@ def draw_operator(group: Group) -> Drawing | None:
     return min(found, key=lambda d: PRIORITY.index(d.picture.kind), default=None)
 
 
-def draw_einsum(group: Group, call: PicturedCall) -> Picture | None:
-    """Return the picture of an einsum, whose equation only its code has."""
+def read_equation(group: Group) -> str:
+    """Return the equation of an einsum, which only its code has; "" of others."""
     (first, *_) = getattr(group.node, "args", []) or [None]
     terms = "".join(str(getattr(first, "value", "")).split())
-    return read_terms(terms, call) if "->" in terms and "." not in terms else None
+    return terms if "->" in terms and "." not in terms else ""
 
 
 def draw_recurrent(group: Group) -> Drawing | None:
@@ -324,17 +344,17 @@ def ask_shape(line: Line, drawing: Drawing) -> Question | None:
         return None
     if kind == "reduction" and len(drawing.output.shape) == 0:
         return None
+    if kind == "copy" and drawing.output.shape == shapes[0]:
+        return None
     answer = line.groups[-1].output.shape
-    title = line.target or "the result"
     if drawing.group.function in MASKED and kind == "broadcast":
         return ask_mask(line, drawing)
-    return Question(
-        "shape",
-        f"What is the shape of {title}?",
-        answer,
-        SHAPE_WHYS.get(kind, SHAPE_WHYS["broadcast"]),
-        right=describe_sizes(kind, drawing),
-    )
+    right = describe_sizes(kind, drawing)
+    if drawing.group.output.shape != answer:
+        right += f" In the end {line.groups[-1].function} gives {format_shape(answer)}."
+    whys = SHAPE_WHYS.get(kind, SHAPE_WHYS["broadcast"])
+    text = f"What is the shape of {line.title}?"
+    return Question("shape", text, answer, whys, right=right)
 
 
 MASKED: Final = frozenset({"masked_fill", "masked_fill_"})
@@ -356,14 +376,13 @@ def describe_sizes(kind: str, drawing: Drawing) -> str:
     shapes, out = [t.shape for t in drawing.inputs], drawing.output.shape
     if kind == "product" and drawing.picture.terms:
         given, made = drawing.picture.terms.split("->")
-        sizes = dict(
-            pair
-            for term, shape in zip(given.split(","), shapes, strict=False)
-            for pair in zip(term, shape, strict=False)
-        )
+        pairs = [*zip(given.split(","), shapes, strict=False)]
+        both = [(term, shape) for term, shape in pairs if term != "*"]
+        sizes = {c: n for one in both for c, n in zip(*one, strict=True)}
         summed = " and ".join(str(n) for c, n in sizes.items() if c not in made)
-        joined = " and ".join(format_shape(shape) for shape in shapes[:2])
-        return f"{joined} give {format_shape(out)}; summed: {summed or 'nothing'}."
+        joined = " and ".join(format_shape(shape) for _, shape in both)
+        gives = "give" if len(both) > 1 else "gives"
+        return f"{joined} {gives} {format_shape(out)}; summed: {summed or 'nothing'}."
     if kind == "window":
         reach = drawing.picture.reaches[0][-1]
         if isinstance(reach, list) and reach[0] == "window":
@@ -406,6 +425,11 @@ SHAPE_WHYS: Final[Mapping[str, Mapping[str, str]]] = {
         "order": "What is not indexed keeps its order.",
         "size": "The index's shape says how many are taken.",
     },
+    "copy": {
+        "rank": "A repeat has as many dimensions as it is given numbers, or more.",
+        "order": "The dimensions keep their order.",
+        "size": "repeat multiplies sizes, padding is added to them at both ends.",
+    },
     "memory": {
         "rank": "Each None adds a dimension, each number takes one away.",
         "order": "The other dimensions keep their order.",
@@ -419,7 +443,7 @@ def ask_view(line: Line, drawing: Drawing) -> Question | None:
     """Ask which number a view has at an index, or whether it is a view at all."""
     given, made = drawing.inputs[0], drawing.output
     name = line.names.get(given.tensor_id, "its input")
-    target, function = line.target or "the result", drawing.group.function
+    target, function = line.title, drawing.group.function
     is_copy = given.storage_id != made.storage_id
     if function in COPIES and is_copy:
         why = (
@@ -433,7 +457,7 @@ def ask_view(line: Line, drawing: Drawing) -> Question | None:
             ("a view", "a copy"),
             why,
         )
-    if not 1 < given.numel <= MOST_NUMBERS or 0 in made.shape:
+    if given.numel < 2 or 0 in made.shape:  # noqa: PLR2004
         return ask_shape(line, drawing)
     index, number = choose_element(given, made)
     as_rows = to_number(index, made.shape)
@@ -442,8 +466,8 @@ def ask_view(line: Line, drawing: Drawing) -> Question | None:
         return ask_shape(line, drawing)
     crossed = to_number(index[::-1], made.shape[::-1])
     at = ", ".join(map(str, index))
-    right = f"{target}[{at}] is number {number} of {name}."
-    if not is_copy:
+    right = f"{target}[{at}] is {describe_place(name, given, number)}."
+    if not is_copy and to_address(index, made) - (given.storage_offset or 0) == number:
         right = f"{describe_address(index, made)} in memory: {right}"
     whys = {"other": right}
     if number != as_rows:
@@ -459,57 +483,12 @@ def ask_view(line: Line, drawing: Drawing) -> Question | None:
     return Question("number", text, number, whys, right=right, at=index)
 
 
-def describe_address(index: Sequence[int], tensor: TensorMetadata) -> str:
-    """Return the way from an index to an address, as a sentence without its end."""
-    steps = zip(index, tensor.stride or (), strict=True)
-    terms = [f"{i}·{step}" for i, step in steps]
-    first = tensor.storage_offset or 0
-    start = f"It begins at {first}. " if first else ""
-    path = " + ".join([*([str(first)] * bool(first)), *terms])
-    return f"{start}The strides lead to {path} = {to_address(index, tensor)}"
-
-
-def to_number(index: Sequence[int], shape: Shape) -> int:
-    """Return the number of an element, row by row."""
-    number = 0
-    for i, size in zip(index, shape, strict=True):
-        number = number * size + i
-    return number
-
-
-def choose_element(given: TensorMetadata, made: TensorMetadata) -> tuple[Shape, int]:
-    """Return an index of a view, and the number there, which counts the input.
-
-    An index at which reading row by row gives another number, if there is one.
-    """
-    numbers: dict[int, int] = {}
-    for n, index in enumerate(product(*map(range, given.shape))):
-        numbers.setdefault(to_address(index, given), n)
-    small = product(*(range(min(size, 2)) for size in made.shape))
-    found: tuple[Shape, int] | None = None
-    for index in sorted(small, key=lambda i: (sum(i), *(-n for n in i))):
-        is_order = made.storage_id != given.storage_id
-        rows = to_number(index, made.shape)
-        number = rows if is_order else numbers.get(to_address(index, made), rows)
-        if sum(index) and (found is None or number != rows):
-            found = (index, number)
-            if number != rows:
-                return found
-    return found or ((0,) * len(made.shape), 0)
-
-
-def to_address(index: Sequence[int], tensor: TensorMetadata) -> int:
-    """Return where an element lies in memory, counted in elements."""
-    steps = zip(index, tensor.stride or (), strict=True)
-    return (tensor.storage_offset or 0) + sum(i * step for i, step in steps)
-
-
 def ask_line(line: Line, drawing: Drawing) -> Question | None:
     """Ask along which dimension a softmax adds up to one."""
     reach = drawing.picture.reaches[0]
     if "softmax" not in drawing.group.function.lower() or -1 not in reach:
         return None
-    dim, target = reach.index(-1), line.target or "the result"
+    dim, target = reach.index(-1), line.title
     size = drawing.output.shape[dim]
     right = f"Dimension {dim}, of size {size}: each line along it adds up to 1."
     return Question(

@@ -7,6 +7,7 @@ where they are arguments of a function. Read :func:`read_lines` first.
 
 import ast
 import linecache
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -23,6 +24,9 @@ LONGEST: Final = 28
 """Characters of code that names an operand."""
 MODULES: Final = frozenset({"functional", "self", "math"})
 """Names before a dot that are no tensor, besides what the code imports."""
+COMPREHENSION: Final = re.compile(r"(\.<locals>\.|^)<(genexpr|(list|set|dict)comp)>.*")
+"""The end of a function's name that is no scope for the names of tensors."""
+COMPREHENSIONS: Final = (ast.GeneratorExp, ast.ListComp)
 
 
 class Group(NamedTuple):
@@ -33,6 +37,7 @@ class Group(NamedTuple):
         node: The expression that called it, if it is known.
         module: The outermost call of a module that made it at this expression.
         inputs: The tensors from outside of the group, in order of use.
+        outputs: What the function returned.
         parts: The modules that the module calls; a call with parts is not drawn.
     """
 
@@ -41,12 +46,13 @@ class Group(NamedTuple):
     node: ast.AST | None
     module: ModuleCall | None
     inputs: Sequence[TensorMetadata]
+    outputs: Sequence[TensorMetadata]
     parts: Sequence[ModuleCall] = ()
 
     @property
     def output(self) -> TensorMetadata:
         """What the function returned, or the first part of it."""
-        return self.ops[-1].outputs[0]
+        return self.outputs[0]
 
 
 @dataclass
@@ -67,6 +73,13 @@ class Line:
     groups: list[Group] = field(default_factory=list)
     shapes: dict[str, Shape] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """What a question calls the result."""
+        made = self.groups[-1].output
+        name = self.target or self.names.get(made.tensor_id, "the result")
+        return f"the new {name}" if self.target in self.shapes else name
 
 
 def read_lines(trace: "Trace") -> list[Line]:
@@ -149,7 +162,8 @@ class Reader:
             self.end_line()
             code = self.program.read(statement)
             self.line = Line(statement.lineno + self.first - 1, code, statement)
-            self.scope = self.scopes.setdefault(position.function, Scope({}, {}))
+            function = COMPREHENSION.sub("", position.function) or "<module>"
+            self.scope = self.scopes.setdefault(function, Scope({}, {}))
             if statement not in self.seen:
                 found = [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
                 names = [n.id for n in sorted(found, key=lambda n: n.col_offset)]
@@ -184,7 +198,11 @@ class Reader:
                 module = call
             at = call.parent
         parts = self.parts.get(module.index, ()) if module is not None else ()
-        return Group(function.strip("_"), ops, node, module, outside, parts)
+        outputs = ops[-1].outputs
+        name = function.strip("_")
+        if not (ops[-1].is_view or ops[-1].op.split(".")[1] == name):
+            outputs = outputs[:1]  # the others are for the backward pass
+        return Group(name, ops, node, module, outside, outputs, parts)
 
     def name_operands(self, group: Group) -> None:
         """Give the operands of a call the names by which the code calls them."""
@@ -199,10 +217,9 @@ class Reader:
         if len(operands) != len(given):
             return  # a number is among them, or one tensor is there twice
         for node, tensor in zip(operands, given, strict=True):
-            is_new = tensor.tensor_id not in self.scope.names
-            if isinstance(node, ast.Name) and is_new and self.line is not None:
+            if isinstance(node, ast.Name) and self.line is not None:
                 self.bind(node.id, tensor)
-                self.line.shapes.setdefault(node.id, tensor.shape)
+                self.line.shapes[node.id] = tensor.shape
 
     def list_operands(self, group: Group) -> list[ast.expr]:
         """Return the expressions that are the operands of a call, in order."""
@@ -217,7 +234,7 @@ class Reader:
         for argument in node.args:
             if isinstance(argument, ast.List | ast.Tuple):
                 operands += argument.elts
-            else:
+            elif not isinstance(argument, ast.Constant):
                 operands.append(argument)
         return operands
 
@@ -242,9 +259,18 @@ class Reader:
         statement = line.statement
         targets = getattr(statement, "targets", [getattr(statement, "target", None)])
         for target in targets:
+            for name in list_names(target):
+                self.scope.shapes.pop(name, None)
             for name, tensor in self.find_results(line, target):
                 self.bind(name, tensor)
                 line.target = line.target or name
+        value = getattr(statement, "value", None)
+        if isinstance(value, ast.Subscript) and value.value is line.groups[-1].node:
+            outputs = find_outputs(line, value, 1) or line.groups[-1].outputs
+            line.groups[-1] = line.groups[-1]._replace(outputs=outputs)
+        if isinstance(value, COMPREHENSIONS):
+            nodes = [group.node for group in line.groups]
+            del line.groups[nodes.index(nodes[-1]) + 1 :]  # all but the first element
         if statement not in self.seen:
             self.seen.add(statement)
             self.lines.append(line)
@@ -252,30 +278,60 @@ class Reader:
     def find_results(
         self, line: Line, target: ast.expr | None
     ) -> Iterator[tuple[str, TensorMetadata]]:
-        """Yield the names of an assignment with what they are given."""
-        last = line.groups[-1]
-        if last.ops[0].phase == "init":  # a module, whose parameters these are
-            return
-        if isinstance(target, ast.Name):
-            yield target.id, last.output
-        if not isinstance(target, ast.Tuple):
-            return
-        names = [n.id for n in ast.walk(target) if isinstance(n, ast.Name)]
-        value = getattr(line.statement, "value", None)
-        if isinstance(value, ast.Tuple):
+        """Yield the names of an assignment, each with the tensor that it is given."""
+        names, value = list_names(target), getattr(line.statement, "value", None)
+        if line.groups[-1].ops[0].phase == "init":
+            return  # a module, whose parameters these are
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
             for name, part in zip(names, value.elts, strict=False):
-                inside = [g for g in line.groups if is_inside(g.node, part)]
-                if inside:
-                    yield name, inside[-1].output
-        else:
-            outputs: Sequence[TensorMetadata] = last.ops[-1].outputs
-            if last.module is not None:
-                outputs = [tensor for _, tensor in last.module.outputs]
-            elif len(outputs) < len(names) and len(last.ops) > 1:
-                outputs = [op.outputs[0] for op in last.ops[-len(names) :]]
-            yield from zip(names, outputs, strict=False)
+                made = find_outputs(line, part, 1)
+                yield from zip([name], made, strict=False)
+            return
+        outputs = find_outputs(line, value, len(names))
+        if isinstance(target, ast.Tuple):
+            if len(outputs) == len(names):
+                yield from zip(names, outputs, strict=True)
+        elif isinstance(target, ast.Name) and outputs:
+            yield f"{target.id}[0]" if len(outputs) > 1 else target.id, outputs[0]
 
 
-def is_inside(node: ast.AST | None, whole: ast.AST) -> bool:
+def list_names(target: ast.expr | None) -> list[str]:
+    """Return the names that are assigned, in the order of the code."""
+    if isinstance(target, ast.Name):
+        return [target.id]
+    elements = target.elts if isinstance(target, ast.Tuple | ast.List) else ()
+    return [name for element in elements for name in list_names(element)]
+
+
+def find_outputs(
+    line: Line, value: ast.expr | None, n: int
+) -> Sequence[TensorMetadata]:
+    """Return the tensors of a statement's expression; none if they are not known.
+
+    Args:
+        n: How many the statement unpacks.
+    """
+    inside = [g for g in line.groups if g.node is None or is_inside(g.node, value)]
+    if not inside:
+        return ()
+    last = inside[-1]
+    if isinstance(value, COMPREHENSIONS):
+        return [group.output for group in inside if group.node is last.node]
+    outputs = last.outputs
+    if isinstance(value, ast.Subscript) and value.value is last.node:  # of a tuple
+        index = value.slice.value if isinstance(value.slice, ast.Constant) else None
+        return outputs[index : index + 1] if type(index) is int else ()
+    if last.node is not None and last.node is not value:
+        return ()  # a function of the reader's own
+    if last.module is not None:
+        outputs = [tensor for _, tensor in last.module.outputs]
+    elif n > len(outputs):  # as of torch.meshgrid, which makes each by itself
+        read = {t.tensor_id for op in last.ops for t in op.inputs}
+        outputs = [t for op in last.ops for t in op.outputs if t.tensor_id not in read]
+    return outputs
+
+
+def is_inside(node: ast.AST | None, whole: ast.AST | None) -> bool:
     """Whether an expression is a part of another one, or it."""
-    return node is not None and any(part is node for part in ast.walk(whole))
+    parts = ast.walk(whole) if whole is not None else ()
+    return node is not None and any(part is node for part in parts)

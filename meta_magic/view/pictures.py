@@ -43,7 +43,7 @@ class Picture(NamedTuple):
             reaches: ``memory``, where the browser follows the strides, and ``order``,
             where the n-th element stays the n-th.
         terms: Of a product, the letters of each input and of the output, as in
-            ``ik,kj->ij``; else "".
+            ``ik,kj->ij``; ``*`` of an input that is added. Else "".
     """
 
     kind: str
@@ -117,9 +117,7 @@ def read_terms(terms: str, call: PicturedCall) -> Picture | None:
         if len(term) != len(shape) or len({*summed}) < len(summed):
             return None
         reaches.append([out.find(letter) for letter in term])
-    shown = ",".join(term for term in given.split(",") if term != "*")
-    kind = "product" if len(out) == len(call.out) else ""
-    return Picture(kind, reaches, f"{shown}->{out}") if kind else None
+    return Picture("product", reaches, terms) if len(out) == len(call.out) else None
 
 
 PRODUCTS: Final = {

@@ -198,3 +198,72 @@ def test_operands_of_a_layer_and_of_a_call_are_in_the_order_of_the_code():
     assert "table (7, 3)" in shown
     assert "ids (5,)" in shown
     assert y.shape[0] == z.shape[0] == w.shape[0]
+
+
+@pytest.fixture(scope="module")
+def others():
+    """The steps of lines whose last call is not what they assign."""
+    with record(as_device="cpu") as trace:
+
+        def outer(t):
+            return t[:, None] * t
+
+        a, b = torch.ones(2, 3), torch.ones(3)
+        z = outer(a + b) * 2
+        heads, other = (
+            t.view(3, 2, 2).transpose(0, 1) for t in (torch.ones(3, 4),) * 2
+        )
+        scores = heads @ other.mT
+        second = torch.arange(12).split(4)[1]
+        parts = a.split([1, 2], dim=1)
+        x = torch.ones(1000, 1000)
+        x = x[::2, 1:]
+        fc, targets = nn.Linear(3, 1), torch.ones(16)
+        loss = ((fc(torch.ones(16, 3)) - targets) ** 2).mean()
+        mixed, _ = nn.MultiheadAttention(4, 2, batch_first=True)(
+            *[torch.ones(1, 5, 4)] * 3
+        )
+        sums = torch.addmm(b, torch.ones(2, 4), torch.ones(4, 3))
+        picked = a.gather(1, torch.tensor([[0], [1]]))
+        late = nn.LSTM(3, 6, batch_first=True)(torch.ones(4, 7, 3))[0]
+        last = late[:, -1]
+    made = (z, scores, second, *parts, x, loss, mixed, sums, picked, last)
+    assert all(one is not None for one in made)
+    return {step.code.split(" = ")[0]: step for step in trace.teach().steps}
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "answer"),
+    [
+        ("z", "shape of a + b?", (2, 3)),
+        ("heads, other", "at heads[1, 0, 0]?", 2),  # [0, 1, 0] of (3, 2, 2)
+        ("scores", "shape of scores?", (2, 3, 3)),
+        ("second", "at second[1]?", 5),  # from 4 on
+        ("parts", "at parts[0][1, 0]?", 3),  # [1, 0] of (2, 3)
+        ("x", "at the new x[1, 0]?", 2001),  # [2, 1] of rows of 1000
+        ("loss", "does loss add up", 256),  # (16, 1) and (16,)
+        ("mixed, _", "shape of mixed?", (1, 5, 4)),
+        ("sums", "shape of sums?", (2, 3)),
+    ],
+)
+def test_a_question_names_what_it_asks_about(others, line, text, answer):
+    question = others[line].question
+    assert text in question.text
+    assert question.answer == answer
+
+
+def test_a_name_has_the_shape_that_it_has_in_this_line(others):
+    assert others["scores"].given == (("heads", (2, 3, 2)), ("other", (2, 3, 2)))
+    assert others["x"].given == (("x", (1000, 1000)),)
+
+
+def test_what_is_added_to_a_product_is_not_summed(others):
+    assert "(2, 4) and (4, 3) give (2, 3); summed: 4." in others["sums"].question.right
+    assert next(name for name, _ in others["sums"].inputs) == "b"
+
+
+def test_a_number_of_what_does_not_lie_row_by_row_is_counted_by_sizes(others):
+    # An LSTM's output lies time by time; [1, 6, 0] of (4, 7, 6) is 42 + 36.
+    assert (
+        "late[1, 6, 0], number 1·42 + 6·6 + 0·1 = 78" in others["last"].question.right
+    )

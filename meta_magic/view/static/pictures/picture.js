@@ -119,12 +119,12 @@ function make_alignment({ inputs, outputs }) {
 }
 
 /** The letters of a product, with their sizes. @param {DrawnCall} call */
-function make_letters({ picture: { terms, reaches }, inputs }) {
+function make_letters({ picture: { terms }, inputs }) {
   const [given, out] = terms.split("->");
   const letters = given.split(",");
-  const drawn = inputs.filter((_, i) => reaches[i].length === letters[i]?.length);
-  const sizes = new Map(drawn.flatMap(({ geometry: { shape } }, i) => shape.map((size, dim) => [letters[i][dim], size])));
-  return make("p", {}, make("code", {}, terms), ...[...sizes].flatMap(([letter, size]) => [" ",
+  const sizes = new Map(inputs.flatMap(({ geometry: { shape } }, i) => (
+    letters[i] === "*" ? [] : shape.map((size, dim) => [letters[i][dim], size]))));
+  return make("p", {}, make("code", {}, `${letters.filter((term) => term !== "*")}->${out}`), ...[...sizes].flatMap(([letter, size]) => [" ",
     make(out.includes(letter) ? "span" : "s", { class: "mm-letter" }, `${letter} = ${size}`)]));
 }
 
