@@ -89,8 +89,11 @@ def read_one(name: str, request: Callable[..., Request]) -> "Design":
     return largest
 
 
-def check_right(asked: Request) -> tuple[BlockResult, ...]:
+def check_right(asked: Request, *, is_ours: bool = False) -> tuple[BlockResult, ...]:
     """Return the recordings of a subject that runs.
+
+    Args:
+        is_ours: Whether it is one of ``SCRIPTS``, whose lines nobody knows.
 
     Raises:
         CheckError: It fails, with the line and the message.
@@ -100,7 +103,7 @@ def check_right(asked: Request) -> tuple[BlockResult, ...]:
         for found in part.diagnostics[:1]:  # the worst comes first
             if part.outcome != "right":
                 text = found.text.partition("\n")[0]
-                raise CheckError(format_line(found.line) + text)
+                raise CheckError(format_line(None if is_ours else found.line) + text)
     return parts
 
 
@@ -229,7 +232,10 @@ def fit(options: argparse.Namespace, request: Callable[..., Request]) -> int:
     Raises:
         CheckError: The subject cannot be read, or fails.
     """
-    rows = [*list_rows(options, request)]
+    try:
+        rows = [*list_rows(options, request)]
+    except CheckError as error:
+        raise CheckError(f"{options.what}: {error}") from None
     width = max(len(name) for name, _ in rows)
     for name, peak in rows:
         if isinstance(peak, str):
@@ -249,6 +255,8 @@ def list_rows(
         for choices, peak in read_peaks(asked).items():
             yield ", ".join(choices) or "as it is", peak
         return
+    if Path(name).suffix == ".json" and not Path(name).exists():
+        raise CheckError("there is no such file")
     source = str(Path(name).resolve()) if Path(name).exists() else name
     with TemporaryDirectory() as folder:
         has_run = False
@@ -259,24 +267,28 @@ def list_rows(
             asked = request(subject=read_subject(str(path)), choices=((),))
             settings = {**asked.settings, "as_device": "cuda"}
             try:
-                (peak,) = read_peaks(replace(asked, settings=settings)).values()
+                asked = replace(asked, settings=settings)
+                (peak,) = read_peaks(asked, is_ours=True).values()
             except CheckError as error:
                 if not has_run:  # the others read the same config
-                    raise CheckError(f"{name}: {error}") from None
+                    raise
                 peak = str(error)
             has_run = True
             yield what, peak
 
 
-def read_peaks(asked: Request) -> Mapping[tuple[str, ...], int | str]:
+def read_peaks(
+    asked: Request, *, is_ours: bool = False
+) -> Mapping[tuple[str, ...], int | str]:
     """Return the bytes at the peak of a subject with each set of choices.
 
     Raises:
-        CheckError: It fails as it is, or nothing was recorded.
+        CheckError: It fails as it is, or makes no tensor.
     """
-    peaks = [part.peaks for part in check_right(asked) if part.peaks]
+    parts = check_right(asked, is_ours=is_ours)
+    peaks = [part.peaks for part in parts if part.peaks.get((), 0)]
     if not peaks:
-        raise CheckError("nothing was recorded")
+        raise CheckError("it makes no tensor")
     as_it_is = [one[()] for one in peaks]  # of a notebook, of each cell
     sizes = [peak if isinstance(peak, int) else 0 for peak in as_it_is]
     return peaks[sizes.index(max(sizes))]

@@ -365,29 +365,45 @@ def _have_much_in_common(old: Part, new: Part) -> bool:
 def _join_moved(pairs: Sequence[Pair]) -> list[Pair]:
     """Return pairs in which a module that moved is one, not removed and added.
 
-    Only what has parameters is looked for: a second ``ReLU`` is no sign of a move.
+    Only what has parameters is looked for: a second ``ReLU`` is no sign of a move. What
+    stayed below one module is joined before what moved further, in order.
     """
     removed = [old for old, new in pairs if old is not None and new is None]
     added = [new for old, new in pairs if old is None and new is not None]
-    moved = [*_find_equal(removed, added)]
-    known = {id(one) for pair in moved for one in pair}
-    rest = [one for one in added if id(one) not in known]
-    wholes = [one for one in removed if id(one) not in known]
-    moved += [(old, new) for new, old in _find_equal(rest, wholes)]
-    known |= {id(one) for pair in moved for one in pair}
-    kept = [pair for pair in pairs if not any(id(one) in known for one in pair)]
-    return [*kept, *moved]
+    tops = {id(one) for one in (*removed, *added)}
+    places = {new.path: old.path for old, new in pairs if old and new} | {"": ""}
+    alike: dict[tuple[str, int], tuple[list[Part], list[Part]]] = {}
+    for side, parts in enumerate((removed, added)):
+        for part in (one for top in parts for one in top.walk() if one.n_parameters):
+            for above in list_above(part.path):
+                place = places.get(above) if side else above
+                if place is not None:
+                    key = place, part.content
+                    alike.setdefault(key, ([], []))[side].append(part)
+    known, moved = set[int](), list[tuple[Part, Part]]()
+    both = [(place, *sides) for (place, _), sides in alike.items() if all(sides)]
+    for _, *sides in sorted(both, key=_rank_place):
+        left = [[one for one in side if id(one) not in known] for side in sides]
+        if len(left[0]) != len(left[1]):
+            left = [sorted(side, key=lambda one: id(one) not in tops) for side in left]
+        for old, new in zip(*left, strict=False):
+            if tops & {id(old), id(new)}:
+                moved.append((old, new))
+                known |= {id(one) for part in (old, new) for one in part.walk()}
+    ends = {id(one) for pair in moved for one in pair}
+    kept = [pair for pair in pairs if not any(id(one) in ends for one in pair)]
+    order = {id(one): at for at, top in enumerate(added) for one in top.walk()}
+    return [*kept, *sorted(moved, key=lambda pair: order[id(pair[1])])]
 
 
-def _find_equal(
-    tops: Sequence[Part], others: Sequence[Part]
-) -> Iterator[tuple[Part, Part]]:
-    """Yield each of some modules with one of the same content in others."""
-    others_by_content: dict[int, list[Part]] = {}
-    for other in others:
-        for part in other.walk():
-            others_by_content.setdefault(part.content, []).append(part)
-    for top in tops:
-        found = others_by_content.get(top.content)
-        if found and top.n_parameters:
-            yield top, found.pop(0)
+def _rank_place(one: tuple[str, list[Part], list[Part]]) -> tuple[int, int]:
+    """Return what puts deep places first, and large modules in them."""
+    place, (old, *_), _ = one
+    return -len(place.split(".")) if place else 0, -old.n_parameters
+
+
+def list_above(path: str) -> Iterator[str]:
+    """Yield the paths of the modules above one, the nearest first, and "" at last."""
+    while path:
+        path = path.rpartition(".")[0]
+        yield path

@@ -289,25 +289,29 @@ def _fold(changes: Sequence[Change]) -> Iterator[Change]:
 
     What was added or removed may have settings of its own, as its number.
     """
-    whole = ("added", "removed")
-    keys = {
-        one: (one.kind, one.class_name, "" if one.kind in whole else one.text)
-        for one in changes
-    }
+    keys = {one: (one.kind, one.class_name, _unify(one)) for one in changes}
     for same in group_names((one.name, one, keys[one]) for one in changes):
         first = same[0]
-        yield (
-            first
-            if len(same) == 1
-            else replace(
-                first,
-                before=first.before and fold_names([one.before for one in same]),
-                after=first.after and fold_names([one.after for one in same]),
-                text=first.text if len({one.text for one in same}) == 1 else "",
-                n_modules=len(same),
-                n_parameters=sum(one.n_parameters for one in same),
-            )
+        if len(same) == 1:
+            yield first
+            continue
+        before = first.before and fold_names([one.before for one in same])
+        text = first.text if len({one.text for one in same}) == 1 else ""
+        yield replace(
+            first,
+            before=before,
+            after=first.after and fold_names([one.after for one in same]),
+            text=f"from {before}" if first.kind == "moved" else text,
+            n_modules=len(same),
+            n_parameters=sum(one.n_parameters for one in same),
         )
+
+
+def _unify(change: Change) -> str:
+    """Return what of a change must be equal in those that are one."""
+    if change.kind in {"added", "removed"}:
+        return ""
+    return NUMBER.sub("#", change.text) if change.kind == "moved" else change.text
 
 
 def group_names(items: Iterable[tuple[str, T, object]]) -> Iterator[list[T]]:
@@ -358,7 +362,8 @@ def _describe(
 
     Other sizes of modules are left out where numbers or settings of the model say why.
     """
-    counts = dict(_describe_counts(pairs))
+    counts = [*_describe_counts(pairs)]
+    counted = {name for names, _ in counts for name in names}
     sizes = [f"{name} {old} -> {new}" for name, (old, new) in numbers.items()]
     of_models = [c for c in changes if c.kind == "settings" and "." not in c.name]
     sizes = sizes or [c.text for c in of_models]
@@ -367,9 +372,13 @@ def _describe(
         one
         for one in changes
         if one.kind not in known
-        and not (one.kind in {"added", "removed"} and one.class_name in counts)
+        and not (one.kind in {"added", "removed"} and one.class_name in counted)
     ]
-    parts = [*counts.values(), *sizes, *_describe_changes(others)]
+    parts = [
+        *dict.fromkeys(text for _, text in counts),
+        *sizes,
+        *_describe_changes(others),
+    ]
     old, new = totals["params"]
     if old != new:
         sign = "+" if new > old else "-"
@@ -385,18 +394,30 @@ def _describe(
 
 
 MAX_CHANGES: Final = 3
+MANY: Final = 3
+"""Modules of one class in a list; a longer list of another class replaces it."""
 OF_SIZES: Final = ("settings", "tensors")
 
 
-def _describe_counts(pairs: Sequence[Pair]) -> Iterator[tuple[str, str]]:
-    """Yield a class and ``12 Block instead of 8`` for lists of another length."""
-    for old, new in pairs:
-        if old is None or new is None:
+def _describe_counts(pairs: Sequence[Pair]) -> Iterator[tuple[set[str], str]]:
+    """Yield classes, and ``12 Block instead of 8``, of lists of another length."""
+    for pair in pairs:
+        if pair[0] is None or pair[1] is None:
             continue
-        for name in dict.fromkeys(one.class_name for one in new.children):
-            n = [sum(c.class_name == name for c in one.children) for one in (old, new)]
-            if n[0] != n[1] and min(n) > 1:
-                yield name, f"{n[1]} {name} instead of {n[0]}"
+        listed = [
+            [one.class_name for one in part.children if one.name.isdecimal()]
+            for part in pair
+            if part is not None
+        ]
+        for name in dict.fromkeys(listed[1]):
+            old, new = (names.count(name) for names in listed)
+            if old != new and min(old, new) > 1:
+                yield {name}, f"{new} {name} instead of {old}"
+        kinds = [{*names} for names in listed]
+        (old, new), alone = map(len, listed), all(len(kind) == 1 for kind in kinds)
+        if alone and kinds[0] != kinds[1] and old != new and max(old, new) > MANY:
+            (was,), (now,) = kinds
+            yield {was, now}, f"{new} {now} instead of {old} {was}"
 
 
 def _describe_changes(changes: Sequence[Change]) -> Iterator[str]:

@@ -151,8 +151,9 @@ def make_step(line: Line) -> LessonLine | None:
         return None
     names = line.names
     title = names.get(drawing.output.tensor_id, "result")
-    is_last = drawing.output.tensor_id == line.groups[-1].output.tensor_id
-    title = line.title if line.target and is_last else title
+    is_last = drawing.output.shape == line.groups[-1].output.shape
+    if line.target and is_last and drawing.group is line.groups[-1]:
+        title = line.title
     named = [
         (names.get(t.tensor_id, name_parameter(drawing, n)), t)
         for n, t in enumerate(drawing.inputs)

@@ -79,7 +79,8 @@ function make_step({ line, code, given, question, call }, count) {
       verdict.textContent = `Write ${HOW[question.kind]}.`;
       return;
     }
-    verdict.textContent = `${found.is_right ? "✓" : "✗"} ${found.said}`;
+    const end = found.said.indexOf(". ") + 1; // of what was right
+    verdict.replaceChildren(make("b", {}, `${found.is_right ? "✓" : "✗"} ${found.said.slice(0, end)}`), found.said.slice(end));
     verdict.className = `mm-verdict ${found.is_right ? "mm-right" : "mm-wrong"}`;
     if (is_tried) return; // a second try changes no count
     is_tried = true;

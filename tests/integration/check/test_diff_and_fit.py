@@ -92,6 +92,26 @@ def test_a_script_has_its_peak_and_accelerators(folder, capsys):
     assert "NVIDIA T4 (16 GB)" in row
 
 
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("missing.py", "missing.py: there is no such file"),
+        ("missing.json", "missing.json: there is no such file"),
+        ("net.py:absent", "net.py:absent: 'net' has no function 'absent'"),
+        ("net.py:build", "missing a required argument: 'width'; give it arguments"),
+        ("net.py", "net.py: it makes no tensor"),
+        ("bad.py", "bad.py: line 2: RuntimeError"),
+        ("other.json", "other.json: ValueError"),  # no line of a script of ours
+    ],
+)
+def test_what_cannot_be_fitted_is_named_with_the_reason(folder, capsys, what, said):
+    (folder / "bad.py").write_text("import torch\ntorch.ones(2) @ torch.ones(3)\n")
+    (folder / "other.json").write_text('{"model_type": "frobnicate"}')
+    code, out, error = run(capsys, "fit", what)
+    assert (code, out) == (2, "")
+    assert said in error
+
+
 def test_a_config_is_trained_and_used(folder, capsys, monkeypatch):
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(

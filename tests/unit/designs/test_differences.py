@@ -374,3 +374,35 @@ def test_a_sibling_that_keeps_its_name_is_not_taken_for_another():
         ("removed", "model.types"): "2, 4",
         ("settings", "model.positions"): "8 -> 16",
     }
+
+
+def test_what_a_block_keeps_is_found_in_the_same_block():
+    class Nested(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.Module()
+            self.attention.inner = Attention(4)
+            self.attention.norm = nn.LayerNorm(4)
+            self.output = nn.Module()
+            self.output.norm = nn.LayerNorm(4)
+
+    class Flat(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = Attention(4)
+            self.first_norm = nn.LayerNorm(4)
+            self.last_norm = nn.LayerNorm(4)
+
+    with record() as before:
+        model = nn.ModuleList(Nested() for _ in range(6))
+    with record() as after:
+        model = nn.ModuleList(Flat() for _ in range(3))
+    assert len(model) == 3
+    for pair in ((before, after), (after, before)):
+        found = diff(*pair)
+        moved = {c.after: c.before for c in found.changes if c.kind == "moved"}
+        if pair[0] is after:
+            moved = {old: new for new, old in moved.items()}
+        assert moved["model.0-2.first_norm"] == "model.0-2.attention.norm"
+        assert moved["model.0-2.last_norm"] == "model.0-2.output.norm"
+    assert diff(before, after).text.startswith("3 Flat instead of 6 Nested; ")
