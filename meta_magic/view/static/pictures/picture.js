@@ -18,7 +18,7 @@ const STRIP = 24; // cells of memory that are drawn at once
 const PICTURE_RULES = {
   broadcast: "Aligned from the right, sizes are equal, or one is 1 or missing: that one is repeated.",
   product: "Each element of the result is a sum along the dimension that is struck out.",
-  loss: "Aligned from the right; the loss has one term for each element of the result.",
+  loss: "The loss has one term for each element of the result.",
   memory: "A view is the same memory, read with other strides. Numbers are addresses, counted in elements.",
   order: "The elements keep their order, row by row.",
   copy: "Each element is copied to new memory.",
@@ -124,7 +124,7 @@ function make_letters({ picture: { terms }, inputs }) {
   const letters = given.split(",");
   const sizes = new Map(inputs.flatMap(({ geometry: { shape } }, i) => (
     letters[i] === "*" ? [] : shape.map((size, dim) => [letters[i][dim], size]))));
-  return make("p", {}, make("code", {}, `${letters.filter((term) => term !== "*")}->${out}`), ...[...sizes].flatMap(([letter, size]) => [" ",
+  return make("p", {}, make("code", {}, terms.replace(/\*,|,\*/, "")), ...[...sizes].flatMap(([letter, size]) => [" ",
     make(out.includes(letter) ? "span" : "s", { class: "mm-letter" }, `${letter} = ${size}`)]));
 }
 
@@ -166,7 +166,7 @@ function make_row({ picture: { reaches: [reach] }, inputs: [{ geometry: { shape 
     element.ariaLabel = `window at ${window.join(", ")}`;
   };
   const sum = `⌊(${size} + 2·${padding} − ${span}) / ${step}⌋ + 1 = ${places}`;
-  const words = rest ? `; the last ${rest} of the padded row ${rest === 1 ? "is" : "are"} in no window` : "";
+  const words = rest ? `; no window has the last ${rest}` : "";
   return { element: make("div", {}, make("p", {}, `one row, dimension ${dim}: ${sum}${words}`), element), follow };
 }
 

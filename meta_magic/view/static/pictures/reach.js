@@ -86,4 +86,4 @@ function format_slice(found, size) {
 
 /** What is read of an input, as in `x[0, :, 2:5]`. @param {Drawn} input @param {number[][]} found */
 export const format_read = ({ name, geometry: { shape } }, found) =>
-  (shape.length ? `${/ [^\w\s]+ /.test(name) ? `(${name})` : name}[${found.map((some, d) => format_slice(some, shape[d])).join(", ")}]` : name);
+  (shape.length ? `${/ \W+ /.test(name) ? `(${name})` : name}[${found.map((some, d) => format_slice(some, shape[d])).join(", ")}]` : name);
