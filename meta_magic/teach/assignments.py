@@ -38,7 +38,8 @@ SOLUTION: Final = re.compile(
 COMMENT: Final = re.compile(
     r"^# (sizes|wants|view|hint|solution): *(.*)\n?", re.MULTILINE
 )
-ANSWER: Final = re.compile(r"%%meta\b.*--exercise[ =](\S+).*\n")
+ANSWER: Final = re.compile(r"\s*%%meta\b.*--exercise[ =]['\"]?([\w-]+).*\n")
+VIEWS: Final = {"": None, "yes": True, "no": False}
 CODE: Final = ">>> import meta_magic as mm\n>>> mm.grade({name!r})\n1.0"
 
 
@@ -46,8 +47,12 @@ def read_cell(name: str, cell: str) -> Exercise:
     """Return the exercise that a cell ``%%exercise NAME`` defines.
 
     Raises:
-        ExerciseError: It has no solution.
+        ExerciseError: It has no solution, or a part that cannot be read.
     """
+    if not re.fullmatch(r"[\w-]+", name):
+        raise ExerciseError(
+            f"{name!r} is no name of an exercise: letters, digits and hyphens"
+        )
     found = SOLUTION.search(cell)
     solution = found[1] if found else ""
     said: dict[str, list[str]] = {}
@@ -57,7 +62,12 @@ def read_cell(name: str, cell: str) -> Exercise:
         solution = zlib.decompress(base64.b64decode(said["solution"][0])).decode()
     if not solution.strip():
         raise ExerciseError(f"the exercise {name!r} has no solution between its marks")
-    assigned = [one for one in parse(solution).body if isinstance(one, ASSIGNMENTS)]
+    try:
+        statements = parse(solution).body
+    except SyntaxError as error:
+        text = f"the solution of {name!r} is no Python: {error.msg}"
+        raise ExerciseError(text) from None
+    assigned = [one for one in statements if isinstance(one, ASSIGNMENTS)]
     targets = [
         t
         for a in assigned
@@ -70,14 +80,23 @@ def read_cell(name: str, cell: str) -> Exercise:
         {key: int(value) for key, value in re.findall(r"(\w+) *= *(\d+)", text)}
         for text in said.get("sizes", ())
     ]
-    views = {"yes": True, "no": False}
+    view = said.get("view", [""])[-1]
+    if view not in VIEWS:
+        raise ExerciseError(f"{name!r}: '# view: {view}' is neither yes nor no")
+    given = COMMENT.sub("", SOLUTION.sub("", cell))
+    unknown = {key for one in sizes for key in one} - {*re.findall(r"\w+", given)}
+    if unknown or not all(sizes):
+        text = (
+            f"'# sizes: {', '.join(said['sizes'])}' names no number of the given code"
+        )
+        raise ExerciseError(f"{name!r}: {text}")
     return Exercise(
         name,
-        COMMENT.sub("", SOLUTION.sub("", cell)),
+        given,
         solution,
         tuple(wants or dict.fromkeys(written)),
         tuple(sizes),
-        views.get(said.get("view", [""])[0]),
+        VIEWS[view],
         tuple(said.get("hint", ())),
     )
 
@@ -109,17 +128,35 @@ def read_exercises(notebook: Mapping[str, Any], path: Path) -> dict[str, Exercis
     return made
 
 
+def read_notebook(path: Path) -> dict[str, Any]:
+    """Return a notebook.
+
+    Raises:
+        ExerciseError: The file has none.
+    """
+    try:
+        notebook: Any = json.loads(path.read_text("utf-8"))
+        is_one = all("source" in cell for cell in notebook["cells"])
+    except (ValueError, TypeError, LookupError):
+        is_one = False
+    if not is_one:
+        raise ExerciseError(f"{path} is no notebook")
+    return dict(notebook)
+
+
 def list_code(notebook: Mapping[str, Any]) -> Iterator[str]:
     """Yield the code cells of a notebook."""
-    for cell in notebook.get("cells", ()):
+    for cell in notebook["cells"]:
         if cell.get("cell_type") == "code":
-            yield "".join(cell.get("source", ()))
+            yield "".join(cell["source"])
 
 
 def build(source: Path, out: Path) -> int:
     """Check a teacher's notebook, and write the learner's copy and otter's tests."""
-    notebook = json.loads(source.read_text("utf-8"))
+    notebook = read_notebook(source)
     made = read_exercises(notebook, source)
+    if not made:
+        raise ExerciseError(f"{source} has no cell %%exercise NAME")
     for one in made.values():
         solved, started = grade_answer(one, one.solution), grade_answer(one, "pass")
         if solved.points < 1:
@@ -153,17 +190,23 @@ def grade_folder(folder: Path, source: Path) -> int:
 
     Only answers run, each in the sandbox of a child process.
     """
-    made = read_exercises(json.loads(source.read_text("utf-8")), source)
+    made = read_exercises(read_notebook(source), source)
+    if not folder.is_dir():
+        raise ExerciseError(f"there is no folder {folder}")
     table = csv.writer(sys.stdout)
     table.writerow(["notebook", "exercise", "points", "text"])
     for path in sorted(folder.rglob("*.ipynb")):
-        answers: dict[str, str] = {}
-        for cell in list_code(json.loads(path.read_text("utf-8"))):
+        answers, missing = dict[str, str](), "no answer"
+        try:
+            cells = [*list_code(read_notebook(path))]
+        except (ExerciseError, OSError):
+            cells, missing = [], "it is no notebook"
+        for cell in cells:
             found = ANSWER.match(cell)
             if found:
                 answers[found[1]] = cell[found.end() :]
         for name, one in made.items():
-            grade = Grade(0.0, "no answer")
+            grade = Grade(0.0, missing)
             if name in answers:
                 grade = grade_answer(one, answers[name])
             row = [path.relative_to(folder), name, grade.points, grade.text]

@@ -100,8 +100,9 @@ OF_WINDOWS: Final = ("stride", "padding", "dilation", "groups")
 def shorten_settings(text: str, definition: ModuleClass | None) -> tuple[str, str]:
     """Return sizes, such as ``768 -> 2304``, and what is not the class's default.
 
-    Counts and flags come first, then fractions. A class without ``extra_repr``
-    has its attributes as settings; those that are false, zero or None are left out.
+    Counts and flags come first, then fractions, and what shapes show. A class without
+    ``extra_repr`` has its attributes as settings; those that are false, zero or None
+    are left out.
     """
     if definition is None:
         return "", " ".join(text.split())
@@ -114,7 +115,8 @@ def shorten_settings(text: str, definition: ModuleClass | None) -> tuple[str, st
         if name and (value in omitted or is_default(value, defaults.get(name))):
             continue
         is_fraction = name and not value.isdecimal() and FRACTION.fullmatch(value)
-        (late if is_fraction else early).append((name, value) if name else ("", part))
+        is_late = is_fraction or name == "batch_first"
+        (late if is_late else early).append((name, value) if name else ("", part))
     sizes = take_sizes(early, definition)
     others = [write_setting(*part, definition.name) for part in early + late]
     return sizes, ", ".join(others)

@@ -58,12 +58,42 @@ def test_a_class_is_built_and_graded(tmp_path, capsys):
         path = tmp_path / "in" / name / "course.ipynb"
         write_notebook(path, f"%%meta --exercise outer\n{answer}")
     write_notebook(tmp_path / "in" / "eve" / "course.ipynb", "pass")
+    (tmp_path / "in" / "fay.ipynb").write_text("{", "utf-8")
+    quoted = "\n%%meta -q --exercise='outer'\nx = a[:, None] + b"
+    write_notebook(tmp_path / "in" / "gil.ipynb", quoted)
     capsys.readouterr()
     assert main(["class", "grade", str(tmp_path / "in"), "--notebook", source]) == 0
     rows = [*csv.DictReader(capsys.readouterr().out.splitlines())]
-    assert [row["points"] for row in rows] == ["1.0", "0.0", "0.0"]
+    assert [row["points"] for row in rows] == ["1.0", "0.0", "0.0", "0.0", "1.0"]
     assert "their order is not" in rows[1]["text"]
-    assert rows[2]["text"] == "no answer"
+    assert [row["text"] for row in rows[2:4]] == ["no answer", "it is no notebook"]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        ("../outer", "", "", "'../outer' is no name of an exercise"),
+        ("", "", "", "'' is no name of an exercise"),
+        ("outer", "sizes: N=5", "sizes: Q=5", "Q=5, M=2' names no number of the given"),
+        ("outer", "sizes: N=5, M=2", "sizes: five", "five' names no number"),
+        ("outer", "# hint", "# view: maybe\n# hint", "maybe' is neither yes nor no"),
+        ("outer", "None] + b", "None", "the solution of 'outer' is no Python"),
+    ],
+)
+def test_what_an_exercise_may_not_say_is_refused(name, old, new, said):
+    with pytest.raises(ExerciseError) as refused:
+        read_cell(name, CELL.replace(old, new, 1))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["hello", "[]", '{"cells": [1]}', '{"cells": []}'])
+def test_a_file_without_exercises_is_refused(tmp_path, capsys, text):
+    path = tmp_path / "a.ipynb"
+    path.write_text(text, "utf-8")
+    assert main(["class", "build", str(path), "-o", str(tmp_path)]) == 2
+    said = "no cell %%exercise" if "[]}" in text else "is no notebook"
+    assert f"{path} " in (error := capsys.readouterr().err)
+    assert said in error
 
 
 def test_what_cannot_be_built_is_said(tmp_path, capsys):

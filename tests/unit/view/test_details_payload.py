@@ -99,9 +99,9 @@ def test_the_defaults_of_a_base_are_known():
 
 def test_sizes_and_what_is_on_come_before_fractions():
     text = shorten(
-        lambda: nn.LSTM(3, 4, 2, dropout=0.5, bidirectional=True, bias=False)
+        lambda: nn.LSTM(3, 4, 2, False, True, dropout=0.5, bidirectional=True)
     )
-    others = "num_layers=2, bias=False, bidirectional, dropout=0.5"
+    others = "num_layers=2, bias=False, bidirectional, batch_first, dropout=0.5"
     assert text == (f"3{ARROW}4", others)
 
 

@@ -11,7 +11,7 @@ import { find_repeated } from "./patterns.js";
 import { Folder } from "./steps.js";
 import { BACKWARD_PHASE, FORWARD_PHASE, OTHER_PHASE } from "./values.js";
 
-const MORE_CELLS = 22; // letters of settings below a name
+const MORE_CELLS = 28; // letters of settings below a name
 
 /**
  * @typedef {import("./items.js").Item} Item
