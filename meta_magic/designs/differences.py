@@ -444,8 +444,9 @@ def _describe_changes(changes: Sequence[Change]) -> Iterator[str]:
             "class": f"{one.name} {times}{one.class_name} instead of {one.text[5:]}",
         }
         yield words.get(one.kind, f"{one.name}: {one.text}")
-    if len(changes) > MAX_CHANGES:
-        yield f"{len(changes) - MAX_CHANGES} more changes"
+    n_more = len(changes) - MAX_CHANGES
+    if n_more > 0:
+        yield f"{n_more} more change{'s' if n_more > 1 else ''}"
 
 
 def describe_ratio(old: float, new: float) -> str:
