@@ -118,7 +118,7 @@ def find_order(a: Tensor, b: Tensor) -> str:
         if is_near(*later) or is_near(*sooner):
             return f"the right ones, shifted by one along dimension {dim}"
     if not a.is_complex() and is_near(a.flatten().sort()[0], b.flatten().sort()[0]):
-        return "the same ones in another order, as view gives them for permute"
+        return "the same ones in another order"
     return ""
 
 

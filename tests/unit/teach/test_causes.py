@@ -104,7 +104,7 @@ X = torch.arange(1.0, 7.0).view(2, 3).double() ** 2
         (X.log(), "the logarithms of the right ones"),
         (X.flip(1), "the right ones, backwards along dimension 1"),
         (X.roll(1, 1), "the right ones, shifted by one along dimension 1"),
-        (X.T.reshape(2, 3), "the same ones in another order, as view gives them"),
+        (X.T.reshape(2, 3), "the same ones in another order"),
         (X.masked_fill(X > 9, 0), "3 are 0, and should not be"),
         (X * torch.nan, "6 are nan, and should not be"),
         (X * torch.tensor([1.0, 2.0, 4.0]), "4 of 6 are wrong; the first, at [0, 1]"),
