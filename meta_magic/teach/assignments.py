@@ -76,6 +76,8 @@ def read_cell(name: str, cell: str) -> Exercise:
     names = (n for target in targets for n in walk(target) if isinstance(n, Name))
     written = [name.id for name in names if isinstance(name.ctx, Store)]
     wants = [w for text in said.get("wants", ()) for w in re.split(r"[ ,]+", text)]
+    if not wants and not written:
+        raise ExerciseError(f"the solution of {name!r} gives no name to a result")
     sizes = [
         {key: int(value) for key, value in re.findall(r"(\w+) *= *(\d+)", text)}
         for text in said.get("sizes", ())
@@ -173,7 +175,7 @@ def build(source: Path, out: Path) -> int:
     for name in made:
         test = write_test(name)
         (out / "tests" / f"{name}.py").write_text(test, "utf-8")
-    print(f"{out / source.name}: {len(made)} exercises")  # noqa: T201  a command
+    print(f"{out / source.name}: exercises: {len(made)}")  # noqa: T201  a command
     return 0
 
 

@@ -77,6 +77,7 @@ def test_a_class_is_built_and_graded(tmp_path, capsys):
         ("outer", "sizes: N=5", "sizes: Q=5", "Q=5, M=2' names no number of the given"),
         ("outer", "sizes: N=5, M=2", "sizes: five", "five' names no number"),
         ("outer", "# hint", "# view: maybe\n# hint", "maybe' is neither yes nor no"),
+        ("outer", "x = ", "", "the solution of 'outer' gives no name to a result"),
         ("outer", "None] + b", "None", "the solution of 'outer' is no Python"),
     ],
 )
