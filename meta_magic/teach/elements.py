@@ -1,11 +1,15 @@
-"""Which element lies where: its index, its number row by row, its address in memory."""
+"""Which element lies where, and what it comes from through windows.
 
-from collections.abc import Sequence
+Its index, its number row by row, and its address in memory.
+"""
+
+from collections.abc import Iterable, Sequence
 from itertools import product
 from math import prod
 
 from meta_magic.teach.lines import Shape
-from meta_magic.trace.calls import TensorMetadata
+from meta_magic.trace.calls import OpCall, TensorMetadata
+from meta_magic.view.pictures import find_picture
 
 
 def describe_address(index: Sequence[int], tensor: TensorMetadata) -> str:
@@ -74,3 +78,30 @@ def to_address(index: Sequence[int], tensor: TensorMetadata) -> int:
     """Return where an element lies in memory, counted in elements."""
     steps = zip(index, tensor.stride or (), strict=True)
     return (tensor.storage_offset or 0) + sum(i * step for i, step in steps)
+
+
+def follow_windows(ops: Iterable[OpCall]) -> dict[int, tuple[TensorMetadata, int]]:
+    """Return what tensors come from through windows, one after the other.
+
+    Returns:
+        By the number of a tensor, the input of the first window, and how many of its
+        elements along the last dimension an element comes from.
+    """
+    found: dict[int, tuple[TensorMetadata, int]] = {}
+    steps: dict[int, int] = {}  # between neighbours, in elements of the first input
+    for op in ops:
+        if not op.inputs or not op.outputs:
+            continue
+        given, made = op.inputs[0], op.outputs[0]
+        first, size = found.get(given.tensor_id, (given, 1))
+        step = steps.get(given.tensor_id, 1)
+        is_window = "conv" in op.op or "pool" in op.op
+        picture = find_picture(op) if is_window else None
+        reach = picture.reaches[0][-1] if picture else None
+        if isinstance(reach, list) and reach[0] == "window":
+            _, _, stride, _, dilation, width = reach
+            found[made.tensor_id] = first, size + dilation * (width - 1) * step
+            steps[made.tensor_id] = step * stride
+        elif given.tensor_id in found and given.shape == made.shape:
+            found[made.tensor_id], steps[made.tensor_id] = (first, size), step
+    return found

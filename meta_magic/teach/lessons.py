@@ -18,6 +18,7 @@ from meta_magic.teach.elements import (
     choose_element,
     describe_address,
     describe_place,
+    follow_windows,
     to_address,
     to_number,
 )
@@ -122,7 +123,8 @@ def describe_step(step: LessonLine) -> Iterator[str]:
 
 def build_lesson(trace: "Trace") -> Lesson:
     """Return the lesson of a trace: its first lines that are worth a question."""
-    made = (make_step(line) for line in read_lines(trace) if line.groups)
+    fields = follow_windows(trace.ops)
+    made = (make_step(line, fields) for line in read_lines(trace) if line.groups)
     steps = tuple(step for step in made if step is not None)[:MOST_STEPS]
     failure = describe_failure(trace) or trace.error or ""
     if failure and trace.explanation is not None and not trace.explanation.is_silent:
@@ -139,8 +141,15 @@ class Drawing(NamedTuple):
     group: Group
 
 
-def make_step(line: Line) -> LessonLine | None:
-    """Return the step of a line; None if nothing in it is worth a question."""
+def make_step(
+    line: Line, fields: Mapping[int, tuple[TensorMetadata, int]]
+) -> LessonLine | None:
+    """Return the step of a line; None if nothing in it is worth a question.
+
+    Args:
+        line: The line.
+        fields: As of ``follow_windows``.
+    """
     drawing = choose_drawing(line)
     module = drawing and drawing.group.module
     shapes = [t.shape for _, t in module.outputs] if module else []
@@ -150,6 +159,12 @@ def make_step(line: Line) -> LessonLine | None:
     if question is None:
         return None
     names = line.names
+    first, size = fields.get(drawing.output.tensor_id, (drawing.output, 0))
+    if size and first.tensor_id != drawing.inputs[0].tensor_id:
+        name = names.get(first.tensor_id, "the first input")
+        right = f"{question.right} Through all layers an element comes from"
+        right += f" {size} elements of a row of {name}."
+        question = question._replace(right=right)
     title = names.get(drawing.output.tensor_id, "result")
     is_last = drawing.output.shape == line.groups[-1].output.shape
     if line.target and is_last and drawing.group is line.groups[-1]:

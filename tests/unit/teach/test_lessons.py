@@ -252,6 +252,20 @@ def test_a_question_names_what_it_asks_about(others, line, text, answer):
     assert question.answer == answer
 
 
+def test_the_receptive_field_grows_through_layers():
+    with record(as_device="cpu") as trace:
+        image = torch.ones(1, 3, 28, 28)
+        first = nn.Conv2d(3, 8, 3, stride=2)(image).relu()
+        second = nn.Conv2d(8, 16, 3, padding=1)(first)
+        pooled = functional.max_pool2d(second, 2)
+    assert pooled.shape[-1] == 6
+    found = [step.question.right for step in trace.teach().steps]
+    assert "Through" not in found[0]
+    # 3 pixels, then 2 more windows 2 pixels apart on each side, then 1 of 2 pixels.
+    assert "comes from 7 elements of a row of image." in found[1]
+    assert "comes from 9 elements of a row of image." in found[2]
+
+
 def test_a_name_has_the_shape_that_it_has_in_this_line(others):
     assert others["scores"].given == (("heads", (2, 3, 2)), ("other", (2, 3, 2)))
     assert others["x"].given == (("x", (1000, 1000)),)
