@@ -371,18 +371,18 @@ def _join_moved(pairs: Sequence[Pair]) -> list[Pair]:
     removed = [old for old, new in pairs if old is not None and new is None]
     added = [new for old, new in pairs if old is None and new is not None]
     tops = {id(one) for one in (*removed, *added)}
-    places = {new.path: old.path for old, new in pairs if old and new} | {"": ""}
+    matches = {new.path: old.path for old, new in pairs if old and new} | {"": ""}
     alike: dict[tuple[str, int], tuple[list[Part], list[Part]]] = {}
     for side, parts in enumerate((removed, added)):
         for part in (one for top in parts for one in top.walk() if one.n_parameters):
             for above in list_above(part.path):
-                place = places.get(above) if side else above
-                if place is not None:
-                    key = place, part.content
+                path = matches.get(above) if side else above
+                if path is not None:
+                    key = path, part.content
                     alike.setdefault(key, ([], []))[side].append(part)
     known, moved = set[int](), list[tuple[Part, Part]]()
-    both = [(place, *sides) for (place, _), sides in alike.items() if all(sides)]
-    for _, *sides in sorted(both, key=_rank_place):
+    both = [(path, *sides) for (path, _), sides in alike.items() if all(sides)]
+    for _, *sides in sorted(both, key=_rank_path):
         left = [[one for one in side if id(one) not in known] for side in sides]
         if len(left[0]) != len(left[1]):
             left = [sorted(side, key=lambda one: id(one) not in tops) for side in left]
@@ -396,10 +396,10 @@ def _join_moved(pairs: Sequence[Pair]) -> list[Pair]:
     return [*kept, *sorted(moved, key=lambda pair: order[id(pair[1])])]
 
 
-def _rank_place(one: tuple[str, list[Part], list[Part]]) -> tuple[int, int]:
-    """Return what puts deep places first, and large modules in them."""
-    place, (old, *_), _ = one
-    return -len(place.split(".")) if place else 0, -old.n_parameters
+def _rank_path(one: tuple[str, list[Part], list[Part]]) -> tuple[int, int]:
+    """Return what puts deep paths first, and large modules in them."""
+    path, (old, *_), _ = one
+    return -len(path.split(".")) if path else 0, -old.n_parameters
 
 
 def list_above(path: str) -> Iterator[str]:

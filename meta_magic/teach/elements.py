@@ -22,7 +22,7 @@ def describe_address(index: Sequence[int], tensor: TensorMetadata) -> str:
     return f"{start}The strides lead to {path} = {to_address(index, tensor)}"
 
 
-def describe_place(name: str, tensor: TensorMetadata, number: int) -> str:
+def describe_index(name: str, tensor: TensorMetadata, number: int) -> str:
     """Return which element of a variable has a number, row by row."""
     if not name.isidentifier() or len(tensor.shape) < 2:  # noqa: PLR2004
         return f"number {number} of {name}"

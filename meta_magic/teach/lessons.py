@@ -17,7 +17,7 @@ import torch
 from meta_magic.teach.elements import (
     choose_element,
     describe_address,
-    describe_place,
+    describe_index,
     follow_windows,
     to_address,
     to_number,
@@ -482,7 +482,7 @@ def ask_view(line: Line, drawing: Drawing) -> Question | None:
         return ask_shape(line, drawing)
     crossed = to_number(index[::-1], made.shape[::-1])
     at = ", ".join(map(str, index))
-    right = f"{target}[{at}] is {describe_place(name, given, number)}."
+    right = f"{target}[{at}] is {describe_index(name, given, number)}."
     if not is_copy and to_address(index, made) - (given.storage_offset or 0) == number:
         right = f"{describe_address(index, made)} in memory: {right}"
     whys = {"other": right}
