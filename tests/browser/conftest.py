@@ -2,7 +2,7 @@
 
 import base64
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,8 +23,8 @@ from tests.browser.lab import (
 from tests.browser.served import ADDRESS, PAGE, TRAITS
 
 BROWSER = ExitStack()
-CHROMIUMS = []
-"""The one that runs, if any."""
+OPENED = {}
+"""Chromium, and its page that shows JupyterLab, if they are open."""
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +32,9 @@ def browser():
     """Chromium, as the system has it, for all tests of this folder."""
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine")
-    if not CHROMIUMS:
-        CHROMIUMS.append(BROWSER.enter_context(open_chromium()))
-    return CHROMIUMS[0]
+    if "browser" not in OPENED:
+        OPENED["browser"] = BROWSER.enter_context(open_chromium())
+    return OPENED["browser"]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -42,7 +42,7 @@ def pytest_runtest_teardown(nextitem):
     """End Chromium: while Playwright runs, no other test can run a coroutine."""
     yield
     if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
-        CHROMIUMS.clear()
+        OPENED.clear()
         BROWSER.close()
 
 
@@ -57,7 +57,14 @@ def open_page(browser):
 
 
 page = pytest.fixture(open_page)
-lab_page = pytest.fixture(open_page, scope="module")
+
+
+@pytest.fixture(scope="module")
+def lab_page(browser):
+    """One page for all files of tests: JupyterLab takes seconds to load."""
+    if "lab" not in OPENED:
+        OPENED["lab"] = BROWSER.enter_context(contextmanager(open_page)(browser))
+    return OPENED["lab"]
 
 
 @pytest.fixture
@@ -77,10 +84,7 @@ def lab(tmp_path_factory, forked_kernels):
 
 
 def open_notebooks(lab, lab_page):
-    """Open a notebook of the given cells; the page, when its kernel is idle.
-
-    The tests of a file share a page, because JupyterLab takes seconds to load.
-    """
+    """Open a notebook of the given cells; the page, when its kernel is idle."""
     url, root = lab
     lab_page.errors.clear()
     lab_page.logged.clear()

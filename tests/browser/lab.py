@@ -40,8 +40,9 @@ CLOSE = """async () => {
   const widget = jupyterapp.shell.currentWidget;
   await widget?.sessionContext?.shutdown();
   widget?.dispose();
+  await jupyterapp.serviceManager.sessions.shutdownAll();
 }"""
-"""Ends the kernel of the open notebook, and closes it without a question."""
+"""Closes the open notebook without a question, and ends all kernels."""
 
 CHANGE = """async ([i, source]) => {
   const { content } = jupyterapp.shell.currentWidget;
