@@ -20,9 +20,7 @@ from torch import Tensor, nn
 from meta_magic.recording.as_device.attention import DeviceAttention
 from meta_magic.recording.as_device.autocast import (
     DeviceAutocast,
-    DeviceChunkedLosses,
-    DeviceMetaKernels,
-    DeviceOptimizers,
+    DeviceChoices,
 )
 from meta_magic.recording.as_device.composites import DeviceComposites
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
@@ -162,9 +160,7 @@ class Recording:
             attention,
             self._composites,
             self._autocast,
-            DeviceOptimizers(write),
-            DeviceChunkedLosses(write),
-            DeviceMetaKernels(write),
+            DeviceChoices(write),
             write.flags,
             write.draws,
             write.calls,

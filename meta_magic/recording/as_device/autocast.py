@@ -54,23 +54,50 @@ from meta_magic.torch_private.tensor_internals import is_view
 from meta_magic.trace.options import DeviceName
 
 FindDevice: TypeAlias = Callable[[object], str]
+ListDevices: TypeAlias = Callable[..., list[str]]
+Adjust: TypeAlias = Callable[..., Any]
+
+REPLACED: Final[dict[str, tuple[Replaceable, ...]]] = {
+    # Clipping of gradients asks for the first and adds the CPU to the answer.
+    "cpu": (FOREACH_DEVICES, FUSED_DEVICES),
+    "cuda": (
+        FOREACH_DEVICES,
+        FOREACH_DEVICES_OF_OPTIMIZERS,
+        FUSED_DEVICES,
+        *CAPTURABLE_DEVICES,
+    ),
+}
+"""Functions that list the devices with kernels, by the recorded device."""
+
+DEVICE_BY_NAME: Final = {name: torch.device(name) for name in ("cpu", "cuda", "meta")}
+"""Made at import: a mode that is on would see ``torch.device`` later."""
 
 
-class DeviceMetaKernels(RecordingReplacements):
-    """Makes meta kernels choose as those of a device, within the block.
+class DeviceChoices(RecordingReplacements):
+    """Makes torch's code in Python choose as on a device, within the block.
 
-    They choose the strides of the results of ``linalg.svd``, ``linalg.eig``,
-    ``fft.rfftn`` and others, and the operators of ``interpolate`` if algorithms must be
-    deterministic. Without this all choose as on CUDA.
+    * Meta kernels choose the strides of the results of ``linalg.svd``, ``linalg.eig``,
+      ``fft.rfftn`` and others, and the operators of ``interpolate`` if algorithms must
+      be deterministic. Without this all choose as on CUDA.
+    * Optimizers take all parameters at once on CUDA (``foreach``), on the CPU and on
+      meta one after the other. On meta torch refuses ``fused=True`` and
+      ``capturable=True``, and clips gradients one by one.
+    * Losses of linear layers choose their chunks.
 
     Source:
         ``device_hint`` in ``torch/_meta_registrations.py`` of torch 2.13: the device of
         a fake tensor, and "cuda" for one on meta. ``interpolate`` in
         ``nn/functional.py``: the CPU's own kernels are deterministic.
+        ``optim/optimizer.py``, ``utils/_foreach_utils.py`` and
+        ``nn/modules/linear_cross_entropy_options.py``.
     """
 
     def __enter__(self) -> None:
+        for function in REPLACED.get(self._plan.kernels, ()):
+            self.wrap(function, with_meta)
         if self._plan.kernels != "meta":
+            for function in DEVICE_OF_CHUNKED_LOSSES:
+                self.wrap(function, self._make_adjust)
             self.wrap(DEVICE_OF_META_KERNELS, self._make_hint)
             asked = {"are_deterministic_algorithms_enabled": self._must_replace}
             self.replace_here(torch, asked)
@@ -94,67 +121,8 @@ class DeviceMetaKernels(RecordingReplacements):
             return plain() and self._plan.kernels_of(operand) != "cpu"
         return plain()
 
-
-REPLACED: Final[dict[str, tuple[Replaceable, ...]]] = {
-    # Clipping of gradients asks for the first and adds the CPU to the answer.
-    "cpu": (FOREACH_DEVICES, FUSED_DEVICES),
-    "cuda": (
-        FOREACH_DEVICES,
-        FOREACH_DEVICES_OF_OPTIMIZERS,
-        FUSED_DEVICES,
-        *CAPTURABLE_DEVICES,
-    ),
-}
-"""Functions that list the devices with kernels, by the recorded device."""
-
-ListDevices: TypeAlias = Callable[..., list[str]]
-
-
-class DeviceOptimizers(RecordingReplacements):
-    """Makes optimizers choose their implementation as on a device, within the block.
-
-    On CUDA they take all parameters at once (``foreach``), on the CPU and on meta one
-    after the other. On meta torch refuses ``fused=True`` and ``capturable=True``, and
-    clips gradients one by one.
-
-    Source:
-        ``optim/optimizer.py`` and ``utils/_foreach_utils.py`` of torch 2.13.
-    """
-
-    def __enter__(self) -> None:
-        for function in REPLACED.get(self._plan.kernels, ()):
-            self.wrap(function, with_meta)
-
-
-def with_meta(before: ListDevices) -> ListDevices:
-    """Return a function that adds meta to a list of devices."""
-
-    def list_devices(*args: object, **kwargs: object) -> list[str]:
-        return [*before(*args, **kwargs), "meta"]
-
-    return list_devices
-
-
-DEVICE_BY_NAME: Final = {name: torch.device(name) for name in ("cpu", "cuda", "meta")}
-"""Made at import: a mode that is on would see ``torch.device`` later."""
-
-Adjust: TypeAlias = Callable[..., Any]
-
-
-class DeviceChunkedLosses(RecordingReplacements):
-    """Makes losses of linear layers choose their chunks as on a device, in the block.
-
-    Source:
-        ``nn/modules/linear_cross_entropy_options.py`` of torch 2.13.
-    """
-
-    def __enter__(self) -> None:
-        if self._plan.kernels != "meta":
-            for function in DEVICE_OF_CHUNKED_LOSSES:
-                self.wrap(function, self._make_adjust)
-
     def _make_adjust(self, before: Adjust) -> Adjust:
-        """Return a function that chooses options for the recorded device."""
+        """Return a function that chooses options of a loss for the recorded device."""
 
         def adjust(*args: Any, device: torch.device | None = None, **given: Any) -> Any:
             if device is not None and device.type == "meta":
@@ -162,6 +130,11 @@ class DeviceChunkedLosses(RecordingReplacements):
             return before(*args, device=device, **given)
 
         return adjust
+
+
+def with_meta(before: ListDevices) -> ListDevices:
+    """Return a function that adds meta to a list of devices."""
+    return lambda *args, **kwargs: [*before(*args, **kwargs), "meta"]
 
 
 ATEN: Final = "aten::"

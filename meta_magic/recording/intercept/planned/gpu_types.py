@@ -394,9 +394,13 @@ class GeneratorStates(RecordingReplacements):
     def __enter__(self) -> None:
         methods: Methods = {
             "get_state": self._get,
-            "set_state": self._set,
+            "set_state": lambda plain, generator, state: plain(
+                generator, self._make_real(state)
+            ),
             "__reduce__": self._reduce,
-            "__setstate__": self._restore,
+            "__setstate__": lambda plain, generator, held: plain(
+                generator, (*map(self._make_real, held),)
+            ),
         }
         self.replace_here(GENERATOR, methods)
 
@@ -411,19 +415,9 @@ class GeneratorStates(RecordingReplacements):
             self._advance(generator)
         return plain(generator)
 
-    def _set(
-        self, plain: Callable[..., Any], generator: torch.Generator, state: Any
-    ) -> Any:
-        return plain(generator, self._make_real(state))
-
     def _reduce(self, plain: Callable[..., Any], generator: torch.Generator) -> Any:
         self._advance(generator)
         return plain(generator)
-
-    def _restore(
-        self, plain: Callable[..., Any], generator: torch.Generator, held: Any
-    ) -> Any:
-        return plain(generator, (*map(self._make_real, held),))
 
     def _make_real(self, state: Any) -> Any:
         """Return a state that is real: of a state on meta, its values."""
