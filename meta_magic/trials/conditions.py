@@ -65,6 +65,15 @@ def read_outcome(again: Trace, variables: Mapping[str, Any]) -> Outcome:
     )
 
 
+def ask_outcomes(
+    trace: Trace, sizes: Sequence[Mapping[str, int]], seconds: float
+) -> list[Outcome | TrialError]:
+    """Return the outcome of a block at each of some sizes, or why it is not known."""
+    return ask_trials(
+        trace, read_outcome, sizes, (), seconds, at_once=AT_ONCE, asks_failed=True
+    )
+
+
 class Found(NamedTuple):
     """What was found for one name.
 
@@ -164,10 +173,7 @@ def _find_one(
         rest = find_rest()
         if rest <= 0:
             raise Over
-        varied = [{name: one} for one in sizes]
-        return ask_trials(
-            runs, read_outcome, varied, (), rest, at_once=AT_ONCE, asks_failed=True
-        )
+        return ask_outcomes(runs, [{name: one} for one in sizes], rest)
 
     few = [] if values is None else list(values)
     n_listed = len(few) if len(few) <= MAX_LISTED else 0
@@ -196,12 +202,6 @@ def try_near_sizes(trace: Trace) -> tuple[Note, ...]:
         return ()
     find_rest = start_clock(TRIED_SECONDS, 2 * TRIED_SECONDS)
 
-    def ask(varied: Sequence[Mapping[str, int]]) -> list[Outcome | TrialError]:
-        seconds = max(find_rest(), 0.0)
-        return ask_trials(
-            trace, read_outcome, varied, (), seconds, at_once=AT_ONCE, asks_failed=True
-        )
-
     try:
         block = parse_block(check_rerun(trace))
         sizes = Recordings(trace).list_sizes()
@@ -211,14 +211,15 @@ def try_near_sizes(trace: Trace) -> tuple[Note, ...]:
                 continue
             del sizes[name]
         found: dict[tuple[str, int], Outcome | TrialError] = {}
-        (usual,) = ask([{}])
+        (usual,) = ask_outcomes(trace, [{}], TRIED_SECONDS)
         todo = [(name, size + 1) for name, size in sizes.items()]
         todo += [(name, 1) for name in sizes]
         if isinstance(usual, TrialError):
             return ()
-        while todo and find_rest() > 0:
+        while todo and (rest := find_rest()) > 0:
             some, todo = todo[:AT_ONCE], todo[AT_ONCE:]
-            found |= zip(some, ask([{name: n} for name, n in some]), strict=True)
+            answers = ask_outcomes(trace, [{name: n} for name, n in some], rest)
+            found |= zip(some, answers, strict=True)
     except TrialError:
         return ()
     return tuple(_note_failing(usual, found))

@@ -99,12 +99,17 @@ class PlannedCuda(RecordingReplacements):
     def _list_replacements(self) -> dict[str, Replacement]:
         """Return the replacement of each function by its name."""
         plan = self._plan
-        facts = self._list_gpu_facts() if plan.is_for_cuda else {}
+        n_devices = plan.device_count
+        facts: dict[str, Replacement] = {  # what is otherwise on a machine with GPUs
+            "is_available": lambda: True,
+            "device_count": lambda: n_devices,
+            "current_accelerator": lambda *_, **__: torch.device("cuda"),
+        }
         holding = {name: partial(self._count_bytes, name) for name in HOLDING}
         return {
             **dict.fromkeys(IDLE, do_nothing),
             **holding,
-            **facts,
+            **(facts if plan.is_for_cuda else {}),
             **PlannedSeeds(self._write).list_replacements(),
             "is_initialized": lambda: plan.is_for_cuda,
             "current_device": lambda: plan.current,
@@ -128,15 +133,6 @@ class PlannedCuda(RecordingReplacements):
             "memory_summary": lambda *_, **__: "",
             "memory_snapshot": lambda *_, **__: [],
             "utilization": lambda *_: 0,
-        }
-
-    def _list_gpu_facts(self) -> dict[str, Replacement]:
-        """Return the functions that return something else on a machine with GPUs."""
-        n_devices = self._plan.device_count
-        return {
-            "is_available": lambda: True,
-            "device_count": lambda: n_devices,
-            "current_accelerator": lambda *_, **__: torch.device("cuda"),
         }
 
     def _set_current(self, device: Any) -> None:
