@@ -1,6 +1,6 @@
 """Make recorded calls on real tensors, under the flags that were set then.
 
-:class:`Memory` has the real storages, by their number in the program;
+:class:`ReplayMemory` has the real storages, by their number in the program;
 :func:`make_view` makes a tensor of recorded geometry on one.
 """
 
@@ -37,7 +37,7 @@ MAX_TENSORS: Final = 2**12
 """Remembered tensors on one storage, such as the elements of a table."""
 
 
-class Held:
+class HeldStorage:
     """A real storage, or a sparse tensor, which has none; and tensors on it."""
 
     __slots__ = ("real", "tensors")
@@ -66,7 +66,7 @@ class Held:
         return tensor
 
 
-class Memory:
+class ReplayMemory:
     """The real storages that are live during a replay.
 
     Args:
@@ -81,7 +81,7 @@ class Memory:
         self, sizes: Sequence[int] | Mapping[int, int], device: torch.device
     ) -> None:
         self.device = device
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, HeldStorage] = {}
         self._sizes = sizes
 
     def __contains__(self, storage: int) -> bool:
@@ -114,7 +114,7 @@ class Memory:
                 grown = allocate(nbytes, real.device)
                 as_bytes(grown)[: real.nbytes()].copy_(as_bytes(real))
                 real = grown
-        self.held[storage] = Held(real)
+        self.held[storage] = HeldStorage(real)
 
     def add_output(
         self,
@@ -174,7 +174,7 @@ class Memory:
         """Add a new, uninitialized storage."""
         device = self.device if geometry.device.type == "meta" else geometry.device
         nbytes = self._sizes[storage] or span_nbytes(geometry)
-        self.held[storage] = Held(allocate(nbytes, device))
+        self.held[storage] = HeldStorage(allocate(nbytes, device))
 
     def load(self, constant: Constant) -> None:
         """Add a storage with its recorded content."""
@@ -277,7 +277,7 @@ class CallRunner:
         self, recorded: ProgramCalls, device: torch.device, streams: Streams
     ) -> None:
         self.device = device
-        self.memory = Memory(recorded.nbytes_by_storage, device)
+        self.memory = ReplayMemory(recorded.nbytes_by_storage, device)
         self.streams = streams
         self._recorded = recorded
 

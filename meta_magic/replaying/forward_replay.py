@@ -20,7 +20,7 @@ from torch import Tensor
 
 from meta_magic.errors import ReplayError
 from meta_magic.recording.identities.nested_tensors import tensors_in
-from meta_magic.replaying.call_runner import Held, Memory, load_bytes
+from meta_magic.replaying.call_runner import HeldStorage, ReplayMemory, load_bytes
 from meta_magic.replaying.operators import Usage
 from meta_magic.replaying.program_calls import Draw, ProgramCalls, read_draws
 from meta_magic.replaying.special_operators import make_operator
@@ -153,7 +153,7 @@ MUCH_WORK: Final = 2**31
 Rows: TypeAlias = Iterator[tuple[int, int]]  # number of a call, offset of its row
 
 
-class Columns(NamedTuple):
+class ReplayColumns(NamedTuple):
     """The columns of a program that a forward replay reads."""
 
     words: memoryview
@@ -164,10 +164,10 @@ class Columns(NamedTuple):
     find_constant: Callable[[int], Constant | None]
 
 
-def columns_of(recorded: ProgramCalls) -> Columns:
+def columns_of(recorded: ProgramCalls) -> ReplayColumns:
     """Return the columns of a program."""
     program = recorded.program
-    return Columns(
+    return ReplayColumns(
         words=memoryview(program.words).cast("I"),
         storage_by_tensor=memoryview(program.storage_by_tensor).cast("I"),
         signatures=program.signatures,
@@ -200,7 +200,7 @@ class ForwardReplay:
         self._at = self._n_deaths = 0
         self._calls: list[SmallCall] = []
         self._draws: dict[int, Draw] = {}
-        self._columns: Columns
+        self._columns: ReplayColumns
         self._is_strict = False
         self.clear()
 
@@ -210,14 +210,16 @@ class ForwardReplay:
 
     def clear(self) -> None:
         """Drop all storages and generators."""
-        self.memory = Memory(Counter[int](), CPU)
+        self.memory = ReplayMemory(Counter[int](), CPU)
         self.blank: set[int] = set()
         self.streams: Streams | None = None
         self._n_draws = 0
         self._changed: set[int] = set()
         self.is_unwritten: Callable[[int], bool] = lambda storage: False  # noqa: ARG005
 
-    def count_kinds(self, columns: Columns, starts: Sequence[int]) -> tuple[int, int]:
+    def count_kinds(
+        self, columns: ReplayColumns, starts: Sequence[int]
+    ) -> tuple[int, int]:
         """Return how many of some calls cannot be run, and the work of all."""
         self.learn(columns.signatures)
         counts = np.bincount(np.asarray(columns.words)[np.asarray(starts)])
@@ -229,7 +231,7 @@ class ForwardReplay:
         """Decide what is done with the calls of new signatures."""
         self._calls += map(SmallCall, signatures[len(self._calls) :])
 
-    def run(self, columns: Columns, *, is_strict: bool) -> bool:
+    def run(self, columns: ReplayColumns, *, is_strict: bool) -> bool:
         """Run the calls recorded since; return whether all were run, or skipped.
 
         No mode may intercept torch. If it is strict, it stops before a call that cannot
@@ -252,7 +254,7 @@ class ForwardReplay:
             self._draws = {}
         return True
 
-    def find(self, storage: int, columns: Columns) -> bool:
+    def find(self, storage: int, columns: ReplayColumns) -> bool:
         """Whether a storage is known; loads a constant that no call wrote."""
         if storage in self.memory or storage in self._changed:
             return storage in self.memory
@@ -359,7 +361,7 @@ class ForwardReplay:
             if made.shape != geometry.shape or made.dtype is not geometry.dtype:
                 continue
             if call.is_own:
-                held = self.memory.held[storage] = Held(made.untyped_storage())
+                held = self.memory.held[storage] = HeldStorage(made.untyped_storage())
                 held.tensors[id(geometry)] = made
             else:
                 is_own = self.memory.add_output(storage, geometry, made, tensors)

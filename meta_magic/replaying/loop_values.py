@@ -19,8 +19,8 @@ from meta_magic.replaying.contents import find_outdated
 from meta_magic.replaying.execution import Execution
 from meta_magic.replaying.forward_replay import (
     N_AT_ONCE,
-    Columns,
     ForwardReplay,
+    ReplayColumns,
     columns_of,
 )
 from meta_magic.replaying.kept import Content
@@ -162,7 +162,7 @@ class LoopValues:
         return {s: m for s, m in made.items() if isinstance(m, UntypedStorage)}
 
     def _is_loop(
-        self, recorded: ProgramCalls, columns: Columns, budget: ValueBudget
+        self, recorded: ProgramCalls, columns: ReplayColumns, budget: ValueBudget
     ) -> bool:
         """Whether the calls since the last value are many, of few signatures."""
         start, offsets = self._forward.n_calls, recorded.program.offsets
@@ -220,7 +220,7 @@ class LoopValues:
         return cost._replace(n_calls=cost.n_calls + n_calls, flops=cost.flops + flops)
 
     def find_values(
-        self, columns: Columns, wanted: Sequence[int], n_unseen: int
+        self, columns: ReplayColumns, wanted: Sequence[int], n_unseen: int
     ) -> tuple[list[UntypedStorage], Evaluation] | None:
         """Return storages as they are now, and the cost; None if one is unknown.
 
@@ -238,7 +238,7 @@ class LoopValues:
         return found, Evaluation(at, n_calls=n_calls, nbytes=nbytes, flops=flops)
 
     def look(
-        self, columns: Columns, storage: int, n_unseen: int, budget: ValueBudget
+        self, columns: ReplayColumns, storage: int, n_unseen: int, budget: ValueBudget
     ) -> UntypedStorage | None:
         """Return a storage for a check of values; as :meth:`find_values`."""
         before, self._forward.allows = self._forward.allows, budget.allows
@@ -253,7 +253,7 @@ class LoopValues:
         return self.is_live and n_calls - self._forward.n_calls <= MAX_LOOKED_AHEAD
 
     def _run_on(
-        self, columns: Columns, wanted: Sequence[int], n_unseen: int
+        self, columns: ReplayColumns, wanted: Sequence[int], n_unseen: int
     ) -> list[UntypedStorage] | None:
         """Run the new calls forward; return storages, None if one is unknown."""
         forward = self._forward

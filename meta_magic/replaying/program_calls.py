@@ -19,7 +19,7 @@ from meta_magic.replaying.storage_index import (
     Readers,
     RowColumns,
     SparseMemory,
-    Writers,
+    StorageWriters,
     read_rows,
 )
 from meta_magic.torch_private.interrupts import uninterrupted
@@ -139,7 +139,7 @@ class ProgramCalls:
         self._assumptions: dict[int, Assumption] = {}
         self._n_by_column: dict[str, int] = {}
         self.births = array("q")
-        self.writers = Writers(self.births)
+        self.writers = StorageWriters(self.births)
         self.nbytes_by_storage = array("q")
         self.constants: dict[int, Constant] = {}
         self.sparse = SparseMemory()

@@ -2,8 +2,8 @@
 
 A plan looks up the last call that wrote a storage; a linear search would take minutes
 in a loop of a million calls. :func:`read_rows` reads many rows at once, for
-:class:`Writers`. :class:`SparseMemory` knows which storages share memory with a sparse
-tensor.
+:class:`StorageWriters`. :class:`SparseMemory` knows which storages share memory with a
+sparse tensor.
 """
 
 from array import array
@@ -82,7 +82,7 @@ def describe(signature: Signature) -> list[tuple[int, int]]:
 NOTHING: Final = -1
 
 
-class Writers:
+class StorageWriters:
     """The calls that made or wrote each storage; most have one such call."""
 
     def __init__(self, births: "array[int]") -> None:

@@ -22,7 +22,7 @@ import torch
 from meta_magic.errors import MissingValueError, ValueLimitError
 from meta_magic.recording.identities.call_sites import TakeNote
 from meta_magic.recording.rows.writers import Writers
-from meta_magic.replaying.forward_replay import Columns
+from meta_magic.replaying.forward_replay import ReplayColumns
 from meta_magic.replaying.value_budget import free_nbytes
 from meta_magic.trace.options import Assumed
 from meta_magic.trace.program import HEADER
@@ -232,34 +232,36 @@ class OtherRanks:
         self._senders: list[str | None] = []  # of each signature
         self._at = 0  # offset of the first row that was not followed
 
-    def note(self, columns: Columns, storages: Iterable[int]) -> None:
+    def note(self, columns: ReplayColumns, storages: Iterable[int]) -> None:
         """Note that values that were read rest on other processes, if they do."""
         sender = self._find(columns, storages)
         if sender is not None:
             self._note("assumed", NOTE.format(sender, self._rank))
 
-    def refuse(self, columns: Columns, storages: Iterable[int], what: str) -> None:
+    def refuse(
+        self, columns: ReplayColumns, storages: Iterable[int], what: str
+    ) -> None:
         """Raise a ``MissingValueError`` if values rest on other processes."""
         sender = self._find(columns, storages)
         if sender is not None:
             raise MissingValueError(REFUSAL.format(what, sender))
 
-    def rests_on_others(self, columns: Columns, storage: int) -> bool:
+    def rests_on_others(self, columns: ReplayColumns, storage: int) -> bool:
         """Whether the values of a storage rest on other processes."""
         return self._find(columns, [storage]) is not None
 
-    def forget(self, columns: Columns, storage: int) -> None:
+    def forget(self, columns: ReplayColumns, storage: int) -> None:
         """Note that a storage now holds what another process really sent."""
         self._follow(columns)
         self._sender_by_storage.pop(storage, None)
 
-    def _find(self, columns: Columns, storages: Iterable[int]) -> str | None:
+    def _find(self, columns: ReplayColumns, storages: Iterable[int]) -> str | None:
         """Return the collective that storages rest on; None if on none."""
         self._follow(columns)
         found = (self._sender_by_storage.get(storage) for storage in storages)
         return next(filter(None, found), None)
 
-    def _follow(self, columns: Columns) -> None:
+    def _follow(self, columns: ReplayColumns) -> None:
         """Follow the calls that were recorded since the last time."""
         held, senders, words = self._sender_by_storage, self._senders, columns.words
         senders += map(find_received, columns.signatures[len(senders) :])

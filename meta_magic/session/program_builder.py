@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from meta_magic.recording.rows.diagnostics import Diagnostics
 from meta_magic.recording.rows.module_trees import ModuleNumbers, Tree
 from meta_magic.recording.rows.writers import Writers
-from meta_magic.replaying.forward_replay import Columns
+from meta_magic.replaying.forward_replay import ReplayColumns
 from meta_magic.trace.options import DeviceName
 from meta_magic.trace.program import Growing, Program
 
@@ -55,11 +55,11 @@ class ProgramBuilder:
         nothing = {"module_rows": b"", "module_values": b"", "modules": ()}
         return self._build([], {**columns, **nothing}, omits_failures=True)
 
-    def read_columns(self) -> Columns:
+    def read_columns(self) -> ReplayColumns:
         """Return what a forward replay reads; cheaper than a snapshot."""
         write = self._writers
         write.rows.flush()
-        return Columns(
+        return ReplayColumns(
             words=write.rows.words.view(),
             storage_by_tensor=write.registry.storage_by_tensor,
             signatures=self._read_signatures(),

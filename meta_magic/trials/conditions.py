@@ -23,8 +23,8 @@ from meta_magic.trials.size_search import (
     Form,
     Outcome,
     Over,
-    Search,
-    Verdict,
+    SizeSearch,
+    SizeVerdict,
     check_form,
     find_form,
     judge,
@@ -85,7 +85,7 @@ class Found(NamedTuple):
     """
 
     spec: str
-    search: Search
+    search: SizeSearch
     form: Form
     joined: Slice | None
 
@@ -107,7 +107,7 @@ class Found(NamedTuple):
         return "; ".join(filter(None, (limits, listed and f"not known at {listed}")))
 
     @property
-    def failing(self) -> tuple[int, Verdict] | None:
+    def failing(self) -> tuple[int, SizeVerdict] | None:
         """The smallest failing size above the block's own; else the largest below."""
         sizes = self.search.failing
         above = [n for n in sizes if n > self.search.size] or sizes[::-1]
@@ -177,7 +177,7 @@ def _find_one(
 
     few = [] if values is None else list(values)
     n_listed = len(few) if len(few) <= MAX_LISTED else 0
-    search = Search(ask, size)
+    search = SizeSearch(ask, size)
     with suppress(Over):
         search.try_all(few[:n_listed])
     nodes = (one.value for one in ast.walk(block) if isinstance(one, ast.Constant))

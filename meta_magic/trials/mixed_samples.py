@@ -41,7 +41,7 @@ Versions: TypeAlias = tuple[Tensor, Tensor, Tensor]
 Content: TypeAlias = torch.UntypedStorage | Tensor
 
 
-class Entry(NamedTuple):
+class BatchEntry(NamedTuple):
     """Where a batch enters a model.
 
     Attributes:
@@ -74,7 +74,7 @@ def check_samples(trace: Trace, batch: str) -> tuple[Note, ...]:
     return notes
 
 
-def find_entry(trace: Trace, batch: str) -> Entry:
+def find_entry(trace: Trace, batch: str) -> BatchEntry:
     """Return where a batch enters the first model that is called with it.
 
     Raises:
@@ -86,11 +86,11 @@ def find_entry(trace: Trace, batch: str) -> Entry:
         for _, tensor in call.inputs if call.parent is None else ():
             texts = dims.name(tensor.tensor_id, tensor.shape)
             if name in texts and tensor.shape[texts.index(name)] > 1:
-                return Entry(call, tensor, texts.index(name))
+                return BatchEntry(call, tensor, texts.index(name))
     raise TrialError(f"no model is called with a tensor that has {name} > 1 samples")
 
 
-def find_mixing(trace: Trace, entry: Entry) -> tuple[Note, ...]:
+def find_mixing(trace: Trace, entry: BatchEntry) -> tuple[Note, ...]:
     """Return a note on the first call that mixes samples; runs in a child."""
     call = entry.call
     wanted = frozenset(tensor.storage_id for _, tensor in call.outputs)
@@ -129,7 +129,7 @@ def make_note(text: str, line: int | None = None, why: str = "") -> Note:
 
 
 def replay_version(
-    trace: Trace, request: Request, entry: Entry, sample: int | None
+    trace: Trace, request: Request, entry: BatchEntry, sample: int | None
 ) -> dict[tuple[int, int], Tensor]:
     """Return what each operator of a model makes, by its index and the output's.
 

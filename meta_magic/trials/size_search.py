@@ -1,8 +1,8 @@
 """The search for a condition on a size, by few recordings.
 
-:class:`Search` records a block at neighbours of its own size. :func:`find_form` finds
-the step between sizes that run by its prime factors, and the limits by bisection; a
-number in the code or in an error message is tried first, as a limit is often there.
+:class:`SizeSearch` records a block at neighbours of its own size. :func:`find_form`
+finds the step between sizes that run by its prime factors, and the limits by bisection;
+a number in the code or in an error message is tried first, as a limit is often there.
 """
 
 import re
@@ -25,7 +25,7 @@ MAX_HINTS: Final = 4
 """How many numbers of the code or of errors are tried as limits."""
 
 
-class Verdict(NamedTuple):
+class SizeVerdict(NamedTuple):
     """Whether a block runs at a size.
 
     Attributes:
@@ -61,30 +61,30 @@ class Outcome(NamedTuple):
     parameters: Sequence[tuple[int, ...]] = ()
 
 
-def judge(outcome: Outcome, usual: Outcome) -> Verdict:
+def judge(outcome: Outcome, usual: Outcome) -> SizeVerdict:
     """Return whether a block fails at a size, by its outcome at its own size."""
     seconds = outcome.seconds
     if outcome.error is not None:
         error = outcome.error.partition("\n")[0]
-        return Verdict(error, outcome.line, is_raised=True, seconds=seconds)
+        return SizeVerdict(error, outcome.line, is_raised=True, seconds=seconds)
     for name, n in usual.dimensions.items():
         now = outcome.dimensions.get(name, n)
         if now != n:
             dimensions = "dimension" if now == 1 else "dimensions"
             reason = f"{name} has {now} {dimensions} instead of {n}"
-            return Verdict(reason, seconds=seconds)
+            return SizeVerdict(reason, seconds=seconds)
     lines = {line for line, _ in usual.broadcasts}
     for line, text in outcome.broadcasts:
         if line not in lines:
-            return Verdict(text, line, seconds=seconds)
-    return Verdict(seconds=seconds)
+            return SizeVerdict(text, line, seconds=seconds)
+    return SizeVerdict(seconds=seconds)
 
 
 class Over(Exception):  # noqa: N818  no error: the search ends with what it knows
     """Raised where no further recording may be made."""
 
 
-class Search:
+class SizeSearch:
     """Records a block at sizes of a name, each once.
 
     Args:
@@ -104,7 +104,7 @@ class Search:
     ) -> None:
         self._ask, self._n_left = ask, n_most - 1
         self.size = size
-        self.seen: dict[int, Verdict] = {}
+        self.seen: dict[int, SizeVerdict] = {}
         self.unknown: dict[int, str] = {}
         (usual,) = ask([size])
         if isinstance(usual, TrialError):
@@ -112,7 +112,7 @@ class Search:
         if usual.error is not None:
             raise TrialError(f"run again, it raises {usual.error}")
         self._usual = usual
-        self.seen[size] = Verdict(seconds=usual.seconds)
+        self.seen[size] = SizeVerdict(seconds=usual.seconds)
 
     def try_all(self, sizes: Iterable[int]) -> None:
         """Record the block at sizes, as many as may be.
@@ -256,7 +256,7 @@ def _write_limits(name: str, low: int | None, high: int | None) -> tuple[str, st
     return f"{low} <= {name} <= {high}", f"be from {low} to {high}"
 
 
-def find_form(search: Search, hints: Collection[int]) -> Form:
+def find_form(search: SizeSearch, hints: Collection[int]) -> Form:
     """Return the condition under which a block runs.
 
     Args:
@@ -272,13 +272,13 @@ def find_form(search: Search, hints: Collection[int]) -> Form:
     return check_form(search, form)
 
 
-def check_form(search: Search, form: Form) -> Form:
+def check_form(search: SizeSearch, form: Form) -> Form:
     """Return a condition, or the sizes that run where it does not hold for all."""
     wrong = [n for n, v in search.seen.items() if form.holds(n) == bool(v.reason)]
     return Form(listed=tuple(search.running)) if wrong else form
 
 
-def _refine(search: Search, hints: Collection[int]) -> Iterator[Form]:
+def _refine(search: SizeSearch, hints: Collection[int]) -> Iterator[Form]:
     """Yield conditions, each nearer to what was recorded than that before."""
     n = search.size
     search.try_all([1, n - 1, n + 1, 2 * n])
@@ -313,7 +313,7 @@ def _refine(search: Search, hints: Collection[int]) -> Iterator[Form]:
     yield _find_small(search, form)
 
 
-def _find_small(search: Search, form: Form) -> Form:
+def _find_small(search: SizeSearch, form: Form) -> Form:
     """Return a condition with the small sizes that run besides.
 
     A size of 1 is expanded to any other, so it may run where 2 and 3 do not.
@@ -331,7 +331,7 @@ def _find_small(search: Search, form: Form) -> Form:
     return form._replace(small=(first, last))
 
 
-def _find_step(search: Search) -> int:
+def _find_step(search: SizeSearch) -> int:
     """Return the distance of sizes that run; 0 if no other size is found."""
     n = search.size
     if search.runs(n + 1) or (n > 1 and search.runs(n - 1)):
@@ -345,7 +345,7 @@ def _find_step(search: Search) -> int:
     return 0
 
 
-def _divide(search: Search, width: int) -> int:
+def _divide(search: SizeSearch, width: int) -> int:
     """Return the smallest divisor of a distance at which sizes run."""
     n = search.size
     is_up = search.runs(n + width)
@@ -372,7 +372,7 @@ def _list_primes(number: int) -> list[int]:
     return found
 
 
-def _find_rests(search: Search, hints: Collection[int]) -> Form | None:
+def _find_rests(search: SizeSearch, hints: Collection[int]) -> Form | None:
     """Return a condition on the rest of a division; None if it is not found.
 
     Sizes run up to one, or from one on, although smaller and larger ones run: the last
@@ -401,7 +401,7 @@ def _find_rests(search: Search, hints: Collection[int]) -> Form | None:
     return None
 
 
-def _find_multiple(search: Search, hints: Collection[int]) -> Form | None:
+def _find_multiple(search: SizeSearch, hints: Collection[int]) -> Form | None:
     """Return that exactly the sizes run that divide a number, or whose squares do."""
     numbers = sorted({*hints, *_list_reported(search)}, reverse=True)
     for one, power in [(one, power) for power in (1, 2) for one in numbers]:
@@ -419,7 +419,7 @@ def _find_multiple(search: Search, hints: Collection[int]) -> Form | None:
     return None
 
 
-def _list_reported(search: Search) -> list[int]:
+def _list_reported(search: SizeSearch) -> list[int]:
     """Return the numbers that errors name, the most frequent first."""
     found = [
         int(number)
@@ -431,7 +431,7 @@ def _list_reported(search: Search) -> list[int]:
     return sorted({*found}, key=lambda one: -found.count(one))
 
 
-def _find_low(search: Search, step: int, hints: Collection[int]) -> int | None:
+def _find_low(search: SizeSearch, step: int, hints: Collection[int]) -> int | None:
     """Return the smallest size that runs; None if every size of the step runs."""
     n = search.size
     first = n % step or step
@@ -442,7 +442,7 @@ def _find_low(search: Search, step: int, hints: Collection[int]) -> int | None:
     return _bisect(search, max(gaps), n, step, ()) if gaps else low
 
 
-def _find_high(search: Search, step: int, hints: Collection[int]) -> int | None:
+def _find_high(search: SizeSearch, step: int, hints: Collection[int]) -> int | None:
     """Return the largest size that runs; None if none was found."""
     n, low = search.size, max(search.running)
     above = [m for m in search.failing if m > n and (m - n) % step == 0]
@@ -466,7 +466,7 @@ def _find_high(search: Search, step: int, hints: Collection[int]) -> int | None:
 
 
 def _bisect(
-    search: Search, fails: int, runs: int, step: int, hints: Collection[int]
+    search: SizeSearch, fails: int, runs: int, step: int, hints: Collection[int]
 ) -> int:
     """Return the last size that runs, on the way to one that fails."""
     sign = 1 if fails > runs else -1

@@ -49,7 +49,7 @@ from meta_magic.recording.intercept.special_tensors import (
     explain_missing_kernel,
 )
 from meta_magic.recording.intercept.value_checks import ValueChecks, ValueSource
-from meta_magic.recording.rows.draws import Drawing
+from meta_magic.recording.rows.draws import RunningDraw
 from meta_magic.recording.rows.writers import Writers
 from meta_magic.recording.signatures.cache import (
     Key,
@@ -209,7 +209,7 @@ class KernelCalls:
             self._note_reals(reals)
         n_storages, n_answered = registry.n_storages, diagnostics.n_answered
         placement = self._find_placement(table, given) if NamedDevices.exist else None
-        draw = Drawing(given) if table.draws(args, kwargs) else None
+        draw = RunningDraw(given) if table.draws(args, kwargs) else None
         if draw is not None and draw.generator is not None:
             check_generator(draw.generator, placement)
         run = partial(self._run, table, key, given, draw)
@@ -315,7 +315,7 @@ class KernelCalls:
         table: OpTable,
         key: Key,
         given: Given,
-        draw: Drawing | None,
+        draw: RunningDraw | None,
         kernels: DeviceName,
     ) -> Any:
         """Call an operator, or refuse it as the device does."""
@@ -330,7 +330,11 @@ class KernelCalls:
         return self._refusals.check(table, given, kernels, returned)
 
     def _run_or_rescue(
-        self, table: OpTable, given: Given, draw: Drawing | None, kernels: DeviceName
+        self,
+        table: OpTable,
+        given: Given,
+        draw: RunningDraw | None,
+        kernels: DeviceName,
     ) -> Any:
         """Call an operator; if it fails on meta, get its result another way."""
         args, kwargs, inputs = given

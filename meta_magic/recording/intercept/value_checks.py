@@ -246,7 +246,7 @@ Evaluate: TypeAlias = Callable[[int, Geometry], Tensor]
 """Returns the values of a tensor on a storage; raises if that takes too much."""
 
 
-class Operand(NamedTuple):
+class CheckedOperand(NamedTuple):
     """An operand: its storage, its geometry, and its allowed values."""
 
     storage: int
@@ -254,7 +254,7 @@ class Operand(NamedTuple):
     allowed: Allowed
 
 
-State: TypeAlias = tuple[Operand, int | None]
+State: TypeAlias = tuple[CheckedOperand, int | None]
 """An operand, and the row that last wrote its storage, or made it."""
 
 
@@ -288,7 +288,7 @@ class ValueChecks:
             geometry = entry.signature.inputs[allowed.position]
             if geometry.device != META:  # the operator reads a real tensor itself
                 continue
-            operand = Operand(storage, geometry, allowed)
+            operand = CheckedOperand(storage, geometry, allowed)
             last_write = self._known.row_by_storage.get(storage)
             real = self._find_wrong((operand, last_write), str(func))
             if real is None:

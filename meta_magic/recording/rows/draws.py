@@ -9,9 +9,9 @@ draw came before it. At the end of the block all tokens are removed.
 A cell may also draw real numbers. The draws before are then made first
 (``find_missing``), so that the numbers are those of a real run.
 
-The first half of this file puts tokens into states (read :class:`Stream` first), the
-second half keeps the draws. Of nested recordings the outermost one writes the tokens:
-it sees all draws.
+The first half of this file puts tokens into states (read :class:`GeneratorStream`
+first), the second half keeps the draws. Of nested recordings the outermost one writes
+the tokens: it sees all draws.
 """
 
 from array import array
@@ -55,7 +55,7 @@ they replace the first numbers of its Mersenne Twister, of 32 bits each."""
 UNKNOWN: Final = 0
 
 
-class Stream:
+class GeneratorStream:
     """One generator while recording.
 
     Attributes:
@@ -163,7 +163,7 @@ def read_accelerators() -> tuple[tuple[str, bytes], ...]:
     )
 
 
-class Drawing:
+class RunningDraw:
     """How a random operator draws."""
 
     def __init__(self, given: Given) -> None:
@@ -203,9 +203,9 @@ class Draws:
         self.has_gap = False
         self._states: list[bytes | EarlierEnd] = []
         self._known: dict[int, bytes] = {}
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, GeneratorStream] = {}
         self._default = self._open(torch.default_generator)
-        self._others: dict[tuple[int, torch.device | None], Stream] = {}
+        self._others: dict[tuple[int, torch.device | None], GeneratorStream] = {}
         self._seed_by_kind: dict[str, int] = {}
 
     def __enter__(self) -> None:
@@ -268,7 +268,7 @@ class Draws:
         self._add(op, stream, source)
 
     @uninterrupted
-    def _add(self, op: int, stream: Stream, source: int) -> None:
+    def _add(self, op: int, stream: GeneratorStream, source: int) -> None:
         draw = len(self._shadows)
         self._words.extend((op, stream.number, source))
         self._shadows.append(stream.shadow)
@@ -370,19 +370,21 @@ class Draws:
             return None
         return default.saved[0]
 
-    def _stream_of(self, generator: Generator | None) -> Stream:
+    def _stream_of(self, generator: Generator | None) -> GeneratorStream:
         if generator is None:
             return self._default
         return self._streams.get(address_of_generator(generator)) or self._open(
             generator
         )
 
-    def _open(self, generator: Generator) -> Stream:
-        stream = Stream(len(self._streams), generator)
+    def _open(self, generator: Generator) -> GeneratorStream:
+        stream = GeneratorStream(len(self._streams), generator)
         self._streams[address_of_generator(generator)] = stream
         return stream
 
-    def _open_other(self, stream: Stream, device: torch.device | None) -> Stream:
+    def _open_other(
+        self, stream: GeneratorStream, device: torch.device | None
+    ) -> GeneratorStream:
         """Return a second stream of a generator, for draws on another device."""
         key = (stream.number, device)
         other = self._others.get(key)
@@ -403,7 +405,7 @@ class Draws:
             return isinstance(self._states[source // 2], bytes)
         return not source or source // 2 - 1 in self._made
 
-    def _find_source(self, stream: Stream) -> int:
+    def _find_source(self, stream: GeneratorStream) -> int:
         """Return the source of a generator's state; note the state that it has."""
         draw = stream.find_token() - self._base
         if not 0 <= draw < len(self._shadows):
@@ -423,7 +425,7 @@ class Draws:
         stream.shadow = self._shadows[draw]
         return 2 * draw + 2
 
-    def _find_earlier(self, token: int, stream: Stream, state: Tensor) -> int:
+    def _find_earlier(self, token: int, stream: GeneratorStream, state: Tensor) -> int:
         """Return the source of a state with the token of another recording."""
         found = find_draw(token >> TOKEN_BITS, token & DRAW_BITS)
         if found is None:

@@ -3,7 +3,7 @@
 Only what metadata decides is an answer. A small call runs with zeros, ones and other
 values, and is refused if all of them are refused. A large call is asked at its true
 sizes, on memory that nobody touches, in a child process: torch refuses before it
-computes. Read ``Oracle.ask`` first, then ``Question.ask``.
+computes. Read ``Oracle.ask`` first, then ``OracleQuestion.ask``.
 """
 
 import os
@@ -98,7 +98,7 @@ class Oracle:
             return Verdict.UNASKED
         started, is_on = self._read_clock(), torch.is_grad_enabled()
         try:
-            question = Question(func, args, kwargs, tensors)
+            question = OracleQuestion(func, args, kwargs, tensors)
             with (
                 DisableTorchDispatch(),
                 DisableTorchFunction(),
@@ -133,7 +133,7 @@ def processor_seconds() -> float:
     return time.thread_time() + times.children_user + times.children_system
 
 
-class Question:
+class OracleQuestion:
     """One call that the CPU is asked about."""
 
     def __init__(

@@ -252,13 +252,13 @@ def test_an_operator_that_reads_past_what_it_is_given_is_never_asked(monkeypatch
 
 @pytest.mark.parametrize("n_channels", [1, 5])
 def test_a_batch_norm_of_too_few_channels_ends_no_process(n_channels, monkeypatch):
-    asked, ask = [], oracle.Question.ask
+    asked, ask = [], oracle.OracleQuestion.ask
 
     def note(question, seen, *, is_unsafe):
         asked.append(is_unsafe)
         return ask(question, seen, is_unsafe=is_unsafe)
 
-    monkeypatch.setattr(oracle.Question, "ask", note)
+    monkeypatch.setattr(oracle.OracleQuestion, "ask", note)
     monkeypatch.setattr(cpu_refusals, "ask_cpu", pytest.fail)  # in this process
     with record(as_device="cpu", cache=False), suppress(RuntimeError):
         few = torch.ones(n_channels)
