@@ -78,6 +78,8 @@ class Answers(Generic[T]):
             try:
                 if found is not None:
                     answer = self._answer(found, asked)
+            except MetaMagicError as error:
+                answer = {"error": str(error)}
             except BaseException as error:  # noqa: BLE001  the user's own code may run
                 answer = {"error": f"{type(error).__name__}: {error}"}
         sent = [answer.pop("buffers")] if "buffers" in answer else []
@@ -185,10 +187,11 @@ def format_number(value: complex) -> str:
 def answers_of(
     trace: Trace, designs: "Designs | None" = None
 ) -> tuple[Answers[Any], ...]:
-    """Return the answers about a recording, of kinds ``values``, ``why`` and ``vary``.
+    """Return the answers about a recording, by the kind of question.
 
-    ``why`` asks about dimension ``dim`` of the tensor at ``slot`` of ``op``; ``vary``
-    about other numbers in the code, of which ``designs`` may know some.
+    ``why`` asks about dimension ``dim`` of the tensor at ``slot`` of ``op``; ``check``
+    for which values of ``name`` the block runs; ``vary`` about other numbers in the
+    code, of which ``designs`` may know some.
     """
     find = make_reference(trace.program, trace)
 
@@ -204,16 +207,20 @@ def answers_of(
     return (
         values_of(trace.program),
         Answers("why", find, answer_why),
+        Answers("check", find, answer_check),
         Answers("vary", find, answer_varied),
     )
 
 
 def answer_why(trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lineage of a size; or ``error``, a message."""
+    """Return the lineage of a size."""
     RARE_COLLECTION.wait()
     call = trace.ops[asked["op"]]
     tensor = (*call.inputs, *call.outputs)[asked["slot"]]
-    try:
-        return lineage_payload(trace.why(tensor, asked["dim"]))
-    except MetaMagicError as error:
-        return {"error": str(error)}
+    return lineage_payload(trace.why(tensor, asked["dim"]))
+
+
+def answer_check(trace: Trace, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return for which values of a name the block runs, as text."""
+    RARE_COLLECTION.wait()
+    return {"text": str(trace.check(asked["name"]))}

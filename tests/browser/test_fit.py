@@ -116,6 +116,22 @@ def test_a_kernel_is_asked_for_a_size_and_choices(serve, trace, expect):
     }
 
 
+def test_a_kernel_is_asked_for_which_sizes_the_cell_runs(serve, trace, expect):
+    page = serve(trace)
+    memory = show_memory(page)
+    status = memory.locator("p[role=status]")
+    memory.get_by_label("size").select_option("width")
+    memory.get_by_role("button", name="Which run?").press("Enter")
+    expect(status).to_have_text("recording it with other values of width…")
+    asked = page.evaluate("() => sent.at(-1)")
+    assert asked == {"kind": "check", "id": 0, "name": "width"}
+    answer = {"kind": "check", "id": 0, "text": str(trace.check("width"))}
+    page.evaluate("(answer) => listeners['msg:custom'](answer)", answer)
+    expect(status).to_have_text(re.compile("width may be any size: [0-9]+ from 1 to"))
+    send(page, fit_state={"is_running": True, "message": "recording it again"})
+    expect(memory.get_by_role("button", name="Which run?")).to_be_disabled()
+
+
 def test_while_it_works_it_can_be_stopped(serve, trace, expect):
     page = serve(trace)
     memory = show_memory(page)

@@ -123,25 +123,39 @@ def test_what_cannot_be_answered_is_said(tmp_path):
     path = tmp_path / "written.txt"
     with record() as trace:
         path.write_text(str(torch.ones(batch).shape))
-    found = answer_why(trace, {"op": 0, "slot": 0, "dim": 0})
-    assert [*found] == ["error"]
-    assert "it writes the file" in found["error"]
+    found = ask_all(trace, {"kind": "why", "id": 0, "op": 0, "slot": 0, "dim": 0})
+    assert found["error"].startswith("it writes the file")
 
 
-def test_a_question_is_answered_in_a_thread_under_its_number(trace):
+def ask_all(trace, asked):
+    """Ask all that answer questions on a trace; the one answer."""
     done, found = threading.Event(), []
-    asked = {"kind": "why", "id": 3, "op": 0, "slot": 0, "dim": 2}
     for answers in answers_of(trace):
         answers.receive(asked, lambda answer: (found.append(answer), done.set()))
     assert done.wait(TIMEOUT)
     (answer,) = found
-    assert (answer["kind"], answer["id"]) == ("why", 3)
-    assert answer["steps"][0]["value"] == 5
+    assert (answer["kind"], answer["id"]) == (asked["kind"], asked["id"])
+    return answer
+
+
+def test_a_question_is_answered_in_a_thread_under_its_number(trace):
+    asked = {"kind": "why", "id": 3, "op": 0, "slot": 0, "dim": 2}
+    assert ask_all(trace, asked)["steps"][0]["value"] == 5
+
+
+def test_the_sizes_that_run_are_told_in_words():
+    with record() as trace:
+        side = 28
+        torch.ones(2, side).view(2, side // 7, 7)
+    found = ask_all(trace, {"kind": "check", "id": 0, "name": "side"})
+    assert found["text"].startswith("side must be a multiple of 7; with side=29, line ")
+    found = ask_all(trace, {"kind": "check", "id": 1, "name": "sides"})
+    assert "sides" in found["error"]
 
 
 def test_no_answer_is_worked_out_while_something_is_recorded(trace):
     done = threading.Event()
-    _, whys, _ = answers_of(trace)
+    _, whys, *_ = answers_of(trace)
     with RARE_COLLECTION:
         whys.answer({"id": 0, "op": 0, "slot": 0, "dim": 0}, lambda _: done.set())
         assert not done.wait(0.3)

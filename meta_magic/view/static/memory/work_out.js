@@ -1,6 +1,6 @@
 // The controls of the Fit panel: the kernel records the cell again at other sizes and choices.
 
-import { NOT_YET, SILENCE } from "../asking.js";
+import { make_ask, NOT_YET, show_answer, SILENCE } from "../asking.js";
 import { format_bytes, make, make_id } from "../dom.js";
 import { choose_end, find_largest, find_peak, name_choices, resize_lives, describe_fit, describe_size } from "./growth.js";
 import { Peaks } from "./peaks.js";
@@ -9,7 +9,7 @@ import { Peaks } from "./peaks.js";
  * @typedef {import("./growth.js").Growth} Growth
  * @typedef {{sizes: Record<string, number>, choices: string[], reason: string}} FitOffer
  *   as `view/fits_of_sizes.py` writes it
- * @typedef {{get: (name: string) => any, on: (event: string, callback: () => void) => void,
+ * @typedef {{get: (name: string) => any, on: (event: string, callback: (...sent: any[]) => void) => void,
  *   send: (content: object) => void}} FitModel
  */
 
@@ -30,6 +30,7 @@ class WorkOut {
   late = 0;
   pick = make("select", { id: make_id(), onchange: () => this.reset() });
   start = make("button", { type: "submit", class: "mm-start" }, "Work out");
+  check = make("button", { type: "button", title: "for which sizes the cell runs", onclick: () => this.find_condition() }, "Which run?");
   stop = make("button", { type: "button", onclick: () => this.send({}) }, "Stop");
   status = make("p", { role: "status" });
   notes = make("div");
@@ -42,6 +43,7 @@ class WorkOut {
   constructor(view, model) {
     this.view = view;
     this.model = model;
+    this.ask_check = make_ask(model, "check");
     /** @type {FitOffer} */
     const { sizes, choices } = model.get("fit_offer");
     this.pick.append(...Object.entries(sizes).map(([name, value]) =>
@@ -55,7 +57,7 @@ class WorkOut {
       },
     }, make("span", { class: "mm-field" }, make("label", { for: this.pick.id }, "size"), this.pick),
     make("fieldset", {}, make("legend", {}, "choices"), ...this.boxes.map((box, i) => make("label", {}, box, choices[i]))),
-    this.start, this.stop);
+    this.start, this.check, this.stop);
     this.shown = make("div", {}, make("div", { class: "mm-slide" }, this.label, this.slider, this.back), this.peaks.element);
     this.element = make("figure", { class: "mm-work-out" },
       make("figcaption", {}, "At other sizes, with other choices"), form, this.status, this.shown, this.notes);
@@ -78,6 +80,12 @@ class WorkOut {
     this.late = setTimeout(() => this.status.replaceChildren(NOT_YET), SILENCE);
     this.status.replaceChildren("asking the kernel…");
     this.send({ name: this.pick.value, choices, device: this.view.times.device.name });
+  }
+
+  /** Show for which values of the size the cell runs. */
+  find_condition() {
+    const answer = this.ask_check({ name: this.pick.value });
+    show_answer(this.status, `recording it with other values of ${this.pick.value}…`, answer, ({ text }) => [text.replaceAll("\n", " · ")]);
   }
 
   /** Show the kernel's answer, if it is a new one. */
@@ -124,6 +132,7 @@ class WorkOut {
     const all = model.get("growths").filter(({ name }) => name === pick.value);
     const growths = all.filter(({ reason }) => !reason);
     const left = [this.start, this.stop].find(is_focused);
+    this.check.disabled = is_running;
     this.start.disabled = is_running || !times.device.nbytes;
     this.stop.hidden = !is_running;
     if (left) (is_running ? this.stop : this.start).focus();
