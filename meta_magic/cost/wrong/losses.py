@@ -3,6 +3,7 @@
 Each yields mistakes on the calls of a ``Flow``; ``mistakes`` says how sure each is.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from math import prod
 from typing import TYPE_CHECKING, Final
@@ -31,6 +32,10 @@ MAX_BACK: Final = 12
 """How many calls back the maker of an operand is looked for."""
 
 SOFT: Final = {"softmax": "softmax", "sigmoid": "sigmoid"}
+LOSSES: Final = name_set(
+    "nll_loss_forward mse_loss smooth_l1_loss huber_loss binary_cross_entropy "
+    "binary_cross_entropy_with_logits"
+)
 LINEAR: Final = name_set("addmm mm bmm convolution mkldnn_convolution relu")
 
 
@@ -280,6 +285,56 @@ def find_weighted_means(flow: Flow) -> Iterator[Mistake]:
                     "the result depends on the sum of the weights alone",
                     (made,),
                 )
+
+
+def find_dropped_losses(flow: Flow) -> Iterator[Mistake]:
+    """Yield losses that a later one of the same line replaces, unread.
+
+    Both rest on one run of a layer, as the steps of a sequence do.
+    """
+    by_site: dict[object, list[ReadCall]] = defaultdict(list)
+    for call in flow.named(LOSSES):
+        if call.index in flow.differentiated and call.site and not call.made_shapes[0]:
+            by_site[call.site].append(call)
+    starts = [c for c in flow.calls.find(("ones_like",)) if c.function == "backward"]
+    for calls in by_site.values():
+        if not 0 < len(starts) < len(calls):
+            continue
+        left = [call for call in calls if is_left(flow, call)]
+        first = next((call for call in left if is_resumed(flow, call)), None)
+        if first is not None and len(left) < len(calls):
+            yield Mistake(
+                first,
+                f"{len(left)} of {len(calls)} losses of this line are never used: each "
+                "replaces the one before; add them up",
+                f"backward() is called {len(starts)} times, of other losses",
+                (starts[0],),
+            )
+
+
+def is_left(flow: Flow, call: ReadCall) -> bool:
+    """Whether nothing reads the number that a call returns, but to compute others."""
+    readers = [flow.calls[row] for row in flow.read_by.get(call.outputs[0], ())]
+    return all(
+        one.name in {"mul", "div", "neg"} and is_left(flow, one) for one in readers
+    )
+
+
+def is_resumed(flow: Flow, loss: ReadCall) -> bool:
+    """Whether what a loss was computed of is read again after it, in the forward."""
+    todo, seen = [loss], set[int]()
+    while todo and len(seen) < MAX_BACK:
+        call = todo.pop(0)
+        seen.add(call.index)
+        for operand, tensor in enumerate(call.inputs):
+            made = flow.maker(call, operand)
+            if made is None or made.index not in flow.differentiated:
+                continue
+            later = [row for row in flow.read_by[tensor] if row > loss.index]
+            if any(flow.calls[row].phase == "forward" for row in later):
+                return True
+            todo += [made] if made.index not in seen else []
+    return False
 
 
 def find_cut_terms(flow: Flow) -> Iterator[Mistake]:

@@ -5,7 +5,7 @@ from linecache import getline
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from meta_magic.cost.wrong import losses, shapes, training
+from meta_magic.cost.wrong import loop_source, losses, sequences, shapes, training
 from meta_magic.cost.wrong.flow import Flow, Mistake
 from meta_magic.trace.notes import Note, Severity
 from meta_magic.trace.table import paused_collector
@@ -34,26 +34,34 @@ LIKELY: Final[Mapping[str, Rule]] = MappingProxyType(
         "crossed rows": losses.find_crossed_rows,
         "swapped": losses.find_swapped,
         "weighted mean": losses.find_weighted_means,
-        "one key": shapes.find_one_key,
+        "dropped loss": losses.find_dropped_losses,
+        "one key": sequences.find_one_key,
         "softmax dimension": shapes.find_softmax_axes,
+        "class dimension": shapes.find_other_classes,
         "normalized dimension": shapes.find_normalized,
         "mixed": shapes.find_scrambles,
         "merged batch": shapes.find_merged_batches,
         "squeeze": shapes.find_bare_squeezes,
-        "mixed samples": shapes.find_mixed_samples,
-        "last sample": shapes.find_last_samples,
-        "padded step": shapes.find_padded_steps,
-        "causal mask": shapes.find_causal_masks,
+        "mixed samples": sequences.find_mixed_samples,
+        "last sample": sequences.find_last_samples,
+        "last of both": sequences.find_last_of_both,
+        "inverted padding": sequences.find_inverted_padding,
+        "padded step": sequences.find_padded_steps,
+        "causal mask": sequences.find_causal_masks,
         "crossed": shapes.find_crossed,
         "scale": shapes.find_scales,
         "train mode": training.find_train_mode,
         "eval mode": training.find_eval_mode,
         "no step": training.find_missing_steps,
         "idle step": training.find_idle_steps,
+        "discarded gradients": training.find_discarded_gradients,
         "self copy": training.find_self_copies,
         "fresh layer": training.find_fresh_layers,
         "stale optimizer": training.find_stale_optimizers,
-        "early schedule": training.find_early_schedules,
+        "early schedule": loop_source.find_early_schedules,
+        "useless clip": loop_source.find_useless_clips,
+        "fresh optimizer": loop_source.find_fresh_optimizers,
+        "one layer": loop_source.find_repeated_layers,
     }
 )
 """The rules whose mistakes are notes where they are asked for."""

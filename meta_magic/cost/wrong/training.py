@@ -3,7 +3,6 @@
 Each yields mistakes on the calls of a ``Flow``; ``mistakes`` says how sure each is.
 """
 
-import ast
 from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from meta_magic.cost.initialization import (
     may_be_empty,
 )
 from meta_magic.cost.program_columns import PHASES
-from meta_magic.cost.wrong.flow import Flow, Mistake, parse
+from meta_magic.cost.wrong.flow import Flow, Mistake
 from meta_magic.cost.wrong.read_calls import ReadCall
 
 if TYPE_CHECKING:
@@ -106,15 +105,38 @@ def find_idle_steps(flow: Flow) -> Iterator[Mistake]:
     for steps in by_site.values():
         ends = [flow.calls[step.index + 1 : step.index + 2] for step in steps]
         is_idle = all(end and end[0].name == RECORDED_END for end in ends)
-        before = [c for c in loop.backwards if c.index < steps[0].index]
+        before = [c for c in loop.backwards if c.index < steps[-1].index]
         if is_idle and before and len(steps) > 1:
             yield Mistake(
                 steps[0],
                 "this step changes nothing: its parameters have no gradients, as they "
-                "were cleared after backward(), or the loss is detached from them",
+                "were cleared after backward(), backward() comes after the step, or "
+                "the loss is detached from them",
                 f"{len(steps)} steps ran no operator",
                 (before[-1],),
             )
+
+
+def find_discarded_gradients(flow: Flow) -> Iterator[Mistake]:
+    """Yield a ``zero_grad`` that clears most gradients before a step uses them."""
+    loop = Loop(flow)
+    if any(len({c.site for c in some}) != 1 for some in (loop.clears, loop.steps)):
+        return  # gradients of one optimizer may be cleared before another one steps
+    kinds = (loop.backwards, loop.clears, loop.steps)
+    events = sorted((c.index, kind) for kind, some in enumerate(kinds) for c in some)
+    counts, is_pending = [0, 0, 0], False
+    for _, kind in events:
+        counts[kind] += is_pending and kind > 0
+        is_pending = kind == 0
+    _, n_cleared, n_stepped = counts
+    if n_cleared > n_stepped > 0:
+        yield Mistake(
+            loop.clears[0],
+            "clears gradients before a step uses them, though they are to add up: "
+            "call zero_grad() after step()",
+            f"{n_cleared} backward passes are cleared, and {n_stepped} stepped",
+            (loop.steps[0],),
+        )
 
 
 def find_old_gradients(flow: Flow) -> Iterator[Mistake]:
@@ -363,57 +385,6 @@ def find_optimizer(layer: ReadCall) -> int | None:
     source = getlines(layer.site.position.file)[: layer.site.position.line]
     found = [n for n, text in enumerate(source, 1) if ".parameters()" in text]
     return found[-1] + shift if found else None
-
-
-def find_early_schedules(flow: Flow) -> Iterator[Mistake]:
-    """Yield loops in which a schedule steps before its optimizer.
-
-    A schedule runs no operator: its ``step()`` is found in the source, in the loop that
-    has the optimizer's.
-    """
-    seen: set[tuple[str, int]] = set()
-    for step in {id(step.site): step for step in Loop(flow).steps}.values():
-        position = None if step.site is None else step.site.position
-        if position is None or step.line is None or not step.is_own:
-            continue
-        line = find_early(getlines(position.file), position.line)
-        if line is None or (position.file, line) in seen:
-            continue
-        seen.add((position.file, line))
-        yield Mistake(
-            step,
-            "the schedule steps before the optimizer: its first learning rate is "
-            "skipped; call it after optimizer.step()",
-            f"the optimizer steps at line {step.line}, later in the same loop",
-            (step,),
-            line=line + step.line - position.line,
-        )
-
-
-def find_early(source: list[str], line: int) -> int | None:
-    """Return the line before a step, in its loop, at which a schedule steps."""
-    text = "".join(source)
-    tree = parse(text) if "lr_scheduler" in text else None
-    if tree is None:
-        return None
-    schedules = {
-        ast.unparse(target)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and "lr_scheduler" in ast.unparse(node.value)
-        for target in node.targets
-    }
-    for loop in ast.walk(tree) if schedules else ():
-        if not isinstance(loop, ast.For | ast.While):
-            continue
-        for statement in loop.body:
-            if statement.lineno <= line <= (statement.end_lineno or 0):
-                break
-            if isinstance(statement, ast.Expr):
-                text = ast.unparse(statement)
-                if any(text.startswith(f"{name}.step(") for name in schedules):
-                    is_inside = line <= (loop.end_lineno or 0)
-                    return statement.lineno if is_inside else None
-    return None
 
 
 def find_empty_memory(flow: Flow) -> Iterator[Mistake]:

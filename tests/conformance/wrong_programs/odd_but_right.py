@@ -476,3 +476,56 @@ class Lazy(nn.Module):
 net = Lazy()
 for _ in range(2):
     F.cross_entropy(net(torch.randn(8, 6)), torch.randint(3, (8,))).backward()
+
+# %% several optimizers, norms of gradients, and clipping where it belongs
+net = nn.Sequential(*[nn.ReLU()] * 2, nn.Linear(8, 1))
+for stage in range(2):
+    opt = torch.optim.Adam(net.parameters(), 0.1**stage)
+    scaler = torch.amp.GradScaler("cpu")
+    for _ in range(2):
+        opt.zero_grad()
+        F.mse_loss(net(torch.randn(4, 8)), torch.randn(4, 1)).backward()
+        norm = net[-1].weight.grad.norm()
+    for i in range(4):
+        loss = F.mse_loss(net(torch.randn(4, 8)), torch.randn(4, 1))
+        scaler.scale(loss).backward()
+        if i % 2:
+            scaler.unscale_(opt)
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(opt)
+            scaler.update()
+            opt.zero_grad()
+for _ in range(2):  # of each task a copy
+    fast = copy.deepcopy(net)
+    inner = torch.optim.Adam(fast.parameters())
+    inner.zero_grad()
+    F.mse_loss(fast(torch.randn(4, 8)), torch.randn(4, 1)).backward()
+    inner.step()
+
+# %% a loss that is computed for both, and differentiated in training
+net = nn.Linear(6, 3)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+
+
+def run(train):
+    loss = F.cross_entropy(net(torch.randn(8, 6)), torch.randint(3, (8,)))
+    if train:
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+
+
+for train in (True, False, True, False):
+    run(train)
+
+# %% both ends of both directions, and masks of padding
+rnn = nn.GRU(6, 10, batch_first=True, bidirectional=True)
+out, h = rnn(torch.randn(4, 9, 6))
+ends = torch.cat([out[:, -1, :10], out[:, 0, 10:], h[-1], out.mean(1)], -1)
+ids = torch.tensor([[5, 6, 7, 0, 0], [3, 4, 8, 9, 2]])
+x = nn.Embedding(30, 16, padding_idx=0)(ids)
+attend = nn.MultiheadAttention(16, 2, batch_first=True)
+y, _ = attend(x, x, x, key_padding_mask=ids == 0)
+z = x.masked_fill((ids != 0)[..., None].logical_not(), -1e9)
+kept = torch.ones(2, 5)
+y, _ = attend(x, x, x, key_padding_mask=kept != 1)

@@ -8,7 +8,7 @@ from tests.conformance.explanations import record_cell
 
 __all__ = ["find_notes", "read_cases"]
 
-IMPORTS = "import torch, torch.nn as nn, torch.nn.functional as F, math\n"
+IMPORTS = "import copy, math, torch, torch.nn as nn, torch.nn.functional as F\n"
 
 
 def read_cases(path: Path) -> dict[str, str]:

@@ -337,3 +337,80 @@ w = (s * torch.ones(9, 9).tril()).softmax(-1)  # wrong
 # %% a mask that hides the past
 s = torch.randn(2, 9, 9, requires_grad=True)
 w = s.masked_fill(torch.ones(9, 9).tril().bool(), float("-inf")).softmax(-1)  # wrong
+
+# %% a step before backward
+net = nn.Linear(8, 1)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    loss = F.mse_loss(net(torch.randn(16, 8)), torch.randn(16, 1))
+    opt.zero_grad()
+    opt.step()  # wrong
+    loss.backward()
+
+# %% gradients cleared while they add up
+net = nn.Linear(8, 1)
+opt = torch.optim.AdamW(net.parameters())
+for i in range(8):
+    opt.zero_grad()  # wrong
+    loss = F.mse_loss(net(torch.randn(4, 8)), torch.randn(4, 1)) / 4
+    loss.backward()
+    if i % 4 == 3:
+        opt.step()
+
+# %% the loss of the last step alone
+cell, head = nn.GRUCell(6, 16), nn.Linear(16, 3)
+x, y, h = torch.randn(5, 8, 6), torch.randint(3, (5, 8)), torch.zeros(8, 16)
+for t in range(5):
+    h = cell(x[t], h)
+    loss = F.cross_entropy(head(h), y[t])  # wrong
+loss.backward()
+
+# %% the last step of both directions
+rnn = nn.GRU(6, 10, batch_first=True, bidirectional=True)
+out, _ = rnn(torch.randn(4, 9, 6))
+y = nn.Linear(20, 3)(out[:, -1])  # wrong
+
+# %% a mask of padding that hides the tokens
+ids = torch.tensor([[5, 6, 7, 0, 0], [3, 4, 8, 9, 2]])
+embed = nn.Embedding(30, 16, padding_idx=0)
+attend = nn.MultiheadAttention(16, 2, batch_first=True)
+x = embed(ids)
+y, _ = attend(x, x, x, key_padding_mask=ids != 0)  # wrong
+
+# %% soft targets with classes as the last dimension
+logits = nn.Linear(5, 6)(torch.randn(4, 12, 5))
+targets = F.one_hot(torch.randint(6, (4, 12)), 6).float()
+F.cross_entropy(logits, targets).backward()  # wrong
+
+# %% gradients clipped before there are any
+net = nn.Linear(8, 1)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(2):
+    opt.zero_grad()
+    loss = F.mse_loss(net(torch.randn(16, 8)), torch.randn(16, 1))
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # wrong
+    loss.backward()
+    opt.step()
+
+# %% gradients clipped while they are scaled
+net = nn.Linear(8, 1)
+opt, scaler = torch.optim.SGD(net.parameters(), 0.1), torch.amp.GradScaler("cpu")
+for _ in range(2):
+    opt.zero_grad()
+    loss = F.mse_loss(net(torch.randn(16, 8)), torch.randn(16, 1))
+    scaler.scale(loss).backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # wrong
+    scaler.step(opt)
+    scaler.update()
+
+# %% an optimizer for each step
+net = nn.Linear(8, 1)
+for _ in range(2):
+    opt = torch.optim.Adam(net.parameters())  # wrong
+    opt.zero_grad()
+    F.mse_loss(net(torch.randn(16, 8)), torch.randn(16, 1)).backward()
+    opt.step()
+
+# %% one layer for several
+net = nn.Sequential(*[nn.Linear(8, 8), nn.ReLU()] * 3)  # wrong
+net(torch.randn(2, 8)).sum().backward()

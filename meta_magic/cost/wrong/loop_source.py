@@ -1,0 +1,191 @@
+"""Rules about the order of statements in the source of a training loop.
+
+What they look for runs no operator, as the step of a schedule, or no operator shows it.
+A loop is one in which an optimizer steps, as it was recorded. Read
+:func:`list_loops` first.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from linecache import getlines
+from typing import Final, NamedTuple, TypeAlias
+
+from meta_magic.cost.wrong.flow import Flow, Mistake, name_of, name_set, parse
+from meta_magic.cost.wrong.read_calls import ReadCall
+from meta_magic.cost.wrong.training import Loop
+
+Repeating: TypeAlias = ast.For | ast.While
+
+AVERAGING: Final = name_set("Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop")
+"""Optimizers that average gradients over their steps."""
+
+
+class Source(NamedTuple):
+    """The source around the step of an optimizer.
+
+    Attributes:
+        step: The first call of the step.
+        line: Its line in the file.
+        tree: The whole file.
+        loops: The loops around it, the outermost first.
+    """
+
+    step: ReadCall
+    line: int
+    tree: ast.Module
+    loops: list[Repeating]
+
+    def make_mistake(self, node: ast.stmt, text: str, why: str) -> Mistake:
+        """Return a mistake at a statement, in lines of the cell."""
+        shift = (self.step.line or self.line) - self.line
+        return Mistake(self.step, text, why, line=node.lineno + shift)
+
+
+def list_loops(flow: Flow) -> Iterator[Source]:
+    """Yield the loops around steps of optimizers, once for each innermost loop."""
+    seen = set[tuple[str, int]]()
+    for step in Loop(flow).steps:
+        position = None if step.site is None else step.site.position
+        if (
+            position is None
+            or not step.is_own
+            or (position.file, position.line) in seen
+        ):
+            continue
+        seen.add((position.file, position.line))
+        tree, line = parse("".join(getlines(position.file))), position.line
+        loops = [
+            node
+            for node in (() if tree is None else ast.walk(tree))
+            if isinstance(node, Repeating)
+            and node.lineno < line <= (node.end_lineno or 0)
+        ]
+        loops.sort(key=lambda node: node.lineno)
+        if tree is not None and loops:
+            yield Source(step, line, tree, loops)
+
+
+def find_early_schedules(flow: Flow) -> Iterator[Mistake]:
+    """Yield loops in which a schedule steps before its optimizer."""
+    for source in list_loops(flow):
+        schedules = {
+            f"{ast.unparse(target)}.step("
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.Assign)
+            and "lr_scheduler" in ast.unparse(node.value)
+            for target in node.targets
+        }
+        for node in list_before(source.loops, source.line) if schedules else ():
+            if ast.unparse(node).startswith((*schedules,)):
+                yield source.make_mistake(
+                    node,
+                    "the schedule steps before the optimizer: its first learning rate "
+                    "is skipped; call it after optimizer.step()",
+                    f"the optimizer steps at line {source.step.line}, later in the "
+                    "same loop",
+                )
+                break
+
+
+def list_before(loops: list[Repeating], line: int) -> list[ast.Expr]:
+    """Return the expressions that stand in some loops before a line."""
+    return [
+        node
+        for loop in loops
+        for node in loop.body
+        if isinstance(node, ast.Expr) and (node.end_lineno or 0) < line
+    ]
+
+
+def find_useless_clips(flow: Flow) -> Iterator[Mistake]:
+    """Yield gradients that are clipped before there are any, or while they are scaled.
+
+    Only statements of one loop are compared, none in a branch or a loop within it.
+    """
+    for source in list_loops(flow):
+        body = source.loops[-1].body
+        clips, backwards = (
+            [k for k, node in enumerate(body) if text in ast.unparse(node)]
+            for text in ("clip_grad_", ".backward(")
+        )
+        steps = [k for k, n in enumerate(body) if (n.end_lineno or 0) >= source.line]
+        if len(clips) != 1 or len(backwards) != 1 or not steps:
+            continue
+        (clip,), (backward,) = clips, backwards
+        is_scaled = ".scale(" in ast.unparse(body[backward])
+        if clip < backward < steps[0]:
+            yield source.make_mistake(
+                body[clip],
+                "clips gradients before backward() computes them: clip between "
+                "backward() and step()",
+                f"backward() comes at line {body[backward].lineno} of the source",
+            )
+        is_scaled = is_scaled and "unscale_(" not in ast.unparse(source.loops[-1])
+        if is_scaled and backward < clip < steps[0]:
+            yield source.make_mistake(
+                body[clip],
+                "clips gradients that are multiplied by the scale of the scaler: call "
+                "scaler.unscale_(optimizer) before it",
+                "step() divides by the scale after the norm was limited",
+            )
+
+
+def find_fresh_optimizers(flow: Flow) -> Iterator[Mistake]:
+    """Yield optimizers that are made anew for each step of the same module."""
+    for source in list_loops(flow):
+        loop = source.loops[-1]
+        assigned = {
+            name.id
+            for node in ast.walk(loop)
+            for name in ast.walk(node)
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+        }
+        for node in loop.body:
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
+                continue
+            made = node.value
+            names = {one.id for one in ast.walk(made) if isinstance(one, ast.Name)}
+            is_meant = name_of(made.func) in AVERAGING and not names & assigned
+            if is_meant and ".parameters()" in ast.unparse(made):
+                yield source.make_mistake(
+                    node,
+                    f"makes {name_of(made.func)} anew for each step: its averages of "
+                    "gradients begin at zero each time; make it before the loop",
+                    f"it steps at line {source.step.line} of the same loop",
+                )
+
+
+def find_repeated_layers(flow: Flow) -> Iterator[Mistake]:
+    """Yield ``[nn.Linear(8, 8)] * 3``: one layer three times, with one weight."""
+    names = ("empty", "ones", "zeros", "randn")
+    calls = {id(c.site): c for c in flow.calls.find(names, ("init",), is_own=True)}
+    for call in calls.values():
+        position = None if call.site is None else call.site.position
+        if position is None:
+            continue
+        at = position.line, position.column or 0
+        for node in list_products("".join(getlines(position.file))):
+            end = node.end_lineno or 0, node.end_col_offset or 0
+            if (node.lineno, node.col_offset) <= at < end:
+                yield Mistake(
+                    call,
+                    f"{ast.unparse(node)[:60]} is one layer several times, with the "
+                    "same parameters: a comprehension makes several",
+                    "multiplying a list repeats its elements, and copies none",
+                )
+                break
+
+
+@lru_cache(maxsize=8)
+def list_products(text: str) -> list[ast.BinOp]:
+    """Return the lists of new objects in a source that are multiplied."""
+    tree = parse(text) if "] *" in text else None
+    return [
+        node
+        for node in (() if tree is None else ast.walk(tree))
+        if isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Mult)
+        and isinstance(node.left, ast.List)
+        and any(isinstance(one, ast.Call) for one in node.left.elts)
+    ]
