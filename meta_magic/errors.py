@@ -16,7 +16,8 @@
   - WorldError
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from types import MappingProxyType
 
 
@@ -202,3 +203,9 @@ class WorldError(MetaMagicError, RuntimeError):
     def __init__(self, text: str, *, is_hang: bool = False) -> None:
         super().__init__(text)
         self.is_hang = is_hang
+
+
+def hint_at(word: object, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the known word nearest to an unknown one."""
+    near = get_close_matches(str(word), [*known], n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

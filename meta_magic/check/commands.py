@@ -6,11 +6,12 @@ must answer at once.
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import psutil
 
@@ -36,7 +37,7 @@ from meta_magic.check.records import (
     pick_exit_code,
     read_subject,
 )
-from meta_magic.errors import BudgetError, CheckError, ExerciseError
+from meta_magic.errors import BudgetError, CheckError, ExerciseError, hint_at
 from meta_magic.trace.expectations import QUANTITIES, parse_amount, parse_budget
 from meta_magic.trace.progress import show_line
 from meta_magic.trace.units import format_bytes
@@ -65,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = [*(sys.argv[1:] if argv is None else argv)]
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    options = make_parser().parse_args(join_wrong(arguments[:at]))
+    options, unknown = make_parser().parse_known_args(join_wrong(arguments[:at]))
+    if unknown:
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     argv = tuple(arguments[at + 1 :])
     try:
         if options.command == "class":
@@ -128,9 +131,19 @@ def check(options: argparse.Namespace, argv: tuple[str, ...]) -> int:
     return pick_exit_code(verdicts)
 
 
+class Parser(argparse.ArgumentParser):
+    """Names the word of its help that is nearest to an unknown one."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with a message."""
+        unknown = re.search(r"(?:arguments: |choice: ')([\w-]+)", message)
+        words = re.findall(r"[\w-]+", self.format_help())
+        super().error(message + (hint_at(unknown[1], words) if unknown else ""))
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(prog="meta-magic", allow_abbrev=False)
+    parser = Parser(prog="meta-magic", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     checked = commands.add_parser(
         "check",
@@ -169,6 +182,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_fit_arguments(fitted)
     add_run_options(fitted.add_argument_group("how to run it").add_argument)
+    for one in commands.choices.values():
+        one.set_defaults(parser=one)
     return parser
 
 

@@ -7,13 +7,12 @@ Read ``find_device`` first.
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from meta_magic.errors import DeviceTableError, UnknownDeviceError
+from meta_magic.errors import DeviceTableError, UnknownDeviceError, hint_at
 
 if TYPE_CHECKING:
     import os
@@ -174,8 +173,7 @@ def find_device(device: str | Device) -> Device:
     called = [found for found in known.values() if is_called(found, name)]
     if len(called) == 1:
         return called[0]
-    near = get_close_matches(name, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    hint = hint_at(name, known) or "."
     raise UnknownDeviceError(
         f"no data of a device {device!r} are known{hint} Known are "
         f"{', '.join(known)}. meta_magic.add_devices(path) adds yours."

@@ -3,6 +3,7 @@
 Read :meth:`MetaMagics.meta` first; ``run`` does the work.
 """
 
+import builtins
 import re
 import tokenize
 from collections.abc import Callable
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 HELP: Final = "help"
 REPAIR: Final = "repair"
+COMMANDS: Final = (COMMAND, WHOLE, REPAIR, HELP)
 LINE: Final = re.compile(rf"\s*{REPAIR}(\s+(\d+))?(\s+--write)?\s*")
 
 
@@ -250,9 +252,8 @@ class MetaMagics(Magics):
             try:
                 return Body(self.shell, cell, None)
             except SyntaxError as error:
-                commands = (COMMAND, WHOLE, REPAIR, HELP)
                 word = cell.split(maxsplit=1)[0]
-                hint = suggest(word, commands, f"%meta {HELP}", is_sure=False)
+                hint = suggest(word, COMMANDS, f"%meta {HELP}", is_sure=False)
                 text = f"%meta: SyntaxError: {error.msg}: {cell}{hint}"
                 raise UsageError(text) from None
         return Body(self.shell, cell, raw, self.running.get(raw))
@@ -294,6 +295,11 @@ def find_command(shell: Any, line: str) -> Callable[[], object] | None:
         return partial(put_repair, shell, line)
     if is_command(line):
         return partial(run_command, shell, line)
+    word = line.strip()
+    if word.isidentifier() and not {word} & {*shell.user_ns, *dir(builtins)}:
+        hint = suggest(word, COMMANDS, f"%meta {HELP}", is_sure=False)
+        if hint:
+            raise UsageError(f"%meta: {word} is not defined{hint}")
     return None
 
 
@@ -334,8 +340,10 @@ def put_repair(shell: Any, line: str) -> object:
     if explanation is None:
         raise UsageError(f"%meta {REPAIR}: the newest cell did not fail")
     n_repairs = len(explanation.repairs)
+    if not n_repairs:
+        raise UsageError(f"%meta {REPAIR}: no repair of the newest cell was found")
     if not 1 <= number <= n_repairs:
-        known = f"1 to {n_repairs}" if n_repairs else "none"
+        known = "only 1" if n_repairs == 1 else f"1 to {n_repairs}"
         raise UsageError(f"%meta {REPAIR} {number}: the repairs that ran are {known}")
     repair, head = explanation.repairs[number - 1], trace.cell.head
     if not repair.path:

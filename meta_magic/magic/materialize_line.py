@@ -13,6 +13,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from meta_magic.errors import MaterializeError
+from meta_magic.magic.line_options import suggest
 from meta_magic.trace.progress import write_to_terminal
 
 if TYPE_CHECKING:
@@ -49,7 +50,10 @@ def run_command(shell: Any, line: str) -> "MaterializeReport | None":
     __tracebackhide__ = True
     parser = build_parser()
     name, words = split_line(line)
-    options = parser.parse_args(words)
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        hint = suggest(unknown[0], parser.format_help().split(), "%meta materialize -h")
+        raise UsageError(f"%meta {COMMAND}: unrecognized arguments: {unknown[0]}{hint}")
     if options.help or not (name or options.all):
         print(parser.format_help())  # noqa: T201  asked for
         return None

@@ -53,11 +53,15 @@ def build_outputs(
     if not is_notebook(shell):
         if text:
             return Outputs({"text/plain": text})
+        from meta_magic.view.sliders import offer_sliders  # noqa: PLC0415  as above
+
         bundle = build_bundle(trace, depth=settings["depth"])
         found = settings.get("difference")
-        if found:
-            lines = [found["text"], *found["changes"], bundle["text/plain"]]
-            bundle["text/plain"] = "\n".join(lines)
+        lines = [found["text"], *found["changes"]] if found else []
+        lines.append(bundle["text/plain"])
+        errors = [one["error"] for one in offer_sliders(trace) if one["error"]]
+        lines += [f"note: a slider cannot be moved: {error}" for error in errors]
+        bundle["text/plain"] = "\n".join(lines)
         return Outputs(bundle)
     from meta_magic.view.page import render_snapshot, store_sliders  # noqa: PLC0415
     from meta_magic.view.payload import pack  # noqa: PLC0415

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from meta_magic.children import NO_ANSWER, can_fork
-from meta_magic.errors import ExerciseError
+from meta_magic.errors import ExerciseError, hint_at
 from meta_magic.teach.answer_runs import (
     LONGEST,
     SECONDS,
@@ -128,7 +128,8 @@ def grade(name: str, answer: str | None = None) -> float:
     """
     if name not in [*exercises]:  # also what cannot be a key
         known = ", ".join(exercises) or "none"
-        say(f"there is no exercise {name!r}; there are: {known}")
+        hint = hint_at(name, exercises)
+        say(f"✗ there is no exercise {name!r}; there are: {known}{hint}")
         return 0.0
     if answer is None and not grades[name]:
         answer = answers.get(name)

@@ -4,11 +4,12 @@ Each is answered by a floor above, which is imported when it is asked: a recordi
 only looks at shapes pays for none of it.
 """
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     import pandas as pd
     from torch import Tensor, nn
@@ -130,7 +131,7 @@ class Questions:
     def fit(
         self: Any,
         device: str,
-        vary: "Mapping[str, Candidates] | None" = None,
+        vary: "Mapping[str, Candidates] | Iterable[str] | None" = None,
         choices: "Sequence[str]" = (),
         *,
         suggest: bool = False,
@@ -145,7 +146,8 @@ class Questions:
                 ``h100-sxm``. If the block puts tensors on accelerators, only those
                 count.
             vary: Names of variables with sizes, in the block or outside of it, and the
-                values of each: integers, or ``...`` for all. One varies at a time.
+                values of each: integers, or ``...`` for all; names alone mean all. One
+                varies at a time.
             choices: Changes of the block: ``bfloat16``, ``autocast``, ``fused``,
                 ``sgd``, ``8-bit``, ``paged 8-bit``, ``checkpointing`` of blocks, or
                 ``checkpointing:h.*`` of modules by name or class,
@@ -167,7 +169,10 @@ class Questions:
         """
         from meta_magic.trials.fit import fit_trace  # noqa: PLC0415
 
-        return fit_trace(self, device, vary or {}, choices, suggest=suggest)
+        if not isinstance(vary, Mapping):
+            names = [vary] if isinstance(vary, str) else vary or ()
+            vary = dict.fromkeys(names, ...)
+        return fit_trace(self, device, vary, choices, suggest=suggest)
 
     def sweep(
         self: Any,

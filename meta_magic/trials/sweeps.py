@@ -114,6 +114,9 @@ def make_table(
 
 MAX_ROWS: Final = 10_000
 
+FAR: Final = 0.1
+"""The part of a target by which a design may miss it without a word."""
+
 
 def list_combinations(vary: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
     """Return each combination of the values of names.
@@ -331,7 +334,7 @@ def scale_trace(
             )
     check_values({name: values, **given})
     runner = Runner(trace, [name, *given], sized, USUAL_LINKS, METRICS)
-    nearest = []
+    nearest, missed = list[Row](), dict[int, str]()
     for at, target in enumerate(targets):
         fixed = {other: listed[at] for other, listed in given.items()}
         limit = Limit(quantity=metric, most=target)
@@ -344,8 +347,17 @@ def scale_trace(
         if not ran:
             nearest += rows[-1:]
             continue
-        nearest.append(min(ran, key=lambda row: abs(row[2][metric] - target)))  # type: ignore[index]  # they ran
-    return make_table(nearest, sized, METRICS, target=[*targets][: len(nearest)])
+        best = min(ran, key=lambda row: abs(row[2][metric] - target))  # type: ignore[index]  # they ran
+        nearest.append(best)
+        size, off = best[0][name], best[2][metric] - target  # type: ignore[index]  # as above
+        end = max(values) if off < 0 else min(values)
+        if size == end and abs(off) > FAR * target:
+            which = "largest" if off < 0 else "smallest"
+            missed[at] = f"{name}={size} is the {which} value that was given"
+    table = make_table(nearest, sized, METRICS, target=[*targets][: len(nearest)])
+    for at, text in missed.items():
+        table.loc[at, "error"] = text
+    return table
 
 
 # Scripts of a world

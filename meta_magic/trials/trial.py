@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 import torch
 
 from meta_magic.children import NO_ANSWER, Child, ask_children, can_fork, lead_group
-from meta_magic.errors import TrialError
+from meta_magic.errors import TrialError, hint_at
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.recording import Recording
 from meta_magic.torch_private.snapshot import Snapshot
@@ -330,10 +330,11 @@ def read_size(
         known = ask_trial(trace, lambda _, variables: as_size(variables.get(name)))
     size = as_size(known)
     if size is None:
-        listed = ", ".join(list_sizes(rerun))
-        others = f"; it has {listed}" if listed else ""
+        sizes = [*list_sizes(rerun)]
+        others = f"; it has {', '.join(sizes)}" if sizes else ""
         raise TrialError(
             f"the block has no name {name!r} for a positive integer{others}"
+            f"{hint_at(name, sizes)}"
         )
     return size
 

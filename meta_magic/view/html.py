@@ -50,6 +50,7 @@ def build_bundle(
         html: The HTML; by default the folded module trees.
         depth: Levels of modules that are open; None for all in the text.
     """
+    trace = trace.named
     shown = render_html(trace, depth) if html is None else html
     return {"text/plain": format_summary(trace, depth), "text/html": shown}
 

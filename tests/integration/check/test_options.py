@@ -43,6 +43,22 @@ def test_an_option_that_is_none_is_refused_with_the_reason(check, arguments, rea
     assert reason in text
 
 
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("chek a.py", "; did you mean 'check'?"),
+        ("check a.py --wolrd 2", "arguments: --wolrd 2; did you mean '--world'?"),
+        ("fit a.py --devcie t4", "arguments: --devcie t4; did you mean '--device'?"),
+        ("class biuld a.ipynb", "; did you mean 'build'?"),
+        ("check a.py --xyzzy", "arguments: --xyzzy\n"),
+    ],
+)
+def test_a_word_that_is_not_known_is_answered_with_the_nearest(capsys, line, error):
+    with pytest.raises(SystemExit):
+        main(line.split())
+    assert error in capsys.readouterr().err
+
+
 def test_likely_mistakes_are_reported_where_that_is_chosen(check, tmp_path):
     script = "import torch\nx = torch.ones(4, 8, 8, 3).view(4, 3, 8, 8)\n"
     sarif = tmp_path / "out.sarif"

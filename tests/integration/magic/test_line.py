@@ -205,6 +205,8 @@ def test_the_text_is_as_deep_as_it_is_asked_for(shell, depth, is_shown):
 
 HINTS = {
     "%meta materialise x": "did you mean materialize? %meta help lists what there is",
+    "%meta hlep": "hlep is not defined (did you mean help?",
+    "%meta materialize x --devcie cpu": "--devcie (did you mean --device?",
     "%meta repare 1": "did you mean repair? %meta help lists what there is",
     "%%meta --quite\n1": "did you mean --quiet? %meta --help lists what there is",
     "%%meta --foo\n1": "--foo (%meta --help lists what there is)",
@@ -216,6 +218,15 @@ HINTS = {
 def test_a_word_that_is_not_known_is_answered_with_the_nearest(shell, capsys, source):
     shell.run_cell(source)
     assert HINTS[source] in capsys.readouterr().err
+
+
+def test_a_name_that_the_cell_does_not_have_is_told_in_text(shell):
+    with capture_output() as captured:
+        shell.run_cell("%%meta --dims rwos -p rwos=2..4\nrows = 3\ntorch.ones(rows)")
+    text = "".join(output.data["text/plain"] for output in captured.outputs)
+    unknown = "no name 'rwos' for a positive integer; it has rows; did you mean 'rows'?"
+    assert f"note: no sizes have names: the block has {unknown}" in text
+    assert f"note: a slider cannot be moved: the block has {unknown}" in text
 
 
 def test_help_is_a_command_and_records_nothing(shell, capsys):

@@ -122,6 +122,12 @@ def test_a_grade_of_what_cannot_be_a_name_is_none(outer, capsys):
     assert "there is no exercise None" in capsys.readouterr().out
 
 
+def test_the_exercise_that_is_meant_is_named(outer, capsys):
+    assert grade("outre") == 0
+    text = "there is no exercise 'outre'; there are: outer; did you mean 'outer'?"
+    assert text in capsys.readouterr().out
+
+
 def test_a_long_number_and_a_wrong_output_are_no_error(monkeypatch):
     exercise("n", "", "n = 3", ["n"])
     ascii_only = io.TextIOWrapper(io.BytesIO(), "ascii")

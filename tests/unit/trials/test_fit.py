@@ -52,6 +52,13 @@ def test_the_peak_at_any_size_is_that_of_a_recording_there(name, size):
     assert found.peak_nbytes(size) == peak_of(**{name: size})
 
 
+def test_names_alone_mean_all_values():
+    trace = record_training()
+    expected = trace.fit(DEVICE, vary={"batch": ...}).largest
+    assert trace.fit(DEVICE, vary={"batch"}).largest == expected
+    assert trace.fit(DEVICE, vary="batch").largest == expected
+
+
 def test_candidates_are_kept_to():
     candidates = [2**20, 16, 2**18, 2**19]
     fit = fit_trace(record_training(), DEVICE, {"batch": candidates})

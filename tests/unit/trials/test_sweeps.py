@@ -75,6 +75,16 @@ def test_a_family_comes_nearest_to_its_targets(trace, target):
     assert table["target"].tolist() == [target]
 
 
+def test_a_target_that_no_value_comes_near_is_told(trace):
+    table = trace.scale("width", range(4, 12), [1, count(8, 2), 1e9])
+    assert table["width"].tolist() == [4, 8, 11]
+    assert table["error"].fillna("").tolist() == [
+        "width=4 is the smallest value that was given",
+        "",
+        "width=11 is the largest value that was given",
+    ]
+
+
 def test_an_interrupt_keeps_what_was_recorded(trace, monkeypatch):
     monkeypatch.setattr("meta_magic.trials.sweeps.AT_A_TIME", 1)
     monkeypatch.setattr("meta_magic.trials.sweeps.PATIENCE", 0)
