@@ -27,13 +27,13 @@ class Source(NamedTuple):
     Attributes:
         step: The first call of the step.
         line: Its line in the file.
-        tree: The whole file.
+        text: The whole file.
         loops: The loops around it, the outermost first.
     """
 
     step: ReadCall
     line: int
-    tree: ast.Module
+    text: str
     loops: list[Repeating]
 
     def make_mistake(self, node: ast.stmt, text: str, why: str) -> Mistake:
@@ -54,30 +54,40 @@ def list_loops(flow: Flow) -> Iterator[Source]:
         ):
             continue
         seen.add((position.file, position.line))
-        tree, line = parse("".join(getlines(position.file))), position.line
-        loops = [
-            node
-            for node in (() if tree is None else ast.walk(tree))
-            if isinstance(node, Repeating)
-            and node.lineno < line <= (node.end_lineno or 0)
-        ]
-        loops.sort(key=lambda node: node.lineno)
-        if tree is not None and loops:
-            yield Source(step, line, tree, loops)
+        text, line = "".join(getlines(position.file)), position.line
+        found = find_loops(text)
+        loops = [one for one in found if one.lineno < line <= (one.end_lineno or 0)]
+        if loops:
+            yield Source(step, line, text, loops)
+
+
+@lru_cache(maxsize=8)
+def find_loops(text: str) -> list[Repeating]:
+    """Return the loops of a source in the order of their lines."""
+    tree = parse(text)
+    nodes = () if tree is None else ast.walk(tree)
+    found = [node for node in nodes if isinstance(node, Repeating)]
+    return sorted(found, key=lambda node: node.lineno)
+
+
+@lru_cache(maxsize=8)
+def find_schedules(text: str) -> tuple[str, ...]:
+    """Return the names that a source gives schedules of learning rates."""
+    tree = parse(text) if "lr_scheduler" in text else None
+    return tuple(
+        ast.unparse(target)
+        for node in (() if tree is None else ast.walk(tree))
+        if isinstance(node, ast.Assign) and "lr_scheduler" in ast.unparse(node.value)
+        for target in node.targets
+    )
 
 
 def find_early_schedules(flow: Flow) -> Iterator[Mistake]:
     """Yield loops in which a schedule steps before its optimizer."""
     for source in list_loops(flow):
-        schedules = {
-            f"{ast.unparse(target)}.step("
-            for node in ast.walk(source.tree)
-            if isinstance(node, ast.Assign)
-            and "lr_scheduler" in ast.unparse(node.value)
-            for target in node.targets
-        }
-        for node in list_before(source.loops, source.line) if schedules else ():
-            if ast.unparse(node).startswith((*schedules,)):
+        steps = tuple(f"{name}.step(" for name in find_schedules(source.text))
+        for node in list_before(source.loops, source.line) if steps else ():
+            if ast.unparse(node).startswith(steps):
                 yield source.make_mistake(
                     node,
                     "the schedule steps before the optimizer: its first learning rate "
@@ -101,8 +111,10 @@ def list_before(loops: list[Repeating], line: int) -> list[ast.Expr]:
 def find_useless_clips(flow: Flow) -> Iterator[Mistake]:
     """Yield gradients that are clipped before there are any, or while they are scaled.
 
-    Only statements of one loop are compared, none in a branch or a loop within it.
+    Only statements of one loop are compared, none in a branch or a loop within it. A
+    scaler that is not enabled runs no operator.
     """
+    has_scaler = any("unscale" in name for name in flow.calls.names)
     for source in list_loops(flow):
         body = source.loops[-1].body
         clips, backwards = (
@@ -122,7 +134,7 @@ def find_useless_clips(flow: Flow) -> Iterator[Mistake]:
                 f"backward() comes at line {body[backward].lineno} of the source",
             )
         is_scaled = is_scaled and "unscale_(" not in ast.unparse(source.loops[-1])
-        if is_scaled and backward < clip < steps[0]:
+        if has_scaler and is_scaled and backward < clip < steps[0]:
             yield source.make_mistake(
                 body[clip],
                 "clips gradients that are multiplied by the scale of the scaler: call "
@@ -157,7 +169,7 @@ def find_fresh_optimizers(flow: Flow) -> Iterator[Mistake]:
 
 
 def find_repeated_layers(flow: Flow) -> Iterator[Mistake]:
-    """Yield ``[nn.Linear(8, 8)] * 3``: one layer three times, with one weight."""
+    """Yield ``nn.Sequential(*[nn.Linear(8, 8)] * 3)``: one layer three times."""
     names = ("empty", "ones", "zeros", "randn")
     calls = {id(c.site): c for c in flow.calls.find(names, ("init",), is_own=True)}
     for call in calls.values():
@@ -179,13 +191,15 @@ def find_repeated_layers(flow: Flow) -> Iterator[Mistake]:
 
 @lru_cache(maxsize=8)
 def list_products(text: str) -> list[ast.BinOp]:
-    """Return the lists of new objects in a source that are multiplied."""
-    tree = parse(text) if "] *" in text else None
+    """Return the lists of new objects in a source that a ``Sequential`` repeats."""
+    tree = parse(text) if "Sequential(*" in text else None
     return [
-        node
-        for node in (() if tree is None else ast.walk(tree))
-        if isinstance(node, ast.BinOp)
-        and isinstance(node.op, ast.Mult)
-        and isinstance(node.left, ast.List)
-        and any(isinstance(one, ast.Call) for one in node.left.elts)
+        node.value
+        for made in (() if tree is None else ast.walk(tree))
+        if isinstance(made, ast.Call) and name_of(made.func) == "Sequential"
+        for node in made.args
+        if isinstance(node, ast.Starred)
+        and isinstance(node.value, ast.BinOp)
+        and isinstance(node.value.left, ast.List)
+        and any(isinstance(one, ast.Call) for one in node.value.left.elts)
     ]

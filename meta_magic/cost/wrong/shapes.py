@@ -9,7 +9,14 @@ from math import prod
 from typing import TYPE_CHECKING, Final
 
 from meta_magic.cost.wrong.axes import list_dims, size_of
-from meta_magic.cost.wrong.flow import Flow, Mistake, is_dropout, is_view, name_set
+from meta_magic.cost.wrong.flow import (
+    FORWARD,
+    Flow,
+    Mistake,
+    is_dropout,
+    is_view,
+    name_set,
+)
 from meta_magic.cost.wrong.losses import PAIRWISE
 from meta_magic.cost.wrong.read_calls import Atom, Axis, Mixed, ReadCall
 from meta_magic.trace.units import format_shape
@@ -70,14 +77,15 @@ def find_softmax_of_one(flow: Flow) -> Iterator[Mistake]:
 
 def find_softmax_axes(flow: Flow) -> Iterator[Mistake]:
     """Yield softmaxes over another dimension than their weights are summed over."""
-    for call in flow.named(PRODUCTS):
+    softmaxes = next(flow.calls.find(("softmax",), FORWARD, is_own=True), None)
+    for call in flow.named(PRODUCTS) if softmaxes else ():
         if len(call.inputs) < 2:
             continue
         for operand in (len(call.inputs) - 2, len(call.inputs) - 1):
             soft = flow.origin(call, operand, is_weights)
             if soft is not None and soft.name == "softmax" and soft.is_own:
                 yield from judge_product(flow, call, operand, soft)
-    for call in flow.named(("sum",)):
+    for call in flow.named(("sum",)) if softmaxes else ():
         yield from judge_weighted_sum(flow, call)
     for call in flow.named(("nll_loss_forward", "nll_loss2d_forward")):
         made = flow.origin(call, 0, is_view)
@@ -118,7 +126,8 @@ def find_other_classes(flow: Flow) -> Iterator[Mistake]:
 
 def find_normalized(flow: Flow) -> Iterator[Mistake]:
     """Yield products of tensors whose norms are along another dimension."""
-    for call in flow.named(("mm", "bmm")):
+    has_norms = "linalg_vector_norm" in flow.calls.names
+    for call in flow.named(("mm", "bmm")) if has_norms else ():
         summed = {*call.axes[0][-1], *call.axes[1][-2]}
         norms = [n for k in (0, 1) if (n := find_norm(flow, call, k)) is not None]
         axes = [

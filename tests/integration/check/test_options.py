@@ -48,7 +48,7 @@ def test_an_option_that_is_none_is_refused_with_the_reason(check, arguments, rea
     [
         ("chek a.py", "; did you mean 'check'?"),
         ("check a.py --wolrd 2", "arguments: --wolrd 2; did you mean '--world'?"),
-        ("fit a.py --devcie t4", "arguments: --devcie t4; did you mean '--device'?"),
+        ("fit a.py --assmue x", "arguments: --assmue x; did you mean '--assume'?"),
         ("class biuld a.ipynb", "; did you mean 'build'?"),
         ("check a.py --xyzzy", "arguments: --xyzzy\n"),
     ],
