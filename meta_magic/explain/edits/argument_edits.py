@@ -9,7 +9,7 @@ confused. A trial of each edit decides, so a table may be wide. Read
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from itertools import combinations
+from itertools import combinations, islice, product, zip_longest
 from typing import Final
 
 from meta_magic.explain.edits.program_text import (
@@ -111,6 +111,7 @@ FLAGS: Final = frozenset({"keepdim", "batch_first", "inplace", "bidirectional"})
 
 ADD_COST, DIM_COST, DROP_COST, RENAME_COST = 0.6, 0.8, 0.8, 0.7
 SURE_COST = 0.1
+MAX_EQUATIONS, N_EQUATIONS = 500, 6
 SWAP_COST, MIXED_COST, FREE_COST, FLAG_COST = 1.0, 0.5, 0.8, 1.0
 
 
@@ -128,6 +129,8 @@ def edit_arguments(situation: Situation) -> Iterator[Edit]:
             is_failed = situation.is_failed(called.node)
             yield from mark_lossy(removed) if is_failed else removed
             yield from _free_sizes(program, called, far)
+        if called.name == "einsum" and situation.is_failed(called.node):
+            yield from _turn_letters(situation, called.node, far)
 
 
 def _add_arguments(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
@@ -135,7 +138,9 @@ def _add_arguments(situation: Situation, called: Called, far: float) -> Iterator
     program, error = situation.program, situation.error
     given = {keyword.arg for keyword in called.node.keywords}
     texts = ARGUMENTS.get(called.name, ())
-    texts += DTYPES if situation.is_of_dtypes and called.name in FACTORIES else ()
+    if situation.is_of_dtypes and called.name in FACTORIES:
+        has_fractions = any(map(is_fraction, ast.walk(called.node)))
+        texts += DTYPES[:1] if has_fractions else DTYPES
     if called.name == "DataLoader" and OF_ONE in error:
         texts = ("drop_last=True",)
     for at, text in enumerate(texts):
@@ -150,6 +155,56 @@ def _add_arguments(situation: Situation, called: Called, far: float) -> Iterator
             is_named = keyword.arg in error.replace("-", "")
             cost = (SURE_COST if is_named and value.value else FLAG_COST) + far
             yield from program.replace(value, other, cost)
+
+
+def is_fraction(node: ast.AST) -> bool:
+    """Whether a node is a number that a cast to integers would change."""
+    value = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(value, float) and value != int(value)
+
+
+def _turn_letters(situation: Situation, node: ast.Call, far: float) -> Iterator[Edit]:
+    """Yield equations with other letters at one operand of ``einsum``.
+
+    The likeliest are those by which another ``einsum`` made the operand, then those
+    that change few letters.
+    """
+    program, shapes = (
+        situation.program,
+        [o.geometry.shape for o in situation.call.operands],
+    )
+    equation = read_equation(node)
+    given, arrow, result = equation.partition("->")
+    parts = given.split(",")
+    if not arrow or "." in equation or len(parts) != len(shapes):
+        return
+    made = {
+        ast.unparse(target): read_equation(one.value).partition("->")[2]
+        for one in program.find(ast.Assign)
+        for target in one.targets
+    }
+    found: list[tuple[bool, int, str]] = []
+    for k, part in enumerate(parts):
+        others = [pair for j, pair in enumerate(zip(parts, shapes)) if j != k]  # noqa: B905  they are equally many
+        size = {n: s for one, shape in others for n, s in zip(one, shape)}  # noqa: B905  a part may be wrong
+        new = {*result} - {*size}
+        choices = [[n for n in {*size} | new if size.get(n, s) == s] for s in shapes[k]]
+        for letters in islice(product(*map(sorted, choices)), MAX_EQUATIONS):
+            text = "".join(letters)
+            if len({*text}) == len(text) and new <= {*text} and text != part:
+                is_new = made.get(situation.call.operands[k].name) != text
+                n_changed = sum(a != b for a, b in zip_longest(text, part))
+                whole = ",".join([*parts[:k], text, *parts[k + 1 :]])
+                found.append((is_new, n_changed, f'"{whole}->{result}"'))
+    for at, (_, _, text) in enumerate(sorted(found)[:N_EQUATIONS]):
+        yield from program.replace(node.args[0], text, ADD_COST + far + 0.1 * at)
+
+
+def read_equation(node: ast.AST) -> str:
+    """Return the equation of a call of ``einsum``, without spaces; "" for none."""
+    first = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    value = first.value if isinstance(first, ast.Constant) else ""
+    return value.replace(" ", "") if isinstance(value, str) else ""
 
 
 def _is_given(program: SourceText, called: Called, name: str) -> bool:

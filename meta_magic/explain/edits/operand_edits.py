@@ -139,9 +139,16 @@ def _change_alike(
 ) -> Iterator[Edit]:
     """Yield an edit that changes all tensors of a formula but the other operands.
 
-    If ``mean`` in ``(x - mean) / std`` lacks a dimension, ``std`` does too.
+    If ``mean`` in ``(x - mean) / std`` lacks a dimension, ``std`` does too; and of
+    ``u, i = x[:, 0], x[:, 1]`` both have the dtype of ``x``.
     """
     program = situation.program
+    beside = next(program.walk_up(node), None)
+    if isinstance(beside, ast.Tuple) and is_read(beside) and situation.is_of_dtypes:
+        yield join_edits(
+            [edit for one in beside.elts for edit in program.extend(one, text, 0)], cost
+        )
+        return
     statement = program.find_statement(node)
     if statement is None:
         return
