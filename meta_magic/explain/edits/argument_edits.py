@@ -129,7 +129,7 @@ def edit_arguments(situation: Situation) -> Iterator[Edit]:
             is_failed = situation.is_failed(called.node)
             yield from mark_lossy(removed) if is_failed else removed
             yield from _free_sizes(program, called, far)
-        if called.name == "einsum" and situation.is_failed(called.node):
+        if called.name == "einsum" and called.node.lineno in situation.lines[:1]:
             yield from _turn_letters(situation, called.node, far)
 
 

@@ -70,11 +70,31 @@ def test_a_call_gets_no_argument_that_it_has_or_that_does_not_matter(text, never
             "drop_last=True",
         ),
         ("torch.ones(3)", "expected scalar type Long but found Float", "torch.long"),
+        ("torch.tensor([1.0])", "expected scalar type Long", "torch.long"),
     ],
 )
 def test_the_error_decides_whether_an_argument_matters(text, error, written):
     made = edit(edit_arguments, text, error=error)
     assert any(written in line for line in made)
+
+
+def test_fractions_are_not_made_integers():
+    made = edit(edit_arguments, "torch.tensor([1, 3.5])", error="expected Long")
+    assert not any("torch.long" in line for line in made)
+
+
+def test_the_letters_of_an_operand_are_those_that_made_it_or_fit_its_sizes():
+    operands = [("q", (2, 20, 8)), ("c", (2, 8, 8))]
+    made = edit(edit_arguments, 'torch.einsum("bnd,bnd->bne", q, c)', operands=operands)
+    # The new letter e may be a dimension of c; or that of q whose size no letter has.
+    for parts in ("bnd,bde", "bnd,bed", "bed,bnd", "ben,bnd"):
+        assert f'torch.einsum("{parts}->bne", q, c)' in made
+    assert not any("bne,bnd" in line for line in made)  # e would be 8 and 20
+    program = 'c = torch.einsum("bnd,bne->bde", k, v)\n'
+    program += 'torch.einsum("bnd,bnd->bne", q, c)'
+    made = edit(edit_arguments, program, 2, operands=operands)
+    first = next(line for line in made if "->bne" in line and "bnd,bnd" not in line)
+    assert first == 'torch.einsum("bnd,bde->bne", q, c)'
 
 
 @pytest.mark.parametrize("call", ["Net(width, n)", "super().__init__(width, n, 1)"])
@@ -315,6 +335,18 @@ def test_all_but_the_other_operands_of_a_formula_are_changed():
     accepting = Accepting(((1, "{}[..., None]"),))
     made = change("y = (x - mean) / std", accepting, names=["x", "mean"])
     assert "y = (x - mean[..., None]) / std[..., None]" in made
+
+
+def test_what_is_unpacked_together_gets_one_dtype():
+    accepted = Accepted(changes=(Accepting(((0, "{}.long()"),)),))
+    made = edit(
+        edit_operands,
+        "u, i = x[:, 0], x[:, 1]",
+        operands=[("x[:, 0]", (4,))],
+        error="expected Long",
+        accepted=accepted,
+    )
+    assert "u, i = x[:, 0].long(), x[:, 1].long()" in made
 
 
 def test_the_factors_of_a_product_are_turned_together():
