@@ -7,6 +7,7 @@ from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 from linecache import getline, getlines
 from typing import TYPE_CHECKING, Final
 
@@ -122,19 +123,24 @@ def find_discarded_gradients(flow: Flow) -> Iterator[Mistake]:
     loop = Loop(flow)
     if any(len({c.site for c in some}) != 1 for some in (loop.clears, loop.steps)):
         return  # gradients of one optimizer may be cleared before another one steps
+    marks = [c.name for c in flow.calls.find((RECORDED, RECORDED_END))]
+    if any(one == other == RECORDED for one, other in pairwise(marks)):
+        return  # a step calls a closure, which clears, several times
     kinds = (loop.backwards, loop.clears, loop.steps)
     events = sorted((c.index, kind) for kind, some in enumerate(kinds) for c in some)
-    counts, is_pending = [0, 0, 0], False
+    cleared, is_pending = [0], False  # passes that are cleared before each step
     for _, kind in events:
-        counts[kind] += is_pending and kind > 0
+        cleared[-1] += is_pending and kind == 1
+        if kind == 2:
+            cleared.append(0)
         is_pending = kind == 0
-    _, n_cleared, n_stepped = counts
-    if n_cleared > n_stepped > 0:
+    if len(cleared) > 2 and all(cleared[:-1]):
         yield Mistake(
             loop.clears[0],
             "clears gradients before a step uses them, though they are to add up: "
             "call zero_grad() after step()",
-            f"{n_cleared} backward passes are cleared, and {n_stepped} stepped",
+            f"{sum(cleared)} backward passes are cleared before {len(loop.steps)} "
+            "steps, some before each",
             (loop.steps[0],),
         )
 

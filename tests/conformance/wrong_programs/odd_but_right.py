@@ -502,6 +502,22 @@ for _ in range(2):  # of each task a copy
     F.mse_loss(fast(torch.randn(4, 8)), torch.randn(4, 1)).backward()
     inner.step()
 
+# %% an optimizer that calls a closure several times
+net = nn.Linear(4, 1)
+x, y = torch.randn(20, 4), torch.randn(20, 1)
+opt = torch.optim.LBFGS(net.parameters(), max_iter=6)
+
+
+def closure():
+    opt.zero_grad()
+    loss = F.mse_loss(net(x), y)
+    loss.backward()
+    return loss
+
+
+for _ in range(3):
+    opt.step(closure)
+
 # %% a loss that is computed for both, and differentiated in training
 net = nn.Linear(6, 3)
 opt = torch.optim.SGD(net.parameters(), 0.1)
