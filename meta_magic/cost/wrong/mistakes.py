@@ -5,7 +5,7 @@ from linecache import getline
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from meta_magic.cost.wrong import loop_source, losses, sequences, shapes, training
+from meta_magic.cost.wrong import loop_source, losses, sequence_layers, shapes, training
 from meta_magic.cost.wrong.flow import Flow, Mistake
 from meta_magic.trace.notes import Note, Severity
 from meta_magic.trace.table import paused_collector
@@ -35,19 +35,19 @@ LIKELY: Final[Mapping[str, Rule]] = MappingProxyType(
         "swapped": losses.find_swapped,
         "weighted mean": losses.find_weighted_means,
         "dropped loss": losses.find_dropped_losses,
-        "one key": sequences.find_one_key,
+        "one key": sequence_layers.find_one_key,
         "softmax dimension": shapes.find_softmax_axes,
         "class dimension": shapes.find_other_classes,
         "normalized dimension": shapes.find_normalized,
         "mixed": shapes.find_scrambles,
         "merged batch": shapes.find_merged_batches,
         "squeeze": shapes.find_bare_squeezes,
-        "mixed samples": sequences.find_mixed_samples,
-        "last sample": sequences.find_last_samples,
-        "last of both": sequences.find_last_of_both,
-        "inverted padding": sequences.find_inverted_padding,
-        "padded step": sequences.find_padded_steps,
-        "causal mask": sequences.find_causal_masks,
+        "mixed samples": sequence_layers.find_mixed_samples,
+        "last sample": sequence_layers.find_last_samples,
+        "last of both": sequence_layers.find_last_of_both,
+        "inverted padding": sequence_layers.find_inverted_padding,
+        "padded step": sequence_layers.find_padded_steps,
+        "causal mask": sequence_layers.find_causal_masks,
         "crossed": shapes.find_crossed,
         "scale": shapes.find_scales,
         "train mode": training.find_train_mode,
