@@ -99,7 +99,7 @@ def find_early_schedules(flow: Flow) -> Iterator[Mistake]:
 
 
 def list_before(loops: list[Repeating], line: int) -> list[ast.Expr]:
-    """Return the expressions that stand in some loops before a line."""
+    """Return the expressions of some loops that come before a line."""
     return [
         node
         for loop in loops
