@@ -9,7 +9,7 @@ from math import prod
 
 from meta_magic.teach.lines import Shape
 from meta_magic.trace.calls import OpCall, TensorMetadata
-from meta_magic.view.pictures import find_picture
+from meta_magic.view.pictures import find_picture, is_pointwise
 
 
 def describe_address(index: Sequence[int], tensor: TensorMetadata) -> str:
@@ -80,28 +80,30 @@ def to_address(index: Sequence[int], tensor: TensorMetadata) -> int:
     return (tensor.storage_offset or 0) + sum(i * step for i, step in steps)
 
 
-def follow_windows(ops: Iterable[OpCall]) -> dict[int, tuple[TensorMetadata, int]]:
+def follow_windows(ops: Iterable[OpCall]) -> dict[int, tuple[TensorMetadata, int, int]]:
     """Return what tensors come from through windows, one after the other.
 
     Returns:
-        By the number of a tensor, the input of the first window, and how many of its
-        elements along the last dimension an element comes from.
+        By the number of a tensor, the input of the first window; along its last
+        dimension, how many elements an element comes from, and how far the next
+        element's are.
     """
-    found: dict[int, tuple[TensorMetadata, int]] = {}
-    steps: dict[int, int] = {}  # between neighbours, in elements of the first input
+    found: dict[int, tuple[TensorMetadata, int, int]] = {}
     for op in ops:
         if not op.inputs or not op.outputs:
             continue
         given, made = op.inputs[0], op.outputs[0]
-        first, size = found.get(given.tensor_id, (given, 1))
-        step = steps.get(given.tensor_id, 1)
-        is_window = "conv" in op.op or "pool" in op.op
+        name, overload = ("", *op.op.split("."))[-2:]
+        is_window = "conv" in name or "pool" in name
         picture = find_picture(op) if is_window else None
         reach = picture.reaches[0][-1] if picture else None
         if isinstance(reach, list) and reach[0] == "window":
             _, _, stride, _, dilation, width = reach
-            found[made.tensor_id] = first, size + dilation * (width - 1) * step
-            steps[made.tensor_id] = step * stride
-        elif given.tensor_id in found and given.shape == made.shape:
-            found[made.tensor_id], steps[made.tensor_id] = (first, size), step
+            first, size, step = found.get(given.tensor_id, (given, 1, 1))
+            size += dilation * (width - 1) * step
+            found[made.tensor_id] = first, size, step * stride
+        elif "batch_norm" in name or is_pointwise(name, overload):
+            fields = [f for t in op.inputs if (f := found.get(t.tensor_id))]
+            if fields and len({(f[0].tensor_id, f[2]) for f in fields}) == 1:
+                found[made.tensor_id] = max(fields, key=lambda field: field[1])
     return found

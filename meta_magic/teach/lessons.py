@@ -142,7 +142,7 @@ class Drawing(NamedTuple):
 
 
 def make_step(
-    line: Line, fields: Mapping[int, tuple[TensorMetadata, int]]
+    line: Line, fields: Mapping[int, tuple[TensorMetadata, int, int]]
 ) -> LessonLine | None:
     """Return the step of a line; None if nothing in it is worth a question.
 
@@ -159,11 +159,11 @@ def make_step(
     if question is None:
         return None
     names = line.names
-    first, size = fields.get(drawing.output.tensor_id, (drawing.output, 0))
-    if size and first.tensor_id != drawing.inputs[0].tensor_id:
-        name = names.get(first.tensor_id, "the first input")
+    first, size, _ = fields.get(drawing.output.tensor_id, (drawing.output, 0, 0))
+    known = first.tensor_id in names and first.tensor_id != drawing.inputs[0].tensor_id
+    if size and known:
         right = f"{question.right} Through all layers an element comes from"
-        right += f" {size} elements of a row of {name}."
+        right += f" {size} elements of a row of {names[first.tensor_id]}."
         question = question._replace(right=right)
     title = names.get(drawing.output.tensor_id, "result")
     is_last = drawing.output.shape == line.groups[-1].output.shape

@@ -78,7 +78,9 @@ class Line:
     def title(self) -> str:
         """What a question calls the result."""
         made = self.groups[-1].output
-        name = self.target or self.names.get(made.tensor_id, "the result")
+        name = self.target or self.names.get(made.tensor_id, "…")
+        if name.endswith("…"):  # it is cut
+            name = "the result"
         return f"the new {name}" if self.target in self.shapes else name
 
 

@@ -258,12 +258,15 @@ def test_the_receptive_field_grows_through_layers():
         first = nn.Conv2d(3, 8, 3, stride=2)(image).relu()
         second = nn.Conv2d(8, 16, 3, padding=1)(first)
         pooled = functional.max_pool2d(second, 2)
-    assert pooled.shape[-1] == 6
+        wide = nn.Conv1d(2, 2, 3)(torch.ones(1, 2, 9).softmax(-1)).softmax(-1)
+        last = nn.Conv1d(2, 2, 3)(wide)
+    assert (pooled.shape[-1], last.shape[-1]) == (6, 5)
     found = [step.question.right for step in trace.teach().steps]
     assert "Through" not in found[0]
     # 3 pixels, then 2 more windows 2 pixels apart on each side, then 1 of 2 pixels.
     assert "comes from 7 elements of a row of image." in found[1]
     assert "comes from 9 elements of a row of image." in found[2]
+    assert "Through" not in found[4]  # after a softmax it comes from all
 
 
 def test_a_name_has_the_shape_that_it_has_in_this_line(others):
