@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Generator, Tensor, TypedStorage, UntypedStorage, _tensor_str
 from torch._prims_common import suggest_memory_format as memory_format
-from torch._subclasses import meta_utils
+from torch._subclasses import fake_tensor, meta_utils
 from torch.utils import checkpoint
 
 from meta_magic.torch_private.modes import (
@@ -41,6 +41,9 @@ suggest_memory_format = memory_format
 
 # A real tensor cannot be captured as FakeTensorMode does it.
 MetaConverter = meta_utils.MetaConverter
+
+# It refuses to make a fake tensor of one that is not on meta, as ``torch.export`` does.
+FAKING: Final = fake_tensor.FakeTensor.__new__.__code__
 
 # The address of torch's storage object, unique while the storage is live. Nobody knows
 # which tensors share memory: on meta ``data_ptr()`` is 0.

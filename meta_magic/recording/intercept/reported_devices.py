@@ -21,7 +21,7 @@ from meta_magic.recording.identities.call_sites import (
     Running,
     is_library,
 )
-from meta_magic.recording.identities.device_plan import CONTEXT, has_carried_placement
+from meta_magic.recording.identities.device_plan import has_carried_placement
 from meta_magic.recording.identities.storages import NamedDevices
 from meta_magic.recording.intercept.initializers import (
     INITIALIZER_BY_CODE,
@@ -45,6 +45,7 @@ from meta_magic.torch_private.modes import (
 from meta_magic.torch_private.module_internals import IS_ASSIGNING, LOADED, LOADING
 from meta_magic.torch_private.tensor_internals import (
     CHECKPOINTING,
+    FAKING,
     PICKLING,
     MetaConverter,
     set_lazy_bits,
@@ -167,6 +168,9 @@ def gets_reported_device(asker: FrameType) -> bool:
     return name in REPORTED_DEVICE or file in ASKING or is_library(file)
 
 
+FORWARDING: Final = "__torch_function__"
+"""The name of functions that call what others have called: those of modes."""
+
 REPORTED: Final = DEVICE_QUESTIONS | {IS_META, DATA}
 """Attributes whose answer may depend on who asks, or makes another tensor."""
 
@@ -187,7 +191,7 @@ class ReportedAttributes:
 
     def answer(self, func: Any, args: Args, asker: FrameType) -> Any:
         """Return on which device a tensor is, or whether on meta; note ``.data``."""
-        if asker.f_code is CONTEXT and asker.f_back is not None:
+        while asker.f_code.co_name == FORWARDING and asker.f_back is not None:
             asker = asker.f_back  # who asked within ``with torch.device(...)``
         if func.__self__ is IS_META:
             return self._read_is_meta(func, args, asker)
@@ -223,6 +227,7 @@ class ReportedAttributes:
         if self._plan.is_on_meta(local_of(tensor)):
             return ON_META
         is_planned = self._plan.in_world and self._write.registry.has_on_meta
+        is_planned = is_planned and code is not FAKING
         if not (is_distributed or is_planned):
             return META
         # Where the code names GPUs, what it puts nowhere is on the CPU: DDP moves

@@ -98,6 +98,13 @@ def test_the_buckets_of_a_reducer_are_no_real_memory_of_the_code():
     assert trace.notes == ()
 
 
+def test_a_model_is_exported_in_a_world():
+    with record(world=2):
+        begin()
+        exported = torch.export.export(nn.Linear(3, 4), (torch.ones(2, 3),))
+    assert "torch.ops.aten.linear.default" in str(exported.graph)
+
+
 def test_a_call_that_torch_deprecates_has_the_line_of_the_code():
     with record(world=2) as trace:
         begin()
