@@ -43,7 +43,7 @@ class CellParts:
 
     def __enter__(self) -> Self:
         handler = signal.getsignal(signal.SIGINT)
-        is_kernel = getattr(handler, "__module__", "").startswith("ipykernel")
+        is_kernel = str(getattr(handler, "__module__", "")).startswith("ipykernel")
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and (is_kernel or handler is signal.default_int_handler):
             with contextlib.suppress(RuntimeError):  # another kind of event loop
