@@ -15,6 +15,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from string import Template
@@ -275,6 +276,30 @@ def list_rows(
                 peak = str(error)
             has_run = True
             yield what, peak
+    yield from read_accelerate(source)
+
+
+def read_accelerate(source: str) -> Iterator[tuple[str, int]]:
+    """Yield the formulas of ``accelerate estimate-memory``, if it is installed.
+
+    They know the parameters of a model, and neither its batch nor its activations.
+    """
+    if find_spec("accelerate") is None:
+        return
+    import torch  # noqa: PLC0415  takes a second
+    import transformers as hub  # noqa: PLC0415  optional, as all here
+    from accelerate import init_empty_weights  # noqa: PLC0415
+    from accelerate.commands import estimate  # noqa: PLC0415
+    from accelerate.utils import calculate_maximum_sizes  # noqa: PLC0415
+
+    config = hub.AutoConfig.from_pretrained(source, local_files_only=True)
+    with init_empty_weights():
+        model = hub.AutoModel.from_config(config, dtype=torch.float32)
+    nbytes, _ = calculate_maximum_sizes(model)
+    yield "accelerate: weights in float16", nbytes // 2
+    for dtype in ("float16", "float32"):
+        used = max(estimate.estimate_training_usage(nbytes, dtype).values())
+        yield f"accelerate: Adam, {dtype}", used
 
 
 def read_peaks(

@@ -128,9 +128,27 @@ def test_a_config_is_trained_and_used(folder, capsys, monkeypatch):
     monkeypatch.setattr("meta_magic.check.diff_and_fit.SCRIPTS", scripts)
     code, out, _ = run(capsys, "fit", "config.json", "--length", "32")
     assert code == 0
-    names = [line.split("  ")[0] for line in out.splitlines()]
-    assert names == [*kept]
-    assert all("NVIDIA T4 (16 GB)" in line for line in out.splitlines())
+    lines = out.splitlines()[: len(kept)]  # others are accelerate's
+    assert [line.split("  ")[0] for line in lines] == [*kept]
+    assert all("NVIDIA T4 (16 GB)" in line for line in lines)
+
+
+def test_the_formulas_of_accelerate_stand_below_a_config(folder, capsys, monkeypatch):
+    pytest.importorskip("accelerate")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=512, n_layer=0, n_head=8, vocab_size=65_536)
+    config.save_pretrained(folder)
+    monkeypatch.setattr("meta_magic.check.diff_and_fit.SCRIPTS", {})
+    code, out, _ = run(capsys, "fit", "config.json")
+    assert code == 0
+    # 130 MiB in float32: 65,536 tokens and 1,024 positions of 512 numbers; then a norm.
+    # Adam's two states take twice that; with weights and gradients it is four times.
+    sizes = {line[:30].rstrip(): line[30:41].strip() for line in out.splitlines()}
+    assert sizes == {
+        "accelerate: weights in float16": "65.0 MiB",
+        "accelerate: Adam, float16": "260.0 MiB",
+        "accelerate: Adam, float32": "520.0 MiB",
+    }
 
 
 def test_layers_of_gpt_2_get_adapters():
