@@ -44,7 +44,6 @@ LIKELY: Final[Mapping[str, Rule]] = MappingProxyType(
         "squeeze": shapes.find_bare_squeezes,
         "mixed samples": sequence_layers.find_mixed_samples,
         "last sample": sequence_layers.find_last_samples,
-        "last of both": sequence_layers.find_last_of_both,
         "inverted padding": sequence_layers.find_inverted_padding,
         "padded step": sequence_layers.find_padded_steps,
         "causal mask": sequence_layers.find_causal_masks,

@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Final
 
 from meta_magic.cost.wrong.axes import size_of
-from meta_magic.cost.wrong.flow import Flow, Mistake, is_dropout, is_view, name_set
+from meta_magic.cost.wrong.flow import Flow, Mistake, is_dropout, is_view
 from meta_magic.cost.wrong.losses import LOSSES
 from meta_magic.cost.wrong.read_calls import ReadCall
 from meta_magic.cost.wrong.shapes import atoms_of
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN"})
 SEQUENTIAL: Final = RECURRENT | {"MultiheadAttention"}
-CUTTING: Final = name_set("slice split split_with_sizes narrow")
 HIDDEN: Final = -1e4
 """Scores up to this are of steps that attention does not see."""
 
@@ -93,32 +92,6 @@ def find_last_samples(flow: Flow) -> Iterator[Mistake]:
                 f"takes the last of {n} samples, not of {shape[1 - dim]} steps: {name} "
                 f"has batch_first={first}",
                 f"its result {format_shape(shape)} has the batch as dimension {dim}",
-            )
-
-
-def find_last_of_both(flow: Flow) -> Iterator[Mistake]:
-    """Yield where one step of a recurrent layer of two directions is taken, whole.
-
-    The backward direction has read one step there, or the forward one has.
-    """
-    made: dict[int, int] = {}  # by tensor, which dimension is time
-    for layer, name, first in list_layers(flow):
-        node = flow.nodes[layer.root or 0, layer.module or ""]
-        if name in RECURRENT and "bidirectional=True" in node.settings:
-            made[layer.outputs[0][1].tensor_id] = 1 if first else 0
-    for call in flow.named(("select",), is_own=True) if made else ():
-        time, shape = made.get(find_passed(flow, call)), call.shapes[0]
-        if time is None or time != call.arguments["dim"] % len(shape):
-            continue
-        readers = [flow.calls[row].name for row in flow.read_by[call.outputs[0]]]
-        is_end = call.arguments["index"] in {-1, shape[time] - 1}
-        if is_end and shape[time] > 1 and readers and not {*readers} & CUTTING:
-            yield Mistake(
-                call,
-                f"takes the last of {shape[time]} steps of both directions: the "
-                "backward one has read only that step; the second result of the layer "
-                "has the last state of each",
-                "a backward direction begins at the last step",
             )
 
 

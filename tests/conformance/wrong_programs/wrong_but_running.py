@@ -365,11 +365,6 @@ for t in range(5):
     loss = F.cross_entropy(head(h), y[t])  # wrong
 loss.backward()
 
-# %% the last step of both directions
-rnn = nn.GRU(6, 10, batch_first=True, bidirectional=True)
-out, _ = rnn(torch.randn(4, 9, 6))
-y = nn.Linear(20, 3)(out[:, -1])  # wrong
-
 # %% a mask of padding that hides the tokens
 ids = torch.tensor([[5, 6, 7, 0, 0], [3, 4, 8, 9, 2]])
 embed = nn.Embedding(30, 16, padding_idx=0)
