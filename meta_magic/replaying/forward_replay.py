@@ -97,12 +97,12 @@ class SmallCall:
         )
         made = [geometry for _, geometry in self.made]
         changed = made + [signature.inputs[i] for i in signature.writes]
-        if self.width == HEADER or short_name(signature.op) in VIEWS_IN_PLACE:
-            self.kind = CallKind.PASS  # without tensors it is one of the profiler's
+        if self.width == HEADER:  # no tensors: the profiler's
+            self.kind = CallKind.PASS
         elif not signature.op.startswith("aten."):  # a custom schema may hide writes
             self.changed = tuple(range(self.width - HEADER))
-        elif not changed:  # a view, or a value that the cell reads
-            self.kind = CallKind.PASS
+        elif not changed or short_name(signature.op) in VIEWS_IN_PLACE:
+            self.kind = CallKind.PASS  # a view, or a value that the cell reads
         elif signature.writes and all(g.device.type != "meta" for g in changed):
             self.kind = CallKind.REAL
         elif all(map(is_plain, (*signature.inputs, *signature.outputs))):
