@@ -247,11 +247,18 @@ def check_alone(signature: Signature) -> None:
     given = [getattr(v, "text", v) for _, v in signature.arguments]
     group = None if find_planned(given) else find_real_group(given)
     if group is not None:
-        is_scatter = signature.op == "c10d.scatter_.default"
+        is_from_root = signature.op in (
+            "c10d.scatter_.default",
+            "c10d.broadcast_.default",
+        )
         raise ReplayError(
             f"{signature.op} takes what {group.size() - 1} other processes of "
             f"the group {group.group_name} send"
-            + (" (with src_data_rank=None DTensor sends nothing)" if is_scatter else "")
+            + (
+                " (with src_data_rank=None DTensor sends nothing)"
+                if is_from_root
+                else ""
+            )
         )
 
 

@@ -1,5 +1,7 @@
 """Values after collectives: in torch's fake group, and in a group of one process."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import distributed as dist
@@ -112,25 +114,27 @@ def test_a_value_from_other_processes_is_refused(tmp_path):
     ]
     for rank in ranks:
         rank.start()
-    told = [answers.get(timeout=120) for _ in ranks]
+    told = [answers.get(timeout=120) for _ in (*ranks, *ranks)]
     for rank in ranks:
         rank.join(60)
     for text in told:
         assert "takes what 1 other processes of the group 0 send" in text
+        assert ("with src_data_rank=None" in text) == ("broadcast" in text)
 
 
 def ask(rank, path, answers):
-    """Ask for a sum over two processes, as one of them."""
+    """Ask for what two processes reduce, and send, as one of them."""
     store = dist.FileStore(path, 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    try:
-        with record():
-            x = torch.ones(2)
-            dist.all_reduce(x)
-            x.tolist()
-    except MissingValueError as error:
-        answers.put(str(error))
-    else:
-        answers.put("answered")
+    for send in (dist.all_reduce, partial(dist.broadcast, src=0)):
+        try:
+            with record():
+                x = torch.ones(2)
+                send(x)
+                x.tolist()
+        except MissingValueError as error:
+            answers.put(str(error))
+        else:
+            answers.put("answered")
     dist.barrier()
     dist.destroy_process_group()
