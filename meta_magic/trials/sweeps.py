@@ -118,7 +118,7 @@ FAR: Final = 0.1
 """The part of a target by which a design may miss it without a word."""
 
 
-def list_combinations(vary: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
+def list_combinations(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Return each combination of the values of names.
 
     Raises:
@@ -131,8 +131,8 @@ def list_combinations(vary: Mapping[str, Sequence[int]]) -> list[dict[str, int]]
     return [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
 
 
-def check_values(vary: Mapping[str, Sequence[int]]) -> None:
-    """Check the values of names.
+def check_values(vary: Mapping[str, Sequence[Any]]) -> None:
+    """Check the values of names, and those of arguments, which may be texts, too.
 
     Raises:
         TrialError: There are none, or a value is no positive integer.
@@ -140,6 +140,9 @@ def check_values(vary: Mapping[str, Sequence[int]]) -> None:
     if not vary:
         raise TrialError("a sweep needs a name and its values, as in batch=[1, 2, 4]")
     for name, values in vary.items():
+        is_argument = name.startswith("-") and not isinstance(values, str)
+        if is_argument and len(values) and all(type(v) in (int, str) for v in values):
+            continue
         if not len(values) or not all(as_size(value) for value in values):
             raise TrialError(f"{name}={values!r}: a sweep needs positive integers")
 
@@ -366,7 +369,7 @@ def scale_trace(
 def sweep_ranks(
     script: str | os.PathLike[str],
     world: int,
-    vary: Mapping[str, Sequence[int]],
+    vary: Mapping[str, Sequence[int | str]],
     device: str,
     *,
     ranks: str | Sequence[int] = "differing",
@@ -384,8 +387,8 @@ def sweep_ranks(
         script: Path of a Python script, as torchrun would run it.
         world: How many ranks there are.
         vary: By name, the values to try. A name that begins with ``-`` is an argument
-            of the script, as in ``{"--tp": [1, 2, 4]}``; another one is a variable to
-            which the script assigns, outside of functions.
+            of the script, as in ``{"--tp": [1, 2], "--dtype": ["bf16", "fp32"]}``;
+            another one is a variable to which the script assigns, outside of functions.
         device: An accelerator, by its name in ``devices.toml``, such as ``h100-sxm``.
         ranks: Which ranks are recorded, as of :func:`record_ranks`.
         args: Arguments of the script that do not vary.

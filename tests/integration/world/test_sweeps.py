@@ -59,6 +59,14 @@ def test_a_mesh_that_cannot_be_and_one_that_hangs_are_rows_with_the_reason(scrip
     assert "collective 2: rank 0 calls all_reduce" in table["error"][1]
 
 
+def test_an_argument_of_a_script_is_any_number_or_text(script):
+    text = "import sys, torch\ndtype = getattr(torch, sys.argv[2])\n"
+    text += "x = torch.ones(8 << int(sys.argv[4]), dtype=dtype)"
+    vary = {"--dtype": ["bfloat16", "float32"], "--more": [0, 1]}
+    table = sweep_ranks(script(text), 2, vary, "h100-sxm", ranks=[0])
+    assert table["peak_nbytes"].tolist() == [16, 32, 32, 64]
+
+
 def test_a_rank_that_takes_too_long_is_a_row_with_the_reason(script):
     path = script("import time\nn = 1\ntime.sleep(n)")
     table = sweep_ranks(path, 2, {"n": [100, 1]}, "h100-sxm", ranks=[0], timeout=8)
