@@ -163,7 +163,8 @@ def make_step(
     known = first.tensor_id in names and first.tensor_id != drawing.inputs[0].tensor_id
     if size and known:
         right = f"{question.right} Through all layers an element comes from"
-        right += f" {size} elements of a row of {names[first.tensor_id]}."
+        right += f" {size} elements of a row of {names[first.tensor_id]}"
+        right += f" {format_shape(first.shape)}."
         question = question._replace(right=right)
     title = names.get(drawing.output.tensor_id, "result")
     is_last = drawing.output.shape == line.groups[-1].output.shape

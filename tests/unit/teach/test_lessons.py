@@ -264,8 +264,8 @@ def test_the_receptive_field_grows_through_layers():
     found = [step.question.right for step in trace.teach().steps]
     assert "Through" not in found[0]
     # 3 pixels, then 2 more windows 2 pixels apart on each side, then 1 of 2 pixels.
-    assert "comes from 7 elements of a row of image." in found[1]
-    assert "comes from 9 elements of a row of image." in found[2]
+    assert "comes from 7 elements of a row of image (1, 3, 28, 28)." in found[1]
+    assert "comes from 9 elements of a row of image (1, 3, 28, 28)." in found[2]
     assert "Through" not in found[4]  # after a softmax it comes from all
 
 
