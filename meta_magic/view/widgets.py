@@ -35,7 +35,7 @@ from meta_magic.view.choices import (
     is_on_meta,
     look_ahead,
 )
-from meta_magic.view.fits_of_sizes import FitsOf, offer_fits
+from meta_magic.view.fits_of_sizes import FitsOf, offers_of
 from meta_magic.view.materialize_html import render_materialize_report
 from meta_magic.view.payload import pack
 from meta_magic.view.scripts import read_script, read_styles
@@ -226,7 +226,6 @@ class Report(MaterializePanel):
     cell = traitlets.Unicode().tag(sync=True)  # its id in the front end
     settings = traitlets.Dict().tag(sync=True)
     sliders = traitlets.List(traitlets.Dict()).tag(sync=True)
-    fit_offer = traitlets.Dict().tag(sync=True)
     fit_state = traitlets.Dict().tag(sync=True)
     growths = traitlets.List(traitlets.Dict()).tag(sync=True)
     stretches = traitlets.Dict().tag(sync=True)
@@ -238,14 +237,14 @@ class Report(MaterializePanel):
         designs: "Designs | None" = None,
         **traits: Any,
     ) -> None:
-        self._answers = answers_of(trace, designs)
+        self._answers = (*answers_of(trace, designs), offers_of(trace))
         self._fits = FitsOf(trace, self._update)
         sliders = []
         if trace.rerun is not None and trace.rerun.options.sliders:
             from meta_magic.view.sliders import offer_sliders  # noqa: PLC0415  few have
 
             sliders = offer_sliders(trace)
-        super().__init__(*parts, fit_offer=offer_fits(trace), sliders=sliders, **traits)
+        super().__init__(*parts, sliders=sliders, **traits)
 
     def close(self) -> None:
         """Close the panel, and release the recording."""

@@ -61,7 +61,11 @@ window.model = {
     const before = listeners[name];
     listeners[name] = (...sent) => { before?.(...sent); listener(...sent); };
   },
-  send(message) { sent.push(message); },
+  send(message) {
+    sent.push(message);
+    if (message.kind !== "offer") return;
+    listeners["msg:custom"]({ ...message, ...traits.fit_offer });
+  },
 };
 await report.render({ model, el: document.getElementById("report") });
 window.ready = true;

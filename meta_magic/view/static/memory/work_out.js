@@ -39,13 +39,11 @@ class WorkOut {
   back = make("button", { type: "button", class: "mm-link", onclick: () => this.reset() }, "as recorded");
   peaks = new Peaks((size) => this.take(size));
 
-  /** @param {import("./memory.js").MemoryView} view @param {FitModel} model */
-  constructor(view, model) {
+  /** @param {import("./memory.js").MemoryView} view @param {FitModel} model @param {FitOffer} offer */
+  constructor(view, model, { sizes, choices }) {
     this.view = view;
     this.model = model;
     this.ask_check = make_ask(model, "check");
-    /** @type {FitOffer} */
-    const { sizes, choices } = model.get("fit_offer");
     this.pick.append(...Object.entries(sizes).map(([name, value]) =>
       make("option", { value: name }, `${name} = ${value}`)));
     this.boxes = choices.map((value) => make("input", { type: "checkbox", value }));
@@ -185,8 +183,9 @@ class WorkOut {
  * @param {import("./memory.js").MemoryView} view @param {FitModel} model
  */
 export function add_work_out(view, model) {
-  const { reason } = model.get("fit_offer");
-  view.fit.element.append(reason
-    ? make("p", {}, `Other sizes and choices cannot be tried: ${reason}.`)
-    : new WorkOut(view, model).element);
+  const place = make("div");
+  view.fit.element.append(place);
+  show_answer(place, "looking at the cell…", make_ask(model, "offer")({}), (/** @type {FitOffer} */ offer) => [offer.reason
+    ? make("p", {}, `Other sizes and choices cannot be tried: ${offer.reason}.`)
+    : new WorkOut(view, model, offer).element]);
 }
