@@ -174,10 +174,12 @@ class Calls(Sequence[ReadCall]):
             return
         rows = range(len(self)) if rows is None else rows
         within = slice(rows.start, rows.stop)
-        is_meant = np.isin(self.columns.signature[within], numbers)
+        is_named = np.zeros(len(self.names), np.bool_)
+        is_named[numbers] = True
+        is_meant = is_named[self.columns.signature[within]]
         if phases:
-            among = [number for number, one in enumerate(PHASES) if one in phases]
-            is_meant &= np.isin(self.columns.phase[within], among)
+            is_among = np.array([phase in phases for phase in PHASES])
+            is_meant &= is_among[self.columns.phase[within]]
         if is_own:
             is_meant &= self._own[self.columns.call_site[within]]
         for row in np.flatnonzero(is_meant).tolist():

@@ -26,7 +26,8 @@ HIDDEN: Final = -1e4
 
 def list_layers(flow: Flow) -> "Iterator[tuple[ModuleCall, str, bool]]":
     """Yield the calls of layers of sequences, their names, and ``batch_first``."""
-    for layer in flow.module_calls:
+    classes = {name.rpartition(".")[2] for _, _, name in flow.program.modules}
+    for layer in () if classes.isdisjoint(SEQUENTIAL) else flow.module_calls:
         name = layer.class_name.rpartition(".")[2]
         is_batched = layer.inputs and len(layer.inputs[0][1].shape) == 3
         if name in SEQUENTIAL and is_batched and layer.outputs:

@@ -332,7 +332,7 @@ def is_skew(flow: Flow, call: ReadCall) -> bool:
 
 def find_merged_batches(flow: Flow) -> Iterator[Mistake]:
     """Yield views that merge samples and channels, if the model returns that."""
-    for outer in flow.module_calls:
+    for outer in flow.module_calls if flow.axes.channels else ():
         if outer.parent is not None or not outer.inputs or not outer.outputs:
             continue
         given, made = outer.inputs[0][1], outer.outputs[0][1]
