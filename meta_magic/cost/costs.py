@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from meta_magic.cost.device_table import Device
     from meta_magic.trace.trace import Trace
 
+COUNTS = ("flops", "flops_needed", "n_elementwise", "nbytes_read", "nbytes_written")
+
 ModulePath = tuple[str, ...]
 """The name of a module, then those of its parents up to the root; () if unknown."""
 
@@ -205,10 +207,33 @@ class Cost:
             nbytes_read, nbytes_written (int, bytes).
             intensity (float): FLOPs for each byte; absent without bytes.
         """
-        return build_cost_table(self)
+        import pandas as pd  # noqa: PLC0415  0.3 s, on first use
+
+        numbers = self.signature
+        names = [path[0] if path else None for path in self.paths]
+        labels = {
+            "op": np.array([one.op for one in self.each], object)[numbers],
+            "phase": np.array(PHASES, object)[self.phase],
+            "module": np.array([*names, None], object)[self.module],
+            "kind": np.array([one.kind for one in self.each], object)[numbers],
+        }
+        counts = {
+            name: np.array([getattr(one, name) for one in self.each], np.int64)[numbers]
+            for name in COUNTS
+        }
+        frame = pd.DataFrame(labels | counts)
+        nbytes = frame["nbytes_read"] + frame["nbytes_written"]
+        frame["intensity"] = (frame["flops"] / nbytes).where(nbytes > 0)
+        return frame
 
     def __str__(self) -> str:
-        return format_cost(self)
+        lines = [format_work(self.total)]
+        lines += [f"{p}: {format_work(work)}" for p, work in self.by_phase.items()]
+        for unknown in self.unknown:
+            times = f"{unknown.n_calls:,} call{'' if unknown.n_calls == 1 else 's'}"
+            share = f"{unknown.share:.1%} of the bytes"
+            lines.append(f"no formula: {unknown.op}, {times}, {share}")
+        return "\n".join(lines)
 
     @cached_property
     def calls(self) -> Calls:
@@ -254,43 +279,7 @@ def build_cost(trace: "Trace") -> Cost:
     )
 
 
-COUNTS = ("flops", "flops_needed", "n_elementwise", "nbytes_read", "nbytes_written")
-
-
-def build_cost_table(cost: "Cost") -> "pd.DataFrame":
-    """Return one row per call; see ``Cost.to_pandas``."""
-    import pandas as pd  # noqa: PLC0415  0.3 s, on first use
-
-    numbers = cost.signature
-    names = [path[0] if path else None for path in cost.paths]
-    labels = {
-        "op": np.array([one.op for one in cost.each], object)[numbers],
-        "phase": np.array(PHASES, object)[cost.phase],
-        "module": np.array([*names, None], object)[cost.module],
-        "kind": np.array([one.kind for one in cost.each], object)[numbers],
-    }
-    counts = {
-        name: np.array([getattr(one, name) for one in cost.each], np.int64)[numbers]
-        for name in COUNTS
-    }
-    frame = pd.DataFrame(labels | counts)
-    nbytes = frame["nbytes_read"] + frame["nbytes_written"]
-    frame["intensity"] = (frame["flops"] / nbytes).where(nbytes > 0)
-    return frame
-
-
-def format_cost(cost: "Cost") -> str:
-    """Return what ``print(trace.cost)`` shows."""
-    lines = [format_work(cost.total)]
-    lines += [f"{p}: {format_work(work)}" for p, work in cost.by_phase.items()]
-    for unknown in cost.unknown:
-        times = f"{unknown.n_calls:,} call{'' if unknown.n_calls == 1 else 's'}"
-        share = f"{unknown.share:.1%} of the bytes"
-        lines.append(f"no formula: {unknown.op}, {times}, {share}")
-    return "\n".join(lines)
-
-
-def format_work(work: "Work") -> str:
+def format_work(work: Work) -> str:
     """Return the work of calls on one line."""
     skipped = work.flops - work.flops_needed
     masked = f" ({format_flops(skipped)} of them masked)" if skipped else ""

@@ -171,17 +171,12 @@ class History:
         for call in self.list_writes(storage):
             if call >= end:
                 break
-            contents = self._apply(contents, storage, call)
+            holds_values = contents is not None and contents.kind != NOTHING
+            # A part, such as the row of the padding index after all rows were drawn,
+            # does not change what the whole holds.
+            if not (holds_values and self._is_part(storage, call)):
+                contents = self._find_given(contents, storage, call)
         return contents
-
-    def _apply(
-        self, before: Contents | None, storage: int, call: int
-    ) -> Contents | None:
-        """Return what a storage holds after a call that makes or writes it."""
-        after = self._find_given(before, storage, call)
-        holds_values = before is not None and before.kind != NOTHING
-        # Such as the row of the padding index, after all rows were drawn.
-        return before if holds_values and self._is_part(storage, call) else after
 
     def _find_given(
         self, before: Contents | None, storage: int, call: int
@@ -243,8 +238,11 @@ class History:
             call = int(columns.call[tensor])
             is_read = not columns.is_made[tensor] and not columns.is_written[tensor]
             is_forward = columns.phase[call] == PHASES.index("forward")
-            if is_read and is_forward and reads_values(self.signature(call)):
-                return call
+            if is_read and is_forward:
+                signature = self.signature(call)
+                is_metadata = short_name(signature.op) in SHAPE_ONLY
+                if not signature.is_view and not is_metadata:
+                    return call
         return None
 
     def line_of(self, call: int) -> int | None:
@@ -258,11 +256,6 @@ class History:
 def is_number(value: object) -> TypeGuard[float]:
     """Whether an argument is a number, such as the value of ``fill_``."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def reads_values(signature: Signature) -> bool:
-    """Whether a call takes more than metadata from its tensors."""
-    return not signature.is_view and short_name(signature.op) not in SHAPE_ONLY
 
 
 def may_be_empty(program: Program, columns: Columns, roots: "Roots") -> bool:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from meta_magic.trace.program import GOES_ON, HEADER, MODULE_HEADER, TIED, Program
-from meta_magic.trace.signature import Geometry, Phase, Signature
+from meta_magic.trace.signature import Geometry, Phase, Signature, span_nbytes
 
 Integers: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -195,11 +195,9 @@ def hold_nbytes(geometry: Geometry) -> int:
     """
     if geometry.stride is None or geometry.storage_offset is None:
         return 0
-    last = -1
-    if 0 not in geometry.shape:
-        pairs = zip(geometry.shape, geometry.stride, strict=True)
-        last = sum((n - 1) * step for n, step in pairs)
-    return (geometry.storage_offset + last + 1) * geometry.dtype.itemsize
+    if 0 in geometry.shape:
+        return geometry.storage_offset * geometry.dtype.itemsize
+    return span_nbytes(geometry)
 
 
 def find_phases(program: Program) -> Integers:

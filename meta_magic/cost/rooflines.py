@@ -99,7 +99,15 @@ class Roofline:
         )
 
     def __str__(self) -> str:
-        return format_roofline(self)
+        phases = self.by_phase.items()
+        return "\n".join(
+            (
+                f"about {self.seconds:.3g} s on {self.device.title}, by its peaks",
+                *(f"{phase}: {seconds:.3g} s" for phase, seconds in phases),
+                f"bound by its memory: {self.memory_share:.0%} of the time",
+                *self.notes,
+            )
+        )
 
     def _add_up(self, calls: Calls) -> float:
         return sum(n * self.seconds_each[number] for number, n in calls)
@@ -152,17 +160,3 @@ def find_peak(products: Products, device: Device, *, tf32: bool) -> Peak:
 def find_vector_peak(device: Device) -> float | None:
     """Return operations element by element in a second on a device, or None."""
     return dict(device.peaks).get("float32")
-
-
-def format_roofline(roofline: Roofline) -> str:
-    """Return what ``print`` shows of a roofline: total, phases, notes."""
-    device, waited = roofline.device, roofline.memory_share
-    phases = roofline.by_phase.items()
-    return "\n".join(
-        (
-            f"about {roofline.seconds:.3g} s on {device.title}, by its peaks",
-            *(f"{phase}: {seconds:.3g} s" for phase, seconds in phases),
-            f"bound by its memory: {waited:.0%} of the time",
-            *roofline.notes,
-        )
-    )

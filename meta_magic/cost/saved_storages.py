@@ -163,13 +163,7 @@ def find_saved_slots(signature: "Signature", needed: Sequence[bool]) -> list[int
             inputs = [*map(make_input, signature.inputs, needed)]
             with torch.autograd.graph.saved_tensors_hooks(saved.append, drop):
                 returned = call(signature, inputs)
-        except (
-            RuntimeError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            NotImplementedError,
-        ):
+        except (RuntimeError, TypeError, ValueError, AttributeError):
             return []  # an operator of a library that is gone, or without meta kernel
         outputs = tensors_in(returned)
         kept = {*map(find_address, saved)} - {None}

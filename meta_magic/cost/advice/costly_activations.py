@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from meta_magic.cost.program_columns import Integers
     from meta_magic.trace.modules import ModuleNode
     from meta_magic.trace.program_facts import KernelChoice
-    from meta_magic.trace.signature import Signature
 
 HOLDERS: Final = frozenset({"ModuleList", "Sequential"})
 
@@ -234,14 +233,10 @@ def spread_scores(evidence: "Evidence", choices: "list[KernelChoice]") -> "Integ
 def find_scores(evidence: "Evidence", numel: "Integers") -> "Integers":
     """Return the storages with as many elements as scores, made in attention."""
     columns = evidence.columns
-    of_slot = evidence.of_slots(count_elements)
+    of_slot = evidence.of_slots(
+        lambda s: (prod(tensor.shape) for tensor in (*s.inputs, *s.outputs))
+    )
     is_score = columns.is_made & (of_slot == numel[columns.call]) & (of_slot > 0)
     storages = np.unique(columns.storage[is_score])
     within: Integers = storages[numel[evidence.maker[storages]] > 0]
     return within
-
-
-def count_elements(signature: "Signature") -> Iterator[int]:
-    """Yield the elements of each tensor of a signature."""
-    for geometry in (*signature.inputs, *signature.outputs):
-        yield prod(geometry.shape)

@@ -4,7 +4,7 @@ A rule of ``trace.advice`` selects storages; ``save_without`` and its neighbours
 by how much the peak would be lower without them.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -158,7 +158,10 @@ class Evidence:
 
     def lines_of(self, calls: Iterable[int]) -> tuple[int, ...]:
         """Return the lines of the cell of calls, or of their forward calls."""
-        sites = {int(self.columns.call_site[call]) for call in self._forward(calls)}
+        columns, sites = self.columns, set[int]()
+        for call in calls:
+            forward = int(columns.forward[call])
+            sites.add(int(columns.call_site[call if forward < 0 else forward]))
         lines = {self.program.call_sites[site].line for site in sites if site >= 0}
         return tuple(sorted(line for line in lines if line is not None))
 
@@ -171,11 +174,6 @@ class Evidence:
             for number in sorted(found)
             if sites[number].function is not None and sites[number].position is not None
         )
-
-    def _forward(self, calls: Iterable[int]) -> Iterator[int]:
-        for call in calls:
-            forward = int(self.columns.forward[call])
-            yield call if forward < 0 else forward
 
     @cached_property
     def is_own(self) -> Flags:

@@ -120,12 +120,14 @@ def find_graphs(evidence: "Evidence") -> Iterator[Graph]:
     n_graphs = np.bincount(np.concatenate(touched), minlength=columns.n_storages)
     went_back = np.zeros(columns.n_calls, np.bool_)
     went_back[columns.forward[columns.forward >= 0]] = True
-    kept_by = Keeping(evidence)
+    is_detach = evidence.calls_of(lambda s: s.op == DETACH)
+    last_detached = evidence.last_call(is_detach[columns.call] & ~columns.is_made)
     begin = -1
     for calls, storages in zip(calls_by_graph, touched, strict=True):
         if not went_back[calls].any():
             own = storages[n_graphs[storages] == 1]
-            saved = kept_by.list_kept(own, begin, calls[-1])
+            is_detached = last_detached[own] > calls[-1]
+            saved = list_kept(evidence, own, is_detached, begin, calls[-1])
             if saved:
                 yield Graph(calls=tuple(calls), saved=saved)
         begin = calls[-1]
@@ -138,39 +140,36 @@ def find_touched_storages(evidence: "Evidence", calls: Sequence[int]) -> "Intege
     return touched
 
 
-class Keeping:
-    """Finds the storages that graphs keep alive."""
+def list_kept(
+    evidence: "Evidence",
+    storages: "Integers",
+    is_detached: "Flags",
+    begin: int,
+    end: int,
+) -> tuple[int, ...]:
+    """Return the storages that a graph keeps alive, without its result.
 
-    def __init__(self, evidence: "Evidence") -> None:
-        self._evidence = evidence
-        is_detach = evidence.calls_of(lambda s: s.op == DETACH)
-        reads = is_detach[evidence.columns.call] & ~evidence.columns.is_made
-        self._last_detached = evidence.last_call(reads)
+    A graph is alive if its result is, and was not detached; or if all tensors are that
+    autograd saved. If some of those are freed, the graph is freed too, and the user
+    holds the others.
 
-    def list_kept(self, storages: "Integers", begin: int, end: int) -> tuple[int, ...]:
-        """Return the storages that a graph keeps alive, without its result.
-
-        A graph is alive if its result is, and was not detached; or if all tensors are
-        that autograd saved. If some of those are freed, the graph is freed too, and
-        the user holds the others.
-
-        Args:
-            storages: The storages that no other graph touches.
-            begin: The last call of the graph before.
-            end: The last call of this one.
-        """
-        evidence = self._evidence
-        maker, is_last = evidence.maker[storages], evidence.is_last[storages]
-        category = evidence.memory.table.category[storages]
-        is_saved = (category == SAVED) & (maker >= 0)
-        is_data = (category == INPUT) & (maker > begin)
-        is_undetached = self._last_detached[storages] <= end
-        is_result = (maker == end) & is_last & is_undetached
-        are_all = is_last[is_saved].all() and np.count_nonzero(is_saved) > 1
-        if not are_all and not is_result.any():
-            return ()
-        is_kept = is_last & (is_saved | is_data) & (maker != end)
-        return tuple(storages[is_kept].tolist())
+    Args:
+        evidence: The program.
+        storages: The storages that no other graph touches.
+        is_detached: Whether each of them was detached after the graph.
+        begin: The last call of the graph before.
+        end: The last call of this one.
+    """
+    maker, is_last = evidence.maker[storages], evidence.is_last[storages]
+    category = evidence.memory.table.category[storages]
+    is_saved = (category == SAVED) & (maker >= 0)
+    is_data = (category == INPUT) & (maker > begin)
+    is_result = (maker == end) & is_last & ~is_detached
+    are_all = is_last[is_saved].all() and np.count_nonzero(is_saved) > 1
+    if not are_all and not is_result.any():
+        return ()
+    is_kept = is_last & (is_saved | is_data) & (maker != end)
+    return tuple(storages[is_kept].tolist())
 
 
 def join_calls(evidence: "Evidence") -> list[list[int]]:
@@ -188,7 +187,8 @@ def join_calls(evidence: "Evidence") -> list[list[int]]:
         return storage
 
     inner_by_call = []
-    for call in list_differentiated(evidence):
+    differentiated = np.frombuffer(evidence.program.facts.differentiated, np.uint32)
+    for call in differentiated.tolist():
         storages = columns.storage[evidence.tensors_of(call)]
         inner = storages[is_inner[storages]].tolist()
         inner_by_call.append((call, inner))
@@ -201,19 +201,12 @@ def join_calls(evidence: "Evidence") -> list[list[int]]:
     return [*joined.values()]
 
 
-def list_differentiated(evidence: "Evidence") -> list[int]:
-    """Return the calls that autograd can go back through."""
-    calls = np.frombuffer(evidence.program.facts.differentiated, np.uint32)
-    listed: list[int] = calls.tolist()
-    return listed
-
-
 def find_inner(evidence: "Evidence") -> "Flags":
     """Return for each storage whether it is made, or written, within a graph."""
     columns = evidence.columns
     n_read = np.bincount(columns.call[~columns.is_made], minlength=columns.n_calls)
     is_chosen = np.zeros(columns.n_calls + 1, np.bool_)
-    is_chosen[list_differentiated(evidence)] = True
+    is_chosen[np.frombuffer(evidence.program.facts.differentiated, np.uint32)] = True
     is_chosen[:-1] &= n_read > 0  # a call that reads nothing makes leaves
     is_inner = is_chosen[evidence.maker]
     written = columns.is_written & is_chosen[columns.call]

@@ -103,6 +103,12 @@ def find_spared(evidence: "Evidence", calls: Sequence[int]) -> tuple[int, ...]:
     return found if functions <= SPARED else ()
 
 
+LAYOUT: Final = (
+    *("shape", "stride", "dtype", "device", "placement", "is_conj", "is_neg"),
+)
+"""Fields of a geometry that a copy shares with its source."""
+
+
 def is_plain_copy(signature: "Signature") -> bool:
     """Whether a call copies a tensor with the same layout, dtype and device."""
     n_tensors = len(signature.inputs), len(signature.outputs)
@@ -111,16 +117,7 @@ def is_plain_copy(signature: "Signature") -> bool:
     (source,), (copy,) = signature.inputs, signature.outputs
     is_array = bool(source.shape) and source.stride is not None
     return is_array and all(
-        getattr(source, name) == getattr(copy, name)
-        for name in (
-            "shape",
-            "stride",
-            "dtype",
-            "device",
-            "placement",
-            "is_conj",
-            "is_neg",
-        )
+        getattr(source, name) == getattr(copy, name) for name in LAYOUT
     )
 
 
