@@ -211,6 +211,7 @@ def matches_shape(expected: Expected, shape: Sequence[int]) -> bool:
 def _check_calls(
     name: str, calls: Sequence["ModuleCall"], expected: Expected
 ) -> Iterator[str]:
+    sizes = ["any" if s is None else "..." if s is ... else str(s) for s in expected]
     for call in calls:
         shapes = [tensor.shape for _, tensor in call.outputs[:1]]
         if not any(matches_shape(expected, shape) for shape in shapes):
@@ -218,13 +219,8 @@ def _check_calls(
             where = "" if call.line is None else f" in line {call.line}"
             yield (
                 f"{name or 'the model'} ({call.class_name}) returned {made}{where}, "
-                f"not {_write_expected(expected)}"
+                f"not ({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
             )
-
-
-def _write_expected(expected: Expected) -> str:
-    sizes = ("any" if s is None else "..." if s is ... else str(s) for s in expected)
-    return f"({', '.join(sizes)}{',' if len(expected) == 1 else ''})"
 
 
 def _describe_missing(pattern: str, names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, count
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
 from meta_magic.trace.modules import ModuleNode
@@ -91,25 +91,21 @@ def build_network(calls: Sequence[OpCall]) -> "MultiDiGraph":
         known = {name: value for name, value in values.items() if value is not None}
         graph.add_node(call.index, kind="op", **known)
     for edge in find_edges(calls):
-        tensor = _describe_tensor(edge.tensor)
-        outside = f"tensor {edge.tensor.tensor_id}"
+        read = edge.tensor
+        tensor = {
+            "tensor_id": read.tensor_id,
+            "storage_id": read.storage_id,
+            "shape": read.shape,
+            "dtype": str(read.dtype).removeprefix("torch."),
+            "nbytes": read.nbytes,
+        }
+        outside = f"tensor {read.tensor_id}"
         if edge.source is None:
             graph.add_node(outside, kind="tensor", **tensor)
         source = outside if edge.source is None else edge.source
         ends = {"output": edge.output, "input": edge.input}
         graph.add_edge(source, edge.target, **tensor, **ends)
     return graph
-
-
-def _describe_tensor(tensor: TensorMetadata) -> dict[str, Any]:
-    """Return the fields of an edge, or of a tensor from outside."""
-    return {
-        "tensor_id": tensor.tensor_id,
-        "storage_id": tensor.storage_id,
-        "shape": tensor.shape,
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "nbytes": tensor.nbytes,
-    }
 
 
 PathStep: TypeAlias = tuple[str, ModuleNode | None]

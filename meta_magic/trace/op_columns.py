@@ -82,7 +82,7 @@ class OpColumn(Column):
     type: str
     unit: str = ""
     read: Callable[[OpCall], object] | None = None
-    wire: Wire = "call"
+    wire: Wire = "none"
     is_in_table: bool = True
     decided_by: Decider = "call"
 
@@ -99,7 +99,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Position in the trace, from 0.",
         width=68,
         align="right",
-        wire="none",
     ),
     OpColumn(
         name="function",
@@ -107,7 +106,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="The Python-level torch call that it came from.",
         format="function",
         width=130,
-        wire="none",
         decided_by="call_site",
     ),
     OpColumn(
@@ -116,7 +114,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Name as torch has it, with its overload.",
         is_pinned=True,
         width=190,
-        wire="none",
         decided_by="signature",
     ),
     OpColumn(
@@ -124,7 +121,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="str or None",
         help="Name of the module within its root, as state_dict keys it.",
         width=180,
-        wire="none",
         decided_by="module",
     ),
     OpColumn(
@@ -141,14 +137,12 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="tuple",
         help="Tensors read: their metadata in pandas, shape and dtype in the report.",
         width=180,
-        wire="none",
     ),
     OpColumn(
         name="outputs",
         type="tuple",
         help="Tensors returned, as those read.",
         width=140,
-        wire="none",
     ),
     OpColumn(
         name="raised",
@@ -166,7 +160,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         format="flops",
         width=112,
         align="right",
-        wire="none",
         decided_by="signature",
     ),
     OpColumn(
@@ -176,7 +169,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Bytes read, each element once; none for a view.",
         format="bytes",
         align="right",
-        wire="none",
         decided_by="signature",
     ),
     OpColumn(
@@ -187,7 +179,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         format="bytes",
         width=148,
         align="right",
-        wire="none",
         decided_by="signature",
     ),
     OpColumn(
@@ -198,7 +189,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         format="number",
         width=92,
         align="right",
-        wire="none",
         is_extra=True,
         decided_by="signature",
     ),
@@ -209,7 +199,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         format="share",
         width=68,
         align="right",
-        wire="none",
         is_extra=True,
         is_in_table=False,
     ),
@@ -220,7 +209,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Bytes of all tensors that are alive after it, on all devices.",
         format="bytes",
         align="right",
-        wire="none",
         is_extra=True,
         is_in_table=False,
     ),
@@ -229,7 +217,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="tuple",
         help="Arguments as given; the report leaves out what is only tensors.",
         width=140,
-        wire="none",
         is_extra=True,
     ),
     OpColumn(
@@ -237,7 +224,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="str",
         help="What the program was doing.",
         width=80,
-        wire="none",
         is_extra=True,
         decided_by="call_site",
     ),
@@ -247,7 +233,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Line of the cell; for a backward operator, that of its forward operator.",
         width=60,
         align="right",
-        wire="none",
         is_extra=True,
         decided_by="call_site",
     ),
@@ -280,7 +265,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="For a backward operator, the index of the forward operator.",
         width=84,
         align="right",
-        wire="none",
         is_extra=True,
     ),
     OpColumn(
@@ -288,7 +272,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="tuple",
         help="For each output, the input whose storage it shares.",
         width=66,
-        wire="none",
         is_extra=True,
         decided_by="signature",
     ),
@@ -297,7 +280,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="tuple",
         help="The inputs that it writes, by their number.",
         width=72,
-        wire="none",
         is_extra=True,
         decided_by="signature",
     ),
@@ -307,7 +289,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Which module tree holds the module: an index into Trace.modules.",
         width=64,
         align="right",
-        wire="none",
         is_extra=True,
         decided_by="module",
     ),
@@ -316,7 +297,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="int or None",
         help="Call of a module in which it ran: an index into Trace.module_calls.",
         align="right",
-        wire="none",
         is_extra=True,
     ),
     OpColumn(
@@ -324,7 +304,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="SourcePosition or None",
         help="The innermost frame that is not torch's.",
         width=160,
-        wire="none",
         is_extra=True,
         decided_by="call_site",
     ),

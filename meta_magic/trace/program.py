@@ -260,22 +260,7 @@ class Program:
     @cached_property
     def offsets(self) -> memoryview:
         """The index in ``words`` of each row, and the end of the last one."""
-        return self._find_offsets(self._offsets)
-
-    @cached_property
-    def _offsets(self) -> Growing:
-        offsets = Growing()
-        offsets.extend([0])
-        return offsets
-
-    def go_on_from(self, earlier: "Program") -> None:
-        """Take over the offsets of an earlier state of the same recording."""
-        if earlier.offsets:  # computes them
-            self.__dict__["_offsets"] = earlier._offsets
-
-    def _find_offsets(self, known: Growing) -> memoryview:
-        """Return the offsets of all rows, given those of the first ones."""
-        words = memoryview(self.words).cast("I")
+        words, known = memoryview(self.words).cast("I"), self._offsets
         offsets = array("I", known.view()[-1:])
         widths: dict[int, int] = {}  # only of used signatures: there may be many others
         offset, end = offsets[-1], len(words)
@@ -289,6 +274,17 @@ class Program:
             offsets.append(offset)
         known.extend(offsets[1:])
         return known.view()
+
+    @cached_property
+    def _offsets(self) -> Growing:
+        offsets = Growing()
+        offsets.extend([0])
+        return offsets
+
+    def go_on_from(self, earlier: "Program") -> None:
+        """Take over the offsets of an earlier state of the same recording."""
+        if earlier.offsets:  # computes them
+            self.__dict__["_offsets"] = earlier._offsets
 
     @cached_property
     def n_writes_by_storage(self) -> Counter[int]:

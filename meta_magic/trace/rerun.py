@@ -139,20 +139,10 @@ def make_rerun(
     function: CodeType | None = None,
     options: Options,
 ) -> Rerun | None:
-    """Return a :class:`Rerun` of a block that has not run yet.
+    """Return a :class:`Rerun`, with its fields, of a block that has not run yet.
 
-    Args:
-        text: As in :class:`Rerun`, as all arguments that are not listed here.
-        file: The same.
-        line: The same.
-        of_module: The variables of its module.
-        variables: All variables that the block can see.
-        names: As in :class:`Rerun`.
-        function: The same.
-        options: The same.
-
-    Returns:
-        None where ``of_module`` is no imported module's: it may be gone any time.
+    ``of_module`` are the variables of the block's module, ``variables`` all that it can
+    see. None where ``of_module`` is no imported module's: it may be gone any time.
     """
     module = of_module.get("__name__")
     known = sys.modules.get(module) if isinstance(module, str) else None
@@ -180,12 +170,8 @@ def make_call_rerun(
 ) -> Rerun | None:
     """Return a :class:`Rerun` of a function's body, before it is called.
 
-    Args:
-        code: The code of the function.
-        of_module: The variables of its module.
-        arguments: The arguments of the call, by name.
-        options: As in :class:`Rerun`.
-        asked_by: The same.
+    ``of_module`` are the variables of its module, ``arguments`` those of the call by
+    name; ``options`` and ``asked_by`` are as in :class:`Rerun`.
     """
     rerun = make_rerun(
         text=None,
@@ -207,12 +193,8 @@ def read_modes() -> Modes:
         is_inference=torch.is_inference_mode_enabled(),
         dtype=torch.get_default_dtype(),
         autocast=tuple(
-            (
-                device,
-                torch.is_autocast_enabled(device),
-                torch.get_autocast_dtype(device),
-            )
-            for device in ("cpu", "cuda")
+            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+            for kind in ("cpu", "cuda")
         ),
     )
 

@@ -5,7 +5,6 @@ Read :class:`Sent`, then :func:`list_sent`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from math import prod
 from typing import TYPE_CHECKING, Final
 
 from meta_magic.trace.calls import OpCall
@@ -138,7 +137,7 @@ def describe_sent(call: OpCall) -> Sent:
         index=call.index,
         kind=kind,
         ranks=ranks,
-        nbytes=0 if largest is None else prod(largest.shape) * largest.dtype.itemsize,
+        nbytes=0 if largest is None else largest.nbytes,
         dtype="" if largest is None else str(largest.dtype).removeprefix("torch."),
         reduce=find_reduction(given.values()),
         module=call.module,

@@ -106,7 +106,8 @@ class OpCalls(Rows[OpCall]):
         offset = program.offsets[index]
         signature = program.signatures[words[offset]]
         site = program.call_sites[words[offset + 1] - 1]
-        forward = forward_of(words[offset + 3])
+        link = words[offset + 3]
+        forward = link - TIED if link >= TIED else None
         tensors = words[offset + HEADER : program.offsets[index + 1]]
         n_inputs = len(signature.inputs)
         inputs = tuple(map(self._tensor, tensors[:n_inputs], signature.inputs))
@@ -205,11 +206,6 @@ def call_of(module_word: int) -> int | None:
     """Return the module call in a module word (see ``program.HEADER``), or None."""
     is_call = module_word and not module_word % 2
     return module_word // 2 - 1 if is_call else None
-
-
-def forward_of(link_word: int) -> int | None:
-    """Return the forward operator in the last word of a header, or None."""
-    return link_word - TIED if link_word >= TIED else None
 
 
 def fill(value: Argument, tensors: Sequence[TensorMetadata]) -> Argument:

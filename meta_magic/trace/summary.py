@@ -63,7 +63,10 @@ def format_summary(trace: "Trace", depth: int | None = None) -> str:
     """
     failure = describe_failure(trace)
     lines = [failure, format_headline(trace)] if failure else [format_headline(trace)]
-    lines += [format_raised(call) for call in trace.ops[-1:] if call.raised]
+    for call in trace.ops[-1:]:
+        if call.raised:
+            where = f"{format_line(call.line)}{call.op}{describe_flow(call.inputs, ())}"
+            lines.append(f"raised: {where}: {call.raised}")
     lines += [format_note(note) for note in trace.notes]
     lines += format_sent(trace)
     for root in trace.modules:
@@ -109,12 +112,6 @@ def format_sent(trace: "Trace") -> list[str]:
         f"{format_bytes(sum(sizes))} of {dtype}"
         for (kind, n_ranks, dtype), sizes in calls_by_kind.items()
     ]
-
-
-def format_raised(call: "OpCall") -> str:
-    """Return one line with the call that ended the block, and its error."""
-    flow = describe_flow(call.inputs, ())
-    return f"raised: {format_line(call.line)}{call.op}{flow}: {call.raised}"
 
 
 def format_note(note: "Note") -> str:

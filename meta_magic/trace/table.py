@@ -11,7 +11,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -58,14 +58,11 @@ def build_table(trace: "Trace", *, dims: bool = False) -> "pd.DataFrame":
             else:
                 values[column.name] = as_array(map(column.reader, trace.ops), column)
         if dims:
-            for side, name in (
-                ("inputs", "input_shapes"),
-                ("outputs", "output_shapes"),
-            ):
-                shapes = [
-                    [format_named(one.shape) for one in row] for row in values[side]
+            for side in ("input", "output"):
+                values[f"{side}_shapes"] = [
+                    ", ".join(format_named(one.shape) for one in row)
+                    for row in values[f"{side}s"]
                 ]
-                values[name] = [", ".join(row) for row in shapes]
         frame = pd.DataFrame(values).set_index("index", drop=False)
     frame.index.name = None
     return frame
@@ -104,12 +101,9 @@ def find_samples(trace: "Trace") -> "dict[Decider, Samples]":
 def read_at_once(trace: "Trace") -> "dict[str, Any]":
     """Return the columns whose values differ from call to call, as arrays."""
     calls, columns = trace.ops, trace.columns
-    flows = build_flows(trace)
     return {
         "index": np.arange(len(calls)),
-        "inputs": flows.inputs,
-        "outputs": flows.outputs,
-        "arguments": flows.arguments,
+        **build_flows(trace),
         "forward": as_nullable(columns.forward),
         "module_call": as_nullable(columns.module_call),
         "evaluation": spread_some(calls.evaluation_by_call, len(calls)),
@@ -166,21 +160,11 @@ def document_columns(function: Function) -> Function:
 Objects: TypeAlias = NDArray[np.object_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Flows:
-    """``inputs``, ``outputs`` and ``arguments`` of each ``OpCall``, as columns."""
-
-    inputs: Objects
-    outputs: Objects
-    arguments: Objects
-
-
-def build_flows(trace: "Trace") -> Flows:
-    """Return inputs, outputs and arguments of each call."""
+def build_flows(trace: "Trace") -> dict[str, Objects]:
+    """Return ``inputs``, ``outputs`` and ``arguments`` of each call, as columns."""
     program, columns = trace.program.with_raised, trace.columns
     tensors = build_tensors(trace)
-    sides = [np.empty(columns.n_calls, object) for _ in fields(Flows)]
-    inputs, outputs, arguments = sides
+    inputs, outputs, arguments = (np.empty(columns.n_calls, object) for _ in range(3))
     order = np.argsort(columns.signature, kind="stable")
     groups = np.split(order, np.cumsum(np.bincount(columns.signature))[:-1])
     for signature, calls in zip(program.signatures, groups, strict=False):
@@ -193,7 +177,7 @@ def build_flows(trace: "Trace") -> Flows:
         outputs[calls] = np.fromiter(zip_slots(found[n_inputs:], n), object, n)
         filled = fill_all(signature.arguments, found, n)
         arguments[calls] = np.fromiter(filled, object, n)
-    return Flows(inputs=inputs, outputs=outputs, arguments=arguments)
+    return {"inputs": inputs, "outputs": outputs, "arguments": arguments}
 
 
 def zip_slots(

@@ -30,6 +30,7 @@ SPARE = OpColumn(
     unit="FLOPs per byte",
     help="FLOPs for each byte that it moves.",
     read=lambda call: (call.flops or 0) / (call.nbytes_read + call.nbytes_written or 1),
+    wire="call",
 )
 BY_SIGNATURE = replace(SPARE, name="sent once", wire="signature")
 CALLS = ModuleColumn(
