@@ -10,11 +10,11 @@ from typing import Any, Final
 from meta_magic.magic.awaiting import AwaitTransformer
 from meta_magic.magic.completion import LineCompleter
 from meta_magic.magic.line_options import VALUES_BY_NAME
-from meta_magic.magic.magics import HELP, REPAIR, MetaMagics
-from meta_magic.magic.materialize_line import COMMAND, list_values
+from meta_magic.magic.magics import COMMANDS, MetaMagics
+from meta_magic.magic.materialize_line import list_values
 from meta_magic.magic.plain_cells import PlainCells
 from meta_magic.magic.run import read_limits
-from meta_magic.magic.tracebacks import WHOLE, UsersFrame
+from meta_magic.magic.tracebacks import UsersFrame
 
 STATE = "_meta_magic_installed"
 """An attribute of the shell: ``%reload_ext`` drops the state of modules."""
@@ -40,8 +40,7 @@ def load(shell: Any) -> None:
     unload(shell)
     magics, transformer = MetaMagics(shell), AwaitTransformer(shell)
     MetaMagics.meta.parser.allow_abbrev = False
-    commands = (COMMAND, WHOLE, REPAIR, HELP)
-    completer = LineCompleter(shell, VALUES_BY_NAME, commands, list_values)
+    completer = LineCompleter(shell, VALUES_BY_NAME, COMMANDS, list_values)
     shell.register_magics(magics)
     shell.input_transformers_cleanup.append(transformer)
     shell.events.register("pre_run_cell", magics.note_cell)

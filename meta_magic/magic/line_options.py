@@ -50,10 +50,10 @@ class Option:
     def describe(self) -> dict[str, Any]:
         """Return the arguments of ``add_argument``."""
         text = f"{self.help} Example: {self.example}".replace("%", "%%")
-        if not self.metavar:
-            return {"action": "store_true", "help": text, **dict(self.settings)}
-        taken = {"type": self.read, "metavar": self.metavar}
-        return {**taken, "help": text, **dict(self.settings)}
+        kind: dict[str, Any] = {"action": "store_true"}
+        if self.metavar:
+            kind = {"type": self.read, "metavar": self.metavar}
+        return {**kind, "help": text, **dict(self.settings)}
 
 
 OPTIONS: Final = (

@@ -24,12 +24,10 @@ class RanCell:
     Attributes:
         trace: The recording; None if there is none.
         error: The error that ended it; None if it succeeded.
-        is_unread: Whether it failed before it began to run.
     """
 
     trace: Any
     error: BaseException | None
-    is_unread: bool
 
 
 class Shell(InteractiveShell):
@@ -65,11 +63,9 @@ class NotebookShell:
         before = names.get("_meta")
         result = self._loop.run_until_complete(self._run(text))
         trace = names.get("_meta")
-        unread, error = result.error_before_exec, result.error_in_exec
         return RanCell(
             trace=None if trace is before else trace,
-            error=unread or error,
-            is_unread=unread is not None,
+            error=result.error_before_exec or result.error_in_exec,
         )
 
     async def _run(self, text: str) -> Any:

@@ -99,8 +99,7 @@ def show_difference(difference: "Difference") -> None:
     if trace is None or not is_notebook(get_ipython()):
         print(difference)  # noqa: T201  asked for
         return
-    found = {"difference": difference.describe()}
-    show(trace, {"depth": None, **found})
+    show(trace, {"depth": None, "difference": difference.describe()})
 
 
 def show_ranks(ranks: "Ranks") -> None:

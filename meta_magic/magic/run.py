@@ -14,7 +14,12 @@ from IPython.core.error import UsageError
 from IPython.display import display
 
 from meta_magic.magic.cell import Body
-from meta_magic.magic.reports import build_outputs, find_cell_id, is_notebook
+from meta_magic.magic.reports import (
+    build_outputs,
+    find_cell_id,
+    is_notebook,
+    show_ranks,
+)
 from meta_magic.magic.tracebacks import trim_traceback
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.trace.progress import OUTLETS, write_to_terminal
@@ -106,7 +111,10 @@ class Run:
             bundle = {"text/plain": str(lesson), "text/html": lesson._repr_html_()}
             display(bundle, raw=True)
         if self._options.ranks is not None:
-            self._show_ranks(trace)
+            try:
+                show_ranks(trace.record_ranks(self._options.ranks))
+            except (ValueError, RuntimeError) as error:
+                raise UsageError(f"%%meta --ranks: {error}") from None
 
     def _compare(self, trace: "Trace") -> dict[str, Any]:
         """Return as a setting what differs from the trace that ``--diff`` names."""
@@ -115,15 +123,6 @@ class Run:
         from meta_magic.designs.diff import diff  # noqa: PLC0415  needs torch
 
         return {"difference": diff(self._before, trace).describe()}
-
-    def _show_ranks(self, trace: "Trace") -> None:
-        """Record the cell as other ranks, and show all."""
-        from meta_magic.magic.reports import show_ranks  # noqa: PLC0415  torch
-
-        try:
-            show_ranks(trace.record_ranks(self._options.ranks))
-        except (ValueError, RuntimeError) as error:
-            raise UsageError(f"%%meta --ranks: {error}") from None
 
     def _show_failure(self, trace: "Trace", key: str) -> None:
         """Show why the cell failed; its recording is shown below the traceback."""

@@ -179,10 +179,8 @@ def split_settings(text: str) -> Iterator[str]:
 def columns_payload(trace: "Trace") -> dict[str, list[dict[str, Any]]]:
     """Return the columns of both tables, in their order."""
     samples = find_samples(trace)
-    calls: dict[Wire, Sequence[OpCall | None]] = {
-        "call": trace.ops,
-        "signature": samples,
-    }
+    calls: dict[Wire, Sequence[OpCall | None]]
+    calls = {"call": trace.ops, "signature": samples}
     runs = [Siblings(nodes=[root], calls=trace.module_calls) for root in trace.modules]
     nodes = [node for root in trace.modules for node in root.walk()]
     written = {
@@ -219,15 +217,6 @@ def list_named(trace: "Trace") -> Iterator[str]:
         for one in signature.outputs:
             if any(isinstance(size, NamedSize) for size in one.shape):
                 yield format_shape(one.shape)
-
-
-def notes_payload(trace: "Trace") -> dict[str, Any]:
-    """Return the texts that columns have for some operators, by column."""
-    return {
-        column.name: column.wire(trace.program)
-        for column in op_columns.OP_COLUMNS
-        if callable(column.wire)
-    }
 
 
 def find_samples(trace: "Trace") -> list["OpCall | None"]:

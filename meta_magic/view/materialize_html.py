@@ -48,7 +48,8 @@ def render_materialize_report(report: "MaterializeReport") -> str:
     parts = [f"<style>{style}</style>", f"<p>{escape(format_headline(report))}</p>"]
     if bad:
         text = f"UNINITIALIZED: {write_count(bad)} whatever was in memory before"
-        parts += [f'<p class="mm-danger">{text}</p>', render_folded(bad, "")]
+        title = f"{len(bad):,} uninitialized"
+        parts += [f'<p class="mm-danger">{text}</p>', render_folded(bad, title)]
     if drawn:
         text = f"DRAWN OTHERWISE: {write_count(drawn)} {WHY_OTHERWISE}"
         title = f"{len(drawn):,} drawn otherwise"
@@ -95,7 +96,6 @@ def summarize(tensors: Sequence["FilledTensor"]) -> str:
 def render_folded(tensors: Sequence["FilledTensor"], title: str) -> str:
     """Return the table of some tensors, folded if it is long."""
     is_open = " open" if len(tensors) <= MAX_OPEN else ""
-    title = title or f"{len(tensors):,} uninitialized"
     table = render_table(tensors[:MAX_ROWS])
     if len(tensors) > MAX_ROWS:
         table += f"<div>… {len(tensors) - MAX_ROWS:,} more</div>"

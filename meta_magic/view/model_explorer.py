@@ -51,10 +51,18 @@ def build_graph(trace: "Trace") -> Json:
     signatures = map(program.signatures.__getitem__, program.signature_numbers())
     ops = [*map(write_op, trace.ops, signatures, paths)]
     outside: dict[int, list[Edge]] = {}
+    source: int | str | None
     for edge in find_edges(trace.ops):
-        ops[edge.target]["incomingEdges"].append(_write_edge(edge))
-        if edge.source is None:
+        source = edge.source
+        if source is None:
             outside.setdefault(edge.tensor.tensor_id, []).append(edge)
+            source = f"tensor {edge.tensor.tensor_id}"
+        incoming = {
+            "sourceNodeId": str(source),
+            "sourceNodeOutputId": str(edge.output),
+            "targetNodeInputId": str(edge.input),
+        }
+        ops[edge.target]["incomingEdges"].append(incoming)
     owners = find_owners(program, namespaces)
     tensors = []
     for edges in outside.values():
@@ -112,15 +120,6 @@ def write_outside(tensor: TensorMetadata, label: str, paths: Sequence[str]) -> J
     }
 
 
-def _write_edge(edge: Edge) -> Json:
-    outside = f"tensor {edge.tensor.tensor_id}"
-    return {
-        "sourceNodeId": outside if edge.source is None else str(edge.source),
-        "sourceNodeOutputId": str(edge.output),
-        "targetNodeInputId": str(edge.input),
-    }
-
-
 def write_tensor(number: int, tensor: TensorMetadata) -> Json:
     """Return the metadata of an output of a node."""
     dtype = str(tensor.dtype).removeprefix("torch.")
@@ -151,16 +150,13 @@ def write_groups(
     for layer in dict.fromkeys(layers):
         node = namespaces.find_module(layer)
         if node is not None:
-            nbytes = node.parameter_nbytes + node.buffer_nbytes
-            yield (
-                layer,
-                {
-                    "class": node.class_name,
-                    "parameters": format_count(node.n_parameters),
-                    "bytes": format_bytes(nbytes),
-                    "calls": f"{node.n_calls:,}",
-                },
-            )
+            attributes = {
+                "class": node.class_name,
+                "parameters": format_count(node.n_parameters),
+                "bytes": format_bytes(node.parameter_nbytes + node.buffer_nbytes),
+                "calls": f"{node.n_calls:,}",
+            }
+            yield layer, attributes
 
 
 def find_owners(program: Program, namespaces: Namespaces) -> dict[int, ModuleNode]:

@@ -28,6 +28,7 @@ from meta_magic.cost.storage_categories import CATEGORIES
 from meta_magic.cost.storage_lives import order_stretches
 from meta_magic.trace.derived_facts import first_operators
 from meta_magic.trace.modules import ModuleNode, at_any_depth, distinct_tensors
+from meta_magic.trace.op_columns import OP_COLUMNS
 from meta_magic.trace.program import MODULE_HEADER
 from meta_magic.trace.signature import CallSite, Geometry, Signature, SourcePosition
 from meta_magic.trace.summary import describe_failure, describe_others, format_headline
@@ -35,7 +36,6 @@ from meta_magic.view.details_payload import (
     columns_payload,
     details_payload,
     name_inputs,
-    notes_payload,
 )
 from meta_magic.view.explanation_payload import explanation_payload
 from meta_magic.view.pictures import find_picture
@@ -129,7 +129,11 @@ class Payload:
                 for storage, number in program.owner_by_storage
             ],
             "columns": columns_payload(trace),
-            "remarks": notes_payload(trace),
+            "remarks": {
+                column.name: column.wire(trace.program)
+                for column in OP_COLUMNS
+                if callable(column.wire)
+            },
             "calls": self._write_calls(),
             "arguments": [
                 (tensor, ", ".join(names))
@@ -178,20 +182,16 @@ class Payload:
         named = {"place": ", ".join(devices)} if devices else {}
         if node.kind != node.class_name:
             named["kind"] = node.kind
+        tensors = [*map(write_tensor, node.tensors)]
+        for tensor, written in zip(node.tensors, tensors, strict=True):
+            if not tensor.tied_to and id(tensor) not in self._counted:
+                written["is_again"] = True
         yield named | {
             "parent": parent,
             "name": node.name,
             "fqn": node.fqn,
             "class_name": node.class_name,
-            "tensors": [
-                write_tensor(one)
-                | (
-                    {}
-                    if one.tied_to or id(one) in self._counted
-                    else {"is_again": True}
-                )
-                for one in node.tensors
-            ],
+            "tensors": tensors,
             "n_calls": node.n_calls,
             "first_call": -1 if node.first_call is None else node.first_call,
             "shared_with": -1 if shared is None else self._module_by_name[root, shared],

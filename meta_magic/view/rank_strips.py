@@ -35,7 +35,7 @@ def render_ranks(ranks: "Ranks") -> str:
         f"<span><i class='mm-sent-{kind}'></i>{kind}</span>" for kind in kinds
     )
     strips = "".join(
-        draw_strip(rank, trace, (max(1, n_ops), max(1, most)))
+        draw_strip(rank, trace, max(1, n_ops), max(1, most))
         for rank, trace in ranks.items()
     )
     found = (*ranks.mismatches, *ranks.advice)
@@ -46,14 +46,8 @@ def render_ranks(ranks: "Ranks") -> str:
     )
 
 
-def draw_strip(rank: int, trace: "Trace", scales: tuple[int, int]) -> str:
-    """Return the picture of a rank.
-
-    Args:
-        scales: How many operators the whole width stands for, and how many bytes the
-            whole height.
-    """
-    n_ops, most = scales
+def draw_strip(rank: int, trace: "Trace", n_ops: int, most: int) -> str:
+    """Return the picture of a rank: of ``n_ops`` operators, up to ``most`` bytes."""
     area = " ".join(f"{x:.1f},{y:.1f}" for x, y in trace_bytes(trace, n_ops, most))
     peak = format_bytes(trace.memory.peak_nbytes)
     words = f"rank {rank}: {peak} at the peak, {len(trace.sent)} collectives"

@@ -147,10 +147,8 @@ def write_tokens(text: str) -> list[list[int]]:
             line = lines[at]
             first = left if at == top - 1 else 0
             end = right if at == bottom - 1 else len(line)
-            for number, part in (
-                (PLAIN, line[ends[at] : first]),
-                (kind, line[first:end]),
-            ):
+            before, coloured = line[ends[at] : first], line[first:end]
+            for number, part in ((PLAIN, before), (kind, coloured)):
                 if part:
                     n_units = len(part.encode("utf-16-le", "surrogatepass")) // 2
                     written[at] += (number, n_units)

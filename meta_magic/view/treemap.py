@@ -122,7 +122,10 @@ def treemap_figure(whole: Box) -> Any:
     """Return a treemap as plotly's JSON."""
     _, n_above = find_top(whole)
     rows = [*walk(whole, "0", "")]
-    colors = [pick_color(number, n_above) for number, _, _ in rows]
+    colors = []
+    for number, _, _ in rows:
+        levels = number.split(".")[n_above + 1 :]  # none for a box around all others
+        colors.append(COLORS[int(levels[0]) % len(COLORS)] if levels else CLEAR)
     treemap = {
         "type": "treemap",
         "ids": [number for number, _, _ in rows],
@@ -147,12 +150,6 @@ def find_top(whole: Box) -> tuple[Box, int]:
     while len(whole.children) == 1:
         whole, n_above = whole.children[0], n_above + 1
     return whole, n_above
-
-
-def pick_color(number: str, n_above: int) -> str:
-    """Return the colour of a box; those around all others have none."""
-    levels = number.split(".")[n_above + 1 :]
-    return COLORS[int(levels[0]) % len(COLORS)] if levels else CLEAR
 
 
 def walk(box: Box, number: str, parent: str) -> Iterator[tuple[str, str, Box]]:

@@ -66,19 +66,17 @@ class Table(Generic[Item]):
 def write_geometry(geometry: Geometry) -> dict[str, Any]:
     """Return the metadata of a tensor."""
     named = {} if geometry.placement is None else {"place": str(geometry.placement)}
-    return (
-        named
-        | write_names(geometry.shape)
-        | {
-            "shape": geometry.shape,
-            "stride": geometry.stride,
-            "offset": geometry.storage_offset or 0,
-            "dtype": str(geometry.dtype).removeprefix("torch."),
-            "device": str(geometry.device),
-            "layout": str(geometry.layout).removeprefix("torch."),
-            "nbytes": prod(geometry.shape) * geometry.dtype.itemsize,
-        }
-    )
+    return {
+        **named,
+        **write_names(geometry.shape),
+        "shape": geometry.shape,
+        "stride": geometry.stride,
+        "offset": geometry.storage_offset or 0,
+        "dtype": str(geometry.dtype).removeprefix("torch."),
+        "device": str(geometry.device),
+        "layout": str(geometry.layout).removeprefix("torch."),
+        "nbytes": prod(geometry.shape) * geometry.dtype.itemsize,
+    }
 
 
 def write_names(shape: Sequence[int]) -> dict[str, list[str]]:
@@ -107,23 +105,21 @@ def write_tensor(tensor: ModuleTensor) -> dict[str, Any]:
     if tensor.sharding is not None:
         local = format_shape(tensor.local_shape or ())
         named["sharding"] = f"{tensor.sharding}, local {local}"
-    return (
-        named
-        | write_names(tensor.shape)
-        | {
-            "name": tensor.name,
-            "kind": tensor.kind,
-            "shape": tensor.shape,
-            "dtype": str(tensor.dtype).removeprefix("torch."),
-            "numel": tensor.numel,
-            "nbytes": tensor.nbytes,
-            "is_persistent": tensor.is_persistent,
-            "is_lazy": tensor.is_lazy,
-            "requires_grad": tensor.requires_grad,
-            "is_real": tensor.device.type != "meta",
-            "tied_to": tensor.tied_to or "",
-        }
-    )
+    return {
+        **named,
+        **write_names(tensor.shape),
+        "name": tensor.name,
+        "kind": tensor.kind,
+        "shape": tensor.shape,
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "numel": tensor.numel,
+        "nbytes": tensor.nbytes,
+        "is_persistent": tensor.is_persistent,
+        "is_lazy": tensor.is_lazy,
+        "requires_grad": tensor.requires_grad,
+        "is_real": tensor.device.type != "meta",
+        "tied_to": tensor.tied_to or "",
+    }
 
 
 def as_deltas(numbers: Numbers) -> list[int]:
