@@ -181,7 +181,6 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         help="Elements of all its parameters, tied ones counted once.",
         format="count",
         width=104,
-        align="right",
         read_run=count_parameters,
         track="84px",
     ),
@@ -190,7 +189,6 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         help="Share of the modules' time after initialization, on the chosen device.",
         format="share",
         width=68,
-        align="right",
         is_in_tree=False,
     ),
     ModuleColumn(
@@ -198,7 +196,6 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         help="Bytes of all its parameters and buffers, tied ones counted once.",
         format="bytes",
         width=82,
-        align="right",
         read_run=count_nbytes,
         track="76px",
     ),
@@ -207,7 +204,6 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         help="Floating-point operations of all its operators that have a formula.",
         format="flops",
         width=112,
-        align="right",
         is_in_tree=False,
     ),
     ModuleColumn(
@@ -215,7 +211,6 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         help="Its share of the FLOPs of all modules.",
         format="share",
         width=68,
-        align="right",
         is_in_tree=False,
     ),
     ModuleColumn(
@@ -223,7 +218,6 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         help="Bytes of the tensors that its operators newly made in the forward phase.",
         format="bytes",
         width=98,
-        align="right",
         is_in_tree=False,
     ),
     ModuleColumn(

@@ -28,6 +28,8 @@ Format: TypeAlias = Literal[
 The browser shows values of an unknown format as they are.
 """
 
+NUMBERS: Final = ("number", "bytes", "flops", "count", "share")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
@@ -38,7 +40,6 @@ class Column:
         help: One sentence for the header's tooltip and the docs.
         format: How the report writes its values.
         width: Minimum in pixels; columns share the rest in proportion.
-        align: The side at which its texts begin.
         is_pinned: Whether it stays visible when the table is scrolled sideways.
         is_optional: Whether the report has it only where some row has a value.
         is_extra: Whether the report hides it until a person chooses it.
@@ -48,10 +49,14 @@ class Column:
     help: str
     format: Format = "text"
     width: int = 120
-    align: Literal["left", "right"] = "left"
     is_pinned: bool = False
     is_optional: bool = False
     is_extra: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its values are numbers, which are aligned at the right."""
+        return self.format in NUMBERS
 
 
 Wire: TypeAlias = Literal["none", "call", "signature"] | Callable[[Program], list[Span]]
@@ -87,6 +92,11 @@ class OpColumn(Column):
     decided_by: Decider = "call"
 
     @property
+    def is_number(self) -> bool:
+        """Whether its values are numbers, which are aligned at the right."""
+        return self.type.startswith(("int", "float"))
+
+    @property
     def reader(self) -> Callable[[OpCall], object]:
         """The function that gives the value of a call."""
         return self.read or attrgetter(self.name)
@@ -98,7 +108,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="int",
         help="Position in the trace, from 0.",
         width=68,
-        align="right",
     ),
     OpColumn(
         name="function",
@@ -159,7 +168,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Operations of products, 2 for each multiply-add; absent for all else.",
         format="flops",
         width=112,
-        align="right",
         decided_by="signature",
     ),
     OpColumn(
@@ -168,7 +176,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         unit="bytes",
         help="Bytes read, each element once; none for a view.",
         format="bytes",
-        align="right",
         decided_by="signature",
     ),
     OpColumn(
@@ -178,7 +185,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Bytes written or newly made; none for a view.",
         format="bytes",
         width=148,
-        align="right",
         decided_by="signature",
     ),
     OpColumn(
@@ -188,7 +194,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="FLOPs for each byte read or written; a GPU is fed from some 100 on.",
         format="number",
         width=92,
-        align="right",
         is_extra=True,
         decided_by="signature",
     ),
@@ -198,7 +203,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         help="Share of the time after initialization, estimated for the chosen device.",
         format="share",
         width=68,
-        align="right",
         is_extra=True,
         is_in_table=False,
     ),
@@ -208,7 +212,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         unit="bytes",
         help="Bytes of all tensors that are alive after it, on all devices.",
         format="bytes",
-        align="right",
         is_extra=True,
         is_in_table=False,
     ),
@@ -232,7 +235,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="int or None",
         help="Line of the cell; for a backward operator, that of its forward operator.",
         width=60,
-        align="right",
         is_extra=True,
         decided_by="call_site",
     ),
@@ -264,7 +266,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="int or None",
         help="For a backward operator, the index of the forward operator.",
         width=84,
-        align="right",
         is_extra=True,
     ),
     OpColumn(
@@ -288,7 +289,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         type="int or None",
         help="Which module tree holds the module: an index into Trace.modules.",
         width=64,
-        align="right",
         is_extra=True,
         decided_by="module",
     ),
@@ -296,7 +296,6 @@ OP_COLUMNS: Final[tuple[OpColumn, ...]] = (
         name="module_call",
         type="int or None",
         help="Call of a module in which it ran: an index into Trace.module_calls.",
-        align="right",
         is_extra=True,
     ),
     OpColumn(

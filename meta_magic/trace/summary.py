@@ -154,9 +154,7 @@ def format_cells(line: TreeLine, formats: Formats = FORMATS) -> list[str]:
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows of cells as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    pads = [
-        str.rjust if column.align == "right" else str.ljust for column in tree_columns()
-    ]
+    pads = [str.rjust if column.is_number else str.ljust for column in tree_columns()]
     gap = " " * COLUMN_GAP
     return [
         gap.join(

@@ -256,9 +256,10 @@ def hide(column: Column, values: Iterable[object]) -> dict[str, bool]:
 def write_column(column: Column) -> dict[str, Any]:
     """Return the fields of a column that are not at their defaults, and its width."""
     every = asdict(column)
-    return {
+    written = {
         field.name: every[field.name]
         for field in fields(Column)
         if field.name == "width"
         or (every[field.name] != field.default and field.name != "is_optional")
     }
+    return written | ({"align": "right"} if column.is_number else {})

@@ -86,7 +86,7 @@ def style_columns() -> Iterator[str]:
     yield f".mm-head, .mm-row {{ grid-template-columns: {tracks}; }}"
     for number, column in enumerate(columns, 1):
         child = f"span:nth-child({number})"
-        if column.align == "right":
+        if column.is_number:
             yield f":is(.mm-head, .mm-row) > {child} {{ text-align: right; }}"
         if column.format in CELL_STYLES:
             yield f".mm-row > {child} {{ {CELL_STYLES[column.format]}; }}"

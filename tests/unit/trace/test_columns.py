@@ -37,7 +37,6 @@ CALLS = ModuleColumn(
     name="calls",
     help="How often it was called.",
     format="count",
-    align="right",
     read=lambda node: node.n_calls,
     add_up="sum",
 )
