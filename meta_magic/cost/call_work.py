@@ -109,9 +109,7 @@ def add_up(calls: Calls, each: Sequence[Work]) -> Work:
 def count_calls(keys: Integers, signatures: Integers) -> Mapping[int, Calls]:
     """Return the calls of each key.
 
-    Args:
-        keys: The key of each call, such as its phase; calls with -1 are left out.
-        signatures: The signature of each call.
+    A call's key is its phase, for example; calls with -1 are left out.
     """
     n = int(signatures.max(initial=0)) + 1
     pairs, counts = np.unique(keys * n + signatures, return_counts=True)

@@ -79,9 +79,7 @@ class Device:
     def find_peak(self, dtype: "torch.dtype", *, uses_tf32: bool = False) -> Peak:
         """Return the peak for products in a dtype, or for the next wider dtype.
 
-        Args:
-            dtype: The dtype of the operands.
-            uses_tf32: Whether float32 may be computed in tensor cores.
+        ``uses_tf32`` says whether float32 may be computed in tensor cores.
         """
         wanted = name_peak(dtype)
         known = dict(self.peaks)

@@ -75,12 +75,7 @@ class Allocated:
 
 
 def count_workspaces(table: StorageTable, is_there: Flags) -> Integers:
-    """Return the number of workspaces after each call.
-
-    Args:
-        table: The storages of the program.
-        is_there: Whether each storage is on the GPU.
-    """
+    """Return the number of workspaces after each call, by which storages are there."""
     columns = table.columns
     names = [signature.op.split(".")[1] for signature in table.program.signatures]
     is_product = np.asarray([n.strip("_") in PRODUCTS for n in names], np.bool_)

@@ -148,9 +148,7 @@ ADDMM: Final = "aten.addmm.default"
 def find_saved_slots(signature: "Signature", needed: Sequence[bool]) -> list[int]:
     """Return which tensors autograd saves of a call, by making it on meta.
 
-    Args:
-        signature: The call.
-        needed: Whether each input requires a gradient.
+    ``needed`` says which inputs require a gradient.
 
     Returns:
         Indices of inputs, and of outputs after them; [] if the call cannot be made.

@@ -123,13 +123,7 @@ def find_links(links: str | Links) -> Links:
 
 
 def time_collective(sent: "Sent", links: Links, world: World) -> float:
-    """Return the seconds that a collective takes.
-
-    Args:
-        sent: The collective.
-        links: How accelerators are connected.
-        world: The world of the rank that was recorded.
-    """
+    """Return the seconds that a collective takes."""
     n = len(sent.ranks) if sent.peer is None else 2
     if n < 2:  # noqa: PLR2004  nothing is sent
         return 0.0

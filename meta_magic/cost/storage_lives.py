@@ -166,11 +166,7 @@ def add_up(
 ) -> Integers:
     """Return for each call the bytes of the chosen stretches right after it.
 
-    Args:
-        lives: The stretches.
-        n_calls: Number of calls.
-        is_chosen: Whether each stretch counts.
-        nbytes: The bytes of each stretch; None for ``lives.nbytes``.
+    ``nbytes`` are the bytes of each stretch; None for ``lives.nbytes``.
     """
     nbytes = (lives.nbytes if nbytes is None else nbytes)[is_chosen]
     change = np.zeros(n_calls + 1, np.int64)

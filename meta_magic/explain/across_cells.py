@@ -151,10 +151,6 @@ def explain_later(trace: Trace, first: Explanation) -> Iterator[Explanation]:
     """Yield why later lines of a block fail, each with the first edits of all before.
 
     ``meta-magic check train.py`` names all errors of a run by it.
-
-    Args:
-        trace: The recording that failed.
-        first: Why it failed.
     """
     rerun, found = trace.rerun, first
     if rerun is None or rerun.text is None or not can_fork():

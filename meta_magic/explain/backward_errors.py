@@ -72,9 +72,7 @@ def is_backward(failed: FailedCall) -> bool:
 class Backward:
     """Looks for the reason why a backward pass failed.
 
-    Args:
-        trace: The trace that the pass ended.
-        failed: The pass, with the tensors that it began at.
+    ``failed`` has the tensors that the pass began at.
     """
 
     def __init__(self, trace: Trace, failed: FailedCall) -> None:

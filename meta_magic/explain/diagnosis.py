@@ -98,10 +98,7 @@ class Diagnosis(NamedTuple):
 def diagnose(trace: Trace, failed: FailedCall, workers: Workers) -> Diagnosis:
     """Return what is wrong with a call that was made in a block.
 
-    Args:
-        trace: The trace that the call ended.
-        failed: The call, its operands with names.
-        workers: Run it again, and know the lines of the block that can be edited.
+    The operands of the call have names. The workers run the block again.
     """
     block = workers.block
     program = None if block is None else block.program
@@ -233,10 +230,7 @@ def _follow_back(
 ) -> list[Made]:
     """Return the lines of a block that made what a call was given.
 
-    Args:
-        failed: The call.
-        block: The block.
-        rules: If some operands are named here, only these are followed.
+    If ``rules`` name some operands, only these are followed.
     """
     if block is None:
         return []

@@ -184,9 +184,7 @@ frame that runs it, from the outermost; -1 for another."""
 class Trail:
     """Follows names back, the nearest bindings first.
 
-    Args:
-        program: The text.
-        frames: The lines of it on the way to the call, outermost first.
+    ``frames`` are the lines on the way to the call, outermost first.
     """
 
     def __init__(self, program: SourceText, frames: Sequence[SourcePosition]) -> None:
@@ -209,8 +207,7 @@ class Trail:
     def follow(self, names: Sequence[str]) -> list[Made]:
         """Return the lines that made what a call was given, the nearest first.
 
-        Args:
-            names: The operands, as the innermost line names them.
+        ``names`` are the operands, as the innermost line names them.
         """
         if not self._frames:
             return []

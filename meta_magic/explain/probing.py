@@ -31,10 +31,7 @@ VAR_ARGS, VAR_KWARGS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_K
 def name_argument(call: FailedCall, path: tuple[int | str, ...]) -> str:
     """Return the text of an argument's name, such as ``kernel_size[1]``.
 
-    Args:
-        call: The call.
-        path: Begins with 0 for positional or 1 for keyword arguments; then the way to
-            it.
+    The path begins with 0 for positional or 1 for keyword arguments.
     """
     _, first, *inner = path
     if call.function is call_module and first == 1:  # an attribute of the module
@@ -74,10 +71,7 @@ def make_like(operand: Operand, sizes: Sequence[int], device: str | None) -> Ten
 
     The order of its dimensions in memory stays that of the operand.
 
-    Args:
-        operand: The operand.
-        sizes: The sizes.
-        device: Where it is made; None for a recording, which may ask for its values.
+    With the device None it is made for a recording, which may ask for its values.
 
     Raises:
         MemoryError: On the CPU, if it is large.
@@ -242,9 +236,7 @@ class Probe:
     ) -> Shapes | None:
         """Return the shapes that the call returns; None if it raises.
 
-        Args:
-            values: Numbers that change.
-            changes: By index, the change of an operand.
+        ``changes`` has the change of an operand by its index.
         """
         shapes = None
         for device in DEVICES[DEVICES.index(self.device) :]:

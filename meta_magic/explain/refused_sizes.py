@@ -66,10 +66,7 @@ class RefusedSizes(NamedTuple):
 def trace_refused(trace: Trace, failed: FailedCall, workers: Workers) -> RefusedSizes:
     """Return where the sizes come from that a failed call refuses.
 
-    Args:
-        trace: The trace that the call ended.
-        failed: The call, its operands with names.
-        workers: One of them runs the block.
+    The operands of the call have names. One of the workers runs the block.
     """
     try:
         run = prepare_run(trace, partial(_answer, failed=failed))

@@ -195,10 +195,7 @@ def _confirm(
 ) -> Iterator[Ran]:
     """Yield the edits with which a block runs in a child of its own.
 
-    Args:
-        block: The block.
-        ran: Edits that seem to help.
-        is_later: Whether a later line may fail; else the block must run to its end.
+    If ``is_later``, a later line may fail; else the block must run to its end.
     """
     for first in range(0, len(ran), MAX_REPAIRS):
         some = ran[first : first + MAX_REPAIRS]

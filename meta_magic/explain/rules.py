@@ -42,12 +42,7 @@ NEAR_ABOVE: Final = 16
 
 
 def find_rules(probe: Probe, error: str) -> tuple[str, ...]:
-    """Return the rules that a call broke, in sentences; none where none is found.
-
-    Args:
-        probe: Makes the call.
-        error: The text of its error.
-    """
+    """Return the rules that a call broke, in sentences; none where none is found."""
     if probe.accepts():
         return ()
     found = _list_rules(probe, error)

@@ -250,10 +250,8 @@ def suggest(
 ) -> str:
     """Return a hint after an unknown word: the nearest known one, and the help.
 
-    Args:
-        word: The unknown word.
-        help_line: The line that lists them.
-        is_sure: Whether to hint at the help even if no known word is near.
+    ``help_line`` lists the known words. If not ``is_sure``, there is no hint unless a
+    known word is near.
     """
     nearest = get_close_matches(word, known, n=1, cutoff=0.7)
     if not nearest and not is_sure:

@@ -40,8 +40,7 @@ class Shell(InteractiveShell):
 class NotebookShell:
     """Runs cells one after another, as a kernel does.
 
-    Args:
-        line: The line of ``%%meta`` above each cell.
+    ``line`` is the line of ``%%meta`` above each cell.
     """
 
     def __init__(self, path: Path, line: str) -> None:

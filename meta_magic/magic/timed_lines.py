@@ -90,11 +90,7 @@ def read_timed(node: ast.AST) -> str | None:
 
 
 class TimeStatements(ast.NodeTransformer):
-    """Times the statements at some lines.
-
-    Args:
-        lines: The lines.
-    """
+    """Times the statements at some lines."""
 
     def __init__(self, lines: frozenset[int]) -> None:
         self._lines = lines

@@ -64,11 +64,7 @@ class Rendering:
         return self.render(choose_but_ours if is_verbose else choose_frames)
 
     def render(self, choose: Choose) -> list[str]:
-        """Return the lines of the traceback.
-
-        Args:
-            choose: Returns the frames that are shown.
-        """
+        """Return the lines of the traceback with the frames that ``choose`` returns."""
         error, tracebacks = self._error, self._shell.InteractiveTB
         # If another cell raised it again, the traceback begins in that cell.
         namespace = self._shell.user_global_ns

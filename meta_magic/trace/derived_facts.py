@@ -62,12 +62,7 @@ class StoragesOnMeta:
         self._last: Program | None = None
 
     def follow(self, program: Program, named: Iterable[int]) -> set[int]:
-        """Return the storages that are on meta now.
-
-        Args:
-            program: What was recorded until now.
-            named: The storages that the code put on meta by name until now.
-        """
+        """Return the storages on meta now, given those that code put there by name."""
         found = self._found
         found.update(named)
         if not found or program.as_device == "meta":

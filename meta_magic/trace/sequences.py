@@ -11,7 +11,7 @@ from typing import Generic, TypeVar, overload
 
 from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata
 from meta_magic.trace.derived_facts import find_assumed, find_raised
-from meta_magic.trace.formulas.call_costs import count_costs
+from meta_magic.trace.formulas.call_costs import count_flops, count_traffic
 from meta_magic.trace.program import HEADER, MODULE_HEADER, TIED, Program
 from meta_magic.trace.signature import Argument, Geometry, Phase, TensorArgument
 
@@ -96,7 +96,8 @@ class OpCalls(Rows[OpCall]):
         }
         self.assumed_by_call = find_assumed(program)
         signatures = self._program.signatures
-        self._costs = cache(lambda number: count_costs(signatures[number]))
+        self._flops = cache(lambda number: count_flops(signatures[number]))
+        self._traffic = cache(lambda number: count_traffic(signatures[number]))
 
     def __len__(self) -> int:
         return len(self._program.offsets) - 1
@@ -114,6 +115,7 @@ class OpCalls(Rows[OpCall]):
         outputs = tuple(map(self._tensor, tensors[n_inputs:], signature.outputs))
         module_word = self._module_word(offset, forward)
         written = (*outputs, *(inputs[i] for i in signature.writes))
+        traffic = self._traffic(words[offset])
         number = self._module_number(module_word, (t.storage_id for t in written))
         root, module, _ = (
             (None, None, "") if number is None else program.modules[number]
@@ -136,7 +138,9 @@ class OpCalls(Rows[OpCall]):
             position=site.position,
             function=site.function,
             forward=forward,
-            **self._costs(words[offset]),
+            flops=self._flops(words[offset]),
+            nbytes_read=traffic.nbytes_read,
+            nbytes_written=traffic.nbytes_written,
             evaluation=self.evaluation_by_call.get(index),
             kernel=self.kernel_by_call.get(index),
             assumed=self.assumed_by_call.get(index),

@@ -57,9 +57,7 @@ FORMATS: Final[Formats] = MappingProxyType(
 def format_summary(trace: "Trace", depth: int | None = None) -> str:
     """Return what ``print(trace)`` shows.
 
-    Args:
-        trace: The recording.
-        depth: Levels of modules whose insides are shown; None for all.
+    ``depth`` levels of modules show their insides; None for all.
     """
     failure = describe_failure(trace)
     lines = [failure, format_headline(trace)] if failure else [format_headline(trace)]

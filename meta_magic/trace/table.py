@@ -41,9 +41,7 @@ NULLABLE = "int or None"
 def build_table(trace: "Trace", *, dims: bool = False) -> "pd.DataFrame":
     """Return one row per call: the fields of :class:`OpCall`, then other columns.
 
-    Args:
-        trace: The recording.
-        dims: Whether to add the shapes by name.
+    With ``dims`` the table also has the shapes by name.
     """
     import pandas as pd  # noqa: PLC0415  0.3 s, on first use
 
@@ -58,10 +56,11 @@ def build_table(trace: "Trace", *, dims: bool = False) -> "pd.DataFrame":
             else:
                 values[column.name] = as_array(map(column.reader, trace.ops), column)
         if dims:
-            for side in ("input", "output"):
-                values[f"{side}_shapes"] = [
+            named = {"inputs": "input_shapes", "outputs": "output_shapes"}
+            for side, name in named.items():
+                values[name] = [
                     ", ".join(format_named(one.shape) for one in row)
-                    for row in values[f"{side}s"]
+                    for row in values[side]
                 ]
         frame = pd.DataFrame(values).set_index("index", drop=False)
     frame.index.name = None
@@ -71,9 +70,7 @@ def build_table(trace: "Trace", *, dims: bool = False) -> "pd.DataFrame":
 class Samples:
     """The first call of each group; all calls of a group have equal values.
 
-    Args:
-        numbers: The group of each call, from 0.
-        calls: The calls.
+    ``numbers`` has the group of each call, from 0.
     """
 
     def __init__(self, numbers: NDArray[np.int64], calls: Sequence[OpCall]) -> None:
@@ -267,8 +264,7 @@ def paused_collector(*, ages: bool = False) -> Iterator[None]:
     Each collection walks all objects; with millions this takes as long as to build
     them.
 
-    Args:
-        ages: Whether all objects move to the oldest generation afterwards.
+    With ``ages`` all objects move to the oldest generation afterwards.
     """
     was_enabled = gc.isenabled()
     gc.disable()

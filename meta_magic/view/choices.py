@@ -229,10 +229,7 @@ def look_ahead(wanted: object, name: str, choice: Choice) -> Outlook:
 def describe_end(name: str, kind: str, devices: str) -> str:
     """Return the message after success, with the line to type next.
 
-    Args:
-        name: The module as Python code; "" if that is not known.
-        kind: Its class, or ``Variables``.
-        devices: Where it is, as text.
+    ``name`` is the module as Python code; "" if that is not known.
     """
     if kind == Variables.__name__:
         return f"what your variables hold is now real, on {devices}"

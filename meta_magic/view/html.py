@@ -61,8 +61,7 @@ def render_html(trace: "Trace", depth: int | None = None) -> str:
 
     Every name comes from the user's code and is escaped.
 
-    Args:
-        depth: Levels of modules that are open at first; None for three.
+    ``depth`` levels of modules are open at first; None for three.
     """
     style = read_styles("tree") + "\n".join(style_columns())
     heads = filter(None, (describe_failure(trace), format_headline(trace)))

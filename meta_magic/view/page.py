@@ -118,9 +118,7 @@ def render_saved(
 def render_lesson(lesson: Mapping[str, Any], text: str) -> str:
     """Return a lesson as HTML; without scripts it is its text.
 
-    Args:
-        lesson: As ``meta_magic/teach/lessons.py`` writes it.
-        text: The lines and their questions.
+    ``text`` has the lines and their questions.
     """
     packed = gzip.compress(json.dumps(lesson).encode(), mtime=0)
     plain = f"<pre>{escape(text)}</pre>"

@@ -187,10 +187,7 @@ class Designs:
     def record(self, trace: Trace, sizes: Sizes, ahead: Sequence[Sizes] = ()) -> Found:
         """Return what a block is with other numbers, each recorded once.
 
-        Args:
-            trace: The recording of the cell.
-            sizes: Numbers by name.
-            ahead: Others of the same names, which may be asked for next.
+        ``ahead`` has other numbers of the same names, which may be asked for next.
         """
         key, known = frozenset(sizes.items()), self._known
         if key in known:

@@ -152,7 +152,8 @@ def test_columns_are_shown_as_they_are_described(serve, trace, expect, view, col
     expect(headers).to_have_text([column.name for column in columns])
     for header, column in zip(headers.all(), columns, strict=True):
         expect(header).to_have_attribute("title", column.help)
-        expect(header).to_have_css("text-align", column.align)
+        side = "right" if column.is_number else "left"
+        expect(header).to_have_css("text-align", side)
         expect(header).to_have_css(
             "position", "sticky" if column.is_pinned else "relative"
         )

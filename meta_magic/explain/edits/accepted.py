@@ -96,11 +96,8 @@ def _turn(rank: int) -> Iterator[Change]:
         method = methodcaller("transpose", first, second)
         yield Change("{}.T" if rank == MATRIX else f"{{}}.{text}", method)
     if rank > MATRIX:
-        dims = list(range(rank))
-        for order in (
-            [*dims[:-3], *dims[-1:], *dims[-3:-1]],
-            [*dims[:-3], *dims[-2:], dims[-3]],
-        ):
+        *before, i, j, k = range(rank)
+        for order in ([*before, k, i, j], [*before, j, k, i]):
             text = f"{{}}.permute({', '.join(map(str, order))})"
             yield Change(text, methodcaller("permute", order))
 
@@ -229,9 +226,7 @@ class Accepted(NamedTuple):
 def find_accepted(probe: Probe, written: Collection[int]) -> Accepted:
     """Return what a failed call accepts.
 
-    Args:
-        probe: Makes the call.
-        written: The operands that the user's code writes; no others are changed.
+    Only operands that the user's code writes are changed (``written``).
     """
     if probe.accepts():
         return Accepted()

@@ -169,10 +169,8 @@ def _turn_letters(situation: Situation, node: ast.Call, far: float) -> Iterator[
     The likeliest are those by which another ``einsum`` made the operand, then those
     that change few letters.
     """
-    program, shapes = (
-        situation.program,
-        [o.geometry.shape for o in situation.call.operands],
-    )
+    program = situation.program
+    shapes = [operand.geometry.shape for operand in situation.call.operands]
     equation = read_equation(node)
     given, arrow, result = equation.partition("->")
     parts = given.split(",")
@@ -230,12 +228,12 @@ def _turn_dims(program: SourceText, called: Called, far: float) -> Iterator[Edit
 
 def _remove_method(program: SourceText, called: Called, far: float) -> Iterator[Edit]:
     if called.owner is not None and called.name in REMOVED:
-        end, start = called.node, called.owner
-        if end.lineno == end.end_lineno:
-            text = program.read(start)
+        node = called.node
+        if node.lineno == node.end_lineno:
+            text = program.read(called.owner)
             is_module = text in {"torch", "F", "np", "nn.functional"}
-            kept = program.read(called.node.args[0]) if is_module else text
-            yield from program.replace(end, kept, DROP_COST + far)
+            kept = program.read(node.args[0]) if is_module else text
+            yield from program.replace(node, kept, DROP_COST + far)
 
 
 def _replace_called(program: SourceText, called: Called, far: float) -> Iterator[Edit]:

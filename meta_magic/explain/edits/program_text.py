@@ -69,10 +69,7 @@ class Edit:
 def apply_edit(source: str, edit: Edit, first_line: int = 1) -> str:
     """Return a source after an edit.
 
-    Args:
-        source: The source.
-        edit: The edit.
-        first_line: The line number of the source's first line.
+    ``first_line`` is the number of the source's first line.
     """
     lines = [line.encode() for line in source.split("\n")]
     for line, column, end, text in sorted(edit.stretches, reverse=True):
@@ -160,9 +157,7 @@ class Called(NamedTuple):
 class SourceText:
     """A program as text and as syntax tree.
 
-    Args:
-        text: The text.
-        lines: Only nodes on these lines are kept; None for all.
+    Only nodes on ``lines`` are kept; None for all.
 
     Attributes:
         text: The text.

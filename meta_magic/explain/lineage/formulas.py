@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.explain.lineage.lineage_records import evaluate
 from meta_magic.explain.probing import Probe, Variable, name_argument
+from meta_magic.trace.failed_call import ENDS
 
 Group: TypeAlias = tuple[Variable, ...]
 """Numbers that can only be changed together, because they must be equal."""
@@ -24,13 +25,7 @@ MANY: Final = 16
 """A call with more tensors has a long list of them."""
 
 DIMENSION_NAMES: Final = (
-    "dim",
-    "axis",
-    "start_dim",
-    "end_dim",
-    "index",
-    "source",
-    "destination",
+    *("dim", "axis", "start_dim", "end_dim", "index", "source", "destination"),
 )
 """Names of arguments that select a dimension begin with these."""
 
@@ -43,11 +38,8 @@ DIMENSION_FUNCTIONS: Final = frozenset(
 class Target:
     """A size of what a call returns.
 
-    Args:
-        probe: Makes the call.
-        output: The index of the returned tensor.
-        dim: The dimension.
-        shape: The sizes that the tensor had.
+    It is size ``dim`` of the returned tensor with index ``output``, whose sizes were
+    ``shape``.
 
     Attributes:
         size: The size; None if the call does not return the same shape again.
@@ -157,9 +149,7 @@ def list_units(probe: Probe, keys: Mapping[Variable, object]) -> list[Group]:
     A list of many tensors has the sizes of tensors that are alike together, too: to
     move each of 500 sizes takes a quarter of a million tensors.
 
-    Args:
-        probe: Makes the call.
-        keys: The origin of each number that may be another's as well.
+    ``keys`` has the origin of each number that may be another's as well.
     """
     units: dict[object, list[Variable]] = {}
     operands = probe.call.operands
@@ -186,11 +176,7 @@ def _is_dimension(probe: Probe, variable: Variable) -> bool:
 
 
 def _is_end(variable: Variable) -> bool:
-    return not isinstance(variable.at, int) and variable.at[-1] in {
-        "start",
-        "stop",
-        "step",
-    }
+    return not isinstance(variable.at, int) and variable.at[-1] in ENDS
 
 
 def _steps(group: Group, value: int) -> tuple[int, ...]:

@@ -110,9 +110,7 @@ CRASHING: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 class CallProbe:
     """Makes an observed call again.
 
-    Args:
-        call: The call.
-        named: Its operands with names, if they have any.
+    ``named`` are its operands with names, if they have any.
 
     Attributes:
         probe: Makes it.
@@ -268,11 +266,6 @@ class Unresolved(NamedTuple):
 class Lineages:
     """Finds where the numbers of one run come from.
 
-    Args:
-        literals: The integers in the block's code.
-        names: The names of numbers and tensors.
-        file: Name of the block's file.
-
     Attributes:
         passed: The lines of calls that handed the numbers of the last chain on.
     """
@@ -322,9 +315,7 @@ class Lineages:
     def _follow(self, number: Any, passed: list[int] | None = None) -> Any:
         """Return the origin of a number that calls handed on unchanged.
 
-        Args:
-            number: The number.
-            passed: Gets the lines of these calls.
+        ``passed`` gets the lines of these calls.
         """
         while True:
             call = _call_of(number)

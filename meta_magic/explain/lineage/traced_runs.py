@@ -129,9 +129,7 @@ def read_seen() -> Seen:
 def set_literals(literals: Sequence[Literal], values: Mapping[int, int]) -> None:
     """Set the values of a rewritten block's literals, before it runs.
 
-    Args:
-        literals: The literals as they are written.
-        values: Other values for some of them.
+    ``values`` has other values for some of them, by index.
     """
     own = {
         NOTE: note,
@@ -178,8 +176,7 @@ def _label_parts(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 class _Tracer(ast.NodeTransformer):
     """Replaces each integer literal, and wraps what may be an integer.
 
-    Args:
-        labels: The labels of literals, by ``id`` of the node.
+    ``labels`` has the labels of literals, by ``id`` of the node.
 
     Attributes:
         literals: The literals that were replaced.
@@ -273,9 +270,7 @@ def prepare_run(trace: Trace, question: Callable[[Run], T]) -> Callable[[], Any]
 
     The text of an error does not matter. ``read_answer`` reads what it returns.
 
-    Args:
-        trace: The trace.
-        question: A function of the run; its result can be pickled.
+    ``question`` is a function of the run; its result can be pickled.
 
     Raises:
         TrialError: The block cannot run again; the message says why.
@@ -288,10 +283,7 @@ def ask_runs(
 ) -> list[T | TrialError]:
     """Run a trace's block several times at once, with other values of its literals.
 
-    Args:
-        trace: The trace.
-        values: For each run, by index of a literal, its value.
-        question: As of :func:`prepare_run`.
+    ``values`` has for each run the values of some literals, by index.
 
     Raises:
         TrialError: The block cannot run again at all.

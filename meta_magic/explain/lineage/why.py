@@ -180,11 +180,7 @@ def _find_node(
 def _add_inside(run: Run, known: dict[int, Node], at: int, output: int) -> None:
     """Add a node for what an operator inside of a function made.
 
-    Args:
-        run: The run.
-        known: By number of a tensor its node.
-        at: The index of the operator.
-        output: Which of its tensors.
+    ``at`` is the index of the operator, ``output`` that of its tensor.
     """
     metadata = run.trace.ops[at].outputs[output]
     for call in run.observer.calls:

@@ -7,6 +7,7 @@ counted.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import prod
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
@@ -136,15 +137,8 @@ def count_encoder(call: Operands) -> int:
     return attention + 4 * prod(source) * n_hidden
 
 
-def read_cudnn(call: Operands) -> Lengths:
-    """Read the shapes of cuDNN's kernel: heads first, or packed sequences."""
-    return read_row(call, dense=read_heads_first)
-
-
-def read_flash(call: Operands) -> Lengths:
-    """Read the shapes of flash attention: positions first, or packed sequences."""
-    return read_row(call, dense=read_positions_first)
-
+read_cudnn: Final = partial(read_row, dense=read_heads_first)
+read_flash: Final = partial(read_row, dense=read_positions_first)
 
 READER_BY_FORWARD: Final[Mapping[str, Reader]] = MappingProxyType(
     {

@@ -10,7 +10,7 @@ up. Workspaces, and repeated reads by a kernel whose caches are small, are not k
 from collections.abc import Mapping
 from math import prod
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, TypeAlias, TypedDict
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from meta_magic.trace.formulas.algorithm_flops import (
     FACTORIZATION_FLOPS,
@@ -225,21 +225,3 @@ def measure(geometry: Geometry) -> int:
         return 0
     pairs = zip(geometry.shape, geometry.stride, strict=True)
     return prod(n for n, step in pairs if step or not n) * geometry.dtype.itemsize
-
-
-class CallCosts(TypedDict):
-    """The fields of an ``OpCall`` that follow from its signature by formulas."""
-
-    flops: int | None
-    nbytes_read: int
-    nbytes_written: int
-
-
-def count_costs(signature: Signature) -> CallCosts:
-    """Return these fields for a signature."""
-    read, written = count_traffic(signature)
-    return {
-        "flops": count_flops(signature),
-        "nbytes_read": read,
-        "nbytes_written": written,
-    }

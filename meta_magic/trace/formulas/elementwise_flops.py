@@ -15,12 +15,7 @@ from meta_magic.trace.formulas.operands import Formula, Operands, of_all
 
 
 def count_elementwise(name: str, call: Operands) -> int | None:
-    """Return the operations of a call that is no product; None if they are unknown.
-
-    Args:
-        name: The operator without its overload.
-        call: Its arguments.
-    """
+    """Return the operations of a call that is no product; None if they are unknown."""
     base = name.replace("._foreach_", ".")
     if base not in WEIGHT_BY_OP:
         base = base.removesuffix("_")
