@@ -27,12 +27,7 @@ from meta_magic.explain.edits.number_edits import edit_numbers, edit_roots
 from meta_magic.explain.edits.operand_edits import edit_intents, edit_operands
 from meta_magic.explain.edits.program_text import Edit, SourceText, sort_edits
 from meta_magic.explain.edits.situations import Situation, list_written
-from meta_magic.explain.given_names import (
-    MAX_BACK,
-    Made,
-    Trail,
-    find_maker,
-)
+from meta_magic.explain.given_names import MAX_BACK, Made, Trail, find_maker
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.lineage.traced_runs import Seen
 from meta_magic.explain.probing import Probe

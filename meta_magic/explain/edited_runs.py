@@ -127,17 +127,15 @@ def find_block(trace: Trace) -> EditableBlock | None:
     failed = () if trace.failed is None else trace.failed.frames
     frames = tuple(frame for frame in failed if frame.file == rerun.file)
     if rerun.text is None:
-        text = "".join(linecache.getlines(rerun.file))
-        lines = _find_lines(rerun)
-        found = EditableBlock(rerun, text, text, 1, lines, trace.seconds, frames)
-        return found if lines else None
-    first, now = trace.cell.first_line, rerun.text.split("\n")
-    typed = enumerate(trace.source.split("\n"), first)
-    same = (at for at, line in typed if now[at - 1 : at] == [line])
-    lines = frozenset(same)
-    return EditableBlock(
-        rerun, rerun.text, trace.source, first, lines, trace.seconds, frames
-    )
+        text = typed = "".join(linecache.getlines(rerun.file))
+        first, lines = 1, _find_lines(rerun)
+        if not lines:
+            return None
+    else:
+        text, typed, first = rerun.text, trace.source, trace.cell.first_line
+        now, each = text.split("\n"), enumerate(typed.split("\n"), first)
+        lines = frozenset(at for at, line in each if now[at - 1 : at] == [line])
+    return EditableBlock(rerun, text, typed, first, lines, trace.seconds, frames)
 
 
 def _find_lines(rerun: Rerun) -> frozenset[int]:

@@ -14,11 +14,7 @@ from typing import Final
 from meta_magic.explain.diagnosis import diagnose
 from meta_magic.explain.edited_runs import Workers, find_block
 from meta_magic.explain.edits.argument_edits import CALLED_LIST
-from meta_magic.explain.given_names import (
-    describe_module,
-    name_operands,
-    read_assigned,
-)
+from meta_magic.explain.given_names import describe_module, name_operands, read_assigned
 from meta_magic.explain.lineage.lineage_records import Lineage
 from meta_magic.explain.repairs import Repair, try_edits
 from meta_magic.session.operand_names import read_text

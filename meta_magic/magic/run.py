@@ -87,34 +87,31 @@ class Run:
     def finish(self) -> None:
         """Keep the trace and show it."""
         with RARE_COLLECTION.enter_idle():
-            self._finish()
-
-    def _finish(self) -> None:
-        outputs = None
-        try:
-            if self._raw is not None and self._is_outermost:
-                self._running.pop(self._raw, None)
-            trace = self._keep_trace()
-            key = find_cell_id(self._shell) or self._raw or ""
-            if self._error is not None:
-                self._show_failure(trace, key)
-            elif not (self._options.quiet or self._options.teach):
-                settings = self._settings | self._compare(trace)
-                outputs = build_outputs(self._shell, trace, key, settings)
-        finally:
-            self._error = None
-            self._progress.finish(None if outputs is None else outputs.bundle)
-        if outputs is not None and outputs.live is not None:
-            display(outputs.live)
-        if self._options.teach and not self._options.quiet:
-            lesson = trace.teach()
-            bundle = {"text/plain": str(lesson), "text/html": lesson._repr_html_()}
-            display(bundle, raw=True)
-        if self._options.ranks is not None:
+            outputs = None
             try:
-                show_ranks(trace.record_ranks(self._options.ranks))
-            except (ValueError, RuntimeError) as error:
-                raise UsageError(f"%%meta --ranks: {error}") from None
+                if self._raw is not None and self._is_outermost:
+                    self._running.pop(self._raw, None)
+                trace = self._keep_trace()
+                key = find_cell_id(self._shell) or self._raw or ""
+                if self._error is not None:
+                    self._show_failure(trace, key)
+                elif not (self._options.quiet or self._options.teach):
+                    settings = self._settings | self._compare(trace)
+                    outputs = build_outputs(self._shell, trace, key, settings)
+            finally:
+                self._error = None
+                self._progress.finish(None if outputs is None else outputs.bundle)
+            if outputs is not None and outputs.live is not None:
+                display(outputs.live)
+            if self._options.teach and not self._options.quiet:
+                lesson = trace.teach()
+                bundle = {"text/plain": str(lesson), "text/html": lesson._repr_html_()}
+                display(bundle, raw=True)
+            if self._options.ranks is not None:
+                try:
+                    show_ranks(trace.record_ranks(self._options.ranks))
+                except (ValueError, RuntimeError) as error:
+                    raise UsageError(f"%%meta --ranks: {error}") from None
 
     def _compare(self, trace: "Trace") -> dict[str, Any]:
         """Return as a setting what differs from the trace that ``--diff`` names."""

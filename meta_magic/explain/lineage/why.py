@@ -27,12 +27,7 @@ from meta_magic.explain.lineage.size_lineages import (
     write_root,
 )
 from meta_magic.explain.lineage.traced_numbers import SizeOf, trace_number
-from meta_magic.explain.lineage.traced_runs import (
-    Literal,
-    Run,
-    ask_runs,
-    trace_block,
-)
+from meta_magic.explain.lineage.traced_runs import Literal, Run, ask_runs, trace_block
 from meta_magic.recording.identities.origins import find_origin
 from meta_magic.session.operand_names import find_paths, is_shells
 from meta_magic.trace.calls import OpCall, TensorMetadata
