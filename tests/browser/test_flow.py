@@ -128,7 +128,7 @@ def test_the_flow_goes_from_left_to_right_where_that_is_chosen(flow):
     assert abs(left - right) < 5
     assert bottom > top + 20
     flow.get_by_label("More", exact=True).click()
-    flow.get_by_label("Direction").select_option("left to right")
+    flow.get_by_label("Direction", exact=True).select_option("left to right")
     (left, top), (right, bottom) = find_middles()
     assert right > left + 50
     assert abs(bottom - top) < 20

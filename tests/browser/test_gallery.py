@@ -105,7 +105,7 @@ def test_a_person_can_read_a_flow_with_colours(browser, pages, measure, directio
     page = open_page(browser, pages["resnet-50"], 1440, "light")
     show_view(page, "Flow")
     page.get_by_label("More", exact=True).click()
-    page.get_by_label("Direction").select_option(direction)
+    page.get_by_label("Direction", exact=True).select_option(direction)
     page.get_by_label("Colours by").select_option(measure)
     found = look_through(page, "Flow")
     page.close()
@@ -141,7 +141,7 @@ def test_text_shortened_without_a_way_to_it_is_found(browser, pages):
 def test_the_flow_keeps_the_direction_that_was_chosen(browser, pages, expect):
     page = open_page(browser, pages["lstm"], 1440, "light")
     show_view(page, "Flow")
-    chosen = page.get_by_label("Direction")
+    chosen = page.get_by_label("Direction", exact=True)
     page.get_by_label("More", exact=True).click()
     chosen.select_option("across")
     page.get_by_role("button", name="operators").click()
