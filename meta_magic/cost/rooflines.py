@@ -119,8 +119,7 @@ def build_roofline(cost: "Cost", device: Device, *, tf32: bool) -> Roofline:
     Masked products do not count. Operations element by element run at the peak of
     float32 without tensor cores, if the device has one.
     """
-    kinds = map(classify_products, cost.each)
-    peaks = [find_peak(products, device, tf32=tf32) for products in kinds]
+    peaks = [classify_products(o).find_peak(device, tf32=tf32) for o in cost.each]
     products = np.array([o.flops_needed for o in cost.each], float)
     products /= np.array([peak.flops for peak in peaks], float)
     vectors = find_vector_peak(device)
@@ -145,16 +144,15 @@ class Products(NamedTuple):
     dtype: torch.dtype
     is_cudnns: bool
 
+    def find_peak(self, device: Device, *, tf32: bool = False) -> Peak:
+        """Return the peak of a device for such products."""
+        return device.find_peak(self.dtype, uses_tf32=tf32 or self.is_cudnns)
+
 
 def classify_products(one: OneCall) -> Products:
     """Return the kind of products of a call, which decides their speed."""
     is_cudnns = any(word in one.op for word in IN_TENSOR_CORES)
     return Products(one.dtype or torch.float32, is_cudnns)
-
-
-def find_peak(products: Products, device: Device, *, tf32: bool) -> Peak:
-    """Return the peak of a device for a kind of products."""
-    return device.find_peak(products.dtype, uses_tf32=tf32 or products.is_cudnns)
 
 
 def find_vector_peak(device: Device) -> float | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from meta_magic.cost.device_table import Peak
 from meta_magic.cost.program_columns import PHASES
-from meta_magic.cost.rooflines import classify_products, find_peak, find_vector_peak
+from meta_magic.cost.rooflines import classify_products, find_vector_peak
 from meta_magic.trace.units import format_bytes, format_flops
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def find_roof(line: "Roofline", number: int) -> Peak | None:
     """Return the peak that limits the calls of a signature."""
     one = line.cost.each[number]
     if one.flops:
-        return find_peak(classify_products(one), line.device, tf32=False)
+        return classify_products(one).find_peak(line.device)
     vectors = find_vector_peak(line.device)
     return None if vectors is None else Peak(name="elementwise", flops=vectors)
 

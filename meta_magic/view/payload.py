@@ -18,12 +18,7 @@ from meta_magic.cost.call_work import OneCall, count_one
 from meta_magic.cost.device_table import Device, list_devices
 from meta_magic.cost.memory_samples import find_fullest_device
 from meta_magic.cost.program_columns import Integers
-from meta_magic.cost.rooflines import (
-    Products,
-    classify_products,
-    find_peak,
-    find_vector_peak,
-)
+from meta_magic.cost.rooflines import Products, classify_products, find_vector_peak
 from meta_magic.cost.storage_categories import CATEGORIES
 from meta_magic.cost.storage_lives import order_stretches
 from meta_magic.trace.derived_facts import first_operators
@@ -311,7 +306,7 @@ def write_device(device: Device, kinds: Sequence[Products]) -> dict[str, Any]:
     ``peaks`` are, for each kind of products, a dtype and its peak; ``vectors`` is the
     peak of elementwise operations, None if it is not known.
     """
-    peaks = [find_peak(products, device, tf32=False) for products in kinds]
+    peaks = [products.find_peak(device) for products in kinds]
     return {
         "name": device.name,
         "title": device.title,
