@@ -146,11 +146,6 @@ class Replacements:
         self._entered: list[Swapped] = []
         self._libraries: list[Any] = []
 
-    @property
-    def is_entered(self) -> bool:
-        """Whether anything is replaced now."""
-        return bool(self._made)
-
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of a module or class."""
         with lock:

@@ -45,9 +45,6 @@ MAX_FLOATS: Final = 2**14
 FEW: Final = 16
 """So many are handed over, even if more took too much to compute before."""
 
-SECONDS: Final = 60.0
-"""How long a process waits for another that still runs."""
-
 ENDED: Final = "rank-{}-ended"
 """The file that a process leaves when its block has ended."""
 
