@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from types import CodeType
 from typing import Final, TypeAlias
@@ -41,19 +41,27 @@ Movers: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
 
 
 def choose(points: Points, formulas: Iterable[str]) -> str:
-    """Return the formula of the smallest numbers that is right at all points, or ""."""
+    """Return the best formula that is right at all points, or ""."""
     fitting = (
         text
         for text in dict.fromkeys(formulas)
         if len(text) <= MAX_LETTERS
         and all(evaluate(text, sizes) == size for sizes, size in points)
     )
-    return min(fitting, key=_rank, default="")
+    return min(fitting, key=partial(_rank, points), default="")
 
 
-def _rank(formula: str) -> tuple[int, int]:
-    """Return the sum of the numbers in a formula, and how many letters it has."""
-    return sum(map(int, NUMBER.findall(formula))), len(formula)
+def _rank(points: Points, formula: str) -> tuple[bool, int, int]:
+    """Return what makes a formula worse: that it rounds, large numbers, letters.
+
+    Where the block runs at 64, 128 and 192 alone, ``H//15`` is ``H//16`` there.
+    """
+    exact = _compile(formula.replace("//", "/"))
+    is_rounded = any(
+        eval(exact, {"__builtins__": {}, "ceil": float, **sizes}) != size  # noqa: S307  ours
+        for sizes, size in points
+    )
+    return is_rounded, sum(map(int, NUMBER.findall(formula))), len(formula)
 
 
 @lru_cache(maxsize=4096)

@@ -106,6 +106,12 @@ def test_a_small_form_is_proposed(others, formula):
     assert choose(points, propose(points)) == formula
 
 
+def test_a_quotient_without_a_rest_comes_before_one_that_is_rounded():
+    points = [({"H": n}, n // 16) for n in (64, 128, 192)]
+    assert all(n // 15 == n // 16 for n in (64, 128, 192))
+    assert choose(points, propose(points)) == "H//16"
+
+
 def test_calls_are_compared_from_the_front_and_from_the_back():
     def make(text):
         kinds = [(op, (((i,),), ())) for i, op in enumerate(text)]
