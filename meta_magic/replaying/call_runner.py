@@ -40,11 +40,12 @@ MAX_TENSORS: Final = 2**12
 class HeldStorage:
     """A real storage, or a sparse tensor, which has none; and tensors on it."""
 
-    __slots__ = ("real", "tensors")
+    __slots__ = ("geometries", "real", "tensors")
 
     def __init__(self, real: UntypedStorage | Tensor) -> None:
         self.real = real
         self.tensors: dict[int, Tensor] = {}  # by the id of their recorded geometry
+        self.geometries: dict[int, Geometry] = {}  # no other object gets their ids
 
     @property
     def nbytes(self) -> int:
@@ -62,6 +63,8 @@ class HeldStorage:
             self.tensors.clear()
         if len(self.tensors) == MAX_TENSORS:
             self.tensors.clear()
+            self.geometries.clear()
+        self.geometries[id(geometry)] = geometry
         tensor = self.tensors[id(geometry)] = make_view(self.real, geometry)
         return tensor
 
