@@ -65,7 +65,6 @@ class OneCall(Work):
     """The work of one call of a signature.
 
     Attributes:
-        op: The operator.
         kind: What it does; ``unknown`` without a formula.
         dtype: Dtype of the first input, or else output, which decides how fast
             products are; None without tensors.

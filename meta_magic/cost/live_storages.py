@@ -31,11 +31,7 @@ class StorageTable:
 
     Attributes:
         program: The program, with the call that raised.
-        modules: Its module trees.
-        columns: Its columns.
-        lives: When its storages are alive.
         device: The index into ``devices`` of each storage's device.
-        devices: Names of devices.
     """
 
     program: "Program"

@@ -29,9 +29,6 @@ class Columns:
     """Columns with an entry for each call, then columns with one for each tensor.
 
     Attributes:
-        n_calls: Number of operator calls.
-        n_storages: Number of storages.
-        signature: For each call its signature.
         call_site: For each call its call site; -1 for none.
         phase: For each call the index of its phase in ``PHASES``.
         forward: For each backward call its forward call; -1 for others.

@@ -37,8 +37,6 @@ class Roofline:
     of torch itself and of kernel launches. Good for totals and shares.
 
     Attributes:
-        device: The device.
-        cost: The work.
         seconds_each: Seconds of one call of each signature.
         is_bound_by_memory: Whether its bytes take longer than its FLOPs.
         notes: Which peak was used for a dtype that the data sheet lacks.

@@ -41,12 +41,10 @@ class Links:
 
     Attributes:
         name: Its name in ``links.toml``.
-        title: The name that people read.
         within: Bytes in a second, in one direction, between those of one machine.
         between: Bytes in a second of its share of the network between machines.
         latency_within: Seconds of a step of a ring within a machine.
         latency_between: Seconds of a step between machines.
-        source: Where the numbers are from.
     """
 
     name: str

@@ -84,7 +84,6 @@ class EditableBlock:
         typed: The text as the user typed it.
         first_line: The number of the first line that was typed.
         lines: Lines that may be edited: the user typed them, and they run again.
-        seconds: How long the block took.
         frames: The lines of its file on the way to the failed call, outermost first.
     """
 

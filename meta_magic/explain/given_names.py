@@ -168,7 +168,6 @@ class Made(NamedTuple):
     """A line that made a value, or passed it on.
 
     Attributes:
-        line: The line.
         text: Name and code, as a sentence; "" for a line that has neither.
     """
 

@@ -155,7 +155,6 @@ class Change(NamedTuple):
 
     Attributes:
         text: Its code, with ``{}`` for the operand.
-        make: Applies it.
     """
 
     text: str
@@ -177,8 +176,6 @@ class Probe:
         is_careful: Whether each call is made in a child, as it may end the process.
 
     Attributes:
-        function: What is called.
-        call: Its arguments.
         values: The numbers that it depends on, as they were.
         device: The device that is asked first; None if all accept the original call.
     """

@@ -110,8 +110,6 @@ class Ran(NamedTuple):
     """An edit that was tried.
 
     Attributes:
-        edit: The edit.
-        outcome: How the block ended.
         is_sure: Whether it is the edit that helped, and no earlier run in the process.
     """
 

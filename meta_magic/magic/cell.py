@@ -32,12 +32,6 @@ class Body:
         raw: The whole cell as typed; None if unknown.
         name: File name of the ``%%meta`` cell around this one; None to have IPython
             choose it.
-
-    Attributes:
-        name: File name that the code was compiled under.
-        first_line: Line of the whole cell at which the body begins.
-        head: The part of the whole cell before the body.
-        text: The body as Python, at its lines of the whole cell.
     """
 
     def __init__(

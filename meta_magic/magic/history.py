@@ -21,11 +21,7 @@ TRANSPARENT: Final = frozenset({"%%meta", "%%time", "%%capture"})
 
 
 class History:
-    """Keeps the cells that ran.
-
-    Attributes:
-        cells: The cells, the oldest first.
-    """
+    """Keeps the cells that ran."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell

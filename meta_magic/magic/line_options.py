@@ -31,8 +31,6 @@ class Option:
 
     Attributes:
         names: How it is written, the long name first.
-        help: What it does.
-        example: A line with it.
         metavar: The name of its value in the help; "" for a flag.
         read: Converts the text of its value.
         values: Values that completion offers.

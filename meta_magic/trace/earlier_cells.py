@@ -14,7 +14,6 @@ class EarlierCell(NamedTuple):
     Attributes:
         name: What messages call it: ``In[2]``.
         typed: The cell as the user typed it, with the lines of its magics.
-        seconds: Processor time that it took.
         failed_line: The line of its statement that raised; 0 if none did.
         read: Returns ``typed`` as Python, at the same lines.
     """

@@ -87,8 +87,6 @@ class Limit:
     """One limit of a budget.
 
     Attributes:
-        quantity: Its name in ``QUANTITIES``.
-        most: The largest value allowed.
         is_below: Whether the value must be below ``most``, not equal to it.
     """
 

@@ -25,8 +25,6 @@ class Operand:
         geometry: Its metadata.
         aliases: Its names in the callers of that code.
         tensor: Its number in the trace; -1 if the trace does not have it.
-        requires_grad: As torch has it.
-        is_leaf: As torch has it.
     """
 
     name: str
@@ -63,9 +61,6 @@ class WrongValue(NamedTuple):
     """A value of an operand that is out of range.
 
     Attributes:
-        at: Its index.
-        value: The value.
-        largest: The largest value of the operand.
         high: The largest value that is allowed.
     """
 
@@ -93,7 +88,6 @@ class FailedCall:
             no function or module of torch was called.
         args: Positional arguments; a tensor is its index among ``operands``.
         kwargs: Keyword arguments, with tensors as in ``args``.
-        operands: The tensors.
         is_whole: Whether all arguments are kept; an argument that is not plain data is
             missing.
         frames: The user's lines on the way to the call, outermost first.

@@ -33,7 +33,6 @@ class Edge:
         output: Its index in :func:`list_made` of the source; 0 from outside.
         target: Index of the operator that reads it.
         input: Its index in the inputs of the target.
-        tensor: Its metadata when it was read.
     """
 
     source: int | None
@@ -118,9 +117,6 @@ class Namespaces:
     A path begins with the phase, where there are several; operators of no phase count
     as forward. A module that the same caller calls again gets the number of the call in
     its name; so do different modules with one name.
-
-    Attributes:
-        node_by_name: The modules, by root and fqn.
     """
 
     def __init__(self, trace: "Trace") -> None:

@@ -22,8 +22,6 @@ class Siblings:
     """A module, or identical siblings that are shown as one line.
 
     Attributes:
-        nodes: The modules.
-        calls: The module calls of the same trace.
         devices_above: Devices that the code names for the tensors of the parent; None
             if it names none.
     """

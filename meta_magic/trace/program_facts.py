@@ -19,7 +19,6 @@ class Evaluation(NamedTuple):
     From there on the trace depends on data, not just on metadata.
 
     Attributes:
-        call: Its number.
         n_calls: Calls that the replay ran.
         nbytes: Most bytes that the replay held at any moment.
         flops: Floating-point operations of the replay; one for each element of an
@@ -36,10 +35,8 @@ class Assumption(NamedTuple):
     """An operator call whose size or value was assumed, as it depends on unknown data.
 
     Attributes:
-        call: Its number.
         n_true: The assumed number of true elements, spread evenly; or the assumed sum
             of numbers.
-        numel: The number of all elements.
         text: The user's assumption, such as ``nonzero=all``.
         value: The assumed value of each number; None if ``n_true`` is the assumption.
     """
@@ -55,8 +52,6 @@ class KernelChoice(NamedTuple):
     """Which kernel a device would choose for some operator calls.
 
     Attributes:
-        first_op: Number of the first call.
-        end_op: Number after the last.
         text: The choice, with the reason where it is not a fused kernel.
     """
 
@@ -70,7 +65,6 @@ class Constant:
     """A storage whose content no recorded operator made, as at its first sight.
 
     Attributes:
-        storage: Number of the storage.
         data: Its bytes; None if they are too many to be copied.
         checksum: CRC-32 of its bytes; 0 where there is ``data``.
         tensor: The storage itself where ``data`` is None, as bytes: the one object of
@@ -128,9 +122,6 @@ class StorageFacts:
     Attributes:
         sizes: (operator calls made before, storage, bytes from then on) of storages
             that no operator made or resized.
-        on_meta: Storages that the code put on meta by name.
-        parameters: Storages that became parameters of a module.
-        buffers: Storages that became buffers of a module.
         states: Storages of an optimizer's state after a step.
         optimized: Storages of the parameters that an optimizer steps.
         accumulated: (operator call, storage of the leaf) for each call by which

@@ -53,9 +53,6 @@ class Modes(NamedTuple):
     """The modes of torch around a block.
 
     Attributes:
-        is_grad_enabled: Whether gradients were enabled.
-        is_inference: Whether inference mode was on.
-        dtype: torch's default dtype.
         autocast: (device type, whether autocast was on, its dtype).
     """
 

@@ -23,13 +23,9 @@ class Geometry:
     """The metadata that tensors share when nothing but their identity differs.
 
     Attributes:
-        shape: Size of each dimension, outermost first.
         stride: Elements to skip to reach the next entry of each dimension; None for
             a layout without strides (sparse, nested).
         storage_offset: Elements before the first entry; None where ``stride`` is.
-        dtype: Element type.
-        device: Device that the tensor is on.
-        layout: ``torch.strided`` or a sparse layout.
         is_conj: Whether conjugation is still to be done (:meth:`torch.Tensor.is_conj`).
         is_neg: Whether negation is still to be done (:meth:`torch.Tensor.is_neg`).
         placement: Device that the code names for it; None where it names none.
@@ -96,8 +92,6 @@ class Signature:
         arguments: (name, value) pairs in schema order, tensors as
             :class:`TensorArgument`; arguments left at their default are absent.
         returns: What the operator returns, tensors as :class:`TensorArgument`.
-        inputs: Geometry of each tensor argument.
-        outputs: Geometry of each tensor returned.
         writes: Indices of the inputs that the operator writes.
         views: For each output, the index of the input whose storage it shares by the
             operator's schema, or None.

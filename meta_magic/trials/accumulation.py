@@ -23,7 +23,6 @@ class Parts(NamedTuple):
 
     Attributes:
         name: The block's name for the size of the batch.
-        number: The number of parts.
     """
 
     name: str

@@ -163,12 +163,9 @@ class AnnotatedTensor(NamedTuple):
 
     Attributes:
         frame: The number of the call of the function; names hold within one.
-        line: The line of the annotation.
         what: What is annotated: ``x``, or ``the result of forward``.
         dims: The annotated dimensions, such as ``b t d``.
         dtypes: The annotated dtypes; () for any.
-        shape: The shape of the tensor.
-        dtype: Its dtype.
         number: Its number in the recording; None if it has none.
     """
 

@@ -79,8 +79,6 @@ class Found(NamedTuple):
 
     Attributes:
         spec: The name, or ``NAME=VALUE``.
-        search: What was recorded.
-        form: The condition.
         joined: The cells and files that were recorded with the block; None for none.
     """
 

@@ -128,7 +128,6 @@ class Variation(NamedTuple):
 
     Attributes:
         moved: The names that have another value.
-        sizes: The values of all names.
         shapes: The shapes of each call of the block; None for one that is not there.
     """
 
@@ -313,11 +312,8 @@ class FirstUse(NamedTuple):
     """Where a tensor is first seen.
 
     Attributes:
-        tensor: Its number.
-        call: The index of the call.
         side: 0 if the call reads it, 1 if it returns it.
         slot: Its index among these.
-        shape: Its shape.
     """
 
     tensor: int

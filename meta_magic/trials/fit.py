@@ -255,9 +255,7 @@ class Search(NamedTuple):
     """A search for the largest size that fits.
 
     Attributes:
-        name: The block's name for the size.
         candidates: The values it may have, rising.
-        nbytes: The memory that there is.
         record: Returns the memory of the block at each of some sizes.
         recorded: What was recorded so far, by size.
     """

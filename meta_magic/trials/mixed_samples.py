@@ -42,13 +42,7 @@ Content: TypeAlias = torch.UntypedStorage | Tensor
 
 
 class BatchEntry(NamedTuple):
-    """Where a batch enters a model.
-
-    Attributes:
-        call: The call of the model.
-        tensor: The tensor with the batch.
-        dim: The dimension of the batch.
-    """
+    """Where a batch enters a model."""
 
     call: ModuleCall
     tensor: TensorMetadata

@@ -247,7 +247,6 @@ class Needs(NamedTuple):
 
     Attributes:
         nbytes: Bytes at the peak, on the device that holds most.
-        flops: FLOPs of all calls.
         found: Kind and lines of each advice on it.
     """
 

@@ -49,7 +49,6 @@ class Outcome(NamedTuple):
         line: The line of the error.
         dimensions: The number of dimensions of each variable that is a tensor.
         broadcasts: Line and text of each note on a broadcast.
-        seconds: How long the recording took.
         parameters: The shapes of the parameters and buffers that it made.
     """
 

@@ -173,8 +173,6 @@ class Source(NamedTuple):
     """A cell, or the file that has the block, before it is a part.
 
     Attributes:
-        name: As of :class:`SourcePart`.
-        typed: The same.
         text: Its statements that run again, at their lines.
         path: As of :class:`SourcePart`.
         own_line: The line of the block, if it has the block; else 0.

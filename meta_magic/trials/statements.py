@@ -53,7 +53,6 @@ class Statement(NamedTuple):
     Attributes:
         cell: Index of the cell.
         first: Its first line there, with decorators.
-        last: Its last line.
         binds: The names that it binds.
         changes: The names whose objects it may change.
         reads: The names that it reads at once.

@@ -57,9 +57,7 @@ class Choice:
 
     Attributes:
         root: Index of the root module; the index after the last means all variables.
-        path: Name of a module within it, as ``state_dict`` has it; "" for the root.
         device: Name of the device, or ``as planned``.
-        init: A name of ``init=``, or ``checkpoint``.
         dtype: Name of a dtype in torch, or ``as built``.
         values: A name of ``STATE_BY_NAME``; used only by a replay.
         checkpoint: Path to read when ``init`` is ``checkpoint``.
@@ -185,8 +183,6 @@ class Outlook:
 
     Attributes:
         needed: The bytes that it takes; "" where that is not known.
-        free: The bytes that are free.
-        is_enough: Whether it fits.
         is_real: Whether there is nothing to do.
         forecast: What would be replayed, and how long that takes.
         fitting: What would fit, if it does not.

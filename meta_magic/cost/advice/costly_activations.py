@@ -37,7 +37,6 @@ class Row:
     """Blocks in one list or sequence.
 
     Attributes:
-        name: Name of the list.
         calls: (first operator call, the one after the last) of each of their calls.
         storages: Storages that autograd saves in them, without their results.
         start: For each storage the call after which its block has returned.

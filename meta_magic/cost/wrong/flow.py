@@ -70,8 +70,6 @@ class Flow:
     """The calls of a program, and its modules.
 
     Attributes:
-        program: The program.
-        modules: Its module trees.
         is_everything_own: Whether code of libraries counts as the user's own.
     """
 

@@ -46,17 +46,12 @@ class ReadCall:
     """An operator call.
 
     Attributes:
-        index: Its number.
-        signature: What it shares with calls like it.
         name: The operator's name, such as ``softmax`` for ``aten._softmax.default``.
         arguments: Its arguments by name; see ``Signature``.
-        site: Its call site; None for none.
         function: The last part of the torch function that made it; "" for none.
-        phase: What the program was doing.
         inputs: The number of each tensor that it reads.
         outputs: The number of each tensor that it returns.
         module_call: The number of the module call that it ran in; None for none.
-        is_own: Whether the user's own code made it.
         axes_by_call: The dimensions of what each call reads.
     """
 

@@ -37,7 +37,6 @@ class Loop:
     """The training in a program, by what its optimizers and autograd did.
 
     Attributes:
-        flow: The program.
         steps: The calls that begin a step of an optimizer.
         clears: The calls that begin a ``zero_grad`` of one.
         backwards: The first call of each backward pass.

@@ -213,7 +213,6 @@ class Accepted(NamedTuple):
 
     Attributes:
         numbers: (number, accepted number), each pair once; the likeliest first.
-        changes: Changes of operands.
         is_sure: Whether a rule gives the changes, as for the layout of a loss of
             classes: no others are tried.
     """

@@ -30,10 +30,7 @@ class Stretch(NamedTuple):
     """A stretch of a line, and its replacement.
 
     Attributes:
-        line: The line, from 1.
         column: Where it begins, in UTF-8 bytes from 0.
-        end_column: Where it ends.
-        text: The replacement.
     """
 
     line: int
@@ -144,7 +141,6 @@ class Called(NamedTuple):
     """A call in the text.
 
     Attributes:
-        node: The call.
         name: The last part of the function's name: ``Linear`` of ``nn.Linear``.
         owner: The expression before that part; None if there is none.
     """
@@ -158,11 +154,6 @@ class SourceText:
     """A program as text and as syntax tree.
 
     Only nodes on ``lines`` are kept; None for all.
-
-    Attributes:
-        text: The text.
-        nodes: The nodes of its tree, outer ones first.
-        calls: The calls among them.
 
     Raises:
         SyntaxError: The text is no Python.

@@ -44,7 +44,6 @@ class Situation:
     """A failed call in its program.
 
     Attributes:
-        program: The program.
         call: The call; its operands have names.
         error: Type and text of the error.
         makers: By operand, the call site of the call that made it, if it is known.

@@ -219,7 +219,6 @@ class Formula(NamedTuple):
     Attributes:
         text: Python code, with ``{}`` for each number; ``UNKNOWN`` if none is right. If
             no number changes the size, it is the size.
-        parts: The numbers.
     """
 
     text: str

@@ -38,10 +38,7 @@ class Node:
     """A tensor as a call returned it; a write in place makes a new node.
 
     Attributes:
-        tensor: The tensor.
         call: The call that returned it; None for a tensor from outside of the block.
-        output: The index among the tensors that the call returned.
-        shape: Its sizes.
     """
 
     tensor: Tensor
@@ -60,12 +57,9 @@ class ObservedCall:
     Attributes:
         index: The index among the observed calls; -1 - n for no call, but the operators
             from operator n on.
-        function: The function.
         args: Positional arguments: numbers are traced, tensors are nodes.
         kwargs: Keyword arguments, likewise.
         line: The innermost line of the block's file; None if there is none.
-        outputs: The tensors that it returned.
-        has_failed: Whether it raised.
         is_inside: Whether ``outputs`` are what its operators made, one after another.
         rows: The indexes of the operators that it ran.
     """

@@ -113,7 +113,6 @@ class CallProbe:
     ``named`` are its operands with names, if they have any.
 
     Attributes:
-        probe: Makes it.
         given: The numbers of the call that have an origin, traced.
     """
 
@@ -248,14 +247,7 @@ MAX_STEPS: Final = 200
 
 
 class Unresolved(NamedTuple):
-    """A size whose formula is not known.
-
-    Attributes:
-        step: The index of the step in the chain.
-        call: The index of the call.
-        output: The index of the returned tensor.
-        dim: The dimension.
-    """
+    """A size whose formula is not known."""
 
     step: int
     call: int

@@ -27,12 +27,7 @@ class Written(NamedTuple):
 
 
 class SizeOf(NamedTuple):
-    """The origin of a number that is the size of a tensor.
-
-    Attributes:
-        tensor: The node of the tensor.
-        dim: The dimension, from 0.
-    """
+    """The origin of a number that is the size of a tensor."""
 
     tensor: Any
     dim: int
@@ -49,7 +44,6 @@ class Worked(NamedTuple):
 
     Attributes:
         formula: Python code, with ``{}`` for each part.
-        parts: The traced numbers in it.
     """
 
     formula: str

@@ -62,10 +62,7 @@ class Literal(NamedTuple):
     """An integer in the block's code.
 
     Attributes:
-        value: The integer.
-        line: Its line.
         column: Where it begins, in UTF-8 bytes from 0.
-        end_column: Where it ends.
         label: The name that it is assigned to, or else the expression around it.
     """
 
@@ -177,9 +174,6 @@ class _Tracer(ast.NodeTransformer):
     """Replaces each integer literal, and wraps what may be an integer.
 
     ``labels`` has the labels of literals, by ``id`` of the node.
-
-    Attributes:
-        literals: The literals that were replaced.
     """
 
     def __init__(self, labels: Mapping[int, str]) -> None:
@@ -250,14 +244,7 @@ SECONDS: Final = 5.0
 
 
 class Run(NamedTuple):
-    """A block that ran with traced numbers.
-
-    Attributes:
-        trace: Its recording.
-        observer: Has its calls.
-        literals: The integers in its code.
-        variables: Its variables at its end.
-    """
+    """A block that ran with traced numbers."""
 
     trace: Trace
     observer: CallObserver
