@@ -63,9 +63,6 @@ def run_in_child(function: Callable[[], object]) -> Exception | None:
     Returns:
         Its error, or None if it ran; ``NO_ANSWER`` if the child ended without answer,
         or cannot be made.
-
-    Raises:
-        OSError: No pipe can be made.
     """
     raised: Any = ask_child(partial(answer, function), SECONDS, PATIENCE)
     error: Exception | None = raised[0](raised[1]) if type(raised) is tuple else raised
@@ -95,9 +92,6 @@ def ask_children(
 
     Returns:
         The result of each, or ``NO_ANSWER``, as of :func:`run_in_child`.
-
-    Raises:
-        OSError: No pipe can be made.
     """
     with ExitStack() as stack:
         begun = (stack.enter_context(Child(one, seconds, load)) for one in functions)
@@ -214,11 +208,7 @@ def lead_group() -> None:
 
 
 def kill(number: int) -> None:
-    """End a process, and those of the group that it leads, without cleanup.
-
-    Raises:
-        ProcessLookupError: There is no such process.
-    """
+    """End a process, and those of the group that it leads, without cleanup."""
     is_leader = os.getpgid(number) == number
     (os.killpg if is_leader else os.kill)(number, signal.SIGKILL)
 

@@ -37,10 +37,6 @@ class MetaTrace:
 
     The first question ends the recording: later code of the test is not recorded, and
     recorded tensors stay on meta.
-
-    Args:
-        function: The test's function.
-        chosen: Options of ``meta_magic.record()``.
     """
 
     def __init__(self, function: Any, chosen: Mapping[str, Any]) -> None:

@@ -106,11 +106,7 @@ def known_links() -> dict[str, Links]:
 
 
 def find_links(links: str | Links) -> Links:
-    """Return the links of a name; :class:`Links` are returned as they are.
-
-    Raises:
-        UnknownDeviceError: There are no such links; the error lists all.
-    """
+    """Return the links of a name; :class:`Links` are returned as they are."""
     if isinstance(links, Links):
         return links
     if links not in known_links():

@@ -108,13 +108,7 @@ def explain_slice(trace: Trace) -> Explanation | None:
 
 
 def why(trace: Trace, tensor: Tensor | TensorMetadata, dim: int) -> Lineage:
-    """Return where a size comes from, back into the cells that made it.
-
-    Raises:
-        IndexError: The tensor has no such dimension.
-        TrialError: The recording does not have the tensor, or its block cannot run
-            again, or does something else then.
-    """
+    """Return where a size comes from, back into the cells that made it."""
     joined = join_slice(trace)
     if joined is not None:
         with suppress(TrialError):  # the cells before do not make the same again
@@ -128,13 +122,7 @@ def why(trace: Trace, tensor: Tensor | TensorMetadata, dim: int) -> Lineage:
 def explain_text(
     rerun: Rerun, typed: str, is_wanted: Callable[[Trace], bool] = lambda _: True
 ) -> Explanation | None:
-    """Record a text, and return why it fails; runs in a child.
-
-    Args:
-        rerun: The text, and what a run of it needs.
-        typed: The text as the user typed it.
-        is_wanted: Whether a recording that failed is explained.
-    """
+    """Record a text, and return why it fails; runs in a child."""
     leave_dynamo_out()
     refused, text = enter_sandbox(), str(rerun.text)
     lines = text.splitlines(keepends=True)

@@ -30,9 +30,6 @@ class CellParts:
     """Context manager that runs the parts of a cell, and handles interrupts of them.
 
     It leaves interrupts alone if somebody other than ipykernel has a handler.
-
-    Args:
-        run: Runs a part under the guard.
     """
 
     def __init__(self, run: Callable[[Callable[[], object]], object]) -> None:

@@ -27,11 +27,8 @@ ASSIGNMENTS: Final = (ast.Assign, ast.AugAssign, ast.AnnAssign)
 class Body:
     """The compiled body of a cell.
 
-    Args:
-        cell: The text below the magic's line.
-        raw: The whole cell as typed; None if unknown.
-        name: File name of the ``%%meta`` cell around this one; None to have IPython
-            choose it.
+    ``name`` is the file name of the ``%%meta`` cell around this one; None to have
+    IPython choose it.
     """
 
     def __init__(

@@ -41,10 +41,7 @@ class LineCompleter:
     ) -> None:
         """Install it.
 
-        Args:
-            commands: Commands of ``%meta``; the first one takes the path of a module,
-                and has its own options.
-            list_command_options: Returns these options.
+        The first of the commands takes the path of a module, and has its own options.
         """
         self._shell = shell
         self._options = options

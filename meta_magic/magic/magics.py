@@ -356,11 +356,7 @@ def put_repair(shell: Any, line: str) -> object:
 
 
 def write_file(repair: Any) -> None:
-    """Write a repair into its file, if that is as it was.
-
-    Raises:
-        UsageError: It is another, or cannot be written.
-    """
+    """Write a repair into its file, if that is as it was."""
     was = repair.source.split("\n")
     for line, before, _ in repair.own_changes:
         was[line - 1] = before

@@ -231,12 +231,7 @@ EVERY: Final = 0.5
 
 
 class ProgressLine:
-    """Shows operators and seconds while a cell runs, from its second second on.
-
-    Args:
-        count_operators: Returns the operators recorded so far.
-        is_kernel: Whether outputs can be updated in place, as in a notebook.
-    """
+    """Shows operators and seconds while a cell runs, from its second second on."""
 
     def __init__(self, count_operators: Callable[[], int], *, is_kernel: bool) -> None:
         self._count = count_operators
@@ -267,10 +262,6 @@ class ProgressLine:
         self, bundle: Mapping[str, str] | None, *, is_open: bool = False
     ) -> "DisplayHandle | None":
         """Stop, and replace the line by ``bundle``, or by nothing.
-
-        Args:
-            bundle: What is shown.
-            is_open: Whether the output will be updated later.
 
         Returns:
             The output if it can be updated, else None.

@@ -52,11 +52,7 @@ def blank_magic(cell: str) -> str:
 def inline_timed(source: str) -> tuple[str, frozenset[int]]:
     """Replace each ``%time STATEMENT`` by the statement.
 
-    Args:
-        source: A cell as IPython writes it in Python.
-
-    Returns:
-        The source, and the lines of the statements that are timed.
+    Return its text, and the lines of the statements that are timed.
     """
     if OF_LINE not in source:
         return source, frozenset()

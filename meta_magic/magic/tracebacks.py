@@ -44,11 +44,7 @@ def trim_traceback(shell: Any, error: BaseException, name: str) -> None:
 
 
 class Rendering:
-    """Renders an error of a cell, as IPython asks for it.
-
-    Args:
-        first: The frame of the cell that raised it.
-    """
+    """Renders an error of a cell, as IPython asks for it."""
 
     def __init__(self, shell: Any, error: BaseException, first: TracebackType) -> None:
         self._shell = shell
@@ -89,9 +85,6 @@ def causes_folded(error: BaseException, choose: Choose) -> Iterator[list[str]]:
     """Fold the frames of the errors that caused another, for a while.
 
     A cause without any frame of the user is skipped.
-
-    Yields:
-        The packages of the folded frames.
     """
     folded: list[str] = []
     causes = causes_of(error)
@@ -180,10 +173,8 @@ def find_reraise(
 ) -> TracebackType | None:
     """Return the frame of a later cell that raised an error again, if any.
 
-    Args:
-        first: The frame of the cell that raised it first.
-        running: The frames that ran at that time, which are no later cells.
-        namespace: The namespace of cells.
+    ``first`` is the frame of the cell that raised it first, ``running`` the frames that
+    ran at that time, which are no later cells.
     """
     entry = error.__traceback__
     while entry is not None and entry is not first:

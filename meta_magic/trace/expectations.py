@@ -174,12 +174,7 @@ WILD: Final = {"**": ".*", "*": "[^.]*"}
 def find_misshapen(
     calls: Mapping[str, Sequence["ModuleCall"]], expected: Mapping[str, Expected]
 ) -> Iterator[str]:
-    """Yield a message for each module that returned another shape than expected.
-
-    Args:
-        calls: The calls of each module, by its name.
-        expected: The shape of the first tensor that is returned, by patterns of names.
-    """
+    """Yield a message for each module that returned another shape than expected."""
     for pattern, shape in expected.items():
         found = [name for name in calls if matches_name(pattern, name)]
         if not found:

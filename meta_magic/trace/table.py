@@ -189,10 +189,7 @@ def fill_all(
 ) -> Iterable[Argument]:
     """Return ``value`` for each of ``n`` calls, with tensors filled in.
 
-    Args:
-        value: An argument of a signature, or all of them.
-        found: For each slot of the signature the tensors of its calls.
-        n: How many calls there are.
+    ``found`` has for each slot of the signature the tensors of its calls.
     """
     if isinstance(value, TensorArgument):
         return found[value.index]

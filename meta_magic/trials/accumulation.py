@@ -35,9 +35,7 @@ class Parts(NamedTuple):
 def read_parts(choices: Collection[object], name: str = "") -> Parts | None:
     """Return how choices split a batch, or None if no choice does.
 
-    Args:
-        choices: All choices, such as ``accumulation:batch/4``.
-        name: The size that ``accumulation:4``, without a name, means.
+    ``name`` is the size that ``accumulation:4``, without a name, means.
 
     Raises:
         TrialError: The choice cannot be read, names no size, or is there twice.
@@ -79,12 +77,8 @@ def accumulate(block: ast.Module, parts: Parts) -> frozenset[str]:
 
     The loop has the statement that calls ``backward()``, and of the statements before
     it in the same body those that depend on the size. A name depends on all names in
-    the expression that is assigned to it. All other statements run once.
-
-    Args:
-        block: Statements with their lines; it is changed. The caller sets the size to
-            that of one part.
-        parts: How the batch is split.
+    the expression that is assigned to it. All other statements run once. The block is
+    changed; the caller sets the size to that of one part.
 
     Raises:
         TrialError: The block has no such form; the message says why.
@@ -113,13 +107,7 @@ def accumulate(block: ast.Module, parts: Parts) -> frozenset[str]:
 def _find_obstacle(
     backward: ast.stmt, dependent: Collection[str], bound: Collection[str]
 ) -> str | None:
-    """Return why a statement cannot be repeated, or None.
-
-    Args:
-        backward: The statement that calls ``backward()``.
-        dependent: Names that depend on the size.
-        bound: Names that the loop binds again for each part.
-    """
+    """Return why a statement cannot be repeated, or None."""
     if _read_names(_walk_own(backward)).isdisjoint(dependent):
         return "it does not take"
     losses = [name for name in _read_losses(backward) if name in dependent]
@@ -140,11 +128,7 @@ def find_remade(bound: Collection[str], variables: Mapping[str, Any]) -> str | N
 
 
 def _find_backward(block: ast.Module) -> tuple[list[ast.stmt], int]:
-    """Return the list of statements that has the call of ``backward()``, and the index.
-
-    Raises:
-        TrialError: There is no such call, or there are several.
-    """
+    """Return the statements that include the call of ``backward()``, and its index."""
     found = [
         (row, at)
         for row in _walk_bodies(block)

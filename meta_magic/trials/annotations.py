@@ -39,15 +39,7 @@ MANY: Final = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
 def write_signature(trace: Trace, of: type[nn.Module] | nn.Module) -> str:
-    """Return imports, and the signature of a class's ``forward`` with shapes.
-
-    Args:
-        trace: The recording; with ``dims=``, sizes are names.
-        of: The class, or a module of it.
-
-    Raises:
-        TrialError: The recording has no call of such a module that returned tensors.
-    """
+    """Return imports, and the signature of a class's ``forward`` with shapes."""
     kind = of if isinstance(of, type) else type(of)
     every = [one for one in trace.module_calls if one.class_name == kind.__qualname__]
     calls = [call for call in every if call.outputs]
@@ -91,12 +83,7 @@ class Writer:
     def write(
         self, given: Sequence[TensorMetadata | None], *, is_optional: bool = False
     ) -> str:
-        """Return the annotation of an argument or a result; "" for none.
-
-        Args:
-            given: The tensor of each call; None where it is none.
-            is_optional: Whether the argument may be None.
-        """
+        """Return the annotation of an argument or a result; "" for none."""
         tensors = [tensor for tensor in given if tensor is not None]
         kinds = {find_kind(tensor) for tensor in tensors}
         ranks = {len(tensor.shape) for tensor in tensors}

@@ -39,12 +39,7 @@ Entered: TypeAlias = ast.With | ast.FunctionDef | ast.AsyncFunctionDef
 def parse_block(rerun: Rerun, text: str | None = None) -> ast.Module:
     """Return the statements of a block.
 
-    Args:
-        rerun: How the block was recorded.
-        text: Replaces the text of the cell, or of the file that has the block.
-
-    Raises:
-        TrialError: The text is not known, or cannot run by itself.
+    ``text`` replaces that of the cell, or of the file that has the block.
     """
     if rerun.text is not None:
         block = ast.parse(rerun.text if text is None else text, rerun.file)
@@ -125,11 +120,7 @@ def _is_entered(node: ast.AST, rerun: Rerun) -> bool:
 
 
 def list_others(entered: Entered, rerun: Rerun) -> list[ast.withitem]:
-    """Return the other contexts of a ``with record()``.
-
-    Raises:
-        TrialError: Several contexts may be the recording.
-    """
+    """Return the other contexts of a ``with record()``."""
     if not isinstance(entered, ast.With) or len(entered.items) == 1:
         return []
     others = [item for item in entered.items if not _is_recording(item, rerun)]
@@ -174,11 +165,8 @@ def restore_variables(
 ) -> dict[str, Any]:
     """Return a block's variables with their values before it ran; runs in a child.
 
-    Args:
-        rerun: How the block was recorded, with the old values.
-        block: The block: only what it binds has another value now.
-        sizes: Values that replace those of names.
-        bound: The names that it binds, if they are known.
+    ``sizes`` are values that replace those of names, ``bound`` the names that the block
+    binds, if they are known: only these have another value now.
     """
     variables = of_module = vars(sys.modules[rerun.module])
     of_module.update({n: size for n, size in sizes.items() if n not in rerun.local})
@@ -274,10 +262,6 @@ def set_sizes(block: ast.Module, sizes: Mapping[str, int]) -> ast.Module:
 
     Each statement that binds such a name is followed by an assignment of the new value;
     a loop over the name begins with that assignment.
-
-    Args:
-        block: Statements with their lines; it is changed.
-        sizes: The value of each name.
     """
     _resize(block, sizes)
     return ast.fix_missing_locations(block)
@@ -316,9 +300,6 @@ def list_sizes(rerun: Rerun) -> dict[str, int]:
 
     A name that the block does not bind has its value from before the block. A name that
     the block binds counts only if it is bound once, to a plain number.
-
-    Raises:
-        TrialError: The block's text is not known, or cannot run by itself.
     """
     block = parse_block(rerun)
     names = [node for node in ast.walk(block) if isinstance(node, ast.Name)]

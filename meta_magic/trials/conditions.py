@@ -245,11 +245,7 @@ def _note_failing(
 
 
 def check_unlooped(block: ast.Module, name: str) -> None:
-    """Refuse a name that a loop binds.
-
-    Raises:
-        TrialError: The name has another value in each turn.
-    """
+    """Refuse a name that a loop binds."""
     kinds = (ast.For, ast.comprehension)
     for node in ast.walk(block):
         if isinstance(node, kinds) and name in {

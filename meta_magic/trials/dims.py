@@ -139,10 +139,6 @@ class Variation(NamedTuple):
 class Moves:
     """Recordings of a block with other values of its names.
 
-    Args:
-        trace: The block, with all that it rests on.
-        values: By name the value in the block.
-
     Attributes:
         usual: The calls of the block.
         runs: The recordings; the first one is the block's own.
@@ -252,12 +248,7 @@ class Moves:
 def find_dims(trace: Trace, specs: Sequence[str]) -> Dims:
     """Return the names of sizes in a block, and its shapes by these names.
 
-    Args:
-        trace: The recording.
-        specs: Names, ``NAME=VALUE`` for a literal, or ``auto`` for all names.
-
-    Raises:
-        TrialError: The block cannot run again, or has no such name.
+    ``specs`` are names, ``NAME=VALUE`` for a literal, or ``auto`` for all names.
     """
     recordings = Recordings(trace)
     if [*specs] == ["auto"]:

@@ -207,11 +207,6 @@ def try_alternatives(
 ) -> tuple[Remedy, ...]:
     """Return choices with which a block fits, least bytes first.
 
-    Args:
-        peak_with: Records the block with choices.
-        nbytes: The memory that there is.
-        chosen: Choices that the caller made.
-
     Returns:
         Each choice that is enough by itself; or if none is, one combination: enough, or
         what needs least.
@@ -305,18 +300,7 @@ def fit_trace(
 ) -> Fit:
     """Return whether a trace's block fits a device, and up to which sizes.
 
-    Args:
-        trace: The recording.
-        device: The name of a known device.
-        vary: By name of a size in the block, the values that it may have.
-        choices: Changes of the block, see
-            :data:`~meta_magic.trials.trial_choices.CHOICES`.
-        suggest: Whether to try other choices where nothing fits.
-
-    Raises:
-        UnknownDeviceError: The device is not known; the message names all that are.
-        TrialError: The block failed, cannot run again, or has no such size; or the
-            device has no memory of its own.
+    See :meth:`Trace.fit`.
     """
     found, chosen = find_sized_device(device), name_parts(choices, vary)
     recordings = Recordings(trace)
@@ -338,12 +322,7 @@ def fit_trace(
 
 
 def find_sized_device(name: str) -> Device:
-    """Return a device that has memory of its own.
-
-    Raises:
-        UnknownDeviceError: The device is not known; the message names all that are.
-        TrialError: Its memory varies.
-    """
+    """Return a device that has memory of its own."""
     device = find_device(name)
     if not device.nbytes:
         raise TrialError(f"the memory of {device.title} varies: name another device")
@@ -359,15 +338,8 @@ def find_fitting(
 ) -> SizeFit:
     """Return the largest value of a name with which a block fits a memory.
 
-    Args:
-        recordings: Of the block.
-        name: The block's name for the size.
-        nbytes: The memory that there is.
-        tried: Sets of candidates; the first whose peak can be interpolated is used.
-        choices: Changes of the block.
-
-    Raises:
-        TrialError: The block cannot run again, or has no such size.
+    The first of the sets of candidates (``tried``) whose peak can be interpolated is
+    used.
     """
 
     def record(sizes: Sequence[int]) -> Sequence[Sample]:
@@ -400,11 +372,7 @@ def find_fitting(
 
 
 def _list_candidates(candidates: Candidates, step: int) -> Sequence[int]:
-    """Return the sizes to try, rising: multiples of a step.
-
-    Raises:
-        TrialError: A candidate is no positive integer, or there is none.
-    """
+    """Return the sizes to try, rising: multiples of a step."""
     if candidates is None or candidates is ...:
         return range(step, LIMIT + 1, step)
     is_size = all(type(size) is int and size > 0 for size in candidates)

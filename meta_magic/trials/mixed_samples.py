@@ -50,12 +50,7 @@ class BatchEntry(NamedTuple):
 
 
 def check_samples(trace: Trace, batch: str) -> tuple[Note, ...]:
-    """Return a note on the first call that mixes samples, or on why none is known.
-
-    Args:
-        trace: The recording.
-        batch: The name of the batch's size.
-    """
+    """Return a note on the first call that mixes samples, or on why none is known."""
     try:
         entry = find_entry(trace, batch)
         ask = partial(find_mixing, trace, entry)
@@ -69,11 +64,7 @@ def check_samples(trace: Trace, batch: str) -> tuple[Note, ...]:
 
 
 def find_entry(trace: Trace, batch: str) -> BatchEntry:
-    """Return where a batch enters the first model that is called with it.
-
-    Raises:
-        TrialError: It enters none, or the block has no such name.
-    """
+    """Return where a batch enters the first model that is called with it."""
     dims = find_dims(trace, [batch])
     name = batch.partition("=")[0]
     for call in trace.module_calls:
@@ -127,14 +118,7 @@ def replay_version(
 ) -> dict[tuple[int, int], Tensor]:
     """Return what each operator of a model makes, by its index and the output's.
 
-    Args:
-        trace: The recording.
-        request: What is replayed.
-        entry: Where the batch enters.
-        sample: The sample that is another one; None for none.
-
-    Raises:
-        ReplayError: It takes too much memory, or rests on what was not recorded.
+    ``sample`` is another one in it; None for none.
     """
     execution = Execution(trace.program, request, torch.device("cpu"))
     if execution.peak_nbytes({}) > MAX_NBYTES:

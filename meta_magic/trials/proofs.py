@@ -71,12 +71,7 @@ def list_spots(program: Program, call_sites: Iterable[int]) -> Iterator[Spot]:
 
 
 class ChangedCalls(TorchFunctionMode):
-    """Changes what torch's functions do when they are called at some spots.
-
-    Args:
-        spots: The spots.
-        act: Replaces a call there.
-    """
+    """Changes what torch's functions do when they are called at some spots."""
 
     def __init__(self, spots: Iterable[Spot], act: Act) -> None:
         super().__init__()
@@ -299,11 +294,7 @@ class BaselineRun(NamedTuple):
 
 
 def _begin(trace: Trace) -> BaselineRun:
-    """Return a block that runs again.
-
-    Raises:
-        TrialError: It does not.
-    """
+    """Return a block that runs again."""
     rerun = check_rerun(trace)
     try:
         ask = partial(ask_trial, trace, _read_needs)

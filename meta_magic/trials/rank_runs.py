@@ -47,15 +47,7 @@ Row: TypeAlias = tuple[object, ...]
 
 
 def verify_rank(trace: Trace, size: int) -> "pd.DataFrame":
-    """Run a trace's code for real as the rank of this process; return the differences.
-
-    Args:
-        trace: The plan of this rank.
-        size: How many ranks there are.
-
-    Raises:
-        WorldError: It is no plan of this process.
-    """
+    """Run a trace's code for real as this process's rank; return the differences."""
     import pandas as pd  # noqa: PLC0415  takes a second
 
     check_world(trace, size)
@@ -88,11 +80,7 @@ def verify_rank(trace: Trace, size: int) -> "pd.DataFrame":
 
 
 def check_world(trace: Trace, size: int) -> None:
-    """Refuse a trace that is no plan of this process.
-
-    Raises:
-        WorldError: It is none.
-    """
+    """Refuse a trace that is no plan of this process."""
     names = "WORLD_SIZE", "RANK"
     if not all(os.environ.get(name, "").isdecimal() for name in names):
         raise WorldError(
@@ -125,11 +113,7 @@ def check_world(trace: Trace, size: int) -> None:
 
 
 def find_code(trace: Trace) -> tuple[str, Callable[[], None]]:
-    """Return the file name of a trace's code, and a function that runs it.
-
-    Raises:
-        WorldError: The code is not known.
-    """
+    """Return the file name of a trace's code, and a function that runs it."""
     rerun, cell = trace.rerun, trace.cell
     if rerun is not None:
         block = parse_block(rerun)
@@ -230,12 +214,7 @@ def record_block_ranks(
 
 
 def split_own(rerun: Rerun, n_above: int) -> tuple[ast.Module, ast.Module]:
-    """Return the statements of earlier cells, and the cell's own, at their own lines.
-
-    Args:
-        rerun: The cell, with the cells before it.
-        n_above: How many lines are above the cell.
-    """
+    """Return the statements of earlier cells, and the cell's own at their lines."""
     block = parse_block(rerun)
     _, body = split_modules(rerun, block.body)  # a new process imports the modules
     before, own = split_block(ast.Module(body, []), rerun.own_line)
@@ -245,11 +224,7 @@ def split_own(rerun: Rerun, n_above: int) -> tuple[ast.Module, ast.Module]:
 
 
 def record_cell(rank: int, peers: Peers, given: dict[str, Any]) -> Trace:
-    """Return the trace of a cell that is run as one rank of a world.
-
-    Raises:
-        WorldError: An earlier cell raises.
-    """
+    """Return the trace of a cell that is run as one rank of a world."""
     sys.path[:] = given["path"]
     variables = vars(enter_main(Path(given["file"]), ()))
     variables.update(given["variables"])

@@ -28,12 +28,7 @@ SizeItems: TypeAlias = frozenset[tuple[str, int]]
 class Recordings:
     """Records a block again, and remembers the memory of each recording.
 
-    Args:
-        trace: The block as it was recorded.
-        prepare: Is called before each recording; its errors pass through.
-
-    Raises:
-        TrialError: The block failed.
+    ``prepare`` is called before each recording; its errors pass through.
     """
 
     def __init__(
@@ -51,25 +46,13 @@ class Recordings:
         choices: tuple[str, ...] = (),
         sizes: Mapping[str, int] = MappingProxyType({}),
     ) -> Sample:
-        """Return the memory of the block.
-
-        Args:
-            choices: Changes of the block.
-            sizes: Values that replace those of names.
-
-        Raises:
-            TrialError: The block fails with them, or cannot run again.
-        """
+        """Return the memory of the block."""
         return self.take_all(choices, [sizes])[0]
 
     def take_all(
         self, choices: tuple[str, ...], sizes: Sequence[Mapping[str, int]]
     ) -> list[Sample]:
-        """Return the memory of the block at several sizes, recorded all at once.
-
-        Raises:
-            TrialError: The block fails at one of them, or cannot run again.
-        """
+        """Return the memory of the block at several sizes, recorded all at once."""
         keys = [
             frozenset((n, size) for n, size in own.items() if size != self.read_size(n))
             for own in sizes
@@ -135,21 +118,13 @@ class Recordings:
         return "" if joined is None or is_alone else joined.describe_limits(*names)
 
     def list_sizes(self) -> dict[str, int]:
-        """Return the sizes that code names, without running it: the block's come first.
-
-        Raises:
-            TrialError: The block cannot run again.
-        """
+        """Return the sizes that code names, the block's first, without running it."""
         own = list_sizes(check_rerun(self._trace))
         joined = self.joined
         return own | ({} if joined is None else list_sizes(joined.rerun))
 
     def read_size(self, name: str) -> int:
-        """Return the integer that a name had as its value when the block had run.
-
-        Raises:
-            TrialError: The name's value is no positive integer.
-        """
+        """Return the integer that a name had as its value when the block had run."""
         if name not in self._current:
             trace = self.find_trace(name)
             self._current[name] = read_size(trace, name, self._prepare)

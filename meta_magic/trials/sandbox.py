@@ -55,11 +55,7 @@ NO_NEW_PRIVILEGES: Final = 38
 
 
 def _limit_file_sizes(refuse: Callable[[str], None]) -> None:
-    """Refuse to write to files, including those in memory; pipes can still be written.
-
-    Args:
-        refuse: Is called with what was refused; it may raise.
-    """
+    """Refuse to write to files, also those in memory; pipes can still be written."""
     signal.signal(signal.SIGXFSZ, lambda *_: refuse("writes a file"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
@@ -181,11 +177,7 @@ def _refuse_input(prompt: object = "", /) -> str:
 
 
 def _refuse_lock(*_: object, **__: object) -> None:
-    """Replace the constructor of a lock between processes, which is a file in memory.
-
-    Raises:
-        OSError: Always, as on systems that have no such locks; callers expect it there.
-    """
+    """Raise OSError for a lock between processes, as systems without such locks do."""
     raise OSError("a trial has no locks between processes")
 
 

@@ -82,10 +82,8 @@ def evaluate(formula: str, values: Sizes) -> int | None:
 def propose(points: Points, n_rounded: int = 1) -> Iterator[str]:
     """Yield formulas that may be those of a size.
 
-    Args:
-        points: The size.
-        n_rounded: Products of so many names may be divided and rounded. ``8*H*d//3``
-            is rarer than ``B*(S//4)``, and both may hold at all points.
+    Products of ``n_rounded`` names may be divided and rounded. ``8*H*d//3`` is rarer
+    than ``B*(S//4)``, and both may hold at all points.
     """
     values, size = points[0]
     alone = dict[str, list[tuple[int, int]]]()
@@ -109,10 +107,7 @@ def propose(points: Points, n_rounded: int = 1) -> Iterator[str]:
 def factor(points: Points, known: Collection[str], depth: int = 2) -> Iterator[str]:
     """Yield formulas of a size that is a product, with a constant or without.
 
-    Args:
-        points: The size.
-        known: Formulas of other sizes of the program.
-        depth: How many of these may be factors.
+    Up to ``depth`` of the factors are formulas of other sizes (``known``).
     """
     formulas = [text for text in known if not text.isidentifier()]
     for c in (0, 1, -1, 2, -2) if depth > 1 else (0,):

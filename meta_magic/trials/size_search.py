@@ -84,16 +84,7 @@ class Over(Exception):  # noqa: N818  no error: the search ends with what it kno
 
 
 class SizeSearch:
-    """Records a block at sizes of a name, each once.
-
-    Args:
-        ask: Returns the outcome at each of some sizes, or why it is not known.
-        size: The size that the block has.
-        n_most: How many recordings may be made.
-
-    Raises:
-        TrialError: The block cannot run again at its own size.
-    """
+    """Records a block at sizes of a name, each once."""
 
     def __init__(
         self,
@@ -114,11 +105,7 @@ class SizeSearch:
         self.seen[size] = SizeVerdict(seconds=usual.seconds)
 
     def try_all(self, sizes: Iterable[int]) -> None:
-        """Record the block at sizes, as many as may be.
-
-        Raises:
-            Over: No recording is left for one of them.
-        """
+        """Record the block at sizes, as many as may be."""
         known = {*self.seen, *self.unknown}
         todo = [n for n in dict.fromkeys(sizes) if n > 0 and n not in known]
         some = todo[: self._n_left]
@@ -132,11 +119,7 @@ class SizeSearch:
             raise Over
 
     def runs(self, size: int) -> bool:
-        """Whether the block runs at a size.
-
-        Raises:
-            Over: That cannot be known.
-        """
+        """Whether the block runs at a size."""
         self.try_all([size])
         if size in self.unknown:
             raise Over
@@ -258,9 +241,7 @@ def _write_limits(name: str, low: int | None, high: int | None) -> tuple[str, st
 def find_form(search: SizeSearch, hints: Collection[int]) -> Form:
     """Return the condition under which a block runs.
 
-    Args:
-        search: Records the block.
-        hints: Numbers that may be limits: those in its code.
+    ``hints`` are numbers that may be limits: those in its code.
     """
     form = Form(listed=tuple(search.running))
     try:

@@ -126,13 +126,7 @@ class Slice(NamedTuple):
 
 
 def restore_lines(again: Trace, trace: Trace, joined: Slice | None) -> Trace:
-    """Return a recording of a trace's block with the trace's text, at its lines.
-
-    Args:
-        again: The recording.
-        trace: The trace.
-        joined: The cells and files that ran as one text; None if only the block ran.
-    """
+    """Return a recording of a trace's block with the trace's text, at its lines."""
     program = again.program
     if joined is None:
         return replace(again, cell=trace.cell)
@@ -313,11 +307,7 @@ def _join(
     used: tuple[str, ...],
     skipped: tuple[str, ...],
 ) -> Slice | None:
-    """Return modules and sources as one block; None where there is only the block.
-
-    Args:
-        given: The names that keep the values that they have.
-    """
+    """Return modules and sources as one block; None where there is only the block."""
     parts, texts, spans, line = [], [], [], 1
     for module in modules:
         path = str(module.__file__)

@@ -160,12 +160,7 @@ def _choose(
 
 @lru_cache(MAX_TEXTS)
 def read_statements(text: str, seconds: float = 0.0) -> tuple[Statement, ...]:
-    """Return the statements of a cell; a cell that is no Python has none.
-
-    Args:
-        text: The cell.
-        seconds: Processor time that it took.
-    """
+    """Return the statements of a cell; a cell that is no Python has none."""
     try:
         return tuple(read_statement(one, seconds) for one in ast.parse(text).body)
     except (SyntaxError, ValueError):
@@ -289,11 +284,7 @@ def read_enclosing(
 ) -> Enclosing | None:
     """Return the file of a ``with record()`` or a test; None if it is not known.
 
-    Args:
-        rerun: How the block was recorded.
-        trained: Names of models and optimizers.
-        earlier: The statements of the cells that ran before, if the file is a cell.
-        n_cells: How many these cells are.
+    ``earlier`` are the statements of the cells that ran before, if the file is a cell.
     """
     typed = "".join(linecache.getlines(rerun.file)).rstrip("\n")
     try:

@@ -87,14 +87,7 @@ Row: TypeAlias = tuple[Sizes, tuple[str, ...], Needs | Exception]
 def make_table(
     rows: Sequence[Row], device: Device, metrics: Sequence[str], **more: Sequence[Any]
 ) -> "pd.DataFrame":
-    """Return the table of a sweep.
-
-    Args:
-        rows: Its rows.
-        device: Has the memory that decides ``fits``.
-        metrics: The columns of what the block needs.
-        more: Further columns.
-    """
+    """Return the table of a sweep."""
     import pandas as pd  # noqa: PLC0415  takes a second
 
     has_choices = any(choices for _, choices, _ in rows)
@@ -119,11 +112,7 @@ FAR: Final = 0.1
 
 
 def list_combinations(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return each combination of the values of names.
-
-    Raises:
-        TrialError: A value is no positive integer, or there are too many combinations.
-    """
+    """Return each combination of the values of names."""
     check_values(vary)
     n = prod(map(len, vary.values()))
     if n > MAX_ROWS:
@@ -132,11 +121,7 @@ def list_combinations(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]
 
 
 def check_values(vary: Mapping[str, Sequence[Any]]) -> None:
-    """Check the values of names, and those of arguments, which may be texts, too.
-
-    Raises:
-        TrialError: There are none, or a value is no positive integer.
-    """
+    """Check the values of names, and those of arguments, which may be texts, too."""
     if not vary:
         raise TrialError("a sweep needs a name and its values, as in batch=[1, 2, 4]")
     for name, values in vary.items():
@@ -148,11 +133,7 @@ def check_values(vary: Mapping[str, Sequence[Any]]) -> None:
 
 
 def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of metrics.
-
-    Raises:
-        TrialError: One is unknown.
-    """
+    """Return the names of metrics."""
     unknown = [name for name in metrics if name not in METRICS]
     if unknown:
         known = ", ".join(METRICS)
@@ -161,19 +142,7 @@ def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
 
 
 class Runner:
-    """Records a trace's block at sizes, and says how far it is.
-
-    Args:
-        trace: The recording.
-        names: The names that vary.
-        device: The device of estimates.
-        links: How accelerators are connected.
-        metrics: What is measured.
-
-    Raises:
-        TrialError: The block has no such name, or cannot run again.
-        UnknownDeviceError: There are no such links.
-    """
+    """Records a trace's block at sizes, and says how far it is."""
 
     def __init__(
         self,

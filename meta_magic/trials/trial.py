@@ -251,11 +251,7 @@ def _change_block(
 
 
 def check_rerun(trace: Trace) -> Rerun:
-    """Return what a second run of a trace's block needs.
-
-    Raises:
-        TrialError: The block cannot run again.
-    """
+    """Return what a second run of a trace's block needs."""
     if trace.rerun is None:
         raise TrialError(
             "only a cell, or a `with record()` in a file, is run again; of a script "
@@ -277,11 +273,7 @@ def _answer_trial(
     *,
     asks_failed: bool,
 ) -> tuple[str | None, T | None]:
-    """Return why there is no answer, or the answer; runs in the child's sandbox.
-
-    Args:
-        refused: What the sandbox refused.
-    """
+    """Return why there is no answer, or the answer; runs in the child's sandbox."""
     variables = restore_variables(rerun, block, sizes)
     faults: list[Fault] = [partial(find_remade, bound, variables)]
     choose = partial(make_choices, choices, rerun.options.device, faults)
@@ -311,13 +303,7 @@ def read_size(
 ) -> int:
     """Return the integer that a name had as its value when the block had run.
 
-    Args:
-        trace: The recording of the block.
-        name: The name.
-        prepare: Is called before the block runs again, if it must.
-
-    Raises:
-        TrialError: The name's value is no positive integer.
+    ``prepare`` is called before the block runs again, if it must.
     """
     rerun = check_rerun(trace)
     known: object = list_sizes(rerun).get(name)
@@ -349,12 +335,7 @@ def record_block(
 ) -> Trace:
     """Record a block in this process, under a recording of its own.
 
-    Args:
-        rerun: How the block was recorded before.
-        block: Its statements.
-        variables: Its variables.
-        choose: Makes the context that the block runs in, within the recording.
-        is_probe: As of ``Recording``.
+    ``choose`` makes the context that the block runs in, within the recording.
     """
     recording = Recording(
         rerun.file, options=rerun.options, namespace=variables, is_probe=is_probe

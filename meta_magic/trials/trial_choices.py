@@ -151,12 +151,7 @@ def _find_matches(root: nn.Module, pattern: str) -> Iterator[nn.Module]:
 
 
 def _describe_others(pattern: str, example_by_class: dict[str, str]) -> str:
-    """Return that no module was checkpointed, and which modules could be.
-
-    Args:
-        pattern: The pattern; "" for blocks.
-        example_by_class: By class, the name of one module that was called.
-    """
+    """Return that no module was checkpointed, and which modules could be."""
     if not example_by_class:
         return "has no module to checkpoint: it calls none"
     others = [
@@ -194,10 +189,8 @@ def make_choices(
 ) -> ExitStack:
     """Patch torch for each written choice; return the context that the block runs in.
 
-    Args:
-        choices: The choices. Accumulation is skipped: it changes the block's text.
-        device: Type of the device whose autocast is meant.
-        faults: Functions to call after the block ran are added to it.
+    Accumulation is skipped: it changes the block's text. ``faults`` gets functions to
+    call after the block ran.
     """
     stack = ExitStack()
     for choice in choices:
@@ -211,11 +204,7 @@ def make_choices(
 
 
 def check_choices(choices: Iterable[Choice]) -> None:
-    """Raise an error that lists all choices if one is not known.
-
-    Raises:
-        TrialError: A choice is not known.
-    """
+    """Raise an error that lists all choices if one is not known."""
     for choice in choices:
         if not isinstance(choice, str):
             continue
@@ -251,12 +240,7 @@ def _fuse_optimizers(*_: str) -> None:
 
 
 def _replace_optimizers(make: Callable[..., Optimizer], kinds: set[type]) -> None:
-    """Construct another optimizer whenever the block constructs one of some kinds.
-
-    Args:
-        make: Gets the kind and its arguments. It may construct that kind itself.
-        kinds: The kinds.
-    """
+    """Construct another optimizer whenever the block constructs one of some kinds."""
     is_making = False
 
     def make_other(kind: type, *args: Any, **kwargs: Any) -> Any:

@@ -33,13 +33,7 @@ Send: TypeAlias = Callable[..., object]
 
 
 class Answers(Generic[T]):
-    """Answers one kind of questions, one after the other.
-
-    Args:
-        kind: The kind, as messages name it.
-        find: Returns the recording, or None when it is gone.
-        answer: Given the recording and a question, returns the answer.
-    """
+    """Answers one kind of questions, one after the other."""
 
     def __init__(
         self,
@@ -119,10 +113,6 @@ def values_of(program: Program) -> Answers[Program]:
 
 def describe_values(program: Program, op: int, slot: int) -> dict[str, Any]:
     """Return the values of a tensor at the end of the cell, for the details panel.
-
-    Args:
-        op: An operator that reads or returns the tensor.
-        slot: Its number among the inputs and outputs of that operator.
 
     Returns:
         ``facts``, ``first`` and ``bins``; or ``error``, a message.

@@ -199,13 +199,7 @@ class Outlook:
 
 
 def look_ahead(wanted: object, name: str, choice: Choice) -> Outlook:
-    """Return what a choice would do.
-
-    Args:
-        wanted: The chosen module, or all variables.
-        name: The module as Python code; "" if that is not known.
-        choice: The fields of the panel.
-    """
+    """Return what a choice would do."""
     arguments = choice.arguments()
     prepared = prepare(wanted, **arguments)
     free = format_bytes(free_nbytes(prepared.device))

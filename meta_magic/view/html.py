@@ -46,9 +46,8 @@ def build_bundle(
 ) -> dict[str, str]:
     """Return the mime bundle of a trace's report: text for terminals, and HTML.
 
-    Args:
-        html: The HTML; by default the folded module trees.
-        depth: Levels of modules that are open; None for all in the text.
+    ``html`` is that of the folded module trees by default; ``depth`` levels of modules
+    are open, None for all in the text.
     """
     trace = trace.named
     shown = render_html(trace, depth) if html is None else html

@@ -31,11 +31,7 @@ RAISED: Final = {"backgroundColor": "#fdecea", "borderColor": "#c62828"}
 
 
 def write_graphs(trace: "Trace", file: Path) -> None:
-    """Write the file: a list of one graph.
-
-    Raises:
-        ValueError: Its name ends otherwise than ``.json``.
-    """
+    """Write the file: a list of one graph."""
     if file.suffix != ".json":
         raise ValueError(
             f"model-explorer reads graphs of files named *.json, not {file.name!r}"

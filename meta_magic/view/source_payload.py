@@ -30,9 +30,6 @@ def name_file(file: str) -> str:
 def find_texts(program: Program, own: str) -> Iterator[dict[str, Any]]:
     """Yield the texts besides the cell's own that ran: cells in order, then files.
 
-    Args:
-        own: File name of the cell.
-
     Yields:
         File, heading, first line and text with its colours: of a whole cell, or of a
         function of a file.

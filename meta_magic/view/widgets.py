@@ -58,11 +58,6 @@ class MaterializePanel(anywidget.AnyWidget):
     """Fields, a button, a progress bar and a report for the modules of a trace.
 
     The front end sends ``choose``, ``start`` and ``cancel``; traits are the answers.
-
-    Args:
-        nodes: The root modules that can be made real.
-        modules: A weak reference to each.
-        traits: Of the subclass.
     """
 
     roots = traitlets.List(traitlets.Unicode()).tag(sync=True)

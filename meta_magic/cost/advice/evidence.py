@@ -78,11 +78,7 @@ class Evidence:
         return meant
 
     def of_slots(self, read: Callable[[Signature], Iterable[int]]) -> Integers:
-        """Return a number for each tensor of each call.
-
-        Args:
-            read: Gives one number for each input, then for each output.
-        """
+        """Return a number for each tensor of each call."""
         values = chain.from_iterable(map(read, self.program.signatures))
         return np.fromiter(values, np.int64)[self.columns.slot]
 
@@ -203,9 +199,8 @@ class Evidence:
     ) -> int:
         """Return the bytes by which the peak would be lower with smaller storages.
 
-        Args:
-            shares: For each storage the remaining share of its bytes.
-            stop: For each storage the call before which it would be freed.
+        ``shares`` has for each storage the remaining share of its bytes, ``stop`` the
+        call before which it would be freed.
         """
         lives = self.lives
         nbytes = (lives.nbytes * shares[lives.storage]).astype(np.int64)
@@ -217,10 +212,7 @@ class Evidence:
     def save_between(self, storages: Integers, start: Integers, stop: Integers) -> int:
         """Return the bytes by which the peak would be lower if storages were freed.
 
-        Args:
-            storages: The storages.
-            start: For each of them the first call after which it is freed.
-            stop: For each of them the first call after which it is alive again.
+        Each is freed after its call ``start``, and alive again after its call ``stop``.
         """
         lives, gone = self.lives, self.nbytes[storages]
         starts = np.concatenate((lives.start, start))

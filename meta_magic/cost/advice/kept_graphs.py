@@ -151,14 +151,8 @@ def list_kept(
 
     A graph is alive if its result is, and was not detached; or if all tensors are that
     autograd saved. If some of those are freed, the graph is freed too, and the user
-    holds the others.
-
-    Args:
-        evidence: The program.
-        storages: The storages that no other graph touches.
-        is_detached: Whether each of them was detached after the graph.
-        begin: The last call of the graph before.
-        end: The last call of this one.
+    holds the others. ``begin`` and ``end`` are the last calls of the graph before and
+    of this one.
     """
     maker, is_last = evidence.maker[storages], evidence.is_last[storages]
     category = evidence.memory.table.category[storages]

@@ -162,13 +162,7 @@ class Flow:
     def origin(
         self, call: ReadCall, operand: int, is_passed: Callable[[ReadCall], bool]
     ) -> ReadCall | None:
-        """Return the call that made an operand, before the calls that hand it on.
-
-        Args:
-            call: The call that reads it.
-            operand: Its index.
-            is_passed: Whether a call hands its first operand on.
-        """
+        """Return the call that made an operand, before the calls that hand it on."""
         made = self.maker(call, operand)
         while made is not None and is_passed(made):
             if not made.inputs:

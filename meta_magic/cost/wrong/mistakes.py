@@ -72,13 +72,7 @@ SILENCED: Final = "# meta: ok"
 def find_wrong(
     trace: "Trace", *, has_likely: bool = True, is_everything_own: bool = False
 ) -> tuple[Note, ...]:
-    """Return the notes of the rules on a trace, one for each kind and line.
-
-    Args:
-        trace: The recording.
-        has_likely: Whether likely mistakes are noted, too.
-        is_everything_own: Whether code of libraries counts as the user's own.
-    """
+    """Return the notes of the rules on a trace, one for each kind and line."""
     if not trace.program.n_calls:
         return ()
     try:

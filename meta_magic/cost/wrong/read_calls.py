@@ -97,12 +97,6 @@ class ReadCall:
 class Calls(Sequence[ReadCall]):
     """The calls of a program, each built when it is first read.
 
-    Args:
-        program: The program.
-        columns: Its columns.
-        is_own: Whether a call site is of the user's own code.
-        axes_by_call: The dimensions of what each call reads.
-
     Attributes:
         names: For each signature the operator's name.
         tensors: For each call the tensors that it reads, then those that it returns,
@@ -158,11 +152,7 @@ class Calls(Sequence[ReadCall]):
     ) -> Iterator[ReadCall]:
         """Yield the calls of some operators in order, in some phases and rows.
 
-        Args:
-            names: The operators.
-            phases: The phases; () for all.
-            rows: The calls to look at; None for all.
-            is_own: Whether only those of the user's own code are meant.
+        () means all phases, and None all rows.
         """
         numbers = [n for name in names for n in self._numbers_by_name.get(name, ())]
         if not numbers:

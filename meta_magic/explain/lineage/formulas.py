@@ -70,11 +70,8 @@ def find_groups(
 ) -> list[Group] | None:
     """Return the numbers that change a size, in groups that move together.
 
-    Args:
-        probe: Makes the call.
-        target: The size.
-        units: All numbers; those with the same origin together.
-        known: The numbers with an origin; others are constants.
+    ``units`` has all numbers, those with the same origin together; ``known`` those with
+    an origin.
 
     Returns:
         None if an argument without an origin only changes together with a size: C++
@@ -373,11 +370,6 @@ def _find_step(probe: Probe, target: Target, read: Variable) -> tuple[int, int] 
 
 class _Terms:
     """Writes formulas of arguments by name.
-
-    Args:
-        probe: Makes the call.
-        chosen: The numbers that the size depends on; others are constants.
-        read: The size of the operand that windows are read from.
 
     Attributes:
         parts: The numbers that were written so far.

@@ -78,9 +78,6 @@ class ObservedCall:
 class CallObserver(TorchFunctionMode):
     """Keeps the calls of torch's functions, and answers sizes with traced numbers.
 
-    Args:
-        file: Name of the block's file.
-
     Attributes:
         calls: The calls that returned tensors, and the one that failed, in order.
         by_number: Nodes, by the tensors' numbers in the recording.

@@ -162,9 +162,6 @@ class CallProbe:
         """Find which numbers have one origin; return a key that equal calls share.
 
         An argument may be the size of an operand, as in ``x.view(x.shape[0], -1)``.
-
-        Args:
-            key_of: Returns the identity of a number's origin.
         """
         values = self.probe.values
         given = {values[v] for v in self.given if not v.is_size}

@@ -258,9 +258,6 @@ def prepare_run(trace: Trace, question: Callable[[Run], T]) -> Callable[[], Any]
     The text of an error does not matter. ``read_answer`` reads what it returns.
 
     ``question`` is a function of the run; its result can be pickled.
-
-    Raises:
-        TrialError: The block cannot run again; the message says why.
     """
     return _prepare(check_rerun(trace), {}, question, is_probe=True)
 
@@ -271,9 +268,6 @@ def ask_runs(
     """Run a trace's block several times at once, with other values of its literals.
 
     ``values`` has for each run the values of some literals, by index.
-
-    Raises:
-        TrialError: The block cannot run again at all.
     """
     rerun = check_rerun(trace)
     return answer_all([_prepare(rerun, own, question) for own in values], SECONDS)

@@ -43,17 +43,8 @@ def why(
 ) -> Lineage:
     """Return where a size of a recorded tensor comes from.
 
-    Args:
-        trace: The recording.
-        tensor: The tensor, or its metadata from the recording.
-        dim: Its dimension; from the last one if negative.
-        rerun: The block joined with the earlier cells that it rests on; None for the
-            block alone.
-
-    Raises:
-        IndexError: The tensor has no such dimension.
-        TrialError: The recording does not have the tensor, or its block cannot run
-            again, or does something else then.
+    ``rerun`` is the block joined with the earlier cells that it rests on; None for the
+    block alone.
     """
     shape = tuple(tensor.shape)
     if not -len(shape) <= dim < len(shape):
@@ -93,11 +84,7 @@ def _summarize(call: OpCall) -> tuple[str, tuple[tuple[int, ...], ...]]:
 def _answer_why(
     run: Run, *, calls: Sequence[object], find: Callable[..., Node], dim: int, name: str
 ) -> tuple[Lineage, tuple[Unresolved, ...]]:
-    """Return where a size of a tensor comes from; runs in the child.
-
-    Raises:
-        TrialError: The block did something else.
-    """
+    """Return where a size of a tensor comes from; runs in the child."""
     ops = run.trace.ops
     n_before = len(ops) - len(calls)
     if n_before < 0 or [*map(_summarize, ops[n_before:])] != calls:
@@ -134,11 +121,7 @@ def _find_path(trace: Trace, tensor: Tensor | TensorMetadata) -> str:
 
 
 def _evaluate(path: str, run: Run, n_before: int) -> Node:
-    """Return the node of a tensor by its name in the variables of a run.
-
-    Raises:
-        TrialError: The run made no such tensor.
-    """
+    """Return the node of a tensor by its name in the variables of a run."""
     tensor = None
     if n_before:
         with suppress(Exception):
@@ -151,11 +134,7 @@ def _evaluate(path: str, run: Run, n_before: int) -> Node:
 def _find_node(
     run: Run, n_before: int, number: int, slot: tuple[int, int] | None
 ) -> Node:
-    """Return the node of a tensor, by its number or its slot in the recording.
-
-    Raises:
-        TrialError: The recording has no such tensor.
-    """
+    """Return the node of a tensor, by its number or its slot in the recording."""
     known = dict(run.observer.by_number)
     if slot is not None:
         at = n_before + slot[0]

@@ -26,11 +26,7 @@ class Operands:
         return self._arguments.get(name, default)
 
     def shape(self, *names: str) -> Shape:
-        """Return the shape of the tensor argument with the first of some names.
-
-        Raises:
-            LookupError: There is none of them.
-        """
+        """Return the shape of the tensor argument with the first of some names."""
         for name in names:
             value = self._arguments.get(name)
             if isinstance(value, TensorArgument):
