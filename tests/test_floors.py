@@ -116,11 +116,7 @@ def test_recording_and_view_meet_only_in_trace():
 
 @pytest.mark.parametrize(
     ("library", "home"),
-    [
-        ("IPython", "magic"),
-        ("anywidget", "view.widgets"),
-        ("plotly", "view.charts"),
-    ],
+    [("IPython", "magic"), ("anywidget", "view.widgets"), ("plotly", "view.charts")],
 )
 def test_a_library_is_imported_in_one_place_alone(library, home):
     users = {

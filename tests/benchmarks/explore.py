@@ -9,12 +9,7 @@ import time
 from statistics import median, quantiles
 
 import torch
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-)
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import meta_magic as mm
 from meta_magic.view.payload import pack

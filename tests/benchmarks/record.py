@@ -18,13 +18,7 @@ from statistics import median
 
 import torch
 
-from tests.benchmarks.models import (
-    CELLS,
-    CONSTRUCTION,
-    Cell,
-    Workload,
-    build_forward,
-)
+from tests.benchmarks.models import CELLS, CONSTRUCTION, Cell, Workload, build_forward
 from tests.benchmarks.peaks import read_status
 from tests.benchmarks.recorders import PLAIN, TOOLS, CountingMode, Tool
 

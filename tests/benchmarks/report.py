@@ -22,13 +22,7 @@ import torch
 
 from meta_magic import record
 from tests.benchmarks.page_scripts import FIRST_PAINT, OPEN_BOXES, OPEN_ROWS, PAN
-from tests.browser.lab import (
-    RUN,
-    open_chromium,
-    open_in_lab,
-    run_lab,
-    write_notebook,
-)
+from tests.browser.lab import RUN, open_chromium, open_in_lab, run_lab, write_notebook
 from tests.minified import count_added
 
 LOAD = """%load_ext meta_magic

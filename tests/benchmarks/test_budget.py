@@ -28,10 +28,7 @@ def outer():
 
 def count_of(n_own, n_by_place=None, n_total=2000):
     return Count(
-        n_own=n_own,
-        n_builtin=500,
-        n_total=n_total,
-        n_by_place=n_by_place or {},
+        n_own=n_own, n_builtin=500, n_total=n_total, n_by_place=n_by_place or {}
     )
 
 

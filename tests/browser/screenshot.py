@@ -5,13 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.browser.lab import (
-    RUN,
-    open_chromium,
-    open_in_lab,
-    run_lab,
-    write_notebook,
-)
+from tests.browser.lab import RUN, open_chromium, open_in_lab, run_lab, write_notebook
 
 PICTURES = Path(__file__).parents[2] / ".github"
 

@@ -1,10 +1,6 @@
 """Constructions of modules that are hard to replay, one idea each."""
 
-from tests.conformance import (
-    constructed_draws,
-    constructed_modules,
-    constructed_values,
-)
+from tests.conformance import constructed_draws, constructed_modules, constructed_values
 
 CONSTRUCTIONS = {
     **constructed_values.CONSTRUCTIONS,

@@ -78,11 +78,7 @@ LAYOUTS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
     }
 )
 MODES: Final[Mapping[str, Any]] = MappingProxyType(
-    {
-        "plain": nullcontext,
-        "gradients": nullcontext,
-        "inference": torch.inference_mode,
-    }
+    {"plain": nullcontext, "gradients": nullcontext, "inference": torch.inference_mode}
 )
 FIELDS: Final = ("error", "types", "strides", "offsets", "nbytes", "versions")
 

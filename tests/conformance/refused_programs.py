@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch.testing._internal.common_modules import (
-    ModuleErrorEnum,
-    module_db,
-)
+from torch.testing._internal.common_modules import ModuleErrorEnum, module_db
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from tests.conformance.copies import Copies

@@ -123,11 +123,7 @@ def receive(
 
 
 def answer(
-    there: Connection,
-    script: Script,
-    limits: Limits,
-    folder: Path,
-    recorded: bool,
+    there: Connection, script: Script, limits: Limits, folder: Path, recorded: bool
 ) -> None:
     """Send what came of each cell."""
     os.setsid()

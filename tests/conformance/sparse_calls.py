@@ -29,7 +29,7 @@ def integers(n=20, shape=(4, 7)):
 
 
 TO_STRIDES = {
-    "to strides": lambda: torch.zeros(3, 4, layout=torch.sparse_coo).to_dense(),
+    "to strides": lambda: torch.zeros(3, 4, layout=torch.sparse_coo).to_dense()
 }
 """What torch's own kernel for meta refuses."""
 

@@ -237,7 +237,7 @@ ONEDNN = {
         *(torch.ones(2, 3, 3), torch.ones(16, 3), torch.ones(16, 4)),
         *(torch.ones(16), torch.ones(16), torch.ones(3, 4), torch.ones(3, 4)),
         *(False, [], 2, 4, 1, True, False, False, True),
-    ),
+    )
 }
 ANSWERED = NORMS | IMAGES | LAYOUTS | STORAGES | LARGE | LOSSES | ONEDNN | BACKWARDS
 ELSEWHERE = {

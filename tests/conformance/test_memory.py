@@ -2,10 +2,7 @@
 
 import pytest
 
-from tests.conformance.memory_models import (
-    checkpointing,
-    gan,
-)
+from tests.conformance.memory_models import checkpointing, gan
 from tests.conformance.memory_runs import compare_purposes, compare_timelines
 from tests.conformance.memory_scripts import SCRIPTS
 from tests.conformance.memory_traps import TRAPS, saved_on_the_cpu, sparse_embedding

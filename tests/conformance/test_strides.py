@@ -70,8 +70,7 @@ CHOSEN = {
         *(None, None, None, None, True, 0.1, 1e-5, False),
     ),
     "norm of rows": lambda: torch.batch_norm(
-        torch.ones(5, 4, 3).mT,
-        *(None, None, None, None, True, 0.1, 1e-5, False),
+        torch.ones(5, 4, 3).mT, *(None, None, None, None, True, 0.1, 1e-5, False)
     ),
     "sign of a number": lambda: torch.copysign(torch.ones(5, 10).t(), torch.tensor(1)),
     "column": lambda: torch.deg2rad(column()),

@@ -14,10 +14,7 @@ from meta_magic.recording.signatures.entries import (
     find_always_written,
     find_written_statistics,
 )
-from meta_magic.torch_private.tensor_internals import (
-    address_of_storage,
-    is_zero_tensor,
-)
+from meta_magic.torch_private.tensor_internals import address_of_storage, is_zero_tensor
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -15,12 +15,7 @@ import pytest
 import torch
 
 from meta_magic import children
-from meta_magic.children import (
-    NO_ANSWER,
-    NoAnswer,
-    ask_children,
-    run_in_child,
-)
+from meta_magic.children import NO_ANSWER, NoAnswer, ask_children, run_in_child
 from meta_magic.recording.as_device.oracle.proxy_tensors import Unaskable
 from meta_magic.torch_private import forking
 from meta_magic.torch_private.forking import fork

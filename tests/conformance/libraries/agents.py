@@ -108,10 +108,7 @@ NETWORKS: dict[str, tuple[Any, Callable[[nn.Module], Any]]] = {
         },
         on((2, 3, 16, 16)),
     ),
-    "DdpgMlpActor": (
-        {"action_dim": 2, "mlp_net_kwargs": {"in_features": 3}},
-        ROWS,
-    ),
+    "DdpgMlpActor": ({"action_dim": 2, "mlp_net_kwargs": {"in_features": 3}}, ROWS),
     "MultiAgentMLP": (
         AGENTS | {"centralized": False, "share_params": False, "num_cells": 8},
         on((4, 2, 3)),

@@ -42,10 +42,7 @@ DIFFUSIONS = {
     ),
     "GaussianDiffusion, v": (
         lambda: build_diffusion(
-            "GaussianDiffusion",
-            **STEPS,
-            objective="pred_v",
-            min_snr_loss_weight=True,
+            "GaussianDiffusion", **STEPS, objective="pred_v", min_snr_loss_weight=True
         ),
         PICTURES,
     ),
@@ -57,9 +54,7 @@ DIFFUSIONS = {
     ),
     "WeightedObjectiveGaussianDiffusion": (
         lambda: build_diffusion(
-            "WeightedObjectiveGaussianDiffusion",
-            **STEPS,
-            of_unet={"out_dim": 6 + 2},
+            "WeightedObjectiveGaussianDiffusion", **STEPS, of_unet={"out_dim": 6 + 2}
         ),
         PICTURES,
     ),
@@ -87,10 +82,7 @@ DIFFUSIONS = {
     ),
     "KarrasUnet": (KARRAS | {"image_size": 16}, on_noise(2, 4, 16, 16)),
     "KarrasUnet1D": (KARRAS | {"seq_len": 16}, on_noise(2, 4, 16)),
-    "KarrasUnet3D": (
-        KARRAS | FILM,
-        on_noise(1, 4, 4, 8, 8),
-    ),
+    "KarrasUnet3D": (KARRAS | FILM, on_noise(1, 4, 4, 8, 8)),
 }
 
 

@@ -126,10 +126,7 @@ def list_torch_geometric() -> Iterator[Case]:
             {"num_nodes": N_NODES, "embedding_dim": 8, "num_layers": 2},
             lambda module: module(make_edges()),
         ),
-        "nn.models.LINKX": (
-            basic | {"num_nodes": N_NODES},
-            on_graph,
-        ),
+        "nn.models.LINKX": (basic | {"num_nodes": N_NODES}, on_graph),
         "nn.models.NeuralFingerprint": (basic, on_graph),
     }
     yield from list_cases("torch_geometric", models)

@@ -55,10 +55,7 @@ VISION_TRANSFORMERS: dict[str, tuple[Any, Callable[[nn.Module], Any]]] = {
         PICTURES,
     ),
     "simple_uvit.SimpleUViT": (VIT, PICTURES),
-    "xcit.XCiT": (
-        VIT | {"cls_depth": 1, "local_patch_kernel_size": 3},
-        PICTURES,
-    ),
+    "xcit.XCiT": (VIT | {"cls_depth": 1, "local_patch_kernel_size": 3}, PICTURES),
     "max_vit.MaxViT": (STAGES | {"window_size": 4}, PICTURES),
     "max_vit_with_registers.MaxViT": (STAGES | {"window_size": 4}, PICTURES),
     "cvt.CvT": (CVT | {"num_classes": 5}, PICTURES),
@@ -82,10 +79,7 @@ VISION_TRANSFORMERS: dict[str, tuple[Any, Callable[[nn.Module], Any]]] = {
         | {"seq_len": 32, "channels": 3},
         on((2, 3, 32)),
     ),
-    "vit_3d.ViT": (
-        VIDEO | CLIP | {"depth": 2},
-        on((1, 3, 4, 16, 16)),
-    ),
+    "vit_3d.ViT": (VIDEO | CLIP | {"depth": 2}, on((1, 3, 4, 16, 16))),
     "vivit.ViViT": (
         VIDEO | CLIP | {"spatial_depth": 1, "temporal_depth": 1},
         on((1, 3, 4, 16, 16)),
@@ -186,10 +180,7 @@ VOLUMES: dict[str, tuple[Any, Callable[[nn.Module], Any]]] = {
         PLANE,
     ),
     "SegResNet": (FLAT | {"init_filters": 8}, PLANE),
-    "SegResNetVAE": (
-        FLAT | {"input_image_size": (32, 32), "init_filters": 8},
-        PLANE,
-    ),
+    "SegResNetVAE": (FLAT | {"input_image_size": (32, 32), "init_filters": 8}, PLANE),
     "VNet": (ENDS | {"spatial_dims": 3}, VOLUME),
     "UNETR": (ENDS | UNETR, VOLUME),
     "SwinUNETR": (
@@ -252,14 +243,8 @@ VOLUMES: dict[str, tuple[Any, Callable[[nn.Module], Any]]] = {
         | {"decoder_expansion_ratio": 2, "bottleneck_expansion_ratio": 2},
         PLANE,
     ),
-    "RegUNet": (
-        FLAT | {"num_channel_initial": 4, "depth": 2},
-        PLANE,
-    ),
-    "FullyConnectedNet": (
-        ENDS | {"hidden_channels": (8,), "dropout": 0.1},
-        on((2, 1)),
-    ),
+    "RegUNet": (FLAT | {"num_channel_initial": 4, "depth": 2}, PLANE),
+    "FullyConnectedNet": (ENDS | {"hidden_channels": (8,), "dropout": 0.1}, on((2, 1))),
 }
 
 

@@ -116,9 +116,7 @@ def list_mambapy() -> Iterator[Case]:
 def list_titans_pytorch() -> Iterator[Case]:
     """Yield a memory that is trained as it reads."""
     context = {"num_tokens": 20, "dim": 16, "depth": 2, "segment_len": 8, "heads": 2}
-    models = {
-        "MemoryAsContextTransformer": (context | {"dim_head": 8}, on_tokens),
-    }
+    models = {"MemoryAsContextTransformer": (context | {"dim_head": 8}, on_tokens)}
     yield from list_cases("titans_pytorch", models)
 
 

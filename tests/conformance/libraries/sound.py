@@ -114,10 +114,7 @@ SPEECH_MODELS: dict[str, tuple[Any, Callable[[nn.Module], Any]]] = {
         | {"kernel_sizes": [3], "strides": [2], "residuals": [False]},
         FRAMES,
     ),
-    f"{LOBES}.dual_path.Encoder": (
-        {"kernel_size": 4, "out_channels": 8},
-        WAVE,
-    ),
+    f"{LOBES}.dual_path.Encoder": ({"kernel_size": 4, "out_channels": 8}, WAVE),
     ASR: (SPEECH, transcribe),
     f"{ASR}, conformer": (SPEECH | CONFORMER, transcribe),
     "nnet.RNN.LiGRU": ({"hidden_size": 8, "input_shape": (2, 20, 8)}, FRAMES),

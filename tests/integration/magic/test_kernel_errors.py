@@ -46,7 +46,7 @@ def test_an_error_of_torch_does_not_wait_for_its_explanation(kernel):
     shown = list_shown(run)
     assert shown[0] == "display_data"
     assert shown[shown.index("error") + 1 :] == [
-        *("update_display_data", "display_data", "display_data"),
+        *("update_display_data", "display_data", "display_data")
     ]
     why = run.reports[0]["text/plain"].splitlines()
     assert why[0] == "Linear(2 -> 3) got (5,) at line 2"

@@ -97,11 +97,7 @@ def live():
 
 
 def test_parameters_and_results_belong_to_their_modules(live):
-    assert live.by_module == {
-        (0, "0"): 400 + 200,
-        (0, "1"): 80 + 8 + 40,
-        None: 200,
-    }
+    assert live.by_module == {(0, "0"): 400 + 200, (0, "1"): 80 + 8 + 40, None: 200}
 
 
 def test_a_storage_says_which_operator_made_it(live):

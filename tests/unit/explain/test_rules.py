@@ -208,10 +208,7 @@ def names(found):
             "lstm = nn.LSTM(5, 8)\nx = torch.ones(3, 2, 7)\nlstm(x)",
             "dimension 2 of x (7) must equal lstm.input_size (5)",
         ),
-        (
-            GRU,
-            "dimension 0 of h (2) must be twice gru.num_layers (2)",
-        ),
+        (GRU, "dimension 0 of h (2) must be twice gru.num_layers (2)"),
         (
             "m = nn.MultiheadAttention(16, 4)\nx = torch.ones(3, 2, 7)\nm(x, x, x)",
             "dimension 2 of x (7) would be accepted as 16",
@@ -242,10 +239,7 @@ def test_a_module_that_checks_what_it_is_given_is_probed_as_a_whole(text, rule):
             "nn.MultiheadAttention(100, 8)",
             "embed_dim (100) must be a multiple of num_heads (8)",
         ),
-        (
-            "nn.Conv2d(3, 8, 3, groups=4)",
-            "in_channels (3) must be a multiple of 4",
-        ),
+        ("nn.Conv2d(3, 8, 3, groups=4)", "in_channels (3) must be a multiple of 4"),
         (
             "mask = torch.tensor([1, 0])\nnn.Parameter(mask)",
             "mask is int64: mask.float() is accepted",
@@ -254,10 +248,7 @@ def test_a_module_that_checks_what_it_is_given_is_probed_as_a_whole(text, rule):
             "y, t = torch.ones(5, 3), torch.tensor([1] * 5)\nnn.CrossEntropyLoss(y, t)",
             "make the module first, then call it: CrossEntropyLoss()(y, t)",
         ),
-        (
-            "torch.tensor([1, 2], requires_grad=True)",
-            "dtype=torch.float32 is accepted",
-        ),
+        ("torch.tensor([1, 2], requires_grad=True)", "dtype=torch.float32 is accepted"),
     ],
 )
 def test_what_makes_a_module_or_a_tensor_is_probed_as_well(text, rule):

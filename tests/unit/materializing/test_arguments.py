@@ -9,17 +9,11 @@ from torch import nn
 from meta_magic import MaterializeError, materialize, record
 from meta_magic.materializing.fills.inits import INITS
 from tests.unit.eager import assert_bit_equal, build_twice, is_untouched, tensors_of
-from tests.unit.materializing.modules import (
-    build_norm,
-    holding_odd,
-    recorded,
-    register,
-)
+from tests.unit.materializing.modules import build_norm, holding_odd, recorded, register
 
 
 @pytest.mark.parametrize(
-    "device",
-    ["meta", "nonsense", "cuda:99", "mps", "", "cpu:x", 3.5, [], 99],
+    "device", ["meta", "nonsense", "cuda:99", "mps", "", "cpu:x", 3.5, [], 99]
 )
 def test_a_device_that_is_not_there_is_an_error_that_says_which_are(device):
     made = recorded()

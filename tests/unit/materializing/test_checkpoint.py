@@ -131,8 +131,7 @@ def test_a_checkpoint_can_be_loaded_within_a_recording(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names",
-    [["embed.weight"], ["head.weight"], ["embed.weight", "head.weight"]],
+    "names", [["embed.weight"], ["head.weight"], ["embed.weight", "head.weight"]]
 )
 def test_a_tie_is_kept_whichever_of_its_names_the_checkpoint_has(names):
     _, made, _, _ = build_twice(Tied)

@@ -46,10 +46,7 @@ OBJECTS = {
     "a dictionary": (lambda: {"a": {"b": torch.randn(3)}}, lambda x: [x["a"]["b"]]),
     "a named tuple": (lambda: Pair(torch.randn(2), torch.ones(2)), list),
     "a set": (lambda: {torch.ones(2)}, list),
-    "a dataclass": (
-        lambda: Batch(torch.randn(2), torch.ones(3)),
-        lambda b: [b.x, b.y],
-    ),
+    "a dataclass": (lambda: Batch(torch.randn(2), torch.ones(3)), lambda b: [b.x, b.y]),
     "a scheduler": (Scheduler, lambda s: [s.betas, s._alphas["cumulative"]]),
     "a function": (make_closure, lambda f: [f(torch.ones(3))]),
     "a partial": (

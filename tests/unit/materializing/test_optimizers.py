@@ -89,10 +89,9 @@ def test_the_state_keeps_its_tensors_and_the_optimizer_its_parameters():
     assert optimizer.state[weight]["momentum_buffer"] is buffer
     assert not buffer.is_meta
     assert "  replay, with it: 4 of optimizers, 4 gradients" in str(report)
-    assert (
-        "SGD.state[0.weight]['momentum_buffer']",
-        "state",
-    ) in [(tensor.name, tensor.kind) for tensor in report.tensors]
+    assert ("SGD.state[0.weight]['momentum_buffer']", "state") in [
+        (tensor.name, tensor.kind) for tensor in report.tensors
+    ]
 
 
 @pytest.mark.parametrize(

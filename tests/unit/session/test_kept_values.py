@@ -6,11 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from meta_magic import (
-    MissingValueError,
-    ValueLimits,
-    record,
-)
+from meta_magic import MissingValueError, ValueLimits, record
 from tests.unit.session.random_cells import run_cell
 
 N_STEPS = 8

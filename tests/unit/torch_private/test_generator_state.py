@@ -4,11 +4,7 @@ import pytest
 import torch
 from torch import Generator
 
-from meta_magic.torch_private.generator_state import (
-    advance,
-    count_taken,
-    find_memory,
-)
+from meta_magic.torch_private.generator_state import advance, count_taken, find_memory
 
 NUMBERS = 0x6D6D0001, 7, 0x746F6B6E
 

@@ -8,13 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from meta_magic.torch_private import (
-    autograd,
-    dispatcher,
-    modes,
-    replaced,
-    snapshot,
-)
+from meta_magic.torch_private import autograd, dispatcher, modes, replaced, snapshot
 from meta_magic.torch_private import module_internals as modules
 from meta_magic.torch_private import tensor_internals as tensors
 from meta_magic.torch_private.replacing import Replacements

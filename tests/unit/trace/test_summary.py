@@ -31,11 +31,7 @@ class Gram(nn.Module):
     [
         (nn.Linear(4, 2), (3, 8), "Linear(4 -> 2) got (3, 8)"),
         (nn.Conv2d(3, 8, 3), (1, 4, 9, 9), "Conv2d(3 -> 8) got (1, 4, 9, 9)"),
-        (
-            nn.LayerNorm(4),
-            (3, 5),
-            "LayerNorm(weight (4,), bias (4,)) got (3, 5)",
-        ),
+        (nn.LayerNorm(4), (3, 5), "LayerNorm(weight (4,), bias (4,)) got (3, 5)"),
     ],
 )
 def test_a_module_of_torch_is_told_with_its_sizes_and_what_it_got(module, shape, words):

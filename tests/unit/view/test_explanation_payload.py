@@ -61,10 +61,7 @@ def test_without_repairs_it_is_said_why(trace):
             {"n_tried": 7, "declined": "it prints"},
             "none of 7 edits that were tried ran: it prints",
         ),
-        (
-            {"n_tried": 0, "declined": "it prints"},
-            "no repairs were tried: it prints",
-        ),
+        ({"n_tried": 0, "declined": "it prints"}, "no repairs were tried: it prints"),
     ]:
         trace.__dict__["explanation"] = replace(found, repairs=(), **changes)
         assert explanation_payload(trace)["unrepaired"] == words

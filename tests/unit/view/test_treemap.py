@@ -10,11 +10,7 @@ import torch
 from torch import nn
 
 import meta_magic as mm
-from meta_magic.view.treemap import (
-    CLEAR,
-    PLOTLY,
-    treemap_bundle,
-)
+from meta_magic.view.treemap import CLEAR, PLOTLY, treemap_bundle
 
 
 def bundle_of(build):

@@ -4,12 +4,7 @@ import math
 
 import pytest
 import torch
-from torch.nn.functional import (
-    binary_cross_entropy,
-    huber_loss,
-    l1_loss,
-    mse_loss,
-)
+from torch.nn.functional import binary_cross_entropy, huber_loss, l1_loss, mse_loss
 
 from meta_magic import record, verify
 

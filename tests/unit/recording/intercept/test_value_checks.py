@@ -207,8 +207,7 @@ def test_what_an_earlier_block_made_is_checked(labels):
 
 @pytest.mark.parametrize("last", [2, 12])
 @pytest.mark.parametrize(
-    "dtype",
-    [torch.uint8, torch.uint16, torch.uint32, torch.int32, torch.bfloat16],
+    "dtype", [torch.uint8, torch.uint16, torch.uint32, torch.int32, torch.bfloat16]
 )
 def test_indices_made_from_constants_of_each_dtype_are_checked(dtype, last):
     def look_up():

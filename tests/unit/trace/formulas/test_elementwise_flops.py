@@ -41,10 +41,7 @@ CASES = {
     # Of each of 9 windows of 2 x 2.
     "pooling": (lambda: F.max_pool2d(R(1, 1, 6, 6), 2), 9 * 4),
     # The rows that are added up, not the table.
-    "index_add": (
-        lambda: R(100, 3).index_add_(0, torch.tensor([1, 2]), R(2, 3)),
-        N,
-    ),
+    "index_add": (lambda: R(100, 3).index_add_(0, torch.tensor([1, 2]), R(2, 3)), N),
     # One of each row is looked up.
     "nll": (lambda: F.nll_loss(R(2, 3), torch.tensor([0, 1])), 2),
     # 8 log 8 comparisons.

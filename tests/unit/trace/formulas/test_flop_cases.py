@@ -230,10 +230,7 @@ LINEAR_ALGEBRA = {
     ),
     "eigenvalues": (lambda: torch.linalg.eigvals(R(12, 12)), 10 * 12**3),
     "eigenvectors": (lambda: torch.linalg.eig(R(12, 12)), 25 * 12**3),
-    "full svd": (
-        lambda: torch.linalg.svd(R(20, 12)),
-        4 * 20**2 * 12 + 22 * 12**3,
-    ),
+    "full svd": (lambda: torch.linalg.svd(R(20, 12)), 4 * 20**2 * 12 + 22 * 12**3),
     "eigh": (lambda: torch.linalg.eigh(R(12, 12)), 9 * 12**3),
     "svd": (
         lambda: torch.linalg.svd(R(20, 12), full_matrices=False),

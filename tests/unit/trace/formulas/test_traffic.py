@@ -43,11 +43,7 @@ CASES = {
         2 * I64 + 6 * F32,
         6 * F32,
     ),
-    "rows": (
-        lambda: R(100, 3)[torch.tensor([1, 2])],
-        2 * I64 + 6 * F32,
-        6 * F32,
-    ),
+    "rows": (lambda: R(100, 3)[torch.tensor([1, 2])], 2 * I64 + 6 * F32, 6 * F32),
     "rows written": (
         lambda: R(100, 3).index_put_((torch.tensor([1, 2]),), R(2, 3)),
         2 * I64 + 6 * F32,
@@ -59,11 +55,7 @@ CASES = {
         2 * I64 + 6 * F32 + 6 * F32,
         6 * F32,
     ),
-    "product": (
-        lambda: torch.mm(R(4, 3), R(3, 5)),
-        (4 * 3 + 3 * 5) * F32,
-        4 * 5 * F32,
-    ),
+    "product": (lambda: torch.mm(R(4, 3), R(3, 5)), (4 * 3 + 3 * 5) * F32, 4 * 5 * F32),
     "out": (
         lambda: torch.add(R(2, 3), R(2, 3), out=torch.empty(2, 3)),
         2 * 6 * F32,
