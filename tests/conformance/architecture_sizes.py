@@ -2,119 +2,57 @@
 
 from typing import Any
 
+NAMES_BY_SIZE = {
+    0: "pad_token_id",
+    1: "n_group topk_group first_k_dense_replace bos_token_id",
+    2: """
+        num_hidden_layers num_key_value_heads num_experts_per_tok
+        type_vocab_size encoder_layers decoder_layers depth num_layers
+        num_decoder_layers n_layer num_conv_pos_embedding_groups n_layers
+        decoder_num_hidden_layers num_encoder_layers linear_num_key_heads
+        speech_encoder_layers index_n_heads layers eos_token_id
+    """,
+    4: """
+        num_attention_heads rotary_dim patch_size encoder_attention_heads
+        decoder_attention_heads num_heads num_experts n_routed_experts
+        num_local_experts n_head moe_num_experts n_heads
+        decoder_num_attention_heads encoder_num_attention_heads
+        linear_num_value_heads speech_encoder_attention_heads mamba_num_heads
+        index_topk num_filters attention_heads
+    """,
+    5: "num_queries",
+    8: """
+        head_dim v_head_dim kv_lora_rank q_lora_rank qk_rope_head_dim
+        qk_nope_head_dim d_kv state_size codebook_dim linear_key_head_dim
+        linear_value_head_dim mamba_n_heads mamba_d_head mamba_d_state
+        mamba_head_dim ssm_state_size fusion_hidden_size index_head_dim dim_head
+        d_head stem_channels hidden_size_per_layer_input query_pre_attn_scalar
+    """,
+    16: """
+        image_size moe_intermediate_size projection_dim num_mel_bins embed_dim
+        num_conv_pos_embeddings classifier_proj_size
+        shared_expert_intermediate_size upsample_initial_channel feature_size
+        num_position_embeddings
+    """,
+    32: """
+        hidden_size d_model out_hidden_size n_embd embedding_size
+        decoder_hidden_size emb_dim hidden_dim encoder_hidden_size codebook_size
+        max_source_positions max_target_positions text_hidden_size
+        encoder_hidden_dim lru_width audio_vocab_size
+    """,
+    40: """
+        intermediate_size encoder_ffn_dim decoder_ffn_dim mlp_dim ffn_dim d_ff
+        dim_feedforward speech_encoder_intermediate_size d_inner
+    """,
+    64: "max_position_embeddings n_positions",
+    99: "vocab_size vocab_size_per_layer_input",
+}
 SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "intermediate_size": 40,
-    "vocab_size": 99,
-    "rotary_dim": 4,
-    "max_position_embeddings": 64,
-    "num_key_value_heads": 2,
-    "patch_size": 4,
-    "head_dim": 8,
-    "image_size": 16,
-    "num_experts_per_tok": 2,
-    "d_model": 32,
-    "type_vocab_size": 2,
-    "moe_intermediate_size": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 40,
-    "decoder_ffn_dim": 40,
-    "num_heads": 4,
-    "projection_dim": 16,
     "depths": [1, 1, 1, 1],
-    "num_experts": 4,
-    "n_routed_experts": 4,
-    "n_group": 1,
-    "topk_group": 1,
-    "num_mel_bins": 16,
-    "depth": 2,
-    "num_layers": 2,
-    "out_hidden_size": 32,
     "hidden_sizes": [8, 16, 24, 32],
-    "embed_dim": 16,
-    "v_head_dim": 8,
-    "num_local_experts": 4,
-    "kv_lora_rank": 8,
-    "q_lora_rank": 8,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "mlp_dim": 40,
-    "num_queries": 5,
-    "num_decoder_layers": 2,
-    "n_head": 4,
-    "n_layer": 2,
-    "n_embd": 32,
-    "n_positions": 64,
-    "embedding_size": 32,
-    "first_k_dense_replace": 1,
     "conv_dim": [8, 8, 8, 8, 8, 8, 8],
-    "num_conv_pos_embedding_groups": 2,
-    "num_conv_pos_embeddings": 16,
-    "classifier_proj_size": 16,
-    "ffn_dim": 40,
-    "d_kv": 8,
-    "d_ff": 40,
-    "decoder_hidden_size": 32,
-    "state_size": 8,
-    "moe_num_experts": 4,
-    "n_heads": 4,
-    "n_layers": 2,
-    "emb_dim": 32,
-    "hidden_dim": 32,
-    "dim_feedforward": 40,
-    "encoder_hidden_size": 32,
-    "codebook_size": 32,
-    "codebook_dim": 8,
-    "shared_expert_intermediate_size": 16,
-    "max_source_positions": 32,
-    "max_target_positions": 32,
-    "decoder_num_hidden_layers": 2,
-    "decoder_num_attention_heads": 4,
-    "encoder_num_attention_heads": 4,
-    "num_encoder_layers": 2,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "speech_encoder_layers": 2,
-    "speech_encoder_attention_heads": 4,
-    "speech_encoder_intermediate_size": 40,
-    "mamba_n_heads": 8,
-    "mamba_d_head": 8,
-    "mamba_d_state": 8,
-    "mamba_num_heads": 4,
-    "mamba_head_dim": 8,
-    "ssm_state_size": 8,
-    "text_hidden_size": 32,
     "neck_hidden_sizes": [8, 8, 8, 8],
-    "fusion_hidden_size": 8,
-    "index_head_dim": 8,
-    "index_n_heads": 2,
-    "index_topk": 4,
-    "d_inner": 40,
-    "num_filters": 4,
-    "upsample_initial_channel": 16,
-    "encoder_hidden_dim": 32,
-    "feature_size": 16,
-    "dim_head": 8,
-    "d_head": 8,
-    "lru_width": 32,
-    "attention_heads": 4,
-    "layers": 2,
-    "stem_channels": 8,
-    "vocab_size_per_layer_input": 99,
-    "hidden_size_per_layer_input": 8,
-    "num_position_embeddings": 16,
-    "audio_vocab_size": 32,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "query_pre_attn_scalar": 8,
+    **{name: size for size, names in NAMES_BY_SIZE.items() for name in names.split()},
 }
 """Small values for the fields of all configurations that have them."""
 

@@ -11,7 +11,6 @@ these.
 import argparse
 import ast
 import datetime as dt
-import linecache
 import os
 import re
 import statistics
@@ -21,26 +20,22 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 
 from meta_magic.explain.edited_runs import Ending, read_ending
 from meta_magic.explain.explanations import Explanation
 from meta_magic.explain.repairs import Repair
-from meta_magic.session.recording import Recording
 from meta_magic.trace.earlier_cells import EarlierCell
-from meta_magic.trace.notes import CellSource
-from meta_magic.trace.options import Options
-from meta_magic.trace.rerun import list_names, make_rerun
 from meta_magic.trace.trace import Trace
 from tests.conformance.apart import run_apart
 from tests.conformance.broken_programs import HEADER, mend, run
+from tests.conformance.recorded_cells import record_cell
 
 FIELD: Final = re.compile(r"^(\w+): +(.*)$", re.MULTILINE)
 NAMES: Final = re.compile(r"[\w.\[\]]+")
@@ -179,40 +174,6 @@ def apply_repair(repair: Repair, text: str, pieces: Sequence[Piece]) -> str:
         assert lines[at] == before, (lines[at], before)
         lines[at] = after
     return "\n".join(lines)
-
-
-def record_cell(
-    text: str,
-    name: str,
-    variables: dict[str, Any] | None = None,
-    earlier: Sequence[EarlierCell] = (),
-) -> Trace:
-    """Return the recording of a program that is run as a cell."""
-    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    if variables is None:
-        module = sys.modules["__cell__"] = ModuleType("__cell__")
-        variables = vars(module)
-    code = compile(text, name, "exec")
-    rerun = make_rerun(
-        text=text,
-        file=name,
-        of_module=variables,
-        variables=variables,
-        names=list_names(code),
-        options=Options(),
-    )
-    assert rerun is not None
-    rerun = replace(rerun, earlier=earlier)
-    recording = Recording(name, namespace=variables)
-    raised: BaseException | None = None
-    torch.manual_seed(0)
-    try:
-        with redirect_stdout(StringIO()):
-            recording.guard.run(lambda: exec(code, variables))
-    except Exception as error:
-        raised = error
-    source = CellSource(text=text, file=name)
-    return replace(recording.finish(raised, variables, source), rerun=rerun)
 
 
 def is_as_good(program: str, wanted: Ending) -> bool:

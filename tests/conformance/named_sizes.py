@@ -14,20 +14,13 @@ from meta_magic.errors import TrialError
 from meta_magic.trials.dims import find_dims, list_tensors, read_calls
 from meta_magic.trials.size_formulas import evaluate
 from meta_magic.trials.trial import ask_trials
-from tests.conformance.recorded_cells import run_cell
+from tests.conformance.recorded_cells import record_cell, split_programs
 
 NN = "import math, torch, torch.nn as nn, torch.nn.functional as F\n"
-PROGRAMS: dict[str, tuple[str, list[dict[str, int]]]] = {}
-"""By title a program, and values of its names that are held out."""
-
-
-def add(title: str, text: str, *held_out: dict[str, int]) -> None:
-    PROGRAMS[title] = NN + text, [*held_out]
-
-
-add(
-    "GPT",
+PROGRAMS = split_programs(
+    NN,
     """
+# %% GPT | B=5 T=12 D=48 H=2 V=70 | B=7 T=9 D=24 H=8 V=33
 B, T, D, H, V, L = 4, 16, 32, 4, 50, 2
 class Block(nn.Module):
     def __init__(self, d, h):
@@ -58,24 +51,14 @@ class GPT(nn.Module):
 idx = torch.randint(0, V, (B, T))
 logits = GPT()(idx)
 loss = F.cross_entropy(logits.view(B * T, V), idx.view(B * T))
-""",
-    {"B": 5, "T": 12, "D": 48, "H": 2, "V": 70},
-    {"B": 7, "T": 9, "D": 24, "H": 8, "V": 33},
-)
-add(
-    "Llama, grouped heads",
-    """
+
+# %% Llama, grouped heads | B=5 T=12 D=48 M=30 H=6 K=3 V=70 | B=3 T=5 D=64 M=100 H=8 K=4 V=33
 from transformers import LlamaConfig, LlamaForCausalLM
 B, T, D, M, H, K, V = 2, 9, 32, 48, 4, 2, 60
 config = LlamaConfig(vocab_size=V, hidden_size=D, intermediate_size=M, num_hidden_layers=2, num_attention_heads=H, num_key_value_heads=K)
 out = LlamaForCausalLM(config)(torch.zeros(B, T, dtype=torch.long))
-""",
-    {"B": 5, "T": 12, "D": 48, "M": 30, "H": 6, "K": 3, "V": 70},
-    {"B": 3, "T": 5, "D": 64, "M": 100, "H": 8, "K": 4, "V": 33},
-)
-add(
-    "U-Net",
-    """
+
+# %% U-Net | B=5 S=64 C=6 | B=7 S=20 C=12
 B, S, C = 2, 32, 8
 def double(i, o): return nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU(), nn.Conv2d(o, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU())
 class UNet(nn.Module):
@@ -92,13 +75,8 @@ class UNet(nn.Module):
         a = self.e1(torch.cat([self.u1(b), a], 1))
         return self.out(a)
 y = UNet(C)(torch.randn(B, 3, S, S))
-""",
-    {"B": 5, "S": 64, "C": 6},
-    {"B": 7, "S": 20, "C": 12},
-)
-add(
-    "LSTM",
-    """
+
+# %% LSTM | B=5 T=12 E=8 H=16 V=70 | B=6 T=3 E=20 H=9 V=33
 B, T, E, H, V = 4, 7, 12, 10, 50
 class Tagger(nn.Module):
     def __init__(self):
@@ -110,45 +88,25 @@ class Tagger(nn.Module):
         out, (h, c) = self.lstm(self.emb(x))
         return self.fc(out), torch.cat([h[-2], h[-1]], 1)
 logits, last = Tagger()(torch.randint(0, V, (B, T)))
-""",
-    {"B": 5, "T": 12, "E": 8, "H": 16, "V": 70},
-    {"B": 6, "T": 3, "E": 20, "H": 9, "V": 33},
-)
-add(
-    "Mixtral",
-    """
+
+# %% Mixtral | B=5 T=12 D=48 M=64 H=6 V=70 | B=4 T=20 D=96 M=80 H=2 V=100
 from transformers import MixtralConfig, MixtralForCausalLM
 B, T, D, M, H, V = 2, 8, 32, 48, 4, 60
 config = MixtralConfig(vocab_size=V, hidden_size=D, intermediate_size=M, num_hidden_layers=2, num_attention_heads=H, num_key_value_heads=2, num_local_experts=4)
 out = MixtralForCausalLM(config)(torch.zeros(B, T, dtype=torch.long))
-""",
-    {"B": 5, "T": 12, "D": 48, "M": 64, "H": 6, "V": 70},
-    {"B": 4, "T": 20, "D": 96, "M": 80, "H": 2, "V": 100},
-)
-add(
-    "ViT",
-    """
+
+# %% ViT | B=5 S=64 P=16 D=48 H=6 M=80 | B=7 S=40 P=10 D=64 H=2 M=30
 from transformers import ViTConfig, ViTForImageClassification
 B, S, P, D, H, M = 2, 32, 8, 32, 4, 64
 config = ViTConfig(image_size=S, patch_size=P, hidden_size=D, num_attention_heads=H, num_hidden_layers=2, intermediate_size=M)
 out = ViTForImageClassification(config)(torch.zeros(B, 3, S, S))
-""",
-    {"B": 5, "S": 64, "P": 16, "D": 48, "H": 6, "M": 80},
-    {"B": 7, "S": 40, "P": 10, "D": 64, "H": 2, "M": 30},
-)
-add(
-    "ResNet-50, odd sides",
-    """
+
+# %% ResNet-50, odd sides | B=3 S=133 C=7 | B=5 S=75 C=20
 from transformers import ResNetConfig, ResNetForImageClassification
 B, S, C = 2, 97, 10
 out = ResNetForImageClassification(ResNetConfig(num_labels=C))(torch.zeros(B, 3, S, S))
-""",
-    {"B": 3, "S": 133, "C": 7},
-    {"B": 5, "S": 75, "C": 20},
-)
-add(
-    "GAN",
-    """
+
+# %% GAN | B=5 Z=30 C=7 | B=3 Z=10 C=9
 B, Z, C, S = 8, 24, 6, 32
 gen = nn.Sequential(
     nn.ConvTranspose2d(Z, C * 4, 4, 1, 0, bias=False), nn.BatchNorm2d(C * 4), nn.ReLU(True),
@@ -166,13 +124,8 @@ lossd = bce(disc(real), torch.ones(B, 1)) + bce(disc(fake.detach()), torch.zeros
 od.zero_grad(); lossd.backward(); od.step()
 lossg = bce(disc(fake), torch.ones(B, 1))
 og.zero_grad(); lossg.backward(); og.step()
-""",
-    {"B": 5, "Z": 30, "C": 7},
-    {"B": 3, "Z": 10, "C": 9},
-)
-add(
-    "diffusion UNet",
-    """
+
+# %% diffusion UNet | B=3 C=24 S=24 E=20 | B=5 C=8 S=12 E=48
 B, C, S, E = 2, 16, 16, 32
 class Res(nn.Module):
     def __init__(self, i, o, e):
@@ -218,24 +171,14 @@ noise = torch.randn(B, 3, S, S)
 out = UNet(C, E)(noise, torch.rand(B))
 loss = F.mse_loss(out, noise)
 loss.backward()
-""",
-    {"B": 3, "C": 24, "S": 24, "E": 20},
-    {"B": 5, "C": 8, "S": 12, "E": 48},
-)
-add(
-    "T5",
-    """
+
+# %% T5 | B=3 S=12 T=7 D=40 M=30 H=6 K=10 V=70 | B=5 S=7 T=11 D=24 M=20 H=3 K=16 V=33
 from transformers import T5Config, T5ForConditionalGeneration
 B, S, T, D, M, H, K, V = 2, 9, 6, 32, 48, 4, 8, 60
 config = T5Config(vocab_size=V, d_model=D, d_kv=K, d_ff=M, num_layers=2, num_heads=H)
 out = T5ForConditionalGeneration(config)(input_ids=torch.zeros(B, S, dtype=torch.long), decoder_input_ids=torch.zeros(B, T, dtype=torch.long))
-""",
-    {"B": 3, "S": 12, "T": 7, "D": 40, "M": 30, "H": 6, "K": 10, "V": 70},
-    {"B": 5, "S": 7, "T": 11, "D": 24, "M": 20, "H": 3, "K": 16, "V": 33},
-)
-add(
-    "audio CNN with a GRU",
-    """
+
+# %% audio CNN with a GRU | B=3 N=4800 M=30 H=20 C=7 | B=5 N=6100 M=64 H=12 C=20
 B, N, M, H, C = 2, 4000, 40, 24, 10
 class Audio(nn.Module):
     def __init__(self):
@@ -250,13 +193,8 @@ class Audio(nn.Module):
         y, _ = self.gru(self.conv(f).transpose(1, 2))
         return self.fc(y.mean(1))
 out = Audio()(torch.randn(B, N))
-""",
-    {"B": 3, "N": 4800, "M": 30, "H": 20, "C": 7},
-    {"B": 5, "N": 6100, "M": 64, "H": 12, "C": 20},
-)
-add(
-    "nn.Transformer",
-    """
+
+# %% nn.Transformer | B=4 S=8 T=9 D=48 H=6 M=80 V=70 | B=2 S=12 T=5 D=24 H=3 M=40 V=33
 B, S, T, D, H, M, V = 3, 10, 7, 32, 4, 64, 50
 model = nn.Transformer(D, H, 2, 2, M, batch_first=True)
 emb, head = nn.Embedding(V, D), nn.Linear(D, V)
@@ -266,9 +204,8 @@ logits = head(model(emb(src), emb(tgt), tgt_mask=mask))
 loss = F.cross_entropy(logits.reshape(-1, V), tgt.reshape(-1))
 loss.backward()
 """,
-    {"B": 4, "S": 8, "T": 9, "D": 48, "H": 6, "M": 80, "V": 70},
-    {"B": 2, "S": 12, "T": 5, "D": 24, "H": 3, "M": 40, "V": 33},
 )
+"""By title a program, and twice values of its names that are held out."""
 
 
 def count_failures(trace, dims, values: dict[str, int]) -> tuple[int, list[str]]:
@@ -295,21 +232,22 @@ def count_failures(trace, dims, values: dict[str, int]) -> tuple[int, list[str]]
 def measure(titles) -> Iterator[tuple]:
     """Yield title, names, failures and seconds of each program."""
     for title in titles:
-        text, held_out = PROGRAMS[title]
-        trace = run_cell(text, title)
+        name, *given = title.split(" | ")
+        held_out = [
+            {n: int(size) for n, size in (one.split("=") for one in values.split())}
+            for values in given
+        ]
+        trace = record_cell(PROGRAMS[title], f"<{name}>")
         start = sum(os.times()[:4])
         dims = find_dims(trace, [*held_out[0]])
         seconds = sum(os.times()[:4]) - start
         tried = [count_failures(trace, dims, values) for values in held_out]
-        yield title, trace, dims, tried, seconds
+        yield name, trace, dims, tried, seconds
 
 
 def main() -> None:
-    titles = [
-        t
-        for t in PROGRAMS
-        if not sys.argv[1:] or any(w in t for w in sys.argv[1:] if w != "-v")
-    ]
+    words = [word for word in sys.argv[1:] if word != "-v"] or [""]
+    titles = [one for one in PROGRAMS if any(word in one for word in words)]
     print(
         "| model | calls | sizes that depend on a name | with a formula | tried at values held out | fail | processor seconds |"
     )

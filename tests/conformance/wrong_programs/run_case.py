@@ -1,10 +1,9 @@
 """Record the programs of this folder, and return what is noted of them."""
 
-import re
 from pathlib import Path
 
 from meta_magic import Note
-from tests.conformance.explanations import record_cell
+from tests.conformance.recorded_cells import record_cell, split_programs
 
 __all__ = ["find_notes", "read_cases"]
 
@@ -13,9 +12,7 @@ IMPORTS = "import copy, math, torch, torch.nn as nn, torch.nn.functional as F\n"
 
 def read_cases(path: Path) -> dict[str, str]:
     """Return the programs of a file by name, each with the imports before it."""
-    parts = re.split(r"^# %% (.*)\n", path.read_text("utf-8"), flags=re.MULTILINE)[1:]
-    programs = (IMPORTS + part for part in parts[1::2])
-    return dict(zip(parts[::2], programs, strict=True))
+    return split_programs(IMPORTS, path.read_text("utf-8"))
 
 
 def find_notes(text: str) -> list[Note]:

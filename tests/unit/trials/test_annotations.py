@@ -10,7 +10,7 @@ from torch import nn
 from meta_magic import record
 from meta_magic.errors import TrialError
 from meta_magic.trials.annotations import align, check_annotations
-from tests.conformance.recorded_cells import run_cell
+from tests.conformance.recorded_cells import record_cell
 
 HEAD = """import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ class Float:  # as jaxtyping's: what is subscripted knows its text and dtypes
 
 
 def find_notes(text, *dims):
-    trace = run_cell(HEAD + text, "annotated")
+    trace = record_cell(HEAD + text, "<annotated>")
     assert trace.error is None
     rerun = replace(trace.rerun, options=trace.rerun.options._replace(dims=dims))
     notes = check_annotations(replace(trace, rerun=rerun))
