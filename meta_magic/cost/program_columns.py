@@ -8,7 +8,6 @@ then those that it returns. Read :class:`Columns` and ``read_columns`` first.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from types import MappingProxyType
 from typing import Final, TypeAlias, get_args
 
 import numpy as np
@@ -243,13 +242,11 @@ def keep_ends(signature: Signature) -> Sequence[int]:
     return [nbytes[0], nbytes[1] and nbytes[1] + made[1].dtype.itemsize]
 
 
-KEPT: Final[Mapping[str, Keep]] = MappingProxyType(
-    {
-        "aten.mse_loss.default": keep_elements,
-        "aten.smooth_l1_loss.default": keep_elements,
-        "aten.binary_cross_entropy.default": keep_elements,
-        "aten.soft_margin_loss.default": keep_elements,
-        "aten._embedding_bag.default": keep_ends,
-    }
-)
+KEPT: Final[Mapping[str, Keep]] = {
+    "aten.mse_loss.default": keep_elements,
+    "aten.smooth_l1_loss.default": keep_elements,
+    "aten.binary_cross_entropy.default": keep_elements,
+    "aten.soft_margin_loss.default": keep_elements,
+    "aten._embedding_bag.default": keep_ends,
+}
 """Operators whose CPU kernel returns a result on a larger storage than on meta."""

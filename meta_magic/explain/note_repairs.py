@@ -15,7 +15,6 @@ from functools import partial
 from itertools import chain
 from math import prod
 from time import process_time
-from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from meta_magic.children import ask_children
@@ -47,9 +46,7 @@ MAX_REPAIRED: Final = 4
 
 RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN", "MultiheadAttention"})
 SOFT: Final = frozenset({"softmax", "sigmoid", "Softmax", "Sigmoid"})
-LOGARITHMS: Final = MappingProxyType(
-    {"nll_loss": "cross_entropy", "NLLLoss": "CrossEntropyLoss"}
-)
+LOGARITHMS: Final = {"nll_loss": "cross_entropy", "NLLLoss": "CrossEntropyLoss"}
 
 
 class NotedLines:
@@ -188,24 +185,22 @@ def call_optimizer(lines: NotedLines, method: str) -> Iterator[Edit]:
             yield from lines.program.extend(called.node, f"{{}}; {name}.{method}()", 0)
 
 
-EDITS: Final[Mapping[str, Sequence[Edits]]] = MappingProxyType(
-    {
-        "loss size": (squeeze_operands,),
-        "broadcast": (squeeze_operands,),
-        "size one": (change_softmax_dim,),
-        "softmax dimension": (change_softmax_dim,),
-        "mixed": (move_dimensions,),
-        "squeeze": (lambda lines: add_argument(lines, "-1", "squeeze"),),
-        "last sample": (put_batch_first,),
-        "one key": (put_batch_first,),
-        "probabilities": (leave_out_soft,),
-        "raw scores": (take_logits,),
-        "detached": (keep_attached,),
-        "crossed": (partial(add_argument, text="keepdim=True"),),
-        "old gradients": (partial(call_optimizer, method="zero_grad"),),
-        "no step": (partial(call_optimizer, method="step"),),
-    }
-)
+EDITS: Final[Mapping[str, Sequence[Edits]]] = {
+    "loss size": (squeeze_operands,),
+    "broadcast": (squeeze_operands,),
+    "size one": (change_softmax_dim,),
+    "softmax dimension": (change_softmax_dim,),
+    "mixed": (move_dimensions,),
+    "squeeze": (lambda lines: add_argument(lines, "-1", "squeeze"),),
+    "last sample": (put_batch_first,),
+    "one key": (put_batch_first,),
+    "probabilities": (leave_out_soft,),
+    "raw scores": (take_logits,),
+    "detached": (keep_attached,),
+    "crossed": (partial(add_argument, text="keepdim=True"),),
+    "old gradients": (partial(call_optimizer, method="zero_grad"),),
+    "no step": (partial(call_optimizer, method="step"),),
+}
 """The edits that may be meant, by the kind of note."""
 
 

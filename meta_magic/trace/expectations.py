@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from types import EllipsisType, MappingProxyType
+from types import EllipsisType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from meta_magic.errors import BudgetError
@@ -35,36 +35,34 @@ class Quantity(NamedTuple):
     format: Callable[[int], str]
 
 
-QUANTITIES: Final[Mapping[str, Quantity]] = MappingProxyType(
-    {
-        "params": Quantity(
-            "elements of all parameters, tied ones counted once",
-            lambda trace: count_elements(trace.modules, "parameter"),
-            format_count,
-        ),
-        "param_nbytes": Quantity(
-            "their bytes",
-            lambda trace: count_bytes(trace.modules, "parameter"),
-            format_bytes,
-        ),
-        "buffer_nbytes": Quantity(
-            "bytes of all buffers",
-            lambda trace: count_bytes(trace.modules, "buffer"),
-            format_bytes,
-        ),
-        "peak_nbytes": Quantity(
-            "most bytes of storages that are alive at once, on all devices",
-            lambda trace: trace.memory.peak_nbytes,
-            format_bytes,
-        ),
-        "flops": Quantity(
-            "floating-point operations, 2 for each multiply-add",
-            lambda trace: trace.flops,
-            format_flops,
-        ),
-        "ops": Quantity("operator calls", lambda trace: len(trace.ops), format_count),
-    }
-)
+QUANTITIES: Final[Mapping[str, Quantity]] = {
+    "params": Quantity(
+        "elements of all parameters, tied ones counted once",
+        lambda trace: count_elements(trace.modules, "parameter"),
+        format_count,
+    ),
+    "param_nbytes": Quantity(
+        "their bytes",
+        lambda trace: count_bytes(trace.modules, "parameter"),
+        format_bytes,
+    ),
+    "buffer_nbytes": Quantity(
+        "bytes of all buffers",
+        lambda trace: count_bytes(trace.modules, "buffer"),
+        format_bytes,
+    ),
+    "peak_nbytes": Quantity(
+        "most bytes of storages that are alive at once, on all devices",
+        lambda trace: trace.memory.peak_nbytes,
+        format_bytes,
+    ),
+    "flops": Quantity(
+        "floating-point operations, 2 for each multiply-add",
+        lambda trace: trace.flops,
+        format_flops,
+    ),
+    "ops": Quantity("operator calls", lambda trace: len(trace.ops), format_count),
+}
 """The quantities by the names that a budget uses."""
 
 DECIMAL: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}

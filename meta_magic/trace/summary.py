@@ -7,7 +7,6 @@ Read ``format_summary`` first.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from meta_magic.trace.calls import ModuleCall, OpCall, TensorMetadata, describe_flow
@@ -37,19 +36,17 @@ def format_number(number: float) -> str:
 
 Formats: TypeAlias = Mapping[Format, Callable[[Any], str]]
 
-FORMATS: Final[Formats] = MappingProxyType(
-    {
-        "text": str,
-        "number": format_number,
-        "bytes": format_bytes,
-        "count": format_count,
-        "flops": format_flops,
-        "share": "{:.1%}".format,
-        "flow": " -> ".join,
-        "marks": "; ".join,
-        "function": str,
-    }
-)
+FORMATS: Final[Formats] = {
+    "text": str,
+    "number": format_number,
+    "bytes": format_bytes,
+    "count": format_count,
+    "flops": format_flops,
+    "share": "{:.1%}".format,
+    "flow": " -> ".join,
+    "marks": "; ".join,
+    "function": str,
+}
 """How texts write the values of a column, by its format."""
 
 

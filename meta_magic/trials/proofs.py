@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial, wraps
-from types import FrameType, MappingProxyType, MethodWrapperType
+from types import FrameType, MethodWrapperType
 from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakSet
 
@@ -160,26 +160,22 @@ def _attend_contiguous(
     return function(*tensors, *args, **kwargs)
 
 
-ATTENTION: Final[Mapping[str, Act]] = MappingProxyType(
-    {
-        "dropout_p=0": _attend_without_dropout,
-        "all kernels": _attend_by_any_kernel,
-        ".contiguous()": _attend_contiguous,
-    }
-)
+ATTENTION: Final[Mapping[str, Act]] = {
+    "dropout_p=0": _attend_without_dropout,
+    "all kernels": _attend_by_any_kernel,
+    ".contiguous()": _attend_contiguous,
+}
 """The replacement of a call of attention, by choice."""
 
 
-ACTS: Final[Mapping[str, Callable[[Advice], Act]]] = MappingProxyType(
-    {
-        "attention": lambda advice: ATTENTION[str(advice.choice)],
-        "copy": lambda _: lambda _function, copied, *_, **__: copied,
-        "dtype": _narrow_factories,
-        "leak": lambda _: lambda call, *args, **kwargs: call(*args, **kwargs).detach(),
-        "no gradient": _empty_parameters,
-        "tying": _empty_parameters,
-    }
-)
+ACTS: Final[Mapping[str, Callable[[Advice], Act]]] = {
+    "attention": lambda advice: ATTENTION[str(advice.choice)],
+    "copy": lambda _: lambda _function, copied, *_, **__: copied,
+    "dtype": _narrow_factories,
+    "leak": lambda _: lambda call, *args, **kwargs: call(*args, **kwargs).detach(),
+    "no gradient": _empty_parameters,
+    "tying": _empty_parameters,
+}
 """The replacement of the calls of an advice, by the kind of advice."""
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from fnmatch import fnmatchcase
 from functools import partial, wraps
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -286,16 +285,14 @@ def _list_optimizers() -> list[type[Optimizer]]:
     ]
 
 
-CHOICES: Final[Mapping[str, ChoiceKind]] = MappingProxyType(
-    {
-        "bfloat16": ChoiceKind(lambda *_: torch.set_default_dtype(torch.bfloat16)),
-        "autocast": ChoiceKind(_use_autocast),
-        "checkpointing": ChoiceKind(lambda p, _: _checkpoint_modules(p), "PATTERN"),
-        "fused": ChoiceKind(_fuse_optimizers),
-        "sgd": ChoiceKind(lambda *_: _use_optimizer(torch.optim.SGD, lr=1e-3)),
-        "8-bit": ChoiceKind(lambda *_: _use_optimizer(PackedAdam)),
-        "paged 8-bit": ChoiceKind(lambda *_: _use_optimizer(PackedAdam, is_paged=True)),
-        "zero": ChoiceKind(_shard_optimizers),
-    }
-)
+CHOICES: Final[Mapping[str, ChoiceKind]] = {
+    "bfloat16": ChoiceKind(lambda *_: torch.set_default_dtype(torch.bfloat16)),
+    "autocast": ChoiceKind(_use_autocast),
+    "checkpointing": ChoiceKind(lambda p, _: _checkpoint_modules(p), "PATTERN"),
+    "fused": ChoiceKind(_fuse_optimizers),
+    "sgd": ChoiceKind(lambda *_: _use_optimizer(torch.optim.SGD, lr=1e-3)),
+    "8-bit": ChoiceKind(lambda *_: _use_optimizer(PackedAdam)),
+    "paged 8-bit": ChoiceKind(lambda *_: _use_optimizer(PackedAdam, is_paged=True)),
+    "zero": ChoiceKind(_shard_optimizers),
+}
 """All choices but accumulation, by name."""

@@ -1,7 +1,6 @@
 """The rules of ``trace.advice``, and ``find_advice``, which runs them."""
 
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from meta_magic.cost.advice.advice_records import Advice
@@ -32,25 +31,21 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 
-ADVISORS: Final[Mapping[str, Callable[[Evidence], Iterator[Advice]]]] = (
-    MappingProxyType(
-        {
-            "attention": find_math_attention,
-            "foreach": find_foreach_temporaries,
-            "leak": find_kept_graphs,
-            "copy": find_idle_copies,
-            "dtype": find_wide_dtypes,
-            "gradient": find_unread_gradients,
-            "no gradient": find_missing_gradients,
-            "tying": find_lost_initializations,
-            "activations": find_costly_activations,
-            "replicated": find_replicated_states,
-            "unsharded": find_whole_parameters,
-            "gathered": find_gathered_twice,
-            "small messages": find_small_messages,
-        }
-    )
-)
+ADVISORS: Final[Mapping[str, Callable[[Evidence], Iterator[Advice]]]] = {
+    "attention": find_math_attention,
+    "foreach": find_foreach_temporaries,
+    "leak": find_kept_graphs,
+    "copy": find_idle_copies,
+    "dtype": find_wide_dtypes,
+    "gradient": find_unread_gradients,
+    "no gradient": find_missing_gradients,
+    "tying": find_lost_initializations,
+    "activations": find_costly_activations,
+    "replicated": find_replicated_states,
+    "unsharded": find_whole_parameters,
+    "gathered": find_gathered_twice,
+    "small messages": find_small_messages,
+}
 """The rule of each kind of advice."""
 
 

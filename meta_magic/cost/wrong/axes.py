@@ -11,7 +11,6 @@ that merges two dimensions makes one of both; a view that splits one cuts an ato
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from math import prod
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from meta_magic.cost.wrong.read_calls import Atom, Axis, Mixed, Shape
@@ -337,7 +336,7 @@ def list_steps() -> dict[str, FollowAxes]:
     return {**steps, "t": lambda _, __, given: given[0][::-1]}
 
 
-STEPS: Final = MappingProxyType(list_steps())
+STEPS: Final = list_steps()
 """How dimensions are followed through operators, by their names."""
 
 UNPLANNED: Final = frozenset(

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from linecache import getline
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from meta_magic.cost.wrong import loop_source, losses, sequence_layers, shapes, training
@@ -15,54 +14,50 @@ if TYPE_CHECKING:
 
 Rule = Callable[[Flow], Iterator[Mistake]]
 
-CERTAIN: Final[Mapping[str, Rule]] = MappingProxyType(
-    {
-        "loss size": losses.find_loss_sizes,
-        "broadcast": losses.find_broadcasts,
-        "probabilities": losses.find_doubled,
-        "detached": losses.find_cut_terms,
-        "size one": shapes.find_softmax_of_one,
-        "old gradients": training.find_old_gradients,
-        "uninitialized": training.find_empty_memory,
-    }
-)
+CERTAIN: Final[Mapping[str, Rule]] = {
+    "loss size": losses.find_loss_sizes,
+    "broadcast": losses.find_broadcasts,
+    "probabilities": losses.find_doubled,
+    "detached": losses.find_cut_terms,
+    "size one": shapes.find_softmax_of_one,
+    "old gradients": training.find_old_gradients,
+    "uninitialized": training.find_empty_memory,
+}
 """The rules whose mistakes are always notes, by the kind of note."""
 
-LIKELY: Final[Mapping[str, Rule]] = MappingProxyType(
-    {
-        "raw scores": losses.find_raw_scores,
-        "crossed rows": losses.find_crossed_rows,
-        "swapped": losses.find_swapped,
-        "weighted mean": losses.find_weighted_means,
-        "dropped loss": losses.find_dropped_losses,
-        "one key": sequence_layers.find_one_key,
-        "softmax dimension": shapes.find_softmax_axes,
-        "class dimension": shapes.find_other_classes,
-        "normalized dimension": shapes.find_normalized,
-        "mixed": shapes.find_scrambles,
-        "merged batch": shapes.find_merged_batches,
-        "squeeze": shapes.find_bare_squeezes,
-        "mixed samples": sequence_layers.find_mixed_samples,
-        "last sample": sequence_layers.find_last_samples,
-        "inverted padding": sequence_layers.find_inverted_padding,
-        "padded step": sequence_layers.find_padded_steps,
-        "causal mask": sequence_layers.find_causal_masks,
-        "crossed": shapes.find_crossed,
-        "scale": shapes.find_scales,
-        "train mode": training.find_train_mode,
-        "eval mode": training.find_eval_mode,
-        "no step": training.find_missing_steps,
-        "idle step": training.find_idle_steps,
-        "discarded gradients": training.find_discarded_gradients,
-        "self copy": training.find_self_copies,
-        "fresh layer": training.find_fresh_layers,
-        "stale optimizer": training.find_stale_optimizers,
-        "early schedule": loop_source.find_early_schedules,
-        "useless clip": loop_source.find_useless_clips,
-        "fresh optimizer": loop_source.find_fresh_optimizers,
-        "one layer": loop_source.find_repeated_layers,
-    }
-)
+LIKELY: Final[Mapping[str, Rule]] = {
+    "raw scores": losses.find_raw_scores,
+    "crossed rows": losses.find_crossed_rows,
+    "swapped": losses.find_swapped,
+    "weighted mean": losses.find_weighted_means,
+    "dropped loss": losses.find_dropped_losses,
+    "one key": sequence_layers.find_one_key,
+    "softmax dimension": shapes.find_softmax_axes,
+    "class dimension": shapes.find_other_classes,
+    "normalized dimension": shapes.find_normalized,
+    "mixed": shapes.find_scrambles,
+    "merged batch": shapes.find_merged_batches,
+    "squeeze": shapes.find_bare_squeezes,
+    "mixed samples": sequence_layers.find_mixed_samples,
+    "last sample": sequence_layers.find_last_samples,
+    "inverted padding": sequence_layers.find_inverted_padding,
+    "padded step": sequence_layers.find_padded_steps,
+    "causal mask": sequence_layers.find_causal_masks,
+    "crossed": shapes.find_crossed,
+    "scale": shapes.find_scales,
+    "train mode": training.find_train_mode,
+    "eval mode": training.find_eval_mode,
+    "no step": training.find_missing_steps,
+    "idle step": training.find_idle_steps,
+    "discarded gradients": training.find_discarded_gradients,
+    "self copy": training.find_self_copies,
+    "fresh layer": training.find_fresh_layers,
+    "stale optimizer": training.find_stale_optimizers,
+    "early schedule": loop_source.find_early_schedules,
+    "useless clip": loop_source.find_useless_clips,
+    "fresh optimizer": loop_source.find_fresh_optimizers,
+    "one layer": loop_source.find_repeated_layers,
+}
 """The rules whose mistakes are notes where they are asked for."""
 
 SILENCED: Final = "# meta: ok"

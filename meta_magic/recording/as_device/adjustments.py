@@ -14,7 +14,6 @@ is no longer needed.
 
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil, prod
-from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -62,19 +61,17 @@ def keep_entropies(returned: Tensor, *args: Any, **given: Any) -> Tensor:
     return keep_losses(cast_loss(returned, *args, **given), *args)
 
 
-LOSSES: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
-    {
-        "aten.binary_cross_entropy.default": keep_entropies,
-        "aten.huber_loss.default": cast_loss,
-        "aten.huber_loss_backward.default": cast_loss_gradient,
-        "aten.mse_loss.default": keep_losses,
-        "aten.mse_loss_backward.default": cast_loss_gradient,
-        "aten.smooth_l1_loss.default": keep_losses,
-        "aten.smooth_l1_loss_backward.default": cast_loss_gradient,
-        "aten.soft_margin_loss.default": keep_entropies,
-        "aten.soft_margin_loss_backward.default": cast_loss_gradient,
-    }
-)
+LOSSES: Final[Mapping[str, Callable[..., Tensor]]] = {
+    "aten.binary_cross_entropy.default": keep_entropies,
+    "aten.huber_loss.default": cast_loss,
+    "aten.huber_loss_backward.default": cast_loss_gradient,
+    "aten.mse_loss.default": keep_losses,
+    "aten.mse_loss_backward.default": cast_loss_gradient,
+    "aten.smooth_l1_loss.default": keep_losses,
+    "aten.smooth_l1_loss_backward.default": cast_loss_gradient,
+    "aten.soft_margin_loss.default": keep_entropies,
+    "aten.soft_margin_loss_backward.default": cast_loss_gradient,
+}
 """Adjustments of losses by the operator's name."""
 
 
@@ -341,43 +338,37 @@ KAISER: Final = tuple(
     f"aten.kaiser_window.{n}" for n in ("default", "periodic", "beta")
 )
 
-ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {
+ON_CPU: Final[Mapping[str, Callable[..., Any]]] = {
+    "aten.convolution.default": lay_out_image,
+    "aten.native_layer_norm.default": keep_statistics,
+    "aten.native_group_norm.default": keep_statistics,
+    "aten.native_layer_norm_backward.default": lay_out_layer_gradient,
+    **LOSSES,
+    **dict.fromkeys(SCATTERS, copy_storage),
+    "aten.mkldnn_rnn_layer.default": make_workspace,
+    "aten.mkldnn_rnn_layer_backward.default": separate_biases,
+    "aten.native_batch_norm.default": keep_statistics,
+    "aten._native_batch_norm_legit.default": keep_statistics,
+    "aten._native_batch_norm_legit.no_stats": keep_statistics,
+    "aten._batch_norm_with_update.default": keep_statistics,
+    "aten._batch_norm_no_update.default": drop_statistics,
+    "aten.native_batch_norm_backward.default": mask_gradients,
+    "aten.batch_norm_backward.default": mask_gradients,
+    "aten._weight_norm_interface.default": lay_out_norm,
+    **dict.fromkeys(KAISER, keep_last_of_window),
+    "aten._native_multi_head_attention.default": attend,
+    "aten._transformer_encoder_layer_fwd.default": encode,
+}
+ADJUSTMENTS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = {
+    "cpu": ON_CPU,
+    "cuda": {
         "aten.convolution.default": lay_out_image,
-        "aten.native_layer_norm.default": keep_statistics,
-        "aten.native_group_norm.default": keep_statistics,
         "aten.native_layer_norm_backward.default": lay_out_layer_gradient,
-        **LOSSES,
-        **dict.fromkeys(SCATTERS, copy_storage),
-        "aten.mkldnn_rnn_layer.default": make_workspace,
-        "aten.mkldnn_rnn_layer_backward.default": separate_biases,
-        "aten.native_batch_norm.default": keep_statistics,
-        "aten._native_batch_norm_legit.default": keep_statistics,
-        "aten._native_batch_norm_legit.no_stats": keep_statistics,
-        "aten._batch_norm_with_update.default": keep_statistics,
-        "aten._batch_norm_no_update.default": drop_statistics,
         "aten.native_batch_norm_backward.default": mask_gradients,
         "aten.batch_norm_backward.default": mask_gradients,
-        "aten._weight_norm_interface.default": lay_out_norm,
-        **dict.fromkeys(KAISER, keep_last_of_window),
-        "aten._native_multi_head_attention.default": attend,
-        "aten._transformer_encoder_layer_fwd.default": encode,
-    }
-)
-ADJUSTMENTS: Final[Mapping[str, Mapping[str, Callable[..., Any]]]] = MappingProxyType(
-    {
-        "cpu": ON_CPU,
-        "cuda": MappingProxyType(
-            {
-                "aten.convolution.default": lay_out_image,
-                "aten.native_layer_norm_backward.default": lay_out_layer_gradient,
-                "aten.native_batch_norm_backward.default": mask_gradients,
-                "aten.batch_norm_backward.default": mask_gradients,
-            }
-        ),
-        "meta": MappingProxyType({}),
-    }
-)
+    },
+    "meta": {},
+}
 """By device and operator; each takes the result of the kernel, and the arguments."""
 
 
@@ -419,21 +410,17 @@ def arange(start: float, end: float, step: float = 1, **options: Any) -> Tensor 
     return torch.empty(ceil((end - start) / step), dtype=dtype, device="meta")
 
 
-CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {
-        "aten._grouped_mm.default": grouped_mm,
-        "aten.arange.start_step": arange,
-        "aten._ctc_loss_backward.default": lambda _, a, *__, **___: a.new_empty(
-            a.shape
-        ),
-        # They write their arguments, and return nothing.
-        "aten._fused_sgd_.default": lambda *_, **__: None,
-        "aten._fused_adagrad_.default": lambda *_, **__: None,
-        "aten._to_dense.default": lambda a, dtype=None, **_: torch.empty(
-            a.shape, dtype=dtype or a.dtype, device="meta"
-        ),
-    }
-)
+CORRECTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "aten._grouped_mm.default": grouped_mm,
+    "aten.arange.start_step": arange,
+    "aten._ctc_loss_backward.default": lambda _, a, *__, **___: a.new_empty(a.shape),
+    # They write their arguments, and return nothing.
+    "aten._fused_sgd_.default": lambda *_, **__: None,
+    "aten._fused_adagrad_.default": lambda *_, **__: None,
+    "aten._to_dense.default": lambda a, dtype=None, **_: torch.empty(
+        a.shape, dtype=dtype or a.dtype, device="meta"
+    ),
+}
 """By the operator's name. Torch 2.13 has no meta kernel for those with a lambda."""
 
 
@@ -474,18 +461,16 @@ def finish(tensors: list[Tensor], *_: Any) -> Any:
     return make_finished_work(list(tensors))
 
 
-SHORT_KERNELS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {
-        "aten.addmm.default": multiply_and_add,
-        # On a device it wraps its argument; torch's meta kernel makes a new tensor.
-        "_c10d_functional._wrap_tensor_autograd.default": torch.ops.aten.alias.default,
-        # DDP takes the tensors from the handle; torch's meta kernel gives an empty one.
-        "c10d.allreduce_.default": return_and_finish,
-        "c10d.broadcast_.default": return_and_finish,
-        "c10d.allreduce_coalesced_.default": finish,
-        # The tensor of a message must live until the process waits for the message.
-        "c10d.send.default": finish,
-        "c10d.recv_.default": finish,
-    }
-)
+SHORT_KERNELS: Final[Mapping[str, Callable[..., Any]]] = {
+    "aten.addmm.default": multiply_and_add,
+    # On a device it wraps its argument; torch's meta kernel makes a new tensor.
+    "_c10d_functional._wrap_tensor_autograd.default": torch.ops.aten.alias.default,
+    # DDP takes the tensors from the handle; torch's meta kernel gives an empty one.
+    "c10d.allreduce_.default": return_and_finish,
+    "c10d.broadcast_.default": return_and_finish,
+    "c10d.allreduce_coalesced_.default": finish,
+    # The tensor of a message must live until the process waits for the message.
+    "c10d.send.default": finish,
+    "c10d.recv_.default": finish,
+}
 """Short kernels by the operator's name."""

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf, prod
-from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -207,17 +206,15 @@ def matrix_rank(overload: str, _: object, *args: Any, out: Tensor, **given: Any)
     return out if made is out else out.copy_(made)
 
 
-RANKS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {
-        f"linalg_matrix_rank.{overload}": partial(matrix_rank, overload)
-        for overload in (
-            "out",
-            "out_tol_tensor",
-            "atol_rtol_float_out",
-            "atol_rtol_tensor_out",
-        )
-    }
-)
+RANKS: Final[Mapping[str, Callable[..., Any]]] = {
+    f"linalg_matrix_rank.{overload}": partial(matrix_rank, overload)
+    for overload in (
+        "out",
+        "out_tol_tensor",
+        "atol_rtol_float_out",
+        "atol_rtol_tensor_out",
+    )
+}
 """By the operator's name."""
 
 
@@ -382,23 +379,21 @@ def max_pool1d(_: Keep, a: Tensor, *args: Any, **given: Any) -> Any:
     ).contiguous()
 
 
-ON_CPU: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {
-        "linalg_svdvals": svdvals,
-        "linalg_eigvalsh": eigvalsh,
-        "linalg_eigvals": eigvals,
-        "group_norm": group_norm,
-        "max_pool1d": max_pool1d,
-        "one_hot": one_hot,
-        "prod": multiply,
-        "prod.dim_int": multiply_along,
-        "ctc_loss.IntList": ctc_loss,
-        "ctc_loss.Tensor": ctc_loss_of_tensors,
-        **RANKS,
-        **RECURRENT,
-        **PACKED_RECURRENT,
-    }
-)
+ON_CPU: Final[Mapping[str, Callable[..., Any]]] = {
+    "linalg_svdvals": svdvals,
+    "linalg_eigvalsh": eigvalsh,
+    "linalg_eigvals": eigvals,
+    "group_norm": group_norm,
+    "max_pool1d": max_pool1d,
+    "one_hot": one_hot,
+    "prod": multiply,
+    "prod.dim_int": multiply_along,
+    "ctc_loss.IntList": ctc_loss,
+    "ctc_loss.Tensor": ctc_loss_of_tensors,
+    **RANKS,
+    **RECURRENT,
+    **PACKED_RECURRENT,
+}
 """By the operator's name; each returns ``NotImplemented`` where torch does it."""
 
 
@@ -456,9 +451,10 @@ def cudnn_batch_norm(  # noqa: PLR0913, PLR0917  the operator's own
     return aten.cudnn_batch_norm(a, *given, training, momentum, eps)[0]
 
 
-ON_CUDA: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {"dropout": fused_dropout, "batch_norm": cudnn_batch_norm}
-)
+ON_CUDA: Final[Mapping[str, Callable[..., Any]]] = {
+    "dropout": fused_dropout,
+    "batch_norm": cudnn_batch_norm,
+}
 """As ``ON_CPU``."""
 
 COUNTED: Final = frozenset({"one_hot"})
@@ -478,9 +474,10 @@ def scale_by_root(a: Tensor, sizes: Sequence[int], *_: object) -> tuple[Tensor, 
     return a.new_empty(a.shape), a.new_empty(rows, dtype=torch.float32)
 
 
-WHOLE: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {"mish_backward": aten.mul.Tensor, FUSED_RMS_NORM: scale_by_root}
-)
+WHOLE: Final[Mapping[str, Callable[..., Any]]] = {
+    "mish_backward": aten.mul.Tensor,
+    FUSED_RMS_NORM: scale_by_root,
+}
 """Operators that torch composes on meta only; values return the same metadata.
 
 Source:

@@ -8,7 +8,6 @@ Source: ``RNN.cpp`` and ``mkldnn/RNN.cpp`` in ``aten/src/ATen/native`` of torch 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -219,14 +218,12 @@ def fill_biases(weights: Weights) -> Iterator[Tensor]:
     return iter([of_input, of_hidden, *made[::-1]])  # type: ignore[list-item]  # neither is None
 
 
-RECURRENT: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {
-        "gru.input": partial(run_recurrent, run_gru),
-        "rnn_tanh.input": partial(run_recurrent, partial(run_simple, torch.tanh)),
-        "rnn_relu.input": partial(run_recurrent, partial(run_simple, torch.relu)),
-        "lstm.input": partial(run_recurrent, run_lstm),
-    }
-)
+RECURRENT: Final[Mapping[str, Callable[..., Any]]] = {
+    "gru.input": partial(run_recurrent, run_gru),
+    "rnn_tanh.input": partial(run_recurrent, partial(run_simple, torch.tanh)),
+    "rnn_relu.input": partial(run_recurrent, partial(run_simple, torch.relu)),
+    "lstm.input": partial(run_recurrent, run_lstm),
+}
 """By the operator's name."""
 
 
@@ -340,12 +337,10 @@ def join(parts: Sequence[Hidden]) -> Hidden:
     return tuple(kinds[::-1])
 
 
-PACKED_RECURRENT: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {
-        "lstm.data": partial(run_packed, run_lstm),
-        "gru.data": partial(run_packed, run_gru),
-        "rnn_tanh.data": partial(run_packed, partial(run_simple, torch.tanh)),
-        "rnn_relu.data": partial(run_packed, partial(run_simple, torch.relu)),
-    }
-)
+PACKED_RECURRENT: Final[Mapping[str, Callable[..., Any]]] = {
+    "lstm.data": partial(run_packed, run_lstm),
+    "gru.data": partial(run_packed, run_gru),
+    "rnn_tanh.data": partial(run_packed, partial(run_simple, torch.tanh)),
+    "rnn_relu.data": partial(run_packed, partial(run_simple, torch.relu)),
+}
 """By the operator's name."""

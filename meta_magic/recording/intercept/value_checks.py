@@ -14,7 +14,6 @@ step replays the draw to check them.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf, prod
 from sys import maxsize
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -203,18 +202,16 @@ def list_moved(signature: Signature, move: FindMoved) -> Iterator[Bounds | None]
 MOVED: Final = frozenset({"self", "other", "tensors", "value", "fill_value", "s"})
 """Operands whose values the operators of :func:`find_moved` return."""
 
-NAMES: Final[Mapping[Rule, str]] = MappingProxyType(
-    {
-        find_drawn: "randint randint_like randperm",
-        find_counted: "arange",
-        find_positions: "argmax argmin sort topk max min multinomial",
-        find_moved: "clone to_copy cat stack index index_select gather masked_select "
-        "flip roll repeat where masked_fill constant_pad_nd full new_full "
-        "scalar_tensor",
-        lambda *_: (0, 0): "zeros zeros_like new_zeros",
-        lambda *_: (1, 1): "ones ones_like new_ones",
-    }
-)
+NAMES: Final[Mapping[Rule, str]] = {
+    find_drawn: "randint randint_like randperm",
+    find_counted: "arange",
+    find_positions: "argmax argmin sort topk max min multinomial",
+    find_moved: "clone to_copy cat stack index index_select gather masked_select "
+    "flip roll repeat where masked_fill constant_pad_nd full new_full "
+    "scalar_tensor",
+    lambda *_: (0, 0): "zeros zeros_like new_zeros",
+    lambda *_: (1, 1): "ones ones_like new_ones",
+}
 RULES: Final = {name: rule for rule, names in NAMES.items() for name in names.split()}
 """By the operator's name, without underscores around it."""
 

@@ -13,7 +13,6 @@ Source:
 
 from collections.abc import Callable, Mapping
 from math import log2, prod
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from meta_magic.trace.formulas.operands import Formula, Operands, of_all
@@ -124,7 +123,7 @@ def factor_rows(long: int, short: int) -> float:
     return short**2 * (long - short / 3)
 
 
-FACTORIZATION_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
+FACTORIZATION_FLOPS: Final[Mapping[str, Formula]] = (
     of_all(
         "linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet",
         of_matrix(factor_rows),
@@ -180,16 +179,12 @@ def count_distances_backward(call: Operands) -> int:
     return 4 * prod(call.shape("cdist")) * call.shape("x1")[-1]
 
 
-TRANSFORM_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
-    {
-        "aten._fft_c2c": lambda call: count_fourier(call, 5.0),
-        "aten._fft_r2c": lambda call: count_fourier(call, 2.5),
-        "aten._fft_c2r": lambda call: count_fourier(call, 2.5),
-        "aten._cdist_forward": count_distances,
-        "aten._cdist_backward": count_distances_backward,
-        "aten._euclidean_dist": count_distances,
-        "aten._pdist_forward": lambda call: (
-            3 * prod(call.made) * call.shape("self")[-1]
-        ),
-    }
-)
+TRANSFORM_FLOPS: Final[Mapping[str, Formula]] = {
+    "aten._fft_c2c": lambda call: count_fourier(call, 5.0),
+    "aten._fft_r2c": lambda call: count_fourier(call, 2.5),
+    "aten._fft_c2r": lambda call: count_fourier(call, 2.5),
+    "aten._cdist_forward": count_distances,
+    "aten._cdist_backward": count_distances_backward,
+    "aten._euclidean_dist": count_distances,
+    "aten._pdist_forward": lambda call: 3 * prod(call.made) * call.shape("self")[-1],
+}

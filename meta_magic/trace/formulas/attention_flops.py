@@ -9,7 +9,6 @@ counted.
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
-from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from meta_magic.trace.formulas.operands import Formula, Operands
@@ -140,33 +139,29 @@ def count_encoder(call: Operands) -> int:
 read_cudnn: Final = partial(read_row, dense=read_heads_first)
 read_flash: Final = partial(read_row, dense=read_positions_first)
 
-READER_BY_FORWARD: Final[Mapping[str, Reader]] = MappingProxyType(
-    {
-        "aten._scaled_dot_product_flash_attention_for_cpu": read_heads_first,
-        "aten._scaled_dot_product_flash_attention": read_heads_first,
-        "aten._scaled_dot_product_efficient_attention": read_heads_first,
-        "aten._scaled_dot_product_cudnn_attention": read_heads_first,
-        "aten._scaled_dot_product_fused_attention_overrideable": read_heads_first,
-        "aten._cudnn_attention_forward": read_cudnn,
-        "aten._flash_attention_forward": read_flash,
-        "aten._flash_attention_forward_no_dropout_inplace": read_flash,
-        "aten._efficient_attention_forward": read_flash,
-    }
-)
-READER_BY_BACKWARD: Final[Mapping[str, Reader]] = MappingProxyType(
-    {
-        "aten._scaled_dot_product_flash_attention_for_cpu_backward": read_heads_first,
-        "aten._scaled_dot_product_flash_attention_backward": read_heads_first,
-        "aten._scaled_dot_product_efficient_attention_backward": read_heads_first,
-        "aten._scaled_dot_product_cudnn_attention_backward": read_heads_first,
-        "aten._scaled_dot_product_fused_attention_overrideable_backward": (
-            read_heads_first
-        ),
-        "aten._cudnn_attention_backward": read_cudnn,
-        "aten._flash_attention_backward": read_flash,
-        "aten._efficient_attention_backward": read_flash,
-    }
-)
+READER_BY_FORWARD: Final[Mapping[str, Reader]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu": read_heads_first,
+    "aten._scaled_dot_product_flash_attention": read_heads_first,
+    "aten._scaled_dot_product_efficient_attention": read_heads_first,
+    "aten._scaled_dot_product_cudnn_attention": read_heads_first,
+    "aten._scaled_dot_product_fused_attention_overrideable": read_heads_first,
+    "aten._cudnn_attention_forward": read_cudnn,
+    "aten._flash_attention_forward": read_flash,
+    "aten._flash_attention_forward_no_dropout_inplace": read_flash,
+    "aten._efficient_attention_forward": read_flash,
+}
+READER_BY_BACKWARD: Final[Mapping[str, Reader]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": read_heads_first,
+    "aten._scaled_dot_product_flash_attention_backward": read_heads_first,
+    "aten._scaled_dot_product_efficient_attention_backward": read_heads_first,
+    "aten._scaled_dot_product_cudnn_attention_backward": read_heads_first,
+    "aten._scaled_dot_product_fused_attention_overrideable_backward": (
+        read_heads_first
+    ),
+    "aten._cudnn_attention_backward": read_cudnn,
+    "aten._flash_attention_backward": read_flash,
+    "aten._efficient_attention_backward": read_flash,
+}
 """How the shapes of each kernel are read."""
 
 Count: TypeAlias = Callable[[Operands, Reader, Products], int]
@@ -184,16 +179,12 @@ def build_formulas(count: Count) -> dict[str, Formula]:
     }
 
 
-ATTENTION_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
-    {
-        **build_formulas(count_all),
-        "aten._native_multi_head_attention": count_fast,
-        "aten._transformer_encoder_layer_fwd": count_encoder,
-    }
-)
+ATTENTION_FLOPS: Final[Mapping[str, Formula]] = {
+    **build_formulas(count_all),
+    "aten._native_multi_head_attention": count_fast,
+    "aten._transformer_encoder_layer_fwd": count_encoder,
+}
 """All pairs counted."""
 
-NEEDED_ATTENTION_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
-    build_formulas(count_needed)
-)
+NEEDED_ATTENTION_FLOPS: Final[Mapping[str, Formula]] = build_formulas(count_needed)
 """Without masked pairs."""

@@ -9,7 +9,6 @@ up. Workspaces, and repeated reads by a kernel whose caches are small, are not k
 
 from collections.abc import Mapping
 from math import prod
-from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from meta_magic.trace.formulas.algorithm_flops import (
@@ -41,16 +40,14 @@ WorkKind: TypeAlias = Literal["product", "elementwise", "moves", "unknown"]
 """What a call does: products and the like, which have FLOPs; operations element by
 element; no arithmetic, as views and copies; or unknown."""
 
-FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
-    {
-        **MATRIX_FLOPS,
-        **CONVOLUTION_FLOPS,
-        **ATTENTION_FLOPS,
-        **RECURRENT_FLOPS,
-        **FACTORIZATION_FLOPS,
-        **TRANSFORM_FLOPS,
-    }
-)
+FLOPS: Final[Mapping[str, Formula]] = {
+    **MATRIX_FLOPS,
+    **CONVOLUTION_FLOPS,
+    **ATTENTION_FLOPS,
+    **RECURRENT_FLOPS,
+    **FACTORIZATION_FLOPS,
+    **TRANSFORM_FLOPS,
+}
 
 IN_COMPLEX: Final = 4
 """Real multiply-adds in a complex multiply-add: 4 products and 4 sums."""

@@ -8,7 +8,6 @@ formula of the operator. The table of weights is at the end: names without ``ate
 
 from collections.abc import Mapping
 from math import log2, prod
-from types import MappingProxyType
 from typing import Final
 
 from meta_magic.trace.formulas.operands import Formula, Operands, of_all
@@ -65,7 +64,7 @@ def count_bags(call: Operands) -> int:
     return prod(call.shape("indices")) * call.made[-1]
 
 
-SPECIAL: Final[Mapping[str, Formula]] = MappingProxyType(
+SPECIAL: Final[Mapping[str, Formula]] = (
     of_all("avg_pool1d avg_pool2d avg_pool3d max_pool2d_with_indices", count_windows)
     | of_all(
         "max_pool3d_with_indices mkldnn_max_pool2d mkldnn_max_pool3d", count_windows
@@ -171,11 +170,10 @@ renorm segment_reduce linalg__powsum
 """
 """Operators with one function, or one operation of a sum, for each element."""
 
-WEIGHTS: Final[Mapping[int, str]] = MappingProxyType(
-    {
-        0: MADE + MOVED,
-        1: ONE,
-        2: """
+WEIGHTS: Final[Mapping[int, str]] = {
+    0: MADE + MOVED,
+    1: ONE,
+    2: """
         norm linalg_vector_norm native_norm native_dropout native_dropout_backward
         _fused_dropout _masked_scale  leaky_relu leaky_relu_backward
         prelu _prelu_kernel rrelu_with_noise rrelu_with_noise_backward hardshrink
@@ -183,7 +181,7 @@ WEIGHTS: Final[Mapping[int, str]] = MappingProxyType(
         special_xlog1py special_entr ldexp silu glu aminmax _aminmax softplus sinc
         batch_norm_elemt _amp_foreach_non_finite_check_and_unscale
         """,
-        3: """
+    3: """
         rrelu_with_noise_functional batch_norm_gather_stats_with_counts
         batch_norm_backward_elemt batch_norm_backward_reduce batch_norm_gather_stats
         batch_norm_update_stats multi_margin_loss_backward
@@ -193,58 +191,56 @@ WEIGHTS: Final[Mapping[int, str]] = MappingProxyType(
         elu_backward softplus_backward hardsigmoid_backward log_sigmoid_backward
         linalg_cross _prelu_kernel_backward _weight_norm_interface logcumsumexp
         """,
-        4: """
+    4: """
         var std var_mean std_mean mish logsumexp _softmax_backward_data
         _log_softmax_backward_data _masked_softmax_backward _fused_rms_norm
         soft_margin_loss huber_loss_backward smooth_l1_loss_backward
         hardswish_backward batch_norm_stats glu_backward logit_backward
         """,
-        # Softmax: greatest, difference, exp, sum, and quotient or difference. GELU: x
-        # by the root of 2, erf, plus 1, by x, by a half.
-        5: """
+    # Softmax: greatest, difference, exp, sum, and quotient or difference. GELU: x
+    # by the root of 2, erf, plus 1, by x, by a half.
+    5: """
         _softmax softmax _log_softmax log_softmax _safe_softmax _masked_softmax gelu
         smooth_l1_loss huber_loss soft_margin_loss_backward
         binary_cross_entropy_backward multi_margin_loss multilabel_margin_loss_forward
         """,
-        # Batch norm by known statistics: difference, scale, weight, bias, and both of
-        # each channel. Gradient of SiLU: sigmoid, 1 less it, by x, plus 1, by both.
-        6: """
+    # Batch norm by known statistics: difference, scale, weight, bias, and both of
+    # each channel. Gradient of SiLU: sigmoid, 1 less it, by x, plus 1, by both.
+    6: """
         _native_batch_norm_legit_no_training _batch_norm_no_update silu_backward
         logaddexp logaddexp2 _weight_norm_interface_backward
         """,
-        7: "binary_cross_entropy _thnn_fused_lstm_cell _thnn_fused_gru_cell",
-        # Norms: sum, difference, square, sum; difference, scale, weight, bias.
-        8: """
+    7: "binary_cross_entropy _thnn_fused_lstm_cell _thnn_fused_gru_cell",
+    # Norms: sum, difference, square, sum; difference, scale, weight, bias.
+    8: """
         native_layer_norm native_group_norm native_batch_norm cudnn_batch_norm
         _native_batch_norm_legit _native_batch_norm_legit_functional miopen_batch_norm
         _batch_norm_with_update _fused_rms_norm_backward
         binary_cross_entropy_with_logits
         """,
-        # SGD, of each parameter: decay 2, momentum 4, step and difference 2.
-        # GELU's gradient: normal distribution 4, its density 3, by x, sum, by both.
-        10: """
+    # SGD, of each parameter: decay 2, momentum 4, step and difference 2.
+    # GELU's gradient: normal distribution 4, its density 3, by x, sum, by both.
+    10: """
         _fused_sgd gelu_backward mish_backward _thnn_fused_lstm_cell_backward_impl
         _thnn_fused_gru_cell_backward
         """,
-        # Adagrad: decay,  and sum, root and eps 2 each, quotient, step, sum.
-        9: "_fused_adagrad ",
-        # Norms: two sums over products with the gradient, and gradients of three.
-        14: """
+    # Adagrad: decay,  and sum, root and eps 2 each, quotient, step, sum.
+    9: "_fused_adagrad ",
+    # Norms: two sums over products with the gradient, and gradients of three.
+    14: """
         native_layer_norm_backward native_group_norm_backward
         native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward
         miopen_batch_norm_backward
         """,
-        # Adam: decay 2, first moment 3, second 4, root, correction and eps 3, quotient,
-        # step and difference.
-        15: "_fused_adam _fused_adamw",
-    }
-)
+    # Adam: decay 2, first moment 3, second 4, root, correction and eps 3, quotient,
+    # step and difference.
+    15: "_fused_adam _fused_adamw",
+}
 
 INITIALIZERS: Final = "nn.init"
 """The name of a function of ``torch.nn.init`` that is recorded as one call."""
 
-WEIGHT_BY_OP: Final[Mapping[str, int]] = MappingProxyType(
-    {f"aten.{n}": weight for weight, names in WEIGHTS.items() for n in names.split()}
-    | {INITIALIZERS: 0}
-)
+WEIGHT_BY_OP: Final[Mapping[str, int]] = {
+    f"aten.{n}": weight for weight, names in WEIGHTS.items() for n in names.split()
+} | {INITIALIZERS: 0}
 """Operations for each element. A view that is not listed has none either."""

@@ -8,7 +8,6 @@ with all weights of a layer; sigmoids, tanhs and biases are not counted.
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from types import MappingProxyType
 from typing import Final
 
 from meta_magic.trace.formulas.operands import Formula, Operands, Shape, of_all
@@ -62,7 +61,7 @@ def count_trilinear(call: Operands) -> int:
     return 2 * (prod(first) + prod(second))
 
 
-MATRIX_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
+MATRIX_FLOPS: Final[Mapping[str, Formula]] = (
     of_all("mm bmm _int_mm _scaled_mm _scaled_mm_v2 mkldnn_linear", product_of("self"))
     | of_all("_weight_int8pack_mm _weight_int4pack_mm", product_of("self"))
     | {"aten._weight_int4pack_mm_for_cpu": product_of("self")}
@@ -130,7 +129,7 @@ BACKWARD: Final = """
 convolution_backward convolution_backward_overrideable _slow_conv2d_backward
 """
 
-CONVOLUTION_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
+CONVOLUTION_FLOPS: Final[Mapping[str, Formula]] = (
     of_all(FORWARD, count_forward)
     | of_all(TRANSPOSED, count_transposed)
     | of_all(BACKWARD, count_backward)
@@ -163,15 +162,13 @@ def count_layers_backward(call: Operands) -> int:
     return count_layers(call) * (2 if of_weights else 1)
 
 
-RECURRENT_FLOPS: Final[Mapping[str, Formula]] = MappingProxyType(
-    {
-        "aten.mkldnn_rnn_layer": lambda call: count_layer(call, "weight0", "weight1"),
-        "aten.mkldnn_rnn_layer_backward": lambda call: (
-            2 * count_layer(call, "weight1", "weight2")
-        ),
-        "aten._cudnn_rnn": count_layers,
-        "aten._cudnn_rnn_backward": count_layers_backward,
-        "aten.miopen_rnn": count_layers,
-        "aten.miopen_rnn_backward": count_layers_backward,
-    }
-)
+RECURRENT_FLOPS: Final[Mapping[str, Formula]] = {
+    "aten.mkldnn_rnn_layer": lambda call: count_layer(call, "weight0", "weight1"),
+    "aten.mkldnn_rnn_layer_backward": lambda call: (
+        2 * count_layer(call, "weight1", "weight2")
+    ),
+    "aten._cudnn_rnn": count_layers,
+    "aten._cudnn_rnn_backward": count_layers_backward,
+    "aten.miopen_rnn": count_layers,
+    "aten.miopen_rnn_backward": count_layers_backward,
+}

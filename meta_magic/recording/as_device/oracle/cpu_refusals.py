@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cache
-from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 import torch
@@ -249,9 +248,10 @@ def raise_instead(answer: Exception, error: Exception | None) -> NoReturn:
 
 ON_META: Final = re.compile(r"\bMeta(\w+)Type\b|\btorch\.meta\.(\w+)\b")
 
-BACKENDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {"cpu": ("CPU", "torch"), "cuda": ("CUDA", "torch.cuda")}
-)
+BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
+    "cpu": ("CPU", "torch"),
+    "cuda": ("CUDA", "torch.cuda"),
+}
 
 OLD: Final = frozenset(
     {"Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short"}
