@@ -199,11 +199,6 @@ def follow_transpose(_: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
     return found
 
 
-def follow_permute(_: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
-    """Follow ``permute``."""
-    return [given[0][dim] for dim in read(one, "dims")]
-
-
 def read(one: "Signature", name: str, default: Any = None) -> Any:
     """Return an argument of a signature."""
     return dict(one.arguments).get(name, default)
@@ -214,11 +209,6 @@ def insert(axes: Iterable[Axis], dim: int, axis: Axis) -> list[Axis]:
     found = [*axes]
     found.insert(dim + len(found) + 1 if dim < 0 else dim, axis)
     return found
-
-
-def follow_unsqueeze(_: Axes, one: "Signature", given: Given) -> Iterable[Axis]:
-    """Follow ``unsqueeze``."""
-    return insert(given[0], read(one, "dim"), ())
 
 
 def list_dims(value: Any, n: int) -> set[int]:
@@ -300,43 +290,32 @@ def follow_attention(_: Axes, __: "Signature", given: Given) -> Iterable[Axis]:
     return [*given[0][:-1], given[2][-1]]
 
 
-def follow_same(_: Axes, __: "Signature", given: Given) -> Iterable[Axis]:
-    """Follow what keeps all dimensions, though some become smaller."""
-    return given[0]
-
-
-def follow_recurrent(_: Axes, __: "Signature", given: Given) -> Iterable[Axis]:
-    """Follow a fused recurrent layer."""
-    return given[0][:2]
-
-
-def list_steps() -> dict[str, FollowAxes]:
-    """Return how dimensions are followed through each operator."""
-    named: dict[FollowAxes, str] = {
-        follow_view: "view unsafe_view reshape reshape_alias",
-        follow_transpose: "transpose",
-        follow_permute: "permute",
-        follow_unsqueeze: "unsqueeze",
-        follow_squeeze: "squeeze",
-        follow_select: "select unbind",
-        follow_expand: "expand",
-        follow_reduction: "sum mean amax amin var std any all prod argmax argmin max "
-        "min logsumexp norm linalg_vector_norm",
-        follow_product: "mm bmm addmm baddbmm",
-        follow_cat: "cat",
-        follow_stack: "stack",
-        follow_convolution: "convolution mkldnn_convolution",
-        follow_embedding: "embedding",
-        follow_attention: "scaled_dot_product_flash_attention_for_cpu "
-        "scaled_dot_product_flash_attention scaled_dot_product_efficient_attention",
-        follow_same: "slice split split_with_sizes unsafe_split topk sort cumsum",
-        follow_recurrent: "mkldnn_rnn_layer",
-    }
-    steps = {name: step for step, names in named.items() for name in names.split()}
-    return {**steps, "t": lambda _, __, given: given[0][::-1]}
-
-
-STEPS: Final = list_steps()
+NAMED: Final[Sequence[tuple[str, FollowAxes]]] = (
+    ("view unsafe_view reshape reshape_alias", follow_view),
+    ("transpose", follow_transpose),
+    ("t", lambda _, __, given: given[0][::-1]),
+    ("permute", lambda _, one, given: [given[0][dim] for dim in read(one, "dims")]),
+    ("unsqueeze", lambda _, one, given: insert(given[0], read(one, "dim"), ())),
+    ("squeeze", follow_squeeze),
+    ("select unbind", follow_select),
+    ("expand", follow_expand),
+    ("sum mean amax amin var std any all prod argmax argmin max min", follow_reduction),
+    ("logsumexp norm linalg_vector_norm", follow_reduction),
+    ("mm bmm addmm baddbmm", follow_product),
+    ("cat", follow_cat),
+    ("stack", follow_stack),
+    ("convolution mkldnn_convolution", follow_convolution),
+    ("embedding", follow_embedding),
+    ("scaled_dot_product_flash_attention_for_cpu", follow_attention),
+    ("scaled_dot_product_flash_attention", follow_attention),
+    ("scaled_dot_product_efficient_attention", follow_attention),
+    (  # all dimensions stay, though some become smaller
+        "slice split split_with_sizes unsafe_split topk sort cumsum",
+        lambda _, __, given: given[0],
+    ),
+    ("mkldnn_rnn_layer", lambda _, __, given: given[0][:2]),
+)
+STEPS: Final = {name: step for names, step in NAMED for name in names.split()}
 """How dimensions are followed through operators, by their names."""
 
 UNPLANNED: Final = frozenset(

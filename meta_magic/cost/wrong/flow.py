@@ -6,7 +6,7 @@ Read :class:`Flow` first.
 import ast
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from linecache import getlines
@@ -40,6 +40,9 @@ VIEWS: Final = name_set(
 
 FORWARD: Final = frozenset({"forward", "other"})
 """Phases whose calls rules look at."""
+
+RECORDED: Final = "record_function_enter_new"
+"""The operator by which torch's optimizers name what they do."""
 
 STOPPED: Final = -1
 """The number of the call that made a tensor from outside of the block."""
@@ -176,7 +179,7 @@ class Flow:
         return [*ModuleCalls(self.program)]
 
     @cached_property
-    def nodes(self) -> "dict[tuple[int, str], ModuleNode]":
+    def nodes(self) -> "dict[tuple[int | None, str | None], ModuleNode]":
         """The modules by root and name."""
         return {
             (number, node.fqn): node
@@ -185,19 +188,40 @@ class Flow:
         }
 
     @cached_property
+    def steps(self) -> list[ReadCall]:
+        """The calls that begin a step of an optimizer."""
+        return [*self._find_recorded("Optimizer.step")]
+
+    @cached_property
+    def clears(self) -> list[ReadCall]:
+        """The calls that begin a ``zero_grad`` of an optimizer."""
+        return [*self._find_recorded("Optimizer.zero_grad")]
+
+    def _find_recorded(self, name: str) -> Iterator[ReadCall]:
+        marks = self.calls.find((RECORDED,))
+        return (c for c in marks if str(c.arguments.get("name")).startswith(name))
+
+    @cached_property
+    def backwards(self) -> list[ReadCall]:
+        """The first call of each backward pass."""
+        starts = self.calls.find(("ones_like",))
+        return [call for call in starts if call.function == "backward"]
+
+    @cached_property
+    def trained(self) -> set[int]:
+        """The storages of the parameters that got a gradient."""
+        return {storage for _, storage in self.program.facts.accumulated}
+
+    @cached_property
+    def storages(self) -> memoryview:
+        """The storage of each tensor."""
+        return memoryview(self.program.storage_by_tensor).cast("I")
+
+    @cached_property
     def differentiated(self) -> set[int]:
         """The calls that autograd can go back through."""
         data = np.frombuffer(self.program.facts.differentiated, np.uint32)
         return {*data.tolist()}
-
-    def _is_torchs(self, module_call: int) -> bool:
-        """Whether a module that was called is of a class of torch."""
-        within = self.module_calls[module_call]
-        if within.root is None or within.module is None:
-            return False
-        node = self.nodes.get((within.root, within.module))
-        definition = None if node is None else node.definition
-        return definition is not None and definition.path.startswith("torch.nn.")
 
     def find_built(self, call: ReadCall) -> int | None:
         """Return the line at which the module of a call is built, if it is clear.
@@ -205,11 +229,14 @@ class Flow:
         A module such as ``nn.Softmax`` runs no operator while it is built: the line is
         looked up in the source, by the name of the class, then by that of the module.
         """
-        if call.module_call is None or call.site is None or call.site.position is None:
+        position = call.position
+        if call.module_call is None or position is None:
             return None
-        if not self._is_torchs(call.module_call):
+        within = self.module_calls[call.module_call]
+        node = self.nodes.get((within.root, within.module))
+        kind = "" if node is None or node.definition is None else node.definition.path
+        if not kind.startswith("torch.nn."):
             return None
-        within, position = self.module_calls[call.module_call], call.site.position
         name = within.class_name.rpartition(".")[2]
         attribute = (within.module or "").rpartition(".")[2]
         found = [
@@ -225,26 +252,23 @@ class Flow:
 
 
 @lru_cache(maxsize=8)
-def parse(text: str) -> ast.Module | None:
-    """Return the tree of a source; None if it is none of Python."""
+def list_nodes(text: str) -> list[ast.AST]:
+    """Return the nodes of a source, outer ones first; [] if it is none of Python."""
     try:
-        return ast.parse(text)
+        return [*ast.walk(ast.parse(text))]
     except (SyntaxError, ValueError):
-        return None
+        return []
 
 
 @lru_cache(maxsize=8)
 def list_built(text: str) -> list[tuple[ast.Call, set[str]]]:
     """Return the calls in a source, each with the names that its result gets."""
-    tree = parse(text)
-    if tree is None:
-        return []
     names: dict[int, set[str]] = {}
-    for node in ast.walk(tree):
+    for node in list_nodes(text):
         if isinstance(node, ast.Assign):
             targets = {name_of(target) for target in node.targets}
             names.update((id(part), targets) for part in ast.walk(node.value))
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    nodes = [node for node in list_nodes(text) if isinstance(node, ast.Call)]
     return [(node, names.get(id(node), set())) for node in nodes]
 
 

@@ -11,9 +11,8 @@ from functools import lru_cache
 from linecache import getlines
 from typing import Final, NamedTuple, TypeAlias
 
-from meta_magic.cost.wrong.flow import Flow, Mistake, name_of, name_set, parse
+from meta_magic.cost.wrong.flow import Flow, Mistake, list_nodes, name_of, name_set
 from meta_magic.cost.wrong.read_calls import ReadCall
-from meta_magic.cost.wrong.training import Loop
 
 Repeating: TypeAlias = ast.For | ast.While
 
@@ -45,38 +44,25 @@ class Source(NamedTuple):
 def list_loops(flow: Flow) -> Iterator[Source]:
     """Yield the loops around steps of optimizers, once for each innermost loop."""
     seen = set[tuple[str, int]]()
-    for step in Loop(flow).steps:
-        position = None if step.site is None else step.site.position
-        if (
-            position is None
-            or not step.is_own
-            or (position.file, position.line) in seen
-        ):
+    for step in flow.steps:
+        at = step.position
+        if at is None or not step.is_own or (at.file, at.line) in seen:
             continue
-        seen.add((position.file, position.line))
-        text, line = "".join(getlines(position.file)), position.line
-        found = find_loops(text)
+        seen.add((at.file, at.line))
+        text, line = "".join(getlines(at.file)), at.line
+        found = [node for node in list_nodes(text) if isinstance(node, Repeating)]
         loops = [one for one in found if one.lineno < line <= (one.end_lineno or 0)]
+        loops.sort(key=lambda loop: loop.lineno)
         if loops:
             yield Source(step, line, text, loops)
 
 
 @lru_cache(maxsize=8)
-def find_loops(text: str) -> list[Repeating]:
-    """Return the loops of a source in the order of their lines."""
-    tree = parse(text)
-    nodes = () if tree is None else ast.walk(tree)
-    found = [node for node in nodes if isinstance(node, Repeating)]
-    return sorted(found, key=lambda node: node.lineno)
-
-
-@lru_cache(maxsize=8)
 def find_schedules(text: str) -> tuple[str, ...]:
     """Return the names that a source gives schedules of learning rates."""
-    tree = parse(text) if "lr_scheduler" in text else None
     return tuple(
         ast.unparse(target)
-        for node in (() if tree is None else ast.walk(tree))
+        for node in (list_nodes(text) if "lr_scheduler" in text else ())
         if isinstance(node, ast.Assign) and "lr_scheduler" in ast.unparse(node.value)
         for target in node.targets
     )
@@ -86,8 +72,10 @@ def find_early_schedules(flow: Flow) -> Iterator[Mistake]:
     """Yield loops in which a schedule steps before its optimizer."""
     for source in list_loops(flow):
         steps = tuple(f"{name}.step(" for name in find_schedules(source.text))
-        for node in list_before(source.loops, source.line) if steps else ():
-            if ast.unparse(node).startswith(steps):
+        for node in [n for loop in source.loops for n in loop.body] if steps else ():
+            is_before = (node.end_lineno or 0) < source.line
+            is_call = is_before and isinstance(node, ast.Expr)
+            if is_call and ast.unparse(node).startswith(steps):
                 yield source.make_mistake(
                     node,
                     "the schedule steps before the optimizer: its first learning rate "
@@ -96,16 +84,6 @@ def find_early_schedules(flow: Flow) -> Iterator[Mistake]:
                     "same loop",
                 )
                 break
-
-
-def list_before(loops: list[Repeating], line: int) -> list[ast.Expr]:
-    """Return the expressions of some loops that come before a line."""
-    return [
-        node
-        for loop in loops
-        for node in loop.body
-        if isinstance(node, ast.Expr) and (node.end_lineno or 0) < line
-    ]
 
 
 def find_useless_clips(flow: Flow) -> Iterator[Mistake]:
@@ -149,8 +127,7 @@ def find_fresh_optimizers(flow: Flow) -> Iterator[Mistake]:
         loop = source.loops[-1]
         assigned = {
             name.id
-            for node in ast.walk(loop)
-            for name in ast.walk(node)
+            for name in ast.walk(loop)
             if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
         }
         for node in loop.body:
@@ -173,7 +150,7 @@ def find_repeated_layers(flow: Flow) -> Iterator[Mistake]:
     names = ("empty", "ones", "zeros", "randn")
     calls = {id(c.site): c for c in flow.calls.find(names, ("init",), is_own=True)}
     for call in calls.values():
-        position = None if call.site is None else call.site.position
+        position = call.position
         if position is None:
             continue
         at = position.line, position.column or 0
@@ -192,10 +169,9 @@ def find_repeated_layers(flow: Flow) -> Iterator[Mistake]:
 @lru_cache(maxsize=8)
 def list_products(text: str) -> list[ast.BinOp]:
     """Return the lists of new objects in a source that a ``Sequential`` repeats."""
-    tree = parse(text) if "Sequential(*" in text else None
     return [
         node.value
-        for made in (() if tree is None else ast.walk(tree))
+        for made in (list_nodes(text) if "Sequential(*" in text else ())
         if isinstance(made, ast.Call) and name_of(made.func) == "Sequential"
         for node in made.args
         if isinstance(node, ast.Starred)

@@ -296,7 +296,7 @@ def find_dropped_losses(flow: Flow) -> Iterator[Mistake]:
     for call in flow.named(LOSSES):
         if call.index in flow.differentiated and call.site and not call.made_shapes[0]:
             by_site[call.site].append(call)
-    starts = [c for c in flow.calls.find(("ones_like",)) if c.function == "backward"]
+    starts = flow.backwards
     for calls in by_site.values():
         if not 0 < len(starts) < len(calls):
             continue
@@ -339,9 +339,7 @@ def is_resumed(flow: Flow, loss: ReadCall) -> bool:
 
 def find_cut_terms(flow: Flow) -> Iterator[Mistake]:
     """Yield where a term is detached and then added to what is differentiated."""
-    for start in flow.calls.find(("ones_like",)):
-        if start.function != "backward":
-            continue
+    for start in flow.backwards:
         todo = [flow.maker(start, 0)]
         seen: set[int] = set()
         while todo:

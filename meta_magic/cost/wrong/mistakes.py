@@ -96,10 +96,9 @@ def run_rules(
 
 def is_silenced(mistake: Mistake) -> bool:
     """Whether the line of a mistake has the comment that silences it."""
-    call = mistake.call
-    if call.site is None or call.site.position is None:
+    call, position = mistake.call, mistake.call.position
+    if position is None:
         return False
-    position = call.site.position
     numbers = {position.line, position.end_line}
     if mistake.line is not None and call.line is not None:
         numbers.add(mistake.line + position.line - call.line)

@@ -15,7 +15,7 @@ from meta_magic.trace.formulas.operands import short_name
 
 if TYPE_CHECKING:
     from meta_magic.trace.program import Program
-    from meta_magic.trace.signature import CallSite, Signature
+    from meta_magic.trace.signature import CallSite, Signature, SourcePosition
 
 Atom: TypeAlias = tuple[int, int]
 """The number of an atom, and its size."""
@@ -87,6 +87,11 @@ class ReadCall:
     def line(self) -> int | None:
         """The line of the cell."""
         return None if self.site is None else self.site.line
+
+    @property
+    def position(self) -> "SourcePosition | None":
+        """The source that made it."""
+        return None if self.site is None else self.site.position
 
     @property
     def label(self) -> str:

@@ -229,8 +229,7 @@ def is_attention(flow: Flow, soft: ReadCall) -> bool:
     if made is None or made.name not in {"bmm", "mm", "baddbmm"}:
         return False
     parameters = {*flow.program.facts.parameters}
-    storages = memoryview(flow.program.storage_by_tensor).cast("I")
-    return not any(storages[tensor] in parameters for tensor in made.inputs)
+    return not any(flow.storages[tensor] in parameters for tensor in made.inputs)
 
 
 def describe_softmax(

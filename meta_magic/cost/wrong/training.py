@@ -6,7 +6,6 @@ Each yields mistakes on the calls of a ``Flow``; ``mistakes`` says how sure each
 from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cached_property
 from itertools import pairwise
 from linecache import getline, getlines
 from typing import TYPE_CHECKING, Final
@@ -20,50 +19,14 @@ from meta_magic.cost.initialization import (
     may_be_empty,
 )
 from meta_magic.cost.program_columns import PHASES
-from meta_magic.cost.wrong.flow import Flow, Mistake
+from meta_magic.cost.wrong.flow import RECORDED, Flow, Mistake
 from meta_magic.cost.wrong.read_calls import ReadCall
 
 if TYPE_CHECKING:
     from meta_magic.trace.calls import ModuleCall
 
 CLEARING: Final = frozenset({"zero_", "foreach_zero_", "fill_", "copy_"})
-RECORDED: Final = "record_function_enter_new"
-"""The operator by which torch's optimizers name what they do."""
-
 RECORDED_END: Final = "record_function_exit"
-
-
-class Loop:
-    """The training in a program, by what its optimizers and autograd did.
-
-    Attributes:
-        steps: The calls that begin a step of an optimizer.
-        clears: The calls that begin a ``zero_grad`` of one.
-        backwards: The first call of each backward pass.
-    """
-
-    def __init__(self, flow: Flow) -> None:
-        self.flow = flow
-        marks = [*flow.calls.find((RECORDED,))]
-        texts = [str(call.arguments.get("name")) for call in marks]
-        named = [*zip(texts, marks, strict=True)]
-        self.steps = [c for text, c in named if text.startswith("Optimizer.step")]
-        self.clears = [c for text, c in named if text.startswith("Optimizer.zero_grad")]
-        self.backwards = [
-            call
-            for call in flow.calls.find(("ones_like",))
-            if call.function == "backward"
-        ]
-
-    @cached_property
-    def trained(self) -> set[int]:
-        """The storages of the parameters that got a gradient."""
-        return {storage for _, storage in self.flow.program.facts.accumulated}
-
-    @cached_property
-    def storages(self) -> memoryview:
-        """The storage of each tensor."""
-        return memoryview(self.flow.program.storage_by_tensor).cast("I")
 
 
 def find_missing_steps(flow: Flow) -> Iterator[Mistake]:
@@ -71,41 +34,39 @@ def find_missing_steps(flow: Flow) -> Iterator[Mistake]:
 
     Where an optimizer steps, another one is cleared in the loop and does not.
     """
-    loop = Loop(flow)
-    cleared = [call.site for call in loop.clears]
+    cleared = [call.site for call in flow.clears]
     n_cleared = len({site for site in cleared if cleared.count(site) > 1})
-    n_stepped = len({call.site for call in loop.steps})
-    if len(cleared) < 2 or len(loop.backwards) < 2 or (n_stepped >= n_cleared > 0):
+    n_stepped = len({call.site for call in flow.steps})
+    if len(cleared) < 2 or len(flow.backwards) < 2 or (n_stepped >= n_cleared > 0):
         return
-    left = loop.trained
+    left = flow.trained
     for call in flow.calls:
         if call.phase not in {"init", "backward"} and call.signature.writes:
-            left = left - {loop.storages[call.inputs[k]] for k in call.signature.writes}
+            left = left - {flow.storages[call.inputs[k]] for k in call.signature.writes}
     # Without any step all parameters are left; beside one of another optimizer some.
-    if not left or (left == loop.trained) is bool(loop.steps):
+    if not left or (left == flow.trained) is bool(flow.steps):
         return
     first = min(row for row, leaf in flow.program.facts.accumulated if leaf in left)
-    before = [call for call in loop.backwards if call.index < first]
+    before = [call for call in flow.backwards if call.index < first]
     yield Mistake(
-        before[-1] if loop.steps else loop.backwards[-1],
+        before[-1] if flow.steps else flow.backwards[-1],
         "gradients are computed and cleared, and no optimizer steps: optimizer.step() "
         "is missing",
-        f"{len(left)} parameters get gradients in {len(loop.backwards)} backward "
+        f"{len(left)} parameters get gradients in {len(flow.backwards)} backward "
         f"passes and {len(cleared)} zero_grad(), and none steps them",
-        (loop.clears[-1],),
+        (flow.clears[-1],),
     )
 
 
 def find_idle_steps(flow: Flow) -> Iterator[Mistake]:
     """Yield steps of an optimizer that change nothing: there are no gradients."""
-    loop = Loop(flow)
     by_site: dict[object, list[ReadCall]] = defaultdict(list)
-    for step in loop.steps:
+    for step in flow.steps:
         by_site[step.site].append(step)
     for steps in by_site.values():
         ends = [flow.calls[step.index + 1 : step.index + 2] for step in steps]
         is_idle = all(end and end[0].name == RECORDED_END for end in ends)
-        before = [c for c in loop.backwards if c.index < steps[-1].index]
+        before = [c for c in flow.backwards if c.index < steps[-1].index]
         if is_idle and before and len(steps) > 1:
             yield Mistake(
                 steps[0],
@@ -119,13 +80,12 @@ def find_idle_steps(flow: Flow) -> Iterator[Mistake]:
 
 def find_discarded_gradients(flow: Flow) -> Iterator[Mistake]:
     """Yield a ``zero_grad`` that clears most gradients before a step uses them."""
-    loop = Loop(flow)
-    if any(len({c.site for c in some}) != 1 for some in (loop.clears, loop.steps)):
+    if any(len({c.site for c in some}) != 1 for some in (flow.clears, flow.steps)):
         return  # gradients of one optimizer may be cleared before another one steps
     marks = [c.name for c in flow.calls.find((RECORDED, RECORDED_END))]
     if any(one == other == RECORDED for one, other in pairwise(marks)):
         return  # a step calls a closure, which clears, several times
-    kinds = (loop.backwards, loop.clears, loop.steps)
+    kinds = (flow.backwards, flow.clears, flow.steps)
     events = sorted((c.index, kind) for kind, some in enumerate(kinds) for c in some)
     cleared, is_pending = [0], False  # passes that are cleared before each step
     for _, kind in events:
@@ -135,12 +95,12 @@ def find_discarded_gradients(flow: Flow) -> Iterator[Mistake]:
         is_pending = kind == 0
     if len(cleared) > 2 and all(cleared[:-1]):
         yield Mistake(
-            loop.clears[0],
+            flow.clears[0],
             "clears gradients before a step uses them, though they are to add up: "
             "call zero_grad() after step()",
-            f"{sum(cleared)} backward passes are cleared before {len(loop.steps)} "
+            f"{sum(cleared)} backward passes are cleared before {len(flow.steps)} "
             "steps, some before each",
-            (loop.steps[0],),
+            (flow.steps[0],),
         )
 
 
@@ -186,10 +146,9 @@ def find_old_gradients(flow: Flow) -> Iterator[Mistake]:
 
 def find_train_mode(flow: Flow) -> Iterator[Mistake]:
     """Yield evaluations of a trained module that run in training mode."""
-    loop = Loop(flow)
-    if not loop.steps or not loop.trained:
+    if not flow.steps or not flow.trained:
         return
-    starts = [step.index for step in loop.steps]
+    starts = [step.index for step in flow.steps]
     outer = [call for call in flow.module_calls if call.parent is None]
     trained = {c.root for c in outer if is_differentiated(flow, c)}
     plain = [c for c in outer if c.root in trained and not is_differentiated(flow, c)]
@@ -203,7 +162,8 @@ def find_train_mode(flow: Flow) -> Iterator[Mistake]:
         if noisy is None or not is_only_read(flow, call):
             continue
         if is_put_in_eval(flow, call):
-            source = get_source(noisy)
+            at = noisy.position
+            source = "" if at is None else getline(at.file, at.line)
             if "dropout(" in source and "training" not in source:
                 yield Mistake(
                     noisy,
@@ -225,12 +185,6 @@ def find_train_mode(flow: Flow) -> Iterator[Mistake]:
             return
 
 
-def get_source(call: ReadCall) -> str:
-    """Return the line of source that made a call; "" for none."""
-    position = None if call.site is None else call.site.position
-    return "" if position is None else getline(position.file, position.line)
-
-
 def is_put_in_eval(flow: Flow, call: "ModuleCall") -> bool:
     """Whether the source puts the module of a call in evaluation mode, by its name."""
     if call.position is None or call.root is None:
@@ -241,7 +195,7 @@ def is_put_in_eval(flow: Flow, call: "ModuleCall") -> bool:
 
 def find_eval_mode(flow: Flow) -> Iterator[Mistake]:
     """Yield a line that trains in training mode first, then in evaluation mode."""
-    steps = Loop(flow).steps
+    steps = flow.steps
     was_noisy: set[object] = set()
     for call in flow.module_calls if steps else ():
         if call.parent is not None or steps[-1].index <= call.end_op:
@@ -268,20 +222,15 @@ def is_differentiated(flow: Flow, call: "ModuleCall") -> bool:
     return any(n in flow.differentiated for n in range(call.first_op, call.end_op))
 
 
-def is_noisy(call: ReadCall) -> bool:
-    """Whether a call does otherwise in training: dropout, or statistics of a batch."""
-    if call.name == "native_batch_norm":
-        return bool(call.arguments.get("training"))
-    return call.name == "native_dropout" or (
-        call.name == "bernoulli_" and call.function.endswith("dropout")
-    )
-
-
 def find_noisy(flow: Flow, call: "ModuleCall") -> ReadCall | None:
-    """Return the first call within a module call that does otherwise in training."""
+    """Return the first dropout, or norm by its batch, within a module call."""
     names = ("native_batch_norm", "native_dropout", "bernoulli_")
-    within = range(call.first_op, call.end_op)
-    return next((c for c in flow.calls.find(names, rows=within) if is_noisy(c)), None)
+    for one in flow.calls.find(names, rows=range(call.first_op, call.end_op)):
+        is_norm, is_drawn = one.name == names[0], one.name == names[2]
+        is_off = is_norm and not one.arguments.get("training")
+        if not is_off and (not is_drawn or one.function.endswith("dropout")):
+            return one
+    return None
 
 
 def is_only_read(flow: Flow, call: "ModuleCall") -> bool:
@@ -302,15 +251,14 @@ def is_only_read(flow: Flow, call: "ModuleCall") -> bool:
 
 def find_self_copies(flow: Flow) -> Iterator[Mistake]:
     """Yield where trained parameters are loaded from themselves: no copy was kept."""
-    loop = Loop(flow)
-    if not loop.steps:
+    if not flow.steps:
         return
     for call in flow.calls.find(("copy_",), is_own=True):
         first, second = [*call.signature.inputs, None][:2]
         if len(call.inputs) < 2 or first != second:
             continue
-        target, source = (loop.storages[tensor] for tensor in call.inputs[:2])
-        if target == source and target in loop.trained:
+        target, source = (flow.storages[tensor] for tensor in call.inputs[:2])
+        if target == source and target in flow.trained:
             made = flow.maker(call, 1)
             yield Mistake(
                 call,
@@ -324,11 +272,10 @@ def find_self_copies(flow: Flow) -> Iterator[Mistake]:
 
 def find_fresh_layers(flow: Flow) -> Iterator[Mistake]:
     """Yield layers that are made anew in each call of a module: never trained."""
-    loop = Loop(flow)
-    trained = loop.trained.intersection(flow.program.facts.parameters)
+    trained = flow.trained.intersection(flow.program.facts.parameters)
     first: dict[object, int] = {}  # by line and module, the call that made parameters
     for call in flow.calls.find(("empty", "randn", "zeros", "ones"), is_own=True):
-        if call.module_call is None or loop.storages[call.outputs[0]] not in trained:
+        if call.module_call is None or flow.storages[call.outputs[0]] not in trained:
             continue
         within = flow.module_calls[call.module_call]
         where = call.site, within.root, within.module
@@ -347,9 +294,8 @@ def find_stale_optimizers(flow: Flow) -> Iterator[Mistake]:
 
     The optimizer holds parameters that no module has any more.
     """
-    loop = Loop(flow)
     optimized = {*flow.program.facts.optimized}
-    if not optimized or not loop.steps:
+    if not optimized or not flow.steps:
         return
     held: dict[int, str] = {}
     for root in flow.modules:
@@ -357,12 +303,12 @@ def find_stale_optimizers(flow: Flow) -> Iterator[Mistake]:
             for tensor, storage in zip(node.tensors, node.storages, strict=False):
                 name = ".".join(filter(None, (root.name, node.fqn, tensor.name)))
                 held.setdefault(storage, name)
-    stale = optimized - held.keys() - loop.trained
-    missed = {s: n for s, n in held.items() if s in loop.trained and s not in optimized}
+    stale = optimized - held.keys() - flow.trained
+    missed = {s: n for s, n in held.items() if s in flow.trained and s not in optimized}
     if not stale or not missed:
         return
     makers = {
-        loop.storages[call.outputs[0]]: call
+        flow.storages[call.outputs[0]]: call
         for call in reversed(flow.calls)
         if call.phase == "init" and call.outputs
     }
@@ -377,17 +323,18 @@ def find_stale_optimizers(flow: Flow) -> Iterator[Mistake]:
         f"after it (line {layer.line}): make the optimizer after the last layer",
         f"{len(missed)} parameters get a gradient and are not stepped; the optimizer "
         f"has {len(stale)} that no module holds",
-        (layer, loop.steps[0]),
+        (layer, flow.steps[0]),
         line=line,
     )
 
 
 def find_optimizer(layer: ReadCall) -> int | None:
     """Return the last line before a layer that makes something of ``parameters()``."""
-    if layer.site is None or layer.site.position is None or layer.line is None:
+    at = layer.position
+    if at is None or layer.line is None:
         return None
-    shift = layer.line - layer.site.position.line
-    source = getlines(layer.site.position.file)[: layer.site.position.line]
+    shift = layer.line - at.line
+    source = getlines(at.file)[: at.line]
     found = [n for n, text in enumerate(source, 1) if ".parameters()" in text]
     return found[-1] + shift if found else None
 
