@@ -51,7 +51,6 @@ ALLOWED = (
 KEYS = {
     "findings": ("meta_magic/check/outputs.py",),
     "place": (
-        "meta_magic/cost/live_storages.py",
         "meta_magic/cost/memory_",
         "meta_magic/trials/fit.py",
         "meta_magic/view/materialize_html.py",

@@ -15,6 +15,8 @@ from meta_magic.trace.formulas.call_costs import (
 )
 from meta_magic.trace.signature import Signature
 
+COUNTS = ("flops", "flops_needed", "n_elementwise", "nbytes_read", "nbytes_written")
+
 Calls: TypeAlias = Sequence[tuple[int, int]]
 """Pairs (index of a signature, number of its calls)."""
 
@@ -78,31 +80,21 @@ class OneCall(Work):
 
 def count_one(signature: Signature) -> OneCall:
     """Return the work of one call, by the formulas."""
-    operations, traffic = count_operations(signature), count_traffic(signature)
     tensors = (*signature.inputs, *signature.outputs)
     return OneCall(
         op=signature.op,
-        kind=operations.kind,
         dtype=tensors[0].dtype if tensors else None,
-        flops=operations.flops,
-        flops_needed=operations.flops_needed,
-        n_elementwise=operations.n_elementwise,
-        nbytes_read=traffic.nbytes_read,
-        nbytes_written=traffic.nbytes_written,
+        **count_operations(signature)._asdict(),
+        **count_traffic(signature)._asdict(),
     )
 
 
 def add_up(calls: Calls, each: Sequence[Work]) -> Work:
     """Return the work of calls, given the work of one call of each signature."""
-    pairs = [(each[number], n) for number, n in calls]
-    return Work(
-        n_calls=sum(n for _, n in pairs),
-        flops=sum(n * work.flops for work, n in pairs),
-        flops_needed=sum(n * work.flops_needed for work, n in pairs),
-        n_elementwise=sum(n * work.n_elementwise for work, n in pairs),
-        nbytes_read=sum(n * work.nbytes_read for work, n in pairs),
-        nbytes_written=sum(n * work.nbytes_written for work, n in pairs),
-    )
+    counts = {
+        name: sum(n * getattr(each[i], name) for i, n in calls) for name in COUNTS
+    }
+    return Work(n_calls=sum(n for _, n in calls), **counts)
 
 
 def count_calls(keys: Integers, signatures: Integers) -> Mapping[int, Calls]:

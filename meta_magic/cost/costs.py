@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meta_magic.cost.call_work import (
+    COUNTS,
     Calls,
     OneCall,
     Work,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
     from meta_magic.cost.device_table import Device
     from meta_magic.trace.trace import Trace
-
-COUNTS = ("flops", "flops_needed", "n_elementwise", "nbytes_read", "nbytes_written")
 
 ModulePath = tuple[str, ...]
 """The name of a module, then those of its parents up to the root; () if unknown."""

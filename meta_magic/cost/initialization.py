@@ -18,6 +18,7 @@ import numpy as np
 
 from meta_magic.cost.program_columns import PHASES, Columns
 from meta_magic.trace.formulas.operands import EMPTY, SHAPE_ONLY, short_name
+from meta_magic.trace.modules import walk_tensors
 from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import OpCalls
 from meta_magic.trace.signature import Signature
@@ -260,9 +261,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 def may_be_empty(program: Program, columns: Columns, roots: "Roots") -> bool:
     """Whether a tensor of a module may hold nothing; this costs less than to know."""
-    held = {
-        storage for root in roots for node in root.walk() for storage in node.storages
-    }
+    held = {storage for _, _, storage in walk_tensors(roots)}
     makes = [short_name(signature.op) in EMPTY for signature in program.signatures]
     is_empty = np.asarray([*makes, False], np.bool_)[columns.signature]
     empty = {*columns.storage[columns.is_made & is_empty[columns.call]].tolist()}
@@ -286,21 +285,19 @@ def follow_contents(
 def follow_root(history: History, root: "ModuleNode") -> Iterator[TensorContents]:
     """Yield what each parameter and buffer of a module tree holds."""
     followed = set[int]()
-    for node in root.walk():
-        for tensor, storage in zip(node.tensors, node.storages, strict=False):
-            is_known = storage < 0 or storage in followed or not tensor.numel
-            if is_known or tensor.kind == "attribute":
-                continue
-            followed.add(storage)
-            read = history.find_read(storage)
-            end = sys.maxsize if read is None else read
-            contents = history.contents_at(storage, end)
-            if contents is not None:
-                yield TensorContents(
-                    name=".".join(filter(None, (root.name, node.fqn, tensor.name))),
-                    kind=tensor.kind,
-                    contents=contents,
-                    constructed=history.find_constructed(storage),
-                    read_line=None if read is None else history.line_of(read),
-                    read=read,
-                )
+    for name, tensor, storage in walk_tensors([root]):
+        is_known = storage < 0 or storage in followed or not tensor.numel
+        if is_known or tensor.kind == "attribute":
+            continue
+        followed.add(storage)
+        read = history.find_read(storage)
+        contents = history.contents_at(storage, sys.maxsize if read is None else read)
+        if contents is not None:
+            yield TensorContents(
+                name=name,
+                kind=tensor.kind,
+                contents=contents,
+                constructed=history.find_constructed(storage),
+                read_line=None if read is None else history.line_of(read),
+                read=read,
+            )

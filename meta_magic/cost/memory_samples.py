@@ -52,7 +52,7 @@ class Sample:
 def take_sample(trace: "Trace") -> Sample:
     """Return the memory of a recording."""
     memory = trace.memory
-    device, lives = find_fullest_device(memory), memory.table.lives
+    device, lives = find_fullest_device(memory), memory.lives
     return Sample(
         program=hash_program(memory, device),
         live_nbytes=memory.live_by_place.get(device, ()),
@@ -70,12 +70,11 @@ def find_fullest_device(memory: Memory) -> str:
 
 def hash_program(memory: Memory, device: str) -> bytes:
     """Return the hash of a recording without its sizes; see :class:`Sample`."""
-    table = memory.table
-    ops = [signature.op for signature in table.program.signatures]
-    names = "\n".join(ops[number] for number in table.columns.signature)
+    ops = [signature.op for signature in memory.program.signatures]
+    names = "\n".join(ops[number] for number in memory.columns.signature)
     digest = blake2b(f"{device}\n{names}".encode(), digest_size=16)
-    lives = table.lives
-    for column in (lives.storage, lives.start, lives.stop, table.device):
+    lives = memory.lives
+    for column in (lives.storage, lives.start, lives.stop, memory.device):
         digest.update(np.ascontiguousarray(column).tobytes())
     return digest.digest()
 

@@ -1,26 +1,29 @@
 """Memory over time: ``trace.memory``, the bytes alive after each call, and their use.
 
-``measure_memory`` builds it. ``memory.as_allocated()`` estimates what torch's caching
-allocator would count on a GPU: whole blocks, and the workspaces of cuBLAS. Workspaces
-of cuDNN are not in it: cuDNN chooses their size, which is not documented.
+``measure_memory`` builds it; ``describe_live`` says what is alive at one moment.
+``memory.as_allocated()`` estimates what torch's caching allocator would count on a GPU:
+whole blocks, and the workspaces of cuBLAS. Workspaces of cuDNN are not in it: cuDNN
+chooses their size, which is not documented.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from meta_magic.cost.live_storages import LiveStorages, StorageTable, describe_live
 from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
-from meta_magic.cost.storage_categories import CATEGORIES, Category
+from meta_magic.cost.storage_categories import CATEGORIES, Category, find_categories
 from meta_magic.cost.storage_lives import Lives, add_up, find_lives
 from meta_magic.trace.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meta_magic.trace.modules import ModuleNode
+    from meta_magic.trace.program import Program
     from meta_magic.trace.trace import Trace
 
 BLOCK_NBYTES: Final = 512
@@ -44,6 +47,102 @@ PRODUCTS: Final = frozenset(
     | {"int_mm", "scaled_mm"}
 )
 """Operators that run by cuBLAS, without underscores around their names."""
+
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveStorage:
+    """One storage that is alive.
+
+    Attributes:
+        storage_id: Its number, as in ``TensorMetadata.storage_id``.
+        nbytes: Its bytes at that moment.
+        category: What it is for.
+        place: Its device.
+        index: The call that made it; if it is older than the recording, the first call
+            that read it; None if no call did.
+        op: The operator of that call, or None.
+        root: Index into ``Trace.modules`` of the tree of its module, or None.
+        module: fqn of the module that owns it, or in which it was made; None outside
+            of modules.
+        line: Line of the cell that made it, or None.
+    """
+
+    storage_id: int
+    nbytes: int
+    category: Category
+    place: str
+    index: int | None
+    op: str | None
+    root: int | None
+    module: str | None
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveStorages:
+    """All storages that are alive right after one operator call.
+
+    Attributes:
+        index: The call; None for a program without calls.
+        storages: The storages, the largest first.
+    """
+
+    index: int | None
+    storages: tuple[LiveStorage, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all storages."""
+        return sum(storage.nbytes for storage in self.storages)
+
+    @property
+    def by_category(self) -> Mapping[Category, int]:
+        """Bytes of each category, the largest first."""
+        return self._sum_by(lambda storage: storage.category)
+
+    @property
+    def by_place(self) -> Mapping[str, int]:
+        """Bytes on each device, the largest first."""
+        return self._sum_by(lambda storage: storage.place)
+
+    @property
+    def by_module(self) -> Mapping[tuple[int, str] | None, int]:
+        """Bytes by module: (root, fqn), or None; the largest first."""
+        return self._sum_by(
+            lambda storage: (
+                None
+                if storage.root is None or storage.module is None
+                else (storage.root, storage.module)
+            )
+        )
+
+    @property
+    def by_line(self) -> Mapping[int | None, int]:
+        """Bytes made by each line of the cell, the largest first; None for no line."""
+        return self._sum_by(lambda storage: storage.line)
+
+    def _sum_by(self, find_key: Callable[[LiveStorage], Key]) -> dict[Key, int]:
+        sums: Counter[Key] = Counter()
+        for storage in self.storages:
+            sums[find_key(storage)] += storage.nbytes
+        return {key: nbytes for key, nbytes in sums.most_common() if nbytes}
+
+    def __repr__(self) -> str:
+        parts = [f"{name} {format_bytes(n)}" for name, n in self.by_category.items()]
+        where = "nowhere" if self.index is None else f"after operator {self.index:,}"
+        return f"<LiveStorages: {', '.join(parts) or 'none'} {where}>"
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return one row per storage, columns named as its fields."""
+        import pandas as pd  # noqa: PLC0415  0.3 s, on first use
+
+        names = [field.name for field in fields(LiveStorage)]
+        rows = [tuple(getattr(s, name) for name in names) for s in self.storages]
+        frame = pd.DataFrame(rows, columns=names)
+        return frame.astype(dict.fromkeys(("index", "root", "line"), "Int64"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +173,10 @@ class Allocated:
         )
 
 
-def count_workspaces(table: StorageTable, is_there: Flags) -> Integers:
+def count_workspaces(memory: "Memory", is_there: Flags) -> Integers:
     """Return the number of workspaces after each call, by which storages are there."""
-    columns = table.columns
-    names = [signature.op.split(".")[1] for signature in table.program.signatures]
+    columns = memory.columns
+    names = [signature.op.split(".")[1] for signature in memory.program.signatures]
     is_product = np.asarray([n.strip("_") in PRODUCTS for n in names], np.bool_)
     made = columns.is_made & is_there[columns.storage]
     is_run = np.zeros(columns.n_calls, np.bool_)
@@ -102,10 +201,21 @@ class Memory:
     storage that is older than the recording counts from the first call that reads it.
 
     Attributes:
-        table: The storages.
+        program: The program, with the call that raised.
+        device: The index into ``devices`` of each storage's device.
     """
 
-    table: StorageTable = field(repr=False)
+    program: "Program"
+    modules: tuple["ModuleNode", ...]
+    columns: Columns
+    lives: Lives
+    device: Integers
+    devices: tuple[str, ...]
+
+    @cached_property
+    def category(self) -> Integers:
+        """The index of each storage's category."""
+        return find_categories(self.program, self.modules, self.columns, self.lives)
 
     @cached_property
     def live_nbytes(self) -> tuple[int, ...]:
@@ -114,7 +224,7 @@ class Memory:
 
     @cached_property
     def _live(self) -> Integers:
-        return self._add_up(np.ones_like(self.table.lives.storage, np.bool_))
+        return self._add_up(np.ones_like(self.lives.storage, np.bool_))
 
     @property
     def peak_index(self) -> int | None:
@@ -140,10 +250,10 @@ class Memory:
         Raises:
             IndexError: There is no such call.
         """
-        n_calls = self.table.columns.n_calls
+        n_calls = self.columns.n_calls
         if index is not None and not -n_calls <= index < n_calls:
             raise IndexError(f"there is no operator {index} among {n_calls:,}")
-        return describe_live(self.table, index if index is None else index % n_calls)
+        return describe_live(self, index if index is None else index % n_calls)
 
     @cached_property
     def live_by_category(self) -> Mapping[Category, tuple[int, ...]]:
@@ -174,22 +284,21 @@ class Memory:
         Raises:
             ValueError: No storage is there.
         """
-        table = self.table
-        gpus = [name for name in table.devices if name.startswith("cuda")]
+        gpus = [name for name in self.devices if name.startswith("cuda")]
         gpu = place or min(gpus, default="cuda")
         if gpu not in gpus:
-            others = ", ".join(table.devices)
+            others = ", ".join(self.devices)
             raise ValueError(
                 f"no tensor is on {gpu}, only on {others}: name a device in the code, "
                 'or record it with as_device="cuda"'
             )
-        columns, lives = table.columns, table.lives
-        is_there = table.device == table.devices.index(gpu)
+        lives = self.lives
+        is_there = self.device == self.devices.index(gpu)
         blocks = -(-lives.nbytes // BLOCK_NBYTES) * BLOCK_NBYTES
-        live = add_up(lives, columns.n_calls, is_there[lives.storage], blocks)
+        live = add_up(lives, self.columns.n_calls, is_there[lives.storage], blocks)
         large = major in LARGE_WORKSPACES
         nbytes = LARGE_WORKSPACE_NBYTES if large else WORKSPACE_NBYTES
-        workspaces = nbytes * count_workspaces(table, is_there)
+        workspaces = nbytes * count_workspaces(self, is_there)
         return Allocated(
             place=gpu,
             live_nbytes=tuple((live + workspaces).tolist()),
@@ -209,7 +318,7 @@ class Memory:
         """
         import pandas as pd  # noqa: PLC0415  0.3 s, on first use
 
-        program, columns = self.table.program, self.table.columns
+        program, columns = self.program, self.columns
         ops = [signature.op for signature in program.signatures]
         first = {
             "op": np.asarray(ops, object)[columns.signature],
@@ -221,17 +330,17 @@ class Memory:
         )
 
     def _categories(self) -> Iterator[tuple[Category, Integers]]:
-        of_stretch = self.table.category[self.table.lives.storage]
+        of_stretch = self.category[self.lives.storage]
         for number, name in enumerate(CATEGORIES):
             yield name, self._add_up(of_stretch == number)
 
     def _devices(self) -> Iterator[tuple[str, Integers]]:
-        of_stretch = self.table.device[self.table.lives.storage]
+        of_stretch = self.device[self.lives.storage]
         for number in sorted(set(of_stretch.tolist())):
-            yield self.table.devices[number], self._add_up(of_stretch == number)
+            yield self.devices[number], self._add_up(of_stretch == number)
 
     def _add_up(self, is_chosen: Flags) -> Integers:
-        return add_up(self.table.lives, self.table.columns.n_calls, is_chosen)
+        return add_up(self.lives, self.columns.n_calls, is_chosen)
 
     def __repr__(self) -> str:
         where = ", ".join(
@@ -246,14 +355,12 @@ def measure_memory(trace: "Trace") -> Memory:
     lives = find_lives(program, columns)
     devices, device = find_devices(columns, lives, DEFAULT_DEVICE[program.as_device])
     return Memory(
-        table=StorageTable(
-            program=program,
-            modules=trace.modules,
-            columns=columns,
-            lives=lives,
-            device=device,
-            devices=devices,
-        )
+        program=program,
+        modules=trace.modules,
+        columns=columns,
+        lives=lives,
+        device=device,
+        devices=devices,
     )
 
 
@@ -273,3 +380,47 @@ def find_devices(
     first = lives.first_tensor
     location = np.where(first < 0, 0, np.append(columns.location, 0)[first])
     return devices, device_by_location[location]
+
+
+def describe_live(memory: "Memory", index: int | None) -> LiveStorages:
+    """Return the storages that are alive right after a call; none for None."""
+    if index is None:
+        return LiveStorages(index=None, storages=())
+    lives = memory.lives
+    is_alive = (lives.start <= index) & (lives.stop > index) & (lives.nbytes > 0)
+    alive = np.flatnonzero(is_alive)
+    alive = alive[np.argsort(-lives.nbytes[alive], kind="stable")]
+    owner_by_storage = dict(memory.program.owner_by_storage)
+    storages, nbytes = lives.storage[alive].tolist(), lives.nbytes[alive].tolist()
+    return LiveStorages(
+        index=index,
+        storages=tuple(
+            describe_storage(memory, storage, size, owner_by_storage.get(storage))
+            for storage, size in zip(storages, nbytes, strict=True)
+        ),
+    )
+
+
+def describe_storage(
+    memory: "Memory", storage: int, nbytes: int, owner: int | None
+) -> LiveStorage:
+    """Return the record of one storage, given its owner: a module number or None."""
+    program, columns = memory.program, memory.columns
+    first = int(memory.lives.first_tensor[storage])
+    call = None if first < 0 else int(columns.call[first])
+    module = -1 if call is None else int(columns.module[call])
+    module = module if owner is None else owner
+    root, fqn = (None, None) if module < 0 else program.modules[module][:2]
+    site = -1 if call is None else int(columns.call_site[call])
+    signature = None if call is None else int(columns.signature[call])
+    return LiveStorage(
+        storage_id=storage,
+        nbytes=nbytes,
+        category=CATEGORIES[memory.category[storage]],
+        place=memory.devices[memory.device[storage]],
+        index=call,
+        op=None if signature is None else program.signatures[signature].op,
+        root=root,
+        module=fqn,
+        line=None if site < 0 else program.call_sites[site].line,
+    )

@@ -12,6 +12,7 @@ import numpy as np
 from meta_magic.cost.program_columns import PHASES, Columns, Flags, Integers
 from meta_magic.cost.saved_storages import find_saved
 from meta_magic.cost.storage_lives import Lives, read_deaths
+from meta_magic.trace.modules import walk_tensors
 
 if TYPE_CHECKING:
     from meta_magic.trace.modules import ModuleNode
@@ -98,13 +99,8 @@ class Owned(NamedTuple):
 
 def find_owned(facts: "StorageFacts", modules: Iterable["ModuleNode"]) -> Owned:
     """Return the storages of modules, also of those that are gone."""
-    held = [
-        (tensor, storage)
-        for root in modules
-        for node in root.walk()
-        for tensor, storage in zip(node.tensors, node.storages, strict=False)
-        if not tensor.is_lazy
-    ]
+    tensors = walk_tensors(modules)
+    held = [(tensor, storage) for _, tensor, storage in tensors if not tensor.is_lazy]
     buffers = {storage for tensor, storage in held if tensor.kind == "buffer"}
     buffers.update(facts.buffers)
     parameters = {storage for tensor, storage in held if tensor.kind == "parameter"}

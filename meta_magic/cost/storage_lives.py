@@ -145,9 +145,7 @@ def list_stretches(
 ) -> list[tuple[int, int, int]]:
     """Return (bytes, first call, call after the last) of one storage.
 
-    Args:
-        row: Storage, bytes, start and stop, resizing ignored.
-        changes: As :func:`find_changes` returns them.
+    ``row`` is that of :func:`find_plain`.
     """
     _, nbytes, start, stop = row.tolist()
     if not changes[0][2] and changes[0][0] <= start:

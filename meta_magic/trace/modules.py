@@ -7,7 +7,7 @@ before it needs torch.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from itertools import groupby
@@ -196,6 +196,17 @@ class ModuleNode:
     def buffer_nbytes(self) -> int:
         """Bytes of all buffers in the tree, tied ones counted once."""
         return count_bytes([self], "buffer")
+
+
+def walk_tensors(
+    roots: Iterable[ModuleNode],
+) -> Iterator[tuple[str, ModuleTensor, int]]:
+    """Yield each tensor of some trees: its name with the root's, it, its storage."""
+    for root in roots:
+        for node in root.walk():
+            for tensor, storage in zip(node.tensors, node.storages, strict=False):
+                parts = root.name, node.fqn, tensor.name
+                yield ".".join(filter(None, parts)), tensor, storage
 
 
 def distinct_tensors(roots: Sequence[ModuleNode]) -> Iterator[ModuleTensor]:

@@ -329,21 +329,21 @@ def memory_payload(trace: "Trace") -> dict[str, Any]:
         ``category`` and ``place`` as indices into ``sizes``, ``categories`` and
         ``places``. ``accelerator``: the name of the device with most bytes.
     """
-    memory, table = trace.memory, trace.memory.table
-    lives, n_calls = table.lives, table.columns.n_calls
+    memory = trace.memory
+    lives, n_calls = memory.lives, memory.columns.n_calls
     order = order_stretches(lives)
     storage, start, stop = lives.storage[order], lives.start[order], lives.stop[order]
     sizes: Table[int] = Table(int)
     distinct, number = np.unique(lives.nbytes[order], return_inverse=True)
     return {
         "categories": [*CATEGORIES],
-        "places": [*table.devices],
+        "places": [*memory.devices],
         "accelerator": find_fullest_device(memory),
         "storage": as_differences(storage),
         "start": as_differences(start),
         "length": np.where(stop >= n_calls, 0, stop - start).tolist(),
         "nbytes": sizes.all_of(distinct.tolist(), number),
         "sizes": sizes.rows,
-        "category": table.category[storage].tolist(),
-        "place": table.device[storage].tolist(),
+        "category": memory.category[storage].tolist(),
+        "place": memory.device[storage].tolist(),
     }

@@ -122,23 +122,25 @@ def compare_timelines(program):
     )
 
 
-def list_births(table):
+def list_births(memory):
     """Return (operator that made it or "", first bytes, category) of each storage."""
-    lives, columns = table.lives, table.columns
+    lives, columns = memory.lives, memory.columns
     nbytes = dict(zip(lives.storage[::-1].tolist(), lives.nbytes[::-1], strict=True))
     births = []
     for storage, first in enumerate(lives.first_tensor.tolist()):
         if first >= 0:
-            signature = table.program.signatures[columns.signature[columns.call[first]]]
+            signature = memory.program.signatures[
+                columns.signature[columns.call[first]]
+            ]
             op = signature.op if columns.is_made[first] else ""
-            category = CATEGORIES[table.category[storage]]
+            category = CATEGORIES[memory.category[storage]]
             births.append((op, int(nbytes[storage]), category))
     return births
 
 
 def compare_purposes(program):
     """Record and run a program, and compare what its storages are for."""
-    born = list_births(run_recorded(program).memory.table)
+    born = list_births(run_recorded(program).memory)
     tracker = run_real(program, tells_purposes=True)
     ours = [("" if is_lift(op) else op, nbytes) for op, nbytes, _ in born]
     theirs = [("" if is_lift(op) else op, nbytes) for op, nbytes in tracker.births]

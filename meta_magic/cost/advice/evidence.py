@@ -53,16 +53,16 @@ class Evidence:
     @property
     def columns(self) -> Columns:
         """The columns of the program."""
-        return self.memory.table.columns
+        return self.memory.columns
 
     @property
     def lives(self) -> "Lives":
         """When its storages are alive."""
-        return self.memory.table.lives
+        return self.memory.lives
 
     def is_of(self, category: Category) -> Flags:
         """Return for each storage whether it has a category."""
-        of_category: Flags = self.memory.table.category == CATEGORIES.index(category)
+        of_category: Flags = self.memory.category == CATEGORIES.index(category)
         return of_category
 
     def is_in(self, *phases: Phase) -> Flags:
@@ -229,11 +229,10 @@ class Evidence:
         storages: Integers | None = None,
     ) -> int:
         """Return the most bytes of stretches on ``device``."""
-        table = self.memory.table
-        if self.device not in table.devices:
+        if self.device not in self.memory.devices:
             return 0
         of = self.lives.storage if storages is None else storages
-        here = table.device[of] == table.devices.index(self.device)
+        here = self.memory.device[of] == self.memory.devices.index(self.device)
         change = np.zeros(self.columns.n_calls + 1, np.int64)
         np.add.at(change, start[here], nbytes[here])
         np.subtract.at(change, stop[here], nbytes[here])

@@ -84,14 +84,10 @@ def find_key(evidence: "Evidence", graph: Graph) -> tuple[object, ...]:
 
     The operators, the site of the last call, and the caller of the outermost module.
     """
-    columns = evidence.columns
-    calls = np.asarray(graph.calls)
+    columns, calls = evidence.columns, list(graph.calls)
     ops = [evidence.program.signatures[n].op for n in columns.signature[calls]]
-    return (
-        tuple(ops),
-        int(columns.call_site[calls[-1]]),
-        find_caller(evidence, graph.calls[0]),
-    )
+    last = int(columns.call_site[calls[-1]])
+    return tuple(ops), last, find_caller(evidence, calls[0])
 
 
 def find_caller(evidence: "Evidence", call: int) -> tuple[int, int] | None:
@@ -114,7 +110,12 @@ def find_graphs(evidence: "Evidence") -> Iterator[Graph]:
     """
     columns = evidence.columns
     calls_by_graph = sorted(join_calls(evidence), key=lambda calls: calls[-1])
-    touched = [find_touched_storages(evidence, calls) for calls in calls_by_graph]
+    touched = [
+        np.unique(
+            np.concatenate([columns.storage[evidence.tensors_of(c)] for c in calls])
+        )
+        for calls in calls_by_graph
+    ]
     if len(touched) < MIN_GRAPHS:
         return
     n_graphs = np.bincount(np.concatenate(touched), minlength=columns.n_storages)
@@ -133,13 +134,6 @@ def find_graphs(evidence: "Evidence") -> Iterator[Graph]:
         begin = calls[-1]
 
 
-def find_touched_storages(evidence: "Evidence", calls: Sequence[int]) -> "Integers":
-    """Return the storages that calls read and make."""
-    spans = [np.arange(*evidence.columns.first[c : c + 2].tolist()) for c in calls]
-    touched: Integers = np.unique(evidence.columns.storage[np.concatenate(spans)])
-    return touched
-
-
 def list_kept(
     evidence: "Evidence",
     storages: "Integers",
@@ -155,7 +149,7 @@ def list_kept(
     of this one.
     """
     maker, is_last = evidence.maker[storages], evidence.is_last[storages]
-    category = evidence.memory.table.category[storages]
+    category = evidence.memory.category[storages]
     is_saved = (category == SAVED) & (maker >= 0)
     is_data = (category == INPUT) & (maker > begin)
     is_result = (maker == end) & is_last & ~is_detached

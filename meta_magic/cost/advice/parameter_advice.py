@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from meta_magic.cost.advice.advice_records import Advice
+from meta_magic.trace.modules import walk_tensors
 from meta_magic.trace.sequences import ModuleCalls
 from meta_magic.trace.units import format_bytes, format_flops
 
@@ -26,13 +27,10 @@ MAX_NAMED: Final = 3
 def name_by_storage(roots: "Iterable[ModuleNode]") -> dict[int, str]:
     """Return the first name of each parameter that requires gradients, by storage."""
     names: dict[int, str] = {}
-    for root in roots:
-        for node in root.walk():
-            for tensor, storage in zip(node.tensors, node.storages, strict=False):
-                is_trained = tensor.kind == "parameter" and tensor.requires_grad
-                if is_trained and storage >= 0 and not tensor.is_lazy:
-                    name = ".".join(filter(None, (root.name, node.fqn, tensor.name)))
-                    names.setdefault(storage, name)
+    for name, tensor, storage in walk_tensors(roots):
+        is_trained = tensor.kind == "parameter" and tensor.requires_grad
+        if is_trained and storage >= 0 and not tensor.is_lazy:
+            names.setdefault(storage, name)
     return names
 
 
@@ -136,8 +134,8 @@ def find_unread_gradients(evidence: "Evidence") -> Iterator[Advice]:
             gradients[parameter].update(list_made(evidence, call))
     is_read = find_read(evidence)
     loose = find_loose(evidence)
-    unread = [p for p in names if p in gradients and not is_read[[*gradients[p]]].any()]
-    unread = [p for p in unread if p not in loose]
+    kept = [p for p in names if p in gradients and p not in loose]
+    unread = [p for p in kept if not is_read[[*gradients[p]]].any()]
     if unread:
         made = {storage for p in unread for storage in gradients[p]}
         storages = np.asarray(sorted(made), np.int64)
@@ -169,10 +167,8 @@ def describe(
     shares = np.ones(evidence.columns.n_storages)
     shares[made] = shares[gradients] = 0
     stop = find_needed(evidence, is_dead)
-    nbytes, flops = (
-        int(evidence.nbytes[gradients].sum()),
-        int(evidence.flops[calls].sum()),
-    )
+    nbytes = int(evidence.nbytes[gradients].sum())
+    flops = int(evidence.flops[calls].sum())
     return Advice(
         kind="gradient",
         text=f"no code reads the gradients of {shorten(names)}, which no optimizer "
@@ -203,10 +199,8 @@ def find_needed(evidence: "Evidence", is_dead: "Flags") -> "Integers":
 
 def list_made(evidence: "Evidence", call: int) -> list[int]:
     """Return the storages that a call returned."""
-    tensors = evidence.tensors_of(call)
-    made: list[int] = evidence.columns.storage[tensors][
-        evidence.columns.is_made[tensors]
-    ].tolist()
+    columns, tensors = evidence.columns, evidence.tensors_of(call)
+    made: list[int] = columns.storage[tensors][columns.is_made[tensors]].tolist()
     return made
 
 

@@ -77,12 +77,13 @@ def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
         copies = evidence.columns.first[np.asarray(copying) + 1] - 1
         storages = evidence.columns.storage[copies]
         # The source would live as long as both: the saving is while both are alive.
-        both = np.minimum(
-            *evidence.stop[evidence.columns.storage[[copies - 1, copies]]]
-        )
+        pairs = evidence.columns.storage[[copies - 1, copies]]
+        both = np.minimum(*evidence.stop[pairs])
         nbytes = int(evidence.nbytes[storages].sum())
         if nbytes:
-            spared = find_spared(evidence, copying)
+            found = evidence.call_sites_of(copying)
+            sites = evidence.program.call_sites
+            spared = found if {sites[n].function for n in found} <= SPARED else ()
             times = f"{len(copying):,} copies" if len(copying) > 1 else "a copy"
             yield Advice(
                 kind="copy",
@@ -94,13 +95,6 @@ def find_idle_copies(evidence: "Evidence") -> Iterator[Advice]:
                 choice="no copy" if spared else None,
                 call_sites=spared,
             )
-
-
-def find_spared(evidence: "Evidence", calls: Sequence[int]) -> tuple[int, ...]:
-    """Return the call sites where a function could return its argument, not a copy."""
-    found = evidence.call_sites_of(calls)
-    functions = {evidence.program.call_sites[site].function for site in found}
-    return found if functions <= SPARED else ()
 
 
 LAYOUT: Final = (
@@ -135,7 +129,7 @@ def is_idle(evidence: "Evidence", call: int, last_write: "Integers") -> bool:
     )
     is_part = evidence.nbytes[source] > span_nbytes(signature.outputs[0])
     is_leaf = any(copy == storage for _, storage in evidence.program.facts.accumulated)
-    is_held = evidence.memory.table.category[copy] in HELD
+    is_held = evidence.memory.category[copy] in HELD
     both_outlive = source_end[1] and copy_end[1]
     return (
         max(last_write[source], last_write[copy]) <= call
@@ -163,7 +157,9 @@ def find_wide_dtypes(evidence: "Evidence") -> Iterator[Advice]:
     usual = None
     for call in np.flatnonzero(chosen).tolist():
         usual = find_usual_dtype(evidence) if usual is None else usual
-        wide, narrow = find_dtypes(evidence, call)
+        signature = evidence.program.signatures[evidence.columns.signature[call]]
+        wide = signature.outputs[0].dtype
+        narrow = min(list_floats(signature), key=lambda dtype: dtype.itemsize)
         if narrow.itemsize >= usual.itemsize < wide.itemsize:
             site = int(evidence.columns.call_site[call])
             calls_by_site[site, wide, narrow].append(call)
@@ -224,13 +220,6 @@ def is_promoting(signature: "Signature") -> bool:
         and made.dtype == max(floats, key=lambda dtype: dtype.itemsize)
         and not any(part in signature.op for part in MIXING)
     )
-
-
-def find_dtypes(evidence: "Evidence", call: int) -> tuple[torch.dtype, torch.dtype]:
-    """Return the dtype of the output, and the narrowest of the inputs."""
-    signature = evidence.program.signatures[evidence.columns.signature[call]]
-    floats = list_floats(signature)
-    return signature.outputs[0].dtype, min(floats, key=lambda dtype: dtype.itemsize)
 
 
 def list_floats(signature: "Signature") -> list[torch.dtype]:

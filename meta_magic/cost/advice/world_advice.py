@@ -14,6 +14,7 @@ import numpy as np
 from meta_magic.cost.advice.advice_records import Advice
 from meta_magic.cost.advice.parameter_advice import name_by_storage, shorten
 from meta_magic.cost.step_times import USUAL_LINKS, find_links, time_collective
+from meta_magic.trace.modules import walk_tensors
 from meta_magic.trace.units import format_bytes
 from meta_magic.trace.world import describe_ranks
 
@@ -75,12 +76,8 @@ def steps_all(evidence: "Evidence") -> bool:
 
 def find_sharded(evidence: "Evidence") -> bool:
     """Return whether any parameter is sharded."""
-    return any(
-        tensor.sharding is not None
-        for root in evidence.modules
-        for node in root.walk()
-        for tensor in node.tensors
-    )
+    tensors = walk_tensors(evidence.modules)
+    return any(tensor.sharding is not None for _, tensor, _ in tensors)
 
 
 def find_whole_parameters(evidence: "Evidence") -> Iterator[Advice]:
@@ -92,8 +89,7 @@ def find_whole_parameters(evidence: "Evidence") -> Iterator[Advice]:
         names = name_by_storage([root])
         held = {
             storage: (tensor.sharding, evidence.nbytes[storage])
-            for node in root.walk()
-            for tensor, storage in zip(node.tensors, node.storages, strict=True)
+            for _, tensor, storage in walk_tensors([root])
             if storage in names
         }
         whole = {s: int(n) for s, (sharding, n) in held.items() if sharding is None}
@@ -172,11 +168,10 @@ def find_small_messages(evidence: "Evidence") -> Iterator[Advice]:
         if is_small and seconds >= max(LEAST_SECONDS, LEAST_TIME * total):
             most = max(sent.nbytes for sent in group)
             one = group[0]
-            lines = () if one.line is None else (one.line,)
             yield Advice(
                 kind="small messages",
                 text=f"{len(group):,} {one.kind} of at most {format_bytes(most)} among "
                 f"ranks {describe_ranks(one.ranks)} spend {latency / seconds:.0%} of "
                 f"their time on latency (by {USUAL_LINKS}): send fewer, larger ones",
-                lines=lines,
+                lines=() if one.line is None else (one.line,),
             )

@@ -21,6 +21,7 @@ from meta_magic.cost.initialization import (
 from meta_magic.cost.program_columns import PHASES
 from meta_magic.cost.wrong.flow import RECORDED, Flow, Mistake
 from meta_magic.cost.wrong.read_calls import ReadCall
+from meta_magic.trace.modules import walk_tensors
 
 if TYPE_CHECKING:
     from meta_magic.trace.calls import ModuleCall
@@ -298,11 +299,8 @@ def find_stale_optimizers(flow: Flow) -> Iterator[Mistake]:
     if not optimized or not flow.steps:
         return
     held: dict[int, str] = {}
-    for root in flow.modules:
-        for node in root.walk():
-            for tensor, storage in zip(node.tensors, node.storages, strict=False):
-                name = ".".join(filter(None, (root.name, node.fqn, tensor.name)))
-                held.setdefault(storage, name)
+    for name, _, storage in walk_tensors(flow.modules):
+        held.setdefault(storage, name)
     stale = optimized - held.keys() - flow.trained
     missed = {s: n for s, n in held.items() if s in flow.trained and s not in optimized}
     if not stale or not missed:
