@@ -1,8 +1,11 @@
 """What is recorded as on CUDA: the operators of a run on an H100 with torch 2.11."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from meta_magic import record
@@ -140,3 +143,141 @@ def test_losses_of_norms_in_half_precision_are_those_of_the_cpu(name, dtype):
         met = run()
     assert met[0] == pytest.approx(wanted[0])
     assert torch.allclose(torch.tensor(met[1]), torch.tensor(wanted[1]), atol=1e-3)
+
+
+# Kernels are those of the place of a tensor where the code named one
+
+
+OTHER = {"cpu": "cuda", "cuda": "cpu"}
+
+
+@pytest.mark.parametrize("place", OTHER)
+def test_attention_is_that_of_a_place(place):
+    with record(as_device=OTHER[place]) as trace:
+        x = torch.ones(1, 2, 8, 16, device=place)
+        F.scaled_dot_product_attention(x, x, x)
+    (call,) = [call for call in trace.ops if "attention" in call.op]
+    assert ("for_cpu" in call.op) == (place == "cpu")
+
+
+@pytest.mark.parametrize("place", OTHER)
+def test_an_optimizer_takes_the_implementation_of_a_place(place):
+    with record(as_device=OTHER[place]) as trace:
+        model = nn.Linear(3, 2, device=place)
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.ones(4, 3, device=place)).sum().backward()
+        optimizer.step()
+    is_foreach = any("_foreach_" in call.op for call in trace.ops)
+    assert is_foreach == (place == "cuda")
+
+
+def list_dtypes(place):
+    """Return what a linear layer gives under autocast of each device."""
+    model, x = nn.Linear(3, 2), torch.ones(4, 3)
+    if place:
+        model, x = model.to(place), x.to(place)
+    dtypes = []
+    for device, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float16)):
+        with torch.autocast(device, dtype=dtype):
+            dtypes.append(model(x).dtype)
+    return dtypes
+
+
+@pytest.mark.parametrize("device", OTHER)
+def test_autocast_casts_what_lies_on_its_device(device):
+    with record(as_device=device):
+        assert list_dtypes("cpu") == [torch.bfloat16, torch.float32]
+        assert list_dtypes("cuda") == [torch.float32, torch.float16]
+
+
+def test_groups_of_channels_that_come_last_are_those_of_a_place():
+    def normalize(device):
+        x = torch.ones(2, 4, 3, 3, device=device)
+        return F.group_norm(x.contiguous(memory_format=torch.channels_last), 2).stride()
+
+    # On CUDA as on meta, where they came first in torch 2.13, and come last in 2.15.
+    on_cpu, on_meta = normalize("cpu"), normalize("meta")
+    with record(as_device="cuda"):
+        assert normalize("cpu") == on_cpu
+        assert normalize("cuda") == on_meta
+
+
+# On which device results lie: as FakeTensorMode says, which needs no GPU for it
+
+
+DEVICES = ("cuda:0", "cuda:1", "cpu")
+CASES = {
+    "add": lambda a, b: torch.rand(3, device=a) + torch.rand(3, device=b),
+    "mm": lambda a, b: torch.rand(3, 3, device=a) @ torch.rand(3, 3, device=b),
+    "a number": lambda a, b: torch.rand(3, device=a) * torch.rand((), device=b),
+    "a number first": lambda a, b: torch.rand((), device=a) * torch.rand(3, device=b),
+    "two numbers": lambda a, b: torch.rand((), device=a) * torch.rand((), device=b),
+    "cat": lambda a, b: torch.cat([torch.rand(3, device=a), torch.rand(3, device=b)]),
+    "where": lambda a, b: torch.where(
+        torch.rand(3, device=a) > 0, torch.rand(3, device=b), 0.0
+    ),
+    "embedding": lambda a, b: torch.nn.functional.embedding(
+        torch.zeros(2, dtype=torch.long, device=a), torch.rand(3, 4, device=b)
+    ),
+    "linear": lambda a, b: torch.nn.functional.linear(
+        torch.rand(2, 3, device=a), torch.rand(4, 3, device=b)
+    ),
+    "to other": lambda a, b: torch.rand(3, device=a).to(torch.rand(3, device=b)),
+    "new_zeros": lambda a, b: torch.rand(3, device=a).new_zeros(2, device=b),
+    "zeros_like": lambda a, b: torch.zeros_like(torch.rand(3, device=a), device=b),
+    "dropout": lambda a, b: torch.nn.functional.dropout(torch.rand(3, device=a)).to(b),
+}
+
+
+def device_of(make, first, second):
+    """Return the device of what a function makes, or that it refuses."""
+    try:
+        return make(first, second).device
+    except RuntimeError:
+        return "refused"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_lie_where_torch_puts_them(name):
+    pairs = [*itertools.product(DEVICES, DEVICES)]
+    with FakeTensorMode():
+        wanted = {pair: device_of(CASES[name], *pair) for pair in pairs}
+    with record():
+        found = {pair: device_of(CASES[name], *pair) for pair in pairs}
+    assert found == wanted
+
+
+def test_a_tensor_without_a_place_joins_any():
+    with record():
+        made = torch.rand(3, device="cuda") + torch.rand(3)
+        assert made.device == torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("devices", [*itertools.product(DEVICES, DEVICES)])
+def test_a_copy_lies_where_it_is_written(devices):
+    with record():
+        written = torch.rand(3, device=devices[0])
+        assert written.copy_(torch.rand(3, device=devices[1])) is written
+        assert written.device == torch.device(devices[0])
+
+
+@pytest.mark.parametrize("devices", [*itertools.product(DEVICES, DEVICES)])
+def test_an_index_lies_on_the_cpu_or_with_what_it_is_for(devices):
+    def take(a, b):
+        return torch.rand(3, device=a)[torch.zeros(2, dtype=torch.long, device=b)]
+
+    first, second = devices
+    with record():
+        found = device_of(take, first, second)
+    is_fine = second in ("cpu", first)
+    assert found == (torch.device(first) if is_fine else "refused")
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_a_cache_hit_puts_its_result_where_its_arguments_are(cache):
+    with record(cache=cache):
+        made = [
+            (torch.rand(3, device=device) * 2 + 1).device
+            for device in ("cuda:1", "cpu", "cuda:1", "cpu")
+        ]
+    assert made == [torch.device(d) for d in ("cuda:1", "cpu", "cuda:1", "cpu")]

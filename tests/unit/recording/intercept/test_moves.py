@@ -1,10 +1,12 @@
 """``.to`` and its like: what moves stays on meta, and is planned to lie there."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
 
-from meta_magic import record
+from meta_magic import MixedDeviceError, record
 from tests.unit.replaying.replays import replay
 
 CUDA = torch.device("cuda", 0)
@@ -126,3 +128,133 @@ def test_to_empty_replaces_a_parameter_that_is_computed_on_meta(change):
     expected = build()
     with record():
         assert build() == expected == (False, False)
+
+
+# Real tensors that meet meta tensors and cannot be lifted; cases of torch 2.13
+
+
+LEGITIMATE = {
+    "a scalar": lambda real: torch.ones(2) * torch.tensor(2.0, device="cpu"),
+    "zeros_like": lambda real: torch.zeros_like(torch.ones(2), device="cpu"),
+    "new_zeros": lambda real: torch.ones(2).new_zeros(2, device="cpu"),
+    "copy to meta": lambda real: torch.empty(3, 4).copy_(real),
+    "to meta": lambda real: real.to("meta") + torch.ones(4),
+    "real alone": lambda real: real @ real.T,
+    "to_empty": lambda real: nn.Linear(2, 2).to_empty(device="cpu"),
+}
+
+
+class Marked(torch.Tensor):
+    """A subclass, of which nobody knows what it stands for."""
+
+
+@pytest.mark.parametrize("name", LEGITIMATE)
+def test_what_is_legitimate_passes(name):
+    real = torch.ones(3, 4)
+    with record() as trace:
+        LEGITIMATE[name](real)
+    assert trace.error is None
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_an_operator_that_would_return_garbage_is_an_error(cache):
+    real = torch.ones(3, 4).as_subclass(Marked)
+    with pytest.raises(MixedDeviceError), record(cache=cache):
+        torch.mm(real, torch.ones(4, 2))
+
+
+def test_the_error_names_both_tensors_and_the_way_out():
+    real, layer = torch.ones(3, 4), nn.Linear(4, 2, bias=False, device="meta")
+    real = real.as_subclass(Marked)
+    with pytest.raises(MixedDeviceError) as caught, record():
+        layer(real)
+    text = str(caught.value)
+    assert "aten.mm.default" in text
+    assert "'real' (cpu float32 (3, 4))" in text
+    assert "a view of 'layer.weight' (meta float32 (2, 4))" in text
+    assert "x.to('meta')" in text
+
+
+# ``x.data = y`` is taken on meta wherever the CPU takes it
+
+
+class Named(torch.Tensor):
+    """A class of a user's own."""
+
+
+def set_data(tensor, source):
+    tensor.data = source
+    return tensor.is_conj(), tensor.is_neg(), type(tensor), tensor.tolist()
+
+
+def of_inference_module():
+    with torch.inference_mode():
+        module = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    vector = nn.utils.parameters_to_vector(module.parameters())
+    nn.utils.vector_to_parameters(vector * 0.5, module.parameters())
+    return module[0].weight.tolist()
+
+
+def of_module_that_left_inference():
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        module = nn.Linear(2, 3)
+        inside = module.weight.data.is_inference()
+    module.half().float()
+    data = module.weight.data
+    again = nn.Parameter(data)
+    facts = inside, data.is_inference(), data._version, again.requires_grad
+    return facts, data.add_(1).tolist()
+
+
+def of_parameter_that_left_inference():
+    with torch.inference_mode():
+        layer = nn.Linear(2, 3)
+    layer.half().float().requires_grad_(True)
+    weight, facts = layer.weight, []
+    asked = lambda: weight._version, weight.zero_, lambda: layer(torch.ones(2))
+    for ask in asked:
+        try:
+            facts.append(str(ask()))
+        except RuntimeError as error:
+            facts.append(str(error)[:50])
+    doubled = weight * 2
+    return facts, weight.is_inference(), doubled.requires_grad, doubled.tolist()
+
+
+def from_inference():
+    with torch.inference_mode():
+        source = torch.rand(3)
+    return set_data(torch.zeros(2), source)
+
+
+PROGRAMS = {
+    "conjugated": lambda: set_data(torch.zeros(1), torch.tensor([1j, 2]).conj()),
+    "negated": lambda: set_data(torch.zeros(1), torch.tensor([1j]).conj().imag),
+    "to what was negated": lambda: set_data(
+        torch.tensor([1j]).conj().imag, torch.ones(2)
+    ),
+    "of a subclass": lambda: set_data(torch.zeros(1), torch.ones(2).as_subclass(Named)),
+    "inference": from_inference,
+    "of a module that left inference mode": of_module_that_left_inference,
+    "of a parameter that left inference mode": of_parameter_that_left_inference,
+    "to parameters of inference mode": of_inference_module,
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_data_of_another_kind_is_taken_with_its_values(program):
+    returned = []
+    for block in (contextlib.nullcontext(), record()):
+        torch.manual_seed(0)
+        with block:
+            returned.append(program())
+    assert returned[0] == returned[1]
+
+
+def test_a_real_parameter_is_not_given_data_of_a_cell():
+    layer = nn.Linear(3, 3)
+    before = layer.weight.tolist()
+    with record(), pytest.raises(MixedDeviceError, match=r"your real `layer\.weight`"):
+        layer.weight.data = torch.randn(5, 3)
+    assert layer.weight.tolist() == before
