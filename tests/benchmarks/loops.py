@@ -1,6 +1,6 @@
 """Loops of small calls in plain Python, as tutorials have them, and a value of each.
 
-``python -m tests.benchmarks.loops`` prints the table alone: CPU seconds of the real
+``python -m tests.benchmarks.loops`` prints a table: CPU seconds of the real
 loop, of the recorded one, and of a value after it.
 """
 
@@ -83,7 +83,7 @@ def read_each_step(share: float) -> Callable[[], Any]:
     return lambda: total
 
 
-def train(share: float) -> Callable[[], Any]:
+def train(share: float, *, has_values: bool = False) -> Callable[[], Any]:
     """Train a multilayer perceptron with two layers."""
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -93,6 +93,8 @@ def train(share: float) -> Callable[[], Any]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if has_values:
+            loss.item()
     return loss.item
 
 
@@ -104,6 +106,7 @@ LOOPS: Final[dict[str, Loop]] = {
     "the same, each loss read": lambda share: regress(share, has_values=True),
     "a value in each step": read_each_step,
     "a perceptron": train,
+    "the same, its loss read each time": lambda share: train(share, has_values=True),
 }
 
 
@@ -117,8 +120,11 @@ def measure(loop: Loop, share: float) -> tuple[float, float, object]:
     return middle - start, time.process_time() - middle, value
 
 
-def print_loops(share: float) -> None:
+def main() -> None:
     """Print the table of a share of the steps of each loop."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--share", type=float, default=1.0)
+    share = parser.parse_args().share
     print("\n| loop | real, s | recorded, s | ratio | a value after it, s |")
     print("| --- | --: | --: | --: | --: |")
     for name, loop in LOOPS.items():
@@ -135,6 +141,4 @@ def print_loops(share: float) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--share", type=float, default=1.0)
-    print_loops(parser.parse_args().share)
+    main()

@@ -27,13 +27,8 @@ def list_asteroid() -> Iterator[Case]:
             WAVE,
         ),
         "models.SuDORMRFNet": (
-            {
-                "n_src": 2,
-                "n_filters": 16,
-                "bn_chan": 8,
-                "num_blocks": 1,
-                "mask_act": "relu",
-            },
+            {"n_src": 2, "n_filters": 16, "bn_chan": 8, "num_blocks": 1}
+            | {"mask_act": "relu"},
             WAVE,
         ),
         "models.DeMask": ({"hidden_dims": (16,), "stft_n_filters": 64}, WAVE),

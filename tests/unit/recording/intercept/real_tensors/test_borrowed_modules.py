@@ -271,7 +271,7 @@ def run(program, model):
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_it_has_the_values_of_the_cpu_in_the_cell_and_when_it_is_made_real(program):
-    model, wanted = build_lazy(), build()
+    model, wanted = build_lazy(), build_lazy()
     with record():
         value = run(program, model)
     assert value == run(program, wanted)
@@ -284,7 +284,7 @@ def test_it_has_the_values_of_the_cpu_in_the_cell_and_when_it_is_made_real(progr
 
 
 def test_the_next_cell_calls_it_again():
-    model, wanted = build_lazy(), build()
+    model, wanted = build_lazy(), build_lazy()
     with record():
         first = run(call, model)
     with record():
