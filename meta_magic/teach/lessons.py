@@ -370,6 +370,7 @@ def ask_shape(line: Line, drawing: Drawing) -> Question | None:
     if drawing.group.output.shape != answer:
         right += f" In the end {line.groups[-1].function} gives {format_shape(answer)}."
     whys = SHAPE_WHYS.get(kind, SHAPE_WHYS["broadcast"])
+    whys = {**whys, **SHAPE_WHYS.get(drawing.group.function, {})}
     text = f"What is the shape of {line.title}?"
     return Question("shape", text, answer, whys, right=right)
 
@@ -413,14 +414,24 @@ def describe_sizes(kind: str, drawing: Drawing) -> str:
 
 SHAPE_WHYS: Final[Mapping[str, Mapping[str, str]]] = {
     "broadcast": {
-        "rank": "The result has as many dimensions as the operand with the most.",
+        "rank": "The result has as many dimensions as the tensor with the most.",
         "order": "Sizes keep their column when shapes are aligned from the right.",
         "size": "In each column the larger size stays; the other one is 1 or missing.",
     },
     "product": {
         "rank": "Summed dimensions disappear; all others stay, a shared one once.",
-        "order": "Rows come from the left operand, columns from the right one.",
+        "order": "Rows come from the left tensor, columns from the right one.",
         "size": "The summed size is not in the result; all others are.",
+    },
+    "einsum": {
+        "rank": "A letter that is not after the arrow is summed; all others stay.",
+        "order": "The letters after the arrow say the order.",
+        "size": "Each letter is a dimension, of the same size wherever it stands.",
+    },
+    "linear": {
+        "rank": "A layer keeps all dimensions.",
+        "order": "The dimensions before the last keep their order.",
+        "size": "The last size becomes the first size of the weight; the others stay.",
     },
     "window": {
         "rank": "A window keeps the number of dimensions.",
