@@ -10,7 +10,7 @@ and x[0, :] is wanted``. All this runs in children. Read :func:`find_cause` firs
 import linecache
 import re
 from ast import parse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import product
@@ -27,6 +27,7 @@ from meta_magic.teach.changed_calls import (
     MOST_ELEMENTS,
     Changed,
     Changes,
+    TorchCall,
     exchange_results,
 )
 from meta_magic.teach.faults import is_near
@@ -48,7 +49,7 @@ def explain_error(made: Exercise, answer: str, sizes: Sizes, error: str) -> str:
         found = record_answer(made, answer, sizes).explanation
     if found is None or not found.is_of_torch:
         return error
-    return " ".join([f"{found.expression}: {error}.", *found.rules[:2]])
+    return ". ".join([f"{found.expression}: {error.rstrip('.')}", *found.rules[:1]])
 
 
 def find_cause(made: Exercise, answer: str, sizes: Sizes, name: str) -> str:
@@ -130,6 +131,8 @@ def find_change(made: Exercise, answer: str, _: Sizes, name: str) -> str:
         targets = [runner.run(other).get(name) for runner in runners]
         mode = Changes()
         runners[0].run(code, mode)
+        if code is codes[0]:
+            called = {call.name for call in mode.calls}
         for change, (at, call) in product(CHANGES, enumerate(mode.calls)):
             is_left = call.is_fragile and change is not exchange_results
             found: Iterable[Changed] = () if is_left else change(call)
@@ -141,9 +144,24 @@ def find_change(made: Exercise, answer: str, _: Sizes, name: str) -> str:
                     results = (r.run(code, Changes(runs)) for r in runners)
                     pairs = zip(results, targets, strict=True)
                     if all(is_same(names.get(name), target) for names, target in pairs):
-                        is_mine = code is codes[0] or not changed.missing
-                        return changed.extra if is_mine else changed.missing
+                        if code is codes[0]:
+                            return changed.extra
+                        return say_of_solution(changed, call, called)
     return ""
+
+
+def say_of_solution(changed: Changed, call: TorchCall, called: Collection[str]) -> str:
+    """Return what is wrong with an answer that gives what a changed solution gives.
+
+    Args:
+        changed: The change.
+        call: The call of the solution that is changed.
+        called: The functions that the answer calls.
+    """
+    text = changed.missing or changed.extra
+    words = text.split()
+    is_true = call.name not in words or "missing" in words or "view" in words
+    return text if is_true or {*words} & {*called} else f"the numbers are as if {text}"
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -142,16 +142,20 @@ KINDRED: Final = (
 REDUCTIONS: Final = frozenset(
     {"sum", "mean", "prod", "amax", "amin", "max", "std", "var", "argmax", "logsumexp"}
 )
-DIMENSIONS: Final = REDUCTIONS | {
-    *("softmax", "log_softmax", "cat", "stack", "unsqueeze", "squeeze", "gather"),
-    *("cumsum", "flatten", "unfold", "index_select", "select"),
-}
-"""Functions whose whole numbers are dimensions."""
-
-VIEWS: Final = frozenset({"view", "reshape", "flatten", "unflatten"})
 TURNS: Final = frozenset(
     {"transpose", "permute", "T", "mT", "t", "swapaxes", "movedim"}
 )
+DIMENSIONS: Final = (
+    REDUCTIONS
+    | TURNS
+    | {
+        *("softmax", "log_softmax", "cat", "stack", "unsqueeze", "squeeze", "gather"),
+        *("cumsum", "flatten", "unfold", "index_select", "select"),
+    }
+)
+"""Functions whose whole numbers are dimensions."""
+
+VIEWS: Final = frozenset({"view", "reshape", "flatten", "unflatten"})
 OTHERS: Final = (0, 1, 0.0, -torch.inf, torch.inf)
 """Numbers that are tried for any other one."""
 
@@ -172,15 +176,16 @@ def change_number(call: TorchCall) -> Iterator[Changed]:
     """Give another number, such as a dimension, a diagonal or what a mask writes."""
     rank = max((v.ndim for v in call.args if isinstance(v, Tensor)), default=2)
     is_dim = call.name in DIMENSIONS
+    turned = [a % rank for a in call.args if type(a) is int and call.name in TURNS]
     text = "{} is called with {{}}, and another number is wanted"
     if is_dim:
         text = "{} is along dimension {{}}, and another is wanted"
     named: list[tuple[int | str, Any]] = [*enumerate(call.args), *call.kwargs.items()]
     for key, value in named:
-        if type(value) not in {int, float} or call.name in TURNS | VIEWS:
+        if type(value) not in {int, float} or call.name in VIEWS:
             continue
         for other in range(rank + 1) if is_dim else (value - 1, value + 1, *OTHERS):
-            if value not in {other, other - rank * is_dim}:
+            if value not in {other, other - rank * is_dim} and other not in turned:
                 texts = say_both(text.format(call.name), value, other)
                 yield Changed(replace_argument(key, lambda _, n=other: n), *texts)  # type: ignore[misc]
 
@@ -258,7 +263,7 @@ def exchange_results(call: TorchCall) -> Iterator[Changed]:
 
 def leave_out(call: TorchCall) -> Iterator[Changed]:
     """Leave out a call: its operand is its result."""
-    if call.tensors == [0] and isinstance(call.result, Tensor):
+    if call.tensors[:1] == [0] and isinstance(call.result, Tensor):
         texts = f"{call.name} is one step too much", f"{call.name} is missing"
         yield Changed(lambda c: c.args[0], *texts)
 
@@ -302,6 +307,8 @@ def turn_operand(call: TorchCall) -> Iterator[Changed]:
             )
             if call.name in VIEWS:
                 text = f"dimensions have to be exchanged before {call.name}"
+            elif call.name == "indexing":
+                text = f"dimensions {one} and {other} of an index are exchanged"
             turn = partial(torch.transpose, dim0=one, dim1=other)
             yield Changed(replace_argument(at, turn), text)
 

@@ -124,14 +124,15 @@ def find_order(a: Tensor, b: Tensor) -> str:
 
 def find_scale(a: Tensor, b: Tensor) -> str:
     """Look for a constant factor or difference."""
+    if not (a.isfinite() & b.isfinite()).all():
+        return ""
     step, used = (a - b).flatten(), b != 0
     if used.any() and not a.is_complex() and is_near(a[~used], b[~used]):
         ratio = a[used] / b[used]
         factor = float(ratio[0])
-        if ratio.isfinite().all() and is_near(ratio, ratio[0].expand_as(ratio)):
+        if is_near(ratio, ratio[0].expand_as(ratio)):
             return describe_factor(factor, is_sure=ratio.numel() > 1)
-    is_finite = bool(step.isfinite().all())
-    if is_finite and a.numel() > 1 and is_near(step, step[0].expand_as(step)):
+    if a.numel() > 1 and is_near(step, step[0].expand_as(step)):
         return f"each is {step[0].real:+.4g} off"
     return ""
 
@@ -178,10 +179,15 @@ def find_mask(a: Tensor, b: Tensor) -> str:
     mine, right = find_constant(a[wrong]), find_constant(b[wrong])
     if mine and right:
         return f"{mine} stands where {right} is wanted"
-    values, counts = b.unique(return_counts=True)
-    for value in values[counts > 1]:
-        if ((a == value) == (b != value)).all():
-            return f"{value:g} stands exactly where it should not: a mask is inverted"
+    constants = (
+        (mine, right) for right in list_repeated(b) for mine in list_repeated(a)
+    )
+    for one, other in constants:
+        is_set, should_be = a == one, b == other
+        same = ~(is_set | should_be)
+        if not (is_set & should_be).any() and is_near(a[same], b[same]):
+            wanted = "" if one == other else f", and {other:g} is wanted"
+            return f"{one:g} stands where it should not: a mask is inverted{wanted}"
     if mine:
         return f"{n_wrong} are {mine}, and should not be"
     return f"{n_wrong} should be {right}, and are not" if right else ""
@@ -190,7 +196,14 @@ def find_mask(a: Tensor, b: Tensor) -> str:
 def find_constant(values: Tensor) -> str:
     """Return the number that all elements are, as text; "" if they differ."""
     is_one = is_near(values, values[:1].expand_as(values))
-    return f"{values[0]:g}" if is_one else ""
+    return f"{values[0] + 0.0:g}" if is_one else ""  # no -0
+
+
+def list_repeated(values: Tensor) -> list[float]:
+    """Return the numbers that most elements are, if several are."""
+    found, counts = values.unique(return_counts=True)
+    most = counts.argsort(descending=True)[:3]
+    return [float(found[n]) + 0.0 for n in most if counts[n] > 1]  # no -0
 
 
 DIFFERENCES: Final = (find_order, find_scale, find_function, find_mask)
@@ -209,6 +222,8 @@ def describe_values(a: Tensor, b: Tensor) -> str:
             return text
     wrong = (~torch.isclose(a, b, 1e-4, 1e-5, equal_nan=True)).nonzero()
     first = tuple(wrong[0].tolist())
+    if not first:
+        return f"{a:.4g} for {b:.4g}"
     at = ", ".join(map(str, first))
     values = f"{a[first]:.4g} for {b[first]:.4g}"
     return f"{len(wrong)} of {a.numel()} are wrong; the first, at [{at}], is {values}"

@@ -11,7 +11,7 @@ ANSWERS = {
     "column": (
         "y = m.T[1]",
         [
-            ("y = m[1]", "the input of indexing"),
+            ("y = m[1]", "of an index are exchanged"),
             ("y = m[:, 1:2]", "1 dimension, not 2"),
             ("y = m[:, 1].clone()", "a copy, and a view is wanted"),
             ("y = m[:, 2]", "another index"),

@@ -49,6 +49,15 @@ def define(given, solution, sizes=()):
             "x.masked_fill(~x.bool(), 3.)",
             "the mask of masked_fill is inverted",
         ),
+        (
+            SQUARE,
+            "x.masked_fill(torch.ones(4, 4).triu(1).bool(), -torch.inf)",
+            "x.tril()",
+            "the numbers are as if masked_fill is called with 0",
+        ),
+        (SQUARE, "x - x[0]", "(x - x[0]) / x.std()", "div is one step too much"),
+        (SQUARE, "x[None].mT", "x[None].transpose(0, 1)", "is along dimension 0"),
+        (SQUARE, "x[:, 1]", "x[1]", "dimensions 0 and 1 of an index are exchanged"),
         (PAIR, "a @ b", "b @ a", "the operands of matmul are exchanged"),
         (PAIR, "a - b.T", "b.T - a", "the operands of sub are exchanged"),
         (PAIR, "a.T", "a.view(3, 2)", "a view keeps the order of elements"),
@@ -122,8 +131,12 @@ def test_a_square_that_is_transposed_names_its_dimensions():
 
 
 def test_a_mask_that_is_missing_or_inverted_is_said():
-    right = torch.arange(9.0).view(3, 3).masked_fill(torch.eye(3).bool(), -torch.inf)
-    mine = torch.arange(9.0).view(3, 3)
+    mine = torch.arange(1.0, 10.0).view(3, 3)
+    right = mine.masked_fill(torch.eye(3).bool(), -torch.inf)
     assert describe_values(mine, right) == "3 should be -inf, and are not"
     inverted = mine.masked_fill(~torch.eye(3).bool(), -torch.inf)
     assert describe_values(inverted, right).endswith("a mask is inverted")
+    zeros = mine.masked_fill(~torch.eye(3).bool(), -0.0)
+    said = "0 stands where it should not: a mask is inverted, and -inf is wanted"
+    assert describe_values(zeros, right) == said
+    assert describe_values(mine[0, 1], right[1, 1]) == "2 for -inf"
