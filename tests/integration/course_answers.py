@@ -37,7 +37,7 @@ ANSWERS = {
             ("y = x[x % 2 == 0]", "a copy, and a view is wanted"),
             (
                 "y = x.view(N // 2, 2)[0]",
-                "the input of indexing has dimensions 0 and 1",
+                "0 and 1 of an index are exchanged",
             ),
         ],
     ),
@@ -196,7 +196,7 @@ ANSWERS = {
             ),
             (
                 "x = y.transpose(1, 3).reshape(B, T, H * D)",
-                "x[1, 4, 10] is computed from y[1, 1, 4, 3]",
+                "transpose is along dimension 3",
             ),
         ],
     ),
@@ -268,7 +268,7 @@ ANSWERS = {
         "with torch.no_grad():\n    total = torch.stack(losses).sum()",
         [
             ("total = sum(losses)", "its whole graph"),
-            ("total = losses[-1].detach()", "total is computed from losses[3]"),
+            ("total = losses[-1].detach()", "add is missing"),
             ("total = torch.stack(losses).mean().detach()", "mean is called, and sum"),
             ("total = sum(l.item() for l in losses)", "total is float, and no tensor"),
             (
