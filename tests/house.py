@@ -78,6 +78,7 @@ UP = {
     ): "a type alone: of Trace.why()",
     ("trace.questions", "cost.advice.advice_records"): "a type alone: of Trace.advice",
     ("trace.graphs", "trace.trace"): "a type alone: it reads what Trace gives it",
+    ("trace.modules", "trace.trace"): "a type alone, as well",
     ("trace.sent", "trace.trace"): "a type alone, as well",
     ("trace.summary", "trace.trace"): "a type alone: it formats what Trace gives it",
     ("trace.table", "trace.trace"): "a type alone, as well",

@@ -79,16 +79,6 @@ def label_run(run: Siblings) -> str:
     return f"{name}: {kind}" if name else kind
 
 
-def count_parameters(run: Siblings) -> int:
-    """Return the elements of all parameters, tied ones counted once."""
-    return sum(node.n_parameters for node in run.nodes)
-
-
-def count_nbytes(run: Siblings) -> int:
-    """Return the bytes of all parameters and buffers, tied ones counted once."""
-    return sum(node.parameter_nbytes + node.buffer_nbytes for node in run.nodes)
-
-
 def find_flow(run: Siblings) -> tuple[str, str] | None:
     """Return the shapes that went in and came out; None if it was never called."""
     number = run.nodes[0].first_call
@@ -115,11 +105,6 @@ def list_marks(run: Siblings) -> tuple[str, ...]:
     if not devices or devices == run.devices_above:
         return marks
     return (f"on {', '.join(devices)}", *marks)
-
-
-def list_devices(run: Siblings) -> str:
-    """Return the devices that the code names for the tensors."""
-    return ", ".join(run.nodes[0].places)
 
 
 def describe_marks(nodes: Sequence[ModuleNode]) -> Iterator[str]:
@@ -179,7 +164,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         help="Elements of all its parameters, tied ones counted once.",
         format="count",
         width=104,
-        read_run=count_parameters,
+        read_run=lambda run: sum(node.n_parameters for node in run.nodes),
         track="84px",
     ),
     ModuleColumn(
@@ -194,7 +179,9 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         help="Bytes of all its parameters and buffers, tied ones counted once.",
         format="bytes",
         width=82,
-        read_run=count_nbytes,
+        read_run=lambda run: sum(
+            node.parameter_nbytes + node.buffer_nbytes for node in run.nodes
+        ),
         track="76px",
     ),
     ModuleColumn(
@@ -224,7 +211,7 @@ MODULE_COLUMNS: Final[tuple[ModuleColumn, ...]] = (
         width=124,
         is_in_tree=False,
         is_optional=True,
-        read_run=list_devices,
+        read_run=lambda run: ", ".join(run.nodes[0].places),
     ),
     ModuleColumn(
         name="input",
@@ -282,16 +269,13 @@ def build_line(
 
 def split_runs(nodes: Sequence[ModuleNode]) -> Iterator[list[ModuleNode]]:
     """Group numbered neighbours that differ in nothing but their names."""
-    for key, run in groupby(nodes, key=likeness):
+    for key, run in groupby(
+        nodes, key=lambda node: structure(node) if node.name.isdecimal() else node.fqn
+    ):
         if isinstance(key, str):
             yield from ([node] for node in run)
         else:
             yield list(run)
-
-
-def likeness(node: ModuleNode) -> object:
-    """Return a key that numbered siblings share if they are built alike."""
-    return structure(node) if node.name.isdecimal() else node.fqn
 
 
 def structure(node: ModuleNode) -> tuple[object, ...]:

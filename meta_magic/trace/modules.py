@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from functools import wraps
 from itertools import groupby
 from math import prod
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     import torch
+
+    from meta_magic.trace.trace import Trace
 
 CONTAINERS: Final = frozenset({"ModuleList", "ModuleDict", "Sequential"})
 """Classes of torch whose name says nothing of their content."""
@@ -252,17 +254,9 @@ def list_classes(nodes: Sequence[ModuleNode]) -> str:
     return ", ".join([*parts, f"… {n_more:,} more"] if n_more else parts)
 
 
-class HasTrees(Protocol):
-    """A trace."""
-
-    @property
-    def modules(self) -> tuple[ModuleNode, ...]:
-        """The roots of its module trees."""
-
-
 P = ParamSpec("P")
 T = TypeVar("T")
-Trees = TypeVar("Trees", bound=HasTrees)
+
 
 CALLS_BY_LEVEL: Final = 8
 SHALLOW: Final = 30
@@ -270,12 +264,12 @@ SHALLOW: Final = 30
 
 
 def at_any_depth(
-    function: Callable[Concatenate[Trees, P], T],
-) -> Callable[Concatenate[Trees, P], T]:
+    function: Callable[Concatenate["Trace", P], T],
+) -> Callable[Concatenate["Trace", P], T]:
     """Raise Python's recursion limit while a function walks deep module trees."""
 
     @wraps(function)
-    def run(trace: Trees, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(trace: "Trace", /, *args: P.args, **kwargs: P.kwargs) -> T:
         nodes = (node for root in trace.modules for node in root.walk())
         depth = max((node.fqn.count(".") for node in nodes), default=0)
         if depth <= SHALLOW:

@@ -4,7 +4,6 @@ A shape of such sizes is shown by name wherever a shape is shown, as text is mad
 size by ``str``. Everything else sees plain integers.
 """
 
-from collections.abc import Sequence
 from typing import Self
 
 
@@ -39,8 +38,3 @@ class NamedSize(int):
 
     def __reduce__(self) -> tuple[type["NamedSize"], tuple[int, str]]:
         return NamedSize, (int(self), self.text)
-
-
-def format_named(shape: Sequence[int]) -> str:
-    """Return a shape by name, such as ``[B, T, 3*D]``."""
-    return f"[{', '.join(map(str, shape))}]"

@@ -264,25 +264,16 @@ def read_assumptions(texts: str | Iterable[str]) -> Assumed:
     assumed = Assumed()
     for text in [texts] if isinstance(texts, str) else texts:
         name, _, value = text.partition("=")
-        part = read_fraction(value) if name == "nonzero" else None
-        number = read_number(value) if name == "values" else None
-        if part is not None:
-            assumed = assumed._replace(nonzero=part)
-        elif number is not None:
+        number = 1.0 if text == "nonzero=all" else read_number(value)
+        if name == "nonzero" and number is not None and 0 <= number <= 1:
+            assumed = assumed._replace(nonzero=number)
+        elif name == "values" and number is not None:
             assumed = assumed._replace(value=number)
         elif text == "routing=uniform":
             assumed = assumed._replace(is_uniform=True)
         else:
             raise ValueError(f"{text!r} is no known assumption; these are: {KNOWN}")
     return assumed
-
-
-def read_fraction(text: str) -> float | None:
-    """Return a number from 0 to 1, or 1 for ``all``; None for another text."""
-    if text == "all":
-        return 1.0
-    part = read_number(text)
-    return part if part is not None and 0 <= part <= 1 else None
 
 
 def read_number(text: str) -> float | None:

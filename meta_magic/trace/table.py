@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from meta_magic.trace import op_columns
 from meta_magic.trace.calls import OpCall, TensorMetadata
 from meta_magic.trace.derived_facts import find_firsts
-from meta_magic.trace.named_sizes import format_named
 from meta_magic.trace.program import Program
 from meta_magic.trace.sequences import fill
 from meta_magic.trace.signature import Argument, Geometry, TensorArgument
@@ -59,7 +58,7 @@ def build_table(trace: "Trace", *, dims: bool = False) -> "pd.DataFrame":
             named = {"inputs": "input_shapes", "outputs": "output_shapes"}
             for side, name in named.items():
                 values[name] = [
-                    ", ".join(format_named(one.shape) for one in row)
+                    ", ".join(f"[{', '.join(map(str, one.shape))}]" for one in row)
                     for row in values[side]
                 ]
         frame = pd.DataFrame(values).set_index("index", drop=False)

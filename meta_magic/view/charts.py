@@ -190,26 +190,20 @@ def list_dots(line: "Roofline") -> list[Dot]:
     """Return the operators without initialization, the longest first."""
     cost = line.cost
     counted = cost.signature[cost.phase != PHASES.index("init")]
+    vectors = find_vector_peak(line.device)
+    other = None if vectors is None else Peak(name="elementwise", flops=vectors)
     dots: dict[tuple[str, Peak | None], Dot] = {}
     for number, n in enumerate(np.bincount(counted).tolist()):
         if n and line.seconds_each[number]:
             one = cost.each[number]
-            key = one.op, find_roof(line, number)
-            dot = dots.setdefault(key, Dot(*key))
+            products = classify_products(one)
+            roof = products.find_peak(line.device) if one.flops else other
+            dot = dots.setdefault((one.op, roof), Dot(one.op, roof))
             dot.n_calls += n
             dot.seconds += n * line.seconds_each[number]
             dot.work += n * (one.flops_needed or one.n_elementwise)
             dot.nbytes += n * one.nbytes
     return sorted(dots.values(), key=lambda dot: -dot.seconds)
-
-
-def find_roof(line: "Roofline", number: int) -> Peak | None:
-    """Return the peak that limits the calls of a signature."""
-    one = line.cost.each[number]
-    if one.flops:
-        return classify_products(one).find_peak(line.device)
-    vectors = find_vector_peak(line.device)
-    return None if vectors is None else Peak(name="elementwise", flops=vectors)
 
 
 def roofline_figure(

@@ -107,13 +107,6 @@ def describe_error(error: BaseException) -> str:
     return str(error) if is_ours else f"{type(error).__name__}: {error}"
 
 
-def format_need(nbytes: int, peak: int) -> str:
-    """Return the bytes of the result, and the bytes at the peak if they are more."""
-    text = format_bytes(nbytes)
-    at_peak = format_bytes(peak)
-    return text if peak <= nbytes or at_peak == text else f"{text}, {at_peak} at peak"
-
-
 ALL: Final = "all that your variables hold"
 """The choice of everything on meta, such as optimizers, batches and modules."""
 
@@ -205,10 +198,13 @@ def look_ahead(wanted: object, name: str, choice: Choice) -> Outlook:
     free = format_bytes(free_nbytes(prepared.device))
     if not prepared.targets:
         return Outlook(needed=REAL, free=free, is_real=True)
-    fits = prepared.fits
+    fits, needed = prepared.fits, format_bytes(prepared.nbytes)
+    at_peak = format_bytes(prepared.peak_nbytes)
+    if prepared.peak_nbytes > prepared.nbytes and at_peak != needed:
+        needed += f", {at_peak} at peak"
     found = [] if fits else [*list_fitting(prepared, name or "the module", arguments)]
     return Outlook(
-        needed=format_need(prepared.nbytes, prepared.peak_nbytes),
+        needed=needed,
         free=free,
         is_enough=fits,
         forecast=str(prepared.forecast),

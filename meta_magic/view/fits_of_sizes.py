@@ -93,12 +93,9 @@ def find_growth(
 def find_stretches(
     recordings: Recordings, growth: Growth
 ) -> tuple[tuple[int, ...], ...]:
-    """Return the bytes of each stretch of the recorded program at a growth's sizes.
+    """Return a row for each stretch of the recorded program: its bytes at some sizes.
 
-    Returns:
-        A row for each stretch, in the order of
-        ``memory_samples.Sample``; () where the program at these sizes
-        differs from the recorded one.
+    They are in the order of :class:`Sample`; () where the program differs by size.
     """
     samples = [recordings.take(sizes={growth.name: size}) for size in growth.sizes]
     programs = {sample.program for sample in (*samples, recordings.take())}
@@ -221,16 +218,13 @@ class FitsOf:
             if not choices:
                 if growth.reason is not None:
                     raise TrialError(growth.reason)
-                self._keep_stretches(recordings, growth)
+                rows: Table[tuple[int, ...]] = Table(list)
+                found = [*map(rows.of, find_stretches(recordings, growth))]
+                sent = {"sizes": growth.sizes, "row": found, "rows": rows.rows}
+                self._stretches[name] = sent
+                self._update(stretches=dict(self._stretches))
             self._growths[name, choices] = growth
             self._update(growths=[asdict(growth) for growth in self._growths.values()])
-
-    def _keep_stretches(self, recordings: Recordings, growth: Growth) -> None:
-        rows: Table[tuple[int, ...]] = Table(list)
-        found = [*map(rows.of, find_stretches(recordings, growth))]
-        sent = {"sizes": growth.sizes, "row": found, "rows": rows.rows}
-        self._stretches[growth.name] = sent
-        self._update(stretches=dict(self._stretches))
 
     def _prepare(self) -> None:
         """Wait while another cell is recorded: a child would inherit torch's modes."""

@@ -25,8 +25,18 @@ COLUMNS: Final = ("tensor", "kind", "shape", "dtype", "bytes", "filled by", "tie
 MAX_OPEN: Final = 12
 """A table with more tensors is folded at first."""
 
-RED: Final = (UNINITIALIZED, DRAWN_OTHERWISE, LEFT)
-"""Shown in red: these tensors differ from those of a real run of the cell."""
+RED: Final = {
+    UNINITIALIZED: (
+        "UNINITIALIZED: {} whatever was in memory before",
+        "{:,} uninitialized",
+    ),
+    DRAWN_OTHERWISE: (
+        f"DRAWN OTHERWISE: {{}} {WHY_OTHERWISE}",
+        "{:,} drawn otherwise",
+    ),
+    LEFT: ("LEFT ON META: {} no values, and what uses it fails", LEFT),
+}
+"""Warning and title of tensors in red: they differ from those of a real run."""
 
 MAX_ROWS: Final = 1000
 """Rows of a table; more would make the notebook's file large."""
@@ -41,22 +51,15 @@ def render_materialize_report(report: "MaterializeReport") -> str:
     """
     static = files("meta_magic.view") / "static"
     style = "".join((static / name).read_text("utf-8") for name in STYLES)
-    bad, drawn, left = (
-        [t for t in report.tensors if t.filled_by == red] for red in RED
-    )
     good = [t for t in report.tensors if t.filled_by not in RED]
     parts = [f"<style>{style}</style>", f"<p>{escape(format_headline(report))}</p>"]
-    if bad:
-        text = f"UNINITIALIZED: {write_count(bad)} whatever was in memory before"
-        title = f"{len(bad):,} uninitialized"
-        parts += [f'<p class="mm-danger">{text}</p>', render_folded(bad, title)]
-    if drawn:
-        text = f"DRAWN OTHERWISE: {write_count(drawn)} {WHY_OTHERWISE}"
-        title = f"{len(drawn):,} drawn otherwise"
-        parts += [f'<p class="mm-danger">{text}</p>', render_folded(drawn, title)]
-    if left:
-        text = f"LEFT ON META: {write_count(left)} no values, and what uses it fails"
-        parts += [f'<p class="mm-danger">{text}</p>', render_folded(left, LEFT)]
+    for source, (warning, title) in RED.items():
+        found = [t for t in report.tensors if t.filled_by == source]
+        if found:
+            n = len(found)
+            holds = "1 tensor holds" if n == 1 else f"{n:,} tensors hold"
+            parts.append(f'<p class="mm-danger">{warning.format(holds)}</p>')
+            parts.append(render_folded(found, title.format(n)))
     on_meta = [format_on_meta(report.on_meta)] if report.on_meta else []
     notes = [*report.notes, *on_meta]
     if notes:
@@ -76,12 +79,6 @@ def format_headline(report: "MaterializeReport") -> str:
         f"{report.module} on {report.places} · {tensors}, "
         f"{format_bytes(report.nbytes)} · {report.seconds:.2f} s"
     )
-
-
-def write_count(tensors: Sequence["FilledTensor"]) -> str:
-    """Return the beginning of a sentence: "3 tensors hold"."""
-    n = len(tensors)
-    return "1 tensor holds" if n == 1 else f"{n:,} tensors hold"
 
 
 def summarize(tensors: Sequence["FilledTensor"]) -> str:

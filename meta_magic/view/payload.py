@@ -17,7 +17,7 @@ import numpy as np
 from meta_magic.cost.call_work import OneCall, count_one
 from meta_magic.cost.device_table import Device, list_devices
 from meta_magic.cost.memory_samples import find_fullest_device
-from meta_magic.cost.program_columns import Integers
+from meta_magic.cost.program_columns import PHASES, Integers
 from meta_magic.cost.rooflines import Products, classify_products, find_vector_peak
 from meta_magic.cost.storage_categories import CATEGORIES
 from meta_magic.cost.storage_lives import order_stretches
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from meta_magic.trace.trace import Trace
 
 VERSION: Final = 6
-PHASES: Final = ("init", "forward", "backward", "optimizer", "other")
 
 
 def pack(trace: "Trace", level: int = 9) -> bytes:
@@ -221,7 +220,13 @@ class Payload:
         }
 
     def _write_calls(self) -> dict[str, list[Any]]:
-        structures: Table[Any] = Table(self._write_structure)
+        write = self._geometries.of
+        structures: Table[Any] = Table(
+            lambda sides: [
+                [{"path": path, "geometry": write(g)} for path, g in side]
+                for side in sides
+            ]
+        )
         program = self._program
         words = np.frombuffer(program.module_rows, np.uint32).astype(np.int64)
         rows = words.reshape(-1, MODULE_HEADER).T
@@ -252,18 +257,12 @@ class Payload:
             for path, tensor in call.inputs:
                 position, dot, rest = path.partition(".")
                 named = dict(enumerate(kind.parameters))
-                name = (
-                    named.get(int(position), "") if position.isdecimal() else position
-                )
+                name = position
+                if position.isdecimal():
+                    name = named.get(int(position), "")
                 if name:
                     found.setdefault(tensor.tensor_id, {})[f"{name}{dot}{rest}"] = None
         return found
-
-    def _write_structure(self, structure: Any) -> list[list[dict[str, Any]]]:
-        return [
-            [{"path": path, "geometry": self._geometries.of(g)} for path, g in side]
-            for side in structure
-        ]
 
 
 def count_nbytes(roots: Sequence[ModuleNode]) -> dict[str, int]:

@@ -25,14 +25,7 @@ ScriptKind: TypeAlias = Literal[
 KINDS: Final[tuple[ScriptKind, ...]] = get_args(ScriptKind)
 
 VIEWS: Final = (
-    "shell",
-    "why",
-    "tables",
-    "flow",
-    "source",
-    "details",
-    "pictures",
-    "charts",
+    *("shell", "why", "tables", "flow", "source", "details", "pictures", "charts"),
     "memory",
 )
 
@@ -88,11 +81,6 @@ def join_styles(name: str) -> str:
     return "\n".join((STATIC / f"{n}.css").read_text("utf-8") for n in STYLES[name])
 
 
-def join_report(script: str, styles: str) -> bytes:
-    """Return the text that a saved report unpacks: two constants."""
-    return f"{script}\nconst styles = {json.dumps(styles)};\n".encode()
-
-
 @cache
 def read_script(kind: ScriptKind) -> str:
     """Return the JavaScript, minified if installed from a wheel."""
@@ -110,8 +98,9 @@ def pack_report(kind: Saved) -> bytes:
     """Return script and CSS of a saved report, compressed by gzip."""
     if built := read_built(f"{kind}.gz"):
         return built
-    text = join_report(join_scripts(kind), join_styles(kind))
-    return gzip.compress(text, mtime=0)
+    styles = json.dumps(join_styles(kind))
+    text = f"{join_scripts(kind)}\nconst styles = {styles};\n"
+    return gzip.compress(text.encode(), mtime=0)
 
 
 def read_built(name: str) -> bytes:
