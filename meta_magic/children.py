@@ -60,9 +60,8 @@ def can_fork() -> bool:
 def run_in_child(function: Callable[[], object]) -> Exception | None:
     """Run a function in a child process.
 
-    Returns:
-        Its error, or None if it ran; ``NO_ANSWER`` if the child ended without answer,
-        or cannot be made.
+    Return its error, or None if it ran; ``NO_ANSWER`` if the child ended without
+    answer, or cannot be made.
     """
     raised: Any = ask_child(partial(answer, function), SECONDS, PATIENCE)
     error: Exception | None = raised[0](raised[1]) if type(raised) is tuple else raised
@@ -108,10 +107,8 @@ def ask_children(
 def start_clock(of_children: float, seconds: float) -> Callable[[], float]:
     """Return a function that gives the processor time that children still have.
 
-    Args:
-        of_children: Their processor time together.
-        seconds: Time on the clock after which none is left, for code that sleeps; a
-            busy machine has more.
+    After ``seconds`` on the clock none is left, for code that sleeps; a busy machine
+    has more.
     """
     before, end = os.times(), monotonic() + seconds * measure_load()
 

@@ -157,11 +157,7 @@ def add_devices(path: "str | os.PathLike[str]") -> tuple[str, ...]:
 
 
 def find_device(device: str | Device) -> Device:
-    """Return the device of a name; return a :class:`Device` unchanged.
-
-    Raises:
-        UnknownDeviceError: There is no such device; the error lists all.
-    """
+    """Return the device of a name; return a :class:`Device` unchanged."""
     if isinstance(device, Device):
         return device
     known = known_devices()

@@ -148,10 +148,8 @@ ADDMM: Final = "aten.addmm.default"
 def find_saved_slots(signature: "Signature", needed: Sequence[bool]) -> list[int]:
     """Return which tensors autograd saves of a call, by making it on meta.
 
-    ``needed`` says which inputs require a gradient.
-
-    Returns:
-        Indices of inputs, and of outputs after them; [] if the call cannot be made.
+    ``needed`` says which inputs require a gradient. The result has indices of inputs,
+    and of outputs after them; [] if the call cannot be made.
     """
     if signature.op == ADDMM:
         return [slot for slot, other in ((1, 2), (2, 1)) if needed[other]]

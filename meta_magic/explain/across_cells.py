@@ -88,9 +88,8 @@ class PendingExplanation:
 def explain_slice(trace: Trace) -> Explanation | None:
     """Return why a block failed, by the cells and files that it rests on.
 
-    Returns:
-        None where it rests on none, or where they do not fail in the same way when
-        they run again.
+    None where it rests on none, or where they do not fail in the same way when they run
+    again.
     """
     try:
         joined = join_slice(trace) if can_fork() else None

@@ -273,9 +273,7 @@ def _run_failing(
 
     All runs are under one recording, or under none if plain torch refuses the block
     alike, which takes a third of the time. No edit is begun after the time ``end``.
-
-    Returns:
-        Why the block did not come to its end with the edits before that one.
+    Return why the block did not come to its end with the edits before that one.
     """
     rerun, ended = block.rerun, dict[Edit, Ended]()
     recording = Recording(rerun.file, options=rerun.options, is_probe=True)

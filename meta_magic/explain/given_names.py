@@ -80,11 +80,8 @@ def _find_name(
 ) -> str:
     """Return the name of a tensor, by the call that made it.
 
-    Args:
-        at: Call site of the failed call.
-        made: The call that returned the tensor, if it is known.
-        module: How code writes the module that made the call; "" for none.
-        is_alone: Whether the tensor is the whole expression there.
+    ``at`` is the call site of the failed call, ``module`` how code writes the module
+    that made the tensor; ``is_alone`` says if it is the whole expression there.
     """
     if made is None or made.position is None:
         return UNNAMED

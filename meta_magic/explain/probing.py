@@ -72,9 +72,6 @@ def make_like(operand: Operand, sizes: Sequence[int], device: str | None) -> Ten
     The order of its dimensions in memory stays that of the operand.
 
     With the device None it is made for a recording, which may ask for its values.
-
-    Raises:
-        MemoryError: On the CPU, if it is large.
     """
     geometry = operand.geometry
     shape, stride = tuple(sizes), geometry.stride
@@ -217,9 +214,6 @@ class Probe:
         """Begin with the next device from now on that refuses the call as it was.
 
         A device that accepts the call cannot say what is wrong with it.
-
-        Returns:
-            Whether there is one.
         """
         rest = DEVICES[DEVICES.index(self.device) + 1 :]
         refusing = (one for one in rest if self._look_up({}, {}, one) is None)

@@ -124,11 +124,8 @@ def try_edits(
     """Return the edits with which a block runs to its end, or else to a later error.
 
     The likeliest come first; then edits with the same outcome as an earlier one; last
-    those that leave a part of the computation out.
-
-    Returns:
-        The edits, how many were tried, and what stopped another one, such as the
-        sandbox, or "".
+    those that leave a part of the computation out. Return also how many were tried, and
+    what stopped another one, such as the sandbox, or "".
     """
     before = read_ending(trace).n_parameters
     allowed = [edit for edit in edits if block.lines.issuperset(edit.lines)]

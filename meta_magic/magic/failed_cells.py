@@ -50,11 +50,7 @@ class FailedCell:
         self._late: PendingExplanation | None = None
 
     def start(self, show: "Callable[..., Any]") -> None:
-        """Show why the cell failed; in a notebook, its first line.
-
-        Args:
-            show: ``finish`` of the line of progress.
-        """
+        """Show why the cell failed; in a notebook, its first line."""
         failed = self._trace.failed
         is_of_torch = failed is not None and failed.is_of_torch
         if is_of_torch and is_notebook(self._shell):

@@ -40,9 +40,7 @@ def is_command(line: str) -> bool:
 def run_command(shell: Any, line: str) -> "MaterializeReport | None":
     """Run the command, and return the report.
 
-    Raises:
-        UsageError: The line is wrong, or the module cannot be made real; it is then
-            unchanged.
+    A ``UsageError`` leaves the module unchanged.
     """
     from meta_magic.materializing.materialize import materialize, prepare  # noqa: PLC0415  torch
     from meta_magic.materializing.targets import Variables  # noqa: PLC0415  torch

@@ -263,8 +263,7 @@ class ProgressLine:
     ) -> "DisplayHandle | None":
         """Stop, and replace the line by ``bundle``, or by nothing.
 
-        Returns:
-            The output if it can be updated, else None.
+        Return the output if it can be updated, else None.
         """
         if self._done.is_set():
             return None

@@ -111,11 +111,7 @@ class Overrun:
 
 
 def parse_budget(text: str) -> tuple[Limit, ...]:
-    """Return the limits that a text such as ``params<7e9, peak_nbytes<=80GB`` names.
-
-    Raises:
-        BudgetError: A part is no limit, or limits an unknown quantity.
-    """
+    """Return the limits that a text such as ``params<7e9, peak_nbytes<=80GB`` names."""
     return tuple(map(_parse_limit, text.split(",")))
 
 

@@ -132,11 +132,7 @@ class Options(NamedTuple):
 
 
 def read_check(check: bool | str) -> tuple[bool, str]:  # noqa: FBT001  what users write
-    """Return whether a block is checked, and the name of its batch; "" for none.
-
-    Raises:
-        ValueError: A text is not ``batch=NAME``, or ``batch=NAME=NUMBER``.
-    """
+    """Return whether a block is checked, and the name of its batch; "" for none."""
     if isinstance(check, bool):
         return check, ""
     kind, _, name = check.partition("=")
@@ -154,14 +150,7 @@ SLIDERS: Final = "write NAME=FIRST..LAST, NAME=FIRST..LAST:STEP or NAME=[64,96,1
 def read_sliders(
     params: Mapping[str, Iterable[int]] | Iterable[str],
 ) -> tuple[Slider, ...]:
-    """Return the sliders that texts such as ``d_model=256..4096:256`` describe.
-
-    Args:
-        params: Texts, or by name the values: a list or a range.
-
-    Raises:
-        ValueError: A text is written otherwise, or a value is no positive integer.
-    """
+    """Return the sliders that texts such as ``d_model=256..4096:256`` describe."""
     if isinstance(params, Mapping):
         return tuple(make_slider(name, values) for name, values in params.items())
     texts = [params] if isinstance(params, str) else params
@@ -185,11 +174,7 @@ def read_slider(text: str) -> Slider:
 
 
 def make_slider(name: str, values: Iterable[int]) -> Slider:
-    """Return a slider with values in order, each once.
-
-    Raises:
-        ValueError: The name is none, a value is no positive integer, or there is none.
-    """
+    """Return a slider with values in order, each once."""
     if not name.isidentifier():
         raise ValueError(f"{name!r} is no name: {SLIDERS}")
     if isinstance(values, range) and len(values) > MAX_POSITIONS:
@@ -207,11 +192,7 @@ def make_slider(name: str, values: Iterable[int]) -> Slider:
 
 
 def read_dims(dims: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the names of sizes in a text such as ``B,T,D``, or in several.
-
-    Raises:
-        ValueError: One is neither a name nor ``NAME=VALUE``.
-    """
+    """Return the names of sizes in a text such as ``B,T,D``, or in several."""
     texts = dims.split(",") if isinstance(dims, str) else [*dims]
     names = tuple(text.strip() for text in texts if text.strip())
     for text in names:
@@ -226,13 +207,8 @@ def read_device(
 ) -> tuple[DeviceName, int | None]:
     """Return the device whose kernels are recorded, and how many GPUs there are.
 
-    Args:
-        name: One of ``DEVICES``, ``cuda:8`` for eight; None for the CPU of this
-            machine, beside the GPUs that torch sees.
-        in_world: Whether the machines are those of a world, and not this one.
-
-    Raises:
-        ValueError: Another name.
+    ``name`` is one of ``DEVICES``, ``cuda:8`` for eight; None for the CPU of this
+    machine, beside the GPUs that torch sees, or those of a world.
     """
     if name is None:
         return "cpu", None if in_world else torch.cuda.device_count() or None
@@ -256,11 +232,7 @@ def read_meaning(name: str) -> NamedMeaning:
 
 
 def read_assumptions(texts: str | Iterable[str]) -> Assumed:
-    """Return the assumptions in texts such as ``nonzero=all``.
-
-    Raises:
-        ValueError: One of them is unknown; the message lists the known ones.
-    """
+    """Return the assumptions in texts such as ``nonzero=all``."""
     assumed = Assumed()
     for text in [texts] if isinstance(texts, str) else texts:
         name, _, value = text.partition("=")

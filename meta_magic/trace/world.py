@@ -76,9 +76,6 @@ def read_world(
 
     ``WORLD_SIZE=8 RANK=3 python train.py`` means the same as ``world=8, rank=3``. Where
     torchrun started this process, or a process group exists, the block finds that one.
-
-    Raises:
-        ValueError: There is no such rank, or an option comes without a size.
     """
     if size is None:
         if rank is not None or per_node is not None:

@@ -36,9 +36,6 @@ def read_parts(choices: Collection[object], name: str = "") -> Parts | None:
     """Return how choices split a batch, or None if no choice does.
 
     ``name`` is the size that ``accumulation:4``, without a name, means.
-
-    Raises:
-        TrialError: The choice cannot be read, names no size, or is there twice.
     """
     texts = [choice for choice in choices if isinstance(choice, str)]
     found = [choice for choice in texts if _is_accumulation(choice)]
@@ -79,9 +76,6 @@ def accumulate(block: ast.Module, parts: Parts) -> frozenset[str]:
     it in the same body those that depend on the size. A name depends on all names in
     the expression that is assigned to it. All other statements run once. The block is
     changed; the caller sets the size to that of one part.
-
-    Raises:
-        TrialError: The block has no such form; the message says why.
     """
     row, at = _find_backward(block)
     dependent = _find_dependent(block, parts.name)

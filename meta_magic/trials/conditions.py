@@ -134,14 +134,7 @@ def find_conditions(
 ) -> list[Found]:
     """Return for which sizes a trace's block runs; each name varies alone.
 
-    Args:
-        trace: The recording.
-        given: By name the values that matter; None for all.
-        seconds: How long the recordings for one name may take.
-
-    Raises:
-        TrialError: The block failed or cannot run again, has no such name, or a value
-            is no positive integer.
+    ``given`` has by name the values that matter; None for all.
     """
     for name, values in given.items():
         if values is not None and not all(map(as_size, values)):

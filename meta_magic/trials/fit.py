@@ -207,9 +207,8 @@ def try_alternatives(
 ) -> tuple[Remedy, ...]:
     """Return choices with which a block fits, least bytes first.
 
-    Returns:
-        Each choice that is enough by itself; or if none is, one combination: enough, or
-        what needs least.
+    Return each choice that is enough by itself; or if none is, one combination: enough,
+    or what needs least.
     """
     tried: list[list[Remedy]] = []
     for row in ALTERNATIVES:
@@ -389,9 +388,8 @@ def _interpolate_largest(
 ) -> tuple[int, Interpolation | None]:
     """Return the largest size that fits, and the bytes at all sizes.
 
-    Returns:
-        None for the bytes where programs differ, or where a recording at the answer
-        does not confirm it, as some kernels round sizes up. The size is a guess then.
+    The bytes are None where programs differ, or where a recording at the answer does
+    not confirm it, as some kernels round sizes up. The size is a guess then.
     """
     largest = current
     for sizes in _list_samples(search.candidates, current):

@@ -69,11 +69,7 @@ def name_trace(trace: Trace) -> Trace:
 
 
 def find_shape(trace: Trace, tensor: int | None, shape: Sequence[int]) -> str:
-    """Return the shape of a tensor by name.
-
-    Raises:
-        TrialError: The recording was asked for no names, or has no such tensor.
-    """
+    """Return the shape of a tensor by name."""
     dims = trace.dims
     if dims is None:
         raise TrialError('the recording has no names: use record(dims="B,T")')

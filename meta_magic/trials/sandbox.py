@@ -63,8 +63,7 @@ def _limit_file_sizes(refuse: Callable[[str], None]) -> None:
 def lock_files() -> bool:
     """Refuse to open files for writing, and to make, empty or remove any.
 
-    Returns:
-        Whether the kernel has Landlock: Linux from 5.13 on.
+    Return whether the kernel has Landlock: Linux from 5.13 on.
     """
     if sys.platform != "linux":
         return False
@@ -143,8 +142,7 @@ class Refused(BaseException):
 def enter_sandbox() -> list[str]:
     """Refuse side effects from now on, for good; runs in a child.
 
-    Returns:
-        A list, to which each refusal is added as text.
+    Return a list, to which each refusal is added as text.
     """
     refused: list[str] = []
     sys.dont_write_bytecode = True

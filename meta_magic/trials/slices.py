@@ -182,8 +182,7 @@ class Source(NamedTuple):
 def join_slice(trace: Trace) -> Slice | None:
     """Return a trace's block with the statements before it that it rests on.
 
-    Returns:
-        None where it rests on none, or where they are not known.
+    None where it rests on none, or where they are not known.
     """
     rerun = trace.rerun
     if rerun is None:

@@ -103,12 +103,8 @@ def choose_statements(
     or that read an older value of it; what such statements make is used as it is, too.
     A training loop that may not run again is left out, and the model is made anew,
     untrained: its sizes are the same. The caller checks that the block does the same.
-
-    Args:
-        statements: Those of all cells, in the order in which they ran.
-        block: Index of the block's cell; all its statements are chosen.
-        fixed: Names of variables that are used as they are.
-        trained: Names of models and optimizers.
+    All statements of the cell ``block`` are chosen; ``fixed`` names variables that are
+    used as they are, ``trained`` models and optimizers.
     """
     kept, deferred = {*fixed}, frozenset[str]()
     while True:

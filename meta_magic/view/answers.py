@@ -114,8 +114,7 @@ def values_of(program: Program) -> Answers[Program]:
 def describe_values(program: Program, op: int, slot: int) -> dict[str, Any]:
     """Return the values of a tensor at the end of the cell, for the details panel.
 
-    Returns:
-        ``facts``, ``first`` and ``bins``; or ``error``, a message.
+    They are ``facts``, ``first`` and ``bins``; or ``error``, a message.
     """
     records = program.with_raised
     row = memoryview(records.words).cast("I")[records.offsets[op] :]

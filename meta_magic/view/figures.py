@@ -40,11 +40,6 @@ def write_figure(
     """Write the flow as ``path.svg`` and ``path.pdf``; return both paths.
 
     In the style for papers, boxes are numbered, and ``path.txt`` is the caption.
-
-    Raises:
-        ValueError: There is no such style.
-        FileNotFoundError: No browser was found.
-        RuntimeError: The browser drew nothing.
     """
     if style not in STYLES:
         raise ValueError(f"no style {style!r}; there are {', '.join(STYLES)}")

@@ -128,9 +128,8 @@ def offers_of(trace: Trace) -> Answers[Trace]:
 def offer_fits(trace: Trace) -> dict[str, Any]:
     """Return what the Fit panel offers for a recording.
 
-    Returns:
-        ``sizes``: names and their values; ``choices``: names; ``reason``: why there is
-        nothing to offer, or "".
+    ``sizes``: names and their values; ``choices``: names; ``reason``: why there is
+    nothing to offer, or "".
     """
     sizes: dict[str, int] = {}
     try:

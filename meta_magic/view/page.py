@@ -79,14 +79,11 @@ def render_snapshot(
 ) -> str:
     """Return the report as HTML that works without a kernel or a network.
 
-    Args:
-        packed: The payload.
-        stored: What the sliders show, as of ``view/stored_designs.py``.
-        uid: ``id`` of the element; a live report hides it.
-        settings: ``depth``, ``parameters``, ``height``. For a report below a traceback
-            also ``line``, the only line shown until the report is opened, and ``why``,
-            the ``id`` of the element above the traceback that shows the explanation, or
-            "".
+    ``stored`` is what the sliders show, as of ``view/stored_designs.py``, ``uid`` the
+    ``id`` of the element. ``settings`` has ``depth``, ``parameters``, ``height``. For a
+    report below a traceback also ``line``, the only line shown until the report is
+    opened, and ``why``, the ``id`` of the element above the traceback that shows the
+    explanation, or "".
     """
     # A name may hold half a surrogate pair, which UTF-8 cannot write.
     tree = render_html(trace, settings.get("depth")).encode("utf-8", "replace").decode()

@@ -254,11 +254,7 @@ class Designs:
     def _find_near(
         self, trace: Trace, sizes: Sizes, name: str, values: Sequence[int]
     ) -> dict[str, Any]:
-        """Return the numbers that run, with that of a name as near as can be.
-
-        Raises:
-            TrialError: None was found.
-        """
+        """Return the numbers that run, with that of a name as near as can be."""
         end, wanted = monotonic() + SEARCH, sizes[name]
         rerun, joined = self._find_block(trace, sizes)
         near = sorted({*values} - {wanted}, key=lambda one: (abs(one - wanted), one))
@@ -320,11 +316,7 @@ def say_rule(trace: Trace, sizes: Sizes, found: Explanation | str) -> str:
 
 
 def write_numbers(trace: Trace, sizes: Sizes) -> str:
-    """Return the text of the cell with other numbers.
-
-    Raises:
-        TrialError: A number is not written in the cell.
-    """
+    """Return the text of the cell with other numbers."""
     text, first = trace.source, trace.cell.first_line
     block = None
     with suppress(SyntaxError):

@@ -30,9 +30,8 @@ def name_file(file: str) -> str:
 def find_texts(program: Program, own: str) -> Iterator[dict[str, Any]]:
     """Yield the texts besides the cell's own that ran: cells in order, then files.
 
-    Yields:
-        File, heading, first line and text with its colours: of a whole cell, or of a
-        function of a file.
+    Each has file, heading, first line and text with its colours: of a whole cell, or of
+    a function of a file.
     """
     lines_by_scope: dict[tuple[str, str], list[int]] = {}
     for at in program.positions:

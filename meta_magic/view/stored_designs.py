@@ -38,12 +38,7 @@ def store_designs(
 ) -> bytes:
     """Return the designs that a saved report keeps, as JSON by gzip; empty for none.
 
-    Args:
-        trace: The recording.
-        packed: Its payload.
-        designs: Records, and keeps the recordings.
-        seconds: How long that may take; a block that took ``TOO_SLOW`` times as long is
-            not recorded.
+    A block that took ``TOO_SLOW`` times as long as ``seconds`` is not recorded.
 
     Returns:
         ``sliders``; ``answers``, as those of :class:`Designs`, each with its ``sizes``;

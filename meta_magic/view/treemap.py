@@ -89,12 +89,9 @@ def build_whole(trace: "Trace") -> Box | None:
 def build_box(run: Sequence["ModuleNode"], own: Mapping[int, int]) -> Box:
     """Return the box of a module, or of a run of equal modules.
 
-    Modules of a run have equal children, so that these can be paired.
-
-    Args:
-        run: The modules.
-        own: Bytes that each module has beside those in it, by its ``id``; what several
-            trees have counts in the first.
+    Modules of a run have equal children, so that these can be paired. ``own`` are the
+    bytes that each module has beside those in it, by its ``id``; what several trees
+    have counts in the first.
     """
     runs = zip(*(list(split_runs(node.children)) for node in run), strict=True)
     children = [
@@ -176,8 +173,7 @@ def render_treemap(whole: Box) -> str:
 def render_box(box: Box, least: float, color: str, direction: str) -> str:
     """Return the HTML of a box in a row or a column of boxes.
 
-    Args:
-        least: A box with fewer bytes is shown without its children.
+    One with fewer bytes than ``least`` is shown without its children.
     """
     across = "column" if direction == "row" else "row"
     inner = escape(box.title)

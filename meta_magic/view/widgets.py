@@ -271,13 +271,8 @@ def show_report(
 ) -> Report:
     """Return a live report of a trace, to be displayed.
 
-    Args:
-        trace: The recording; its modules can be made real while they exist.
-        key: The cell, for :func:`close_reports`.
-        packed: The payload, if it was built already.
-        saved_id: ``id`` of the saved report that this one replaces.
-        settings: ``depth``, ``parameters``, ``height``, as the options of ``%%meta``.
-        designs: What the sliders know already.
+    ``key`` is the cell, ``saved_id`` the ``id`` of the saved report that this one
+    replaces, ``designs`` what the sliders know already.
     """
     rows = [
         (index, node, root)

@@ -182,10 +182,8 @@ def find_position(
 ) -> int | None:
     """Return which of the last two dimensions of an operand a softmax normalized.
 
-    Atoms do not say it: in self-attention, queries and keys are one and the same.
-
-    Returns:
-        -1, -2, or None for another one, or if it is not clear.
+    Atoms do not say it: in self-attention, queries and keys are one and the same. The
+    result is -1, -2, or None for another one, or if it is not clear.
     """
     chain: list[ReadCall] = []
     made = flow.maker(call, operand)
