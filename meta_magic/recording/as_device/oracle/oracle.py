@@ -22,6 +22,7 @@ from torch.nn.parameter import Parameter, is_lazy
 
 from meta_magic.children import NO_ANSWER, can_fork, run_in_child
 from meta_magic.recording.as_device.oracle.proxy_tensors import (
+    ACCEPTED,
     FILLINGS,
     MAX_NUMEL,
     UNRESERVED,
@@ -185,9 +186,14 @@ class OracleQuestion:
         smaller = shrink(self._func, self._call, self._tensors)
         if smaller is None:
             return Verdict.UNKNOWN
+        described = smaller.describe(self._func)
+        if described in ACCEPTED:
+            return Verdict.ACCEPTED
         for filling in FILLINGS:
             args, kwargs = smaller.build("cpu", filling)
             answer = decide(partial(self._func, *args, **kwargs))
+            if answer is Verdict.ACCEPTED:
+                ACCEPTED.add(described)
             if isinstance(answer, Verdict):
                 return answer
         return self._confirm(self._run_untouched)

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from meta_magic import record
 from meta_magic.recording.as_device.adjustments import SHORT_KERNELS
 
 ADDMM = torch.ops.aten.addmm.default
@@ -49,3 +50,27 @@ def test_what_does_not_fit_is_torchs_own_error(sizes):
         ADDMM(*call)
     with pytest.raises(RuntimeError):
         call_on_meta(*call)
+
+
+def test_normal_numbers_are_written_once_into_the_tensor_itself():
+    real = torch.empty(3, 4).normal_()
+    with record():
+        drawn = torch.empty(3, 4)
+        assert drawn.normal_(1.0, 2.0) is drawn
+        assert drawn._version == real._version
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda n: torch.empty(n).normal_(0.0, -1.0),
+        lambda n: torch.empty(n, dtype=torch.int64).normal_(),
+    ],
+)
+@pytest.mark.parametrize("n", [3, 1 << 20])
+def test_normal_numbers_are_refused_as_on_the_cpu(draw, n):
+    with pytest.raises((RuntimeError, NotImplementedError)) as real:
+        draw(n)
+    with record(), pytest.raises(real.type) as recorded:
+        draw(n)
+    assert str(recorded.value) == str(real.value)

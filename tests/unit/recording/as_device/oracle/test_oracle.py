@@ -12,6 +12,7 @@ from meta_magic import children, record
 from meta_magic.recording.as_device.oracle import oracle
 from meta_magic.recording.as_device.oracle.cpu_refusals import name_types
 from meta_magic.recording.as_device.oracle.oracle import mentions_values
+from meta_magic.recording.as_device.oracle.proxy_tensors import ACCEPTED
 
 
 def multiply_two_dtypes():
@@ -181,3 +182,27 @@ def test_types_are_those_of_the_device(device, wanted):
     error = RuntimeError("a MetaFloatType and a MetaBFloat16Type")
     name_types(error, device)
     assert str(error) == wanted
+
+
+def test_a_large_call_at_other_sizes_is_known_by_the_smaller_one():
+    with record():
+        torch.ones(1000, 3000) @ torch.ones(3000, 2000)
+    known = len(ACCEPTED)
+    with record():
+        torch.ones(1100, 3300) @ torch.ones(3300, 2200)
+        assert len(ACCEPTED) == known
+        with pytest.raises(RuntimeError, match="same dtype"):
+            torch.ones(1200, 3600) @ torch.ones(3600, 2400).double()
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            torch.ones(1200, 3600) @ torch.ones(3000, 2400)
+
+
+@pytest.mark.parametrize("dim", [1, -1])
+def test_of_a_smaller_call_numbers_and_dtypes_are_known_too(dim):
+    with record():
+        torch.ones(700, 900).softmax(1)
+        torch.ones(800, 1000).softmax(dim)
+        with pytest.raises(IndexError, match="Dimension out of range"):
+            torch.ones(800, 1000).softmax(2)
+        with pytest.raises(RuntimeError, match="not implemented for 'Long'"):
+            torch.ones(800, 1000, dtype=torch.int64).softmax(dim)
