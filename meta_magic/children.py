@@ -20,7 +20,7 @@ from itertools import islice
 from math import ceil, inf
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any, Final, Self, TypeAlias
+from typing import IO, Any, Final, NamedTuple, Self, TypeAlias
 
 import torch
 
@@ -121,12 +121,38 @@ def start_clock(of_children: float, seconds: float) -> Callable[[], float]:
     return find_rest
 
 
+def can_read(pipe: int, seconds: float) -> bool:
+    """Wait so long, and return whether a pipe has something, or has ended."""
+    poll = select.poll()  # select() itself takes no numbers over 1,023
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+class Inbox(NamedTuple):
+    """What the parent sends to a child's generator."""
+
+    pipe: int
+
+    def is_here(self, seconds: float) -> bool:
+        """Wait so long, and return whether the parent has asked, or has ended."""
+        return can_read(self.pipe, seconds)
+
+    def read(self) -> Any:
+        """Wait for the question, and return it.
+
+        Raises:
+            EOFError: The parent has ended.
+        """
+        with open(self.pipe, "rb", 0, closefd=False) as asked:
+            return pickle.load(asked)  # noqa: S301  ours
+
+
 class Child:
     """A process that runs a function; it is ended at the end of the context.
 
     Args:
-        function: As in :func:`ask_children`; or a generator: it gets what is sent, and
-            what it yields is read.
+        function: As in :func:`ask_children`; or a generator: it gets an ``Inbox``,
+            and what it yields is read.
         seconds: As in :func:`ask_children`.
         load: As in :func:`ask_children`.
     """
@@ -173,11 +199,7 @@ class Child:
 
     def is_done(self, seconds: float) -> bool:
         """Wait so long, and return whether there is an answer, or none will come."""
-        if not self._number:
-            return True
-        poll = select.poll()
-        poll.register(self._reader, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+        return not self._number or can_read(self._reader, seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -218,12 +240,10 @@ def read_answer(
     On a busy machine a child that waits for its own children has more time, too. What
     a child's function writes itself is read no longer than there is patience.
     """
-    poll = select.poll()  # select() itself takes no numbers over 1,023
-    poll.register(reader, select.POLLIN)
     data, end = bytearray(), inf
     while monotonic() < end and len(data) < MOST_BYTES:
         seconds = patience * measure_load()
-        if poll.poll(seconds * 1000):
+        if can_read(reader, seconds):
             end = min(end, monotonic() + seconds)
             part = os.read(reader, 1 << 20)
             data += part
@@ -272,8 +292,7 @@ def end_with_answer(
             while True:
                 pipe.write(pickle.dumps(answered))
                 pipe.flush()
-                with open(questions, "rb", 0, closefd=False) as asked:
-                    answered = returned.send(pickle.load(asked))  # noqa: S301  ours
+                answered = returned.send(Inbox(questions))
     finally:
         kill(os.getpid())
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import torch
 
-from meta_magic.children import NO_ANSWER, Child, ask_children, can_fork
+from meta_magic.children import NO_ANSWER, Child, Inbox, ask_children, can_fork
 from meta_magic.errors import MissingValueError, TrialError
 from meta_magic.explain.edits.program_text import Edit, SourceText, apply_edit
 from meta_magic.session.failed_calls import find_frames
@@ -193,14 +193,15 @@ class Workers:
 
 def _work(
     block: EditableBlock | None, first: Callable[[], Any]
-) -> Generator[Any, Sequence[Edit], None]:
+) -> Generator[Any, Inbox, None]:
     """Run a first function, then a block with the edits that are sent."""
-    edits = yield first()
+    inbox = yield first()
     leave_dynamo_out()  # code that the failed block did not reach may import dynamo
     refused = enter_sandbox()
     is_plain = block is not None and _fails_plainly(block, refused)
     while block is not None:
-        edits = yield _run_in_turn(block, edits, refused, is_plain=is_plain)
+        edits: Sequence[Edit] = inbox.read()
+        inbox = yield _run_in_turn(block, edits, refused, is_plain=is_plain)
 
 
 def run_alone(

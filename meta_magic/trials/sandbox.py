@@ -127,6 +127,9 @@ REFUSED: Final = {
 }
 """What each refused audit event does, as the message says it."""
 
+WATCHED: Final = frozenset({"open", *REFUSED})
+"""Audit events that are looked at."""
+
 
 OWN: Final = frozenset({children.__file__, forking.__file__})
 """Files of the package that start children, and end them."""
@@ -158,6 +161,8 @@ def enter_sandbox() -> list[str]:
         raise Refused(what)
 
     def audit(event: str, args: tuple[Any, ...]) -> None:
+        if event not in WATCHED:  # first, as id() and frames announce thousands
+            return
         what = _describe(event, args)
         if what is not None:
             refuse(what)
@@ -189,7 +194,7 @@ def _audit_save(
 
 
 def _describe(event: str, args: tuple[Any, ...]) -> str | None:
-    """Return what a refused event does; None for any other event."""
+    """Return what a watched event does; None if it is allowed."""
     if event == "open":
         path, mode, flags = args
         is_writing = flags & WRITING if mode is None else {*mode} & {*"wax+"}
@@ -197,10 +202,7 @@ def _describe(event: str, args: tuple[Any, ...]) -> str | None:
         if not is_writing or not is_file or os.fsdecode(path) in HARMLESS:
             return None
         return f"writes the file {os.fsdecode(path)!r}"
-    what = REFUSED.get(event)
-    if what is None:
-        return None
     # Allowed: a child forks and ends itself, and a trial within a trial sets limits.
     caller = sys._getframe(2).f_code.co_filename
     is_own = caller in OWN or (event == LIMIT and caller == __file__)
-    return None if is_own else what
+    return None if is_own else REFUSED[event]

@@ -12,12 +12,20 @@ import sys
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from time import monotonic
 from types import MappingProxyType, ModuleType
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import torch
 
-from meta_magic.children import NO_ANSWER, Child, ask_children, can_fork, lead_group
+from meta_magic.children import (
+    NO_ANSWER,
+    Child,
+    Inbox,
+    ask_children,
+    can_fork,
+    lead_group,
+)
 from meta_magic.errors import TrialError, hint_at
 from meta_magic.session.collector import RARE_COLLECTION
 from meta_magic.session.recording import Recording
@@ -51,6 +59,15 @@ SECONDS: Final = 60.0
 
 IDLE: Final = 5
 """Seconds without a question after which a template ends: it has the parent's files."""
+
+AHEAD: Final = 5.0
+"""Seconds after a question in which a template begins to record other sizes."""
+
+PAUSE: Final = 0.02
+"""Seconds between two looks at what it records."""
+
+Key: TypeAlias = frozenset[tuple[str, int]]
+"""Sizes by name."""
 
 
 def ask_trial(
@@ -135,18 +152,18 @@ def ask_trials(
 
 def run_template(
     trace: Trace, question: Question[T], seconds: float, at_once: int
-) -> Generator[Any, Sequence[Mapping[str, int]], None]:
+) -> Generator[Any, Inbox, None]:
     """Record a trace's block at sizes that are sent; runs in a child, the *template*.
 
     Each recording is made in a child of the template, and so begins with the state that
     the template was forked with. The first sizes that are sent are wanted now. The
-    others are recorded ahead, and kept until the next sizes are sent.
+    others are recorded ahead, until the next sizes are sent.
 
     Args:
         trace: As of :func:`ask_trial`, like all arguments that are not listed here.
         question: Is asked of a block that raised, too.
         seconds: How long each recording may take.
-        at_once: With how many recordings at a time another one is not made ahead.
+        at_once: How many recordings run at the same time.
 
     Yields:
         None at first, then the answer to the first sizes, or why there is none.
@@ -154,32 +171,55 @@ def run_template(
     if RARE_COLLECTION.n_entered:  # it has torch's modes, and so it gives no answer
         return
     lead_group()
-    rerun = check_rerun(trace)
+    running: dict[Key, Child] = {}
+    done: dict[Key, T | TrialError] = {}
+    waiting: list[Key] = []
 
-    def record(sizes: Mapping[str, int]) -> tuple[str | None, T | None]:
-        try:
-            changed = _change_block(trace, sizes, ())
-        except TrialError as error:
-            return str(error), None
-        asked = partial(_answer_trial, rerun, question, (), *changed, asks_failed=True)
-        return _answer_one(asked)
+    def start() -> None:
+        key = waiting.pop(0)
+        running[key] = Child(
+            partial(_record_sizes, trace, question, dict(key)), seconds
+        )
 
-    running: dict[frozenset[tuple[str, int]], Child] = {}
-    answered = None
+    def finish(key: Key) -> None:
+        with running.pop(key) as child:
+            done[key] = read_answer(child.read(seconds), seconds)
+
+    wanted = None
     while True:
+        inbox = yield None if wanted is None else done[wanted]
         signal.alarm(IDLE)
-        asked = {frozenset(sizes.items()): sizes for sizes in (yield answered)}
+        end = monotonic() + AHEAD
+        while (running or waiting) and not inbox.is_here(PAUSE):
+            for key in [key for key, child in running.items() if child.is_done(0)]:
+                finish(key)
+                signal.alarm(IDLE)
+            if waiting and len(running) < at_once - 1 and monotonic() < end:
+                start()
+        each = [frozenset(sizes.items()) for sizes in inbox.read()]
         signal.alarm(0)
-        for key in [*running]:
-            if key not in asked:
-                running.pop(key).end()
-        wanted, *_ = asked
-        for key, sizes in asked.items():
-            n_busy = sum(not child.is_done(0) for child in running.values())
-            if key not in running and (key == wanted or n_busy < at_once):
-                running[key] = Child(partial(record, sizes), seconds)
-        with running.pop(wanted) as child:
-            answered = read_answer(child.read(seconds), seconds)
+        for key in running.keys() - {*each}:
+            running.pop(key).end()
+        done = {key: done[key] for key in each if key in done}
+        waiting = [key for key in each if key not in running and key not in done]
+        wanted = each[0]
+        while waiting and (len(running) < at_once or waiting[0] == wanted):
+            start()
+        if wanted in running:
+            finish(wanted)
+
+
+def _record_sizes(
+    trace: Trace, question: Question[T], sizes: Mapping[str, int]
+) -> tuple[str | None, T | None]:
+    """Record a trace's block at some sizes; runs in a child of the template."""
+    try:
+        changed = _change_block(trace, sizes, ())
+    except TrialError as error:
+        return str(error), None
+    rerun = check_rerun(trace)
+    asked = partial(_answer_trial, rerun, question, (), *changed, asks_failed=True)
+    return _answer_one(asked)
 
 
 Asked: TypeAlias = Callable[[list[str]], tuple[str | None, T | None]]

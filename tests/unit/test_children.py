@@ -158,7 +158,7 @@ def test_a_generator_answers_what_it_is_sent_until_it_ends():
     def add():
         total = 0
         while total < 5:
-            total += yield total
+            total += (yield total).read()
 
     with children.Child(add, 1) as child:
         answers = [child.read(1)]

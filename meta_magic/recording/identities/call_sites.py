@@ -256,8 +256,9 @@ class CallSites:
             calls: Calls = (function, site)
             top, inner = self._top, frame
             while inner is not entry:
-                calls += (id(inner.f_code), inner.f_lasti)
-                if inner.f_code is top or inner.f_back is None:
+                code = inner.f_code
+                calls += (id(code), inner.f_lasti)
+                if code is top or inner.f_back is None:
                     break
                 inner = inner.f_back
             known = self._located_by_calls.get(calls)

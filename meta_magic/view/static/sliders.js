@@ -19,6 +19,7 @@ import { mount_report } from "./report.js";
 
 const GIVE_UP = 40_000; // milliseconds after which the report says that there is no answer
 const MOST_ANSWERS = 40; // answers
+const N_AHEAD = 12; // values near that of the slider
 
 const key_of_sizes = (/** @type {Sizes} */ sizes) => JSON.stringify(sizes);
 /** The name of a number of the code, without its position in the text. */
@@ -151,14 +152,16 @@ class Sliders {
     return answer ? this.paint(answer) : this.request();
   }
 
-  /** What is asked for next, if the slider moves on as it did since the last question. */
+  /** What may be asked for next: first as the slider moves on, then the other values near it. */
   look_ahead() {
     const { moved, sizes, last = this.own } = this;
     const values = this.rows.find(({ name }) => name === moved)?.values ?? [];
     const [now, before] = [sizes, last].map((one) => values.indexOf(one[moved]));
     this.last = sizes;
-    const next = [1, 2].map((n) => values[now + n * (now - before || 1)]).filter(Boolean);
-    return next.map((value) => ({ ...sizes, [moved]: value }));
+    const step = now - before || 1;
+    const steps = [step, 2 * step, ...Array.from({ length: N_AHEAD }, (_, n) => Math.sign(step) * [-1, 1][n % 2] * (1 + (n >> 1)))];
+    const next = [...new Set(steps)].map((n) => ({ ...sizes, [moved]: values[now + n] }));
+    return next.filter((one) => one[moved] && !this.known.has(key_of_sizes(one) + key_of_sizes(this.pinned)));
   }
 
   async request() {
