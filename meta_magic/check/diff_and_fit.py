@@ -276,30 +276,48 @@ def list_rows(
                 peak = str(error)
             has_run = True
             yield what, peak
-    yield from read_accelerate(source)
+    yield from read_formulas(source, options.batch, options.length)
 
 
-def read_accelerate(source: str) -> Iterator[tuple[str, int]]:
-    """Yield the formulas of ``accelerate estimate-memory``, if it is installed.
+def read_formulas(source: str, batch: int, length: int) -> Iterator[tuple[str, int]]:
+    """Yield the formulas of ``accelerate estimate-memory`` and hf-mem, if installed.
 
-    They know the parameters of a model, and neither its batch nor its activations.
+    They know the parameters of a model, and hf-mem its cache; neither activations.
     """
-    if find_spec("accelerate") is None:
+    if find_spec("accelerate") is None and find_spec("hf_mem") is None:
         return
     import torch  # noqa: PLC0415  takes a second
     import transformers as hub  # noqa: PLC0415  optional, as all here
-    from accelerate import init_empty_weights  # noqa: PLC0415
-    from accelerate.commands import estimate  # noqa: PLC0415
-    from accelerate.utils import calculate_maximum_sizes  # noqa: PLC0415
 
     config = hub.AutoConfig.from_pretrained(source, local_files_only=True)
-    with init_empty_weights():
-        model = hub.AutoModel.from_config(config, dtype=torch.float32)
-    nbytes, _ = calculate_maximum_sizes(model)
-    yield "accelerate: weights in float16", nbytes // 2
-    for dtype in ("float16", "float32"):
-        used = max(estimate.estimate_training_usage(nbytes, dtype).values())
-        yield f"accelerate: Adam, {dtype}", used
+    with torch.device("meta"):
+        body = hub.AutoModel.from_config(config, dtype=torch.float32)
+        model = hub.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    if find_spec("accelerate"):
+        from accelerate.commands import estimate  # noqa: PLC0415
+        from accelerate.utils import calculate_maximum_sizes  # noqa: PLC0415
+
+        nbytes, _ = calculate_maximum_sizes(body)
+        yield "accelerate: weights in float16", nbytes // 2
+        for dtype in ("float16", "float32"):
+            used = max(estimate.estimate_training_usage(nbytes, dtype).values())
+            yield f"accelerate: Adam, {dtype}", used
+    if find_spec("hf_mem"):
+        from hf_mem.safetensors import kv_cache, metadata  # noqa: PLC0415
+
+        written = {
+            name: {"dtype": "BF16", "shape": [*parameter.shape]}
+            for name, parameter in model.named_parameters()
+        }
+        weights = metadata.parse_safetensors_metadata({"model": written}).bytes_count
+        yield "hf-mem: weights", weights
+        sizes = {**config.to_dict(), **{n: getattr(config, n) for n in NAMED}}
+        cache = kv_cache.compute_safetensors_kv_cache_size(sizes, "BF16", length, batch)
+        yield "hf-mem: weights and cache", weights + cache
+
+
+NAMED: Final = ("hidden_size", "num_attention_heads", "num_hidden_layers")
+"""What hf-mem reads of a config; GPT-2 has other names for them."""
 
 
 def read_peaks(
