@@ -19,7 +19,6 @@ from meta_magic.trace.signature import Geometry, Phase, Signature, span_nbytes
 
 Integers: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
-
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 

@@ -243,9 +243,7 @@ def _describe_call(call: OpCall) -> str:
 
 
 AT_LINE, ANYWHERE = 0.3, 0.6
-
 COPY: Final = "{}.clone()"
-
 LOOPS: Final = (ast.For, ast.While)
 
 STEPS: Final = frozenset({"argmax", "bool", "ceil", "floor", "int", "long", "round"})

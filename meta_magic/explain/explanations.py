@@ -26,11 +26,8 @@ from meta_magic.trace.units import format_shape
 from meta_magic.trials.slices import shorten_path
 
 MAX_LINES: Final = 25
-
 MAX_OPERANDS: Final = 8
-
 MAX_CALLERS: Final = 4
-
 MAX_CHAINS: Final = 2
 
 MAX_CHAIN: Final = 5

@@ -142,7 +142,6 @@ def read_assigned(position: SourcePosition | None) -> str:
 
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-
 FUNCTIONS: Final[tuple[type[Function], ...]] = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 BINDING: Final = (
@@ -151,13 +150,9 @@ BINDING: Final = (
 )
 
 ASSIGNING: Final = (ast.Assign, ast.AugAssign, ast.AnnAssign)
-
 PARTS: Final = (ast.Attribute, ast.Subscript)
-
 MAX_STEPS: Final = 20
-
 MAX_CHANGES: Final = 2
-
 MAX_TEXT: Final = 60
 
 

@@ -33,9 +33,7 @@ OF_GRAPHS: Final = re.compile(r"grad|leaf|leaves")
 """Part of messages about the graph of a tensor."""
 
 MAX_RULES: Final = 4
-
 MAX_PARTS: Final = 4
-
 NEAR_BELOW: Final = 8
 NEAR_ABOVE: Final = 16
 """How far below and above a number its limits are looked for."""

@@ -15,7 +15,6 @@ from IPython.core.magics.execution import _format_time
 from IPython.utils.timing import clock2
 
 T = TypeVar("T")
-
 OF_CELL: Final = re.compile(r"\s*%%time[ \t]*(?=\n)")
 OF_LINE: Final = "get_ipython().run_line_magic('time', "
 TIMER: Final = f"__import__({__name__!r}, fromlist=['Timer']).Timer()"

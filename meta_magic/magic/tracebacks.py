@@ -22,7 +22,6 @@ WHOLE: Final = "full"
 """The command of ``%meta`` that shows the newest traceback with all its frames."""
 
 ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
-
 Choose: TypeAlias = Callable[[BaseException, TracebackType | None], "ShownFrames"]
 
 

@@ -60,7 +60,6 @@ class Column:
 
 
 Wire: TypeAlias = Literal["none", "call", "signature"] | Callable[[Program], list[Span]]
-
 Decider: TypeAlias = Literal["call", "signature", "call_site", "module"]
 
 

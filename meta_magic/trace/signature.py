@@ -14,7 +14,6 @@ from meta_magic.trace.earlier_cells import name_cell
 
 CPU: Final = torch.device("cpu")
 META: Final = torch.device("meta")
-
 Phase: TypeAlias = Literal["init", "forward", "backward", "optimizer", "other"]
 
 

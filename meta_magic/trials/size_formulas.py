@@ -21,7 +21,6 @@ MAX_LETTERS: Final = 24
 
 INNERMOST: Final = re.compile(r"\([^()]*\)")
 NUMBER: Final = re.compile(r"\b\d+")
-
 MAX_STEP: Final = 4096
 
 MAX_SHARE: Final = 4

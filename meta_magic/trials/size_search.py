@@ -15,7 +15,6 @@ MAX_RECORDINGS: Final = 24
 """How many recordings are made for one name."""
 
 NUMBER: Final = re.compile(r"\d+")
-
 MAX_SIZE: Final = 1 << 17
 
 MAX_OF_ONE: Final = 0.7

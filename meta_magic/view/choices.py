@@ -47,7 +47,6 @@ REPLAYED: Final = (INITS[0], CHECKPOINT)
 
 AS_BUILT: Final = "as built"
 DTYPES: Final = (AS_BUILT, "float32", "bfloat16", "float16")
-
 NO_PATH: Final = "type the path of a checkpoint: a file, an index or a directory"
 
 

@@ -79,7 +79,6 @@ def find_inputs(arguments: Iterable[tuple[str, Argument]]) -> Iterator[tuple[int
 
 NOTHING: Final = frozenset({"False", "None", "0", "0.0", "''"})
 FRACTION: Final = re.compile(r"-?\d*\.?\d*(e-?\d+)?")
-
 SIZES: Final = re.compile(r"\d+|\((\d+(, ?)?)+\)")
 TAKEN: Final = re.compile("in_features|in_channels|in_dim|input_size|nx")
 GIVEN: Final = re.compile("out_features|out_channels|out_dim|hidden_size|nf")

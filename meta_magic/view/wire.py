@@ -23,9 +23,7 @@ from meta_magic.trace.signature import (
 from meta_magic.trace.units import format_shape
 
 MAX_TEXT: Final = 300
-
 Numbers: TypeAlias = Integers | NDArray[np.uint32] | Sequence[int]
-
 Item = TypeVar("Item", bound=Hashable)
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 DETACH: Final = "aten.detach.default"
-
 SAVED: Final = CATEGORIES.index("saved")
 INPUT: Final = CATEGORIES.index("input")
 

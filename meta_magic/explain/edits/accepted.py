@@ -34,15 +34,10 @@ CASTS: Final = {
 """Methods by their names, the likeliest first."""
 
 MATRIX: Final = 2
-
 IMAGE: Final = 4
-
 ALL: Final = slice(None)
-
 CONTIGUOUS: Final = Change("{}.contiguous()", methodcaller("contiguous"))
-
 DETACHED: Final = Change("{}.detach()", methodcaller("detach"))
-
 SAME: Final = (Change("{}.clone()", methodcaller("clone")), CONTIGUOUS, DETACHED)
 
 WRITTEN: Final = re.compile(r"[\w.\[\]]+")

@@ -108,7 +108,6 @@ MODULES: Final = (
 """Modules of one, two and three dimensions."""
 
 FLAGS: Final = frozenset({"keepdim", "batch_first", "inplace", "bidirectional"})
-
 ADD_COST, DIM_COST, DROP_COST, RENAME_COST = 0.6, 0.8, 0.8, 0.7
 SURE_COST = 0.1
 MAX_EQUATIONS, N_EQUATIONS = 500, 6

@@ -65,11 +65,8 @@ MAX_NUMBERS: Final = 6
 """How many numbers of a message are paired."""
 
 NUMBER: Final = re.compile(r"(?<![\w.])\d+(?![\w.]|\.\d)")
-
 SHAPE: Final = re.compile(r"[(\[](\d+(?:, \d+)+)[)\]]")
-
 MAX_NAMES: Final = 2
-
 MIN_FACTORS: Final = 2
 
 SUM: Final = re.compile(r"\{\}( \+ \{\})+")

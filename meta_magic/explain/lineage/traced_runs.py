@@ -38,7 +38,6 @@ Seen: TypeAlias = Mapping[Span, frozenset[int]]
 """The integers that expressions evaluated to, by the expressions' positions."""
 
 LOAD: Final = ast.Load()
-
 NOTE: Final = "__meta_magic_note__"
 RETURNED: Final = "__meta_magic_returned__"
 WRITTEN: Final = "__meta_magic_written__"

@@ -36,7 +36,6 @@ class Products(NamedTuple):
 
 FORWARD: Final = Products(of_keys=1, of_values=1)
 BACKWARD: Final = Products(of_keys=3, of_values=2)
-
 Reader: TypeAlias = Callable[[Operands], Lengths]
 
 

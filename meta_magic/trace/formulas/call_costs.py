@@ -134,7 +134,6 @@ class Traffic(NamedTuple):
 
 
 NOTHING: Final = Traffic(0, 0)
-
 OTHERS: Final = "_unsafe_view _reshape_alias resize_ set_ resize_as_ record_stream"
 UNTOUCHED: Final = frozenset(
     name_all(" ".join((*EMPTY, *VIEWS_IN_PLACE, OTHERS, "lift_fresh")))

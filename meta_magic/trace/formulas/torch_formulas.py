@@ -16,7 +16,6 @@ from meta_magic.trace.formulas.operands import shape_of
 from meta_magic.trace.signature import Signature
 
 Function = TypeVar("Function", bound=Callable[..., int])
-
 Packet: Final = type(torch.ops.aten.mm)
 
 OWN: dict[str, Callable[..., int]] = {}
