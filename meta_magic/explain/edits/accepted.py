@@ -49,7 +49,11 @@ def list_accepted_casts(probe: Probe, number: int) -> list[Change]:
 
     [] if a plain or detached copy is accepted: then the dtype is not the reason.
     """
-    casts = _list_casts(probe, number)
+    if any(probe.accepts(changes={number: same}) for same in SAME):
+        return []
+    given = probe.call.operands[number].geometry.dtype
+    names = [name for name, dtype in CASTS.items() if dtype != given]
+    casts = [Change(f"{{}}.{name}()", methodcaller(name)) for name in names]
     return [cast for cast in casts if probe.accepts(changes={number: cast})]
 
 
@@ -57,14 +61,6 @@ def list_accepted_forms(probe: Probe, number: int) -> list[Change]:
     """Return other forms of an operand that are accepted, the likeliest first."""
     forms = list_forms(probe.call.operands, number)
     return [form for form in forms if probe.accepts(changes={number: form})]
-
-
-def _list_casts(probe: Probe, number: int) -> Iterator[Change]:
-    if any(probe.accepts(changes={number: same}) for same in SAME):
-        return
-    for name, dtype in CASTS.items():
-        if dtype != probe.call.operands[number].geometry.dtype:
-            yield Change(f"{{}}.{name}()", methodcaller(name))
 
 
 def list_forms(operands: Sequence[Operand], number: int) -> Iterator[Change]:
@@ -246,10 +242,8 @@ def find_accepted(probe: Probe, written: Collection[int]) -> Accepted:
 def _walk_changes(probe: Probe, written: Sequence[int]) -> Iterator[Accepting]:
     """Yield changes of single operands."""
     for number in written:
-        for change in (
-            *list_accepted_casts(probe, number),
-            *list_accepted_forms(probe, number),
-        ):
+        casts = list_accepted_casts(probe, number)
+        for change in (*casts, *list_accepted_forms(probe, number)):
             yield _judge(probe, {number: change})
         for dim, size in enumerate(probe.call.operands[number].geometry.shape):
             for cut in probe.find_values(Variable(number, dim)):

@@ -81,7 +81,8 @@ TOGETHER: Final = 0.05
 
 def edit_numbers(situation: Situation) -> Iterator[Edit]:
     """Yield edits of numbers, the likeliest first."""
-    program, known = situation.program, _list_values(situation)
+    program, read = situation.program, situation.read_values
+    known = [(n, values) for n in program.find(ast.expr) if (values := read(n))]
     given = (one.geometry.shape for one in situation.call.operands)
     is_broadcast = not any(1 in shape for shape in given)
     chains = [one.lineage for one in situation.refused]
@@ -141,17 +142,6 @@ def _align_shapes(error: str) -> Iterator[Pair]:
         differing = [pair for pair in pairs if pair[0] != pair[1]]
         if len(first) == len(second) and len(differing) == 1:
             yield from (differing[0], differing[0][::-1])
-
-
-def is_out_of_range(error: str) -> bool:
-    """Whether an error says that an index is too large."""
-    return re.search(r"out of (range|bounds)", error) is not None
-
-
-def _list_values(situation: Situation) -> list[tuple[ast.expr, set[int]]]:
-    """Return the expressions whose values were integers, with these values."""
-    found = ((n, situation.read_values(n)) for n in situation.program.find(ast.expr))
-    return [(node, values) for node, values in found if values]
 
 
 def _find_names(

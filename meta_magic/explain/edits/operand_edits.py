@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Final
 
 from meta_magic.explain.edits.accepted import Accepting
-from meta_magic.explain.edits.number_edits import is_out_of_range
 from meta_magic.explain.edits.program_text import Edit, is_read, join_edits, mark_lossy
 from meta_magic.explain.edits.situations import Situation
 
@@ -179,6 +178,7 @@ PAIRS: Final = 2
 """Dimensions of a tensor of pairs."""
 
 MANY: Final = re.compile(r"values to unpack|not enough values")
+OUT_OF_RANGE: Final = re.compile(r"out of (range|bounds)")
 
 
 def edit_intents(situation: Situation) -> Iterator[Edit]:
@@ -227,7 +227,7 @@ def _take_first(situation: Situation) -> Iterator[Edit]:
 def _shift_indexes(situation: Situation) -> Iterator[Edit]:
     """Yield edits that bring class numbers and indices into range."""
     program = situation.program
-    if not is_out_of_range(situation.error):
+    if not OUT_OF_RANGE.search(situation.error):
         return
     for number, operand in enumerate(situation.call.operands):
         if not operand.geometry.dtype.is_floating_point:

@@ -370,6 +370,7 @@ class _Terms:
 
     Attributes:
         parts: The numbers that were written so far.
+        named: The call's arguments by their names.
     """
 
     def __init__(
@@ -378,21 +379,17 @@ class _Terms:
         self.parts = [read]
         self._values = probe.values
         self._chosen = chosen
-        self._named: dict[str, Variable] = {}
+        self.named: dict[str, Variable] = {}
         for variable in (*chosen, *probe.values):
             if not isinstance(variable.at, int):
                 name = name_argument(probe.call, variable.at).partition("[")[0]
-                self._named.setdefault(name, variable)
+                self.named.setdefault(name, variable)
             elif variable in chosen and variable != read:
-                self._named.setdefault("kernel_size", variable)
-
-    def has(self, name: str) -> bool:
-        """Whether the call has an argument of a name."""
-        return name in self._named
+                self.named.setdefault("kernel_size", variable)
 
     def write(self, name: str, default: int) -> str:
         """Return ``{}`` or the constant for an argument."""
-        variable = self._named.get(name)
+        variable = self.named.get(name)
         if variable is None or variable not in self._chosen:
             return str(default if variable is None else self._values[variable])
         self.parts.append(variable)
@@ -409,7 +406,7 @@ def _propose_textbook(
     dilation = terms.write("dilation", 1)
     width = terms.write("kernel_size", 1)
     text += f" - {width}" if dilation == "1" else f" - {dilation} * ({width} - 1) - 1"
-    if terms.has("stride"):
+    if "stride" in terms.named:
         steps = terms.write("stride", 1)
         yield Formula(f"floor(({text}) / {steps}) + 1", (*terms.parts,))
         return
