@@ -98,10 +98,7 @@ def add_up(calls: Calls, each: Sequence[Work]) -> Work:
 
 
 def count_calls(keys: Integers, signatures: Integers) -> Mapping[int, Calls]:
-    """Return the calls of each key.
-
-    A call's key is its phase, for example; calls with -1 are left out.
-    """
+    """Return how many calls have each key, such as their phase; none for -1."""
     n = int(signatures.max(initial=0)) + 1
     pairs, counts = np.unique(keys * n + signatures, return_counts=True)
     found: dict[int, list[tuple[int, int]]] = {}

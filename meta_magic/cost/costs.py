@@ -76,8 +76,6 @@ class UnknownOperator:
     """An operator without a formula.
 
     Attributes:
-        op: Its name.
-        n_calls: Number of its calls.
         nbytes: Bytes that its calls read and wrote.
         share: Their share of the bytes of all calls, from 0 to 1.
 
@@ -154,10 +152,7 @@ class Cost:
 
     @cached_property
     def unknown(self) -> tuple[UnknownOperator, ...]:
-        """The operators without a formula, most bytes first.
-
-        ``meta_magic.flop_formula`` gives them one.
-        """
+        """Operators without a formula (see ``flop_formula``), most bytes first."""
         names = {one.op for one in self.each if one.kind == "unknown"}
         found = [(op, add_up(self.calls_by_op[op], self.each)) for op in names]
         return tuple(

@@ -134,11 +134,7 @@ class Interpolation:
 
 
 def weigh(sizes: Sequence[int], size: int) -> Iterator[Fraction]:
-    """Yield the weight of each recorded size at another size.
-
-    Source:
-        Lagrange's formula, in exact fractions.
-    """
+    """Yield the weight of each recorded size at another size (Lagrange, exactly)."""
     for one in sizes:
         others = [other for other in sizes if other != one]
         yield Fraction(prod(size - o for o in others), prod(one - o for o in others))

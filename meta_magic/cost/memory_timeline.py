@@ -58,12 +58,10 @@ class LiveStorage:
 
     Attributes:
         storage_id: Its number, as in ``TensorMetadata.storage_id``.
-        nbytes: Its bytes at that moment.
         category: What it is for.
         place: Its device.
         index: The call that made it; if it is older than the recording, the first call
             that read it; None if no call did.
-        op: The operator of that call, or None.
         root: Index into ``Trace.modules`` of the tree of its module, or None.
         module: fqn of the module that owns it, or in which it was made; None outside
             of modules.
@@ -150,7 +148,6 @@ class Allocated:
     """The estimated bytes of torch's allocator on one GPU.
 
     Attributes:
-        place: The GPU.
         live_nbytes: The allocated bytes right after each operator call.
         workspace_nbytes: The part of cuBLAS at the end: once for the thread of the
             program, and once for the thread of its backward passes.

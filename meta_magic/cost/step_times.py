@@ -61,8 +61,6 @@ class StepTime:
     """The estimated time of a recorded rank.
 
     Attributes:
-        device: The accelerator.
-        links: How accelerators are connected.
         compute: Seconds of all kernels, one after the other.
         communication: Seconds of all collectives, one after the other.
         seconds: Seconds from the first call to the last, with what overlaps.

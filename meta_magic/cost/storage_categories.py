@@ -59,10 +59,7 @@ GATHER_OF_PARAMETERS: Final = frozenset(
 def find_categories(
     program: "Program", modules: Iterable["ModuleNode"], columns: Columns, lives: Lives
 ) -> Integers:
-    """Return for each storage the index of its category.
-
-    If several fit, the last one in the loop below wins.
-    """
+    """Return for each storage the index of its category; the last that fits wins."""
     facts = program.facts
     owned, died = find_owned(facts, modules), read_deaths(program)[:, 1]
     accumulating = [call for call, _ in facts.accumulated]
@@ -88,7 +85,6 @@ class Owned(NamedTuple):
 
     Attributes:
         parameters: Of parameters, and of other tensors that an optimizer steps.
-        buffers: Of buffers.
         trained: Of leaves that require gradients.
     """
 
@@ -112,10 +108,7 @@ def find_owned(facts: "StorageFacts", modules: Iterable["ModuleNode"]) -> Owned:
 
 
 def find_data(columns: Columns, lives: Lives) -> Integers:
-    """Return the storages of data: made by no call, or by a factory outside of modules.
-
-    A factory is a call that reads no tensor.
-    """
+    """Return storages that no call made, or one without inputs outside of modules."""
     n_read = np.bincount(columns.call[~columns.is_made], minlength=columns.n_calls)
     is_factory = (columns.phase == PHASES.index("other")) & (n_read == 0)
     used = np.flatnonzero(lives.first_tensor >= 0)

@@ -43,11 +43,7 @@ class Lives:
 
 
 def find_lives(program: Program, columns: Columns) -> Lives:
-    """Return the stretches of all storages of a program.
-
-    A storage that is older than the program is counted from the first call that reads
-    it.
-    """
+    """Return all storages' stretches; older ones begin at the call that reads them."""
     first = find_firsts(columns.storage, columns.n_storages)
     rows = find_plain(program, columns, first)
     changes = find_changes(program, columns, rows[:, 1])

@@ -91,10 +91,7 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(trace: Trace, failed: FailedCall, workers: Workers) -> Diagnosis:
-    """Return what is wrong with a call that was made in a block.
-
-    The operands of the call have names. The workers run the block again.
-    """
+    """Return what is wrong with a call in a block, whose operands have names."""
     block = workers.block
     program = None if block is None else block.program
     declined = _find_reason(trace)
@@ -223,10 +220,7 @@ def _diagnose_call(
 def _follow_back(
     failed: FailedCall, block: EditableBlock | None, rules: str
 ) -> list[Made]:
-    """Return the lines of a block that made what a call was given.
-
-    If ``rules`` name some operands, only these are followed.
-    """
+    """Return the lines of a block that made the operands that rules name, or all."""
     if block is None:
         return []
     frames = [frame for frame in failed.frames if frame.file == block.rerun.file]

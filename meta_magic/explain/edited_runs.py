@@ -78,7 +78,6 @@ class EditableBlock:
     """A block, and what of it may be edited.
 
     Attributes:
-        rerun: What a second run needs.
         text: The text to edit, as Python: the cell at its lines in the file, or the
             file.
         typed: The text as the user typed it.
@@ -151,9 +150,6 @@ class Workers:
 
     The children that probe the failed call go on as those that try edits, as a fork and
     the memory that a first run copies take as long as ten runs.
-
-    Attributes:
-        block: The block; None if nothing of it can be edited.
     """
 
     def __init__(self, block: EditableBlock | None) -> None:

@@ -196,10 +196,7 @@ class Trail:
                 lines.append(statement.lineno)
 
     def follow(self, names: Sequence[str]) -> list[Made]:
-        """Return the lines that made what a call was given, the nearest first.
-
-        ``names`` are the operands, as the innermost line names them.
-        """
+        """Return the lines that made some operands (``names``), the nearest first."""
         if not self._frames:
             return []
         last, at = len(self._frames) - 1, self._frames[-1].line

@@ -225,10 +225,7 @@ class Probe:
         values: Mapping[Variable, int] = MappingProxyType({}),
         changes: Mapping[int, Change] = MappingProxyType({}),
     ) -> Shapes | None:
-        """Return the shapes that the call returns; None if it raises.
-
-        ``changes`` has the change of an operand by its index.
-        """
+        """Return the shapes of the call with operands changed; None if it raises."""
         shapes = None
         for device in DEVICES[DEVICES.index(self.device) :]:
             if device == "cpu" and shapes and max(map(prod, shapes)) > MAX_NUMEL:

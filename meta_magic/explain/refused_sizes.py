@@ -36,7 +36,6 @@ class Refused(NamedTuple):
     """A size that a failed call refuses.
 
     Attributes:
-        lineage: Where it comes from.
         accepted: What the call accepts instead; sizes that other operands have come
             first.
         is_alone: Whether no other size must change with it.
@@ -64,10 +63,7 @@ class RefusedSizes(NamedTuple):
 
 
 def trace_refused(trace: Trace, failed: FailedCall, workers: Workers) -> RefusedSizes:
-    """Return where the sizes come from that a failed call refuses.
-
-    The operands of the call have names. One of the workers runs the block.
-    """
+    """Return where the sizes come from that a failed call refuses."""
     try:
         run = prepare_run(trace, partial(_answer, failed=failed))
     except TrialError as error:

@@ -271,10 +271,7 @@ BLANK: Final = frozenset(
 
 
 def silence_at_semicolon(magic: Any) -> Any:
-    """Return a magic that returns None if its code ends with a semicolon.
-
-    IPython has this decorator since 8.3.
-    """
+    """Return a magic that returns None after a semicolon; IPython has it since 8.3."""
 
     @wraps(magic)
     def silenced(magics: Any, line: str, cell: str | None = None) -> object:

@@ -38,10 +38,7 @@ def is_command(line: str) -> bool:
 
 
 def run_command(shell: Any, line: str) -> "MaterializeReport | None":
-    """Run the command, and return the report.
-
-    A ``UsageError`` leaves the module unchanged.
-    """
+    """Run the command, and return the report; a ``UsageError`` changes nothing."""
     from meta_magic.materializing.materialize import materialize, prepare  # noqa: PLC0415  torch
     from meta_magic.materializing.targets import Variables  # noqa: PLC0415  torch
 
@@ -123,10 +120,7 @@ def build_parser() -> MagicArgumentParser:
 
 
 def list_values() -> dict[str, list[str]]:
-    """Return the options of the command with their values, for completion.
-
-    Empty before torch is imported: completion must not wait for that.
-    """
+    """Return the options and values for completion; none before torch is imported."""
     if "torch" not in sys.modules:
         return {}
     import torch  # noqa: PLC0415  is there already

@@ -19,12 +19,7 @@ MAGIC = "%%meta"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanCell:
-    """The results of a cell.
-
-    Attributes:
-        trace: The recording; None if there is none.
-        error: The error that ended it; None if it succeeded.
-    """
+    """The results of a cell."""
 
     trace: Any
     error: BaseException | None

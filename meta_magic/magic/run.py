@@ -261,10 +261,7 @@ class ProgressLine:
     def finish(
         self, bundle: Mapping[str, str] | None, *, is_open: bool = False
     ) -> "DisplayHandle | None":
-        """Stop, and replace the line by ``bundle``, or by nothing.
-
-        Return the output if it can be updated, else None.
-        """
+        """Stop, put ``bundle`` or nothing there; return the output if it can change."""
         if self._done.is_set():
             return None
         self._done.set()

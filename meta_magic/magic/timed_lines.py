@@ -49,10 +49,7 @@ def blank_magic(cell: str) -> str:
 
 
 def inline_timed(source: str) -> tuple[str, frozenset[int]]:
-    """Replace each ``%time STATEMENT`` by the statement.
-
-    Return its text, and the lines of the statements that are timed.
-    """
+    """Replace ``%time STATEMENT`` by the statement; return also the timed lines."""
     if OF_LINE not in source:
         return source, frozenset()
     lines = source.splitlines(keepends=True)

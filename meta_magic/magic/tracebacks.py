@@ -81,10 +81,7 @@ class Rendering:
 
 @contextmanager
 def causes_folded(error: BaseException, choose: Choose) -> Iterator[list[str]]:
-    """Fold the frames of the errors that caused another, for a while.
-
-    A cause without any frame of the user is skipped.
-    """
+    """Fold frames of an error's causes for a while; skip those without user frames."""
     folded: list[str] = []
     causes = causes_of(error)
     whole = [(e, e.__context__, e.__traceback__) for e in (error, *causes)]

@@ -30,10 +30,7 @@ def find_firsts(numbers: NDArray[np.integer[Any]], n: int) -> NDArray[np.int64]:
 
 
 def first_operators(program: Program) -> NDArray[np.int64]:
-    """Return, for each operator call, the first one of the same call of a function.
-
-    An operator that no function called, as in the autograd engine, is its own first.
-    """
+    """Return for each operator the first of the same call of a function, or itself."""
     words = np.frombuffer(program.words, np.uint32)
     starts = np.frombuffer(program.offsets, np.uint32)[:-1].astype(np.int64)
     sites = words[starts + 1]

@@ -69,10 +69,7 @@ def tree_columns() -> list[ModuleColumn]:
 
 
 def label_run(run: Siblings) -> str:
-    """Return ``name: Class``, or ``0-79: 80 x Class`` for several.
-
-    A container is named after its contents.
-    """
+    """Return ``name: Class`` or ``0-79: 80 x Class``; containers show their content."""
     node, n = run.nodes[0], len(run.nodes)
     name = node.name if n == 1 else f"{node.name}-{run.nodes[-1].name}"
     kind = node.kind if n == 1 else f"{n} x {node.class_name}"

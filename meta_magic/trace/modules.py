@@ -175,10 +175,7 @@ class ModuleNode:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The devices that the code names for the tree's tensors; () if it names none.
-
-        Where it names one for some tensors, the others are on the CPU.
-        """
+        """The devices that the code names for tensors, the CPU for others; or ()."""
         tensors = [tensor for node in self.walk() for tensor in node.tensors]
         if all(tensor.place is None for tensor in tensors):
             return ()

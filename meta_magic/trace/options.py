@@ -37,11 +37,7 @@ class ValueLimits(NamedTuple):
     seconds: float = 10.0
 
     def little(self, share: int = 1) -> "ValueLimits":
-        """Return the limits of a value that the user did not ask for.
-
-        Args:
-            share: How many values share the limits.
-        """
+        """Return limits of a value the user did not ask for, one of ``share``."""
         nbytes = LITTLE_NBYTES if self.nbytes is None else self.nbytes
         flops = LITTLE_FLOPS if self.flops is None else self.flops
         return ValueLimits(nbytes // share, flops // share, self.seconds / share)
@@ -95,7 +91,6 @@ class Options(NamedTuple):
 
     Attributes:
         cache: Whether calls seen before need no kernel (the operator cache).
-        limits: Limits of the values that the block asks for.
         device: The device whose kernels are recorded.
         n_devices: Number of GPUs; None for as many as the code names.
         assumed: Assumptions on values beyond the limits.
@@ -112,7 +107,6 @@ class Options(NamedTuple):
         dims: The names by which sizes are shown.
         batch: The name of the size of a batch whose samples must not be mixed; "" for
             none.
-        sliders: The numbers that the report can change.
     """
 
     cache: bool = True

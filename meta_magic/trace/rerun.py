@@ -94,8 +94,6 @@ class Rerun:
             None outside of functions.
         asked_by: For a whole function, as a test of pytest: the name by which its code
             asks the trace (``meta_trace``). The block ends before that statement.
-        options: The options of the recording.
-        modes: The modes of torch.
         earlier: The cells that ran before, the oldest first.
         modules: Parts of the text that are the user's modules; they run first.
         own_line: The line at which the block itself begins in the text, after the cells
@@ -245,11 +243,7 @@ def holds_only_data(value: object) -> bool:
 
 
 def copy_plain(value: Any, room: Iterator[int] | None = None) -> Any:
-    """Return plain data, copied.
-
-    Raises:
-        ValueError: It is not plain, or too large, or holds itself.
-    """
+    """Return a copy of plain data; ValueError for other, large or circular data."""
     room = iter(range(MAX_ITEMS)) if room is None else room
     if next(room, None) is None:
         raise ValueError

@@ -167,7 +167,6 @@ class CallSite:
             None for an operator that no such call made (the autograd engine).
         position: The innermost frame that is not torch's; None when there is none.
         line: Line of the cell; None when no frame of the cell was running.
-        phase: What the program was doing.
     """
 
     function: str | None

@@ -52,10 +52,7 @@ FORMATS: Final[Formats] = {
 
 @at_any_depth
 def format_summary(trace: "Trace", depth: int | None = None) -> str:
-    """Return what ``print(trace)`` shows.
-
-    ``depth`` levels of modules show their insides; None for all.
-    """
+    """Return what ``print(trace)`` shows, with ``depth`` levels open; None for all."""
     failure = describe_failure(trace)
     lines = [failure, format_headline(trace)] if failure else [format_headline(trace)]
     for call in trace.ops[-1:]:

@@ -38,10 +38,7 @@ NULLABLE = "int or None"
 
 
 def build_table(trace: "Trace", *, dims: bool = False) -> "pd.DataFrame":
-    """Return one row per call: the fields of :class:`OpCall`, then other columns.
-
-    With ``dims`` the table also has the shapes by name.
-    """
+    """Return a row for each call: the fields of :class:`OpCall`, then other columns."""
     import pandas as pd  # noqa: PLC0415  0.3 s, on first use
 
     with paused_collector(ages=True):

@@ -33,10 +33,7 @@ class Parts(NamedTuple):
 
 
 def read_parts(choices: Collection[object], name: str = "") -> Parts | None:
-    """Return how choices split a batch, or None if no choice does.
-
-    ``name`` is the size that ``accumulation:4``, without a name, means.
-    """
+    """Return how choices split a batch (``name`` if they do not say), or None."""
     texts = [choice for choice in choices if isinstance(choice, str)]
     found = [choice for choice in texts if _is_accumulation(choice)]
     if not found:

@@ -132,10 +132,7 @@ class Found(NamedTuple):
 def find_conditions(
     trace: Trace, given: Mapping[str, Sequence[int] | None], seconds: float = SECONDS
 ) -> list[Found]:
-    """Return for which sizes a trace's block runs; each name varies alone.
-
-    ``given`` has by name the values that matter; None for all.
-    """
+    """Return for which ``given`` sizes (None: any) a block runs, each name alone."""
     for name, values in given.items():
         if values is not None and not all(map(as_size, values)):
             raise TrialError(f"{name}={values!r}: sizes are positive integers")

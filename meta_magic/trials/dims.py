@@ -140,10 +140,8 @@ class Moves:
     """Recordings of a block with other values of its names.
 
     Attributes:
-        usual: The calls of the block.
         runs: The recordings; the first one is the block's own.
         reasons: By name, why there is no recording with another value.
-        is_over: Whether the time is over.
     """
 
     def __init__(self, trace: Trace, values: Sizes) -> None:

@@ -250,8 +250,6 @@ class Search(NamedTuple):
 
     Attributes:
         candidates: The values it may have, rising.
-        record: Returns the memory of the block at each of some sizes.
-        recorded: What was recorded so far, by size.
     """
 
     name: str
@@ -297,10 +295,7 @@ def fit_trace(
     *,
     suggest: bool = False,
 ) -> Fit:
-    """Return whether a trace's block fits a device, and up to which sizes.
-
-    See :meth:`Trace.fit`.
-    """
+    """Return whether a block fits a device, and up to which sizes: ``Trace.fit``."""
     found, chosen = find_sized_device(device), name_parts(choices, vary)
     recordings = Recordings(trace)
     sample = recordings.take(chosen)
@@ -335,11 +330,7 @@ def find_fitting(
     tried: Iterable[Candidates] = (...,),
     choices: tuple[str, ...] = (),
 ) -> SizeFit:
-    """Return the largest value of a name with which a block fits a memory.
-
-    The first of the sets of candidates (``tried``) whose peak can be interpolated is
-    used.
-    """
+    """Return the largest fitting size, from the first ``tried`` that interpolates."""
 
     def record(sizes: Sequence[int]) -> Sequence[Sample]:
         return recordings.take_all(choices, [{name: size} for size in sizes])

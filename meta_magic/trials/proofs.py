@@ -247,10 +247,7 @@ class Needs(NamedTuple):
 
 
 def prove_advice(trace: Trace) -> tuple[Advice, ...]:
-    """Return the advice on a trace, with a proof where a change can be tried.
-
-    Advice is dropped if a trial shows that its change saves nothing.
-    """
+    """Return advice with proofs where they can be tried, without what saves nothing."""
     return tuple(_prove(trace, find_advice(trace)))
 
 
@@ -279,7 +276,6 @@ class BaselineRun(NamedTuple):
         ask: Runs it, and returns the outcome.
         before: The outcome of a run without a change. The recording is no measure: a
             cell may have changed what it starts from.
-        file: Its file name.
         n_above: How many lines are above its own text.
     """
 

@@ -177,10 +177,7 @@ def describe(sent: Sent | RealSent | None) -> str | None:
 def record_block_ranks(
     trace: Trace, ranks: str | Sequence[int], timeout: float = 300.0
 ) -> Ranks:
-    """Return a cell's recordings as several ranks of its world.
-
-    See :meth:`Trace.record_ranks`.
-    """
+    """Return a cell's recordings as several ranks: ``Trace.record_ranks``."""
     rerun, world = trace.rerun, trace.world
     if rerun is None or rerun.text is None or world is None:
         raise WorldError(

@@ -143,10 +143,7 @@ class Refused(BaseException):
 
 
 def enter_sandbox() -> list[str]:
-    """Refuse side effects from now on, for good; runs in a child.
-
-    Return a list, to which each refusal is added as text.
-    """
+    """Refuse side effects for good, in a child; return a list that gets refusals."""
     refused: list[str] = []
     sys.dont_write_bytecode = True
     sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for good

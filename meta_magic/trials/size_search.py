@@ -31,7 +31,6 @@ class SizeVerdict(NamedTuple):
         reason: Why it does not; "" if it runs.
         line: The line that fails; None if it is not known.
         is_raised: Whether it raises an error.
-        seconds: How long the recording took.
     """
 
     reason: str = ""
@@ -238,10 +237,7 @@ def _write_limits(name: str, low: int | None, high: int | None) -> tuple[str, st
 
 
 def find_form(search: SizeSearch, hints: Collection[int]) -> Form:
-    """Return the condition under which a block runs.
-
-    ``hints`` are numbers that may be limits: those in its code.
-    """
+    """Return the condition under which a block runs; ``hints`` may be its limits."""
     form = Form(listed=tuple(search.running))
     try:
         for form in _refine(search, hints):  # noqa: B007  the last one counts

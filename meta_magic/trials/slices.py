@@ -62,7 +62,6 @@ class SourcePart(NamedTuple):
     Attributes:
         name: What messages call it: ``In[2]``, ``models/net.py``; "" for the block.
         first: Its first line in the whole text, from 1.
-        typed: The text as the user typed it.
         path: Path of a file; "" for a cell.
     """
 
@@ -76,7 +75,6 @@ class Slice(NamedTuple):
     """A block with all that it rests on, as one block.
 
     Attributes:
-        rerun: What a run of the whole needs.
         parts: Modules, then cells, then the block itself.
         names: The names in the code before the block.
         used: Names of variables that are used as they are: the code that made them is
@@ -168,7 +166,6 @@ class Source(NamedTuple):
 
     Attributes:
         text: Its statements that run again, at their lines.
-        path: As of :class:`SourcePart`.
         own_line: The line of the block, if it has the block; else 0.
     """
 
@@ -180,10 +177,7 @@ class Source(NamedTuple):
 
 
 def join_slice(trace: Trace) -> Slice | None:
-    """Return a trace's block with the statements before it that it rests on.
-
-    None where it rests on none, or where they are not known.
-    """
+    """Return a block with the statements before it that it rests on, if any."""
     rerun = trace.rerun
     if rerun is None:
         return None
@@ -246,10 +240,7 @@ def _read_cells(rerun: Rerun, trace: Trace) -> Read | None:
 
 
 def _read_file(rerun: Rerun) -> Read | None:
-    """Return the file of a block, with the statements around it that it rests on.
-
-    Of a plain cell with ``with record()`` these are also earlier cells.
-    """
+    """Return a block's file, and of a plain cell earlier cells, that it rests on."""
     cells = _list_earlier(rerun.file)
     texts = [one.read(one.typed) for one in cells]
     earlier = [*_walk_statements(cells, texts)]

@@ -51,7 +51,6 @@ class Statement(NamedTuple):
     """A statement at the top level of a cell.
 
     Attributes:
-        cell: Index of the cell.
         first: Its first line there, with decorators.
         binds: The names that it binds.
         changes: The names whose objects it may change.
@@ -259,11 +258,9 @@ class Enclosing(NamedTuple):
     """A file of which only the lines are left that a block rests on.
 
     Attributes:
-        typed: The file.
         text: The same lines: a statement around the block is ``if 1:``, or a ``with``
             of the other context managers, and what does not run again is empty.
         own_line: The first line of the block.
-        chosen: What the block rests on.
     """
 
     typed: str

@@ -206,10 +206,7 @@ def sweep_trace(
     metrics: Sequence[str] = METRICS,
     until: str = "",
 ) -> "pd.DataFrame":
-    """Return what a trace's block needs at each combination of sizes and choices.
-
-    See :meth:`Trace.sweep`.
-    """
+    """Return a block's needs at all sizes and choices: ``Trace.sweep``."""
     sized, names = find_sized_device(device), check_metrics(metrics)
     if not until:
         combinations = list_combinations(vary)
@@ -293,10 +290,7 @@ def scale_trace(
     given: Mapping[str, Sequence[int]],
     device: str,
 ) -> "pd.DataFrame":
-    """Return, for each target, the value of a name that brings a metric nearest to it.
-
-    See :meth:`Trace.scale`.
-    """
+    """Return values that bring a metric nearest to targets: ``Trace.scale``."""
     sized = find_sized_device(device)
     check_metrics([metric])
     for other, listed in given.items():

@@ -373,10 +373,7 @@ def record_block(
     *,
     is_probe: bool = False,
 ) -> Trace:
-    """Record a block in this process, under a recording of its own.
-
-    ``choose`` makes the context that the block runs in, within the recording.
-    """
+    """Record a block in this process, in the context that ``choose`` makes."""
     recording = Recording(
         rerun.file, options=rerun.options, namespace=variables, is_probe=is_probe
     )

@@ -112,10 +112,7 @@ def values_of(program: Program) -> Answers[Program]:
 
 
 def describe_values(program: Program, op: int, slot: int) -> dict[str, Any]:
-    """Return the values of a tensor at the end of the cell, for the details panel.
-
-    They are ``facts``, ``first`` and ``bins``; or ``error``, a message.
-    """
+    """Return a tensor's values: ``facts``, ``first`` and ``bins``; or ``error``."""
     records = program.with_raised
     row = memoryview(records.words).cast("I")[records.offsets[op] :]
     signature = records.signatures[row[0]]

@@ -35,7 +35,6 @@ class Growth:
     Attributes:
         name: The block's name for the size.
         current: Its value there; 0 if nothing could be recorded.
-        choices: Changes of the block.
         nbytes: The memory in which the largest size should fit.
         largest: The largest size that fits, as recorded; 0 if none does.
         recorded: (size, bytes at the peak) of the recordings that were made.

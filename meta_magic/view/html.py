@@ -135,10 +135,7 @@ def render_line(line: TreeLine, depth: int, n_open: int) -> Iterator[str]:
 
 
 def render_cells(cells: Sequence[str], kind: str) -> str:
-    """Return one row, up to the last cell with a text.
-
-    Spans with spaces between them are readable without CSS, too.
-    """
+    """Return one row up to the last text, with spaces to be readable without CSS."""
     n_shown = max((at for at, cell in enumerate(cells, 1) if cell), default=0)
     spans = " ".join(f"<span>{escape(cell)}</span>" for cell in cells[:n_shown])
     return f"<span class='{kind}'>{spans}</span>"

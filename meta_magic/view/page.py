@@ -56,10 +56,7 @@ SECONDS: Final = 10.0
 def store_sliders(
     trace: "Trace", packed: bytes, seconds: float = SECONDS
 ) -> tuple[bytes, "Designs | None"]:
-    """Return the designs that a saved report keeps, and the cache of the live report.
-
-    b"" and None where there are no sliders.
-    """
+    """Return designs for the saved and the live report; b"" and None for no sliders."""
     sliders = () if trace.rerun is None else trace.rerun.options.sliders
     if not sliders or trace.world is not None:  # it has another script
         return b"", None

@@ -110,10 +110,7 @@ N_STEPS: Final = 8
 
 
 def offer_number(trace: Trace, line: int, column: int) -> dict[str, Any]:
-    """Return a slider for the number at a line of the block's file, and a column.
-
-    The column is in UTF-8 bytes from 0.
-    """
+    """Return a slider for the number at a line and a column, in UTF-8 bytes from 0."""
     name = name_spot(parse_block(check_rerun(trace)), line, column)
     value = Recordings(trace).read_size(name)
     step = max(1, value // N_STEPS)
@@ -185,10 +182,7 @@ class Designs:
         return {"error": say_rule(trace, sizes, found), "is_rule": True}
 
     def record(self, trace: Trace, sizes: Sizes, ahead: Sequence[Sizes] = ()) -> Found:
-        """Return what a block is with other numbers, each recorded once.
-
-        ``ahead`` has other numbers of the same names, which may be asked for next.
-        """
+        """Return a block with other numbers; ``ahead`` are those that may come next."""
         key, known = frozenset(sizes.items()), self._known
         if key in known:
             return known[key]

@@ -81,10 +81,7 @@ def own_sizes(offers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def choose_sizes(offers: Sequence[Mapping[str, Any]]) -> Iterator[Sizes]:
-    """Yield numbers of which one differs from the cell's own.
-
-    The ends of each slider's range come first, then what halves the parts between.
-    """
+    """Yield single changes of the numbers: the ends of each range, then halves."""
     orders = []
     for offer in offers:
         last = len(offer["values"]) - 1

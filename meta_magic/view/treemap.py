@@ -171,10 +171,7 @@ def render_treemap(whole: Box) -> str:
 
 
 def render_box(box: Box, least: float, color: str, direction: str) -> str:
-    """Return the HTML of a box in a row or a column of boxes.
-
-    One with fewer bytes than ``least`` is shown without its children.
-    """
+    """Return the HTML of a box in a row or column; small ones have no children."""
     across = "column" if direction == "row" else "row"
     inner = escape(box.title)
     style = f"box-shadow:inset 0 0 0 1px #fff;background:{color};{LABEL}"

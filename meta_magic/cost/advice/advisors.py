@@ -50,10 +50,7 @@ ADVISORS: Final[Mapping[str, Callable[[Evidence], Iterator[Advice]]]] = {
 
 
 def find_advice(trace: "Trace") -> tuple[Advice, ...]:
-    """Return the advice on a trace, the largest saving of the peak first.
-
-    It follows from the program alone: nothing is recorded again.
-    """
+    """Return the advice on a trace, the largest saving of the peak first."""
     if not trace.program.with_raised.storage_by_tensor:
         return ()
     evidence = collect_evidence(trace)

@@ -214,10 +214,7 @@ def find_math_attention(evidence: "Evidence") -> Iterator[Advice]:
 
 
 def spread_scores(evidence: "Evidence", choices: "list[KernelChoice]") -> "Integers":
-    """Return for each call the number of scores of its attention; 0 for other calls.
-
-    A backward call belongs to the attention of its forward call.
-    """
+    """Return how many scores each call's attention has, also backward; else 0."""
     columns, signatures = evidence.columns, evidence.program.signatures
     numel = np.zeros(columns.n_calls, np.int64)
     for choice in choices:

@@ -37,7 +37,6 @@ class Graph:
     """Connected calls that autograd recorded.
 
     Attributes:
-        calls: The calls, in order.
         saved: The storages that the graph keeps alive at the end.
     """
 
@@ -79,10 +78,7 @@ def describe(evidence: "Evidence", graphs: Sequence[Graph]) -> Advice:
 
 
 def find_key(evidence: "Evidence", graph: Graph) -> tuple[object, ...]:
-    """Return the key that graphs of one loop share.
-
-    The operators, the site of the last call, and the caller of the outermost module.
-    """
+    """Return what graphs of one loop share: operators, last site, outermost caller."""
     columns, calls = evidence.columns, list(graph.calls)
     ops = [evidence.program.signatures[n].op for n in columns.signature[calls]]
     last = int(columns.call_site[calls[-1]])
@@ -103,10 +99,7 @@ def find_caller(evidence: "Evidence", call: int) -> tuple[int, int] | None:
 
 
 def find_graphs(evidence: "Evidence") -> Iterator[Graph]:
-    """Yield the graphs of forward calls that keep something alive.
-
-    Graphs that backward went through are left out: it freed their saved tensors.
-    """
+    """Yield graphs of forward calls that keep tensors alive, and had no backward."""
     columns = evidence.columns
     calls_by_graph = sorted(join_calls(evidence), key=lambda calls: calls[-1])
     touched = [
@@ -160,10 +153,7 @@ def list_kept(
 
 
 def join_calls(evidence: "Evidence") -> list[list[int]]:
-    """Return the differentiated forward calls, grouped by connected graphs.
-
-    Calls are connected if they share a storage that a graph made (union-find).
-    """
+    """Return differentiated calls by graphs that share storages (union-find)."""
     columns, is_inner = evidence.columns, find_inner(evidence)
     above = list(range(columns.n_storages))
 

@@ -240,10 +240,7 @@ def find_dead_calls(evidence: "Evidence", gradients: "Integers") -> "Flags":
 
 
 def find_lost_initializations(evidence: "Evidence") -> Iterator[Advice]:
-    """Yield an advice for each line that fills parameters which weight tying drops.
-
-    Only for the user's own modules, not for those of a library.
-    """
+    """Yield an advice for lines of the user's modules that fill what tying drops."""
     tied = find_tied(evidence)
     if not tied:
         return

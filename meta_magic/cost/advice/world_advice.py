@@ -27,10 +27,7 @@ LEAST_SHARE: Final = 0.05
 
 
 def find_replicated_states(evidence: "Evidence") -> Iterator[Advice]:
-    """Yield an advice if each rank holds the whole optimizer state.
-
-    As with DDP, where the gradients of whole parameters are reduced over all ranks.
-    """
+    """Yield an advice if each rank holds the whole optimizer state, as with DDP."""
     world = evidence.world
     if world is None or find_sharded(evidence):
         return
@@ -61,10 +58,7 @@ def find_replicated_states(evidence: "Evidence") -> Iterator[Advice]:
 
 
 def steps_all(evidence: "Evidence") -> bool:
-    """Return whether the rank itself steps each parameter that is trained.
-
-    With ZeRO it steps a part of them, and gets the others from other ranks.
-    """
+    """Whether the rank steps each trained parameter; with ZeRO it steps a part."""
     columns, sent = evidence.columns, {sent.index for sent in evidence.sent}
     is_own = evidence.is_in("optimizer")
     is_own[[*sent]] = False

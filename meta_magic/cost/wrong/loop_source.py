@@ -26,7 +26,6 @@ class Source(NamedTuple):
     Attributes:
         step: The first call of the step.
         line: Its line in the file.
-        text: The whole file.
         loops: The loops around it, the outermost first.
     """
 

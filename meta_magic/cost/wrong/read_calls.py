@@ -155,10 +155,7 @@ class Calls(Sequence[ReadCall]):
         *,
         is_own: bool = False,
     ) -> Iterator[ReadCall]:
-        """Yield the calls of some operators in order, in some phases and rows.
-
-        () means all phases, and None all rows.
-        """
+        """Yield calls of some operators in order; () is all phases, None all rows."""
         numbers = [n for name in names for n in self._numbers_by_name.get(name, ())]
         if not numbers:
             return

@@ -291,10 +291,7 @@ def find_fresh_layers(flow: Flow) -> Iterator[Mistake]:
 
 
 def find_stale_optimizers(flow: Flow) -> Iterator[Mistake]:
-    """Yield parameters that are trained and not stepped, as they came later.
-
-    The optimizer holds parameters that no module has any more.
-    """
+    """Yield trained parameters that came later than those the optimizer holds."""
     optimized = {*flow.program.facts.optimized}
     if not optimized or not flow.steps:
         return

@@ -214,10 +214,7 @@ class Accepted(NamedTuple):
 
 
 def find_accepted(probe: Probe, written: Collection[int]) -> Accepted:
-    """Return what a failed call accepts.
-
-    Only operands that the user's code writes are changed (``written``).
-    """
+    """Return what a failed call accepts for the operands that are ``written``."""
     if probe.accepts():
         return Accepted()
     layouts = [_judge(probe, dict(changes)) for changes in list_layouts(probe)]

@@ -64,10 +64,7 @@ class Edit:
 
 
 def apply_edit(source: str, edit: Edit, first_line: int = 1) -> str:
-    """Return a source after an edit.
-
-    ``first_line`` is the number of the source's first line.
-    """
+    """Return a source, which begins at line ``first_line``, after an edit."""
     lines = [line.encode() for line in source.split("\n")]
     for line, column, end, text in sorted(edit.stretches, reverse=True):
         old = lines[line - first_line]

@@ -45,7 +45,6 @@ class Situation:
 
     Attributes:
         call: The call; its operands have names.
-        error: Type and text of the error.
         makers: By operand, the call site of the call that made it, if it is known.
         accepted: What the call accepts instead.
         seen: The integers that were values of the program's expressions.

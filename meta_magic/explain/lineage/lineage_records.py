@@ -134,12 +134,7 @@ class Lineage:
         return (*lines, *([self.caveat] if self.caveat else []))
 
     def walk(self) -> Iterator[tuple[int, LineageStep, bool]]:
-        """Yield the steps, the parts of a number below it.
-
-        Yields:
-            Depth, step, and whether its parts are left out because they were shown
-            before.
-        """
+        """Yield each part's depth and step, and whether its own were shown before."""
         alike = _number_alike(self.steps)
         shown: set[int] = set()
         todo = [(0, 0)]

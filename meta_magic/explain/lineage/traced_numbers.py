@@ -107,10 +107,7 @@ def trace_number(value: Any, origin: Origin) -> Any:
 
 
 def trace_returned(value: Any, span: Span) -> Any:
-    """Return the integers that an expression returned, with the expression as origin.
-
-    Other values, and integers that have an origin, stay as they are.
-    """
+    """Give the integers that an expression returned it as origin, if they have none."""
     if type(value) is tuple:
         return tuple(trace_returned(item, span) for item in value)
     is_own = type(value) is TracedInt and isinstance(value.origin, Returned)

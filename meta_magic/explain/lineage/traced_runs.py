@@ -123,10 +123,7 @@ def read_seen() -> Seen:
 
 
 def set_literals(literals: Sequence[Literal], values: Mapping[int, int]) -> None:
-    """Set the values of a rewritten block's literals, before it runs.
-
-    ``values`` has other values for some of them, by index.
-    """
+    """Set the literals of a rewritten block before it runs, some to ``values``."""
     own = {
         NOTE: note,
         RETURNED: note_returned,
@@ -264,10 +261,7 @@ def prepare_run(trace: Trace, question: Callable[[Run], T]) -> Callable[[], Any]
 def ask_runs(
     trace: Trace, values: Sequence[Mapping[int, int]], question: Callable[[Run], T]
 ) -> list[T | TrialError]:
-    """Run a trace's block several times at once, with other values of its literals.
-
-    ``values`` has for each run the values of some literals, by index.
-    """
+    """Run a trace's block once for each of ``values``, of its literals by index."""
     rerun = check_rerun(trace)
     return answer_all([_prepare(rerun, own, question) for own in values], SECONDS)
 

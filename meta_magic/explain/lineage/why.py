@@ -152,10 +152,7 @@ def _find_node(
 
 
 def _add_inside(run: Run, known: dict[int, Node], at: int, output: int) -> None:
-    """Add a node for what an operator inside of a function made.
-
-    ``at`` is the index of the operator, ``output`` that of its tensor.
-    """
+    """Add a node for output number ``output`` of the inner operator ``at``."""
     metadata = run.trace.ops[at].outputs[output]
     for call in run.observer.calls:
         if at in call.rows:

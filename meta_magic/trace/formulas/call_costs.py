@@ -57,7 +57,6 @@ class Operations(NamedTuple):
     """What one call computes.
 
     Attributes:
-        kind: What it does.
         flops: 2 for each multiply-add of its products; 0 for other kinds.
         flops_needed: FLOPs without those of masked pairs of attention.
         n_elementwise: Operations and functions element by element, by their weights.
@@ -74,10 +73,7 @@ UNKNOWN: Final = Operations("unknown")
 
 
 def count_operations(signature: Signature) -> Operations:
-    """Return what one call computes.
-
-    A call that returned and wrote nothing, as one that raised, computes nothing.
-    """
+    """Return what one call computes; nothing if it returned and wrote nothing."""
     if not signature.outputs and not signature.writes:
         return MOVES
     name = name_of(signature)
