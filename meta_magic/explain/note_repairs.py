@@ -7,12 +7,13 @@ the block was recorded with it, the note is gone, and no other one came. Read
 """
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from math import prod
 from time import process_time
 from typing import Final, TypeAlias
@@ -20,9 +21,11 @@ from typing import Final, TypeAlias
 from meta_magic.children import ask_children
 from meta_magic.explain.edited_runs import EditableBlock, find_block
 from meta_magic.explain.edits.program_text import (
+    ATOMS,
     Called,
     Edit,
     SourceText,
+    Stretch,
     apply_edit,
     join_edits,
     read_number,
@@ -45,8 +48,8 @@ MAX_REPAIRED: Final = 4
 """So many notes are repaired."""
 
 RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN", "MultiheadAttention"})
+NORMALIZING: Final = ("softmax", "log_softmax", "Softmax", "LogSoftmax", "norm")
 SOFT: Final = frozenset({"softmax", "sigmoid", "Softmax", "Sigmoid"})
-LOGARITHMS: Final = {"nll_loss": "cross_entropy", "NLLLoss": "CrossEntropyLoss"}
 
 
 class NotedLines:
@@ -89,7 +92,7 @@ def squeeze_operands(lines: NotedLines) -> Iterator[Edit]:
 
 def change_softmax_dim(lines: NotedLines) -> Iterator[Edit]:
     """Normalize over another dimension."""
-    for called in lines.find_calls("softmax", "log_softmax", "Softmax", "LogSoftmax"):
+    for called in lines.find_calls(*NORMALIZING):
         given = [one.value for one in called.node.keywords if one.arg == "dim"]
         is_method = called.name.islower() and len(called.node.args) == 1
         at = called.node.args[0 if called.name[0].isupper() or is_method else 1 :]
@@ -152,19 +155,110 @@ def leave_out_soft(lines: NotedLines) -> Iterator[Edit]:
                 yield from program.replace(node, program.read(kept), 0)
 
 
-def take_logits(lines: NotedLines) -> Iterator[Edit]:
-    """Call the loss that takes logits."""
-    for called in lines.find_calls(*LOGARITHMS):
-        yield from lines.program.rename(called, LOGARITHMS[called.name], 0)
+def rewrite(lines: NotedLines) -> Iterator[Edit]:
+    """Write an expression of its lines as ``REWRITES`` says."""
+    program = lines.program
+    n = lines.note.text.rpartition(" ")[2]
+    for old, new in REWRITES[lines.note.kind]:
+        pattern = ast.parse(old, mode="eval").body
+        for node in lines.find(type(pattern)):
+            found: dict[str, ast.expr] = {}
+            if isinstance(node, ast.expr) and is_match(pattern, node, found):
+                texts = {"N": n} | {
+                    letter: program.read(part)
+                    if isinstance(part, (*ATOMS, ast.Constant))
+                    else f"({program.read(part)})"
+                    for letter, part in found.items()
+                }
+                text = LETTER.sub(lambda match: texts[match[0]], new)  # noqa: B023
+                yield from program.replace(node, text, 0)
 
 
-def keep_attached(lines: NotedLines) -> Iterator[Edit]:
-    """Leave ``detach`` out."""
-    for called in lines.find_calls("detach"):
-        if called.owner is not None:
-            yield from lines.program.replace(
-                called.node, lines.program.read(called.owner), 0
+def is_match(pattern: object, node: object, found: dict[str, ast.expr]) -> bool:
+    """Whether a node is as a pattern, and keep what its letters stand for."""
+    if isinstance(pattern, ast.Name) and LETTER.fullmatch(pattern.id):
+        found[pattern.id] = node  # type: ignore[assignment]  # an expression, as it is
+        return pattern.id != "M" or isinstance(node, ast.Call)
+    if isinstance(pattern, list) and isinstance(node, list):
+        pairs = zip(pattern, node, strict=False)
+        return len(pattern) == len(node) and all(is_match(*p, found) for p in pairs)
+    if not isinstance(pattern, ast.AST):
+        return pattern == node
+    fields = [name for name in pattern._fields if name not in {"ctx", "kind"}]
+    return type(pattern) is type(node) and all(
+        is_match(getattr(pattern, name), getattr(node, name), found) for name in fields
+    )
+
+
+def move(
+    lines: NotedLines, what: str, *after: str, is_level: bool = False
+) -> Iterator[Edit]:
+    """Move a statement of its lines with a call behind another one.
+
+    Args:
+        lines: The lines of the note.
+        what: A part of the statement.
+        after: The other one has one of these; () if it is further out and before it, or
+            is a line of the note.
+        is_level: Whether both must be in one body.
+    """
+    program = lines.program
+    for moved in lines.find(ast.Expr, ast.Assign):
+        text = program.read(moved)  # type: ignore[arg-type]  # a statement
+        for other in program.find(ast.Expr, ast.Assign) if what in text else ():
+            read = program.read(other)
+            line, column = moved.lineno, moved.col_offset  # type: ignore[attr-defined]
+            is_out = other.col_offset < column and other.lineno < line
+            is_meant = any(one in read for one in after) or (
+                not after and (is_out or other.lineno in lines.note.lines)
             )
+            if (
+                is_meant
+                and other.lineno != line
+                and (not is_level or other.col_offset == column)
+            ):
+                end = other.end_lineno or 0, other.end_col_offset or 0
+                put = Stretch(*end, end[1], f"; {text}")
+                for gone in program.replace(moved, "", abs(end[0] - line) / 1000):  # type: ignore[arg-type]
+                    yield replace(gone, stretches=(*gone.stretches, put))
+
+
+def put_before(lines: NotedLines, text: str) -> Iterator[Edit]:
+    """Put a call before a statement of its lines."""
+    for node in lines.find(ast.Assign, ast.Expr, ast.Return):
+        at = node.lineno, node.col_offset  # type: ignore[attr-defined]
+        yield Edit(stretches=(Stretch(*at, at[1], f"{text}; "),), cost=0)
+
+
+def put_in_mode(lines: NotedLines, mode: str) -> Iterator[Edit]:
+    """Call ``train()`` or ``eval()`` of a module before the line that calls it."""
+    names = [lines.program.read(called.node.func) for called in lines.find_calls()]
+    for name in dict.fromkeys(names):
+        if name.isidentifier() or name.removeprefix("self.").isidentifier():
+            yield from put_before(lines, f"{name}.{mode}()")
+
+
+def unscale(lines: NotedLines) -> Iterator[Edit]:
+    """Divide gradients by the scale of the scaler before they are clipped."""
+    made = [(n, lines.program.read(n.value)) for n in lines.program.find(ast.Assign)]
+    scalers, optimizers = (
+        [ast.unparse(node.targets[0]) for node, text in made if part in text]
+        for part in ("GradScaler(", "optim.")
+    )
+    for scaler, optimizer in product(scalers, optimizers):
+        yield from put_before(lines, f"{scaler}.unscale_({optimizer})")
+
+
+def give_parameters(lines: NotedLines) -> Iterator[Edit]:
+    """Give an optimizer the parameters of one more module."""
+    name = lines.note.text.partition("steps ")[2].partition(".")[0]
+    for called in lines.program.calls:
+        if "optim." in lines.program.read(called.node.func) and called.node.args:
+            (given, *_), more = called.node.args, f"*{name}.parameters()]"
+            text = f"[*{lines.program.read(given)}, {more}"
+            if isinstance(given, ast.List):
+                text = f"{lines.program.read(given)[:-1]}, {more}"
+            yield from lines.program.replace(given, text, 0)
 
 
 def add_argument(lines: NotedLines, text: str, *names: str) -> Iterator[Edit]:
@@ -185,21 +279,90 @@ def call_optimizer(lines: NotedLines, method: str) -> Iterator[Edit]:
             yield from lines.program.extend(called.node, f"{{}}; {name}.{method}()", 0)
 
 
+LETTER: Final = re.compile(r"\b[A-Z]\b")
+
+REWRITES: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
+    "raw scores": (
+        ("X.nll_loss(A, B)", "X.cross_entropy(A, B)"),
+        ("X.NLLLoss()", "X.CrossEntropyLoss()"),
+    ),
+    "detached": (("A.detach()", "A"), ("A.item()", "A")),
+    "sum beside mean": (("X.sum(A)", "X.mean(A)"), ("A.sum()", "A.mean()")),
+    "swapped": (
+        ("X.binary_cross_entropy(A, B)", "X.binary_cross_entropy(B, A)"),
+        ("X(A, B)", "X(B, A)"),
+    ),
+    "class dimension": (
+        (
+            "X.cross_entropy(A, B)",
+            "X.cross_entropy(A.transpose(1, -1), B.transpose(1, -1))",
+        ),
+    ),
+    "crossed rows": (
+        ("A.reshape(B)", "A.transpose(0, 1).reshape(B)"),
+        ("A.view(B)", "A.transpose(0, 1).reshape(B)"),
+        ("A.flatten()", "A.transpose(0, 1).flatten()"),
+        ("torch.cat(A)", "torch.stack(A, 1).flatten(0, 1)"),
+    ),
+    "merged batch": (
+        ("A.view(-1, B)", "A.flatten(1)"),
+        ("A.reshape(-1, B)", "A.flatten(1)"),
+    ),
+    "inverted padding": (("A != B", "A == B"),),
+    "causal mask": (
+        ("A * B", 'A.masked_fill(B == 0, float("-inf"))'),
+        ("A.masked_fill(B, C)", "A.masked_fill(~B, C)"),
+    ),
+    "scale": (("A / B", "A / N ** 0.5"), ("A * B", "A / N ** 0.5")),
+    "self copy": (("A.state_dict()", "copy.deepcopy(A.state_dict())"),),
+    "one layer": (
+        ("[M] * A", "[M for _ in range(A)]"),
+        ("[A] * B", "[copy.deepcopy(A) for _ in range(B)]"),
+        (
+            "[A, B] * C",
+            "[copy.deepcopy(one) for _ in range(C) for one in (A, B)]",
+        ),
+    ),
+}
+"""Expressions and what is written for them, by the kind of note.
+
+A capital letter is an expression, ``M`` a call, and ``N`` the last word of the note.
+"""
+
 EDITS: Final[Mapping[str, Sequence[Edits]]] = {
+    **dict.fromkeys(REWRITES, (rewrite,)),
     "loss size": (squeeze_operands,),
     "broadcast": (squeeze_operands,),
     "size one": (change_softmax_dim,),
     "softmax dimension": (change_softmax_dim,),
+    "normalized dimension": (change_softmax_dim,),
     "mixed": (move_dimensions,),
     "squeeze": (lambda lines: add_argument(lines, "-1", "squeeze"),),
     "last sample": (put_batch_first,),
+    "mixed samples": (put_batch_first,),
     "one key": (put_batch_first,),
     "probabilities": (leave_out_soft,),
-    "raw scores": (take_logits,),
-    "detached": (keep_attached,),
+    "weighted mean": (partial(add_argument, text='reduction="none"'),),
     "crossed": (partial(add_argument, text="keepdim=True"),),
+    "train mode": (
+        lambda lines: put_in_mode(lines, "eval"),
+        lambda lines: add_argument(lines, "training=self.training", "dropout"),
+    ),
+    "eval mode": (lambda lines: put_in_mode(lines, "train"),),
     "old gradients": (partial(call_optimizer, method="zero_grad"),),
     "no step": (partial(call_optimizer, method="step"),),
+    "idle step": (
+        lambda lines: move(lines, ".step(", ".backward("),
+        lambda lines: move(lines, ".zero_grad(", ".step("),
+    ),
+    "discarded gradients": (lambda lines: move(lines, ".zero_grad(", ".step("),),
+    "useless clip": (
+        lambda lines: move(lines, "clip_grad_", ".backward("),
+        unscale,
+    ),
+    "early schedule": (lambda lines: move(lines, ".step(", ".step(", is_level=True),),
+    "fresh optimizer": (lambda lines: move(lines, "optim."),),
+    "stale optimizer": (lambda lines: move(lines, "optim."), give_parameters),
 }
 """The edits that may be meant, by the kind of note."""
 

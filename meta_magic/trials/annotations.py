@@ -11,24 +11,28 @@ import ast
 import builtins
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_origin
 
-from torch import Tensor, nn
+from torch import Tensor, broadcast_shapes, nn
 
+from meta_magic.cost.advice.evidence import is_own_file
 from meta_magic.errors import TrialError
 from meta_magic.recording.intercept.function_mode import FunctionMode
 from meta_magic.torch_private.modes import function_mode_stack
 from meta_magic.trace.calls import ModuleCall, TensorMetadata
+from meta_magic.trace.earlier_cells import name_cell
 from meta_magic.trace.notes import Note
 from meta_magic.trace.rerun import Rerun
 from meta_magic.trace.trace import Trace
 from meta_magic.trials.blocks import parse_block
 from meta_magic.trials.dims import Dims
 from meta_magic.trials.size_formulas import evaluate
-from meta_magic.trials.slices import join_slice
+from meta_magic.trials.slices import list_installed, shorten_path
 from meta_magic.trials.trial import answer_all, answer_block, check_rerun
 
 ANY: Final = "_"
@@ -154,6 +158,7 @@ class AnnotatedTensor(NamedTuple):
         dims: The annotated dimensions, such as ``b t d``.
         dtypes: The annotated dtypes; () for any.
         number: Its number in the recording; None if it has none.
+        file: The file of a function outside of the block; "" for the block.
     """
 
     frame: int
@@ -164,47 +169,39 @@ class AnnotatedTensor(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     number: int | None
+    file: str = ""
 
 
 def check_annotations(trace: Trace) -> tuple[Note, ...]:
-    """Return a note for each line of the block whose annotation is wrong.
+    """Return a note for each line of the user's code whose annotation is wrong.
 
-    If the block has no annotations, those of earlier cells and of the user's modules
-    are checked: the note then names the cell or the file.
+    Those of the block, and those of the functions of earlier cells and of the user's
+    modules that it calls: the note then names the cell or the file.
     """
-    joined = None
     try:
         rerun = check_rerun(trace)
         block, seeing = rewrite(rerun)
-        if not seeing.n_seen:
-            joined = join_slice(trace)
-        if joined is not None:
-            rerun = joined.rerun
-            block, seeing = rewrite(rerun)
-        if not seeing.n_seen:
+        if not seeing.n_seen and "jaxtyping" not in sys.modules:
             return ()
         seen: list[AnnotatedTensor] = []
 
-        def add_names(_: object) -> nullcontext[None]:
+        def add_names(_: object) -> Watcher:
             vars(builtins).update({SEE: partial(see, seen), FRAME: None})
-            return nullcontext()
+            return Watcher(seen)
 
         asked = partial(answer_block, rerun, block, add_names, lambda *_: seen)
         (found,) = answer_all([asked], SECONDS)
-        dims = trace.dims if joined is None else None
     except TrialError:
         return ()
     if isinstance(found, TrialError):
         text = f"annotations of shapes were not checked: {found}"
         return (Note(kind="annotation", text=text, line=None, severity="asked for"),)
-    notes: dict[tuple[int, str], Note] = {}
-    for line, text in judge(found, dims):
-        part, where = ("", line)
-        if joined is not None:
-            part, where = joined.find(line)[0].name, joined.find(line)[1]
-        shown = f"{part}, line {where}: {text}" if part else text
-        own = None if part else where
-        notes.setdefault((line, text), Note(kind="annotation", text=shown, line=own))
+    notes: dict[tuple[str, int, str], Note] = {}
+    for one, text in judge(found, trace.dims):
+        name = one.file and (name_cell(one.file) or shorten_path(one.file))
+        shown = f"{name}, line {one.line}: {text}" if name else text
+        note = Note(kind="annotation", text=shown, line=None if name else one.line)
+        notes.setdefault((one.file, one.line, text), note)
     return (*notes.values(),)
 
 
@@ -299,6 +296,7 @@ def see(
     frame: object,
     what: str,
     line: int,
+    file: str = "",
 ) -> Any:
     """Keep the tensors of a value that are annotated; return the value."""
     if type(value) is int:  # a size that a constructor is given has its own name
@@ -319,6 +317,7 @@ def see(
                     tuple(map(int, tensor.shape)),
                     str(tensor.dtype).removeprefix("torch."),
                     find_number(tensor),
+                    file,
                 )
             )
             FRAMES.append(frame)  # so that no other one has its id
@@ -326,6 +325,81 @@ def see(
 
 
 FRAMES: Final[list[object]] = []
+
+
+class Watcher:
+    """Sees annotated arguments and results of the user's functions, as they are called.
+
+    Those of the block itself are seen by its rewritten code.
+    """
+
+    def __init__(self, seen: list[AnnotatedTensor]) -> None:
+        self._seen = seen
+        self._functions: dict[CodeType, FunctionType | None] = {}
+        self._read: set[int] = set()
+        self._frames: dict[FrameType, object] = {}
+
+    def __enter__(self) -> None:
+        """Begin to watch calls."""
+        sys.setprofile(self._watch)
+
+    def __exit__(self, *_: object) -> None:
+        """End it."""
+        sys.setprofile(None)
+
+    def _watch(self, frame: FrameType, event: str, value: object) -> None:
+        code = frame.f_code
+        if event not in {"call", "return"}:
+            return
+        if code not in self._functions:
+            self._find(frame)
+        function = self._functions.get(code)
+        if function is None:
+            return
+        if event == "call":
+            self._frames[frame] = object()
+            for name in function.__annotations__:
+                if name in frame.f_locals:
+                    what = f"{name} of {function.__qualname__}"
+                    self._see(frame, function, name, frame.f_locals[name], what)
+        elif value is not None and frame in self._frames:
+            what = f"the result of {function.__qualname__}"
+            self._see(frame, function, "return", value, what)
+
+    def _see(
+        self, frame: FrameType, function: FunctionType, name: str, value: Any, what: str
+    ) -> None:
+        """Keep the tensors of a value, whose annotation may be a text."""
+        if type(value) is int:
+            return
+
+        def read() -> Any:
+            found: Any = function.__annotations__.get(name)
+            is_text = isinstance(found, str)
+            return eval(found, function.__globals__) if is_text else found  # noqa: S307
+
+        code = frame.f_code
+        at = self._frames[frame], what, code.co_firstlineno
+        see(self._seen, value, read, *at, code.co_filename)
+
+    def _find(self, frame: FrameType) -> None:
+        """Find the functions of the module of a frame, if that is the user's code."""
+        code = frame.f_code
+        self._functions[code] = None
+        file = code.co_filename
+        is_own = is_own_file(file) and not file.startswith(list_installed())
+        is_own = is_own and SEE not in code.co_names
+        if not is_own or id(frame.f_globals) in self._read:
+            return
+        self._read.add(id(frame.f_globals))
+        for value in [*frame.f_globals.values()]:
+            parts = [*vars(value).values()] if isinstance(value, type) else [value]
+            for part in parts:
+                made = getattr(part, "__func__", getattr(part, "fget", part))
+                made = inspect.unwrap(made) if callable(made) else made
+                is_function = isinstance(made, FunctionType) and made.__annotations__
+                if is_function and made.__globals__ is frame.f_globals:
+                    self._functions[made.__code__] = made
 
 
 def match(value: Any, annotation: Any) -> Iterator[tuple[Tensor, Any]]:
@@ -357,26 +431,29 @@ def find_number(tensor: Tensor) -> int | None:
 
 def judge(
     seen: Sequence[AnnotatedTensor], dims: Dims | None
-) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each annotation that is wrong."""
-    bound: dict[tuple[int, str], tuple[tuple[int, ...], tuple[str, ...]]] = {}
+) -> Iterator[tuple[AnnotatedTensor, str]]:
+    """Yield each tensor whose annotation is wrong, and what is wrong."""
+    bound: dict[tuple[int, str], Bound] = {}
     for one in seen:
         plain = tuple(map(str, one.shape))
         names = plain if dims is None else dims.name(one.number, one.shape)
         shown = f"[{', '.join(names)}]"
         head = f'{one.what} is annotated "{one.dims}" and is '
         if one.dtypes and one.dtype not in one.dtypes:
-            yield one.line, f"{head}{one.dtype}, not {' or '.join(one.dtypes[-2:])}"
+            yield one, f"{head}{one.dtype}, not {' or '.join(one.dtypes[-2:])}"
         words = one.dims.split()
         pairs = align(words, one.shape, names)
         if pairs is None:
             n = len(words) - words.count("...")
-            yield one.line, f"{head}{shown}: {len(one.shape)} dimensions instead of {n}"
+            yield one, f"{head}{shown}: {len(one.shape)} dimensions instead of {n}"
             continue
         reasons = [bind(bound, one.frame, *pair, dims) for pair in pairs]
         for why in [*filter(None, reasons)][:1]:
-            yield one.line, f"{head}{shown}: {why}"
+            yield one, f"{head}{shown}: {why}"
 
+
+Bound: TypeAlias = tuple[tuple[int, ...], Sequence[str], bool]
+"""The sizes that a name stands for, by number and by name; whether they broadcast."""
 
 Pair: TypeAlias = tuple[str, tuple[int, ...], tuple[str, ...]]
 
@@ -401,7 +478,7 @@ def align(
 
 
 def bind(
-    bound: dict[tuple[int, str], tuple[tuple[int, ...], tuple[str, ...]]],
+    bound: dict[tuple[int, str], Bound],
     frame: int,
     word: str,
     sizes: tuple[int, ...],
@@ -410,20 +487,33 @@ def bind(
 ) -> str:
     """Return why a dimension is not the annotated one; "" if it may be."""
     name = word.lstrip("*?#").rpartition("=")[2]
-    if name in {"...", ""} or name[0] == "_" or ("#" in word and sizes == (1,)):
+    if name in {"...", ""} or name[0] == "_":
         return ""
     if not name.isidentifier():
-        known = {n: s[0] for (own, n), (s, _) in bound.items() if own == frame and s}
+        known = {n: s[0] for (own, n), (s, *_) in bound.items() if own == frame and s}
         wanted = evaluate(name, known)
         is_right = wanted is None or sizes == (wanted,)
-        return "" if is_right else f"{name} is {wanted}, and this is {names[0]}"
-    before, texts = bound.setdefault((frame, name), (sizes, names))
-    if before != sizes:
+        head = "" if name.isdecimal() else f"{name} is "
+        return "" if is_right else f"{head}{wanted}, and this is {names[0]}"
+    is_open = "#" in word
+    before, texts, was_open = bound.setdefault((frame, name), (sizes, names, is_open))
+    joint = before if before == sizes else None
+    if is_open or was_open:
+        with suppress(RuntimeError):  # they do not broadcast
+            joint = tuple(broadcast_shapes(before, sizes))
+    is_right = (is_open or joint == sizes) and (was_open or joint == before)
+    if joint is None or not is_right:
         listed, own = (", ".join(part) for part in (texts, names))
         return f"{name} is {listed}, and this is {own}"
-    for one, other in zip(texts, names, strict=True):
-        if dims is not None and differ(one, other, dims.values):
-            return f"{name} is {one}, and this is {other}, which is {sizes[0]} as well"
+    if joint != before:
+        bound[frame, name] = (
+            joint,
+            (names if joint == sizes else [*map(str, joint)]),
+            is_open,
+        )
+    for size, one, other in zip(sizes, texts, names, strict=False):
+        if before == sizes and dims is not None and differ(one, other, dims.values):
+            return f"{name} is {one}, and this is {other}, which is {size} as well"
     return ""
 
 

@@ -358,8 +358,9 @@ def _find_rests(search: SizeSearch, hints: Collection[int]) -> Form | None:
     ends = []
     if not search.runs(n + 1) and search.runs(2 * n):
         ends = [(n, 1)]
-    elif n > 1 and not search.runs(n - 1) and search.runs(2 * n):
-        ends = [(n, -1)] if n % 2 == 0 and search.runs(n // 2) else []
+    elif n > 1 and not search.runs(n - 1):
+        is_rest = not search.runs(2 * n) or (n % 2 == 0 and search.runs(n // 2))
+        ends = [(n, -1)] if is_rest else []
     elif search.runs(2 * n):
         near = sorted((one for one in hints if 1 < one < n), reverse=True)[:1]
         ends = [(n // one * one + one, 1) for one in near]

@@ -9,15 +9,16 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 from linecache import getlines
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from meta_magic.cost.wrong.flow import Flow, Mistake, list_nodes, name_of, name_set
+from meta_magic.cost.wrong.flow import Flow, Mistake, list_nodes, name_of
 from meta_magic.cost.wrong.read_calls import ReadCall
+from meta_magic.trace.modules import CONTAINERS
+
+if TYPE_CHECKING:
+    from meta_magic.trace.modules import ModuleNode
 
 Repeating: TypeAlias = ast.For | ast.While
-
-AVERAGING: Final = name_set("Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop")
-"""Optimizers that average gradients over their steps."""
 
 
 class Source(NamedTuple):
@@ -120,61 +121,46 @@ def find_useless_clips(flow: Flow) -> Iterator[Mistake]:
             )
 
 
-def find_fresh_optimizers(flow: Flow) -> Iterator[Mistake]:
-    """Yield optimizers that are made anew for each step of the same module."""
-    for source in list_loops(flow):
-        loop = source.loops[-1]
-        assigned = {
-            name.id
-            for name in ast.walk(loop)
-            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
-        }
-        for node in loop.body:
-            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
-                continue
-            made = node.value
-            names = {one.id for one in ast.walk(made) if isinstance(one, ast.Name)}
-            is_meant = name_of(made.func) in AVERAGING and not names & assigned
-            if is_meant and ".parameters()" in ast.unparse(made):
-                yield source.make_mistake(
-                    node,
-                    f"makes {name_of(made.func)} anew for each step: its averages of "
-                    "gradients begin at zero each time; make it before the loop",
-                    f"it steps at line {source.step.line} of the same loop",
-                )
-
-
 def find_repeated_layers(flow: Flow) -> Iterator[Mistake]:
-    """Yield ``nn.Sequential(*[nn.Linear(8, 8)] * 3)``: one layer three times."""
-    names = ("empty", "ones", "zeros", "randn")
-    calls = {id(c.site): c for c in flow.calls.find(names, ("init",), is_own=True)}
-    for call in calls.values():
-        position = call.position
-        if position is None:
-            continue
-        at = position.line, position.column or 0
-        for node in list_products("".join(getlines(position.file))):
-            end = node.end_lineno or 0, node.end_col_offset or 0
-            if (node.lineno, node.col_offset) <= at < end:
+    """Yield ``nn.ModuleList([layer] * 3)``: one layer three times."""
+    periods = {find_period(node) for root in flow.modules for node in root.walk()}
+    if periods == {0}:
+        return
+    files = dict[str, ReadCall]()
+    for call in flow.calls.find(("empty", "ones", "zeros", "randn"), ("init",)):
+        if call.is_own and call.position is not None:
+            files.setdefault(call.position.file, call)
+    for file, call in files.items():
+        for node in list_products("".join(getlines(file))):
+            line, at = call.line, call.position
+            if len(getattr(node.left, "elts", ())) in periods and line and at:
                 yield Mistake(
                     call,
                     f"{ast.unparse(node)[:60]} is one layer several times, with the "
                     "same parameters: a comprehension makes several",
                     "multiplying a list repeats its elements, and copies none",
+                    line=node.lineno + line - at.line,
                 )
-                break
+
+
+def find_period(node: "ModuleNode") -> int:
+    """Return after how many children of a container the same ones begin; 0 for none."""
+    shared = [child.shared_with for child in node.children]
+    if node.class_name not in CONTAINERS or not node.n_parameters or shared[:1] == []:
+        return 0
+    names = [child.fqn for child in node.children]
+    n = next((k for k, name in enumerate(shared) if name is not None), 0)
+    return n if n and shared[n:] == (names[:n] * len(names))[: len(names) - n] else 0
 
 
 @lru_cache(maxsize=8)
 def list_products(text: str) -> list[ast.BinOp]:
-    """Return the lists of new objects in a source that a ``Sequential`` repeats."""
+    """Return the products of a list in a source that a container of modules gets."""
     return [
-        node.value
-        for made in (list_nodes(text) if "Sequential(*" in text else ())
-        if isinstance(made, ast.Call) and name_of(made.func) == "Sequential"
-        for node in made.args
-        if isinstance(node, ast.Starred)
-        and isinstance(node.value, ast.BinOp)
-        and isinstance(node.value.left, ast.List)
-        and any(isinstance(one, ast.Call) for one in node.value.left.elts)
+        node
+        for made in list_nodes(text)
+        if isinstance(made, ast.Call) and name_of(made.func) in CONTAINERS
+        for given in made.args
+        for node in [given.value if isinstance(given, ast.Starred) else given]
+        if isinstance(node, ast.BinOp) and isinstance(node.left, ast.List)
     ]

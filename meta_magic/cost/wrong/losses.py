@@ -36,6 +36,8 @@ LOSSES: Final = name_set(
     "nll_loss_forward mse_loss smooth_l1_loss huber_loss binary_cross_entropy "
     "binary_cross_entropy_with_logits"
 )
+SUMS: Final = name_set("add sub rsub add_ sub_")
+DETACHING: Final = name_set("detach __get__ data")
 LINEAR: Final = name_set("addmm mm bmm convolution mkldnn_convolution relu")
 
 
@@ -232,20 +234,22 @@ def find_crossed_rows(flow: Flow) -> Iterator[Mistake]:
     """
     for call in flow.named(("nll_loss_forward",)):
         rows, targets = call.axes[0][0], call.axes[1][0]
-        shared = [atom for atom in rows if atom in targets]
-        if len(shared) != 1 or len(rows) < 2 or len(targets) < 2:
+        sizes = [[n for _, n in one] for one in (rows, targets)]
+        at = [(k, targets.index(a)) for k, a in enumerate(rows) if a in targets]
+        if not at and len(rows) == 2 and sizes[0] == sizes[1][::-1] != sizes[1]:
+            at = [(0, 1)]  # other tensors, whose sizes are the same the other way round
+        if len(at) != 1 or len(rows) < 2 or len(targets) < 2:
             continue
         after, wanted = (
-            prod([n for _, n in one[one.index(shared[0]) + 1 :]])
-            for one in (rows, targets)
+            prod(one[k + 1 :]) for one, k in zip(sizes, at[0], strict=True)
         )
-        if after != wanted and (1 in {after, wanted}):
-            n_samples, n_rows = shared[0][1], call.shapes[0][0]
+        if after != wanted and 1 in {after, wanted}:
+            n_samples, n_rows = sizes[0][at[0][0]], call.shapes[0][0]
             yield Mistake(
                 call,
                 f"{call.function} compares {n_rows} rows in two orders: the scores of "
                 f"sample 1 of {n_samples} are row {after}, its targets row {wanted}: "
-                "stack the steps as dimension 1, or transpose one of both",
+                "transpose one of both, or stack the steps as dimension 1",
                 f"{format_shape(call.shapes[0])} and {format_shape(call.shapes[1])} "
                 "have the same size, and not the same order",
                 tuple(m for k in (0, 1) if (m := flow.maker(call, k)) is not None),
@@ -338,7 +342,7 @@ def is_resumed(flow: Flow, loss: ReadCall) -> bool:
 
 
 def find_cut_terms(flow: Flow) -> Iterator[Mistake]:
-    """Yield where a term is detached and then added to what is differentiated."""
+    """Yield where a term without its gradient is added to what is differentiated."""
     for start in flow.backwards:
         todo = [flow.maker(start, 0)]
         seen: set[int] = set()
@@ -350,20 +354,66 @@ def find_cut_terms(flow: Flow) -> Iterator[Mistake]:
             if is_cut(flow, call):
                 yield Mistake(
                     call,
-                    "a term of the loss is detached: it changes no gradient",
+                    "a term of the loss is detached or a number: no gradient changes",
                     f"backward() differentiates a sum with it (line {start.line})",
                     (start,),
                 )
-            elif call.name in {"add", "sub", "rsub", "add_"}:
+            elif call.name in SUMS:
                 todo += [flow.maker(call, k) for k in range(len(call.inputs))]
             elif call.name in {"mul", "div", "neg"} and len(call.inputs) == 1:
                 todo.append(flow.maker(call, 0))
 
 
 def is_cut(flow: Flow, call: ReadCall) -> bool:
-    """Whether a call detaches a number that has a gradient, by the user's own code."""
-    if call.name not in {"detach", "alias"} or not call.is_own or call.shapes[0]:
+    """Whether a call detaches a number that has a gradient, or adds its ``item()``.
+
+    The user's own code does that.
+    """
+    if not call.is_own or call.shapes[0]:
+        return False
+    if call.name in SUMS:
+        read = flow.calls[call.index - 1]
+        if call.inputs[1:] or read.function != "item" or read.line != call.line:
+            return False
+        call = read
+    elif call.name not in {"detach", "alias"} or call.function not in DETACHING:
         return False
     made = flow.maker(call, 0)
-    is_asked = call.function in {"detach", "__get__", "data"}
-    return is_asked and made is not None and made.index in flow.differentiated
+    return made is not None and made.index in flow.differentiated
+
+
+def find_sums_beside_means(flow: Flow) -> Iterator[Mistake]:
+    """Yield where a sum over the samples is added to a mean over them.
+
+    ``F.mse_loss(y, x) - 0.5 * torch.sum(...)``; a sum with a weight may be meant.
+    """
+    for call in flow.named(("add", "add_", "sub"), is_own=True):
+        if call.made_shapes[0] or len(call.inputs) < 2:
+            continue
+        terms = [flow.origin(call, operand, is_halved) for operand in (0, 1)]
+        summed, mean = sorted(terms, key=lambda one: one is None or one.name != "sum")
+        if summed is None or mean is None or summed.name != "sum" or not summed.is_own:
+            continue
+        is_whole = len(summed.shapes[0]) > 1 and not summed.arguments.get("dim")
+        is_mean = mean.name == "mean" and not mean.arguments.get("dim")
+        is_loss = mean.name in LOSSES and mean.arguments.get("reduction", 1) == 1
+        rows = summed.axes[0][0]
+        is_same = rows and {*rows} <= {atom for axis in mean.axes[0] for atom in axis}
+        is_differentiated = {summed.index, mean.index} <= flow.differentiated
+        if is_whole and is_same and is_differentiated and (is_mean or is_loss):
+            n = summed.shapes[0][0]
+            yield Mistake(
+                summed,
+                f"a sum over {n} samples is added to a mean over them (line "
+                f"{call.line}): it grows with the batch, so divide it by the batch, or "
+                "use the mean",
+                f"{mean.label} (line {mean.line}) is a mean",
+                (call, mean),
+            )
+
+
+def is_halved(call: ReadCall) -> bool:
+    """Whether a call changes the sign of its operand, halves or doubles it."""
+    factor = call.arguments.get("other")
+    is_plain = isinstance(factor, (int, float)) and abs(factor) in {0.5, 1, 2}
+    return call.name == "neg" or (call.name in {"mul", "div"} and is_plain)

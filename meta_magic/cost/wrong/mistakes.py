@@ -31,6 +31,8 @@ LIKELY: Final[Mapping[str, Rule]] = {
     "swapped": losses.find_swapped,
     "weighted mean": losses.find_weighted_means,
     "dropped loss": losses.find_dropped_losses,
+    "sum beside mean": losses.find_sums_beside_means,
+    "copied labels": sequence_layers.find_copied_labels,
     "one key": sequence_layers.find_one_key,
     "softmax dimension": shapes.find_softmax_axes,
     "class dimension": shapes.find_other_classes,
@@ -55,7 +57,7 @@ LIKELY: Final[Mapping[str, Rule]] = {
     "stale optimizer": training.find_stale_optimizers,
     "early schedule": loop_source.find_early_schedules,
     "useless clip": loop_source.find_useless_clips,
-    "fresh optimizer": loop_source.find_fresh_optimizers,
+    "fresh optimizer": training.find_fresh_optimizers,
     "one layer": loop_source.find_repeated_layers,
 }
 """The rules whose mistakes are notes where they are asked for."""

@@ -9,7 +9,13 @@ from math import prod
 from typing import TYPE_CHECKING, Final
 
 from meta_magic.cost.wrong.axes import size_of
-from meta_magic.cost.wrong.flow import Flow, Mistake, is_dropout, is_view
+from meta_magic.cost.wrong.flow import (
+    Flow,
+    Mistake,
+    is_dropout,
+    is_view,
+    name_set,
+)
 from meta_magic.cost.wrong.losses import LOSSES
 from meta_magic.cost.wrong.read_calls import ReadCall
 from meta_magic.cost.wrong.shapes import atoms_of
@@ -22,6 +28,13 @@ RECURRENT: Final = frozenset({"LSTM", "GRU", "RNN"})
 SEQUENTIAL: Final = RECURRENT | {"MultiheadAttention"}
 HIDDEN: Final = -1e4
 """Scores up to this are of steps that attention does not see."""
+
+HANDING: Final = name_set(
+    "embedding mm addmm add log_softmax relu tanh native_dropout mul div "
+    "native_layer_norm view unsafe_view transpose t permute clone alias detach "
+    "squeeze unsqueeze slice"
+)
+"""Operators that compute each row of their result from one row of an operand."""
 
 
 def list_layers(flow: Flow) -> "Iterator[tuple[ModuleCall, str, bool]]":
@@ -174,6 +187,56 @@ def find_passed(flow: Flow, call: ReadCall, operand: int = 0) -> int:
         tensor = made.inputs[0]
         made = flow.maker(made, 0)
     return tensor
+
+
+def find_copied_labels(flow: Flow) -> Iterator[Mistake]:
+    """Yield losses whose targets are what a recurrent layer reads, step by step."""
+    layers = {
+        layer.outputs[0][1].tensor_id: layer
+        for layer, name, _ in list_layers(flow)
+        if name in RECURRENT
+    }
+    for loss in flow.named(("nll_loss_forward",)) if layers else ():
+        call, at, layer = loss, 0, None
+        while call.name != "embedding":
+            found = layers.get(call.inputs[at])
+            made = flow.maker(call, at)
+            if found is not None:
+                layer, made = found, find_reader(flow, found)
+            if made is None or not (found or made.name in HANDING):
+                break
+            call, at = made, int(made.name in {"addmm", "embedding"})
+        if layer is None or call.name != "embedding":
+            continue
+        if describe_source(flow, call, 1) == describe_source(flow, loss, 1):
+            yield Mistake(
+                loss,
+                f"the targets are the inputs of {layer.class_name}: each step is to "
+                "return what it is given; shift the targets by one step",
+                f"{layer.class_name} (line {layer.line}) reads the same elements",
+                tuple(m for m in (flow.maker(loss, 1), call) if m is not None),
+            )
+
+
+def find_reader(flow: Flow, layer: "ModuleCall") -> ReadCall | None:
+    """Return the first call within a layer that reads its input; None for none."""
+    tensor = layer.inputs[0][1].tensor_id
+    rows = (row for row in flow.read_by[tensor] if layer.first_op <= row < layer.end_op)
+    row = next(rows, None)
+    return None if row is None else flow.calls[row]
+
+
+def describe_source(flow: Flow, call: ReadCall, operand: int) -> object:
+    """Return from what an operand was selected and joined, equal for equal elements."""
+    made = flow.maker(call, operand)
+    if made is None or not made.inputs:
+        return call.inputs[operand]
+    if prod(made.shapes[0]) == prod(made.made_shapes[0]) and is_view(made):
+        return describe_source(flow, made, 0)
+    if made.name in {"slice", "select", "stack", "cat"}:
+        parts = [describe_source(flow, made, k) for k in range(len(made.inputs))]
+        return (made.name, [*made.arguments.items()], parts)
+    return made.outputs[0]
 
 
 def find_one_key(flow: Flow) -> Iterator[Mistake]:

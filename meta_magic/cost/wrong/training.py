@@ -186,6 +186,11 @@ def find_train_mode(flow: Flow) -> Iterator[Mistake]:
             return
 
 
+def get_lines(call: ReadCall) -> list[str]:
+    """Return the lines of the file that made a call; [] for none."""
+    return [] if call.position is None else getlines(call.position.file)
+
+
 def is_put_in_eval(flow: Flow, call: "ModuleCall") -> bool:
     """Whether the source puts the module of a call in evaluation mode, by its name."""
     if call.position is None or call.root is None:
@@ -291,36 +296,124 @@ def find_fresh_layers(flow: Flow) -> Iterator[Mistake]:
 
 
 def find_stale_optimizers(flow: Flow) -> Iterator[Mistake]:
-    """Yield trained parameters that came later than those the optimizer holds."""
+    """Yield parameters that are trained and not stepped.
+
+    They were made after the optimizer, which holds those that no module has any more.
+    Or none was given them: a few that are nearer to the loss than all that are stepped.
+    """
     optimized = {*flow.program.facts.optimized}
     if not optimized or not flow.steps:
         return
-    held: dict[int, str] = {}
-    for name, _, storage in walk_tensors(flow.modules):
-        held.setdefault(storage, name)
+    held: dict[int, tuple[str, int]] = {}
+    for name, tensor, storage in walk_tensors(flow.modules):
+        held.setdefault(storage, (name, tensor.numel))
     stale = optimized - held.keys() - flow.trained
-    missed = {s: n for s, n in held.items() if s in flow.trained and s not in optimized}
-    if not stale or not missed:
+    missed = [s for s in held if s in flow.trained and s not in optimized]
+    makers = find_makers(flow)
+    known = [s for s in missed if s in makers and makers[s].is_own]
+    if not known or not (stale or is_head_missed(flow, missed, held)):
         return
-    makers = {
-        flow.storages[call.outputs[0]]: call
-        for call in reversed(flow.calls)
-        if call.phase == "init" and call.outputs
-    }
-    made = [makers[s] for s in missed if s in makers and makers[s].is_own]
-    if not made:
-        return
-    layer = min(made, key=lambda call: call.index)
-    line = find_optimizer(layer)
+    layer = min((makers[s] for s in known), key=lambda call: call.index)
+    name = held[missed[0]][0]
+    text = f"no optimizer steps {name}, which gets gradients: give it to one"
+    why, line = "", None
+    if stale:
+        text = (
+            f"the optimizer does not step {name}, which is made after it (line "
+            f"{layer.line}): make the optimizer after the last layer"
+        )
+        why = f"; the optimizer has {len(stale)} that no module holds"
+        line = find_optimizer(layer)
     yield Mistake(
         layer,
-        f"the optimizer does not step {next(iter(missed.values()))}, which is made "
-        f"after it (line {layer.line}): make the optimizer after the last layer",
-        f"{len(missed)} parameters get a gradient and are not stepped; the optimizer "
-        f"has {len(stale)} that no module holds",
+        text,
+        f"{len(missed)} parameters get a gradient and are not stepped{why}",
         (layer, flow.steps[0]),
         line=line,
     )
+
+
+def find_makers(flow: Flow) -> dict[int, ReadCall]:
+    """Return for each storage the first call that made it while a module was built."""
+    columns = flow.calls.columns
+    is_init = (columns.phase == PHASES.index("init"))[columns.call]
+    rows = np.flatnonzero(is_init & columns.is_made)[::-1]
+    pairs = zip(columns.storage[rows], columns.call[rows], strict=True)
+    return {int(storage): flow.calls[int(row)] for storage, row in pairs}
+
+
+def is_head_missed(
+    flow: Flow, missed: list[int], held: dict[int, tuple[str, int]]
+) -> bool:
+    """Whether parameters that are not stepped are few, new, and nearest to the loss.
+
+    A gradient reaches those first that are nearest to the loss. What is loaded, or in
+    evaluation mode, as a network that judges images, is left as it is on purpose.
+    """
+    order = [leaf for _, leaf in flow.program.facts.accumulated]
+    left, stepped = {*missed}, {*flow.program.facts.optimized}
+    n_left, n_stepped = (
+        sum(size for one, (_, size) in held.items() if one in some)
+        for some in (left, stepped)
+    )
+    is_loaded = any(
+        flow.storages[call.inputs[0]] in left for call in flow.calls.find(("copy_",))
+    )
+    is_nearest = {*order[: len(left)]} == left and not stepped.isdisjoint(order)
+    name = held[missed[0]][0].partition(".")[0]
+    text = "".join(get_lines(flow.steps[0]))
+    is_few = n_left < n_stepped and len(flow.steps) > 1
+    return is_few and is_nearest and not is_loaded and f"{name}.eval()" not in text
+
+
+def find_fresh_optimizers(flow: Flow) -> Iterator[Mistake]:
+    """Yield optimizers that are made anew for each step, or each epoch.
+
+    Their averages of gradients then begin at zero again, for the same parameters, and
+    with the same settings.
+    """
+    starts = [step.index for step in flow.steps]
+    begun: dict[int, set[int]] = defaultdict(set)
+    for call in flow.calls.find(("zeros_like",), ("optimizer",)):
+        if call.inputs and (number := bisect(starts, call.index)):
+            begun[flow.storages[call.inputs[0]]].add(number - 1)
+    if not begun:
+        return
+    storage, numbers = max(begun.items(), key=lambda item: len(item[1]))
+    fresh = [flow.steps[number] for number in sorted(numbers)]
+    columns = flow.calls.columns
+    rows = columns.call[columns.is_written & (columns.storage == storage)]
+    writes = [rows[rows > step.index][0] for step in fresh]
+    between = columns.phase[rows[(rows > writes[0]) & (rows < writes[-1])]]
+    is_reset = bool((between != PHASES.index("optimizer")).any())
+    has_one_setting = len({*columns.signature[writes].tolist()}) == 1
+    kind = str(fresh[0].arguments["name"]).partition("#")[2].partition(".")[0]
+    lines = get_lines(fresh[0])
+    made = [n for n, text in enumerate(lines, 1) if f"{kind}(" in text]
+    if len(made) != 1 or is_reset or not has_one_setting or len(fresh) < 2:
+        return
+    is_each = len(fresh) == len(starts)
+    if is_each or (len(fresh) > 2 and is_of_epoch(lines, made[0])):
+        line, at = fresh[0].line, fresh[0].position
+        yield Mistake(
+            fresh[0],
+            f"makes {kind} anew for each {'step' if is_each else 'epoch'}: its "
+            "averages of gradients begin at zero each time; make it before the loop",
+            f"the same parameters get them {len(fresh)} times in {len(starts)} steps",
+            line=made[0] + line - at.line if line and at else None,
+        )
+
+
+def is_of_epoch(lines: list[str], number: int) -> bool:
+    """Whether a line is within a loop or function whose first line speaks of epochs."""
+    indent = len(lines[number - 1]) - len(lines[number - 1].lstrip())
+    for text in reversed(lines[: number - 1]):
+        here = len(text) - len(text.lstrip())
+        if text.strip() and here < indent:
+            indent = here
+            if text.lstrip().startswith(("for ", "def ")) and "epoch" in text.lower():
+                return True
+    return False
 
 
 def find_optimizer(layer: ReadCall) -> int | None:

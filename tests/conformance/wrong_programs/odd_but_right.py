@@ -2,7 +2,7 @@
 
 ``import torch, torch.nn as nn, torch.nn.functional as F, math`` stands before each.
 """
-# ruff: noqa: B905, E501, F821, RUF059, RUF100
+# ruff: noqa: B007, B905, E501, F821, RUF059, RUF100
 # fmt: off
 
 # %% outer product
@@ -545,3 +545,73 @@ y, _ = attend(x, x, x, key_padding_mask=ids == 0)
 z = x.masked_fill((ids != 0)[..., None].logical_not(), -1e9)
 kept = torch.ones(2, 5)
 y, _ = attend(x, x, x, key_padding_mask=kept != 1)
+
+# %% a new optimizer for each stage, and for each image
+body, head = nn.Linear(8, 16), nn.Linear(16, 3)
+for parameters, rate in ((head.parameters(), 0.1), ([*body.parameters(), *head.parameters()], 0.01)):
+    opt = torch.optim.Adam(parameters, rate)
+    for epoch in range(2):
+        opt.zero_grad()
+        F.cross_entropy(head(body(torch.randn(5, 8))), torch.randint(3, (5,))).backward()
+        opt.step()
+for epoch in range(3):
+    image = torch.rand(1, 3, 8, 8, requires_grad=True)
+    opt = torch.optim.Adam([image], 0.05)
+    (image - 0.5).pow(2).mean().backward()
+    opt.step()
+
+# %% a copy that begins anew
+net = nn.Linear(6, 2)
+start = {name: value.clone() for name, value in net.state_dict().items()}
+for epoch in range(3):
+    net.load_state_dict(start)
+    opt = torch.optim.Adam(net.parameters())
+    F.mse_loss(net(torch.randn(4, 6)), torch.randn(4, 2)).backward()
+    opt.step()
+    opt.zero_grad()
+
+# %% one layer many times, and one activation
+layer, act = nn.Linear(6, 6), nn.ReLU()
+deep = nn.Sequential(nn.Linear(5, 6), act, nn.Linear(6, 6), act, *[act] * 2)
+x = deep(torch.randn(3, 5))
+for _ in range(3):
+    x = act(layer(x))
+nn.ModuleList([nn.Linear(6, 2)] * 1)[0](x).sum().backward()
+
+# %% a judge that is not trained, and a base whose head is
+judge, generator, base = nn.Linear(9, 2), nn.Linear(4, 9), nn.Linear(7, 30)
+judge.eval()
+head = nn.Linear(30, 3)
+opt = torch.optim.Adam([*generator.parameters(), *head.parameters()])
+for _ in range(2):
+    opt.zero_grad()
+    F.mse_loss(judge(generator(torch.randn(5, 4))), torch.ones(5, 2)).backward()
+    F.cross_entropy(head(base(torch.randn(5, 7))), torch.randint(3, (5,))).backward()
+    opt.step()
+
+# %% two sums, two means, and a sum with a weight
+x, coder = torch.rand(16, 20), nn.Linear(20, 8)
+mean, spread = coder(x).chunk(2, -1)
+made = nn.Linear(4, 20)(mean + torch.randn_like(mean) * spread.exp())
+kl = -0.5 * (1 + spread - mean**2 - spread.exp())
+(F.binary_cross_entropy_with_logits(made, x, reduction="sum") + kl.sum()).backward(retain_graph=True)
+(F.mse_loss(made, x) + kl.sum() / 16 + 1e-4 * mean.abs().sum()).backward(retain_graph=True)
+(F.mse_loss(made, x) + kl.sum(1).mean() + sum(p.pow(2).sum() for p in coder.parameters())).backward()
+
+# %% losses in a log, and balanced by their own sizes
+net, log = nn.Linear(6, 4), torch.zeros(())
+first, second = net(torch.randn(8, 6)).chunk(2, -1)
+a, b = first.pow(2).mean(), second.abs().mean()
+log += 0.1 * a.item()
+loss = a / a.item() + b / b.detach()
+loss.backward()
+
+# %% inputs as targets of a decoder, and of what has a gap
+embed, encode, decode, out = nn.Embedding(30, 8), nn.GRU(8, 8), nn.GRU(8, 8), nn.Linear(8, 30)
+seq = torch.randint(2, 30, (9, 5))
+_, h = encode(embed(seq))
+y, _ = decode(embed(torch.cat([torch.ones(1, 5).long(), seq[:-1]])), h)
+F.cross_entropy(out(y).flatten(0, 1), seq.flatten()).backward()
+masked = torch.where(torch.rand(9, 5) < 0.3, torch.zeros_like(seq), seq)
+F.cross_entropy(out(encode(embed(masked))[0]).flatten(0, 1), seq.flatten()).backward()
+F.cross_entropy(out(encode(embed(seq[:-1]))[0]).flatten(0, 1), seq[1:].flatten()).backward()

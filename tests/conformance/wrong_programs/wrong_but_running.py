@@ -2,7 +2,7 @@
 
 ``import torch, torch.nn as nn, torch.nn.functional as F, math`` stands before each.
 """
-# ruff: noqa: B905, E501, F821, RUF059, RUF100
+# ruff: noqa: B007, B905, E501, F821, RUF059, RUF100
 # fmt: off
 
 # %% absolute error by hand
@@ -409,3 +409,70 @@ for _ in range(2):
 # %% one layer for several
 net = nn.Sequential(*[nn.Linear(8, 8), nn.ReLU()] * 3)  # wrong
 net(torch.randn(2, 8)).sum().backward()
+
+# %% an optimizer for each epoch
+net = nn.Linear(6, 2)
+
+
+def train_epoch(net, rate):
+    opt = torch.optim.AdamW(net.parameters(), lr=rate)  # wrong
+    for _ in range(2):
+        opt.zero_grad()
+        F.mse_loss(net(torch.randn(9, 6)), torch.randn(9, 2)).backward()
+        opt.step()
+
+
+for epoch in range(3):
+    train_epoch(net, 1e-3)
+
+# %% one module in a list
+class Tower(nn.Module):
+    def __init__(self, depth=3):
+        super().__init__()
+        floor = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+        self.floors = nn.ModuleList([floor] * depth)  # wrong
+
+    def forward(self, x):
+        for floor in self.floors:
+            x = floor(x)
+        return x
+
+
+tower = Tower()
+tower(torch.randn(2, 6)).sum().backward()
+
+# %% a head that no optimizer has
+body, head = nn.Linear(9, 14), nn.Linear(14, 3)  # wrong
+opt = torch.optim.SGD(body.parameters(), 0.1)
+for _ in range(2):
+    opt.zero_grad()
+    F.cross_entropy(head(body(torch.randn(4, 9)).relu()), torch.randint(3, (4,))).backward()
+    opt.step()
+
+# %% a sum beside a mean
+x, coder = torch.rand(24, 30), nn.Linear(30, 8)
+mean, spread = coder(x).chunk(2, -1)
+code = mean + torch.randn_like(mean) * spread.exp()
+loss = F.mse_loss(nn.Linear(4, 30)(code), x)
+loss = loss + 0.5 * (mean**2 + spread.exp() - spread - 1).sum()  # wrong
+loss.backward()
+
+# %% a number in the loss
+net = nn.Linear(7, 2)
+penalty = net.weight.pow(2).sum()
+loss = F.mse_loss(net(torch.randn(5, 7)), torch.randn(5, 2)) + 0.1 * penalty.item()  # wrong
+loss.backward()
+
+# %% targets that are the inputs
+embed, rnn, out = nn.Embedding(20, 6), nn.LSTM(6, 8, 2, batch_first=True), nn.Linear(8, 20)
+text = torch.randint(20, (60,))
+x = torch.stack([text[i : i + 9] for i in (3, 17, 30)])
+y = torch.stack([text[i : i + 9] for i in (3, 17, 30)])
+loss = F.cross_entropy(out(rnn(embed(x))[0]).view(-1, 20), y.view(-1))  # wrong
+loss.backward()
+
+# %% targets in another order
+rnn, out = nn.GRU(5, 8), nn.Linear(8, 3)
+states, _ = rnn(torch.randn(4, 7, 5).transpose(0, 1))
+labels = torch.randint(3, (4, 7))
+F.cross_entropy(out(states).reshape(-1, 3), labels.reshape(-1)).backward()  # wrong

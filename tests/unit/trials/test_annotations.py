@@ -1,6 +1,7 @@
 # ruff: noqa: E501, ISC004  programs and texts as people read them
 """Annotations of shapes in the form of jaxtyping: checked, and written."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -84,6 +85,36 @@ def g(x: Float[Tensor, "_ 3"]): pass
 g(torch.ones(2, 3).double())"""
     assert find_notes(text) == [
         (7, 'x of g is annotated "_ 3" and is float64, not float16 or float32')
+    ]
+
+
+def test_functions_of_the_users_modules_are_checked_as_they_are_called(
+    tmp_path, monkeypatch
+):
+    text = f"""{HEAD}
+class Turn(nn.Module):
+    @torch.no_grad()
+    def forward(self, x: Float[Tensor, "b t"], n: int) -> 'tuple[Float[Tensor, "b t"], int]':
+        return x.mT, n
+"""
+    (tmp_path / "turned.py").write_text(text, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "jaxtyping", sys)
+    block = "import torch, turned\nturned.Turn()(torch.ones(2, 3), 4)"
+    (note,) = check_annotations(record_cell(block, "<block>"))
+    wanted = ', line 8: the result of Turn.forward is annotated "b t" and is [3, 2]: b is 2, and this is 3'
+    assert note.text.endswith(f"turned.py{wanted}")
+
+
+def test_sizes_that_may_broadcast_stand_for_the_larger_one():
+    text = """def f(x: Float[Tensor, "*#n 3"], y: Float[Tensor, "*#n 3"]) -> Float[Tensor, "*n 3"]:
+    return (x + y)[..., :1, :]
+f(torch.ones(4, 1, 3), torch.ones(5, 3))"""
+    assert find_notes(text) == [
+        (
+            2,
+            'the result of f is annotated "*n 3" and is [4, 1, 3]: n is 4, 5, and this is 4, 1',
+        )
     ]
 
 
