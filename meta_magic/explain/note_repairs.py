@@ -193,7 +193,7 @@ def is_match(pattern: object, node: object, found: dict[str, ast.expr]) -> bool:
 def move(
     lines: NotedLines, what: str, *after: str, is_level: bool = False
 ) -> Iterator[Edit]:
-    """Move a statement of its lines with a call behind another one.
+    """Move a statement of its lines with a call after another one.
 
     Args:
         lines: The lines of the note.

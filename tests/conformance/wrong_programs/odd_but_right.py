@@ -15,7 +15,6 @@ x = torch.randn(12)
 order = (x.unsqueeze(1) - x.unsqueeze(0)).sign().sum(1)
 ranks = (x[:, None] > x).sum(1)
 
-
 # %% skewed relative attention
 class SkewedAttention(nn.Module):
     def __init__(self, d, heads, longest):
@@ -31,7 +30,6 @@ class SkewedAttention(nn.Module):
         skewed = padded.view(b, self.heads, t + 1, t)[:, :, 1:]
         weights = ((q @ k.transpose(-2, -1) + skewed) / math.sqrt(d // self.heads)).softmax(-1)
         return (weights @ v).transpose(1, 2).reshape(b, t, d)
-
 
 SkewedAttention(32, 4, 16)(torch.randn(2, 9, 32))
 
@@ -98,7 +96,6 @@ table[:, 0::2] = torch.sin(position * rate)
 table[:, 1::2] = torch.cos(position * rate)
 x = torch.randn(2, 10, d) + table[:10]
 
-
 # %% rotary positions
 def rotate(x, base=10000.0):
     b, h, t, d = x.shape
@@ -108,9 +105,7 @@ def rotate(x, base=10000.0):
     turned = torch.stack([even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos()], -1)
     return turned.flatten(-2)
 
-
 rotate(torch.randn(2, 3, 8, 16)) @ rotate(torch.randn(2, 3, 8, 16)).transpose(-2, -1)
-
 
 # %% slot attention
 class Slots(nn.Module):
@@ -131,7 +126,6 @@ class Slots(nn.Module):
             updates = torch.bmm(weights.transpose(1, 2), v)
             slots = self.update(updates.reshape(-1, d), slots.reshape(-1, d)).view(b, -1, d)
         return slots
-
 
 Slots(16, 4)(torch.randn(2, 20, 16))
 
@@ -223,7 +217,6 @@ windows = shuffled.permute(0, 2, 3, 1).view(b, h // 4, 4, w // 4, 4, c).transpos
 bigger = F.pixel_shuffle(x, 2)
 norm = nn.GroupNorm(4, 12)(x)
 
-
 # %% recurrent layers
 class Recurrent(nn.Module):
     def __init__(self):
@@ -237,7 +230,6 @@ class Recurrent(nn.Module):
         again, (h, _) = self.batch_first(out.transpose(0, 1))
         both = h.view(2, 2, x.shape[1], 5)[-1]
         return last, torch.cat([both[0], both[1]], 1), again[:, -1], again[:, 0], hidden[-1]
-
 
 Recurrent()(torch.randn(7, 3, 4))
 
@@ -460,7 +452,6 @@ w = w / w.sum(-1, keepdim=True)
 v = s.masked_fill(keep == 0, float("-inf")).softmax(-1)
 u = s.masked_fill(torch.ones(9, 9).tril(-1).bool(), float("-inf")).softmax(-1)
 
-
 # %% a layer made once, in the first call
 class Lazy(nn.Module):
     def __init__(self):
@@ -471,7 +462,6 @@ class Lazy(nn.Module):
         if self.fc is None:
             self.fc = nn.Linear(x.shape[-1], 3)
         return self.fc(x)
-
 
 net = Lazy()
 for _ in range(2):
@@ -507,13 +497,11 @@ net = nn.Linear(4, 1)
 x, y = torch.randn(20, 4), torch.randn(20, 1)
 opt = torch.optim.LBFGS(net.parameters(), max_iter=6)
 
-
 def closure():
     opt.zero_grad()
     loss = F.mse_loss(net(x), y)
     loss.backward()
     return loss
-
 
 for _ in range(3):
     opt.step(closure)
@@ -522,14 +510,12 @@ for _ in range(3):
 net = nn.Linear(6, 3)
 opt = torch.optim.SGD(net.parameters(), 0.1)
 
-
 def run(train):
     loss = F.cross_entropy(net(torch.randn(8, 6)), torch.randint(3, (8,)))
     if train:
         opt.zero_grad()
         loss.backward()
         opt.step()
-
 
 for train in (True, False, True, False):
     run(train)
@@ -546,42 +532,34 @@ z = x.masked_fill((ids != 0)[..., None].logical_not(), -1e9)
 kept = torch.ones(2, 5)
 y, _ = attend(x, x, x, key_padding_mask=kept != 1)
 
-# %% a new optimizer for each stage, and for each image
+# %% a new optimizer for each stage, each image, and each copy that begins anew
 body, head = nn.Linear(8, 16), nn.Linear(16, 3)
+start = {name: value.clone() for name, value in body.state_dict().items()}
+x, y = torch.randn(5, 8), torch.randint(3, (5,))
 for parameters, rate in ((head.parameters(), 0.1), ([*body.parameters(), *head.parameters()], 0.01)):
     opt = torch.optim.Adam(parameters, rate)
     for epoch in range(2):
         opt.zero_grad()
-        F.cross_entropy(head(body(torch.randn(5, 8))), torch.randint(3, (5,))).backward()
+        F.cross_entropy(head(body(x)), y).backward()
         opt.step()
 for epoch in range(3):
     image = torch.rand(1, 3, 8, 8, requires_grad=True)
-    opt = torch.optim.Adam([image], 0.05)
     (image - 0.5).pow(2).mean().backward()
-    opt.step()
-
-# %% a copy that begins anew
-net = nn.Linear(6, 2)
-start = {name: value.clone() for name, value in net.state_dict().items()}
-for epoch in range(3):
-    net.load_state_dict(start)
-    opt = torch.optim.Adam(net.parameters())
-    F.mse_loss(net(torch.randn(4, 6)), torch.randn(4, 2)).backward()
-    opt.step()
+    torch.optim.Adam([image], 0.05).step()
+    body.load_state_dict(start)
+    opt = torch.optim.RMSprop(body.parameters())
     opt.zero_grad()
+    F.cross_entropy(head(body(x)), y).backward()
+    opt.step()
 
 # %% one layer many times, and one activation
 layer, act = nn.Linear(6, 6), nn.ReLU()
-deep = nn.Sequential(nn.Linear(5, 6), act, nn.Linear(6, 6), act, *[act] * 2)
-x = deep(torch.randn(3, 5))
-for _ in range(3):
-    x = act(layer(x))
-nn.ModuleList([nn.Linear(6, 2)] * 1)[0](x).sum().backward()
+deep = nn.Sequential(layer, act, nn.Linear(6, 6), act, *[act] * 2)
+nn.ModuleList([layer] * 1)[0](layer(deep(torch.randn(3, 6)))).sum().backward()
 
 # %% a judge that is not trained, and a base whose head is
-judge, generator, base = nn.Linear(9, 2), nn.Linear(4, 9), nn.Linear(7, 30)
+judge, generator, base, head = nn.Linear(9, 2), nn.Linear(4, 9), nn.Linear(7, 30), nn.Linear(30, 3)
 judge.eval()
-head = nn.Linear(30, 3)
 opt = torch.optim.Adam([*generator.parameters(), *head.parameters()])
 for _ in range(2):
     opt.zero_grad()
@@ -600,18 +578,15 @@ kl = -0.5 * (1 + spread - mean**2 - spread.exp())
 
 # %% losses in a log, and balanced by their own sizes
 net, log = nn.Linear(6, 4), torch.zeros(())
-first, second = net(torch.randn(8, 6)).chunk(2, -1)
-a, b = first.pow(2).mean(), second.abs().mean()
+a, b = (part.abs().mean() for part in net(torch.randn(8, 6)).chunk(2, -1))
 log += 0.1 * a.item()
-loss = a / a.item() + b / b.detach()
-loss.backward()
+(a / a.item() + b / b.detach()).backward()
 
 # %% inputs as targets of a decoder, and of what has a gap
 embed, encode, decode, out = nn.Embedding(30, 8), nn.GRU(8, 8), nn.GRU(8, 8), nn.Linear(8, 30)
 seq = torch.randint(2, 30, (9, 5))
-_, h = encode(embed(seq))
-y, _ = decode(embed(torch.cat([torch.ones(1, 5).long(), seq[:-1]])), h)
+y, _ = decode(embed(torch.cat([torch.ones(1, 5).long(), seq[:-1]])), encode(embed(seq))[1])
 F.cross_entropy(out(y).flatten(0, 1), seq.flatten()).backward()
-masked = torch.where(torch.rand(9, 5) < 0.3, torch.zeros_like(seq), seq)
+masked = torch.where(torch.rand(9, 5) < 0.3, 0, seq)
 F.cross_entropy(out(encode(embed(masked))[0]).flatten(0, 1), seq.flatten()).backward()
 F.cross_entropy(out(encode(embed(seq[:-1]))[0]).flatten(0, 1), seq[1:].flatten()).backward()
