@@ -184,9 +184,9 @@ def is_match(pattern: object, node: object, found: dict[str, ast.expr]) -> bool:
         return len(pattern) == len(node) and all(is_match(*p, found) for p in pairs)
     if not isinstance(pattern, ast.AST):
         return pattern == node
-    fields = [name for name in pattern._fields if name not in {"ctx", "kind"}]
+    fields = (one for one in ast.iter_fields(pattern) if one[0] not in {"ctx", "kind"})
     return type(pattern) is type(node) and all(
-        is_match(getattr(pattern, name), getattr(node, name), found) for name in fields
+        is_match(value, getattr(node, name), found) for name, value in fields
     )
 
 

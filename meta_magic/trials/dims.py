@@ -318,8 +318,15 @@ class FirstUse(NamedTuple):
         return found[0] if is_there else None
 
 
+WORKSPACE: Final = ("aten.mkldnn_rnn_layer.default", 1, 3)
+"""The operator, the side and the slot of a workspace of oneDNN."""
+
+
 def list_tensors(program: Program) -> Iterator[FirstUse]:
-    """Yield where each tensor of a program is first seen, with each of its shapes."""
+    """Yield where each tensor of a program is first seen, with each of its shapes.
+
+    How many bytes a workspace of oneDNN has is a choice of that library.
+    """
     words, known = memoryview(program.words).cast("I"), set[tuple[int, Shape]]()
     for call, offset in enumerate(program.offsets[:-1]):
         signature = program.signatures[words[offset]]
@@ -328,9 +335,10 @@ def list_tensors(program: Program) -> Iterator[FirstUse]:
             for slot, shape in enumerate(list_shapes(geometries)):
                 key = words[at], shape
                 at += 1
-                if key not in known:
-                    known.add(key)
+                is_workspace = (signature.op, side, slot) == WORKSPACE
+                if key not in known and not is_workspace:
                     yield FirstUse(key[0], call, side, slot, shape)
+                known.add(key)
 
 
 def fit_all(moves: Moves, tensors: Sequence[FirstUse]) -> dict[SizeSeries, str]:
