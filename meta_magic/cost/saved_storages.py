@@ -132,12 +132,11 @@ def ask_autograd(
         n_inputs = len(program.signatures[number].inputs)
         read = columns.storage[first[call] : first[call] + n_inputs]
         calls_by_kind[number, tuple(is_needed[read].tolist())].append(call)
-    with KernelsWithoutDynamo():
-        found = [
-            columns.storage[first[alike] + slot]
-            for (number, needed), alike in calls_by_kind.items()
-            for slot in find_saved_slots(program.signatures[number], needed)
-        ]
+    found = [
+        columns.storage[first[alike] + slot]
+        for (number, needed), alike in calls_by_kind.items()
+        for slot in find_saved_slots(program.signatures[number], needed)
+    ]
     return np.concatenate([np.empty(0, np.int64), *found])
 
 
@@ -154,7 +153,12 @@ def find_saved_slots(signature: "Signature", needed: Sequence[bool]) -> list[int
     if signature.op == ADDMM:
         return [slot for slot, other in ((1, 2), (2, 1)) if needed[other]]
     saved: list[Tensor] = []
-    with WithoutModes(), torch.inference_mode(mode=False), torch.enable_grad():
+    with (
+        WithoutModes(),
+        KernelsWithoutDynamo(),
+        torch.inference_mode(mode=False),
+        torch.enable_grad(),
+    ):
         try:
             inputs = [*map(make_input, signature.inputs, needed)]
             with torch.autograd.graph.saved_tensors_hooks(saved.append, drop):

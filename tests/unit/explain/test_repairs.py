@@ -307,3 +307,15 @@ def test_factors_are_changed_as_the_size_is_made():
     # 12 pixels, less 4 of the kernel, by 2
     afters = [repair.after for repair in found.repairs]
     assert "fc = nn.Linear(20 * 4 * 4, 7)" in afters
+
+
+def test_equal_numbers_that_need_no_change_stay_as_they_are():
+    found = explain(
+        "import torch\nfrom torch import nn\n"
+        "conv = nn.Conv2d(3, 4, 3)\nnorm = nn.BatchNorm2d(4)\nhead = nn.Linear(7, 4)\n"
+        "x, skip = torch.rand(2, 3, 9, 9), torch.rand(2, 8, 7, 7)\n"
+        "y = head(norm(conv(x)) + skip)"
+    )
+    changed = [[line for line, _, _ in one.changes] for one in found.repairs]
+    repair = found.repairs[changed.index([3, 4])]
+    assert run(repair.source)["y"].shape == (2, 8, 7, 4)
