@@ -9,7 +9,7 @@ the graph, or the graph was cut. Read :meth:`Backward.find`.
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from copy import copy
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
@@ -38,6 +38,9 @@ from meta_magic.trace.trace import Trace
 
 IN_PLACE: Final = "modified by an inplace operation"
 """Part of torch's message if a saved tensor was written."""
+
+SECOND: Final = "backward through the graph a second time"
+"""Part of torch's message if an earlier pass freed what the graph had saved."""
 
 UNUSED: Final = "appears to not have been used"
 """Part of torch's message if a gradient is asked for outside of the graph."""
@@ -87,6 +90,7 @@ class Backward:
         self._differentiated = nodes & made  # the first call of all may be among them
         self._is_write = IN_PLACE in (trace.error or "")
         self._is_unused = UNUSED in (trace.error or "")
+        self._is_second = SECOND in (trace.error or "")
         self._trace = trace
         self._failed = failed
 
@@ -137,20 +141,21 @@ class Backward:
         """Return which call's saved tensors an earlier pass freed."""
         outside = (c for c in self._calls if c.phase != "backward" or c.op == SEED)
         last = max((call.index for call in outside), default=0)
-        freed = {call.forward for call in self._calls[:last]}
-        for call in self._ancestors:
-            if call.index in freed and self._find_saved(call):
-                rule = (
-                    "an earlier backward pass freed the tensors that "
-                    f"{_describe_call(call)} saved"
-                )
-                return BrokenGraph(rule, "freed", None, _describe_results(call))
-        return None
+        passed = {call.forward for call in self._calls[:last]}
+        again = [call for call in self._graph if call.index in passed]
+        # A call may save numbers alone, as ``y / 3``.
+        spare = again[0] if again and self._is_second else None
+        call = next(filter(self._find_saved, again), spare)
+        if call is None:
+            return None
+        saved = f"the tensors that {_describe_call(call)} saved"
+        rule = f"an earlier backward pass freed {saved}"
+        return BrokenGraph(rule, "freed", None, _describe_results(call))
 
     def _find_written(self) -> BrokenGraph | None:
         """Return which call wrote a tensor that an earlier call had saved."""
         writers: dict[int, OpCall] = {}
-        undone = {c.index for c in self._ancestors} & self._differentiated
+        undone = {c.index for c in self._graph} & self._differentiated
         for call in reversed(self._calls):
             tensors = (*call.inputs, *call.outputs)
             slots = self._find_saved(call) if call.index in undone else []
@@ -180,13 +185,23 @@ class Backward:
     @cached_property
     def _ancestors(self) -> list[OpCall]:
         """The calls that the result depends on, the newest first."""
+        return self._walk_back({call.index for call in self._calls})
+
+    @cached_property
+    def _graph(self) -> list[OpCall]:
+        """The same of its graph: no earlier backward pass leads to the result."""
+        outside = {c.index for c in self._calls if c.phase in {"backward", "optimizer"}}
+        every = {call.index for call in self._calls}
+        return self._walk_back(every - outside | self._differentiated)
+
+    def _walk_back(self, allowed: Collection[int]) -> list[OpCall]:
         start = self._failed.operands[0].tensor
         made = [c for c in self._calls if any(o.tensor_id == start for o in c.outputs)]
         todo = [call.index for call in made[-1:]]
         reached: set[int] = set()
         while todo:
             index = todo.pop()
-            if index >= 0 and index not in reached:
+            if index in allowed and index not in reached:
                 reached.add(index)
                 n_inputs = len(self._calls[index].inputs)
                 todo += [self._sources[index, i] for i in range(n_inputs)]
@@ -242,8 +257,16 @@ def _describe_call(call: OpCall) -> str:
     return f"{text} ({where})" if where else text
 
 
-AT_LINE, ANYWHERE = 0.3, 0.6
+AT_LINE, BETWEEN, ANYWHERE = 0.3, 0.5, 0.6
 COPY: Final = "{}.clone()"
+
+DETACHED: Final = (
+    "{0}.detach()",
+    "{0} and tuple(one.detach() for one in {0})",
+    "None if {0} is None else {0}.detach()",
+)
+"""How a name is carried over that is a tensor, or a tuple, or ``None`` at first."""
+
 LOOPS: Final = (ast.For, ast.While)
 
 STEPS: Final = frozenset({"argmax", "bool", "ceil", "floor", "int", "long", "round"})
@@ -262,7 +285,8 @@ REFUSED: Final = re.compile(r"grad|leaf|converted to Scalar")
 def list_backward_edits(program: SourceText, broken: BrokenGraph) -> list[Edit]:
     """Return edits of a program that may mend its graph, the likeliest first."""
     edits = {"cut": _edit_cuts, "freed": _retain_graphs, "written": _avoid_writes}
-    return sort_edits(edits[broken.kind](program, broken.line))
+    detached = _detach_results(program, broken) if broken.kind == "freed" else ()
+    return sort_edits(edits[broken.kind](program, broken.line), detached)
 
 
 def _edit_cuts(program: SourceText, line: int | None) -> Iterator[Edit]:
@@ -325,8 +349,22 @@ def _retain_graphs(program: SourceText, line: int | None) -> Iterator[Edit]:
             for one in ast.walk(node.value)
             if isinstance(one, ast.Name) and one.id in bound
         ]
-        edits = [e for one in carried for e in program.extend(one, "{}.detach()", 0)]
-        yield join_edits(edits, ANYWHERE)
+        for at, text in enumerate(DETACHED if carried else ()):
+            texts = [(one, text.format(one.id)) for one in carried]
+            edits = [e for one, new in texts for e in program.replace(one, new, 0)]
+            yield join_edits(edits, ANYWHERE + at / 10)
+
+
+def _detach_results(program: SourceText, broken: BrokenGraph) -> Iterator[Edit]:
+    """Yield edits that detach a result where it is an argument, but the last time.
+
+    A discriminator takes ``fake.detach()`` before the generator is trained by it.
+    """
+    names = {operand.name for operand in broken.operands}
+    arguments = [arg for called in program.calls for arg in called.node.args]
+    read = [arg for arg in arguments if program.read(arg) in names]
+    for arg in sorted(read, key=lambda arg: arg.lineno)[:-1]:
+        yield from program.extend(arg, "{}.detach()", BETWEEN)
 
 
 def _avoid_writes(program: SourceText, line: int | None) -> Iterator[Edit]:

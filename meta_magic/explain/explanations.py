@@ -55,7 +55,8 @@ OF_PYTHON: Final = frozenset(
 )
 """Errors of Python that no other size, dtype or shape mends."""
 
-SEVERAL: Final = re.compile(r"'(tuple|list)' object")
+OF_PARTS: Final = re.compile(r"'(tuple|list|float|int)' object")
+"""Part of an error of what holds tensors, or of a number that ``item()`` returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +190,8 @@ def walk_repairs(explanation: Explanation) -> Iterator[str]:
             where = f"{cell}, line {line}" if cell else f"line {line}"
             yield f"    {where}  {before.strip()}"
             yield f"    {'->':<{len(where)}}  {after.strip()}"
-        yield f"            {repair.consequence}"
+        if repair.consequence:
+            yield f"            {repair.consequence}"
 
 
 def explain_alone(trace: Trace, failed: FailedCall) -> Explanation:
@@ -223,7 +225,7 @@ def _is_of_python(error: str) -> bool:
     """Whether an error has nothing to do with tensors: it is not diagnosed."""
     kind, _, text = error.partition(":")
     if kind == "AttributeError":  # what returned several values may need an index
-        return not SEVERAL.search(text)
+        return not OF_PARTS.search(text)
     if CALLED_LIST in text:  # it may be a ``Sequential``
         return False
     return kind in OF_PYTHON
@@ -248,9 +250,14 @@ def _add_cause(trace: Trace, failed: FailedCall, found: Explanation) -> Explanat
             repairs, n_tried, reason = try_edits(trace, workers, block, edits)
     declined = diagnosis.declined if failed.function or diagnosis.rules else ""
     lines = (*(repair.line for repair in repairs), *diagnosis.lines)
+    named = {one.name for one in failed.operands}
+    others = {one.name: one for one in diagnosis.operands}
     return replace(
         found,
-        given=(*failed.operands, *diagnosis.operands),
+        given=(
+            *failed.operands,
+            *(one for name, one in others.items() if name not in named),
+        ),
         rules=diagnosis.rules,
         repairs=repairs,
         n_tried=n_tried,

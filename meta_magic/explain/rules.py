@@ -6,8 +6,10 @@ operand. What torch accepts says what it asks for: a size that must grow when an
 one grows, must equal it. Read :func:`find_rules` first.
 """
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise
 from math import prod
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 from meta_magic.explain.edits.accepted import (
     CONTIGUOUS,
     DETACHED,
+    OF_ORDER,
     is_class_loss,
     list_accepted_casts,
     list_accepted_forms,
@@ -50,6 +53,10 @@ def find_rules(probe: Probe, error: str) -> tuple[str, ...]:
 
 
 def _list_rules(probe: Probe, error: str) -> list[str]:
+    if order := OF_ORDER.search(error):
+        return [
+            f"permute takes each of {order[1]} dimensions once; {order[2]} are given"
+        ]
     sure = [*_find_count_rules(probe)] or [*_find_layout_rules(probe)]
     if sure:
         return sure
@@ -199,7 +206,11 @@ def _find_form_rules(probe: Probe) -> Iterator[str]:
 
 
 def _write(change: Change, operand: Operand) -> str:
-    return change.text.format("" if operand.name == UNNAMED else operand.name)
+    name = "" if operand.name == UNNAMED else operand.name
+    with suppress(SyntaxError):
+        if isinstance(ast.parse(name, mode="eval").body, ast.BinOp | ast.UnaryOp):
+            name = f"({name})"
+    return change.text.format(name)
 
 
 RESHAPING: Final = frozenset({"view", "reshape"})
@@ -320,7 +331,7 @@ def _has_shape(probe: Probe, numbers: Sequence[int], shape: Sequence[int]) -> bo
 def _find_detach_rules(probe: Probe) -> list[str]:
     """Return which operand is accepted without its history, in sentences."""
     return [
-        f"{operand.name} requires a gradient: {operand.name}.detach() is accepted"
+        f"{operand.name} requires a gradient: {_write(DETACHED, operand)} is accepted"
         for number, operand in enumerate(probe.call.operands)
         if operand.requires_grad and probe.accepts(changes={number: DETACHED})
     ]

@@ -37,6 +37,12 @@ MATRIX: Final = 2
 IMAGE: Final = 4
 ALL: Final = slice(None)
 CONTIGUOUS: Final = Change("{}.contiguous()", methodcaller("contiguous"))
+
+OF_ORDER: Final = re.compile(
+    r"input.dim\(\) = (\d+) is not equal to len\(dims\) = (\d+)"
+)
+"""Part of the message of ``permute`` that is given too few or too many dimensions."""
+
 DETACHED: Final = Change("{}.detach()", methodcaller("detach"))
 SAME: Final = (Change("{}.clone()", methodcaller("clone")), CONTIGUOUS, DETACHED)
 

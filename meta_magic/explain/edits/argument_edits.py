@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations, islice, product, zip_longest
 from typing import Final
 
+from meta_magic.explain.edits.accepted import OF_ORDER
 from meta_magic.explain.edits.program_text import (
     FACTORIES,
     Called,
@@ -128,6 +129,7 @@ def edit_arguments(situation: Situation) -> Iterator[Edit]:
             is_failed = situation.is_failed(called.node)
             yield from mark_lossy(removed) if is_failed else removed
             yield from _free_sizes(program, called, far)
+            yield from _complete_order(situation, called, far)
         if called.name == "einsum" and called.node.lineno in situation.lines[:1]:
             yield from _turn_letters(situation, called.node, far)
 
@@ -272,6 +274,18 @@ def _swap(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
                 *program.replace(second, one, cost),
             )
             yield join_edits(edits, cost)
+
+
+def _complete_order(situation: Situation, called: Called, far: float) -> Iterator[Edit]:
+    """Yield the edit that gives ``permute`` the dimensions that it lacks, last."""
+    order = OF_ORDER.search(situation.error)
+    if called.name == "permute" and order:
+        n_dims = int(order[1])
+        given = {
+            n % n_dims for n in map(read_number, called.node.args) if n is not None
+        }
+        lacking = ", ".join(str(n) for n in range(n_dims) if n not in given)
+        yield from situation.program.add_argument(called.node, lacking, ADD_COST + far)
 
 
 def _free_sizes(program: SourceText, called: Called, far: float) -> Iterator[Edit]:

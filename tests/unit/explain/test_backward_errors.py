@@ -1,5 +1,8 @@
 """Why a backward pass cannot go back: what wrote, what freed, what cut, and repairs."""
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.conformance.explanations import record_cell
@@ -147,3 +150,69 @@ def test_a_graph_that_never_was_is_said_to_be_none():
     found = explain("import torch\nz = torch.ones(3).sum()\nz.backward()")
     assert found.rules[0].startswith("z depends on no tensor that requires a gradient")
     assert found.repairs == ()
+
+
+def test_a_graph_that_saved_numbers_alone_is_freed_too():
+    found = explain(
+        "import torch\nx = torch.ones(3, requires_grad=True)\ny = x / 3\n"
+        "y.sum().backward()\ny.sum().backward()"
+    )
+    assert found.rules == (
+        "an earlier backward pass freed the tensors that x / 3 (line 3) saved",
+    )
+
+
+def test_dynamo_is_not_imported_to_ask_what_was_saved():
+    text = f"{LEAF}y = w / 3\ny.sum().backward()\ny.sum().backward()"
+    program = (
+        "import sys\nfrom tests.conformance.explanations import record_cell\n"
+        f"assert record_cell({text!r}, '<failed cell>').explanation.rules\n"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+LOOP = """
+import torch
+from torch import nn
+rnn, head = nn.{kind}(8, 16, batch_first=True), nn.Linear(16, 1)
+optimizer = torch.optim.SGD([*rnn.parameters(), *head.parameters()], 0.1)
+state = None
+for _ in range(3):
+    out, state = rnn(torch.rand(4, 5, 8), state)
+    loss = head(out[:, -1]).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument"),
+    [
+        ("LSTM", "state and tuple(one.detach() for one in state)"),
+        ("GRU", "None if state is None else state.detach()"),
+    ],
+)
+def test_a_state_that_is_none_at_first_is_detached(kind, argument):
+    found = explain(LOOP.format(kind=kind))
+    assert "that rnn(torch.rand(4, 5, 8), state) (line 8) saved" in found.rules[0]
+    assert argument in found.repairs[0].after
+    run(found.repairs[0].source)
+
+
+def test_a_discriminator_takes_what_a_generator_made_without_its_graph():
+    found = explain(
+        "import torch\nfrom torch import nn\ng, d = nn.Linear(4, 8), nn.Linear(8, 1)\n"
+        "fake = g(torch.rand(5, 4))\nd(fake).mean().backward()\n"
+        "(-d(fake).mean()).backward()"
+    )
+    assert found.repairs[0].after == "d(fake.detach()).mean().backward()"
+    assert found.repairs[0].line == 5
+    run(found.repairs[0].source)
+
+
+def test_a_number_that_was_taken_out_of_its_tensor_is_left_in_it():
+    found = explain(f"{LEAF}loss = (w * 2).mean().item()\nloss.backward()")
+    assert found.repairs[0].after == "loss = (w * 2).mean()"
+    run(found.repairs[0].source)

@@ -319,3 +319,8 @@ def test_equal_numbers_that_need_no_change_stay_as_they_are():
     changed = [[line for line, _, _ in one.changes] for one in found.repairs]
     repair = found.repairs[changed.index([3, 4])]
     assert run(repair.source)["y"].shape == (2, 8, 7, 4)
+
+
+def test_permute_is_given_the_dimensions_that_it_lacks():
+    found = explain("import torch\nx = torch.ones(2, 3, 4)\ny = x.permute(0, 2)")
+    assert found.repairs[0].after == "y = x.permute(0, 2, 1)"

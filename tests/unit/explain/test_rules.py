@@ -29,6 +29,14 @@ torch.softmax(x, dim=2)
 x = torch.ones(2, 3)
 x.transpose(0, 3)
 
+# %% permute takes each of 3 dimensions once; 2 are given
+x = torch.ones(2, 3, 4)
+x.permute(0, 2)
+
+# %% w * 2 requires a gradient: (w * 2).detach() is accepted
+w = torch.ones(3, requires_grad=True)
+(w * 2).numpy()
+
 # %% v requires a gradient: v.detach() is accepted
 w = torch.ones(2, requires_grad=True)
 v = w * 2
