@@ -11,7 +11,7 @@ that merges two dimensions makes one of both; a view that splits one cuts an ato
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from meta_magic.cost.wrong.read_calls import Atom, Axis, Mixed, Shape
 from meta_magic.cost.wrong.read_calls import Axes as Given
@@ -50,7 +50,7 @@ class Axes:
         self.constant: set[Atom] = set()
         self._shapes: dict[int, Shape] = {}
         self._signatures = signatures
-        self._plans: dict[int, Plan | None] = {}
+        self._plans: dict[int, Planned] = {}
         self._numbers = count()
 
     def make(self, size: int) -> Axis:
@@ -61,14 +61,16 @@ class Axes:
         self, row: int, number: int, inputs: Sequence[int], outputs: Sequence[int]
     ) -> None:
         """Take a call of a signature: its results get their dimensions."""
-        signature = self._signatures[number]
-        for tensor, geometry in zip(inputs, signature.inputs, strict=True):
-            if self._shapes.get(tensor) != geometry.shape:
-                self._set(tensor, geometry.shape, map(self.make, geometry.shape))
-        given = self.read[row] = tuple([self.of[tensor] for tensor in inputs])
-        if number not in self._plans:
-            self._plans[number] = make_plan(signature)
-        plan = self._plans[number]
+        known = self._plans.get(number)
+        if known is None:
+            known = self._plans[number] = find_plan(self._signatures[number])
+        signature, inputs_shapes, shapes, plan = known
+        of, seen = self.of, self._shapes
+        for tensor, shape in zip(inputs, inputs_shapes, strict=True):
+            if seen.get(tensor) != shape:
+                of[tensor], seen[tensor] = tuple(map(self.make, shape)), shape
+        given = self.read[row] = tuple([of[tensor] for tensor in inputs])
+        found: Sequence[Sequence[Axis]]
         if plan is None:
             found, mixed = follow(self, signature, given)
             if mixed:
@@ -82,13 +84,8 @@ class Axes:
             ]
             if not inputs and short_name(signature.op) in {"zeros", "ones", "full"}:
                 self.constant.update(atom for axis in found[0] for atom in axis)
-        for tensor, geometry, axes in zip(
-            outputs, signature.outputs, found, strict=True
-        ):
-            self._set(tensor, geometry.shape, axes)
-
-    def _set(self, tensor: int, shape: Shape, axes: Iterable[Axis]) -> None:
-        self.of[tensor], self._shapes[tensor] = tuple(axes), shape
+        for tensor, shape, axes in zip(outputs, shapes, found, strict=True):
+            of[tensor], seen[tensor] = tuple(axes), shape
 
     def _copy(self, operand: int, given: Given) -> Sequence[Axis]:
         """Return the dimensions of an operand; of another one where it is constant."""
@@ -116,6 +113,37 @@ Dimensions: TypeAlias = Sequence[int | tuple[int, int]]
 
 Plan: TypeAlias = Sequence[int | Dimensions]
 """How results get their dimensions: from a whole operand, or one by one."""
+
+
+class Planned(NamedTuple):
+    """A signature, the shapes of its tensors, and how its results get dimensions."""
+
+    signature: "Signature"
+    inputs: list[Shape]
+    outputs: list[Shape]
+    plan: Plan | None
+
+
+PLANNED: Final[dict[int, Planned]] = {}
+"""By the identity of signatures, which all recordings share."""
+
+MAX_PLANNED: Final = 10_000
+
+
+def find_plan(signature: "Signature") -> Planned:
+    """Return the plan of a signature, which is made once."""
+    found = PLANNED.get(id(signature))
+    if found is None or found.signature is not signature:
+        if len(PLANNED) >= MAX_PLANNED:
+            PLANNED.clear()
+        inputs, outputs = signature.inputs, signature.outputs
+        found = PLANNED[id(signature)] = Planned(
+            signature,
+            [one.shape for one in inputs],
+            [one.shape for one in outputs],
+            make_plan(signature),
+        )
+    return found
 
 
 def make_plan(signature: "Signature") -> Plan | None:

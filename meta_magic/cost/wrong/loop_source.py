@@ -124,11 +124,10 @@ def find_useless_clips(flow: Flow) -> Iterator[Mistake]:
 def find_repeated_layers(flow: Flow) -> Iterator[Mistake]:
     """Yield ``nn.ModuleList([layer] * 3)``: one layer three times."""
     periods = {find_period(node) for root in flow.modules for node in root.walk()}
-    if periods == {0}:
-        return
     files = dict[str, ReadCall]()
-    for call in flow.calls.find(("empty", "ones", "zeros", "randn"), ("init",)):
-        if call.is_own and call.position is not None:
+    makers = ("empty", "ones", "zeros", "randn") if periods - {0} else ()
+    for call in flow.calls.find(makers, ("init",), is_own=True):
+        if call.position is not None:
             files.setdefault(call.position.file, call)
     for file, call in files.items():
         for node in list_products("".join(getlines(file))):
@@ -146,11 +145,11 @@ def find_repeated_layers(flow: Flow) -> Iterator[Mistake]:
 def find_period(node: "ModuleNode") -> int:
     """Return after how many children of a container the same ones begin; 0 for none."""
     shared = [child.shared_with for child in node.children]
-    if node.class_name not in CONTAINERS or not node.n_parameters or shared[:1] == []:
-        return 0
-    names = [child.fqn for child in node.children]
     n = next((k for k, name in enumerate(shared) if name is not None), 0)
-    return n if n and shared[n:] == (names[:n] * len(names))[: len(names) - n] else 0
+    if not n or node.class_name not in CONTAINERS or not node.n_parameters:
+        return 0
+    names = [child.fqn for child in node.children[:n]] * len(shared)
+    return n if shared[n:] == names[: len(shared) - n] else 0
 
 
 @lru_cache(maxsize=8)

@@ -37,13 +37,15 @@ HANDING: Final = name_set(
 """Operators that compute each row of their result from one row of an operand."""
 
 
-def list_layers(flow: Flow) -> "Iterator[tuple[ModuleCall, str, bool]]":
+def list_layers(
+    flow: Flow, names: frozenset[str] = SEQUENTIAL
+) -> "Iterator[tuple[ModuleCall, str, bool]]":
     """Yield the calls of layers of sequences, their names, and ``batch_first``."""
     classes = {name.rpartition(".")[2] for _, _, name in flow.program.modules}
-    for layer in () if classes.isdisjoint(SEQUENTIAL) else flow.module_calls:
+    for layer in () if classes.isdisjoint(names) else flow.module_calls:
         name = layer.class_name.rpartition(".")[2]
         is_batched = layer.inputs and len(layer.inputs[0][1].shape) == 3
-        if name in SEQUENTIAL and is_batched and layer.outputs:
+        if name in names and is_batched and layer.outputs:
             node = flow.nodes.get((layer.root or 0, layer.module or ""))
             if node is not None and layer.root is not None:
                 yield layer, name, "batch_first=True" in node.settings
@@ -91,9 +93,8 @@ def is_table(flow: Flow, call: ReadCall) -> bool:
 def find_last_samples(flow: Flow) -> Iterator[Mistake]:
     """Yield where the last sample of a recurrent layer is taken for its last step."""
     made: dict[int, tuple[int, str, bool]] = {}
-    for layer, name, first in list_layers(flow):
-        if name in RECURRENT:
-            made[layer.outputs[0][1].tensor_id] = (0 if first else 1, name, first)
+    for layer, name, first in list_layers(flow, RECURRENT):
+        made[layer.outputs[0][1].tensor_id] = (0 if first else 1, name, first)
     for call in flow.named(("select",), is_own=True) if made else ():
         known = made.get(find_passed(flow, call))
         if known is None:
@@ -112,7 +113,7 @@ def find_last_samples(flow: Flow) -> Iterator[Mistake]:
 def find_inverted_padding(flow: Flow) -> Iterator[Mistake]:
     """Yield masks that hide all tokens but the padding."""
     tokens = dict[int, int]()  # by tensor, the number of padding
-    for call in flow.named(("embedding",)):
+    for call in flow.named(("embedding",)) if "ne" in flow.calls.names else ():
         if call.shapes[1]:
             tokens[find_passed(flow, call, 1)] = call.arguments.get("padding_idx", 0)
     for call in flow.named(("masked_fill", "masked_fill_")) if tokens else ():
@@ -136,7 +137,9 @@ def find_inverted_padding(flow: Flow) -> Iterator[Mistake]:
 def find_padded_steps(flow: Flow) -> Iterator[Mistake]:
     """Yield where the last step of padded sequences is taken: zeros of short ones."""
     padded: dict[int, int] = {}  # by tensor, which dimension is time
-    for call in flow.named(("full", "transpose")):
+    sites = [site.function or "" for site in flow.program.call_sites]
+    is_padded = any(name.endswith("pad_packed_sequence") for name in sites)
+    for call in flow.named(("full", "transpose")) if is_padded else ():
         if call.function.endswith("pad_packed_sequence"):
             padded[call.outputs[0]] = int(call.name == "transpose")
     for call in flow.named(("select",), is_own=True) if padded else ():
@@ -193,8 +196,7 @@ def find_copied_labels(flow: Flow) -> Iterator[Mistake]:
     """Yield losses whose targets are what a recurrent layer reads, step by step."""
     layers = {
         layer.outputs[0][1].tensor_id: layer
-        for layer, name, _ in list_layers(flow)
-        if name in RECURRENT
+        for layer, _, _ in list_layers(flow, RECURRENT)
     }
     for loss in flow.named(("nll_loss_forward",)) if layers else ():
         call, at, layer = loss, 0, None
