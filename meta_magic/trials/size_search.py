@@ -276,7 +276,9 @@ def _refine(search: SizeSearch, hints: Collection[int]) -> Iterator[Form]:
             low = _find_low(search, step, hints) or n % step or step
             form = form._replace(low=low - (low - form.rest) % step)
         yield form
-        yield form._replace(high=_find_high(search, step, hints))
+        form = form._replace(high=_find_high(search, step, hints))
+        yield form
+        yield _find_small(search, form)
         return
     yield form
     form = form._replace(low=_find_low(search, step, hints))
