@@ -44,6 +44,12 @@ LARGE_WORK: Final = 2**24
 against the limits."""
 
 
+MIN_SUM: Final = 16
+"""Numbers added to elements of one storage that are added by one call."""
+
+WIDEST: Final = {int: torch.int64, float: torch.float64}
+
+
 class CallKind(IntEnum):
     """What a forward replay does with the calls of a signature."""
 
@@ -72,6 +78,8 @@ class SmallCall:
         is_copy_of_itself: Whether it copies between tensors of the same geometry.
         is_large: Whether it is checked against the limits.
         usage: How the operator uses its tensors; None unless the calls are run.
+        added: The number that it adds to one element in place; None of other calls.
+        added_to: The dtype of the element, and one that the number has in torch.
     """
 
     def __init__(self, signature: Signature) -> None:
@@ -92,6 +100,8 @@ class SmallCall:
         self.n_needed = n_inputs + 1
         self.work = self.nbytes = 0
         self.usage: Any = None
+        self.added: Any = None
+        self.added_to: Any = None
         self.is_copy_of_itself = (
             signature.op == "aten.copy_.default" and self.inputs[0] == self.inputs[1]
         )
@@ -129,6 +139,11 @@ class SmallCall:
         self.is_large = most > LARGE_NBYTES or self.work > LARGE_WORK
         if self.kind == CallKind.RUN and not self.is_random:
             self.n_needed = len(self.inputs)
+        if signature.op == "aten.add_.Tensor" and signature.inputs[0].shape == ():
+            _, (_, number), *scale = signature.arguments
+            if type(number) in WIDEST and not (scale or self.is_large):
+                dtype = signature.inputs[0].dtype
+                self.added, self.added_to = number, (dtype, WIDEST[type(number)])
 
 
 def is_plain(geometry: Geometry) -> bool:
@@ -269,21 +284,33 @@ class ForwardReplay:
         """Yield the calls from here on that are not skipped, and advance past them.
 
         ``N[i] += 1`` ends with a copy of ``N[i]`` to itself, which is skipped, too.
+        Additions of numbers to elements of one storage are run here, many at once.
         """
         calls, at, end, index = self._calls, self._at, len(words), self.n_calls
         storages = self._columns.storage_by_tensor
+        held, blank = self.memory.held, self.blank
+        pending: list[SmallCall] = []
+        added_to: tuple[int, object] = (-1, None)
         while at < end:
             call = calls[words[at]]
             if call.kind != PASS:
-                to = at + HEADER
-                if not call.is_copy_of_itself or (
-                    storages[words[to]] != storages[words[to + 1]]
+                storage = storages[words[at + HEADER]]
+                if (
+                    not call.is_copy_of_itself
+                    or storages[words[at + HEADER + 1]] != storage
                 ):
-                    yield index, at
+                    if pending and (storage, call.added_to) != added_to:
+                        self._add_up(added_to[0], pending)
+                    if call.added_to and storage in held and storage not in blank:
+                        added_to = (storage, call.added_to)
+                        pending.append(call)
+                    else:
+                        yield index, at
             at += call.width
             index += 1
             if not index % N_AT_ONCE:
                 self.note_chunk()
+        self._add_up(added_to[0], pending)
         self.n_calls, self._at = index, at
 
     def _free(self, n_calls: int) -> int:
@@ -328,6 +355,23 @@ class ForwardReplay:
                     raise
             else:
                 self._take(call, numbers, tensors, call.usage.run(tensors, CPU, None))
+
+    def _add_up(self, storage: int, calls: list[SmallCall]) -> None:
+        """Add numbers to elements of a storage, one after the other."""
+        self.n_run += len(calls)
+        self.work += sum(call.work for call in calls)
+        if len(calls) < MIN_SUM:
+            for call in calls:
+                element = self.memory.tensor(storage, call.inputs[0])
+                call.usage.run([element], CPU, None)
+        elif calls:
+            dtype, widest = calls[0].added_to
+            places = [call.inputs[0].storage_offset for call in calls]
+            numbers = torch.tensor([call.added for call in calls], dtype=widest)
+            whole: Any = torch.empty(0, dtype=dtype)
+            whole.set_(self.memory.find(storage))
+            whole.index_add_(0, torch.tensor(places), numbers.to(dtype))
+        calls.clear()
 
     def _has_room(self, call: SmallCall) -> bool:
         """Whether a large call may run; the slow check of the limits is made rarely."""

@@ -118,9 +118,11 @@ class LoopValues:
         """Add the storages that calls from ``start`` on use, as they are before."""
         births, find_last = recorded.births, recorded.writers.find_last
         memory = self._forward.memory
-        used = np.unique(read_rows(recorded.program, start, len(recorded)).storages)
-        used = used[np.asarray(births)[used] < start]
-        missing = [s for s in used.tolist() if s not in memory]
+        used = np.asarray(births) < start
+        if used.any():
+            read = read_rows(recorded.program, start, len(recorded)).storages
+            used &= np.bincount(read, minlength=len(used)) > 0
+        missing = [s for s in np.flatnonzero(used).tolist() if s not in memory]
         filled: list[int] = []
         for storage in missing:
             birth, nbytes = births[storage], recorded.nbytes_by_storage[storage]

@@ -72,7 +72,7 @@ def read_draws(randomness: Randomness, first: int) -> Iterator[Draw]:
 
 MAX_USAGES: Final = 2**10  # a loop over step counts makes a new signature at each step
 NONE: Final = frozenset[int]()
-ROWS_AT_ONCE: Final = 2**16
+ROWS_AT_ONCE: Final = 2**18
 MAX_ROWS: Final = 2**10  # kept rows: a plan reads each row several times
 
 

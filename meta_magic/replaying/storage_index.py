@@ -53,9 +53,11 @@ def read_rows(program: Program, first: int, end: int) -> RowColumns:
     storage_by_tensor = np.frombuffer(program.storage_by_tensor, np.uint32)
     offsets = np.asarray(program.offsets)[first : end + 1].astype(np.int64)
     counts = np.diff(offsets) - HEADER
-    numbers, signature_of = np.unique(words[offsets[:-1]], return_inverse=True)
-    facts = [describe(program.signatures[number]) for number in numbers.tolist()]
-    bases = np.cumsum([0, *[len(rows) for rows in facts]])
+    signature_of = words[offsets[:-1]]
+    is_used = np.bincount(signature_of).tolist()
+    pairs = zip(program.signatures, is_used, strict=False)
+    facts = [describe(signature) if used else [] for signature, used in pairs]
+    bases = np.cumsum([0, *map(len, facts)])
     table = np.array([row for rows in facts for row in rows], np.int64).reshape(-1, 2)
     rows = np.repeat(np.arange(len(counts)), counts)
     position = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch
 from torch._C._dynamo import guards
+from torch.autograd import forward_ad
 from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
 from torch.utils import _device, _python_dispatch
 
@@ -58,6 +59,7 @@ is_deterministic = torch._C._get_deterministic_algorithms
 
 # A real tensor's value is read although a mode, a tracer or a transform watches.
 n_dispatch_modes = torch._C._len_torch_dispatch_stack
+n_function_modes = torch._C._len_torch_function_stack
 is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 tracing_state = torch._C._get_tracing_state
 functorch_interpreter = _functorch.peek_interpreter_stack
@@ -110,10 +112,14 @@ def device_constructors() -> frozenset[Any]:
     return frozenset(_device._device_constructors()) | {torch.normal}
 
 
-def is_real_below() -> bool:
-    """Whether no mode, transform or tracer changes an operator on real tensors."""
+def is_real_below(n_modes: int = 0) -> bool:
+    """Whether no mode but some dispatch modes, no transform and no tracer is active.
+
+    Forward differentiation counts as a transform: ``_current_level`` says if it is on.
+    """
     return (
-        n_dispatch_modes() == 0
+        n_dispatch_modes() == n_modes
+        and forward_ad._current_level < 0
         and fake_tensor_mode() is None
         and functorch_interpreter() is None
         and tracing_state() is None

@@ -50,6 +50,7 @@ from meta_magic.recording.intercept.real_tensors.capturable import MustBorrow
 from meta_magic.recording.intercept.real_tensors.captured_constants import (
     ConstantCapture,
 )
+from meta_magic.recording.intercept.repeated_calls import REPEATED, RepeatedCalls
 from meta_magic.recording.intercept.reported_devices import (
     GET_DEVICE,
     REPORTED,
@@ -122,7 +123,8 @@ class FunctionMode(DeviceContext):
         self._autocast = attention.autocast
         self._dispatch = dispatch
         self._constructors = device_constructors() | VALUE_FUNCTIONS
-        self._handled = HANDLED | INDEXING | self._constructors
+        self._handled = HANDLED | INDEXING | REPEATED | self._constructors
+        self._repeated = RepeatedCalls(write)
         self._factories = Factories(write, shared)
         self._capture = capture
         self._mover = Mover(write, capture)
@@ -177,14 +179,15 @@ class FunctionMode(DeviceContext):
         """Call a function, or its replacement in a recording."""
         if self._is_watched:
             self._shared.update_read(tensors_in(args, kwargs))
+        elif func in REPEATED and args and not (kwargs or self._autocast.is_on):
+            return self._repeated.run(func, args, self._index)
         has_target = args or func in DEVICE_READERS
         if func in HANDLED and has_target and not is_cast(func, args, kwargs):
             returned = self._handle(func, args, kwargs, caller)
             if returned is not NotImplemented:
                 return returned
         elif func in INDEXING and args:
-            device, note = self._attention.device, self._write.constants.note_values
-            func, args = prepare_index(func, args, device, note)
+            return self._index(func, args)
         if self._autocast.is_on:
             args, kwargs = self._capture.capture_mixed(func, args, kwargs)
         names_device = kwargs and kwargs.get("device") is not None
@@ -200,6 +203,13 @@ class FunctionMode(DeviceContext):
             # A composed operator resizes by ``resize_``, which counts where a mode is.
             set_versions((out,), (version_of(out) - 1,))
         return returned
+
+    def _index(self, func: Any, args: Args) -> Any:
+        """Call a function, with indices as torch reads them."""
+        if func in INDEXING:
+            device, note = self._attention.device, self._write.constants.note_values
+            func, args = prepare_index(func, args, device, note)
+        return func(*args)
 
     def _prepare(
         self, error: Exception, func: Any, args: Args, kwargs: Kwargs

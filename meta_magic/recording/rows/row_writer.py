@@ -8,7 +8,7 @@ import threading
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import torch
 from torch.nn.modules.module import register_module_buffer_registration_hook
@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from meta_magic.recording.identities.call_sites import CallSites
 from meta_magic.recording.identities.storages import Clock
-from meta_magic.recording.identities.tensors import TensorRegistry
+from meta_magic.recording.identities.tensors import LiveGeometry, TensorRegistry
 from meta_magic.recording.rows.draws import Draws
 from meta_magic.recording.rows.module_calls import ModuleCallRecorder
 from meta_magic.recording.signatures.entries import Entry
@@ -118,6 +118,27 @@ def list_states(optimizer: torch.optim.Optimizer) -> list[object]:
 
 FLUSH_AT: Final = 16384
 
+N_SHARED: Final = 4
+"""Words that the headers of a pattern share: call site, owner, last word of the first
+row, last word of the others."""
+
+
+class Pattern(NamedTuple):
+    """The rows of a call of a function, which an equal call has, too.
+
+    Attributes:
+        n_new: How many tensors they number, all of them views of the first argument.
+        signatures: The number of the signature of each row.
+        arrange: Returns the words of all rows, given those that the headers share, the
+            numbers of arguments and new tensors, and ``signatures``.
+        view: The geometry of the returned view; None if the call returns none.
+    """
+
+    n_new: int
+    signatures: tuple[int, ...]
+    arrange: Callable[[Sequence[int]], tuple[int, ...]]
+    view: LiveGeometry | None
+
 
 class RowWriter:
     """Appends the calls of one recording, in the form that ``Program.words`` has.
@@ -125,6 +146,8 @@ class RowWriter:
     Attributes:
         entries: The distinct signatures, in order of first call.
         forward_by_sequence: Each call with a node of autograd, and its call site.
+        waiting: The words of the latest rows. Extending an array takes five times as
+            long, so they wait in a list.
     """
 
     def __init__(
@@ -143,8 +166,7 @@ class RowWriter:
         self._clock = clock
         self._sites = sites
         self._calls = calls
-        # Words wait in a list: extending an array takes five times as long.
-        self._buffer: list[int] = []
+        self.waiting: list[int] = []
         self._number_by_entry: dict[Entry, int] = {}
         self._last_sequence = -1
         self.forward_by_sequence: dict[int, tuple[int, int]] = {}
@@ -167,8 +189,19 @@ class RowWriter:
             self._last_sequence = sequence
             self.forward_by_sequence[sequence - 1] = (clock.now, site)
         clock.now += 1
-        self._buffer += words
-        if len(self._buffer) > FLUSH_AT:
+        self.waiting += words
+        if len(self.waiting) > FLUSH_AT:
+            self.flush()
+
+    def append_pattern(self, pattern: Pattern, numbers: Sequence[int]) -> None:
+        """Append the rows of a call outside of autograd, given its tensors."""
+        sites, calls = self._sites, self._calls
+        site, owner, mark = sites.locate_operator(calls.entry, calls.site)
+        _, _, others = sites.locate_operator(calls.entry, calls.site)
+        shared = (site, calls.word or owner, mark, others)
+        self._clock.now += len(pattern.signatures)
+        self.waiting += pattern.arrange((*shared, *numbers, *pattern.signatures))
+        if len(self.waiting) > FLUSH_AT:
             self.flush()
 
     def note_draw(
@@ -195,8 +228,8 @@ class RowWriter:
     @uninterrupted
     def flush(self) -> None:
         """Move the waiting words to the rows."""
-        self.words.extend(self._buffer)
-        self._buffer.clear()
+        self.words.extend(self.waiting)
+        self.waiting.clear()
 
     def _add_entry(self, entry: Entry) -> int:
         number = self._number_by_entry[entry] = len(self.entries)

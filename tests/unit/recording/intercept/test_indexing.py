@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+import torch.autograd.forward_ad as fwAD
 from torch.utils.data import Subset
 
 from meta_magic import record
@@ -186,3 +187,97 @@ def test_a_list_of_tensors_as_index_selects_what_it_does_on_the_cpu(name):
     wanted = run()
     with record(as_device="cpu"):
         assert run() == wanted
+
+
+def add_to_elements(table):
+    for i, j in ((0, 1), (2, -1), (0, 1), (2, -1)):
+        table[i, j] += 1
+        table[i][j].mul_(table[0, 0])
+        table[i] -= 0.5
+    return table
+
+
+def add_to_a_table():
+    return add_to_elements(torch.ones(3, 4))
+
+
+def add_to_a_view():
+    return add_to_elements(torch.ones(4, 3).t())
+
+
+def add_where_gradients_are_wanted():
+    leaf = torch.ones(3, 4, requires_grad=True)
+    add_to_elements(torch.ones(3, 4))
+    return add_to_elements(leaf * 2)
+
+
+def add_without_gradients():
+    leaf = torch.ones(3, 4, requires_grad=True)
+    add_to_elements(torch.ones(3, 4))
+    with torch.no_grad():
+        return add_to_elements(leaf)
+
+
+def add_in_inference_mode():
+    add_to_elements(torch.ones(3, 4))
+    with torch.inference_mode():
+        return add_to_elements(torch.ones(3, 4))
+
+
+def add_in_a_transform():
+    add_to_elements(torch.ones(3, 4))
+    return torch.vmap(lambda rows: add_to_elements(rows.clone()))(torch.ones(2, 3, 4))
+
+
+def add_to_a_tangent():
+    add_to_elements(torch.ones(3, 4))
+    with fwAD.dual_level():
+        dual = fwAD.make_dual(torch.ones(3, 4), torch.full((3, 4), 2.0))
+        return fwAD.unpack_dual(add_to_elements(dual * 1)).tangent
+
+
+def add_in_a_hook():
+    x = torch.ones(3, requires_grad=True)
+    x.register_hook(lambda grad: add_to_elements(torch.ones(3, 4))[0, :3] * grad)
+    add_to_elements(torch.ones(3, 4))
+    x.sum().backward()
+    return x.grad
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        add_to_a_table,
+        add_to_a_view,
+        add_where_gradients_are_wanted,
+        add_without_gradients,
+        add_in_inference_mode,
+        add_in_a_transform,
+        add_in_a_hook,
+    ],
+)
+def test_calls_that_were_recorded_before_have_the_operators_of_the_cpu(make):
+    with Names() as real:
+        wanted = make()
+    with record(as_device="cpu") as trace:
+        met = make()
+        assert met.tolist() == wanted.tolist()
+    recorded = [op.op for op in trace.ops]
+    assert recorded[: len(real.ops)] == real.ops  # then the values are read
+    assert met.requires_grad == wanted.requires_grad
+    if not wanted.is_inference():
+        assert met._version == wanted._version
+
+
+def test_calls_that_were_recorded_before_change_tangents():
+    wanted = add_to_a_tangent()
+    with record():
+        assert add_to_a_tangent().tolist() == wanted.tolist()
+
+
+def test_equal_views_of_several_tables_are_views_of_their_own_table():
+    with record():
+        views = [torch.ones(3, 4)[1, 2] for _ in range(3)]
+        views[2] += 1
+        assert [view.item() for view in views] == [1, 1, 2]
+        assert [view._base.shape for view in views] == [(3, 4)] * 3
