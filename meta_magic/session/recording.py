@@ -24,6 +24,7 @@ from meta_magic.recording.as_device.autocast import (
 )
 from meta_magic.recording.as_device.composites import DeviceComposites
 from meta_magic.recording.as_device.oracle.cpu_refusals import Refusals
+from meta_magic.recording.identities.call_sites import WarningLines
 from meta_magic.recording.identities.origins import (
     Origin,
     add_uncounted_versions,
@@ -149,6 +150,7 @@ class Recording:
             RARE_COLLECTION,
             EagerStance(),
             self._threads,
+            WarningLines(),
             ProcessWatch(write),
             LibraryImports(),
             DataSources(write, saver, loader, shared, capture),

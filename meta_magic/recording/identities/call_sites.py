@@ -10,6 +10,7 @@ import inspect
 import sys
 import sysconfig
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from itertools import starmap
@@ -21,6 +22,7 @@ import torch
 import typing_extensions
 from torch import nn
 
+from meta_magic.torch_private.replacing import Replacements
 from meta_magic.trace.program import GOES_ON
 from meta_magic.trace.signature import CallSite, Phase, SourcePosition
 
@@ -402,3 +404,45 @@ class CallSites:
             position = self._position_by_key[key] = len(self._positions)
             self._line_by_position.append(span[0])
         return position
+
+
+class WarningLines(Replacements):
+    """Context manager in which warnings of torch have the line that called torch.
+
+    Without it ``F.softmax(x)`` warns at a line of ``function_mode.py``.
+    """
+
+    def __enter__(self) -> None:
+        self.replace_all(warnings, {SHOW: show_at_caller})
+
+
+SHOW: Final = "_showwarnmsg"
+"""What Python calls for each warning to be shown, also in ``catch_warnings``."""
+
+show: Callable[[warnings.WarningMessage], None] = getattr(warnings, SHOW)
+
+
+def show_at_caller(warning: warnings.WarningMessage) -> None:
+    """Show a warning; one at a line of this package is given that of the caller."""
+    frame = inspect.currentframe() if warning.filename.startswith(PACKAGE) else None
+    while frame is not None and frame.f_code.co_filename.startswith(OWN):
+        if frame.f_code.co_filename == warning.filename:  # it may come from other lines
+            frame.f_globals.get(REGISTRY, {}).clear()
+        frame = frame.f_back
+    if frame is None:
+        show(warning)
+        return
+    vars(warnings)["onceregistry"].pop((str(warning.message), warning.category), None)
+    warnings.warn_explicit(
+        warning.message,
+        warning.category,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        frame.f_globals.get("__name__"),
+        frame.f_globals.setdefault(REGISTRY, {}),
+        source=warning.source,
+    )
+
+
+REGISTRY: Final = "__warningregistry__"
+"""Where Python notes which warnings the lines of a module gave."""

@@ -30,7 +30,9 @@ def replay_all(run: Run) -> Replayed:
     on_meta = {n: t for n, t in tensors.items() if t.is_meta and is_strided(t)}
     with mm.record(as_device="cpu") as trace, torch.no_grad():
         for tensor in on_meta.values():
-            tensor.detach()
+            # Torch cannot make a subclass's tensor of an inference tensor.
+            with torch._C.DisableTorchFunctionSubclass():
+                tensor.detach()
     values = mm.replay(trace, [op.outputs[0] for op in trace.ops])
     found = tensors | dict(zip(on_meta, values, strict=True))
     return Replayed(found, trace.program.caveats if run.program.writes_outside else ())

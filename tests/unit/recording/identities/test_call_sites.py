@@ -1,5 +1,6 @@
 """The call site that an operator comes from, and the names of functions."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,48 @@ def test_calls_of_a_helper_in_another_file_have_the_lines_of_the_forward():
 )
 def test_a_function_has_its_public_name(function, name):
     assert describe_function(function) == name
+
+
+def choose_dimension():
+    return F.softmax(torch.ones(3))
+
+
+def copy_a_tensor():
+    return torch.tensor(torch.ones(2))
+
+
+def read_a_gradient():
+    return torch.ones(2, requires_grad=True).mul(2).grad
+
+
+@pytest.mark.parametrize("call", [choose_dimension, copy_a_tensor, read_a_gradient])
+def test_a_warning_of_torch_has_the_line_that_it_has_outside_of_a_recording(call):
+    with warnings.catch_warnings(record=True) as real:
+        warnings.simplefilter("always")
+        call()
+    with warnings.catch_warnings(record=True) as recorded, record():
+        warnings.simplefilter("always")
+        call()
+    wanted = [(str(w.message), w.filename, w.lineno) for w in real]
+    assert wanted[0][1] == __file__
+    assert [(str(w.message), w.filename, w.lineno) for w in recorded] == wanted
+
+
+@pytest.mark.parametrize(("action", "n"), [("default", 2), ("once", 1), ("always", 3)])
+def test_a_warning_of_torch_is_shown_as_often_as_the_filters_say(action, n):
+    with warnings.catch_warnings(record=True) as recorded, record():
+        warnings.simplefilter(action)
+        F.l1_loss(torch.ones(3), torch.ones(3, 1))  # what recording imports, it imports
+        recorded.clear()
+        for _ in range(2):
+            F.softmax(torch.ones(3))
+        F.softmax(torch.ones(3))
+    assert len(recorded) == n
+
+
+def test_a_filter_of_the_cell_s_module_holds_for_a_warning_of_torch():
+    with warnings.catch_warnings(record=True) as recorded, record():
+        warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", module=__name__)
+        choose_dimension()
+    assert not recorded
