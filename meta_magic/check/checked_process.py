@@ -159,7 +159,9 @@ def describe_end(request: Request, code: int, *, is_late: bool) -> str:
         return f"it took more than {request.seconds:g} s (--timeout)"
     if code < 0:
         with suppress(ValueError):
-            return f"its process ended by {signal.Signals(-code).name}"
+            name = signal.Signals(-code).name
+            is_full = ", as the system ends one when memory is short (see --memory)"
+            return f"its process ended by {name}{is_full if name == 'SIGKILL' else ''}"
     return f"it ended its process at once, with exit code {code}"
 
 

@@ -63,11 +63,27 @@ def list_devices() -> list[str]:
     return ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
 
 
-def free_nbytes(device: torch.device) -> int:
-    """Return the free bytes of a device."""
+def free_nbytes(device: torch.device, kept_nbytes: int = 0, share: int = 1) -> int:
+    """Return the bytes that this process may still take on a device.
+
+    Of the machine's memory, with kept contents, it may take one byte in ``share``; of
+    what its own limits leave (``ulimit -v``), all.
+    """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return min([int(psutil.virtual_memory().available), *_free_in_container()])
+    free = min([int(psutil.virtual_memory().available), *_free_in_container()])
+    return min([(free + kept_nbytes) // share, *_free_in_process()])
+
+
+def _free_in_process() -> list[int]:
+    """Return the bytes that the limits of this process leave; only Linux has them."""
+    if not hasattr(psutil, "RLIMIT_AS"):
+        return []
+    process = psutil.Process()
+    used = process.memory_info()
+    limits = ((psutil.RLIMIT_AS, used.vms), (psutil.RLIMIT_DATA, used.data))
+    left = [(process.rlimit(kind)[0], n_used) for kind, n_used in limits]
+    return [max(0, limit - n) for limit, n in left if limit != psutil.RLIM_INFINITY]
 
 
 def _free_in_container() -> list[int]:
@@ -241,7 +257,7 @@ FEW_STEPS: Final = 20_000
 much memory is free and how fast the machine is."""
 
 A_VALUE: Final = "a value"
-FREE: Final = ", a quarter of the memory that is free"
+FREE: Final = ", by the memory that is free"
 
 
 class Excess(NamedTuple):
@@ -350,7 +366,7 @@ class ValueBudget:
             return self.limits.nbytes
         if nbytes <= FEW_BYTES:
             return nbytes
-        return (free_nbytes(CPU) + kept_nbytes) // SHARE
+        return free_nbytes(CPU, kept_nbytes, SHARE)
 
     def _find_nbytes(self, nbytes: int, kept_nbytes: int) -> Iterator[Excess]:
         most = self._max_nbytes(nbytes, kept_nbytes)

@@ -1,6 +1,9 @@
 """What a value may take where nobody says more."""
 
 import io
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,7 +26,8 @@ def test_a_large_draw_of_no_use_takes_little_of_a_value():
 
 
 def test_what_is_kept_for_later_values_counts(monkeypatch):
-    monkeypatch.setattr(value_budget, "free_nbytes", lambda _: 2**27)
+    memory = SimpleNamespace(available=2**27)
+    monkeypatch.setattr(value_budget.psutil, "virtual_memory", lambda: memory)
     with record():
         x = torch.ones(2**22)  # 16 MiB, which are kept
         assert x.sum().item() == 2**22
@@ -43,6 +47,32 @@ def test_the_memory_of_a_container_is_what_it_has_left(tmp_path, monkeypatch):
     assert value_budget.free_nbytes(cpu) > free // 2
     (tmp_path / "memory.max").write_text("4000\n")
     assert value_budget.free_nbytes(cpu) == 4000 - 3000 + 500
+
+
+IN_A_LIMIT = """
+import psutil
+import torch
+import meta_magic as mm
+
+with mm.record():
+    small, large = torch.ones(3), torch.ones(2**28)  # 1 GiB
+    small.sum().item()
+    process = psutil.Process()
+    most = process.memory_info().vms + 2**29
+    process.rlimit(psutil.RLIMIT_AS, (most, most))
+    try:
+        large.cumsum(0)[-1].item()
+    except mm.MetaMagicError as error:
+        print(type(error).__name__, small.cumsum(0)[-1].item())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system has the limit")
+def test_a_value_that_a_limit_of_the_process_forbids_is_refused():
+    ran = subprocess.run(
+        [sys.executable, "-c", IN_A_LIMIT], capture_output=True, check=True, text=True
+    )
+    assert ran.stdout == "ValueLimitError 3.0\n"
 
 
 def multiply():
